@@ -1,0 +1,252 @@
+"""The run record: a small JSON beside a run's checkpoints, the same form for every engine.
+
+    >>> record = RunRecord(name="03-torch", run_id="a1", engine="Ray Train", state="finished",
+    ...                    started_at="2026-01-31T12:00:00+00:00", workers=2, metrics={"loss": 0.14})
+    >>> RunRecord.from_json(record.to_json()) == record
+    True
+
+Panels and benchmarks write records; `labkit.runs` shows and compares them. A record outlives the
+version of the lab that wrote it: fields that this version does not know are passed over, and
+fields that an older one did not write take their defaults.
+"""
+
+import contextlib
+import json
+import math
+import os
+import platform
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import RunError
+
+__all__ = ["FILE_NAME", "RunRecord", "find", "installed_versions", "read", "this_host"]
+
+FILE_NAME = "run_record.json"
+_FORMAT = 1
+_PACKAGES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
+
+# JSON has no numbers for these, and a loss that became NaN is a result that must be kept.
+_TO_TEXT = {math.inf: "Infinity", -math.inf: "-Infinity"}
+_FROM_TEXT = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What one training was, took and reached.
+
+    Attributes:
+        name: what the reader called it ("03-torch"); several runs may share a name.
+        run_id: what no other run is called.
+        engine: "one process", "Ray Train", "torchrun", "TorchDistributor", "Ray Tune", …
+        state: "finished", "failed" or "stopped".
+        started_at: ISO 8601 with its offset, in UTC.
+        workers: training processes (1 for one process).
+        dataset: name of the data set.
+        rows: rows of the training set, all workers together.
+        batch_size: rows between two updates, all workers together.
+        seconds_total: from the call to its return.
+        seconds_to_start: from the call to the first step (cluster, processes, imports, data).
+        seconds_per_epoch: one number for each epoch that ended.
+        seconds: part → seconds, where the time went: "start", "data", "training", "between epochs", "rest".
+        rows_per_second: all workers together, while training (the start does not count).
+        waiting_share: part of the training time spent waiting for data, 0 to 1.
+        metrics: name → value at the end.
+        history: one dict per epoch: its metrics, and "epoch" (from 0).
+        checkpoints: how many were kept.
+        versions: as `installed_versions` gives them.
+        host: as `this_host` gives it.
+        error: the failure in one line, None where there was none.
+        extra: what only one engine or benchmark has to say.
+        folder: where the record was read from or written to; not part of the JSON.
+    """
+
+    name: str
+    run_id: str
+    engine: str
+    state: str
+    started_at: str
+    workers: int = 1
+    dataset: str | None = None
+    rows: int | None = None
+    batch_size: int | None = None
+    seconds_total: float | None = None
+    seconds_to_start: float | None = None
+    seconds_per_epoch: list = field(default_factory=list)
+    seconds: dict = field(default_factory=dict)
+    rows_per_second: float | None = None
+    waiting_share: float | None = None
+    metrics: dict = field(default_factory=dict)
+    history: list = field(default_factory=list)
+    checkpoints: int = 0
+    versions: dict = field(default_factory=dict)
+    host: dict = field(default_factory=dict)
+    error: str | None = None
+    extra: dict = field(default_factory=dict)
+    folder: Path | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs ended."""
+        return max(len(self.history), len(self.seconds_per_epoch))
+
+    def to_json(self) -> str:
+        """The record as strict JSON: NaN and infinities are the strings "NaN", "Infinity", "-Infinity"."""
+        values = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "folder"}
+        return json.dumps({"format": _FORMAT, **values}, indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "RunRecord":
+        """The record in `text`.
+
+        Raises:
+            RunError: it is no JSON, or a field has a type that no version of the lab writes.
+        """
+        try:
+            values = json.loads(text)
+            if not isinstance(values, dict):
+                raise TypeError(f"it holds a {type(values).__name__}, not an object")
+            known = {f.name: f.type for f in fields(cls) if f.name != "folder"}
+            values = {name: _parsed(name, values[name], known[name]) for name in known if name in values}
+            record = cls(**values)
+            _time(record)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise RunError(
+                "read a run record",
+                f"the text is not one: {error}",
+                f"delete that {FILE_NAME}; the run's checkpoints are not touched by it",
+            ) from error
+        return record
+
+    def write(self, folder: Path | str) -> Path:
+        """Write ``run_record.json`` into `folder`, which is made where it is missing.
+
+        It is whole or not there: a reader never sees half of it.
+
+        Raises:
+            RunError: the folder cannot be written to.
+        """
+        path = Path(folder) / FILE_NAME
+        unfinished = path.with_name(f".{FILE_NAME}.{os.getpid()}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.write_text(self.to_json(), encoding="utf-8")
+            os.replace(unfinished, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            fix = "make that folder writable, or point LABKIT_HOME at one that is"
+            raise RunError(f"write the run record {path}", str(error), fix) from error
+        return path
+
+
+def read(path: Path | str) -> RunRecord:
+    """The record in the file `path`, or in the folder `path`.
+
+    Raises:
+        RunError: there is no such file, or it is damaged.
+    """
+    path = Path(path)
+    path = path / FILE_NAME if path.is_dir() else path
+    try:
+        record = RunRecord.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        fix = "runs.table() lists the runs that have a record"
+        raise RunError(f"read the run record {path}", str(error), fix) from error
+    except RunError as error:
+        raise RunError(f"read the run record {path}", error.fact, error.fix) from error
+    object.__setattr__(record, "folder", path.parent)
+    return record
+
+
+def find(home: Path | str) -> list[RunRecord]:
+    """All records below ``home/runs``, newest run first; a damaged one is passed over with a warning."""
+    found = []
+    for path in sorted((Path(home) / "runs").glob(f"**/{FILE_NAME}")):
+        try:
+            found.append(read(path))
+        except RunError as error:
+            warnings.warn(f"passed over {path}: {error.fact}", stacklevel=2)
+    return sorted(found, key=lambda record: (_time(record), record.run_id), reverse=True)
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of Python and of the engines that are installed; nothing is imported."""
+    versions = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def this_host() -> dict[str, Any]:
+    """What a time depends on, without the machine's name: cpus, cpu, memory_gib, platform, gpus."""
+    import psutil
+
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "cpus": len(affinity(0)) if affinity else os.cpu_count(),
+        "cpu": _first_value(Path("/proc/cpuinfo"), "model name") or platform.processor(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "gpus": [
+            _first_value(gpu, "Model") or "NVIDIA GPU"
+            for gpu in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+        ],
+    }
+
+
+def _first_value(path: Path, key: str) -> str | None:
+    """The value of the first line ``key : value`` in one of the kernel's text files."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    pairs = (line.split(":", 1) for line in lines if ":" in line)
+    return next((value.strip() for name, value in pairs if name.strip() == key), None)
+
+
+def _time(record: RunRecord) -> datetime:
+    moment = datetime.fromisoformat(record.started_at)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _plain(value: Any) -> Any:
+    """`value` in JSON's own types. What a training reports is never a reason to lose its record."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else _TO_TEXT.get(float(value), "NaN")
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):  # scalars and arrays of numpy and torch
+        return _plain(value.tolist())
+    return str(value)[:200]
+
+
+def _numbers(value: Any) -> Any:
+    """`value` as JSON gave it, with the strings of `_FROM_TEXT` as the floats they were."""
+    if isinstance(value, dict):
+        return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    return _FROM_TEXT.get(value, value) if isinstance(value, str) else value
+
+
+def _parsed(name: str, value: Any, kind: Any) -> Any:
+    if not isinstance("", kind):  # a run may be called "NaN"
+        value = _numbers(value)
+    fits = isinstance(value, kind) or (isinstance(value, int) and isinstance(0.0, kind))
+    items = {"seconds_per_epoch": (int, float), "history": dict}.get(name)
+    if not fits or (items and not all(isinstance(item, items) for item in value)):
+        raise ValueError(f"its field {name!r} is {str(value)[:40]!r}")
+    return value
