@@ -1,0 +1,98 @@
+# Every target works on a fresh clone with Python 3.11, pip, git and make. `make` alone lists them.
+#   make lab LAB_ARGS="--no-browser --port 8890"     options for JupyterLab
+#   make test TEST_ARGS="-k cluster"                 options for pytest
+#   make lab VENV="$CONDA_PREFIX"                    an environment that exists already
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+LAB_ARGS ?=
+TEST_ARGS ?=
+BENCH_ARGS ?=
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.labkit-installed
+# The first of these that is a Python which pyproject.toml allows.
+PYTHONS := $(PYTHON) python3.11 python3.12 python3
+# JupyterLab refuses to run as root, which one is in most containers. It stays on loopback, behind its token.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
+
+.PHONY: help setup lab test notebooks lint bench clean constraints
+
+help:
+	@echo "make lab          open the lessons in JupyterLab (sets up first)"
+	@echo "make test         lint, unit and fault tests, every notebook, the browser tests"
+	@echo "make setup        make $(VENV) with everything in it; again only when the pins change"
+	@echo "make notebooks    build the notebooks from notebooks/src"
+	@echo "make lint         ruff, check and format"
+	@echo "make bench        the benchmarks"
+	@echo "make clean        remove caches and artefacts; keeps $(VENV), runs and solved exercises"
+	@echo "make constraints  write the installed versions into constraints.txt"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt | $(PY)
+	@echo "installing the lab into $(VENV): once, several minutes, 3 to 5 GB"
+	$(PY) -m pip install --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+$(PY):
+	@for python in $(PYTHONS); do \
+		if "$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; \
+		then chosen="$$python"; break; fi; \
+	done; \
+	if [ -z "$$chosen" ]; then \
+		echo "could not make $(VENV): the lab needs Python 3.11 or 3.12, and python3 is $$(python3 -V 2>&1)"; \
+		echo "  fix: install python3.11, or say where it is: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; \
+		exit 1; \
+	fi; \
+	"$$chosen" -m venv "$(VENV)" || { \
+		rm -rf "$(VENV)"; \
+		echo "could not make $(VENV): $$chosen lacks venv"; \
+		echo "  fix: on Debian and Ubuntu, apt-get install $$("$$chosen" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')-venv"; \
+		exit 1; \
+	}
+
+# JUPYTER_CONFIG_PATH: no question about news at the first start, no look for updates.
+# PATH: a terminal inside JupyterLab finds `ray` and `python -m labkit`.
+lab: setup
+	@$(PY) notebooks/build.py --stale
+	@PATH="$(abspath $(VENV)/bin):$$PATH" JUPYTER_CONFIG_PATH="$(CURDIR)/.jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
+		$(PY) -m jupyterlab $(AS_ROOT) --ServerApp.log_level=WARN $(LAB_ARGS) notebooks/00_welcome.ipynb
+
+# Whatever happens in between, Ctrl-C too: what the tests started is stopped, and pytest's status is kept.
+test: export LABKIT_HOME := $(CURDIR)/.labkit/test
+test: setup
+	@begin=$$(date +%s); status=0; trap : INT TERM; \
+	{ $(MAKE) --no-print-directory lint \
+		&& $(PY) notebooks/build.py --check \
+		&& $(PY) -m pytest --durations=10 $(TEST_ARGS); } || status=$$?; \
+	$(PY) -m labkit stop || [ $$status -ne 0 ] || status=1; \
+	if [ $$status -eq 0 ]; then verdict="all passed"; else verdict="FAILED with status $$status"; fi; \
+	echo "make test: $$verdict after $$(( $$(date +%s) - begin )) s"; \
+	exit $$status
+
+notebooks: setup
+	@$(PY) notebooks/build.py
+
+lint: setup
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+bench: setup
+	@if [ -e benchmarks/__main__.py ]; then $(PY) -m benchmarks $(BENCH_ARGS); \
+	else echo "no benchmarks yet: they come with a later set of lessons"; fi
+
+clean:
+	rm -rf build artefacts .pytest_cache .ruff_cache *.egg-info
+	find . -path "./$(VENV)" -prune -o -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) \
+		-exec rm -rf {} +
+	@echo "kept: $(VENV), and .labkit with your runs and solved exercises; to start over: rm -rf $(VENV) .labkit"
+
+# Torch's build (+cpu, +cu130) is left out: the same pin serves every machine.
+constraints: setup
+	@{ echo "# The exact versions that were tested. Made by \`make constraints\` from what is installed."; \
+	$(PY) -m pip list --format=freeze --exclude-editable --exclude pip \
+		| sed 's/+[a-z0-9.]*$$//' | LC_ALL=C sort -f; } > constraints.part
+	@mv constraints.part constraints.txt
+	@touch $(STAMP)
+	@$(PY) -m pip check

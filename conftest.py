@@ -1,0 +1,76 @@
+"""What all tests share: their own home folder, small mode, the order they run in, the browser."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from labkit import machine
+
+ROOT = Path(__file__).resolve().parent
+
+# Tests never touch the lab that a person has open, nor what that person solved.
+os.environ.setdefault("LABKIT_HOME", str(ROOT / ".labkit" / "test"))
+os.environ.setdefault("LABKIT_SMALL", "1")
+
+# Cheap and telling first: what fails in a unit test would fail in a notebook too, ten minutes later.
+_STAGES = ("unit", "fault", "notebook", "browser")
+_SECONDS = {"fault": 300, "notebook": 600, "browser": 600}
+
+
+def _in_ci() -> bool:
+    return os.environ.get("CI", "").lower() in ("1", "true")
+
+
+def _stage(item: pytest.Item) -> str:
+    return next((stage for stage in _STAGES if item.get_closest_marker(stage)), "unit")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    # What `notebooks/build.py` kept of a learner's work is nobody's test.
+    return True if ".mine-" in collection_path.name else None
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k have chosen
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if hasattr(item, "nbmake"):
+            item.add_marker("notebook")
+        stage = _stage(item)
+        if stage in _SECONDS and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_SECONDS[stage]))
+    items.sort(key=lambda item: _STAGES.index(_stage(item)))
+    if _in_ci() and machine.chromium() is None and any(_stage(item) == "browser" for item in items):
+        # Said now and not after all the other tests.
+        raise pytest.UsageError("no Chromium for the browser tests: apt-get install -y chromium")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    """In CI a test that skips itself fails: a browser or a Java that is missing is to be installed."""
+    report = yield
+    if _in_ci() and report.skipped and not hasattr(report, "wasxfail") and not item.get_closest_marker("gpu"):
+        report.outcome, report.longrepr = "failed", f"skipped in CI: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item):
+    """Solutions must be right; a lesson that nobody has solved must merely run to its end."""
+    strict = hasattr(item, "nbmake") and item.path.parent.name == "solutions"
+    with pytest.MonkeyPatch.context() as patch:
+        if strict:
+            patch.setenv("LABKIT_CHECK", "strict")
+        return (yield)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of a Chromium; where there is none, the test is skipped (in CI, it fails)."""
+    return machine.chromium() or pytest.skip("no Chromium: apt-get install chromium")
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The root of the checkout."""
+    return ROOT

@@ -1,0 +1,110 @@
+"""A lesson's source, read into cells and held against the rules of CONTRIBUTING.md."""
+
+import ast
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import jupytext
+
+from labkit.errors import LessonError
+
+NAME = re.compile(r"(\d\d)_\w+")
+TAGS = {"solution", "prediction", "long", "raises-exception"}
+MAX_LINES = 30
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a lesson's source; `kind` is ``code`` or ``markdown``."""
+
+    kind: str
+    source: str
+    tags: tuple[str, ...] = ()
+
+    @property
+    def is_solution(self) -> bool:
+        return "solution" in self.tags
+
+    @property
+    def is_heading(self) -> bool:
+        return self.kind == "markdown" and self.source.startswith("#")
+
+
+def read(source: Path) -> list[Cell]:
+    """The cells of a lesson, checked.
+
+    Raises:
+        LessonError: the lesson breaks one of the rules in CONTRIBUTING.md.
+    """
+    parsed = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")
+    cells = [Cell(c.cell_type, c.source, tuple(c.metadata.get("tags", ()))) for c in parsed.cells]
+    for fact, fix in itertools.chain(_faults_of_head(source, cells), _faults_of_cells(cells)):
+        raise LessonError(f"build the lesson {source.name}", fact, fix)
+    return cells
+
+
+def _faults_of_head(source: Path, cells: list[Cell]) -> Iterator[tuple[str, str]]:
+    """(fact, fix) of what is wrong with the name and the first cell."""
+    name = NAME.fullmatch(source.stem)
+    if name is None:
+        yield "its name is not NN_name.py", "name it like 03_torch_trainer.py"
+        return
+    head = cells[0].source if cells and cells[0].kind == "markdown" else ""
+    for wanted in (f"# {name[1]} · ", "**You will be able to**", "**Time**", "**Needs**"):
+        if wanted not in head:
+            yield f"its first cell lacks {wanted.strip()!r}", "write the head as in CONTRIBUTING.md"
+
+
+def _faults_of_cells(cells: list[Cell]) -> Iterator[tuple[str, str]]:
+    """(fact, fix) of what is wrong with the cells."""
+    for number, cell in enumerate(cells, start=1):
+        where = f"cell {number} ({cell.source.strip().partition(chr(10))[0][:50]!r})"
+        if unknown := set(cell.tags) - TAGS:
+            yield f"{where} has the unknown tag {min(unknown)!r}", f"known are: {', '.join(sorted(TAGS))}"
+        if cell.kind != "code":
+            continue
+        lines = len(cell.source.splitlines())
+        if lines > MAX_LINES and "long" not in cell.tags:
+            yield f"{where} has {lines} lines", f"split it, at most {MAX_LINES}; or tag it 'long'"
+        if error := _syntax_error(cell.source):
+            yield f"{where} is not Python: {error}", "mend the cell"
+    for section in _sections(cells):
+        if any(c.is_solution for c in section) and not any(_calls_check(c) for c in section):
+            title = section[0].source.partition("\n")[0].lstrip("# ")
+            yield f"the section {title!r} has a solution and no check", "add a cell that calls check(…)"
+
+
+def _sections(cells: list[Cell]) -> Iterator[list[Cell]]:
+    """The cells from one heading to the next."""
+    numbers = itertools.accumulate(int(cell.is_heading) for cell in cells)
+    for _, pairs in itertools.groupby(zip(numbers, cells, strict=True), key=lambda pair: pair[0]):
+        yield [cell for _, cell in pairs]
+
+
+def _parse(source: str) -> ast.AST:
+    """The syntax tree of a cell, which may hold magics and a top-level await."""
+    try:
+        return compile(source, "cell", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    except SyntaxError:
+        from IPython.core.inputtransformer2 import TransformerManager  # half a second: only where needed
+
+        return ast.parse(TransformerManager().transform_cell(source))
+
+
+def _syntax_error(source: str) -> str | None:
+    try:
+        _parse(source)
+    except SyntaxError as error:
+        return f"line {error.lineno}: {error.msg}"
+    return None
+
+
+def _calls_check(cell: Cell) -> bool:
+    """Whether a cell calls ``check(…)`` or ``something.check(…)``."""
+    if cell.kind != "code":
+        return False
+    calls = (node.func for node in ast.walk(_parse(cell.source)) if isinstance(node, ast.Call))
+    return any("check" in (getattr(func, "id", None), getattr(func, "attr", None)) for func in calls)
