@@ -1,0 +1,251 @@
+"""The panel of one run: it takes events in from the loop, wherever it runs, and shows them here.
+
+    panel = Panel("00-baseline")
+    with panel:
+        for epoch in range(3):
+            for x, y in panel.steps(batches(...), epoch=epoch, epochs=3):
+                ...
+                panel.log(loss=loss)
+            panel.report({"loss": ..., "accuracy": ...})
+
+It is drawn by a thread of its own, at most `_DRAWS_PER_SECOND` times a second and only when something
+happened, so it also moves while the cell's own thread sits in a blocking call.
+"""
+
+import contextlib
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+from labkit import tracebacks, wording
+from labkit.channel import Listener
+from labkit.errors import LabError, RunError, RunStopped
+from labkit.progress import RunState
+from labkit.records import RunRecord, installed_versions, this_host
+from labkit.reporters import Reporter, choose
+from labkit.settings import Settings
+from labkit.tracking import RemoteTracker, Tracker
+
+__all__ = ["Panel", "record_of"]
+
+_DRAWS_PER_SECOND = 5
+
+
+class Panel:
+    """Follows one run: shows it while it lasts, keeps its record when it is over.
+
+    Use it as a context manager around the run, and its `steps`, `log` and `report` inside the loop.
+    Pickled into another process (with the training function), it becomes a `RemoteTracker` there
+    that reports back to this one.
+
+    Args:
+        name: of the run; also the folder of its record below ``HOME/runs``.
+        engine: what runs it, in the record's words ("one process", "Ray Train", …).
+        world_size: number of workers.
+        epochs, dataset, rows: shown and recorded, if known.
+        settings: default: from the environment.
+        reporter: default: as ``settings.panel`` says.
+
+    Raises:
+        RunError: it is opened twice at the same time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        engine: str = "one process",
+        world_size: int = 1,
+        epochs: int | None = None,
+        dataset: str | None = None,
+        rows: int | None = None,
+        settings: Settings | None = None,
+        reporter: Reporter | None = None,
+    ) -> None:
+        self.settings = settings or Settings.from_env()
+        self._about = {
+            "engine": engine, "world_size": world_size, "epochs": epochs, "dataset": dataset, "rows": rows,
+        }  # fmt: skip
+        self._given_reporter = reporter
+        self._lock = threading.RLock()
+        self._listener: Listener | None = None
+        self._stop_drawing = threading.Event()
+        self._new(name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.state.name!r}, {self.state.status})"
+
+    def __reduce__(self) -> tuple:
+        return RemoteTracker, (self.run_id, self.listen().address)
+
+    # -- what the training loop calls, where it runs in this process --------------------------------
+
+    def steps(
+        self, batches: Iterable, *, epoch: int = 0, epochs: int | None = None, total: int | None = None
+    ) -> Iterator:
+        """Yield each batch, and show how far the epoch is (see `Tracker.steps`)."""
+        return self._tracker.steps(batches, epoch=epoch, epochs=epochs, total=total)
+
+    def log(self, **metrics: Any) -> None:
+        """Metrics of the current step: numbers or 0-d tensors."""
+        self._tracker.log(**metrics)
+
+    def report(self, metrics: dict[str, Any], *, epoch: int | None = None) -> None:
+        """Metrics of an epoch that is done."""
+        self._tracker.report(metrics, epoch=epoch)
+
+    def phase(self, name: str) -> None:
+        """What is being done now: loading, training, evaluating, …"""
+        self._tracker.phase(name)
+
+    # -- the run ------------------------------------------------------------------------------------
+
+    def listen(self) -> Listener:
+        """Open the door for other processes' events; at most once."""
+        if self._listener is None:
+            self._listener = Listener(self.receive, host=self._host())
+        return self._listener
+
+    def receive(self, event: dict[str, Any]) -> None:
+        """Take in one event of this run; those of others (a worker that outlived its own) are passed over."""
+        with self._lock:
+            if event.get("run") == self.run_id:
+                self.state.apply(event)
+
+    def __enter__(self) -> "Panel":
+        if self.state.status == "running":
+            raise RunError(
+                f"follow a run with the panel {self.state.name!r}",
+                "it already follows one",
+                "wait for that run, or make a second Panel",
+            )
+        if self.state.status != "ready":
+            self._new(self.state.name)
+        self._reporter = self._given_reporter or choose(self.settings.panel, files=self.files)
+        with self._lock:
+            self.state.start(self._first_phase())
+            self._reporter.open(self.state)
+        self._sigint = signal.getsignal(signal.SIGINT) if _in_main_thread() else None
+        self._stop_drawing = threading.Event()
+        self._drawer = threading.Thread(target=self._draw, name="labkit-panel", daemon=True)
+        self._drawer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._sigint is not None:
+            # Ray's fit() leaves its own handler behind, which calls a controller that is gone by now.
+            signal.signal(signal.SIGINT, self._sigint)
+        stopped = isinstance(error, (KeyboardInterrupt, SystemExit))
+        if error is not None and not stopped and not self.state.failures:
+            self.receive({"kind": "failure", "run": self.run_id, "text": self._short(error)})
+        self._finish("finished" if error is None else "stopped" if stopped else "failed")
+        if stopped:
+            raise RunStopped(
+                self.state.name,
+                f"stopped by you after {wording.clock(self.state.elapsed())}",
+                "The CPUs are free again",
+            ) from None
+        if error is not None:
+            self._raise_calmly(error)
+
+    def _finish(self, status: str) -> None:
+        self._stop_drawing.set()
+        self._drawer.join(timeout=5)
+        with self._lock:
+            self.state.end(status)
+            record = self._write_record()
+            self._reporter.close(self.state, self.files(), record)
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def files(self) -> list[tuple[str, str]]:
+        """What the summary lists, as (what, path)."""
+        return []
+
+    # -- what an engine's panel overrides -----------------------------------------------------------
+
+    def _host(self) -> str:
+        """The address to listen on for workers' events."""
+        return "127.0.0.1"
+
+    def _first_phase(self) -> str:
+        return "preparing"
+
+    def _short(self, error: BaseException) -> str:
+        """A traceback that fits the panel: the frames of the reader's own code and the error."""
+        return tracebacks.shorten(error)
+
+    def _raise_calmly(self, error: BaseException) -> None:
+        """Let the error through as it is: in one process the cell's traceback is the reader's own."""
+
+    # -- inside -------------------------------------------------------------------------------------
+
+    def _new(self, name: str) -> None:
+        self.state = RunState(name, **self._about)
+        started = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        self.run_id = f"{started}-{secrets.token_hex(3)}"
+        self._tracker = Tracker(self.run_id, self.receive)
+
+    def _draw(self) -> None:
+        seen, last = -1, 0.0
+        while not self._stop_drawing.wait(1 / _DRAWS_PER_SECOND):
+            # Once a second even if nothing came: the clock must move, or people think it hangs.
+            if self.state.version == seen and time.monotonic() - last < 1:
+                continue
+            with self._lock:
+                seen, last = self.state.version, time.monotonic()
+                # A drawing that fails (a front end that went away) must not end the training.
+                with contextlib.suppress(Exception):
+                    self._reporter.draw(self.state)
+
+    def _write_record(self) -> str | None:
+        folder = self.settings.home / "runs" / self.state.name / self.run_id
+        try:
+            return str(self._record().write(folder))
+        except (OSError, LabError):
+            return None  # a full disk must not turn a training that ended well into one that failed
+
+    def _record(self) -> RunRecord:
+        return record_of(self.state, run_id=self.run_id)
+
+
+def record_of(state: RunState, *, run_id: str) -> RunRecord:
+    """The run record of a run that is over."""
+    spent = state.seconds()
+    failure = (
+        state.failures[-1].text.splitlines()[-1] if state.status == "failed" and state.failures else None
+    )
+    return RunRecord(
+        name=state.name,
+        run_id=run_id,
+        engine=state.engine,
+        state=state.status,
+        workers=state.world_size,
+        dataset=state.dataset,
+        rows=state.rows,
+        started_at=datetime.fromtimestamp(state.started_at, UTC).isoformat(timespec="milliseconds"),
+        seconds_total=state.elapsed(),
+        seconds_to_start=spent["start"] if state.first_step_at else None,
+        seconds_per_epoch=list(state.epoch_seconds),
+        rows_per_second=state.rows_per_second() or None,
+        waiting_share=state.waiting_share(),
+        metrics=state.metrics(),
+        history=list(state.history),
+        checkpoints=len(state.checkpoints),
+        error=failure,
+        seconds=spent,
+        versions=installed_versions(),
+        host=this_host(),
+    )
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

@@ -1,0 +1,180 @@
+"""Ray Train reports into the panel.
+
+    panel = TrainPanel("03-torch")
+
+    def train_loop(config):                      # in each worker
+        for epoch in range(config["epochs"]):
+            for batch in panel.steps(shard.iter_torch_batches(batch_size=64), epoch=epoch, epochs=3):
+                ...
+            ray.train.report(metrics, checkpoint=...)
+
+    trainer = TorchTrainer(train_loop, ..., run_config=RunConfig(callbacks=[panel.callback()]))
+    with panel.watch(trainer):
+        result = trainer.fit()
+
+Ray Train has no reporter for notebooks. Its only hook, `ray.train.UserCallback`, is called in the run's
+controller, a process of its own: what it hears, and what the workers send, comes to the kernel through
+`labkit.channel`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs
+import ray
+import ray.train
+
+from labkit import cluster, tracebacks
+from labkit.channel import Address, Sender
+from labkit.errors import RunError, RunFailed
+from labkit.panel import Panel
+
+__all__ = ["ReportCallback", "TrainPanel"]
+
+_TEXT_SENT = 60_000  # characters of a traceback that travel
+
+
+class TrainPanel(Panel):
+    """The panel of a Ray Train run; see `labkit.panel.Panel` for its arguments."""
+
+    def __init__(self, name: str, **about: Any) -> None:
+        super().__init__(name, **{"engine": "Ray Train", **about})
+        self._trainer: Any = None
+
+    def callback(self) -> "ReportCallback":
+        """For ``RunConfig(callbacks=[…])``: reports, checkpoints and failures go to this panel."""
+        return ReportCallback(self)
+
+    def watch(self, trainer: Any) -> "TrainPanel":
+        """Follow `trainer` in a ``with`` block around its ``fit()``.
+
+        Raises:
+            ClusterError: the cluster has no room for its workers; Ray would wait for ever.
+            RunError: its `RunConfig` has no callback of this panel.
+        """
+        scaling, run_config = trainer.scaling_config, trainer.run_config
+        local = scaling.num_workers == 0  # the loop runs in this process, for debugging; nothing calls back
+        if not local and not any(getattr(c, "panel_name", None) == self.state.name for c in run_config.callbacks):
+            raise RunError(
+                f"follow the run {run_config.name!r}",
+                "its RunConfig has no callback of this panel, so nothing would be heard from it",
+                "RunConfig(..., callbacks=[panel.callback()])",
+            )
+        lab = cluster.current()
+        if lab is not None and not local:
+            per_worker = dict(scaling.resources_per_worker or {})
+            lab.require(
+                workers=scaling.num_workers,
+                cpus_per_worker=per_worker.get("CPU", 0 if scaling.use_gpu and per_worker else 1),
+                gpus_per_worker=per_worker.get("GPU", 1 if scaling.use_gpu else 0),
+                data=bool(trainer.datasets),
+            )
+        self._trainer = trainer
+        self._about["world_size"] = max(scaling.num_workers, 1)
+        self._about["engine"] = "one process" if local else "Ray Train"
+        self._about["epochs"] = (trainer.train_loop_config or {}).get("epochs", self._about["epochs"])
+        return self
+
+    def __enter__(self) -> "TrainPanel":
+        if self._trainer is not None and self.state.status == "ready":
+            for name in ("world_size", "engine", "epochs"):
+                setattr(self.state, name, self._about[name])
+        super().__enter__()
+        return self
+
+    def files(self) -> list[tuple[str, str]]:
+        """Checkpoints and logs of this run."""
+        listed = []
+        if self._trainer is not None:
+            config = self._trainer.run_config
+            listed.append(("checkpoints", str(Path(config.storage_path) / config.name)))
+        lab = cluster.current()
+        if lab is not None and lab.log_dir is not None:
+            listed += [("training workers' logs", str(lab.log_dir / "train")), ("Ray's logs", str(lab.log_dir))]
+        return listed
+
+    def _host(self) -> str:
+        """Loopback, unless the cluster has nodes on other machines: then the address they know us by."""
+        if ray.is_initialized():
+            mine = ray.util.get_node_ip_address()
+            if any(node["Alive"] and node["NodeManagerAddress"] != mine for node in ray.nodes()):
+                return mine
+        return "127.0.0.1"
+
+    def _first_phase(self) -> str:
+        return "starting" if self._about["engine"] == "Ray Train" else "preparing"
+
+    def _short(self, error: BaseException) -> str:
+        failures = getattr(error, "worker_failures", None)
+        if failures:
+            return tracebacks.shorten_text(str(failures[min(failures)]))
+        cause = getattr(error, "controller_failure", None)
+        return tracebacks.shorten_text(str(cause)) if cause else super()._short(error)
+
+    def receive(self, event: dict[str, Any]) -> None:
+        # The source of a cell is known here, not where its exception was raised.
+        if event.get("kind") == "failure":
+            event = {**event, "text": tracebacks.shorten_text(str(event.get("text", "")))}
+        super().receive(event)
+
+    def _raise_calmly(self, error: BaseException) -> None:
+        if isinstance(error, ray.train.TrainingFailedError):
+            failure = self.state.failures[-1]
+            raise RunFailed(
+                f"finish the run {self.state.name!r}",
+                f"rank {failure.rank} raised {failure.text.splitlines()[-1]}",
+                "the panel above shows where; all of it is in the logs it lists",
+            ) from error
+
+
+class ReportCallback(ray.train.UserCallback):
+    """Sends what the controller of a Ray Train run hears to the panel that made it."""
+
+    def __init__(self, panel: TrainPanel) -> None:
+        # The panel stays here: only its address travels, and only once fit() sends us on our way.
+        self.panel_name = panel.state.name
+        self._panel: TrainPanel | None = panel
+        self._run, self._address = "", None
+        self._sender: Sender | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._panel is not None:
+            run, address = self._panel.run_id, self._panel.listen().address
+        else:
+            run, address = self._run, self._address
+        return {"panel_name": self.panel_name, "_run": run, "_address": address}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _panel=None, _sender=Sender(Address(*state["_address"])))
+
+    def after_report(
+        self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: ray.train.Checkpoint | None
+    ) -> None:
+        self._send(kind="report", metrics=metrics, epoch=metrics[0].get("epoch") if metrics else None)
+        if checkpoint is not None:
+            self._send(
+                kind="checkpoint",
+                path=checkpoint.path,
+                bytes=_bytes_of(checkpoint),
+                status="committed",
+                metrics=metrics[0] if metrics else {},
+            )
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        rank = min(worker_exceptions)  # the others mostly fail because the first one did
+        self._send(kind="failure", rank=rank, text=str(worker_exceptions[rank])[-_TEXT_SENT:])
+
+    def _send(self, **event: Any) -> None:
+        import time
+
+        if self._sender is not None:
+            self._sender.send({"run": self._run, "at": time.time(), **event})
+
+
+def _bytes_of(checkpoint: ray.train.Checkpoint) -> int | None:
+    """Size of all files of a checkpoint, wherever it lies; None if the store does not say."""
+    try:
+        selector = pyarrow.fs.FileSelector(checkpoint.path, recursive=True)
+        return sum(info.size or 0 for info in checkpoint.filesystem.get_file_info(selector))
+    except OSError:
+        return None

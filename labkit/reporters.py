@@ -1,0 +1,198 @@
+"""Show a run: as widgets in a notebook, as lines in a terminal, or not at all.
+
+A reporter is told when a run opens, that there is something new, and when it is over; when to draw is
+not its business (`labkit.panel` throttles).
+"""
+
+import os
+import secrets
+import signal
+import sys
+import time
+from typing import Any, Protocol
+
+from labkit import drawing, wording
+from labkit.progress import RunState
+
+__all__ = ["NullReporter", "Reporter", "TextReporter", "WidgetReporter", "choose"]
+
+_INTERRUPT_HINT = "or the kernel's ■"
+
+
+class Reporter(Protocol):
+    """Draws a run. All three are called with the panel's lock held, so the state stands still."""
+
+    def open(self, state: RunState) -> None: ...
+
+    def draw(self, state: RunState) -> None: ...
+
+    def close(self, state: RunState, files: list[tuple[str, str]], record: str | None) -> None: ...
+
+
+class NullReporter:
+    """Draws nothing."""
+
+    def open(self, state: RunState) -> None:
+        pass
+
+    def draw(self, state: RunState) -> None:
+        pass
+
+    def close(self, state: RunState, files: list[tuple[str, str]], record: str | None) -> None:
+        pass
+
+
+class TextReporter:
+    """A line for each phase, epoch, checkpoint state and printed line: for terminals, logs and CI.
+
+    Args:
+        stream: where to write; default: ``sys.stdout`` at the time of each line.
+    """
+
+    def __init__(self, stream: Any = None) -> None:
+        self._stream = stream
+        self._phase, self._reports, self._printed, self._failures = "", 0, 0, 0
+
+    def open(self, state: RunState) -> None:
+        self._say(state, wording.subtitle(state))
+        self.draw(state)
+
+    def draw(self, state: RunState) -> None:
+        # Loading and training alternate in every epoch; once each is news, after that the epochs are.
+        if state.phase != self._phase and not state.history and state.phase:
+            self._phase = state.phase
+            self._say(state, wording.PHASES.get(state.phase, state.phase))
+        new = state.printed - self._printed
+        for line in list(state.prints)[-new:] if new else []:
+            self._say(state, line)
+        self._printed = state.printed
+        for report in state.history[self._reports :]:
+            self._say(state, self._epoch(state, report))
+        self._reports = len(state.history)
+        for failure in state.failures[self._failures :]:
+            self._say(state, f"rank {failure.rank} failed: {failure.text.splitlines()[-1]}")
+        self._failures = len(state.failures)
+
+    def close(self, state: RunState, files: list[tuple[str, str]], record: str | None) -> None:
+        self.draw(state)
+        if state.status == "failed" and state.failures:
+            self._say(state, state.failures[-1].text)
+        self._say(
+            state, f"{state.status} after {wording.clock(state.elapsed())}: {wording.time_spent(state)}"
+        )
+
+    def _epoch(self, state: RunState, report: dict[str, Any]) -> str:
+        of = f"/{state.epochs}" if state.epochs else ""
+        parts = [f"epoch {report['epoch'] + 1:g}{of}", wording.short_metrics(report)]
+        if state.rows_per_second() >= 1:
+            parts.append(f"{wording.rate(state.rows_per_second())} rows/s")
+        return " · ".join(part for part in parts if part)
+
+    def _say(self, state: RunState, text: str) -> None:
+        stream = self._stream or sys.stdout
+        for line in text.splitlines():
+            print(f"{wording.clock(state.elapsed())} {state.name}: {line}", file=stream, flush=True)
+
+
+class WidgetReporter:
+    """The panel in a notebook: ipywidgets while the run lasts, static HTML when it is over.
+
+    The static HTML replaces the widgets in the same output, so it is saved with the notebook, and is
+    there when it is reopened or converted. Nothing is ever cleared.
+
+    Args:
+        files: returns what the *files* toggle lists, as (what, path).
+    """
+
+    def __init__(self, files: Any = list) -> None:
+        self._files = files
+        self._shown: dict[str, str] = {}
+        self._stopping = False
+
+    def open(self, state: RunState) -> None:
+        import ipywidgets
+        from IPython.display import display
+
+        layout = ipywidgets.Layout
+        self._title, self._clock = ipywidgets.HTML(), ipywidgets.HTML()
+        self._body, self._details = ipywidgets.HTML(), ipywidgets.HTML()
+        self._stop = ipywidgets.Button(
+            description="Stop", tooltip=f"Stop the run ({_INTERRUPT_HINT})", layout=layout(width="72px")
+        )
+        self._stop.on_click(self._on_stop)
+        hint = ipywidgets.HTML(f'<div class="labkit"><span class="lk-dim">{_INTERRUPT_HINT}</span></div>')
+        toggle = {"layout": layout(width="auto", height="24px")}
+        self._output = ipywidgets.ToggleButton(
+            description="output", tooltip="What the workers print", **toggle
+        )
+        self._logs = ipywidgets.ToggleButton(description="files", tooltip="Where the logs lie", **toggle)
+        for button in (self._output, self._logs):
+            button.observe(lambda _: self._draw_details(state), names="value")
+        head = ipywidgets.HBox(
+            [
+                self._title,
+                ipywidgets.HBox([self._clock, self._stop, hint], layout=layout(align_items="center")),
+            ],
+            layout=layout(justify_content="space-between", align_items="center", padding="0 12px 0 0"),
+        )
+        toggles = ipywidgets.HBox([self._output, self._logs], layout=layout(padding="0 10px 8px"))
+        box = ipywidgets.VBox(
+            [
+                ipywidgets.HTML(drawing.STYLE, layout=layout(display="none")),
+                head,
+                self._body,
+                toggles,
+                self._details,
+            ],
+            layout=layout(max_width="880px", overflow="hidden"),
+        )
+        box.add_class("labkit").add_class("lk-card")
+        self._set(self._title, "title", drawing.title(state))
+        self.draw(state)
+        self._handle = display(box, display_id=f"labkit-{secrets.token_hex(8)}")
+
+    def draw(self, state: RunState) -> None:
+        now = time.time()
+        self._set(self._title, "title", drawing.title(state))
+        self._set(self._clock, "clock", drawing.clock_and_status(state, now, stopping=self._stopping))
+        self._set(self._body, "body", drawing.body(state, now))
+        self._draw_details(state)
+
+    def close(self, state: RunState, files: list[tuple[str, str]], record: str | None) -> None:
+        html = drawing.summary(state, logs=files, record=record)
+        text = f"{state.name}: {state.status} after {wording.clock(state.elapsed())}"
+        self._handle.update({"text/html": html, "text/plain": text}, raw=True)
+
+    def _draw_details(self, state: RunState) -> None:
+        files = self._files() if self._logs.value else None
+        self._set(self._details, "details", drawing.details(state, output=self._output.value, logs=files))
+        label = f"output ({state.printed})" if state.printed else "output"
+        if self._shown.get("label") != label:
+            self._shown["label"] = self._output.description = label
+
+    def _set(self, widget: Any, key: str, html: str) -> None:
+        # Sending what is there already would make the browser lay it out again.
+        if self._shown.get(key) != html:
+            self._shown[key] = widget.value = html
+
+    def _on_stop(self, _: Any) -> None:
+        """Runs in the thread of a kernel subshell while the cell's thread sits in its blocking call."""
+        self._stopping = True
+        self._stop.disabled = True
+        self._stop.description = "stopping"
+        # SIGINT is handled in the main thread, where Ray's own handler aborts the run in good order.
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def choose(kind: str, *, files: Any = list) -> Reporter:
+    """The reporter for a setting: ``widgets``, ``text``, ``none``, or ``auto`` (widgets in a notebook)."""
+    if kind == "auto":
+        kind = "widgets" if _in_notebook() else "text"
+    return {"widgets": lambda: WidgetReporter(files), "text": TextReporter, "none": NullReporter}[kind]()
+
+
+def _in_notebook() -> bool:
+    """Whether this process is a kernel with a front end (a terminal's IPython has none)."""
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = get_ipython() if get_ipython else None
+    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"

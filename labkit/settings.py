@@ -1,0 +1,119 @@
+"""What the environment asks of the lab, read once into a frozen object.
+
+    >>> Settings.from_env({"LABKIT_SMALL": "1"}).small
+    True
+
+Every variable starts with ``LABKIT_``, but for ``RAY_ADDRESS``, which is Ray's own.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labkit.errors import SettingsError
+
+__all__ = ["DATASETS", "Settings", "default_home"]
+
+DATASETS = ("digits", "mnist", "fashion_mnist", "rendered")
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+
+
+def default_home() -> Path:
+    """Where the lab keeps its things: ``.labkit`` in the checkout, else in the user's home.
+
+    It hangs on where the package lies and not on the current folder: a kernel runs in
+    ``notebooks/`` and ``python -m labkit stop`` in the root, and both must find the same lab.
+    """
+    root = Path(__file__).resolve().parent.parent
+    return (root if (root / "pyproject.toml").is_file() else Path.home()) / ".labkit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All settings of the lab.
+
+    Attributes:
+        small: CI size, so that each lesson ends within minutes on 2 cores (``LABKIT_SMALL``).
+        dataset: the data set that lessons load, one of `DATASETS` (``LABKIT_DATASET``).
+        home: folder of runs, objects, sockets and logs (``LABKIT_HOME``).
+        num_workers: workers that a lesson starts (``LABKIT_WORKERS``; default: one per GPU
+            where GPUs are used, else 2).
+        use_gpu: whether workers ask for a GPU each (``LABKIT_GPU``: ``auto``, ``0``, ``1``).
+            ``auto`` looks at this machine; for a remote cluster with GPUs, say ``1``.
+        panel: how progress is drawn: ``auto``, ``widgets``, ``text``, ``none`` (``LABKIT_PANEL``).
+        check_strict: a failed exercise check raises (``LABKIT_CHECK=strict``).
+        ray_address: an existing cluster to use instead of starting one (``RAY_ADDRESS``).
+        s3_endpoint, s3_access_key, s3_secret_key: an object store to use instead of the
+            embedded one (``LABKIT_S3_ENDPOINT``, ``LABKIT_S3_ACCESS_KEY``, ``LABKIT_S3_SECRET_KEY``).
+    """
+
+    small: bool = False
+    dataset: str = "digits"
+    home: Path = field(default_factory=default_home)
+    num_workers: int = 2
+    use_gpu: bool = False
+    panel: str = "auto"
+    check_strict: bool = False
+    ray_address: str | None = None
+    s3_endpoint: str | None = None
+    s3_access_key: str | None = field(default=None, repr=False)
+    s3_secret_key: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None) -> "Settings":
+        """Read the settings from `env` (default: the process's environment).
+
+        Raises:
+            SettingsError: a value is not one of those allowed.
+        """
+        env = os.environ if env is None else env
+        gpu = _choice(env, "LABKIT_GPU", ("auto", "0", "1"), "auto")
+        gpus = 0 if gpu == "0" else max(_local_gpus(), int(gpu == "1"))
+        return cls(
+            small=_flag(env, "LABKIT_SMALL"),
+            dataset=_choice(env, "LABKIT_DATASET", DATASETS, "digits"),
+            home=Path(env.get("LABKIT_HOME") or default_home()).expanduser().absolute(),
+            num_workers=_count(env, "LABKIT_WORKERS", max(gpus, 1) if gpus else 2),
+            use_gpu=gpus > 0,
+            panel=_choice(env, "LABKIT_PANEL", ("auto", "widgets", "text", "none"), "auto"),
+            check_strict=_choice(env, "LABKIT_CHECK", ("", "strict"), "") == "strict",
+            ray_address=env.get("RAY_ADDRESS") or None,
+            s3_endpoint=env.get("LABKIT_S3_ENDPOINT") or None,
+            s3_access_key=env.get("LABKIT_S3_ACCESS_KEY") or None,
+            s3_secret_key=env.get("LABKIT_S3_SECRET_KEY") or None,
+        )
+
+
+def _local_gpus() -> int:
+    """Number of NVIDIA GPUs of this machine, from the driver's own files: no import of torch."""
+    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+
+
+def _refuse(name: str, value: str, allowed: str) -> SettingsError:
+    return SettingsError(
+        f"read the setting {name}",
+        f"its value is {value!r}, and it takes {allowed}",
+        f"export {name}=… with one of those, or unset {name}",
+    )
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    value = env.get(name, "").strip().lower()
+    if value not in _TRUE + _FALSE:
+        raise _refuse(name, value, "1 or 0")
+    return value in _TRUE
+
+
+def _choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> str:
+    value = env.get(name, "").strip().lower() or default
+    if value not in allowed:
+        raise _refuse(name, value, "one of " + ", ".join(a for a in allowed if a))
+    return value
+
+
+def _count(env: Mapping[str, str], name: str, default: int) -> int:
+    value = env.get(name, "").strip() or str(default)
+    if not value.isdigit() or int(value) < 1:
+        raise _refuse(name, value, "a whole number from 1 on")
+    return int(value)

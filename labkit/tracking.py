@@ -1,0 +1,213 @@
+"""What a training loop calls, in whatever process it runs: steps, metrics, prints become events.
+
+    for batch in tracker.steps(batches, epoch=epoch, epochs=10):
+        ...
+        tracker.log(loss=loss)
+
+A tracker costs a few microseconds a step: it reads a clock twice, and hands out an event at most
+`EVENTS_PER_SECOND` times a second; metrics are turned into numbers only then, so a loss that lies on
+a GPU is waited for five times a second and not at every step.
+
+An event is a JSON object with ``kind``, ``run``, ``at`` (Unix seconds), ``rank``, ``pid``, ``node``, and what
+belongs to its kind (see `labkit.progress`). The idea of a wrapped iterator is that of tqdm.
+"""
+
+import io
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, TypeVar
+
+from labkit.channel import Address, Sender
+
+__all__ = ["EVENTS_PER_SECOND", "NODE_NAME", "RemoteTracker", "Tracker"]
+
+EVENTS_PER_SECOND = 5
+NODE_NAME = "LABKIT_NODE"  # set for each node that the lab starts; elsewhere the host's name serves
+
+Batch = TypeVar("Batch")
+
+
+class Tracker:
+    """Turns the course of one training loop into events.
+
+    Args:
+        run: id of the run that the events belong to.
+        send: takes each event; must not raise.
+    """
+
+    def __init__(self, run: str, send: Callable[[dict[str, Any]], Any]) -> None:
+        self._run, self._send = run, send
+        self._metrics: dict[str, Any] = {}
+        self._left_loop_at: float | None = None
+
+    def emit(self, kind: str, **data: Any) -> None:
+        """Send one event."""
+        self._send({"kind": kind, "run": self._run, "at": time.time(), **_where(), **data})
+
+    def steps(
+        self,
+        batches: Iterable[Batch],
+        *,
+        epoch: int = 0,
+        epochs: int | None = None,
+        total: int | None = None,
+    ) -> Iterator[Batch]:
+        """Yield each batch, and report how far this epoch is.
+
+        Args:
+            batches: one epoch of batches. Rows are counted from each batch: the length of an array
+                or of the first element of a tuple or dict.
+            epoch: index of this epoch, from 0.
+            epochs: number of epochs of the whole run, if known: then there is an ETA.
+            total: steps in this epoch; default: ``len(batches)`` where it has one.
+        """
+        if total is None and isinstance(batches, Sized):
+            total = len(batches)
+        between = 0.0 if self._left_loop_at is None else time.perf_counter() - self._left_loop_at
+        meter = _Meter(self, epoch=epoch, epochs=epochs, total=total, between=between)
+        self.emit("phase", name="loading", epoch=epoch)
+        try:
+            yield from meter.follow(batches)
+        finally:
+            self._left_loop_at = time.perf_counter()
+
+    def log(self, **metrics: Any) -> None:
+        """Set the metrics that stand beside the current step: numbers or 0-d tensors."""
+        for name, value in metrics.items():
+            # A live loss would keep its whole graph in memory until the next step.
+            self._metrics[name] = value.detach() if hasattr(value, "detach") else value
+
+    def report(self, metrics: dict[str, Any], *, epoch: int | None = None) -> None:
+        """Report the metrics of an epoch that is done (Ray's `train.report` does this by itself)."""
+        self.emit("report", metrics=[_numbers(metrics)], epoch=epoch)
+
+    def phase(self, name: str) -> None:
+        """Say what is being done: loading, training, evaluating, uploading, …"""
+        self.emit("phase", name=name)
+
+    def current_metrics(self) -> dict[str, float]:
+        """The metrics last logged, as numbers."""
+        return _numbers(self._metrics)
+
+
+class RemoteTracker(Tracker):
+    """The tracker that a panel becomes when it is pickled into another process.
+
+    It greets the panel, so that a worker is seen as soon as it exists, and sends what the training
+    function prints: worker logs go to files, but a learner's ``print`` belongs in the notebook.
+    """
+
+    def __init__(self, run: str, address: Address) -> None:
+        self._sender = Sender(address)
+        super().__init__(run, self._sender.send)
+        self._address = address
+        self.emit("worker")
+        if not isinstance(sys.stdout, _Tee):
+            # Ray replaces `print`, but passes text on to a stdout that is not the original one.
+            sys.stdout = _Tee(sys.stdout)
+        sys.stdout.on_line = lambda line: self.emit("print", text=line)
+
+    def __reduce__(self) -> tuple:
+        return RemoteTracker, (self._run, self._address)
+
+
+class _Meter:
+    """Counts steps, rows, and seconds of one epoch, waiting for data apart from work."""
+
+    def __init__(
+        self, tracker: Tracker, *, epoch: int, epochs: int | None, total: int | None, between: float
+    ) -> None:
+        self._tracker = tracker
+        self._fixed = {"epoch": epoch, "epochs": epochs, "total": total, "between": between}
+        self._step = self._rows = 0
+        self._waiting = self._first_wait = 0.0
+        self._started = time.perf_counter()
+        self._sent = 0.0
+
+    def follow(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        clock, interval = time.perf_counter, 1 / EVENTS_PER_SECOND
+        iterator, end = iter(batches), object()
+        before = clock()
+        while (batch := next(iterator, end)) is not end:
+            got = clock()
+            self._waiting += got - before
+            if self._step == 0:
+                self._first_wait = got - before
+                self._tell()
+            self._rows += _rows(batch)
+            yield batch
+            self._step += 1
+            before = clock()
+            if before - self._sent > interval:
+                self._tell()
+        self._tell(done=True)
+
+    def _tell(self, *, done: bool = False) -> None:
+        self._sent = time.perf_counter()
+        self._tracker.emit(
+            "step",
+            **self._fixed,
+            step=self._step,
+            rows=self._rows,
+            seconds=self._sent - self._started,
+            waiting=self._waiting,
+            first_wait=self._first_wait,
+            metrics=self._tracker.current_metrics(),
+            done=done,
+        )
+
+
+class _Tee(io.TextIOBase):
+    """A stdout that passes everything on and also calls `on_line` with each whole line."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._part = stream, ""
+        self.on_line: Callable[[str], None] = lambda line: None
+
+    def write(self, text: str) -> int:
+        self._stream.write(text)
+        *lines, self._part = (self._part + text).split("\n")
+        for line in lines:
+            if line.strip():
+                self.on_line(line[:2000])
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _where() -> dict[str, Any]:
+    """Rank, process and node, from the variables that torchrun, Ray Train and Spark all set."""
+    rank = os.environ.get("RANK")
+    if rank is None and "TF_CONFIG" in os.environ:
+        rank = json.loads(os.environ["TF_CONFIG"]).get("task", {}).get("index")
+    node = os.environ.get(NODE_NAME) or socket.gethostname()
+    return {"rank": int(rank or 0), "pid": os.getpid(), "node": node}
+
+
+def _rows(batch: Any) -> int:
+    if isinstance(batch, dict):
+        batch = next(iter(batch.values()), ())
+    elif isinstance(batch, (tuple, list)) and batch and isinstance(batch[0], Sized):
+        batch = batch[0]
+    try:
+        return len(batch)
+    except TypeError:  # a number, or a tensor without dimensions
+        return 1
+
+
+def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    numbers = {}
+    for name, value in metrics.items():
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError):
+            continue  # a string or an object: not for a curve
+    return numbers

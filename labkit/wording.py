@@ -1,0 +1,115 @@
+"""Numbers and states in words, the same in every reporter, table and record."""
+
+import math
+from typing import Any
+
+from labkit.progress import RunState
+
+__all__ = [
+    "PHASES",
+    "clock",
+    "count",
+    "headline",
+    "number",
+    "rate",
+    "seconds",
+    "short_metrics",
+    "size",
+    "subtitle",
+    "time_spent",
+    "UNKNOWN",
+]
+
+UNKNOWN = "–"  # stands where a number is not known
+PHASES = {"starting": "starting workers", "loading": "loading data"}
+
+
+def clock(value: float) -> str:
+    """72.4 -> ``01:12``; from an hour on ``1:01:12``."""
+    minutes, rest = divmod(int(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
+
+
+def seconds(value: float) -> str:
+    """0.034 -> ``34 ms``, 7.23 -> ``7.2 s``, 84 -> ``84 s``, 400 -> ``6 min 40 s``."""
+    if value < 0.0995:
+        return f"{value * 1000:.0f} ms"
+    if value < 9.95:
+        return f"{value:.1f} s"
+    if value < 120:
+        return f"{value:.0f} s"
+    return f"{int(value // 60)} min {int(value % 60)} s"
+
+
+def rate(value: float) -> str:
+    """18_312 -> ``18.3 k``."""
+    return count(value) if value >= 1000 else f"{value:.0f}"
+
+
+def count(value: float) -> str:
+    """A large number with its thousands as k or M, three digits."""
+    for limit, unit in ((1e6, "M"), (1e3, "k")):
+        if value >= limit * 0.9995:
+            scaled = value / limit
+            return f"{scaled:.1f} {unit}" if scaled < 99.95 else f"{scaled:.0f} {unit}"
+    return f"{value:.0f}"
+
+
+def size(value: float | None) -> str:
+    """Bytes: 217_088 -> ``217 kB``."""
+    if value is None:
+        return UNKNOWN
+    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= limit:
+            return f"{value / limit:.1f} {unit}" if value < 10 * limit else f"{value / limit:.0f} {unit}"
+    return f"{value:.0f} B"
+
+
+def number(value: Any) -> str:
+    """A metric with three or four digits that matter."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return str(value)
+    if not math.isfinite(value):
+        return str(value)
+    if float(value).is_integer() and abs(value) < 1e6:
+        return f"{int(value)}"
+    return f"{value:.3f}" if 0.001 <= abs(value) < 1000 else f"{value:.3g}"
+
+
+def short_metrics(metrics: dict[str, Any], most: int = 4) -> str:
+    """``loss 0.214 · accuracy 0.951``."""
+    shown = [f"{name} {number(value)}" for name, value in metrics.items() if name != "epoch"]
+    return " · ".join(shown[:most])
+
+
+def subtitle(state: RunState) -> str:
+    """``Ray Train · 2 workers · digits · 1,437 rows``."""
+    parts = [state.engine]
+    if state.engine != "one process":
+        parts.append(f"{state.world_size} worker" + "s" * (state.world_size != 1))
+    if state.dataset:
+        parts.append(state.dataset)
+    if state.rows:
+        parts.append(f"{state.rows:,} rows")
+    return " · ".join(parts)
+
+
+def headline(state: RunState, now: float | None = None) -> str:
+    """Where the run is: ``epoch 7 of 10 · step 14 of 22 · about 19 s left``."""
+    worker = state.leader
+    if worker is None or not state.first_step_at:
+        return PHASES.get(state.phase, state.phase)
+    # A run that is between two epochs stands at the end of the first.
+    parts = [f"epoch {worker.epoch + 1}" + (f" of {state.epochs}" if state.epochs else "")]
+    parts.append(f"step {worker.step}" + (f" of {worker.total}" if worker.total else ""))
+    left = state.eta(now)
+    if left is not None and state.status == "running":
+        parts.append(f"about {seconds(left)} left" if left >= 1 else "nearly done")
+    return " · ".join(parts)
+
+
+def time_spent(state: RunState, now: float | None = None) -> str:
+    """``start 8.1 s · data 2.0 s · training 84 s``: what took at least a tenth of a second."""
+    parts = [f"{name} {seconds(value)}" for name, value in state.seconds(now).items() if value >= 0.05]
+    return " · ".join(parts)
