@@ -143,8 +143,8 @@ class Panel:
             # Ray's fit() leaves its own handler behind, which calls a controller that is gone by now.
             signal.signal(signal.SIGINT, self._sigint)
         stopped = isinstance(error, (KeyboardInterrupt, SystemExit))
-        if error is not None and not stopped and not self.state.failures:
-            self.receive({"kind": "failure", "run": self.run_id, "text": self._short(error)})
+        if error is not None and not stopped:
+            self._keep_failure(error)
         self._finish("finished" if error is None else "stopped" if stopped else "failed")
         if stopped:
             raise RunStopped(
@@ -154,6 +154,16 @@ class Panel:
             ) from None
         if error is not None:
             self._raise_calmly(error)
+
+    def _keep_failure(self, error: BaseException) -> None:
+        """The error that ended the run; often it says more than what a worker sent when it failed."""
+        text = self._short(error)
+        with self._lock:
+            if self.state.failures:
+                known = self.state.failures[-1]
+                known.text = max(known.text, text, key=lambda t: len(t.splitlines()))
+            else:
+                self.receive({"kind": "failure", "run": self.run_id, "text": text})
 
     def _finish(self, status: str) -> None:
         self._stop_drawing.set()

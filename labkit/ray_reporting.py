@@ -31,7 +31,7 @@ from labkit.panel import Panel
 
 __all__ = ["ReportCallback", "TrainPanel"]
 
-_TEXT_SENT = 60_000  # characters of a traceback that travel
+_TEXT_SENT = 10_000  # characters of an error that travel
 
 
 class TrainPanel(Panel):
@@ -105,17 +105,10 @@ class TrainPanel(Panel):
         return "starting" if self._about["engine"] == "Ray Train" else "preparing"
 
     def _short(self, error: BaseException) -> str:
-        failures = getattr(error, "worker_failures", None)
-        if failures:
-            return tracebacks.shorten_text(str(failures[min(failures)]))
-        cause = getattr(error, "controller_failure", None)
-        return tracebacks.shorten_text(str(cause)) if cause else super()._short(error)
-
-    def receive(self, event: dict[str, Any]) -> None:
-        # The source of a cell is known here, not where its exception was raised.
-        if event.get("kind") == "failure":
-            event = {**event, "text": tracebacks.shorten_text(str(event.get("text", "")))}
-        super().receive(event)
+        # Ray takes the workers' tracebacks off their exceptions and leaves them in its message alone.
+        if isinstance(error, ray.train.TrainingFailedError):
+            return tracebacks.shorten_text(str(error))
+        return super()._short(error)
 
     def _raise_calmly(self, error: BaseException) -> None:
         if isinstance(error, ray.train.TrainingFailedError):
@@ -162,7 +155,8 @@ class ReportCallback(ray.train.UserCallback):
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         rank = min(worker_exceptions)  # the others mostly fail because the first one did
-        self._send(kind="failure", rank=rank, text=str(worker_exceptions[rank])[-_TEXT_SENT:])
+        error = worker_exceptions[rank]
+        self._send(kind="failure", rank=rank, text=f"{type(error).__name__}: {error}"[:_TEXT_SENT])
 
     def _send(self, **event: Any) -> None:
         import time
