@@ -144,14 +144,14 @@ def _set_aside(path: Path) -> Path:
     return path.rename(kept)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, folder: Path = FOLDER) -> int:
     parser = argparse.ArgumentParser(description="Build the notebooks from notebooks/src.")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--stale", action="store_true", help="only what is missing or older than its source")
     mode.add_argument("--check", action="store_true", help="change nothing; fail where something differs")
     options = parser.parse_args(arguments)
     try:
-        lines = differences() if options.check else build(only_stale=options.stale)
+        lines = differences(folder) if options.check else build(folder, only_stale=options.stale)
     except LabError as error:
         print(error, file=sys.stderr)
         return 1

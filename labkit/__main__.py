@@ -1,0 +1,57 @@
+"""The lab's command line: ``python -m labkit doctor | stop | version``."""
+
+import argparse
+import sys
+
+import labkit
+from labkit.environment import doctor
+from labkit.errors import LabError
+from labkit.processes import Registry
+from labkit.settings import Settings
+
+__all__ = ["main"]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; returns its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except LabError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m labkit", description=labkit.__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for name, run in (("doctor", _doctor), ("stop", _stop), ("version", _version)):
+        commands.add_parser(name, help=run.__doc__, description=run.__doc__).set_defaults(run=run)
+    return parser
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    """Say whether the lessons can run here, and what mends it; exit status 1 if one could not."""
+    diagnosis = doctor()
+    print(diagnosis)
+    return diagnosis.exit_code
+
+
+def _stop(_: argparse.Namespace) -> int:
+    """Stop what this lab started (its records are in LABKIT_HOME), and nothing else."""
+    stopped = Registry(Settings.from_env().home).stop_all()
+    for entry in stopped:
+        print(f"stopped {entry.role} (process {entry.pid})")
+    if not stopped:
+        print("nothing of this lab is running")
+    return 0
+
+
+def _version(_: argparse.Namespace) -> int:
+    """Say the version of labkit."""
+    print(labkit.__version__)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

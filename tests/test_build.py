@@ -1,0 +1,254 @@
+"""The build of lessons: what it makes, what it refuses, and that it never loses a learner's work."""
+
+import subprocess
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import build
+import lesson
+from labkit.errors import LessonError
+
+HEAD = """\
+# %% [markdown]
+# # 07 · A lesson
+#
+# **You will be able to** add. · **Time** 1 min · **Needs** 00
+"""
+BODY = """
+# %% [markdown]
+# ## Sums
+# A sum is a sum.
+
+# %%
+1 + 1
+
+# %% [markdown] tags=["prediction"]
+# **Before you go on:** how much is it?
+
+# %% [markdown]
+# ### Exercise 7-1 · Twice
+
+# %%
+twice = ...  # your answer
+
+# %% tags=["solution"]
+twice = 2
+
+# %%
+check("07-1", twice)
+
+# %%
+1 + 1
+"""
+SOURCES = sorted((build.FOLDER / "src").glob("*.py"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "07_sums.py").write_text(HEAD + BODY)
+    return tmp_path
+
+
+def learners(folder: Path) -> Path:
+    return folder / "07_sums.ipynb"
+
+
+def mine(folder: Path) -> list[Path]:
+    return list(folder.glob("*.mine-*.ipynb"))
+
+
+def edit(path: Path, number: int, source: str) -> None:
+    """What JupyterLab's save does after a learner typed into one cell and ran it."""
+    written = nbformat.read(path, as_version=4)
+    written.cells[number].source = source
+    run(written, number)
+    nbformat.write(written, path)
+
+
+def run(written: nbformat.NotebookNode, number: int) -> None:
+    written.cells[number].execution_count = 1
+    written.cells[number].outputs = [nbformat.v4.new_output("stream", text="4\n")]
+    written.metadata.language_info = {"name": "python", "version": "3.11.9", "file_extension": ".py"}
+
+
+def test_builds_both_and_they_differ_in_solutions_only(folder):
+    assert len(build.build(folder)) == 2
+    plain = nbformat.read(learners(folder), as_version=4)
+    solved = nbformat.read(folder / "solutions" / "07_sums.ipynb", as_version=4)
+    nbformat.validate(plain)
+    assert [c for c in solved.cells if "solution" not in c.metadata.get("tags", [])] == plain.cells
+    assert "twice = 2" in [c.source for c in solved.cells]
+    assert "twice = 2" not in [c.source for c in plain.cells]
+    assert plain.metadata.kernelspec.name == "python3"
+    assert plain.cells[3].metadata.tags == ["prediction"]
+
+
+def test_ids_follow_the_content(folder):
+    build.build(folder)
+    before = nbformat.read(learners(folder), as_version=4).cells
+    assert len({cell.id for cell in before}) == len(before)  # also where two cells say the same
+    source = folder / "src" / "07_sums.py"
+    source.write_text(source.read_text().replace("# %%\n1 + 1\n", "# %%\nnew = 1\n\n# %%\n1 + 1\n", 1))
+    build.build(folder)
+    after = nbformat.read(learners(folder), as_version=4).cells
+    assert [c.id for c in after if c.source != "new = 1"] == [c.id for c in before]
+
+
+def test_a_second_build_writes_nothing(folder):
+    build.build(folder)
+    assert build.build(folder) == []
+    assert build.differences(folder) == []
+
+
+def test_a_build_strips_outputs_of_an_unchanged_notebook(folder):
+    build.build(folder)
+    built = learners(folder).read_text()
+    edit(learners(folder), 2, "1 + 1")
+    assert build.differences(folder) == []  # outputs are no change of the source
+    build.build(folder)
+    assert learners(folder).read_text() == built
+    assert not mine(folder)
+
+
+@pytest.mark.parametrize("spoil", ["edited", "without metadata", "not a notebook"])
+def test_what_a_learner_wrote_is_kept(folder, spoil):
+    build.build(folder)
+    edit(learners(folder), 5, "twice = 1 + 1")
+    if spoil == "without metadata":
+        written = nbformat.read(learners(folder), as_version=4)
+        written.metadata = {}
+        nbformat.write(written, learners(folder))
+    elif spoil == "not a notebook":
+        learners(folder).write_text("half of a no")
+    before = learners(folder).read_bytes()
+    said = build.build(folder)
+    (kept,) = mine(folder)
+    assert kept.read_bytes() == before
+    assert any(kept.name in line for line in said)
+    assert build.differences(folder) == []
+
+
+def test_two_kept_files_do_not_overwrite_each_other(folder):
+    for answer in ("twice = 3", "twice = 4"):
+        build.build(folder)
+        edit(learners(folder), 5, answer)
+    build.build(folder)
+    assert len(mine(folder)) == 2
+
+
+def test_stale_leaves_a_learners_work_until_the_lesson_changes(folder):
+    build.build(folder)
+    edit(learners(folder), 5, "twice = 1 + 1")
+    before = learners(folder).read_bytes()
+    assert build.build(folder, only_stale=True) == []
+    assert learners(folder).read_bytes() == before
+
+    source = folder / "src" / "07_sums.py"
+    source.write_text(source.read_text().replace("A sum is a sum.", "A sum is what you get."))
+    build.build(folder, only_stale=True)
+    assert [kept.read_bytes() for kept in mine(folder)] == [before]
+    assert "what you get" in learners(folder).read_text()
+
+
+def test_stale_builds_what_is_missing(folder):
+    build.build(folder)
+    learners(folder).unlink()
+    assert build.build(folder, only_stale=True) == [f"built {folder.name}/07_sums.ipynb"]
+
+
+@pytest.mark.parametrize("spoil", ["edited", "missing", "orphan", "tag", "cell too many"])
+def test_differences_are_found(folder, spoil):
+    build.build(folder)
+    written = nbformat.read(learners(folder), as_version=4)
+    if spoil == "edited":
+        edit(learners(folder), 2, "1 + 2")
+    elif spoil == "missing":
+        learners(folder).unlink()
+    elif spoil == "orphan":
+        (folder / "08_gone.ipynb").write_text(learners(folder).read_text())
+    elif spoil == "tag":
+        written.cells[2].metadata.tags = ["long"]
+        nbformat.write(written, learners(folder))
+    else:
+        written.cells.append(nbformat.v4.new_markdown_cell("more"))
+        nbformat.write(written, learners(folder))
+    (line,) = build.differences(folder)
+    assert ("08_gone" if spoil == "orphan" else "07_sums.ipynb") in line
+    if spoil == "edited":
+        assert "cell 3" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "fact"),
+    [
+        ("sums.py", HEAD + BODY, "NN_name.py"),
+        ("08_sums.py", HEAD + BODY, "'# 08 ·'"),
+        ("07_sums.py", HEAD.replace("**Time**", "Time") + BODY, r"\*\*Time\*\*"),
+        ("07_sums.py", HEAD.replace("**Needs**", "Needs") + BODY, r"\*\*Needs\*\*"),
+        ("07_sums.py", HEAD.replace("**You will be able to**", "You") + BODY, "You will be able to"),
+        ("07_sums.py", "# %%\n1 + 1\n", "first cell lacks"),
+        ("07_sums.py", HEAD + BODY + '\n# %% tags=["solutoin"]\n1\n', "unknown tag 'solutoin'"),
+        ("07_sums.py", HEAD + BODY + "\n# %%\n" + "x = 1\n" * 31, "31 lines"),
+        ("07_sums.py", HEAD + BODY + "\n# %%\nx = = 1\n", "not Python: line 1"),
+        ("07_sums.py", HEAD + BODY.replace('check("07-1", twice)', "twice"), "Exercise 7-1.*no check"),
+        # A check in another section is not this exercise's.
+        (
+            "07_sums.py",
+            HEAD + BODY.replace("# %%\ncheck", "# %% [markdown]\n# ## Next\n\n# %%\ncheck"),
+            "no check",
+        ),
+    ],
+)
+def test_refuses(tmp_path, name, source, fact):
+    path = tmp_path / name
+    path.write_text(source)
+    with pytest.raises(LessonError, match=fact):
+        lesson.read(path)
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        '# %% tags=["long"]\n' + "x = 1\n" * 31,
+        "# %%\n# %time x = 1\n",
+        "# %%\nawait something()\n",
+        '# %% tags=["raises-exception"]\n1 / 0\n',
+    ],
+)
+def test_allows(tmp_path, cell):
+    path = tmp_path / "07_sums.py"
+    path.write_text(HEAD + BODY + "\n" + cell)
+    assert len(lesson.read(path)) == 10
+
+
+def test_command_line_names_the_fault_and_fails(folder, capsys):
+    assert build.main(["--check"], folder) == 1
+    assert "missing" in capsys.readouterr().out
+    assert build.main([], folder) == 0
+    assert build.main(["--check"], folder) == 0
+    (folder / "src" / "07_sums.py").write_text(HEAD + "\n# %%\nx = = 1\n")
+    assert build.main(["--stale"], folder) == 1
+    assert "07_sums.py" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_lesson_builds_and_is_what_is_in_the_tree(source):
+    cells = lesson.read(source)
+    plain, solved = (build.notebook(cells, solutions=solutions) for solutions in (False, True))
+    assert [c for c in solved.cells if "solution" not in c.metadata.get("tags", [])] == plain.cells
+    assert len(solved.cells) > len(plain.cells)  # there is an exercise
+    assert not [line for line in build.differences() if source.stem in line]
+
+
+def test_no_outputs_are_committed(root):
+    listed = ["git", "ls-files", "--", "notebooks/*.ipynb"]
+    names = subprocess.run(listed, cwd=root, capture_output=True, text=True, check=True).stdout.split()
+    for name in names:
+        shown = subprocess.run(
+            ["git", "show", f":{name}"], cwd=root, capture_output=True, text=True, check=True
+        )
+        for cell in nbformat.reads(shown.stdout, as_version=4).cells:
+            assert not cell.get("outputs") and not cell.get("execution_count"), f"{name}: {cell.source[:60]}"

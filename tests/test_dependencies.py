@@ -1,0 +1,142 @@
+"""One source of dependencies: pyproject, constraints, environment.yml, Makefile and CI say the same."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+
+@pytest.fixture(scope="session")
+def project(root) -> dict:
+    return tomllib.loads((root / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture(scope="session")
+def requirements(project) -> list[Requirement]:
+    lines = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    return [Requirement(line) for line in lines]
+
+
+@pytest.fixture(scope="session")
+def pins(root) -> dict[str, Version]:
+    lines = (root / "constraints.txt").read_text().splitlines()
+    return {
+        canonicalize_name(line.partition("==")[0]): Version(line.partition("==")[2])
+        for line in lines
+        if not line.startswith("#")
+    }
+
+
+def test_constraints_are_plain_exact_versions(root):
+    lines = [line for line in (root / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert len(lines) > 100
+    for line in lines:  # no path, no host, no build of one machine
+        assert re.fullmatch(r"[\w.-]+==[\w.]+", line), line
+
+
+def test_every_dependency_has_a_pin_that_satisfies_it(requirements, pins):
+    for requirement in requirements:
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
+
+
+def test_every_dependency_says_what_it_is_for(root, requirements):
+    text = (root / "pyproject.toml").read_text()
+    for requirement in requirements:
+        assert re.search(rf'^    "{requirement.name}\b[^"]*", +# \S.{{3,}}$', text, re.MULTILINE), (
+            requirement.name
+        )
+
+
+def test_pins_that_were_chosen_on_purpose(pins):
+    assert pins["torch"] == Version("2.13.0")
+    assert pins["ipykernel"] < Version("7.4")  # a click on Stop works while a cell runs
+    assert pins["jsonschema"] < Version("4.25")
+    assert "rfc3987-syntax" not in pins
+
+
+def test_what_is_installed_is_what_is_pinned(pins):
+    other = {}
+    for distribution in metadata.distributions():
+        name = canonicalize_name(distribution.metadata["Name"])
+        if name in pins and Version(Version(distribution.version).public) != pins[name]:
+            other[name] = distribution.version
+    assert not other
+
+
+def test_everything_that_is_needed_is_pinned(requirements, pins):
+    """But for what torch brings: a build for GPUs needs more packages than one for CPUs."""
+    found, queue = set(), list(requirements)
+    while queue:
+        requirement = queue.pop()
+        name = canonicalize_name(requirement.name)
+        if (name, *requirement.extras) in found or name == "torch":
+            continue
+        found.add((name, *requirement.extras))
+        for line in metadata.requires(name) or []:
+            further = Requirement(line)
+            extras = requirement.extras or {""}
+            if not further.marker or any(further.marker.evaluate({"extra": extra}) for extra in extras):
+                queue.append(further)
+    assert {name for name, *_ in found} - set(pins) == set()
+
+
+def test_conda_takes_the_same(root, project):
+    environment = yaml.safe_load((root / "environment.yml").read_text())
+    conda = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
+    (pip,) = (entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
+    assert pip == ["--constraint constraints.txt", "--editable .[dev]"]
+    (python,) = (entry.partition("=")[2] for entry in conda if entry.startswith("python="))
+    assert SpecifierSet(project["requires-python"]).contains(f"{python}.0")
+    # Whatever is a Python package comes from pyproject alone.
+    assert {re.split("[=<>]", entry)[0] for entry in conda} == {
+        "python",
+        "pip",
+        "git",
+        "make",
+        "openjdk",
+        "minio-server",
+    }
+
+
+def test_make_and_the_doctor_ask_for_the_same_python(root, project):
+    low, high = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project["requires-python"]).groups()
+    asked = f"(3, {low}) <= sys.version_info[:2] < (3, {high})"
+    assert asked in (root / "Makefile").read_text()
+    assert asked in (root / "labkit" / "environment.py").read_text()
+
+
+def test_make_installs_under_the_constraints(root):
+    assert 'pip install --constraint constraints.txt --editable ".[dev]"' in (root / "Makefile").read_text()
+
+
+def test_ci_runs_the_readmes_command(root):
+    script = root / ".ci" / "run"
+    assert script.stat().st_mode & 0o111
+    assert script.read_text().rstrip().splitlines()[-1] == "make test"
+    assert "make test" in (root / "README.md").read_text()
+
+
+def test_hooks_need_no_network(root):
+    config = yaml.safe_load((root / ".pre-commit-config.yaml").read_text())
+    assert [repo["repo"] for repo in config["repos"]] == ["local"]
+    assert {hook["language"] for repo in config["repos"] for hook in repo["hooks"]} == {"system"}
+
+
+def test_import_ray_does_not_compile_a_grammar():
+    """jupyter-events asks for jsonschema's format checkers, since 4.25 they bring rfc3987-syntax, and
+    jsonschema imports that: it compiles a grammar, 1.1 s of CPU in EVERY Ray process. Without it
+    a cluster and a `fit()` start in about half the time, hence ``jsonschema<4.25``.
+    """
+    code = "import sys, ray; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert "jsonschema" in loaded  # else this test would look at nothing
+    assert "rfc3987_syntax" not in loaded

@@ -1,0 +1,110 @@
+"""The floors of the package: a module imports only from floors below its own."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import labkit
+
+# Lowest first. A new module gets a line here: put it as low as what it imports allows.
+FLOORS = (
+    {"errors", "machine", "diagnosis", "waiting", "tracebacks"},
+    {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering"},
+    {"progress", "tracking", "records", "images", "environment"},
+    {"wording", "datasets", "storage", "torch_models", "keras_models"},
+    {"drawing", "figures", "torch_states", "torch_training"},
+    {"reporters"},
+    {"panel", "cluster"},
+    {"ray_reporting", "validation", "spark"},
+    {"runs", "comparison", "check"},
+    {"__main__"},
+)
+FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
+MODULES = sorted(Path(labkit.__file__).parent.glob("*.py"))
+HEAVY = {
+    "ray",
+    "torch",
+    "tensorflow",
+    "keras",
+    "pyspark",
+    "pandas",
+    "ipywidgets",
+    "matplotlib",
+    "PIL",
+    "pooch",
+}
+
+
+def imports(path: Path) -> Iterator[tuple[str, ...]]:
+    """Dotted names of all that a module imports, at its top or inside a function."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (tuple(alias.name.split(".")) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ["labkit"] if node.level else []
+            base += (node.module or "").split(".") if node.module else []
+            yield from ((*base, alias.name) for alias in node.names)
+
+
+def engines(path: Path) -> set[str]:
+    return {name[0] for name in imports(path)} & {"ray", "torch", "tensorflow", "keras", "pyspark"}
+
+
+def modules() -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+
+
+@modules()
+def test_imports_from_lower_floors_only(path):
+    if path.stem == "__init__":
+        allowed = {"errors", "settings"}
+    else:
+        assert path.stem in FLOOR, f"give {path.stem} a floor in tests/test_layers.py"
+        allowed = {name for name, floor in FLOOR.items() if floor < FLOOR[path.stem]}
+    names = {name[1] for name in imports(path) if name[0] == "labkit" and len(name) > 1}
+    used = {name for name in names if (path.parent / f"{name}.py").exists()}
+    assert used <= allowed
+
+
+@modules()
+def test_engines_stay_apart(path):
+    assert not {"torch", "tensorflow"} <= engines(path)
+    assert not {"torch", "keras"} <= engines(path)
+    if "ray" in engines(path):
+        assert FLOOR[path.stem] >= FLOOR["cluster"]
+
+
+@modules()
+def test_all_names_what_is_public(path):
+    tree = ast.parse(path.read_text())
+    defined = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            defined.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            defined |= {leaf.id for t in targets for leaf in ast.walk(t) if isinstance(leaf, ast.Name)}
+    public = {name for name in defined if not name.startswith("_")}
+    (declared,) = (ast.literal_eval(node.value) for node in tree.body if _assigns(node, "__all__"))
+    assert len(declared) == len(set(declared))
+    if path.stem == "__init__":
+        assert set(declared) == public | {"LabError", "Settings", "__version__"}
+    else:
+        assert set(declared) == public
+
+
+def _assigns(node: ast.stmt, name: str) -> bool:
+    return isinstance(node, ast.Assign) and any(
+        getattr(target, "id", None) == name for target in node.targets
+    )
+
+
+def test_import_labkit_is_light():
+    """Each worker of each engine imports it, and so does `python -m labkit stop`."""
+    code = "import sys, labkit; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not HEAVY & set(done.stdout.split())
