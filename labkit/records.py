@@ -95,6 +95,11 @@ class RunRecord:
         """How many epochs ended."""
         return max(len(self.history), len(self.seconds_per_epoch))
 
+    @property
+    def started(self) -> datetime:
+        """`started_at` in this machine's own time."""
+        return _time(self).astimezone()
+
     def to_json(self) -> str:
         """The record as strict JSON: NaN and infinities are the strings "NaN", "Infinity", "-Infinity"."""
         values = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "folder"}
