@@ -22,11 +22,13 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 def default_home() -> Path:
     """Where the lab keeps its things: ``.labkit`` in the checkout, else in the user's home.
 
+    A checkout that cannot be written is one that several people share: each then has a lab at home.
     It hangs on where the package lies and not on the current folder: a kernel runs in
     ``notebooks/`` and ``python -m labkit stop`` in the root, and both must find the same lab.
     """
     root = Path(__file__).resolve().parent.parent
-    return (root if (root / "pyproject.toml").is_file() else Path.home()) / ".labkit"
+    in_checkout = (root / "pyproject.toml").is_file() and os.access(root, os.W_OK)
+    return (root if in_checkout else Path.home()) / ".labkit"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,7 @@ class Settings:
         use_gpu: whether workers ask for a GPU each (``LABKIT_GPU``: ``auto``, ``0``, ``1``).
             ``auto`` looks at this machine; for a remote cluster with GPUs, say ``1``.
         panel: how progress is drawn: ``auto``, ``widgets``, ``text``, ``none`` (``LABKIT_PANEL``).
+        mirror: a server or a folder to take data sets from, and no other (``LABKIT_MIRROR``).
         check_strict: a failed exercise check raises (``LABKIT_CHECK=strict``).
         ray_address: an existing cluster to use instead of starting one (``RAY_ADDRESS``).
         s3_endpoint, s3_access_key, s3_secret_key: an object store to use instead of the
@@ -54,6 +57,7 @@ class Settings:
     num_workers: int = 2
     use_gpu: bool = False
     panel: str = "auto"
+    mirror: str | None = field(default=None, repr=False)  # a URL may have a password in it
     check_strict: bool = False
     ray_address: str | None = None
     s3_endpoint: str | None = None
@@ -77,6 +81,7 @@ class Settings:
             num_workers=_count(env, "LABKIT_WORKERS", max(gpus, 1) if gpus else 2),
             use_gpu=gpus > 0,
             panel=_choice(env, "LABKIT_PANEL", ("auto", "widgets", "text", "none"), "auto"),
+            mirror=env.get("LABKIT_MIRROR", "").strip() or None,
             check_strict=_choice(env, "LABKIT_CHECK", ("", "strict"), "") == "strict",
             ray_address=env.get("RAY_ADDRESS") or None,
             s3_endpoint=env.get("LABKIT_S3_ENDPOINT") or None,
