@@ -64,7 +64,7 @@ class EnvironmentProblem(LabError):
 
 
 class LessonError(LabError):
-    """A lesson's source cannot be built into a notebook."""
+    """A lesson's source cannot be built into a notebook, or an exercise is not written as one."""
 
 
 class CheckError(LabError):
