@@ -23,15 +23,14 @@ from labkit.downloads import RemoteFile, fetch
 from labkit.errors import DatasetError
 from labkit.idx import read_idx
 from labkit.images import SIDE, Dataset, read_parquet
-from labkit.rendering import SPLITS, check_request, render
+from labkit.rendering import check_request, render
 from labkit.settings import DATASETS, Settings
-from labkit.shards import rendered_to_parquet
 from labkit.waiting import Waiting
 
-__all__ = ["SOURCES", "SPLITS", "Dataset", "Source", "load", "rendered", "rendered_to_parquet"]
+__all__ = ["SOURCES", "Source", "load", "rendered"]
 
 _DIGITS = tuple("0123456789")
-_DIGITS_SHA256 = "a3d9671ca0f5ba4b2a11bb91272c3dc631464efe08b0330b29dd99630de4ae18"
+_DIGITS_SHA256 = "31c502b7acea0297e1bb114f8a85993f707e10584e7683721bc56fac0f34e630"
 _DIGITS_TRAIN = 1437  # rows of the file that are for training; the other 360 are for testing
 _RENDERED_ROWS = {"train": 60_000, "test": 10_000}  # as many as MNIST has, unless n says otherwise
 
@@ -139,7 +138,7 @@ def rendered(n: int, seed: int = 0, *, split: str = "train", threads: int | None
     need, free = n * SIDE * SIDE, psutil.virtual_memory().available
     if need > free:
         fact = f"they take {need / 1e9:.1f} GB, and {free / 1e9:.1f} GB of memory are free"
-        fix = "take fewer, or datasets.rendered_to_parquet(folder, n) and stream them"
+        fix = "take fewer, or shards.rendered_to_parquet(folder, n) and stream them"
         raise DatasetError(f"render {n:,} digits", fact, fix)
     with Waiting("rendering digits", unit="images") as line:
         images, labels = render(0, n, seed=seed, split=split, threads=threads, progress=line)

@@ -49,6 +49,7 @@ PARQUET_OPTIONS: dict[str, Any] = {
     "compression": "zstd",
     "use_dictionary": ["label"],
     "column_encoding": {"image.list.element": "BYTE_STREAM_SPLIT"},
+    "write_page_checksum": True,  # a reader can tell a damaged page from strange pixels
 }
 
 

@@ -12,11 +12,11 @@ import labkit
 
 # Lowest first. A new module gets a line here: put it as low as what it imports allows.
 FLOORS = (
-    {"errors", "machine", "diagnosis", "waiting", "tracebacks"},
-    {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering"},
+    {"errors", "machine", "diagnosis", "waiting", "tracebacks", "answers", "solved"},
+    {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering", "exercises"},
     {"progress", "tracking", "records", "images", "environment"},
-    {"wording", "shards", "storage", "torch_models", "keras_models"},
-    {"drawing", "figures", "datasets", "torch_states", "torch_training"},
+    {"wording", "datasets", "shards", "storage", "torch_models", "keras_models"},
+    {"drawing", "figures", "torch_states", "torch_training"},
     {"reporters"},
     {"panel", "cluster"},
     {"ray_reporting", "validation", "spark"},
@@ -66,7 +66,7 @@ def test_imports_from_lower_floors_only(path):
         assert path.stem in FLOOR, f"give {path.stem} a floor in tests/test_layers.py"
         allowed = {name for name, floor in FLOOR.items() if floor < FLOOR[path.stem]}
     names = {name[1] for name in imports(path) if name[0] == "labkit" and len(name) > 1}
-    used = {name for name in names if (path.parent / f"{name}.py").exists()}
+    used = {name for name in names if (path.parent / f"{name}.py").exists() or (path.parent / name).is_dir()}
     assert used <= allowed
 
 
@@ -91,10 +91,9 @@ def test_all_names_what_is_public(path):
     public = {name for name in defined if not name.startswith("_")}
     (declared,) = (ast.literal_eval(node.value) for node in tree.body if _assigns(node, "__all__"))
     assert len(declared) == len(set(declared))
-    if path.stem == "__init__":
-        assert set(declared) == public | {"LabError", "Settings", "__version__"}
-    else:
-        assert set(declared) == public
+    # A module may hand on what belongs to its topic and is written in a lower one.
+    handed_on = {name[-1] for name in imports(path) if name[0] == "labkit"}
+    assert public <= set(declared) <= public | handed_on | {"__version__"}
 
 
 def _assigns(node: ast.stmt, name: str) -> bool:
