@@ -9,6 +9,9 @@ VENV ?= .venv
 LAB_ARGS ?=
 TEST_ARGS ?=
 BENCH_ARGS ?=
+ifeq ($(strip $(VENV)),)
+$(error VENV is empty; is the environment active?)
+endif
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.labkit-installed
 # The first of these that is a Python which pyproject.toml allows.
@@ -45,19 +48,24 @@ $(PY):
 		echo "  fix: install python3.11, or say where it is: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; \
 		exit 1; \
 	fi; \
+	if [ -e "$(VENV)" ]; then ours=; else ours="$(VENV)"; fi; \
 	"$$chosen" -m venv "$(VENV)" || { \
-		rm -rf "$(VENV)"; \
+		[ -z "$$ours" ] || rm -rf "$$ours"; \
 		echo "could not make $(VENV): $$chosen lacks venv"; \
 		echo "  fix: on Debian and Ubuntu, apt-get install $$("$$chosen" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')-venv"; \
 		exit 1; \
 	}
 
-# JUPYTER_CONFIG_PATH: no question about news at the first start, no look for updates.
 # PATH: a terminal inside JupyterLab finds `ray` and `python -m labkit`.
+# JUPYTER_CONFIG_PATH: no question about news at the first start, no look for updates.
+# JUPYTERLAB_WORKSPACES_DIR: the tabs of other projects stay in other projects.
+lab: export PATH := $(abspath $(VENV)/bin):$(PATH)
+lab: export JUPYTER_CONFIG_PATH := $(CURDIR)/.jupyter$(if $(JUPYTER_CONFIG_PATH),:$(JUPYTER_CONFIG_PATH))
+lab: export JUPYTERLAB_WORKSPACES_DIR := $(CURDIR)/.labkit/workspaces
 lab: setup
 	@$(PY) notebooks/build.py --stale
-	@PATH="$(abspath $(VENV)/bin):$$PATH" JUPYTER_CONFIG_PATH="$(CURDIR)/.jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
-		$(PY) -m jupyterlab $(AS_ROOT) --ServerApp.log_level=WARN $(LAB_ARGS) notebooks/00_welcome.ipynb
+	@$(PY) -m jupyterlab $(AS_ROOT) --Application.log_level=WARN \
+		--LabApp.default_url=/lab/tree/notebooks/00_welcome.ipynb $(LAB_ARGS)
 
 # Whatever happens in between, Ctrl-C too: what the tests started is stopped, and pytest's status is kept.
 test: export LABKIT_HOME := $(CURDIR)/.labkit/test

@@ -1,10 +1,12 @@
 """One source of dependencies: pyproject, constraints, environment.yml, Makefile and CI say the same."""
 
+import ast
 import re
 import subprocess
 import sys
 import tomllib
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 import yaml
@@ -86,6 +88,25 @@ def test_everything_that_is_needed_is_pinned(requirements, pins):
             if not further.marker or any(further.marker.evaluate({"extra": extra}) for extra in extras):
                 queue.append(further)
     assert {name for name, *_ in found} - set(pins) == set()
+
+
+def test_every_package_that_is_imported_is_declared(root, project):
+    """Or asked for by one that is, as IPython is by ipykernel. One that comes from further away may
+    stop to come."""
+    declared = {Requirement(line).name for line in project["dependencies"]}
+    near = {Requirement(line).name for name in declared for line in metadata.requires(name) or []}
+    allowed = {canonicalize_name(name) for name in declared | near}
+    providers = metadata.packages_distributions()
+    for path in (root / "labkit").rglob("*.py"):
+        for name in _imported(path) - set(sys.stdlib_module_names) - {"labkit"}:
+            assert allowed & {canonicalize_name(provider) for provider in providers[name]}, f"{path}: {name}"
+
+
+def _imported(path: Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    return {name.partition(".")[0] for name in names}
 
 
 def test_conda_takes_the_same(root, project):
