@@ -19,8 +19,8 @@ _PIXELS = 56  # side of an image on the page: twice its own, so that pixels can 
 _ROW = "display:flex;flex-wrap:wrap;gap:8px;margin:6px 0"
 _FIGURE = "margin:0;text-align:center;font-size:12px;line-height:1.5"
 _IMAGE = (
-    f"display:block;width:{_PIXELS}px;height:{_PIXELS}px;margin:0;border-radius:4px;image-rendering:pixelated;"
-    "border:1px solid var(--jp-border-color2,#8886)"
+    f"display:block;width:{_PIXELS}px;height:{_PIXELS}px;margin:0 auto;border-radius:4px;"
+    "image-rendering:pixelated;border:1px solid var(--jp-border-color2,#8886)"
 )
 
 

@@ -161,10 +161,12 @@ def read_parquet(path: str | Path, *, name: str, split: str, classes: tuple[str,
             if fault := _fault_of_parquet(file):
                 raise DatasetError(f"read {path.name}", fault, fix)
             table = file.read().combine_chunks()
+        pixels = table["image"].chunk(0).storage.flatten()
+        if table["image"].null_count or pixels.null_count or table["label"].null_count:
+            raise DatasetError(f"read {path.name}", "some pixels or labels are missing (null)", fix)
         # Arrow's memory cannot be written, and torch warns about such arrays: hence the copies.
-        pixels = table["image"].chunk(0).storage.flatten().to_numpy(zero_copy_only=True)
-        labels = table["label"].chunk(0).to_numpy(zero_copy_only=True).copy()
-        images = pixels.reshape(-1, SIDE, SIDE).copy()
+        images = pixels.to_numpy().reshape(-1, SIDE, SIDE).copy()
+        labels = table["label"].to_numpy().copy()
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         fact = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DatasetError(f"read {path.name}", fact, fix) from None

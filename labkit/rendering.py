@@ -16,6 +16,7 @@ has to be started or copied.
 import functools
 import math
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +55,8 @@ _FONTS = (
     *("STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "STIXGeneralBolIta"),
     *("cmr10", "cmb10", "cmss10", "cmtt10"),
 )
+
+_DRAWING = threading.Lock()
 
 
 def check_request(n: int, seed: int, split: str) -> None:
@@ -184,9 +187,14 @@ def _fixed(numbers: np.ndarray, digits: int) -> np.ndarray:
     return np.rint(numbers * (1 << digits)).astype(np.int32)
 
 
-@functools.cache
 def _glyphs() -> np.ndarray:
     """uint8 [10 digits * fonts * side * side], flat: every digit in every font, large."""
+    with _DRAWING:  # it takes 0.2 s: the first thread draws, the others wait
+        return _draw_glyphs()
+
+
+@functools.cache
+def _draw_glyphs() -> np.ndarray:
     import matplotlib
 
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"

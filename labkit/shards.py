@@ -80,6 +80,7 @@ def _write_all(folder: Path, wanted: dict, threads: int, progress: rendering.Pro
     n, size = wanted["n"], wanted["rows_per_file"]
     starts = range(0, n, size)
     at_once = min(threads, len(starts))
+    options = {"seed": wanted["seed"], "split": wanted["split"], "threads": threads // at_once}
     stop, lock, written = threading.Event(), threading.Lock(), 0
 
     def count(rows: int) -> None:
@@ -90,16 +91,17 @@ def _write_all(folder: Path, wanted: dict, threads: int, progress: rendering.Pro
 
     def write(number: int, start: int) -> None:
         path, end = folder / f"part-{number:05}.parquet", min(start + size, n)
-        with _writer(path, wanted) as writer:
-            for first in range(start, end, ROW_GROUP):
-                if stop.is_set():
-                    return
-                last = min(first + ROW_GROUP, end)
-                part = rendering.render(
-                    first, last, seed=wanted["seed"], split=wanted["split"], threads=threads // at_once
-                )
-                writer.write_table(to_arrow(*part))
-                count(last - first)
+        try:
+            with _writer(path, wanted) as writer:
+                for first in range(start, end, ROW_GROUP):
+                    if stop.is_set():
+                        return
+                    last = min(first + ROW_GROUP, end)
+                    writer.write_table(to_arrow(*rendering.render(first, last, **options)))
+                    count(last - first)
+        except BaseException:
+            stop.set()  # what one file met, the others need not find out
+            raise
 
     pool = ThreadPoolExecutor(at_once, thread_name_prefix="labkit-shards")
     try:
