@@ -13,14 +13,16 @@ import labkit
 # Lowest first. A new module gets a line here: put it as low as what it imports allows.
 FLOORS = (
     {"errors", "machine", "diagnosis", "waiting", "tracebacks", "answers", "solved"},
-    {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering", "exercises"},
-    {"progress", "tracking", "records", "images", "environment"},
+    {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering"},
+    {"progress", "tracking", "records", "images", "environment", "inventory"},
     {"wording", "shards", "storage", "torch_models", "keras_models"},
     {"drawing", "figures", "datasets", "torch_states", "torch_training"},
-    {"reporters", "ray_start"},
+    {"reporters", "ray_start", "timeline"},
     {"panel", "cluster"},
     {"ray_reporting", "validation", "spark"},
-    {"runs", "comparison", "check"},
+    {"runs", "comparison"},
+    {"exercises"},  # the checks of a lesson may use all that the lesson uses
+    {"check"},
     {"__main__"},
 )
 FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
