@@ -12,9 +12,9 @@ import labkit
 
 # Lowest first. A new module gets a line here: put it as low as what it imports allows.
 FLOORS = (
-    {"errors", "machine", "diagnosis", "waiting", "tracebacks", "answers", "solved"},
+    {"errors", "machine", "diagnosis", "waiting", "tracebacks", "answers", "solved", "pids"},
     {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering"},
-    {"progress", "tracking", "records", "images", "environment", "inventory"},
+    {"progress", "tracking", "records", "images", "environment", "inventory", "keeper"},
     {"wording", "shards", "storage", "torch_models", "keras_models"},
     {"drawing", "figures", "datasets", "torch_states", "torch_training"},
     {"reporters", "ray_start", "timeline"},
