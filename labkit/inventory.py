@@ -24,18 +24,19 @@ if TYPE_CHECKING:  # half a second to import, and needed only by the callers
 
 __all__ = ["ports", "processes"]
 
-# What each program of a Ray cluster is for, in the order in which a reader wants them.
+# What each program is for, in the order in which a reader wants them; pandas shows 50 letters of a cell.
 _PURPOSES = {
-    "gcs_server": "the cluster's register: nodes, actors, jobs; a new node signs up here",
-    "raylet": "one per node: hands out its CPUs, starts workers, keeps its object store",
+    "gcs_server": "the cluster's register; new nodes sign up here",
+    "raylet": "hands out a node's CPUs, starts its workers",
     "worker": "runs your tasks and actors",
-    "agents": "the raylet's helpers: metrics, jobs, environments",
+    "agents": "a raylet's helpers: metrics, jobs, environments",
     "dashboard": "the web page",
-    "ray.util.client": "a door for programs outside the cluster (ray://…)",
-    "log_monitor": "one per node: passes on what workers print",
-    "monitor": "the autoscaler: rents machines in a cloud, idle here",
-    "keeper": "the lab's own: stops all of this when its notebook is gone",
+    "ray.util.client": "a door for programs outside the cluster, ray://…",
+    "log_monitor": "passes on what workers print",
+    "monitor": "rents machines in a cloud; idle here",
+    "keeper": "stops all of this when its notebook is gone",
 }
+_PORTS_SHOWN = 4
 _HERE, _THERE = "this machine", "the network"
 
 
@@ -76,7 +77,7 @@ def processes(home: Path | str | None = None) -> "pandas.DataFrame":
         }
         for program in _programs(home)
     ]
-    return pandas.DataFrame(rows, index=range(1, len(rows) + 1))
+    return pandas.DataFrame(rows).set_index(["node", "program"])
 
 
 def ports(home: Path | str | None = None) -> "pandas.DataFrame":
@@ -92,7 +93,7 @@ def ports(home: Path | str | None = None) -> "pandas.DataFrame":
         for program in _programs(home)
         for where, numbers in sorted(_listening(program.members).items(), reverse=True)
     ]
-    return pandas.DataFrame(rows, index=range(1, len(rows) + 1))
+    return pandas.DataFrame(rows).set_index(["node", "program"])
 
 
 def _programs(home: Path | str | None) -> list[_Program]:
@@ -154,4 +155,6 @@ def _where(address: str) -> str:
 
 
 def _listed(numbers: set[int]) -> str:
-    return ", ".join(map(str, sorted(numbers)))
+    shown = ", ".join(map(str, sorted(numbers)[:_PORTS_SHOWN]))
+    more = len(numbers) - _PORTS_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown

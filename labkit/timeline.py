@@ -29,8 +29,8 @@ class Timeline:
 
     def __init__(self, spans: Sequence[dict[str, Any]]) -> None:
         self._spans = sorted(spans, key=lambda span: span["begin"])
-        self._zero = min((span["begin"] for span in spans), default=0.0)
-        self.seconds = max((span["end"] for span in spans), default=0.0) - self._zero
+        self._zero = min((span["begin"] for span in self._spans), default=0.0)
+        self.seconds = max((span["end"] for span in self._spans), default=0.0) - self._zero
 
     @property
     def at_once(self) -> int:

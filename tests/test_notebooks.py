@@ -1,0 +1,121 @@
+"""Every lesson, run from its first cell to its last with all exercises solved; two also with none solved.
+
+nbmake runs each notebook once, in a kernel and a home folder of its own; all that is asked of a run is
+asked of that one run.
+"""
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from nbmake.nb_result import NotebookResult
+from nbmake.nb_run import NotebookRun
+
+from labkit import exercises, solved
+from labkit.processes import Registry
+
+FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+LESSONS = sorted(path.stem for path in (FOLDER / "src").glob("*.py"))
+# Enough to know that an exercise which nobody attempted stops nobody; all of them would double the time.
+UNSOLVED = [name for name in LESSONS if name[:2] in ("00", "03")]
+RUNS = [FOLDER / "solutions" / f"{name}.ipynb" for name in LESSONS]
+RUNS += [FOLDER / f"{name}.ipynb" for name in UNSOLVED]
+
+
+@dataclass
+class Run:
+    """A notebook that was run: its outputs, and the home folder that it had."""
+
+    notebook: Path
+    home: Path
+    result: NotebookResult
+
+    @property
+    def is_solution(self) -> bool:
+        return self.notebook.parent.name == "solutions"
+
+    @property
+    def outputs(self) -> str:
+        return json.dumps([cell.get("outputs", []) for cell in self.result.nb.cells])
+
+
+@pytest.fixture(scope="module", params=RUNS, ids=lambda path: str(path.relative_to(FOLDER).with_suffix("")))
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    notebook, home = request.param, tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("LABKIT_", "RAY_"))]:
+            patch.delenv(name)
+        patch.setenv("LABKIT_HOME", str(home))
+        patch.setenv("LABKIT_SMALL", "1")
+        patch.setenv("LABKIT_PANEL", "text")
+        if notebook.parent.name == "solutions":
+            patch.setenv("LABKIT_CHECK", "strict")
+        seconds_per_cell = request.config.getoption("nbmake_timeout")
+        return Run(notebook, home, NotebookRun(notebook, seconds_per_cell).execute())
+
+
+@pytest.mark.notebook
+def test_runs_to_its_end(run):
+    assert run.result.error is None, run.result.error.trace
+    code = [cell for cell in run.result.nb.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code)
+
+
+@pytest.mark.notebook
+def test_solutions_are_solutions_and_nothing_else_is(run):
+    of_lesson = [lesson for lesson in exercises.lessons() if run.notebook.stem.startswith(lesson.number)]
+    ids = {exercise.id for lesson in of_lesson for exercise in lesson.exercises}
+    assert len(ids) >= 3
+    assert set(solved.read(run.home)) == (ids if run.is_solution else set())
+
+
+@pytest.mark.notebook
+def test_no_secret_in_outputs_and_logs(run):
+    # What the lab's tokens look like, in case that one day they lie elsewhere than where we look.
+    assert not re.search(r"\b[0-9a-f]{64}\b", run.outputs)
+    for token in secrets_of(run.home):
+        assert token not in run.outputs
+        for path in (p for p in run.home.rglob("*") if p.is_file() and p.name != "ray-token"):
+            assert token.encode() not in path.read_bytes(), f"the token stands in {path}"
+
+
+@pytest.mark.notebook
+def test_leaves_no_process(run):
+    deadline = time.monotonic() + 10  # a kernel and a keeper may take a moment to end
+    while (left := list(processes_of(run.home))) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert left == []
+    assert [entry for entry in Registry(run.home).entries() if entry.alive] == []
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_learners_get_the_solutions_without_the_solution_cells(name):
+    solution = nbformat.read(FOLDER / "solutions" / f"{name}.ipynb", as_version=4).cells
+    learners = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells
+    kept = [cell.source for cell in solution if "solution" not in cell.metadata.get("tags", [])]
+    assert kept == [cell.source for cell in learners]
+    assert len(kept) < len(solution)
+
+
+def secrets_of(home: Path) -> list[str]:
+    return [path.read_text() for path in home.rglob("ray-token")]
+
+
+def processes_of(home: Path) -> Iterator[str]:
+    """Command lines of all living processes that were given this home, or have a file in it open."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            files = [file.path for file in process.open_files()]
+            # Ray's agents overwrite their environment with their title; their logs give them away.
+            if process.environ().get("LABKIT_HOME") == str(home) or any(str(home) in f for f in files):
+                yield " ".join(process.cmdline())[:120]
