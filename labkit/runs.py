@@ -32,7 +32,7 @@ _METRICS_SHOWN = 4
 def table(
     home: Path | str | None = None,
     *,
-    name: str | None = None,
+    name: str | Sequence[str] | None = None,
     engine: str | None = None,
     last: int | None = None,
 ) -> "pandas.DataFrame":
@@ -40,7 +40,7 @@ def table(
 
     Args:
         home: the lab's home folder; default: that of the settings.
-        name, engine: only runs with this name, of this engine.
+        name, engine: only runs with this name (or one of these), of this engine.
         last: only so many, the newest.
 
     Raises:
@@ -60,7 +60,7 @@ def table(
 def plot(
     home: Path | str | None = None,
     *,
-    name: str | None = None,
+    name: str | Sequence[str] | None = None,
     engine: str | None = None,
     last: int = 6,
     metrics: Sequence[str] = ("loss", "accuracy"),
@@ -93,7 +93,7 @@ def _select(home: Path | str | None, **wanted: Any) -> list[RunRecord]:
     last = wanted.pop("last", None)
     everything = records.find(home)
     wanted = {field: value for field, value in wanted.items() if value is not None}
-    found = [r for r in everything if all(getattr(r, field) == value for field, value in wanted.items())]
+    found = [r for r in everything if all(_is(getattr(r, field), value) for field, value in wanted.items())]
     if found and (last is None or last > 0):
         return found[:last]
     asked = " and ".join(f"{field}={value!r}" for field, value in wanted.items())
@@ -105,6 +105,10 @@ def _select(home: Path | str | None, **wanted: Any) -> list[RunRecord]:
         if names
         else "train once: lesson 00 does, in a minute",
     )
+
+
+def _is(value: str, wanted: str | Sequence[str]) -> bool:
+    return value == wanted if isinstance(wanted, str) else value in wanted
 
 
 def _row(record: RunRecord) -> dict[str, Any]:

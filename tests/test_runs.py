@@ -68,6 +68,7 @@ def test_columns_that_no_run_fills_are_left_out(home):
 def test_the_table_can_be_narrowed(home):
     assert len(runs.table(home, name="03-torch")) == 2
     assert list(runs.table(home, engine="one process")["run"]) == ["00-baseline"]
+    assert len(runs.table(home, name=["00-baseline", "03-torch"])) == 3
     assert len(runs.table(home, last=2)) == 2
     assert list(runs.table(home, name="03-torch", last=1)["state"]) == ["failed"]
 
