@@ -118,8 +118,6 @@ class _Peer:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._readable = select.poll()
-        self._readable.register(connection, select.POLLIN)
         self._waits = False  # whether its thread sits there until something arrives
 
     def lines(self, key: str) -> Iterator[bytes]:
@@ -141,7 +139,7 @@ class _Peer:
     def pending(self) -> bool:
         """Whether something has arrived that its thread is not done with."""
         # In this order: the thread ceases to wait before it takes anything away.
-        return bool(self._readable.poll(0)) or not self._waits
+        return self._readable(0) or not self._waits
 
     def hang_up(self) -> None:
         """Wake its thread, and tell the caller."""
@@ -167,9 +165,18 @@ class _Peer:
 
     def _receive(self) -> bytes:
         self._waits = True
-        self._readable.poll()
+        self._readable(None)
         self._waits = False
         return self._connection.recv(1 << 16)
+
+    def _readable(self, milliseconds: float | None) -> bool:
+        # select() knows no descriptor above 1023; a poll object serves one thread at a time.
+        poll = select.poll()
+        try:
+            poll.register(self._connection, select.POLLIN)
+        except ValueError:  # it is closed
+            return False
+        return bool(poll.poll(milliseconds))
 
 
 class Sender:

@@ -12,7 +12,7 @@ An event is a JSON object with ``kind``, ``run``, ``at`` (Unix seconds), ``rank`
 belongs to its kind (see `labkit.progress`). The idea of a wrapped iterator is that of tqdm.
 """
 
-import io
+import contextlib
 import json
 import os
 import socket
@@ -28,7 +28,9 @@ __all__ = ["EVENTS_PER_SECOND", "NODE_NAME", "RemoteTracker", "Tracker"]
 EVENTS_PER_SECOND = 5
 NODE_NAME = "LABKIT_NODE"  # set for each node that the lab starts; elsewhere the host's name serves
 
-Batch = TypeVar("Batch")
+_PRINT_WIDTH = 2000  # characters of a printed line that travel
+
+_Batch = TypeVar("_Batch")
 
 
 class Tracker:
@@ -50,23 +52,25 @@ class Tracker:
 
     def steps(
         self,
-        batches: Iterable[Batch],
+        batches: Iterable[_Batch],
         *,
         epoch: int = 0,
         epochs: int | None = None,
         total: int | None = None,
-    ) -> Iterator[Batch]:
+    ) -> Iterator[_Batch]:
         """Yield each batch, and report how far this epoch is.
 
         Args:
-            batches: one epoch of batches. Rows are counted from each batch: the length of an array
-                or of the first element of a tuple or dict.
+            batches: one epoch of batches. Rows are counted from each batch: the length of an array,
+                of the first value of a dict or tuple, of the first array in a list of arrays.
             epoch: index of this epoch, from 0.
             epochs: number of epochs of the whole run, if known: then there is an ETA.
             total: steps in this epoch; default: ``len(batches)`` where it has one.
         """
         if total is None and isinstance(batches, Sized):
-            total = len(batches)
+            # A DataLoader always has __len__, and raises in it if its data set has none.
+            with contextlib.suppress(TypeError, NotImplementedError):
+                total = len(batches)
         between = 0.0 if self._left_loop_at is None else time.perf_counter() - self._left_loop_at
         meter = _Meter(self, epoch=epoch, epochs=epochs, total=total, between=between)
         self.emit("phase", name="loading", epoch=epoch)
@@ -128,7 +132,7 @@ class _Meter:
         self._started = time.perf_counter()
         self._sent = 0.0
 
-    def follow(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def follow(self, batches: Iterable[_Batch]) -> Iterator[_Batch]:
         clock, interval = time.perf_counter, 1 / EVENTS_PER_SECOND
         iterator, end = iter(batches), object()
         before = clock()
@@ -138,12 +142,19 @@ class _Meter:
             if self._step == 0:
                 self._first_wait = got - before
                 self._tell()
-            self._rows += _rows(batch)
-            yield batch
+            rows = _rows(batch)
+            try:
+                yield batch
+            except GeneratorExit:
+                self._tell()  # the loop was left by `break`: how far it came is still to be told
+                raise
             self._step += 1
+            self._rows += rows
             before = clock()
             if before - self._sent > interval:
                 self._tell()
+                before = clock()  # a loss that lies on a GPU was waited for, not the data
+        self._waiting += clock() - before
         self._tell(done=True)
 
     def _tell(self, *, done: bool = False) -> None:
@@ -161,53 +172,71 @@ class _Meter:
         )
 
 
-class _Tee(io.TextIOBase):
+class _Tee:
     """A stdout that passes everything on and also calls `on_line` with each whole line."""
 
     def __init__(self, stream: Any) -> None:
+        # Not a TextIOBase: that has an `encoding`, a `fileno` and an `isatty` of its own, all of them wrong.
         self._stream, self._part = stream, ""
         self.on_line: Callable[[str], None] = lambda line: None
 
     def write(self, text: str) -> int:
         self._stream.write(text)
         *lines, self._part = (self._part + text).split("\n")
-        for line in lines:
+        # A progress bar writes over its line for hours and never ends it.
+        self._part = _seen(self._part) + "\r" * self._part.endswith("\r")
+        for line in map(_seen, lines):
             if line.strip():
-                self.on_line(line[:2000])
+                self.on_line(line)
         return len(text)
 
-    def flush(self) -> None:
-        self._stream.flush()
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
+def _seen(line: str) -> str:
+    """What a terminal shows of a line that was written over with carriage returns, cut to size."""
+    return line.rstrip("\r").rpartition("\r")[2][:_PRINT_WIDTH]
+
+
 def _where() -> dict[str, Any]:
     """Rank, process and node, from the variables that torchrun, Ray Train and Spark all set."""
-    rank = os.environ.get("RANK")
-    if rank is None and "TF_CONFIG" in os.environ:
-        rank = json.loads(os.environ["TF_CONFIG"]).get("task", {}).get("index")
     node = os.environ.get(NODE_NAME) or socket.gethostname()
-    return {"rank": int(rank or 0), "pid": os.getpid(), "node": node}
+    return {"rank": _rank(), "pid": os.getpid(), "node": node}
+
+
+def _rank() -> int:
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        if "RANK" not in os.environ:
+            return int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
+        return int(os.environ["RANK"])
+    return 0
 
 
 def _rows(batch: Any) -> int:
+    """Number of rows in a batch, whatever form it has."""
     if isinstance(batch, dict):
-        batch = next(iter(batch.values()), ())
-    elif isinstance(batch, (tuple, list)) and batch and isinstance(batch[0], Sized):
-        batch = batch[0]
+        return _rows(next(iter(batch.values()), ()))
+    if isinstance(batch, (tuple, list)) and batch:
+        first = batch[0]
+        # A DataLoader gives a list of arrays; a list of anything else is a list of rows.
+        nested = isinstance(batch, tuple) and isinstance(first, (list, tuple, dict))
+        if nested or getattr(first, "shape", None):
+            return _rows(first)
     try:
         return len(batch)
-    except TypeError:  # a number, or a tensor without dimensions
+    except Exception:  # a number, a tensor without dimensions; to count is never worth an error
         return 1
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
     numbers = {}
     for name, value in metrics.items():
-        try:
-            numbers[name] = float(value)
-        except (TypeError, ValueError):
-            continue  # a string or an object: not for a curve
+        # A string or an object is not for a curve. What it raises is its affair: torch takes RuntimeError.
+        with contextlib.suppress(Exception):
+            numbers[str(name)] = float(value)
     return numbers

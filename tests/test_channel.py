@@ -203,6 +203,13 @@ def test_drain_hands_on_all_that_arrived(listener):
     assert len(events) == 100
 
 
+def test_drain_while_senders_stay_connected(sender, listener, heard):
+    for k in range(50):
+        sender.send({"k": k})
+        listener.drain(30)
+        assert len(heard.events) == k + 1
+
+
 def test_drain_does_not_wait_for_ever(listener):
     stranger = socket.create_connection(listener.address[:2], timeout=10)  # never answers the challenge
     stranger.recv(256)
