@@ -17,21 +17,21 @@ import secrets
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
-from labkit import tracebacks, wording
+from labkit import recording, tracebacks, wording
 from labkit.channel import Listener
 from labkit.errors import LabError, RunError, RunStopped
 from labkit.progress import RunState
-from labkit.records import RunRecord, installed_versions, this_host
-from labkit.reporters import Reporter, choose
+from labkit.reporters import NullReporter, Reporter, choose
 from labkit.settings import Settings
 from labkit.tracking import RemoteTracker, Tracker
 
-__all__ = ["Panel", "record_of"]
+__all__ = ["Panel"]
 
 _DRAWS_PER_SECOND = 5
 
@@ -83,6 +83,10 @@ class Panel:
     def __reduce__(self) -> tuple:
         return RemoteTracker, (self.run_id, self.listen().address)
 
+    def __deepcopy__(self, _: Any) -> "Panel":
+        # Within this process it is itself: a configuration with a panel in it may be copied.
+        return self
+
     # -- what the training loop calls, where it runs in this process --------------------------------
 
     def steps(
@@ -107,15 +111,17 @@ class Panel:
 
     def listen(self) -> Listener:
         """Open the door for other processes' events; at most once."""
-        if self._listener is None:
-            self._listener = Listener(self.receive, host=self._host())
-        return self._listener
+        with self._lock:
+            if self._listener is None:
+                self._listener = Listener(self.receive, host=self._host())
+            return self._listener
 
     def receive(self, event: dict[str, Any]) -> None:
         """Take in one event of this run; those of others (a worker that outlived its own) are passed over."""
         with self._lock:
             if event.get("run") == self.run_id:
-                self.state.apply(event)
+                # It happened when it arrived: the clocks of other machines differ.
+                self.state.apply({**event, "at": time.time()})
 
     def __enter__(self) -> "Panel":
         if self.state.status == "running":
@@ -126,11 +132,14 @@ class Panel:
             )
         if self.state.status != "ready":
             self._new(self.state.name)
-        self._reporter = self._given_reporter or choose(self.settings.panel, files=self.files)
-        with self._lock:
-            self.state.start(self._first_phase())
-            self._reporter.open(self.state)
         self._sigint = signal.getsignal(signal.SIGINT) if _in_main_thread() else None
+        try:
+            with self._lock:
+                self.state.start(self._first_phase())
+                self._reporter = self._opened_reporter()
+        except BaseException:
+            self.state.end("stopped")  # interrupted before it began: it may be opened again
+            raise
         self._stop_drawing = threading.Event()
         self._drawer = threading.Thread(target=self._draw, name="labkit-panel", daemon=True)
         self._drawer.start()
@@ -139,7 +148,7 @@ class Panel:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._sigint is not None:
+        if self._sigint is not None and _in_main_thread():
             # Ray's fit() leaves its own handler behind, which calls a controller that is gone by now.
             signal.signal(signal.SIGINT, self._sigint)
         stopped = isinstance(error, (KeyboardInterrupt, SystemExit))
@@ -167,14 +176,22 @@ class Panel:
 
     def _finish(self, status: str) -> None:
         self._stop_drawing.set()
-        self._drawer.join(timeout=5)
-        with self._lock:
-            self.state.end(status)
-            record = self._write_record()
-            self._reporter.close(self.state, self.files(), record)
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        try:
+            if self._listener is not None:
+                self._listener.drain()
+            self._drawer.join(timeout=5)
+        finally:  # also where the reader interrupts a second time
+            with self._lock:
+                self.state.end(status)
+                listener, self._listener = self._listener, None
+            if listener is not None:
+                listener.close()
+        record = self._keep_record()
+        try:
+            with self._lock:
+                self._reporter.close(self.state, self.files(), record)
+        except Exception as error:
+            warnings.warn(f"the summary of {self.state.name!r} could not be drawn: {error!r}", stacklevel=3)
 
     def files(self) -> list[tuple[str, str]]:
         """What the summary lists, as (what, path)."""
@@ -204,6 +221,16 @@ class Panel:
         self.run_id = f"{started}-{secrets.token_hex(3)}"
         self._tracker = Tracker(self.run_id, self.receive)
 
+    def _opened_reporter(self) -> Reporter:
+        reporter = self._given_reporter or choose(self.settings.panel, files=self.files)
+        try:
+            reporter.open(self.state)
+        except Exception as error:
+            # A training is worth more than its picture.
+            warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=3)
+            return NullReporter()
+        return reporter
+
     def _draw(self) -> None:
         seen, last = -1, 0.0
         while not self._stop_drawing.wait(1 / _DRAWS_PER_SECOND):
@@ -216,45 +243,13 @@ class Panel:
                 with contextlib.suppress(Exception):
                     self._reporter.draw(self.state)
 
-    def _write_record(self) -> str | None:
-        folder = self.settings.home / "runs" / self.state.name / self.run_id
+    def _keep_record(self) -> str | None:
         try:
-            return str(self._record().write(folder))
-        except (OSError, LabError):
-            return None  # a full disk must not turn a training that ended well into one that failed
-
-    def _record(self) -> RunRecord:
-        return record_of(self.state, run_id=self.run_id)
-
-
-def record_of(state: RunState, *, run_id: str) -> RunRecord:
-    """The run record of a run that is over."""
-    spent = state.seconds()
-    failure = (
-        state.failures[-1].text.splitlines()[-1] if state.status == "failed" and state.failures else None
-    )
-    return RunRecord(
-        name=state.name,
-        run_id=run_id,
-        engine=state.engine,
-        state=state.status,
-        workers=state.world_size,
-        dataset=state.dataset,
-        rows=state.rows,
-        started_at=datetime.fromtimestamp(state.started_at, UTC).isoformat(timespec="milliseconds"),
-        seconds_total=state.elapsed(),
-        seconds_to_start=spent["start"] if state.first_step_at else None,
-        seconds_per_epoch=list(state.epoch_seconds),
-        rows_per_second=state.rows_per_second() or None,
-        waiting_share=state.waiting_share(),
-        metrics=state.metrics(),
-        history=list(state.history),
-        checkpoints=len(state.checkpoints),
-        error=failure,
-        seconds=spent,
-        versions=installed_versions(),
-        host=this_host(),
-    )
+            return str(recording.write(self.state, run_id=self.run_id, home=self.settings.home))
+        except (LabError, ValueError) as error:
+            # A full disk must not turn a training that ended well into one that failed.
+            warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=3)
+            return None
 
 
 def _in_main_thread() -> bool:

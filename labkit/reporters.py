@@ -51,27 +51,29 @@ class TextReporter:
 
     def __init__(self, stream: Any = None) -> None:
         self._stream = stream
-        self._phase, self._reports, self._printed, self._failures = "", 0, 0, 0
 
     def open(self, state: RunState) -> None:
+        self._phases: set[str] = set()
+        self._reports = self._printed = self._failures = 0
         self._say(state, wording.subtitle(state))
         self.draw(state)
 
     def draw(self, state: RunState) -> None:
         # Loading and training alternate in every epoch; once each is news, after that the epochs are.
-        if state.phase != self._phase and not state.history and state.phase:
-            self._phase = state.phase
+        if state.phase not in self._phases and not state.history and state.phase:
+            self._phases.add(state.phase)
             self._say(state, wording.PHASES.get(state.phase, state.phase))
-        new = state.printed - self._printed
+        new, self._printed = state.printed - self._printed, state.printed
+        if new > len(state.prints):
+            self._say(state, f"… {new - len(state.prints)} printed lines are in the logs")
         for line in list(state.prints)[-new:] if new else []:
             self._say(state, line)
-        self._printed = state.printed
-        for report in state.history[self._reports :]:
+        reports, self._reports = state.history[self._reports :], len(state.history)
+        for report in reports:
             self._say(state, self._epoch(state, report))
-        self._reports = len(state.history)
-        for failure in state.failures[self._failures :]:
-            self._say(state, f"rank {failure.rank} failed: {failure.text.splitlines()[-1]}")
-        self._failures = len(state.failures)
+        failures, self._failures = state.failures[self._failures :], len(state.failures)
+        for failure in failures:
+            self._say(state, f"rank {failure.rank} failed: {failure.message}")
 
     def close(self, state: RunState, files: list[tuple[str, str]], record: str | None) -> None:
         self.draw(state)
@@ -85,7 +87,7 @@ class TextReporter:
         of = f"/{state.epochs}" if state.epochs else ""
         parts = [f"epoch {report['epoch'] + 1:g}{of}", wording.short_metrics(report)]
         if state.rows_per_second() >= 1:
-            parts.append(f"{wording.rate(state.rows_per_second())} rows/s")
+            parts.append(f"{wording.count(state.rows_per_second())} rows/s")
         return " · ".join(part for part in parts if part)
 
     def _say(self, state: RunState, text: str) -> None:
@@ -106,13 +108,13 @@ class WidgetReporter:
 
     def __init__(self, files: Any = list) -> None:
         self._files = files
-        self._shown: dict[str, str] = {}
-        self._stopping = False
 
     def open(self, state: RunState) -> None:
         import ipywidgets
         from IPython.display import display
 
+        self._shown: dict[str, str] = {}
+        self._stopping = self._over = False
         layout = ipywidgets.Layout
         self._title, self._clock = ipywidgets.HTML(), ipywidgets.HTML()
         self._body, self._details = ipywidgets.HTML(), ipywidgets.HTML()
@@ -149,6 +151,8 @@ class WidgetReporter:
         box.add_class("labkit").add_class("lk-card")
         self._set(self._title, "title", drawing.title(state))
         self.draw(state)
+        self._box = box
+        # None where there is no IPython at all: then the widgets have no place to stand.
         self._handle = display(box, display_id=f"labkit-{secrets.token_hex(8)}")
 
     def draw(self, state: RunState) -> None:
@@ -159,9 +163,15 @@ class WidgetReporter:
         self._draw_details(state)
 
     def close(self, state: RunState, files: list[tuple[str, str]], record: str | None) -> None:
+        self._over = True
         html = drawing.summary(state, logs=files, record=record)
         text = f"{state.name}: {state.status} after {wording.clock(state.elapsed())}"
-        self._handle.update({"text/html": html, "text/plain": text}, raw=True)
+        if self._handle is None:
+            print(text)
+        else:
+            self._handle.update({"text/html": html, "text/plain": text}, raw=True)
+        # Otherwise every run leaves two dozen models in the kernel, and in the notebook when it is saved.
+        _close(self._box)
 
     def _draw_details(self, state: RunState) -> None:
         files = self._files() if self._logs.value else None
@@ -177,6 +187,8 @@ class WidgetReporter:
 
     def _on_stop(self, _: Any) -> None:
         """Runs in the thread of a kernel subshell while the cell's thread sits in its blocking call."""
+        if self._over:
+            return  # a front end without subshells hands the click over when the cell is done
         self._stopping = True
         self._stop.disabled = True
         self._stop.description = "stopping"
@@ -189,6 +201,16 @@ def choose(kind: str, *, files: Any = list) -> Reporter:
     if kind == "auto":
         kind = "widgets" if _in_notebook() else "text"
     return {"widgets": lambda: WidgetReporter(files), "text": TextReporter, "none": NullReporter}[kind]()
+
+
+def _close(widget: Any) -> None:
+    """Close a widget with all that it is made of."""
+    for part in (*getattr(widget, "children", ()), widget.layout, getattr(widget, "style", None)):
+        if hasattr(part, "children") or hasattr(part, "layout"):
+            _close(part)
+        elif part is not None:
+            part.close()
+    widget.close()
 
 
 def _in_notebook() -> bool:

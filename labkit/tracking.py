@@ -9,7 +9,7 @@ A tracker costs a few microseconds a step: it reads a clock twice, and hands out
 a GPU is waited for five times a second and not at every step.
 
 An event is a JSON object with ``kind``, ``run``, ``at`` (Unix seconds), ``rank``, ``pid``, ``node``, and what
-belongs to its kind (see `labkit.progress`). The idea of a wrapped iterator is that of tqdm.
+belongs to its kind (see `labkit.events`). The idea of a wrapped iterator is that of tqdm.
 """
 
 import contextlib

@@ -11,8 +11,8 @@ __all__ = [
     "count",
     "headline",
     "number",
-    "rate",
     "seconds",
+    "short",
     "short_metrics",
     "size",
     "subtitle",
@@ -26,30 +26,32 @@ PHASES = {"starting": "starting workers", "loading": "loading data"}
 
 def clock(value: float) -> str:
     """72.4 -> ``01:12``; from an hour on ``1:01:12``."""
-    minutes, rest = divmod(int(value), 60)
+    minutes, rest = divmod(int(max(value, 0)) if math.isfinite(value) else 0, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
 
 
 def seconds(value: float) -> str:
-    """0.034 -> ``34 ms``, 7.23 -> ``7.2 s``, 84 -> ``84 s``, 400 -> ``6 min 40 s``."""
+    """0.034 -> ``34 ms``, 7.23 -> ``7.2 s``, 84 -> ``84 s``, 400 -> ``6 min 40 s``; then ``2 h 13 min``."""
+    if not math.isfinite(value):
+        return UNKNOWN
+    value = max(value, 0.0)
     if value < 0.0995:
         return f"{value * 1000:.0f} ms"
     if value < 9.95:
         return f"{value:.1f} s"
-    if value < 120:
+    if value < 119.5:
         return f"{value:.0f} s"
-    return f"{int(value // 60)} min {int(value % 60)} s"
-
-
-def rate(value: float) -> str:
-    """18_312 -> ``18.3 k``."""
-    return count(value) if value >= 1000 else f"{value:.0f}"
+    if value < 3600:
+        return f"{int(value // 60)} min {int(value % 60)} s"
+    return f"{int(value // 3600)} h {int(value % 3600 // 60)} min"
 
 
 def count(value: float) -> str:
-    """A large number with its thousands as k or M, three digits."""
-    for limit, unit in ((1e6, "M"), (1e3, "k")):
+    """A number of things, such as rows in a second: 512 -> ``512``, 18_312 -> ``18.3 k``."""
+    if not math.isfinite(value):
+        return UNKNOWN
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= limit * 0.9995:
             scaled = value / limit
             return f"{scaled:.1f} {unit}" if scaled < 99.95 else f"{scaled:.0f} {unit}"
@@ -58,28 +60,36 @@ def count(value: float) -> str:
 
 def size(value: float | None) -> str:
     """Bytes: 217_088 -> ``217 kB``."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return UNKNOWN
-    for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if value >= limit:
-            return f"{value / limit:.1f} {unit}" if value < 10 * limit else f"{value / limit:.0f} {unit}"
+    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= limit * 0.9995:
+            scaled = value / limit
+            return f"{scaled:.1f} {unit}" if scaled < 9.95 else f"{scaled:.0f} {unit}"
     return f"{value:.0f} B"
 
 
 def number(value: Any) -> str:
-    """A metric with three or four digits that matter."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return str(value)
-    if not math.isfinite(value):
-        return str(value)
-    if float(value).is_integer() and abs(value) < 1e6:
+    """A metric with three or four digits that matter; of a text, its beginning."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return short(str(value))
+    if abs(value) < 1e6 and value == int(value):
         return f"{int(value)}"
-    return f"{value:.3f}" if 0.001 <= abs(value) < 1000 else f"{value:.3g}"
+    try:
+        return f"{value:.3f}" if 0.001 <= abs(value) < 999.9995 else f"{value:.3g}"
+    except OverflowError:
+        return UNKNOWN  # a whole number beyond all floats
+
+
+def short(text: str, most: int = 40) -> str:
+    """A text in one line of at most `most` characters."""
+    line = " ".join(text[: 10 * most].split())
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def short_metrics(metrics: dict[str, Any], most: int = 4) -> str:
     """``loss 0.214 · accuracy 0.951``."""
-    shown = [f"{name} {number(value)}" for name, value in metrics.items() if name != "epoch"]
+    shown = [f"{short(name)} {number(value)}" for name, value in metrics.items() if name != "epoch"]
     return " · ".join(shown[:most])
 
 
@@ -99,7 +109,7 @@ def headline(state: RunState, now: float | None = None) -> str:
     """Where the run is: ``epoch 7 of 10 · step 14 of 22 · about 19 s left``."""
     worker = state.leader
     if worker is None or not state.first_step_at:
-        return PHASES.get(state.phase, state.phase)
+        return short(PHASES.get(state.phase, state.phase))
     # A run that is between two epochs stands at the end of the first.
     parts = [f"epoch {worker.epoch + 1}" + (f" of {state.epochs}" if state.epochs else "")]
     parts.append(f"step {worker.step}" + (f" of {worker.total}" if worker.total else ""))
