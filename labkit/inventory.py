@@ -1,6 +1,7 @@
 """What the lab runs on this machine, as tables: its processes, and the ports on which they listen.
 
     >>> inventory.processes()
+    >>> inventory.processes("node-2")
     >>> inventory.ports()
 
 Both start from what was recorded (`labkit.processes`) and follow it to its children; nothing is looked
@@ -8,23 +9,21 @@ up by name. A cluster of somebody else's has no record here.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
+from labkit import drawing
 from labkit.errors import ClusterError
 from labkit.processes import Entry, Registry
 from labkit.settings import Settings
 
-if TYPE_CHECKING:  # half a second to import, and needed only by the callers
-    import pandas
+__all__ = ["Table", "ports", "processes"]
 
-__all__ = ["ports", "processes"]
-
-# What each program is for, in the order in which a reader wants them; pandas shows 50 letters of a cell.
+# What each program is for, in the order in which a reader wants them.
 _PURPOSES = {
     "gcs_server": "the cluster's register; new nodes sign up here",
     "raylet": "hands out a node's CPUs, starts its workers",
@@ -36,7 +35,6 @@ _PURPOSES = {
     "monitor": "rents machines in a cloud; idle here",
     "keeper": "stops all of this when its notebook is gone",
 }
-_PORTS_SHOWN = 4
 _HERE, _THERE = "this machine", "the network"
 
 
@@ -54,59 +52,85 @@ class _Program:
         return self.node != "head", self.node, names.index(self.name) if self.name in names else len(names)
 
 
-def processes(home: Path | str | None = None) -> "pandas.DataFrame":
+class Table:
+    """Rows under a head, and a line below; shows itself.
+
+    Attributes:
+        head: names of the columns.
+        rows: each as long as the head; numbers and strings.
+        line: what there is to say of all rows together.
+    """
+
+    def __init__(self, head: Sequence[str], rows: Sequence[Sequence[object]], line: str = "") -> None:
+        self.head, self.rows, self.line = tuple(head), [tuple(row) for row in rows], line
+
+    def __repr__(self) -> str:
+        cells = [self.head, *([str(cell) for cell in row] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+        return "\n".join([*lines, self.line] if self.line else lines)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.head)
+        rows = "".join(
+            f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in self.rows
+        )
+        line = f'<div class="lk-text lk-rule">{escape(self.line)}</div>' if self.line else ""
+        return (
+            f'{drawing.STYLE}<div class="labkit lk-card"><div style="padding:6px 12px 8px">'
+            f"<table><tr>{head}</tr>{rows}</table></div>{line}</div>"
+        )
+
+
+def processes(node: str | None = None, *, home: Path | str | None = None) -> Table:
     """One row for each program on each node: how many processes, their memory in MB, what it is for.
 
     The memory is what the system would get back if they ended; what they share is not counted.
 
     Args:
+        node: only this one, such as "node-2".
         home: the lab's home folder; default: that of the settings.
 
     Raises:
-        ClusterError: the lab runs nothing on this machine.
+        ClusterError: the lab runs nothing on this machine, or there is no such node.
     """
-    import pandas
-
+    programs = _programs(home, node)
+    megabytes = [round(sum(map(_own_memory, program.members)) / 1e6) for program in programs]
     rows = [
-        {
-            "node": program.node,
-            "program": program.name,
-            "processes": len(program.members),
-            "MB": round(sum(map(_own_memory, program.members)) / 1e6),
-            "what it is for": _PURPOSES.get(program.name, ""),
-        }
-        for program in _programs(home)
+        (program.node, program.name, len(program.members), size, _PURPOSES.get(program.name, ""))
+        for program, size in zip(programs, megabytes, strict=True)
     ]
-    return pandas.DataFrame(rows).set_index(["node", "program"])
+    line = f"{sum(len(program.members) for program in programs)} processes, {sum(megabytes)} MB"
+    return Table(("node", "program", "processes", "MB", "what it is for"), rows, line)
 
 
-def ports(home: Path | str | None = None) -> "pandas.DataFrame":
-    """One row for each program on each node that listens: its TCP ports, and from where they are reached.
+def ports(node: str | None = None, *, home: Path | str | None = None) -> Table:
+    """One row for each program on each node that listens: from where it is reached, on which TCP ports.
 
-    Raises:
-        ClusterError: the lab runs nothing on this machine.
+    Args, Raises: as in `processes`.
     """
-    import pandas
-
     rows = [
-        {"node": program.node, "program": program.name, "reached from": where, "ports": _listed(numbers)}
-        for program in _programs(home)
+        (program.node, program.name, where, ", ".join(map(str, sorted(numbers))))
+        for program in _programs(home, node)
         for where, numbers in sorted(_listening(program.members).items(), reverse=True)
     ]
-    return pandas.DataFrame(rows).set_index(["node", "program"])
+    return Table(("node", "program", "reached from", "ports"), rows)
 
 
-def _programs(home: Path | str | None) -> list[_Program]:
+def _programs(home: Path | str | None, node: str | None) -> list[_Program]:
     registry = Registry(Settings.from_env().home if home is None else home)
     found: dict[tuple[str, str], _Program] = {}
     for entry in registry.entries():
-        for node, name, process in _family(entry):
-            found.setdefault((node, name), _Program(node, name)).members.append(process)
-    if not found:
-        raise ClusterError(
-            "list what the lab runs", "it runs nothing on this machine", "lab = cluster.start()"
-        )
-    return sorted(found.values(), key=lambda program: program.order)
+        for where, name, process in _family(entry):
+            found.setdefault((where, name), _Program(where, name)).members.append(process)
+    programs = sorted(found.values(), key=lambda program: program.order)
+    if not programs:
+        fix = "lab = cluster.start()"
+        raise ClusterError("list what the lab runs", "it runs nothing on this machine", fix)
+    if node is not None and node not in {program.node for program in programs}:
+        there = ", ".join(dict.fromkeys(program.node for program in programs))
+        raise ClusterError(f"list what {node!r} runs", "there is no such node", f"take one of these: {there}")
+    return [program for program in programs if node in (None, program.node)]
 
 
 def _family(entry: Entry) -> Iterator[tuple[str, str, psutil.Process]]:
@@ -152,9 +176,3 @@ def _listening(members: list[psutil.Process]) -> dict[str, set[int]]:
 def _where(address: str) -> str:
     plain = address.removeprefix("::ffff:")
     return _HERE if plain.startswith("127.") or plain == "::1" else _THERE
-
-
-def _listed(numbers: set[int]) -> str:
-    shown = ", ".join(map(str, sorted(numbers)[:_PORTS_SHOWN]))
-    more = len(numbers) - _PORTS_SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown

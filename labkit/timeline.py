@@ -2,7 +2,7 @@
 
     >>> Timeline([{"node": "head", "pid": 7, "begin": 0.0, "end": 1.0},
     ...           {"node": "head", "pid": 7, "begin": 1.0, "end": 2.0}])
-    2 tasks on 1 worker of 1 node, at most 1 at once, 2.0 s
+    2 tasks on 1 worker, at most 1 at once, 2.0 s
 
 Tasks tell their own begin and end (``time.time()``), so a cluster's machines must agree on the time.
 """
@@ -48,12 +48,11 @@ class Timeline:
         return dict(sorted(Counter(span["node"] for span in self._spans).items()))
 
     def __repr__(self) -> str:
-        workers = len(self._workers())
-        nodes = len(self.per_node)
-        return (
-            f"{_count(len(self._spans), 'task')} on {_count(workers, 'worker')} of {_count(nodes, 'node')}, "
-            f"at most {self.at_once} at once, {self.seconds:.1f} s"
-        )
+        workers = _count(len(self._workers()), "worker")
+        nodes = ", ".join(f"{node} {count}" for node, count in self.per_node.items())
+        where = f" ({nodes})" if len(self.per_node) > 1 else ""
+        tasks = _count(len(self._spans), "task")
+        return f"{tasks} on {workers}{where}, at most {self.at_once} at once, {self.seconds:.1f} s"
 
     def _repr_html_(self) -> str:
         height = _ROW * len(self._workers()) + 24

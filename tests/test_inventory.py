@@ -1,6 +1,5 @@
 """What the lab runs and where it listens, read off real processes."""
 
-import subprocess
 import sys
 import time
 
@@ -46,18 +45,20 @@ def test_counts_processes_and_memory_of_each_program(tmp_path, start):
     parent = start("head: dashboard", PARENT)
     start("node-2: raylet", PARENT)
     start("keeper", "import time; time.sleep(60)")
-    wait_for(lambda: len(inventory.processes(tmp_path)) == 4)
+    wait_for(lambda: len(inventory.processes(home=tmp_path).rows) == 4)
     wait_for(lambda: psutil.Process(parent.pid).children())
-    table = inventory.processes(tmp_path)
-    assert list(table.index) == [
-        ("head", "dashboard"),
-        ("node-2", "raylet"),
-        ("node-2", "worker"),
-        ("–", "keeper"),
+    table = inventory.processes(home=tmp_path)
+    assert [row[:3] for row in table.rows] == [
+        ("head", "dashboard", 2),
+        ("node-2", "raylet", 1),
+        ("node-2", "worker", 1),
+        ("–", "keeper", 1),
     ]
-    assert table["processes"].to_list() == [2, 1, 1, 1]
-    assert (table["MB"] > 0).all()
-    assert table["what it is for"].str.len().between(1, 50).all()
+    assert all(megabytes > 0 and purpose for *_, megabytes, purpose in table.rows)
+    assert table.line == f"5 processes, {sum(row[3] for row in table.rows)} MB"
+    assert [row[1] for row in inventory.processes("node-2", home=tmp_path).rows] == ["raylet", "worker"]
+    with pytest.raises(ClusterError, match="head, node-2, –"):
+        inventory.processes("node-9", home=tmp_path)
 
 
 def test_says_from_where_a_port_is_reached(tmp_path, start):
@@ -65,24 +66,23 @@ def test_says_from_where_a_port_is_reached(tmp_path, start):
     start("head: raylet", SERVER, "0.0.0.0", "0.0.0.0")
     logs = [tmp_path / "head: dashboard.log", tmp_path / "head: raylet.log"]
     wait_for(lambda: sum(len(log.read_text().split()) for log in logs) == 3)
-    table = inventory.ports(tmp_path)
-    assert table["reached from"].to_dict() == {
-        ("head", "raylet"): "the network",
-        ("head", "dashboard"): "this machine",
-    }
-    assert table.loc[("head", "dashboard"), "ports"] == logs[0].read_text().strip()
-    assert set(table.loc[("head", "raylet"), "ports"].split(", ")) == set(logs[1].read_text().split())
+    raylet, dashboard = inventory.ports(home=tmp_path).rows
+    assert dashboard == ("head", "dashboard", "this machine", logs[0].read_text().strip())
+    assert raylet[:3] == ("head", "raylet", "the network")
+    assert set(raylet[3].split(", ")) == set(logs[1].read_text().split())
 
 
 def test_a_lab_that_runs_nothing_is_said_so(tmp_path, start):
     with pytest.raises(ClusterError, match="cluster.start"):
-        inventory.processes(tmp_path)
+        inventory.processes(home=tmp_path)
     process = start("keeper", "pass")
     process.wait()
     with pytest.raises(ClusterError):
-        inventory.ports(tmp_path)
+        inventory.ports(home=tmp_path)
 
 
-def test_importing_it_is_light():
-    code = "import sys, labkit.inventory; print('pandas' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+def test_a_table_shows_itself_in_a_terminal_and_on_a_page():
+    table = inventory.Table(("node", "what"), [("head", "<b>"), ("node-2", 7)], "2 rows")
+    assert repr(table).splitlines() == ["node    what", "head    <b>", "node-2  7", "2 rows"]
+    html = table._repr_html_()
+    assert html.count("<tr>") == 3 and "<td>&lt;b&gt;</td>" in html and "2 rows" in html

@@ -293,10 +293,11 @@ fit("00-slow-data", model, torch.optim.SGD(model.parameters(), lr=0.1), epochs, 
 # | ● and ✓ phases | what is being done, and for how long: *preparing*, *loading data*, *training*. With several workers also *starting workers* |
 # | epoch, step, time left | how far it is. The time left follows from the pace so far |
 # | bar | the share of all steps. It is striped while nobody knows how many there are: this loop reads a stream, and learns their number in its first epoch |
-# | loss, accuracy | the newest of the figures that the loop gave |
+# | loss, accuracy | the newest figures that the loop gave. While it runs, the loss is that of the last batch; in the report, that of the last epoch |
 # | rows/s | images that went through the network per second, all workers together |
 # | waiting for data | the share of an epoch in which the network had nothing to do |
 # | curve | the loss of the batches while it runs; the accuracy at the end of each epoch |
+# | rank, node, pid, step | one line for each worker: its number, its machine, its process, how far it is |
 # | output, files | buttons that show what workers print, and where logs lie. Your own `print` in one process stands in the cell, as always |
 # | run record | in the report, under *files*: the same figures as a small JSON file |
 #
@@ -310,17 +311,17 @@ fit("00-slow-data", model, torch.optim.SGD(model.parameters(), lr=0.1), epochs, 
 # %%
 from labkit import runs
 
-runs.table(last=2)
+runs.table(last=5)
 
 # %% [markdown]
 # The newest stands first. `epoch s` is the median epoch in seconds; `start s` is the time before the first step. One process has nearly
 # none of that. Remember it when you see a cluster start.
 
 # %%
-runs.plot(last=2)
+runs.plot(last=3)
 
 # %% [markdown]
-# On top, what they learned: one curve lies on the other. Below, what it took. In *data* a run waits, in *training* it works.
+# On top, what they learned: the curves lie on each other. Below, what it took. In *data* a run waits, in *training* it works.
 
 # %% [markdown]
 # ### Exercise 00-3 · What would fast data bring?
@@ -341,8 +342,8 @@ without_waiting = record.rows_per_second / (1 - record.waiting_share)
 check("00-3", without_waiting)
 
 # %% [markdown]
-# This is the most that better data loading can bring, and you know it without trying. Compare it with the baseline's rows/s in the table: it is
-# probably less. The figure tells why: after each pause the network's own steps take longer, so *training* is longer too.
+# This is the most that better data loading can bring, and you know it without trying. Compare it with the baseline's rows/s in the table. If it is
+# less, look at *training* in the figure: after a pause the network's own steps may take longer.
 
 # %% [markdown]
 # ### Exercise 00-4 · Do better
@@ -367,7 +368,7 @@ check("00-4", best)
 
 # %% [markdown]
 # ## Where things are kept
-# All that the lab writes lies in one folder. Nothing else on this machine is touched.
+# All that the lab keeps lies in one folder.
 
 # %%
 print(settings.home)
@@ -375,9 +376,9 @@ sorted(path.name for path in settings.home.iterdir() if not path.name.startswith
 
 # %% [markdown]
 # - `runs` has the records and, later, checkpoints. `exercises.json` is the list of what you solved. Logs and sockets of clusters come with lesson 01.
-# - **One lesson from its start:** `python notebooks/build.py` in a terminal gives you fresh notebooks. Those that you changed are kept beside them.
+# - **Fresh notebooks:** run `python notebooks/build.py` in a terminal. Those that you changed are kept beside the new ones.
 # - **All exercises open again:** delete `exercises.json`.
-# - **Everything from its start:** `python -m labkit stop`, then delete the folder.
+# - **All as on the first day:** `python -m labkit stop`, then delete the folder.
 #
 # The solved notebooks are in `notebooks/solutions`. They are there to be compared with, after your own try.
 
