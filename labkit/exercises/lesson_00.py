@@ -3,76 +3,61 @@
 import math
 from typing import Any
 
-from labkit import datasets, runs
+import numpy
+
 from labkit.answers import Wrong, array_of, close_to, of_type, same_array
-from labkit.errors import RunError
 from labkit.exercises import Exercise, Lesson
 
 __all__ = ["LESSON"]
 
 _BATCH = 64
-_GOALS = {"fashion_mnist": 0.85}
-_GOAL = 0.95
+_GOAL, _GOALS = 0.95, {"fashion_mnist": 0.85}
 
 
-def _steps(steps: Any, last: Any) -> None:
-    rows = len(datasets.load(split="train"))
+def _steps(steps: Any, last: Any, rows: int) -> None:
     wanted = math.ceil(rows / _BATCH)
     near = {rows / _BATCH: "there is no part of a step", rows // _BATCH: "some images would be left out"}
+    near.pop(wanted, None)
     close_to(steps, wanted, mistakes=near, what="the number of steps")
     rest = rows - _BATCH * (wanted - 1)
     close_to(last, rest, mistakes={_BATCH: "so many only if they came out even"}, what="the last batch")
 
 
-def _shares(shares: Any, model: Any) -> None:
-    import torch
-
-    of_type(model, "Module", what="the model")
-    test = datasets.load(split="test")
-    labels = torch.tensor(test.labels)
-    with torch.no_grad():
-        answers = model(torch.tensor(test.images, dtype=torch.float32) / 255).argmax(dim=1)
-    hits = torch.bincount(labels[answers == labels], minlength=10)
-    given = array_of([float(s) for s in shares], shape=(10,), what="the list of shares")
-    of_those_called = hits / torch.bincount(answers, minlength=10).clamp(min=1)
-    right = hits / torch.bincount(labels, minlength=10).clamp(min=1)
-    if not _alike(right, of_those_called) and _alike(given, of_those_called):
-        raise Wrong("these are shares of the images that were CALLED each class; asked is: of those that ARE")
+def _shares(shares: Any, answers: Any, labels: Any) -> None:
+    """`shares` of ten, against the model's `answers` to the test images and their `labels`."""
+    given = array_of([float(share) for share in shares], shape=(10,), what="the list of shares")
     if given.max() > 1:
         raise Wrong(f"the largest share is {given.max():g}, and no share is above 1")
+    called, are = array_of(answers), array_of(labels)
+    hits = numpy.bincount(are[called == are], minlength=10)
+    right = hits / numpy.bincount(are, minlength=10).clip(min=1)
+    of_those_called = hits / numpy.bincount(called, minlength=10).clip(min=1)
+    if numpy.allclose(given, of_those_called, atol=1e-4) and not numpy.allclose(right, of_those_called):
+        raise Wrong("these are shares of the images that were CALLED each class; asked is: of those that ARE")
+    if numpy.allclose(given, 1 - right, atol=1e-4):
+        raise Wrong("these are the shares that it gets WRONG")
     same_array(given, right, rel=1e-4, abs=1e-4, what="the list of shares")
 
 
-def _alike(a: Any, b: Any) -> bool:
-    return all(math.isclose(x, y, abs_tol=1e-4) for x, y in zip(a, b, strict=True))
-
-
-def _without_waiting(rate: Any) -> None:
-    try:
-        record = runs.latest("00-slow-data")
-    except RunError as error:
-        raise Wrong("there is no run 00-slow-data yet: run the cells above") from error
+def _without_waiting(rate: Any, record: Any) -> None:
+    of_type(record, "RunRecord", what="the record")
     measured, waiting = record.rows_per_second, record.waiting_share
     near = {
         measured: "that is what it reached WITH the waiting",
-        measured * (1 - waiting): "that is less than it had; without waiting it gets more done",
-        measured * waiting: "that is less than it had; without waiting it gets more done",
-        measured * (1 + waiting): "it waited for more of its time than this would win back",
-        measured / waiting: "you divided by the time that it waited, not by the time that it worked",
+        measured * (1 - waiting): "that is less than it had, and without waiting it gets more done",
+        measured * waiting: "that is less than it had, and without waiting it gets more done",
+        measured * (1 + waiting): "so much would come of a little less waiting, not of none",
+        measured / waiting: "you divided by the share in which it waited, not by that in which it worked",
     }
-    # The digits that a learner copied from the output will do.
+    # The digits that a reader copied from the output will do.
     close_to(rate, measured / (1 - waiting), rel=0.01, mistakes=near, what="your rate")
 
 
-def _better(model: Any) -> None:
-    import torch
-
+def _better(model: Any, images: Any, test: Any) -> None:
+    """A torch model's accuracy on the float32 `images` of the data set `test`."""
     of_type(model, "Module", what="your model")
-    test = datasets.load(split="test")
-    with torch.no_grad():
-        answers = model(torch.tensor(test.images, dtype=torch.float32) / 255).argmax(dim=1)
-    reached = (answers == torch.tensor(test.labels)).float().mean().item()
-    goal = _GOALS.get(test.name, _GOAL)
+    answers = array_of(model(images).argmax(dim=1), shape=(len(test),), what="what your model answers")
+    reached, goal = float((answers == test.labels).mean()), _GOALS.get(test.name, _GOAL)
     if reached < goal:
         raise Wrong(f"your model gets {reached:.3f} of the test images right, and the goal is {goal}")
 

@@ -182,7 +182,7 @@ steps = math.ceil(len(train) / 64)
 last = len(train) - 64 * (steps - 1)
 
 # %%
-check("00-1", steps, last)
+check("00-1", steps, last, len(train))
 
 # %% [markdown]
 # *Not attempted* is no error. If you want help, this gives the first hint; run it again for the second and the third:
@@ -257,7 +257,7 @@ shares = ...  # your answer
 shares = [accuracy(model, x_test[y_test == label], y_test[y_test == label]) for label in range(10)]
 
 # %%
-check("00-2", shares, model)
+check("00-2", shares, answers, y_test)
 
 # %% [markdown]
 # ## A run that you can watch
@@ -339,7 +339,7 @@ without_waiting = ...  # your answer
 without_waiting = record.rows_per_second / (1 - record.waiting_share)
 
 # %%
-check("00-3", without_waiting)
+check("00-3", without_waiting, record)
 
 # %% [markdown]
 # This is the most that better data loading can bring, and you know it without trying. Compare it with the baseline's rows/s in the table. If it is
@@ -360,7 +360,7 @@ best = build_model()
 fit("00-better", best, torch.optim.SGD(best.parameters(), lr=0.1, momentum=0.9), epochs=20)
 
 # %%
-check("00-4", best)
+check("00-4", best, x_test, test)
 
 # %% [markdown]
 # One caution. Whoever tries many settings and keeps what looks best on the test images has trained on them after all, by hand. Where it matters,
