@@ -77,16 +77,16 @@ class Settings:
         return cls(
             small=_flag(env, "LABKIT_SMALL"),
             dataset=_choice(env, "LABKIT_DATASET", DATASETS, "digits"),
-            home=Path(env.get("LABKIT_HOME") or default_home()).expanduser().absolute(),
+            home=_home(env),
             num_workers=_count(env, "LABKIT_WORKERS", max(gpus, 1) if gpus else 2),
             use_gpu=gpus > 0,
             panel=_choice(env, "LABKIT_PANEL", ("auto", "widgets", "text", "none"), "auto"),
-            mirror=env.get("LABKIT_MIRROR", "").strip() or None,
+            mirror=_text(env, "LABKIT_MIRROR"),
             check_strict=_choice(env, "LABKIT_CHECK", ("", "strict"), "") == "strict",
-            ray_address=env.get("RAY_ADDRESS") or None,
-            s3_endpoint=env.get("LABKIT_S3_ENDPOINT") or None,
-            s3_access_key=env.get("LABKIT_S3_ACCESS_KEY") or None,
-            s3_secret_key=env.get("LABKIT_S3_SECRET_KEY") or None,
+            ray_address=_text(env, "RAY_ADDRESS"),
+            s3_endpoint=_text(env, "LABKIT_S3_ENDPOINT"),
+            s3_access_key=_text(env, "LABKIT_S3_ACCESS_KEY"),
+            s3_secret_key=_text(env, "LABKIT_S3_SECRET_KEY"),
         )
 
 
@@ -101,6 +101,18 @@ def _refuse(name: str, value: str, allowed: str) -> SettingsError:
         f"its value is {value!r}, and it takes {allowed}",
         f"export {name}=… with one of those, or unset {name}",
     )
+
+
+def _text(env: Mapping[str, str], name: str) -> str | None:
+    return env.get(name, "").strip() or None
+
+
+def _home(env: Mapping[str, str]) -> Path:
+    named = _text(env, "LABKIT_HOME")
+    try:
+        return Path(named).expanduser().absolute() if named else default_home()
+    except RuntimeError:  # ~ of a user that there is not
+        raise _refuse("LABKIT_HOME", named or "", "the path of a folder") from None
 
 
 def _flag(env: Mapping[str, str], name: str) -> bool:
@@ -119,6 +131,7 @@ def _choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...], default
 
 def _count(env: Mapping[str, str], name: str, default: int) -> int:
     value = env.get(name, "").strip() or str(default)
-    if not value.isdigit() or int(value) < 1:
+    # isdigit() also knows ², and int() does not.
+    if not (value.isascii() and value.isdigit()) or len(value) > 9 or int(value) < 1:
         raise _refuse(name, value, "a whole number from 1 on")
     return int(value)

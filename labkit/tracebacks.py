@@ -7,12 +7,14 @@ frames, but no source there: the worker never saw the cell. The kernel did, so t
 import linecache
 import re
 import sys
+import sysconfig
 import traceback
 from pathlib import Path
 
 __all__ = ["shorten", "shorten_text"]
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$')
+_LIBRARY = sysconfig.get_path("stdlib")
 _FRAMES_KEPT = 3
 _MESSAGE_LINES = 6
 _MESSAGE_WIDTH = 300
@@ -20,6 +22,8 @@ _MESSAGE_WIDTH = 300
 
 def shorten(error: BaseException) -> str:
     """The short form of an exception of this process."""
+    if isinstance(error, BaseExceptionGroup):
+        return f"{shorten(error.exceptions[0])}\n{type(error).__name__}: {error}"
     return shorten_text("".join(traceback.format_exception(error)))
 
 
@@ -35,7 +39,8 @@ def shorten_text(text: str) -> str:
         lines.append(f"{function}, {_place(file)}, line {line}")
         source = linecache.getline(file, line).strip()
         lines += [f"    {source}"] if source else []
-    return "\n".join([*lines, *(part[:_MESSAGE_WIDTH] for part in message[:_MESSAGE_LINES])]).strip()
+    lines += [part[:_MESSAGE_WIDTH] for part in message[:_MESSAGE_LINES]]
+    return "\n".join(lines).strip() or text.strip()[-_MESSAGE_WIDTH:] or "no message"
 
 
 def _parse(text: str) -> tuple[list[tuple[str, int, str]], list[str]]:
@@ -57,11 +62,12 @@ def _parse(text: str) -> tuple[list[tuple[str, int, str]], list[str]]:
 
 
 def _is_own(file: str) -> bool:
-    return (
-        "site-packages" not in file
-        and not file.startswith("<frozen")
-        and Path(file).parent != Path(__file__).parent
-        and not file.startswith(sys.base_prefix)
+    path = Path(file)
+    return not (
+        file.startswith("<frozen")
+        or {"site-packages", "dist-packages"} & set(path.parts)
+        or path.parent == Path(__file__).parent
+        or path.is_relative_to(_LIBRARY)
     )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit import settings as settings_module
 from labkit.errors import SettingsError
 from labkit.settings import Settings, default_home
 
@@ -51,6 +52,11 @@ def test_every_variable_is_read(tmp_path):
         ("LABKIT_DATASET", "imagenet"),
         ("LABKIT_WORKERS", "0"),
         ("LABKIT_WORKERS", "two"),
+        ("LABKIT_WORKERS", "-1"),
+        ("LABKIT_WORKERS", "1.5"),
+        ("LABKIT_WORKERS", "²"),
+        ("LABKIT_WORKERS", "9" * 5000),
+        ("LABKIT_HOME", "~nobody-of-this-name/lab"),
         ("LABKIT_GPU", "2"),
         ("LABKIT_PANEL", "3d"),
         ("LABKIT_CHECK", "lax"),
@@ -72,3 +78,75 @@ def test_the_lab_lives_in_the_checkout_unless_it_cannot_be_written(monkeypatch):
     assert default_home() == ROOT / ".labkit"
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert default_home() == Path.home() / ".labkit"
+
+
+@pytest.mark.parametrize("value", ["", " ", "\t\n"])
+def test_a_blank_value_is_none(value):
+    names = (
+        "SMALL",
+        "DATASET",
+        "HOME",
+        "WORKERS",
+        "GPU",
+        "PANEL",
+        "MIRROR",
+        "CHECK",
+        "S3_ENDPOINT",
+        "S3_SECRET_KEY",
+    )
+    blank = {f"LABKIT_{name}": value for name in names} | {"RAY_ADDRESS": value}
+    assert Settings.from_env(blank) == Settings.from_env({})
+
+
+@pytest.mark.parametrize(
+    ("value", "small"),
+    [("1", True), ("TRUE", True), (" yes ", True), ("on", True), ("0", False), ("No", False), ("off", False)],
+)
+def test_flags_may_be_written_as_one_likes(value, small):
+    assert Settings.from_env({"LABKIT_SMALL": value}).small is small
+
+
+def test_names_may_be_written_as_one_likes():
+    settings = Settings.from_env(
+        {"LABKIT_DATASET": " MNIST ", "LABKIT_PANEL": "Text", "LABKIT_CHECK": "STRICT"}
+    )
+    assert (settings.dataset, settings.panel, settings.check_strict) == ("mnist", "text", True)
+
+
+def test_the_home_is_absolute(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/me")
+    assert Settings.from_env({"LABKIT_HOME": "lab"}).home == tmp_path / "lab"
+    assert Settings.from_env({"LABKIT_HOME": "~/lab"}).home == Path("/home/me/lab")
+    assert not list(tmp_path.iterdir())  # nothing is made by reading
+
+
+@pytest.mark.parametrize(
+    ("gpu", "local", "workers", "expected"),
+    [
+        ("", 0, "", (False, 2)),
+        ("0", 4, "", (False, 2)),
+        ("auto", 4, "", (True, 4)),
+        ("auto", 1, "", (True, 1)),
+        ("1", 0, "", (True, 1)),  # a remote cluster has them
+        ("1", 4, "8", (True, 8)),
+        ("auto", 4, "2", (True, 2)),
+        ("", 0, "5", (False, 5)),
+    ],
+)
+def test_gpus_and_workers(monkeypatch, gpu, local, workers, expected):
+    monkeypatch.setattr(settings_module, "_local_gpus", lambda: local)
+    settings = Settings.from_env({"LABKIT_GPU": gpu, "LABKIT_WORKERS": workers})
+    assert (settings.use_gpu, settings.num_workers) == expected
+
+
+def test_a_refusal_names_the_variable_and_what_it_takes():
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env({"LABKIT_PANEL": "3d"})
+    assert "auto, widgets, text, none" in caught.value.fact
+    assert "unset LABKIT_PANEL" in caught.value.fix
+
+
+def test_settings_do_not_change():
+    with pytest.raises(AttributeError):
+        Settings().small = True
