@@ -134,7 +134,8 @@ class Registry:
             with contextlib.suppress(OSError):
                 paths = list(self._lab(folder).glob("[0-9]*.json"))
                 found += [entry for path in paths if (entry := _read(Entry, path)) is not None]
-        return sorted(found, key=lambda entry: entry.created)
+        # The system counts in hundredths of a second: what began in the same one has its number.
+        return sorted(found, key=lambda entry: (entry.created, entry.pid))
 
     def members(self, lab: str, *, session: int | None = None) -> list[psutil.Process]:
         """All living processes of a lab: those recorded and what they started.
