@@ -3,6 +3,7 @@
 The kinds of events and what each carries stand in `labkit.events`.
 """
 
+import operator
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -78,7 +79,7 @@ class RunState:
         rows: int | None = None,
     ) -> None:
         self.name, self.engine, self.world_size = name, engine, world_size
-        self.epochs, self.dataset, self.rows = epochs, dataset, rows
+        self.epochs, self.dataset, self.rows = epochs, dataset, _count(rows)
         self.status = "ready"
         self.started_at = self.ended_at = self.first_step_at = 0.0
         self.phases: list[Phase] = []
@@ -119,6 +120,15 @@ class RunState:
             self.version += 1
 
     # -- what can be read off it --------------------------------------------------------------------
+
+    @property
+    def epochs(self) -> int | None:
+        """Epochs of the whole run, if known. They may come from a configuration that says anything."""
+        return self._epochs
+
+    @epochs.setter
+    def epochs(self, value: Any) -> None:
+        self._epochs = _count(value)
 
     @property
     def phase(self) -> str:
@@ -180,12 +190,11 @@ class RunState:
         return sum(worker.rows_per_second for worker in self.workers.values())
 
     def waiting_share(self) -> float | None:
-        """Share of the epochs' time that rank 0 spent waiting for data."""
+        """Share of the epochs' time that rank 0 waited for data; the wait for the first batch is start."""
         worker = self.leader
-        if worker is None:
+        if worker is None or not worker.all_seconds:
             return None
-        seconds = worker.totals["seconds"] + worker.seconds
-        return min((worker.totals["waiting"] + worker.waiting) / seconds, 1.0) if seconds else None
+        return worker.all_waiting / worker.all_seconds
 
     def seconds(self, now: float | None = None) -> dict[str, float]:
         """Where the time went, by rank 0's clock: start, data, training, between epochs, rest.
@@ -196,10 +205,8 @@ class RunState:
         if worker is None or not self.first_step_at:
             return {"start": total}
         start = max(self.first_step_at - self.started_at, 0.0)
-        data = worker.totals["waiting"] + worker.waiting
-        training = max(worker.totals["seconds"] + worker.seconds - data, 0.0)
-        # The first batch is waited for before the first step: that wait is in `start` already.
-        data = max(data - worker.totals["loading"], 0.0)
+        data = worker.all_waiting
+        training = worker.all_seconds - data
         between = worker.totals["between"]
         rest = max(total - start - data - training - between, 0.0)
         return {"start": start, "data": data, "training": training, "between epochs": between, "rest": rest}
@@ -235,7 +242,6 @@ class RunState:
         if not self.first_step_at:
             self.first_step_at = event["at"]
             self._begun_at = worker.epochs_done
-            worker.totals["loading"] = event.get("first_wait", 0.0)
         self._enter("training", event["at"])
         self.epochs = event.get("epochs") or self.epochs
         self._live = self._live or worker.step > 0
@@ -296,3 +302,11 @@ class RunState:
         worker = self.workers.get(0)
         if worker is not None and worker.step:
             self._epoch_seconds[worker.epoch] = worker.epoch_seconds
+
+
+def _count(value: Any) -> int | None:
+    """A whole number from 1 on, whatever library it is of; None for anything else."""
+    try:
+        return max(operator.index(value), 0) or None
+    except TypeError:
+        return None

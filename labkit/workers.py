@@ -22,12 +22,15 @@ class WorkerState:
     waiting: float = 0.0
     rate: float = 0.0  # rows/s since the event before
     loops_before: float = 0.0  # seconds of earlier loops in the same epoch
+    loading: float | None = None  # seconds until its very first batch: they belong to the start
     totals: dict[str, float] = field(
-        default_factory=lambda: {"seconds": 0.0, "waiting": 0.0, "loading": 0.0, "between": 0.0, "rows": 0}
+        default_factory=lambda: {"seconds": 0.0, "waiting": 0.0, "between": 0.0, "rows": 0}
     )
 
     def take(self, event: dict[str, Any]) -> None:
         """Take in how far it is now."""
+        if self.loading is None:
+            self.loading = event.get("first_wait", 0.0)
         if self.begins_anew(event):
             self.totals["seconds"] += self.seconds
             self.totals["waiting"] += self.waiting
@@ -60,9 +63,20 @@ class WorkerState:
 
     @property
     def rows_per_second(self) -> float:
-        """Over all of its loops."""
-        seconds = self.totals["seconds"] + self.seconds
+        """Over all of its loops, from the first batch on."""
+        seconds = self.all_seconds
         return (self.totals["rows"] + self.rows) / seconds if seconds else 0.0
+
+    @property
+    def all_seconds(self) -> float:
+        """Seconds in all of its loops, from the first batch on."""
+        return max(self.totals["seconds"] + self.seconds - (self.loading or 0.0), 0.0)
+
+    @property
+    def all_waiting(self) -> float:
+        """Seconds of these that it waited for data."""
+        waited = self.totals["waiting"] + self.waiting - (self.loading or 0.0)
+        return min(max(waited, 0.0), self.all_seconds)
 
 
 class Workers(dict[int, WorkerState]):

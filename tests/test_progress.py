@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from odd_events import T0, fuzzed
 
@@ -118,10 +119,21 @@ def test_waiting_and_the_first_batch(run):
     run.step(20, epoch=1, seconds=1.0, waiting=1.0, first_wait=1.0, between=7.0)
     run.step(29, epoch=1, step=5, seconds=10.0, waiting=2.0, first_wait=1.0, done=True, between=7.0)
     state = run.state
-    assert state.waiting_share() == pytest.approx(7 / 20)
+    assert state.waiting_share() == pytest.approx(5 / 18)
     assert state.seconds(T0 + 30) == {
         "start": 4.0, "data": 5.0, "training": 13.0, "between epochs": 7.0, "rest": 1.0,
     }  # fmt: skip
+
+
+def test_the_rate_of_all_does_not_count_the_start(run):
+    """A pipeline that needs 40 s until its first batch is not a slow one."""
+    run.step(41, seconds=40.0, waiting=40.0, first_wait=40.0)
+    assert run.state.waiting_share() is None
+    run.step(42, step=10, rows=100, seconds=41.0, waiting=40.5, first_wait=40.0, done=True)
+    run("worker", rank=1, pid=200).step(42, rank=1, pid=200, step=10, rows=50, seconds=31.0, first_wait=30.0)
+    run.state.end("finished", T0 + 42)
+    assert run.state.rows_per_second() == 150
+    assert run.state.waiting_share() == 0.5
 
 
 def test_eta(run):
@@ -139,6 +151,22 @@ def test_eta_of_a_run_that_goes_on_from_a_checkpoint(run):
     run.step(15, epoch=8, step=5, total=10, epochs=10)
     assert run.state.fraction() == 0.85
     assert run.state.eta(T0 + 15) == pytest.approx(15)
+
+
+@pytest.mark.parametrize("odd", ["3", 2.5, 0, -1, None, [3], object()], ids=str)
+def test_epochs_of_a_configuration_may_be_anything(odd):
+    """``train_loop_config["epochs"]`` may be a search space, or not a number at all."""
+    run = Run(epochs=odd, rows=odd)
+    run.state.epochs = odd
+    run.step(1, step=5, total=10)
+    assert (run.state.epochs, run.state.fraction(), run.state.eta()) == (None, None, None)
+    run.step(2, step=6, total=10, epochs=2)
+    assert run.state.fraction() == 0.3
+
+
+def test_numbers_of_numpy_are_numbers():
+    state = RunState("run", epochs=np.int64(3), rows=np.uint8(7))
+    assert (state.epochs, state.rows) == (3, 7)
 
 
 def test_no_eta_without_epochs(run):
