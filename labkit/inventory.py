@@ -72,14 +72,16 @@ class Table:
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{escape(name)}</th>" for name in self.head)
-        rows = "".join(
-            f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in self.rows
-        )
+        rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows)
         line = f'<div class="lk-text lk-rule">{escape(self.line)}</div>' if self.line else ""
         return (
             f'{drawing.STYLE}<div class="labkit lk-card"><div style="padding:6px 12px 8px">'
-            f"<table><tr>{head}</tr>{rows}</table></div>{line}</div>"
+            f'<table style="table-layout:auto;width:auto"><tr>{head}</tr>{rows}</table></div>{line}</div>'
         )
+
+
+def _cell(value: object) -> str:
+    return f"<td>{escape(str(value))}</td>"
 
 
 def processes(node: str | None = None, *, home: Path | str | None = None) -> Table:

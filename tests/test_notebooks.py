@@ -48,7 +48,7 @@ class Run:
 
 
 @pytest.fixture(scope="module", params=RUNS, ids=lambda path: str(path.relative_to(FOLDER).with_suffix("")))
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     notebook, home = request.param, tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("LABKIT_", "RAY_"))]:
@@ -59,7 +59,10 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         if notebook.parent.name == "solutions":
             patch.setenv("LABKIT_CHECK", "strict")
         seconds_per_cell = request.config.getoption("nbmake_timeout")
-        return Run(notebook, home, NotebookRun(notebook, seconds_per_cell).execute())
+        try:
+            yield Run(notebook, home, NotebookRun(notebook, seconds_per_cell).execute())
+        finally:
+            Registry(home).stop_all()  # of a notebook that did not come to its end
 
 
 @pytest.mark.notebook

@@ -165,13 +165,21 @@ class Counter:
         self.count += 1
         return self.count
 
+    def pid(self):
+        return os.getpid()
+
 
 counter = Counter.remote()
 ray.get([counter.add.remote() for _ in range(5)])
 
 # %% [markdown]
-# Five calls, one memory. Training workers are actors: the network's weights stay in them from step to step. Look at **Actors** on
-# the dashboard; there is your `Counter`.
+# Five calls, one memory. Training workers are actors: the network's weights stay in them from step to step.
+
+# %%
+ray.get(counter.pid.remote())
+
+# %% [markdown]
+# The process in which it lives. Look at **Actors** on the dashboard: there is your `Counter`, with this number.
 
 # %% [markdown]
 # ## The object store
@@ -369,7 +377,7 @@ counter = Counter.options(max_restarts=1, max_task_retries=-1).remote()
 ray.get([counter.add.remote() for _ in range(5)])
 
 # %% [markdown]
-# In a moment its process is killed, and Ray starts it again. What will the next `add` return?
+# In a moment you kill its process, and Ray starts it again. What will the next `add` return?
 
 # %%
 after_restart = ...  # your answer
@@ -381,11 +389,15 @@ after_restart = 1
 check("01-3", after_restart)
 
 # %%
-ray.kill(counter, no_restart=False)
+import signal
+
+os.kill(ray.get(counter.pid.remote()), signal.SIGKILL)
 ray.get(counter.add.remote())
 
 # %% [markdown]
 # A new process, a new memory. For training workers that means: whatever must not be lost has to be written down. That is what the checkpoints of lesson 03 are for.
+#
+# Ray cannot know who killed a worker, so its long message lists what it may have been. In a real training, look at the memory first.
 
 # %% [markdown]
 # ## Who may come in
@@ -441,8 +453,8 @@ print(lab.commands())
 # - **Token.** `RAY_AUTH_MODE=token` has to stand in the environment of *every* process before it imports ray: heads, nodes, notebooks. Otherwise `InvalidAuthToken`.
 #   The file `~/.ray/auth_token` is the same on all machines, and readable by its owner alone (`chmod 600`).
 # - **Versions.** The same Python and the same Ray on all machines, to the last digit. `pip install -c constraints.txt` sees to it.
-# - **Firewall.** Nodes have to reach the head's port 6379 and each other. Workers take ports at random; to open only some, give both `--min-worker-port` and
-#   `--max-worker-port`, since `ray start` refuses one alone.
+# - **Firewall.** Nodes have to reach the head's port 6379 and each other. Workers take any free ports; to open only some of them, give `--min-worker-port`
+#   and `--max-worker-port`, always both.
 # - **The dashboard** stays on the head's 127.0.0.1. Reach it with `ssh -L`.
 # - **Your code.** Functions in a notebook travel with their tasks. `cluster.connect()` also sends the package labkit along; other packages have to be installed on each node.
 # - **Your files** do not travel. Data and checkpoints belong where every node can read them: lesson 02.
