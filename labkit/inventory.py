@@ -81,7 +81,7 @@ class Table:
 
 
 def _cell(value: object) -> str:
-    return f"<td>{escape(str(value))}</td>"
+    return f'<td style="padding-right:20px!important">{escape(str(value))}</td>'
 
 
 def processes(node: str | None = None, *, home: Path | str | None = None) -> Table:

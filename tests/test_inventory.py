@@ -85,4 +85,4 @@ def test_a_table_shows_itself_in_a_terminal_and_on_a_page():
     table = inventory.Table(("node", "what"), [("head", "<b>"), ("node-2", 7)], "2 rows")
     assert repr(table).splitlines() == ["node    what", "head    <b>", "node-2  7", "2 rows"]
     html = table._repr_html_()
-    assert html.count("<tr>") == 3 and "<td>&lt;b&gt;</td>" in html and "2 rows" in html
+    assert html.count("<tr>") == 3 and ">&lt;b&gt;</td>" in html and "2 rows" in html

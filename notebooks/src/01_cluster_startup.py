@@ -421,8 +421,8 @@ except HTTPError as error:
     print(error.code, error.read().decode())
 
 # %% [markdown]
-# 401: refused, for lack of a token. A node or a notebook without it is refused in the same way. The lab makes the token at its first start and switches
-# the check on. In your own clusters you have to see to that yourself.
+# 401: refused, for lack of a token. A node or a notebook without it is refused in the same way. The lab makes the token at its first start and sets
+# `RAY_AUTH_MODE=token` for all that it runs. In your own clusters both are up to you.
 
 # %% [markdown]
 # ### Exercise 01-4 · With the token
@@ -477,7 +477,7 @@ print(cluster.start() is lab)
 # ## In this notebook
 # - you started a head and further nodes, and know which processes they are;
 # - you opened the dashboard with the token, and saw that nobody gets in without it;
-# - tasks, actors and the object store: you measured what a call costs, and know that a CPU is a ticket and not a core;
+# - you used tasks, actors and the object store, measured what a call costs, and know that a CPU is a ticket and not a core;
 # - you added two nodes, lost one, and saw its tasks run again, while an actor came back without its memory;
 # - you have the commands for real machines, and what goes wrong with them.
 
