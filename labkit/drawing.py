@@ -49,8 +49,8 @@ background:none;vertical-align:top}
 .labkit th{color:var(--lk-dim)}.labkit tr{background:none!important}
 .labkit svg{display:block;width:100%;height:auto}.labkit text{fill:var(--lk-dim);font-size:10px;
 paint-order:stroke;stroke:var(--jp-layout-color1,transparent);stroke-width:3px}
-.labkit pre{margin:0;padding:8px 12px;overflow:auto;max-height:260px;white-space:pre-wrap;color:inherit;
-background:none;font:12px/1.5 var(--jp-code-font-family,ui-monospace,monospace)}
+.labkit pre{margin:0;padding:8px 12px!important;overflow:auto;max-height:260px;white-space:pre-wrap;
+color:inherit;background:none;font:12px/1.5 var(--jp-code-font-family,ui-monospace,monospace)}
 .labkit .lk-text{padding:6px 12px 8px;color:var(--lk-dim)}
 .labkit code{font-size:12px;background:none;color:inherit;overflow-wrap:anywhere}
 @media (max-width:720px){.labkit .lk-body{grid-template-columns:minmax(0,1fr)}
@@ -231,7 +231,7 @@ def _checkpoint(checkpoint: CheckpointState) -> str:
     kind, words = _CHECKPOINT_WORDS.get(checkpoint.status, ("lk-dim", checkpoint.status))
     return (
         f"<tr><td>{escape(checkpoint.label)}</td><td>{wording.size(checkpoint.bytes)}</td>"
-        f"<td>{escape(wording.short_metrics(checkpoint.metrics, 2))}</td>"
+        f'<td style="white-space:nowrap">{escape(wording.short_metrics(checkpoint.metrics, 2))}</td>'
         f'<td class="{kind}">{escape(words)}</td></tr>'
     )
 
