@@ -2,7 +2,7 @@
 # # 01 · A cluster on your machine
 #
 # **You will be able to** start a head and further nodes, find them on the dashboard, use tasks, actors and the object store and say what they
-# cost, add and lose a node, and start the same cluster on real machines. · **Time** 35 min (2 of it waiting) · **Needs** 00
+# cost, add and lose a node, and start the same cluster on real machines. · **Time** 35 min (1 of it waiting) · **Needs** 00
 #
 # A Ray cluster is a handful of ordinary programs. On real machines each machine runs some of them. Here they all run on yours, and each
 # *node* takes itself for a machine of its own. Nothing is simulated: the programs are the same, and they talk over the network.
@@ -302,7 +302,7 @@ lab.require(workers=tickets + 61)
 
 # %% [markdown]
 # ## More nodes
-# `add_node` runs `ray start --address=…`, the command that you would type on a second machine.
+# `add_node` runs `ray start --address=…`, the command that you would type on a second machine. It takes some seconds for each.
 
 # %%
 node_2 = lab.add_node(cpus=2)
