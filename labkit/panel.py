@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from labkit import recording, tracebacks, wording
-from labkit.channel import Listener
+from labkit.channel import Address, Listener
 from labkit.errors import LabError, RunError, RunStopped
 from labkit.progress import RunState
 from labkit.reporters import NullReporter, Reporter, choose
@@ -81,7 +81,7 @@ class Panel:
         return f"{type(self).__name__}({self.state.name!r}, {self.state.status})"
 
     def __reduce__(self) -> tuple:
-        return RemoteTracker, (self.run_id, self.listen().address)
+        return RemoteTracker, self.where_to_report()
 
     def __deepcopy__(self, _: Any) -> "Panel":
         # Within this process it is itself: a configuration with a panel in it may be copied.
@@ -115,6 +115,13 @@ class Panel:
             if self._listener is None:
                 self._listener = Listener(self.receive, host=self._host())
             return self._listener
+
+    def where_to_report(self) -> tuple[str, Address]:
+        """(run id, address): what another process needs to report to this run, or to the next one."""
+        with self._lock:
+            if self.state.status not in ("ready", "running"):
+                self._new(self.state.name)
+            return self.run_id, self.listen().address
 
     def receive(self, event: dict[str, Any]) -> None:
         """Take in one event of this run; those of others (a worker that outlived its own) are passed over."""
@@ -189,7 +196,7 @@ class Panel:
         record = self._keep_record()
         try:
             with self._lock:
-                self._reporter.close(self.state, self.files(), record)
+                self._reporter.close(self.state, self._files(), record)
         except Exception as error:
             warnings.warn(f"the summary of {self.state.name!r} could not be drawn: {error!r}", stacklevel=3)
 
@@ -215,6 +222,12 @@ class Panel:
 
     # -- inside -------------------------------------------------------------------------------------
 
+    def _files(self) -> list[tuple[str, str]]:
+        # What an engine's panel finds out about its files must not cost the reader the panel.
+        with contextlib.suppress(Exception):
+            return self.files()
+        return []
+
     def _new(self, name: str) -> None:
         self.state = RunState(name, **self._about)
         started = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
@@ -222,7 +235,7 @@ class Panel:
         self._tracker = Tracker(self.run_id, self.receive)
 
     def _opened_reporter(self) -> Reporter:
-        reporter = self._given_reporter or choose(self.settings.panel, files=self.files)
+        reporter = self._given_reporter or choose(self.settings.panel, files=self._files)
         try:
             reporter.open(self.state)
         except Exception as error:

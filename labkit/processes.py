@@ -29,7 +29,6 @@ from labkit.errors import EnvironmentProblem
 __all__ = ["MARK", "Entry", "Registry"]
 
 MARK = "LABKIT_LAB"  # the environment variable by which a process of a lab is known
-_OWNER = "owner.json"
 _PIDS = 1 << 31  # what no pid reaches
 
 _Record = TypeVar("_Record", bound=pids.Identity)
@@ -159,13 +158,13 @@ class Registry:
         return []
 
     def own(self, lab: str) -> None:
-        """This process is now the one whose end lets the keeper stop `lab`."""
-        _write(self._lab(lab) / _OWNER, asdict(pids.Identity.of(os.getpid())))
+        """As long as this process lives, the keeper lets `lab` live. Two notebooks may share a lab."""
+        _write(self._lab(lab) / f"owner-{os.getpid()}.json", asdict(pids.Identity.of(os.getpid())))
 
     def owned(self, lab: str) -> bool:
-        """Whether the process that owns `lab` is alive."""
-        owner = _read(pids.Identity, self._lab(lab) / _OWNER)
-        return owner is not None and owner.alive
+        """Whether a process that owns `lab` is alive."""
+        owners = [_read(pids.Identity, path) for path in self._lab(lab).glob("owner-*.json")]
+        return any(owner is not None and owner.alive for owner in owners)
 
     def keep(self, lab: str, *, seconds: float) -> None:
         """Own `lab`, and start the keeper that stops it `seconds` after its owners are gone."""

@@ -17,7 +17,7 @@ controller, a process of its own: what it hears, and what the workers send, come
 `labkit.channel`.
 """
 
-from pathlib import Path
+import time
 from typing import Any
 
 import pyarrow.fs
@@ -54,7 +54,9 @@ class TrainPanel(Panel):
         """
         scaling, run_config = trainer.scaling_config, trainer.run_config
         local = scaling.num_workers == 0  # the loop runs in this process, for debugging; nothing calls back
-        if not local and not any(getattr(c, "panel_name", None) == self.state.name for c in run_config.callbacks):
+        if not local and not any(
+            getattr(c, "panel_name", None) == self.state.name for c in run_config.callbacks
+        ):
             raise RunError(
                 f"follow the run {run_config.name!r}",
                 "its RunConfig has no callback of this panel, so nothing would be heard from it",
@@ -87,10 +89,14 @@ class TrainPanel(Panel):
         listed = []
         if self._trainer is not None:
             config = self._trainer.run_config
-            listed.append(("checkpoints", str(Path(config.storage_path) / config.name)))
+            # As text: a path may be a URI ("s3://bucket/runs"), whose two slashes a Path would make one.
+            listed.append(("checkpoints", f"{str(config.storage_path).rstrip('/')}/{config.name}"))
         lab = cluster.current()
         if lab is not None and lab.log_dir is not None:
-            listed += [("training workers' logs", str(lab.log_dir / "train")), ("Ray's logs", str(lab.log_dir))]
+            listed += [
+                ("training workers' logs", str(lab.log_dir / "train")),
+                ("Ray's logs", str(lab.log_dir)),
+            ]
         return listed
 
     def _host(self) -> str:
@@ -115,7 +121,7 @@ class TrainPanel(Panel):
             failure = self.state.failures[-1]
             raise RunFailed(
                 f"finish the run {self.state.name!r}",
-                f"rank {failure.rank} raised {failure.text.splitlines()[-1]}",
+                f"rank {failure.rank} raised {failure.message}",
                 "the panel above shows where; all of it is in the logs it lists",
             ) from error
 
@@ -132,7 +138,7 @@ class ReportCallback(ray.train.UserCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         if self._panel is not None:
-            run, address = self._panel.run_id, self._panel.listen().address
+            run, address = self._panel.where_to_report()
         else:
             run, address = self._run, self._address
         return {"panel_name": self.panel_name, "_run": run, "_address": address}
@@ -159,8 +165,6 @@ class ReportCallback(ray.train.UserCallback):
         self._send(kind="failure", rank=rank, text=f"{type(error).__name__}: {error}"[:_TEXT_SENT])
 
     def _send(self, **event: Any) -> None:
-        import time
-
         if self._sender is not None:
             self._sender.send({"run": self._run, "at": time.time(), **event})
 

@@ -13,13 +13,13 @@ import labkit
 # Lowest first. A new module gets a line here: put it as low as what it imports allows.
 FLOORS = (
     {"errors", "machine", "diagnosis", "waiting", "tracebacks", "answers", "solved", "pids"},
-    {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering"}
+    {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering", "placement"}
     | {"events", "curve", "workers"},
     {"progress", "tracking", "records", "images", "environment", "keeper"},
-    {"wording", "recording", "shards", "storage", "torch_models", "keras_models"},
+    {"wording", "recording", "ray_start", "shards", "storage", "torch_models", "keras_models"},
     {"curve_svg", "figures", "datasets", "torch_states", "torch_training"},
     {"drawing"},
-    {"reporters", "ray_start", "timeline", "inventory"},
+    {"reporters", "timeline", "inventory"},
     {"panel", "cluster"},
     {"ray_reporting", "validation", "spark"},
     {"runs", "comparison"},

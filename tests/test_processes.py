@@ -437,7 +437,7 @@ def test_a_damaged_owner_owns_nothing(registry, start, text):
     start(shell("exit")).wait()
     registry.own("one")
     assert registry.owned("one")
-    (registry._folder / "one" / "owner.json").write_text(text)
+    (registry._folder / "one" / f"owner-{os.getpid()}.json").write_text(text)
     assert not registry.owned("one")
 
 
@@ -518,7 +518,7 @@ def test_another_kernel_takes_over(registry, owned):
     owner.wait()
     time.sleep(3)  # several looks of the keeper, each longer than its patience
     assert runs(sleeper) and registry.owned("one")
-    edit(registry._folder / "one" / "owner.json", created=1.0)
+    edit(registry._folder / "one" / f"owner-{os.getpid()}.json", created=1.0)
     until(lambda: marked("one") == set())
     assert registry.labs() == []
 

@@ -53,7 +53,7 @@ print("cat", os.environ["RAY_AUTH_TOKEN_PATH"])
 # Leave the page open on **Cluster**, where the nodes and their processes are, and come back to it in every section. The charts on **Overview**
 # want two more programs, Prometheus and Grafana. You will not miss them.
 #
-# Does this JupyterLab run on another machine? The page is served to that machine alone. `ssh -L 8265:127.0.0.1:8265 that-machine` brings
+# Does this JupyterLab run on another machine? The page is served to that machine alone. `ssh -L PORT:127.0.0.1:PORT that-machine` brings
 # it to yours; the port is the one in the link.
 
 # %% [markdown]

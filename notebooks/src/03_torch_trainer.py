@@ -709,8 +709,8 @@ steps.round(1)
 
 # %% [markdown]
 # The `cnn` computes for long and has few weights: much to share, little to send. The `mlp` is done in no time and sends five times as much.
-# On the two cores where this page was written, a step of the `cnn` took about 30 ms, with one worker and with two; a step of the `mlp` took 1 to 2 ms in
-# one process, and 4 to 7 with two workers.
+# On the two cores where this page was written, a step of the `cnn` took 30 ms in one process and 31 with two workers; a step of the `mlp` took
+# 1.5 and 3.1.
 #
 # So a second worker pays when
 # - a step computes for long and exchanges little: large images, many of them per worker, a fast network between workers;
