@@ -30,6 +30,7 @@ from typing import Any
 
 from labkit import drawing, machine, ray_start
 from labkit.errors import ClusterError
+from labkit.knock import knock
 from labkit.placement import Node, require_room
 from labkit.processes import Registry
 from labkit.settings import Settings
@@ -392,6 +393,10 @@ def connect(
             "lab.stop() first",
         )
     token = Path(token_file).expanduser() if token_file else ray_start.users_token()
+    if token_file and not token.is_file():
+        raise ClusterError(
+            f"connect to {address}", f"there is no token file {token}", "copy it from the cluster's head"
+        )
     cluster = _init(address, token, settings, ship=True)
     _current = cluster
     return cluster
@@ -413,6 +418,7 @@ def _connected(settings: Settings, about: dict[str, str], temp_dir: Path) -> Clu
 
 
 def _init(address: str, token: Path | None, settings: Settings, *, ship: bool) -> Cluster:
+    knock(address, token)
     _prepare_environment(token)
     import ray
 
@@ -423,19 +429,11 @@ def _init(address: str, token: Path | None, settings: Settings, *, ship: bool) -
     try:
         context = ray.init(address=address, **options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
-        text = f"{error} {error.__cause__ or ''}"
-        if "InvalidAuthToken" in text or "uthentication" in text:
-            raise ClusterError(
-                f"connect to the cluster at {address}",
-                "it refused the token" + ("" if token else ": none was found"),
-                f"copy the token file of its head to {token or '~/.ray/auth_token'}, or name it: "
-                "connect(address, token_file=…)",
-            ) from None
         raise ClusterError(
             f"connect to the cluster at {address}",
-            f"nobody answers there ({str(error).splitlines()[0][:120]})",
-            "check the address with `ray status` on its head, and that the port is reachable from here",
-        ) from None
+            f"Ray says: {str(error).splitlines()[0][:200]}",
+            "check it with `ray status` on its head; its Ray and Python must be of the same version as here",
+        ) from error
     url = getattr(context, "dashboard_url", None)
     return Cluster(address=address, dashboard_url=f"http://{url}" if url else None, settings=settings)
 

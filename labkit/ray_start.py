@@ -18,11 +18,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 from labkit.errors import ClusterError
 from labkit.processes import Registry
 from labkit.settings import Settings
 from labkit.tracking import NODE_NAME
+from labkit.waiting import Waiting
 
 __all__ = [
     "ENVIRONMENT",
@@ -192,8 +194,29 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def one_at_a_time(settings: Settings) -> Iterator[None]:
-    """Let one process of this home start a cluster; others wait, and then find it."""
-    folder = temp_dir(settings).parent
-    with open(folder / "starting", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """Let one process of this home start a cluster; others wait, and then find it.
+
+    Raises:
+        ClusterError: the other one is not done after two minutes.
+    """
+    path = temp_dir(settings).parent / "starting"
+    deadline = time.monotonic() + _START_TIMEOUT
+    with open(path, "w") as file:
+        with Waiting("another notebook starts the cluster", unit="nodes") as waiting:
+            while not _locked(file):
+                waiting(0, 1)
+                if time.monotonic() > deadline:
+                    raise ClusterError(
+                        "start a cluster",
+                        f"another process has been starting one for {_START_TIMEOUT} s (it holds {path})",
+                        "wait for that notebook, or end it: python -m labkit stop, and restart its kernel",
+                    )
+                time.sleep(0.1)
         yield
+
+
+def _locked(file: IO) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False

@@ -13,7 +13,7 @@ import labkit
 # Lowest first. A new module gets a line here: put it as low as what it imports allows.
 FLOORS = (
     {"errors", "machine", "diagnosis", "waiting", "tracebacks", "answers", "solved", "pids"},
-    {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering", "placement"}
+    {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering", "placement", "knock"}
     | {"events", "curve", "workers"},
     {"progress", "tracking", "records", "images", "environment", "keeper"},
     {"wording", "recording", "ray_start", "shards", "storage", "torch_models", "keras_models"},
