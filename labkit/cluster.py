@@ -15,6 +15,7 @@ the token protects. The dashboard can, and is.
 """
 
 import atexit
+import contextlib
 import json
 import math
 import os
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import drawing, machine, ray_start
-from labkit.errors import ClusterError
+from labkit.errors import ClusterError, RunStopped
 from labkit.knock import knock
 from labkit.placement import Node, require_room
 from labkit.processes import Registry
@@ -39,6 +40,7 @@ from labkit.waiting import Waiting
 __all__ = ["Cluster", "Node", "connect", "current", "start"]
 
 _KEEP_SECONDS = 60  # a cluster waits that long for a kernel that restarts
+_RELEASED_WITHIN = 5.0  # seconds until the CPUs of a run that has just ended are free
 _LAB_FILE = "cluster.json"
 
 _current: "Cluster | None" = None
@@ -200,6 +202,32 @@ class Cluster:
             data=data,
             growable=self.is_ours,
         )
+        if self.is_ours:
+            # On somebody else's cluster it is usual to wait for others; here nobody else will end.
+            wanted = {"CPU": workers * cpus_per_worker + data, "GPU": workers * gpus_per_worker}
+            self._require_free({name: amount for name, amount in wanted.items() if amount})
+
+    def _require_free(self, wanted: dict[str, float]) -> None:
+        import ray
+
+        deadline = time.monotonic() + _RELEASED_WITHIN
+        while True:
+            free = ray.available_resources()
+            missing = [name for name, amount in wanted.items() if free.get(name, 0) < amount - 1e-6]
+            if not missing:
+                return
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        name = missing[0]
+        total = sum(node.resources.get(name, 0) for node in self.nodes)
+        raise ClusterError(
+            f"find {wanted[name]:g} free {name}s",
+            f"of the cluster's {total:g} only {free.get(name, 0):g} are free, and Ray would wait for ever "
+            f"for the others{_holders()}",
+            "end what holds them (ray.kill(actor), or the run of another notebook), lab.add_node(), "
+            "or lab.stop() and start again",
+        )
 
     def commands(self, *, head_ip: str = "HEAD_IP") -> str:
         """The shell commands that do the same on real machines, for a copy and paste."""
@@ -345,11 +373,15 @@ def _start(nodes: int, cpus_per_node: int | None, settings: Settings, object_sto
                 command = ray_start.node_command(address, name=name, cpus=cpus_per_node)
                 cluster._join(command, name, lambda have=have: waiting(have, nodes))
             waiting(nodes, nodes)
-    except BaseException:
+    except BaseException as error:
         # Also when the reader interrupts: half a cluster is of no use to anyone.
         if _current is not None:
             _current.stop()
         registry.stop(lab)
+        if isinstance(error, KeyboardInterrupt):
+            raise RunStopped(
+                "the start of the cluster", "stopped by you", "Nothing of it is left running"
+            ) from None
         raise
     return cluster
 
@@ -471,6 +503,18 @@ def _find(settings: Settings) -> Cluster | None:
     registry.stop(about["lab"])
     _forget(settings, temp_dir)
     return None
+
+
+def _holders() -> str:
+    """The living actors, as the end of a sentence; nothing if Ray does not tell."""
+    from ray.util import state
+
+    with contextlib.suppress(Exception):  # it asks the dashboard, which may be busy
+        actors = state.list_actors(filters=[("state", "=", "ALIVE")], detail=True, timeout=5)
+        names = [f"{a.class_name} (pid {a.pid})" for a in actors if a.required_resources]
+        if names:
+            return ". These actors live: " + ", ".join(names[:6])
+    return ""
 
 
 def _forget(settings: Settings, temp_dir: Path | None) -> None:

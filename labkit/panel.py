@@ -140,16 +140,17 @@ class Panel:
         if self.state.status != "ready":
             self._new(self.state.name)
         self._sigint = signal.getsignal(signal.SIGINT) if _in_main_thread() else None
+        self._reporter: Reporter = NullReporter()
+        self._stop_drawing = threading.Event()
+        self._drawer = threading.Thread(target=self._draw, name="labkit-panel", daemon=True)
         try:
             with self._lock:
                 self.state.start(self._first_phase())
-                self._reporter = self._opened_reporter()
-        except BaseException:
-            self.state.end("stopped")  # interrupted before it began: it may be opened again
+                self._open_reporter()
+            self._drawer.start()
+        except BaseException as error:  # an interrupt: Python does not call __exit__ after this
+            self.__exit__(type(error), error, error.__traceback__)
             raise
-        self._stop_drawing = threading.Event()
-        self._drawer = threading.Thread(target=self._draw, name="labkit-panel", daemon=True)
-        self._drawer.start()
         return self
 
     def __exit__(
@@ -186,7 +187,8 @@ class Panel:
         try:
             if self._listener is not None:
                 self._listener.drain()
-            self._drawer.join(timeout=5)
+            if self._drawer.is_alive():
+                self._drawer.join(timeout=5)
         finally:  # also where the reader interrupts a second time
             with self._lock:
                 self.state.end(status)
@@ -234,15 +236,14 @@ class Panel:
         self.run_id = f"{started}-{secrets.token_hex(3)}"
         self._tracker = Tracker(self.run_id, self.receive)
 
-    def _opened_reporter(self) -> Reporter:
-        reporter = self._given_reporter or choose(self.settings.panel, files=self._files)
+    def _open_reporter(self) -> None:
+        self._reporter = self._given_reporter or choose(self.settings.panel, files=self._files)
         try:
-            reporter.open(self.state)
+            self._reporter.open(self.state)
         except Exception as error:
             # A training is worth more than its picture.
-            warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=3)
-            return NullReporter()
-        return reporter
+            warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)
+            self._reporter = NullReporter()
 
     def _draw(self) -> None:
         seen, last = -1, 0.0

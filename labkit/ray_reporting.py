@@ -17,7 +17,10 @@ controller, a process of its own: what it hears, and what the workers send, come
 `labkit.channel`.
 """
 
+import contextlib
 import time
+import traceback
+from types import TracebackType
 from typing import Any
 
 import pyarrow.fs
@@ -112,16 +115,27 @@ class TrainPanel(Panel):
 
     def _short(self, error: BaseException) -> str:
         # Ray takes the workers' tracebacks off their exceptions and leaves them in its message alone.
-        if isinstance(error, ray.train.TrainingFailedError):
+        if isinstance(error, (ray.train.TrainingFailedError, ray.exceptions.RayError)):
             return tracebacks.shorten_text(str(error))
         return super()._short(error)
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            _let_go(trace)
+
     def _raise_calmly(self, error: BaseException) -> None:
-        if isinstance(error, ray.train.TrainingFailedError):
+        # What else Ray raises here (RayError) is the end of the controller itself, or of its node.
+        if isinstance(error, (ray.train.TrainingFailedError, ray.exceptions.RayError)):
             failure = self.state.failures[-1]
+            controller = not isinstance(error, ray.train.WorkerGroupError)
+            who = "the controller of the run" if controller else f"rank {failure.rank}"
             raise RunFailed(
                 f"finish the run {self.state.name!r}",
-                f"rank {failure.rank} raised {failure.message}",
+                f"{who} raised {failure.message}",
                 "the panel above shows where; all of it is in the logs it lists",
             ) from error
 
@@ -167,6 +181,18 @@ class ReportCallback(ray.train.UserCallback):
     def _send(self, **event: Any) -> None:
         if self._sender is not None:
             self._sender.send({"run": self._run, "at": time.time(), **event})
+
+
+def _let_go(trace: TracebackType | None) -> None:
+    """Forget what Ray's own frames of a traceback hold: the handle of the run's controller.
+
+    A kernel keeps the last traceback. With it the controller would live, and after a failure of the
+    controller itself the run's workers too; the CPUs they hold would be missing to the next run.
+    """
+    for frame, _ in traceback.walk_tb(trace):
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "ray":
+            with contextlib.suppress(RuntimeError):  # it still runs
+                frame.clear()
 
 
 def _bytes_of(checkpoint: ray.train.Checkpoint) -> int | None:

@@ -5,7 +5,6 @@ the same (`Cluster.commands`).
 """
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import json
@@ -18,7 +17,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+
+from filelock import FileLock, Timeout
 
 from labkit.errors import ClusterError
 from labkit.processes import Registry
@@ -199,24 +199,20 @@ def one_at_a_time(settings: Settings) -> Iterator[None]:
     Raises:
         ClusterError: the other one is not done after two minutes.
     """
-    path = temp_dir(settings).parent / "starting"
+    lock = FileLock(temp_dir(settings).parent / "starting")
     deadline = time.monotonic() + _START_TIMEOUT
-    with open(path, "w") as file:
-        with Waiting("another notebook starts the cluster", unit="nodes") as waiting:
-            while not _locked(file):
-                waiting(0, 1)
-                if time.monotonic() > deadline:
-                    raise ClusterError(
-                        "start a cluster",
-                        f"another process has been starting one for {_START_TIMEOUT} s (it holds {path})",
-                        "wait for that notebook, or end it: python -m labkit stop, and restart its kernel",
-                    )
-                time.sleep(0.1)
+    with Waiting("another notebook starts the cluster", unit="nodes") as waiting:
+        while not lock.is_locked:
+            with contextlib.suppress(Timeout):
+                lock.acquire(timeout=0.2)
+            waiting(0, 1)
+            if not lock.is_locked and time.monotonic() > deadline:
+                raise ClusterError(
+                    "start a cluster",
+                    f"another process that starts one is not done after {_START_TIMEOUT} s",
+                    "wait for that notebook, or end it: python -m labkit stop, and restart its kernel",
+                )
+    try:
         yield
-
-
-def _locked(file: IO) -> bool:
-    with contextlib.suppress(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
+    finally:
+        lock.release()

@@ -204,7 +204,7 @@ def _seen(line: str) -> str:
 
 
 def _where() -> dict[str, Any]:
-    """Rank, process and node, from the variables that torchrun, Ray Train and Spark all set."""
+    """Rank, process and node, from the variables that torchrun, Spark, and most trainers of Ray Train set."""
     node = os.environ.get(NODE_NAME) or socket.gethostname()
     return {"rank": _rank(), "pid": os.getpid(), "node": node}
 
@@ -214,6 +214,9 @@ def _rank() -> int:
         if "RANK" not in os.environ:
             return int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
         return int(os.environ["RANK"])
+    # Ray Train without a framework sets no variable. Who is its worker has imported it.
+    with contextlib.suppress(Exception):
+        return int(sys.modules["ray.train"].get_context().get_world_rank())
     return 0
 
 

@@ -278,9 +278,11 @@ def test_an_interrupt_while_it_opens(settings):
             if len(self.calls) == 1:
                 raise KeyboardInterrupt
 
-    panel = Panel("run", settings=settings, reporter=Interrupted())
-    with pytest.raises(KeyboardInterrupt):
+    reporter = Interrupted()
+    panel = Panel("run", settings=settings, reporter=reporter)
+    with pytest.raises(RunStopped, match="stopped by you"):
         panel.__enter__()
+    assert reporter.closed_with[0] == "stopped" and drawers() == []
     with panel:
         train(panel)
     assert panel.state.status == "finished"
