@@ -74,9 +74,9 @@ def _packages(_: Settings) -> Iterator[Finding]:
 
 def _notebook_packages(_: Settings) -> Iterator[Finding]:
     """Versions that install well together and yet spoil the lab."""
-    if _major_minor("ipykernel") >= (7, 4):
-        text = f"ipykernel {_version('ipykernel')} lets the panel's Stop button wait until the cell has ended"
-        yield Finding("ipykernel", False, text, "pip install 'ipykernel<7.4'")
+    if (0, 0) < _major_minor("ipykernel") < (7, 4):
+        text = f"ipykernel {_version('ipykernel')} may miss a cell, and stands still until its restart"
+        yield Finding("ipykernel", False, text, "pip install 'ipykernel==7.4.*'")
     widgets, lab = _major_minor("ipywidgets")[0], _major_minor("jupyterlab")[0]
     if (widgets, lab) not in ((8, 4), (0, 0)) or _major_minor("jupyterlab_widgets")[0] != 3:
         text = f"ipywidgets {widgets} in JupyterLab {lab}: the panel would stay empty"

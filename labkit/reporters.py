@@ -4,6 +4,7 @@ A reporter is told when a run opens, that there is something new, and when it is
 not its business (`labkit.panel` throttles).
 """
 
+import contextlib
 import os
 import secrets
 import signal
@@ -128,6 +129,8 @@ class WidgetReporter:
             description="output", tooltip="What the workers print", **toggle
         )
         self._logs = ipywidgets.ToggleButton(description="files", tooltip="Where the logs lie", **toggle)
+        for button in (self._stop, self._output, self._logs):
+            _answer_at_once(button)
         for button in (self._output, self._logs):
             button.observe(lambda _: self._draw_details(state), names="value")
         head = ipywidgets.HBox(
@@ -201,6 +204,16 @@ def choose(kind: str, *, files: Any = list) -> Reporter:
     if kind == "auto":
         kind = "widgets" if _in_notebook() else "text"
     return {"widgets": lambda: WidgetReporter(files), "text": TextReporter, "none": NullReporter}[kind]()
+
+
+def _answer_at_once(widget: Any) -> None:
+    """Let what is clicked be handled in the kernel subshell that the front end sends it to.
+
+    From ipykernel 7.4 on the kernel hands it to the shell in which the widget last spoke: the main one,
+    whose thread is in the training's cell, so that a click on Stop would wait for the end of the training.
+    """
+    with contextlib.suppress(AttributeError):  # no kernel, so nobody clicks
+        widget.comm._reply_subshell_for = lambda data, chosen: chosen
 
 
 def _close(widget: Any) -> None:

@@ -33,7 +33,9 @@ def served(folder: Path, **variables: str) -> Iterator[str]:
         "--MultiKernelManager.default_kernel_name=python3"
     )
     command = ["make", "--no-print-directory", "lab", f"VENV={sys.prefix}", f"LAB_ARGS={options}"]
-    environment = {**os.environ, **variables, "JUPYTER_TOKEN": token}
+    # Its own settings: a test that changes the theme is not to change that of the person who runs it.
+    settings = {"JUPYTER_TOKEN": token, "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings")}
+    environment = {**os.environ, **variables, **settings}
     with (folder / "server.log").open("wb") as log:
         server = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -85,24 +87,29 @@ class NotebookPage:
         self.page = page
         page.goto(address)
         page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
-        self.wait_idle(seconds=90)
+        # "idle" is shown before there is a kernel, too.
+        page.wait_for_function(
+            "() => window.jupyterapp.shell.currentWidget?.context?.sessionContext?.session?.kernel"
+            "?.status === 'idle'",
+            timeout=90_000,
+        )
 
     def command(self, name: str, **arguments: object) -> None:
-        """Run one of JupyterLab's own commands (what its menus do)."""
+        """Begin one of JupyterLab's own commands (what its menus do); that of a cell ends with the cell."""
         self.page.evaluate(
-            "([name, arguments]) => window.jupyterapp.commands.execute(name, arguments)", [name, arguments]
+            "([name, given]) => { void window.jupyterapp.commands.execute(name, given); }", [name, arguments]
         )
 
     def theme(self, name: str) -> None:
         self.command("apputils:change-theme", theme=f"JupyterLab {name}")
         light = "true" if name == "Light" else "false"
-        self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", timeout=30_000)
+        self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached", timeout=30_000)
         self.page.wait_for_timeout(1000)  # its style sheet comes over the network
 
     @property
     def busy(self) -> bool:
-        state = self.page.locator(".jp-Notebook-ExecutionIndicator").first.get_attribute("data-status")
-        return state != "idle"
+        """Whether a cell runs or waits to."""
+        return self.page.locator(".jp-InputPrompt", has_text="[*]").count() > 0
 
     def wait_idle(self, *, seconds: float = 120, meanwhile: Callable[[], None] = lambda: None) -> None:
         deadline = time.monotonic() + seconds
@@ -136,15 +143,12 @@ class NotebookPage:
     def begin(self, number: int) -> Locator:
         one = self.cell(number)
         self.command("notebook:run-cell")
-        # The indicator turns busy a moment later; a cell that was run has a number or a star.
-        self.page.wait_for_timeout(150)
+        # A cell that waits or runs has a star, and one that has run a number.
+        one.locator(".jp-InputPrompt").filter(has_text=re.compile(r"\[(\*|\d+)\]")).wait_for(timeout=30_000)
         return one
 
     def save(self) -> None:
         self.command("docmanager:save")
-        self.page.wait_for_timeout(1500)
-
-
-def plain(text: str) -> str:
-    """Without the colours of a terminal."""
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+        self.page.wait_for_function(
+            "() => !window.jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000
+        )

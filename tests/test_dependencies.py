@@ -59,7 +59,9 @@ def test_every_dependency_says_what_it_is_for(root, requirements):
 
 def test_pins_that_were_chosen_on_purpose(pins):
     assert pins["torch"] == Version("2.13.0")
-    assert pins["ipykernel"] < Version("7.4")  # a click on Stop works while a cell runs
+    # Before 7.4 the kernel now and then missed a request and stood still (ipykernel issue 1554). From 7.4 on
+    # a click on Stop would wait for the cell; `labkit.reporters` sees to that, and the browser test to it.
+    assert Version("7.4") <= pins["ipykernel"] < Version("8")
     assert pins["jsonschema"] < Version("4.25")
     assert "rfc3987-syntax" not in pins
 

@@ -189,7 +189,7 @@ def test_required_are_the_packages_of_the_lessons():
 @pytest.mark.parametrize(
     ("topic", "versions"),
     [
-        ("ipykernel", {"ipykernel": "7.4.0"}),
+        ("ipykernel", {"ipykernel": "7.3.0"}),
         ("widgets", {"jupyterlab_widgets": "1.1.0"}),
         ("widgets", {"ipywidgets": "7.7.0"}),
         ("import time", {"rfc3987-syntax": "1.1.0"}),
