@@ -1,6 +1,7 @@
 """Lesson 03 in JupyterLab, in a real browser: what a reader sees while it runs, afterwards, and on Stop."""
 
 import json
+import re
 import shutil
 import time
 
@@ -60,8 +61,8 @@ def lesson(lab, page, folder):
 
     def watch():
         card = page.locator(f".jp-Cell[data-windowed-list-index='{training}'] .lk-card").first
-        for text in card.locator(".lk-steps").all_inner_texts():
-            if "step" in text and text not in seen:
+        for text in card.locator(".lk-main .lk-dim").all_inner_texts():
+            if re.search(r"epoch \d+ .* step \d+", text) and text not in seen:
                 seen.append(text)
                 if len(seen) == 8:  # the curve has a shape by then
                     card.scroll_into_view_if_needed()
@@ -152,9 +153,9 @@ def test_the_stop_button_ends_a_run_and_the_next_cell_runs(lab, page, home):
     opened.run(0)
     cell = opened.begin(1)
     cell.locator(".lk-steps").wait_for(timeout=90_000)
-    page.wait_for_function(
-        "() => /epoch (2|3|4|5)/.test(document.querySelector('.lk-card')?.innerText ?? '')", timeout=60_000
-    )
+    card = "document.querySelector('.lk-main')?.innerText ?? ''"
+    page.wait_for_function(f"() => /epoch [3-9] of 1000/.test({card})", timeout=60_000)
+    cell.locator(".lk-card").scroll_into_view_if_needed()
     page.screenshot(path=ARTEFACTS / "stop-running.png")
     assert opened.busy
     clicked = time.monotonic()
@@ -163,6 +164,7 @@ def test_the_stop_button_ends_a_run_and_the_next_cell_runs(lab, page, home):
     assert time.monotonic() - clicked < 15
     shown = cell.inner_text()
     assert "stopped" in shown and "Traceback" not in shown, shown
+    cell.locator(".lk-card").scroll_into_view_if_needed()
     page.screenshot(path=ARTEFACTS / "stopped.png")
     assert "42" in opened.run(2).locator(".jp-OutputArea-output").inner_text()
     opened.command("kernelmenu:shutdown")
