@@ -1,6 +1,7 @@
 """What all tests share: their own home folder, small mode, the order they run in, the browser."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,11 @@ ROOT = Path(__file__).resolve().parent
 # Tests never touch the lab that a person has open, nor what that person solved.
 os.environ.setdefault("LABKIT_HOME", str(ROOT / ".labkit" / "test"))
 os.environ.setdefault("LABKIT_SMALL", "1")
+
+# A shell that starts `make test` in the background lets it ignore Ctrl-C, and so all of its children. What the
+# tests interrupt would go on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Cheap and telling first: what fails in a unit test would fail in a notebook too, ten minutes later.
 _STAGES = ("unit", "fault", "notebook", "browser")
