@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent
 os.environ.setdefault("LABKIT_HOME", str(ROOT / ".labkit" / "test"))
 os.environ.setdefault("LABKIT_SMALL", "1")
 
-# A shell that starts `make test` in the background lets it ignore Ctrl-C, and so all of its children. What the
+# A shell that starts `make test` in the background lets it and all of its children ignore Ctrl-C: what the
 # tests interrupt would go on.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
