@@ -125,10 +125,11 @@ class Panel:
 
     def receive(self, event: dict[str, Any]) -> None:
         """Take in one event of this run; those of others (a worker that outlived its own) are passed over."""
+        # It happened when it arrived, not when it was drawn; and the clocks of other machines differ.
+        event = {**event, "at": time.time()}
         with self._lock:
             if event.get("run") == self.run_id:
-                # It happened when it arrived: the clocks of other machines differ.
-                self.state.apply({**event, "at": time.time()})
+                self.state.apply(event)
 
     def __enter__(self) -> "Panel":
         if self.state.status == "running":

@@ -26,6 +26,8 @@ from typing import Any
 import pyarrow.fs
 import ray
 import ray.train
+from ray.util import state
+from ray.util.placement_group import PlacementGroup
 
 from labkit import cluster, tracebacks
 from labkit.channel import Address, Sender
@@ -84,6 +86,8 @@ class TrainPanel(Panel):
         if self._trainer is not None and self.state.status == "ready":
             for name in ("world_size", "engine", "epochs"):
                 setattr(self.state, name, self._about[name])
+        # One that runs without workers needs no cluster.
+        self._groups_before = set(ray.util.placement_group_table()) if ray.is_initialized() else set()
         super().__enter__()
         return self
 
@@ -126,6 +130,8 @@ class TrainPanel(Panel):
             super().__exit__(kind, error, trace)
         finally:
             _let_go(trace)
+            if isinstance(error, (ray.train.ControllerError, ray.exceptions.RayError)):
+                _give_back(self._groups_before)
 
     def _raise_calmly(self, error: BaseException) -> None:
         # What else Ray raises here (RayError) is the end of the controller itself, or of its node.
@@ -186,13 +192,30 @@ class ReportCallback(ray.train.UserCallback):
 def _let_go(trace: TracebackType | None) -> None:
     """Forget what Ray's own frames of a traceback hold: the handle of the run's controller.
 
-    A kernel keeps the last traceback. With it the controller would live, and after a failure of the
-    controller itself the run's workers too; the CPUs they hold would be missing to the next run.
+    A kernel keeps the last traceback, and with it the controller and all that it started would live on.
     """
     for frame, _ in traceback.walk_tb(trace):
         if frame.f_globals.get("__name__", "").partition(".")[0] == "ray":
             with contextlib.suppress(RuntimeError):  # it still runs
                 frame.clear()
+
+
+def _give_back(before: set[str]) -> None:
+    """Remove the placement groups that a failed controller left behind, with the CPUs they hold.
+
+    Ray removes them when this notebook's job ends; until then the next run would wait for ever.
+
+    Args:
+        before: ids of those that were there before the run.
+    """
+    job = ray.get_runtime_context().get_job_id()
+    filters = [("creator_job_id", "=", job), ("state", "=", "CREATED")]
+    # It asks the dashboard. Where that does not answer, the run's own error is what the reader must see.
+    with contextlib.suppress(Exception):
+        for group in state.list_placement_groups(filters=filters, timeout=10):
+            if group.placement_group_id not in before:
+                number = ray.PlacementGroupID.from_hex(group.placement_group_id)
+                ray.util.remove_placement_group(PlacementGroup(number))
 
 
 def _bytes_of(checkpoint: ray.train.Checkpoint) -> int | None:

@@ -207,7 +207,7 @@ class NotHere:
 
 @pytest.mark.parametrize("receiver", ["workers", "controller"])
 def test_what_cannot_be_received_leaves_no_worker_behind(lab, home, panel, receiver):
-    """Ray's controller fails then, and whoever keeps its traceback keeps the run's workers alive."""
+    """Ray's controller fails then, and leaves its placement group behind."""
     secret = NotHere()
     of_workers = secret if receiver == "workers" else None
     trainer = trainer_of(panel, home, epochs=1, more=secret if receiver == "controller" else None)
