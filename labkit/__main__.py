@@ -39,9 +39,14 @@ def _doctor(_: argparse.Namespace) -> int:
 
 def _stop(_: argparse.Namespace) -> int:
     """Stop what this lab started (its records are in LABKIT_HOME), and nothing else."""
-    stopped = Registry(Settings.from_env().home).stop_all()
+    registry = Registry(Settings.from_env().home)
+    in_use = any(registry.owned(lab) for lab in registry.labs())
+    stopped = registry.stop_all()
     for entry in stopped:
         print(f"stopped {entry.role} (process {entry.pid})")
+    if in_use:
+        # Ray ends a process a minute after the head it is connected to is gone, with all of its variables.
+        print("a notebook still used it: restart its kernel, which Ray will end within a minute otherwise")
     if not stopped:
         print("nothing of this lab is running")
     return 0

@@ -41,6 +41,8 @@ class Tracker:
         send: takes each event; must not raise.
     """
 
+    _in_worker = False
+
     def __init__(self, run: str, send: Callable[[dict[str, Any]], Any]) -> None:
         self._run, self._send = run, send
         self._metrics: dict[str, Any] = {}
@@ -48,7 +50,15 @@ class Tracker:
 
     def emit(self, kind: str, **data: Any) -> None:
         """Send one event."""
-        self._send({"kind": kind, "run": self._run, "at": time.time(), **_where(), **data})
+        self._send({"kind": kind, "run": self._run, "at": time.time(), **self._where(), **data})
+
+    def _where(self) -> dict[str, Any]:
+        """Rank, process and node."""
+        node = os.environ.get(NODE_NAME) or socket.gethostname()
+        rank = _rank_of_environment()
+        if rank is None:
+            rank = _rank_of_ray() if self._in_worker else 0
+        return {"rank": rank, "pid": os.getpid(), "node": node}
 
     def steps(
         self,
@@ -104,6 +114,8 @@ class RemoteTracker(Tracker):
     It greets the panel, so that a worker is seen as soon as it exists, and sends what the training
     function prints: worker logs go to files, but a learner's ``print`` belongs in the notebook.
     """
+
+    _in_worker = True
 
     def __init__(self, run: str, address: Address) -> None:
         self._sender = Sender(address)
@@ -203,18 +215,17 @@ def _seen(line: str) -> str:
     return line.rstrip("\r").rpartition("\r")[2][:_PRINT_WIDTH]
 
 
-def _where() -> dict[str, Any]:
-    """Rank, process and node, from the variables that torchrun, Spark, and most trainers of Ray Train set."""
-    node = os.environ.get(NODE_NAME) or socket.gethostname()
-    return {"rank": _rank(), "pid": os.getpid(), "node": node}
-
-
-def _rank() -> int:
+def _rank_of_environment() -> int | None:
+    """From the variables that torchrun, Spark, and most trainers of Ray Train set."""
     with contextlib.suppress(ValueError, TypeError, KeyError):
         if "RANK" not in os.environ:
             return int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
         return int(os.environ["RANK"])
-    # Ray Train without a framework sets no variable. Who is its worker has imported it.
+    return None
+
+
+def _rank_of_ray() -> int:
+    """A trainer of Ray Train without a framework sets no variable; who is its worker has imported it."""
     with contextlib.suppress(Exception):
         return int(sys.modules["ray.train"].get_context().get_world_rank())
     return 0

@@ -74,6 +74,14 @@ def test_stop_stops_what_is_recorded_and_nothing_else(run, tmp_path):
         registry.stop_all()
 
 
+def test_stop_tells_whose_notebook_is_open(run, tmp_path):
+    registry = Registry(tmp_path / "home")
+    process = registry.start(SLEEP, role="a sleeper", lab="one", log=tmp_path / "log")
+    threading.Thread(target=process.wait, daemon=True).start()
+    registry.own("one")  # this process is the notebook
+    assert "restart its kernel" in run("stop").stdout.splitlines()[-1]
+
+
 def test_stop_without_a_lab_says_so(run, tmp_path):
     done = run("stop")
     assert (done.returncode, done.stdout) == (0, "nothing of this lab is running\n")

@@ -45,7 +45,7 @@ def lab(home):
         yield lab
 
 
-def until(condition, seconds=30):
+def until(condition, seconds=90):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never came to that"
@@ -77,10 +77,14 @@ def test_an_interrupted_start_leaves_nothing(home, role):
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
-    process.stdout.readline()
-    until(lambda: role in [entry.role for entry in Registry(home).entries()])
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) != 0
+    try:
+        process.stdout.readline()
+        until(lambda: role in [entry.role for entry in Registry(home).entries()])
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) != 0
+    finally:
+        process.kill()
+        process.communicate()
     assert Registry(home).labs() == []
 
 
