@@ -1,13 +1,20 @@
-"""What following a training costs: epochs with the panel and without it, in turn, in one run.
+"""What following a training costs: stretches of steps with the panel and without it, in turn, in one run.
 
-    .venv/bin/python -m benchmarks.reporting [--epochs 24]
+    .venv/bin/python -m benchmarks.reporting [--rounds 200] [--seconds 0.3]
 
-Two workers train lesson 03's two models on the digits. Every other epoch goes through `panel.steps` and
-`panel.log`, those between through the bare iterator; within a pair the order changes, so that a machine
-that slows down hits both. The figure is the median over the pairs of (seconds with / seconds without).
+Two workers train lesson 03's two models on the digits. Each round has three stretches: one goes through
+`panel.steps` and `panel.log`, two through the bare iterator. Their order changes with each round, and they
+are short, so that a machine that slows down for a while hits all alike. The panel is the widget one, drawn in
+this process. The figure is the median over the rounds of time with / mean time without, once for the clock on
+the wall, and once for the CPU time of rank 0, which other processes disturb less. Beside them stands the same
+median for the two stretches without: what this machine makes of nothing at all.
 """
 
 import argparse
+import contextlib
+import io
+import itertools
+import os
 import statistics
 import tempfile
 import time
@@ -24,33 +31,45 @@ def train_loop(config):
 
     from labkit import torch_models
 
-    panel, rank = config["panel"], ray.train.get_context().get_world_rank()
-    data = config["data"]
+    panel, data = config["panel"], config["data"]
     rows = TensorDataset(torch_models.to_input(data.images), torch.tensor(data.labels))
     model = prepare_model(getattr(torch_models, config["model"])(seed=0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    seconds = {True: [], False: []}
-    for epoch in range(config["epochs"] * 2):
-        followed = (epoch % 2 == 0) != (epoch // 2 % 2 == 0)
+
+    def train(epoch: int, followed: bool) -> None:
         loader = DataLoader(rows, batch_size=64)
-        began = time.perf_counter()
-        for x, y in panel.steps(loader, epoch=epoch, epochs=config["epochs"] * 2) if followed else loader:
+        for x, y in panel.steps(loader, epoch=epoch, epochs=10**6) if followed else loader:
             loss = torch.nn.functional.cross_entropy(model(x), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             if followed:
                 panel.log(loss=loss)
-        seconds[followed].append(time.perf_counter() - began)
-    if rank == 0:
-        with tempfile.TemporaryDirectory() as folder:
-            checkpoint = ray.train.Checkpoint.from_directory(folder)
-            ray.train.report({"with": seconds[True], "without": seconds[False]}, checkpoint=checkpoint)
-    else:
-        ray.train.report({})
+
+    def stretch(epochs: int, followed: bool) -> tuple[float, float]:
+        began, busy = time.perf_counter(), time.process_time()
+        for epoch in range(epochs):
+            train(epoch, followed)
+        return time.perf_counter() - began, time.process_time() - busy
+
+    stretch(2, followed=True)
+    # All ranks must make equally many steps: the length of a stretch is rank 0's, told to the others.
+    epochs = torch.tensor(max(1, round(config["seconds"] / (stretch(3, followed=False)[0] / 3))))
+    torch.distributed.broadcast(epochs, src=0)
+    kinds = ("with", "without", "again")
+    seconds = {kind: [] for kind in kinds}
+    for _, order in zip(
+        range(config["rounds"]), itertools.cycle(itertools.permutations(kinds)), strict=False
+    ):
+        for kind in order:
+            seconds[kind].append(stretch(int(epochs), followed=kind == "with"))
+    metrics = {"epochs": int(epochs), **seconds} if ray.train.get_context().get_world_rank() == 0 else {}
+    with tempfile.TemporaryDirectory() as folder:
+        # Ray keeps metrics only with a checkpoint.
+        ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder) if metrics else None)
 
 
-def measure(model: str, *, epochs: int, settings: Settings) -> None:
+def measure(model: str, *, rounds: int, seconds: float, settings: Settings) -> None:
     """Print the cost of reporting for one model."""
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -59,35 +78,50 @@ def measure(model: str, *, epochs: int, settings: Settings) -> None:
 
     train = datasets.load(split="train")
     panel = TrainPanel(f"benchmark-reporting-{model}", dataset=train.name, rows=len(train))
+    config = {"panel": panel, "model": model, "rounds": rounds, "seconds": seconds, "data": train}
     trainer = TorchTrainer(
         train_loop,
-        train_loop_config={"panel": panel, "model": model, "epochs": epochs, "data": train},
+        train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=2),
         run_config=RunConfig(
             name=panel.run_id, storage_path=str(settings.home / "runs"), callbacks=[panel.callback()]
         ),
     )
-    with panel.watch(trainer):
+    began, busy = time.perf_counter(), time.process_time()
+    # The widgets' own place is a notebook; here their text form would be in the way.
+    with contextlib.redirect_stdout(io.StringIO()), panel.watch(trainer):
         metrics = trainer.fit().metrics
-    # The first pair warms up.
-    pairs = list(zip(metrics["with"], metrics["without"], strict=True))[1:]
-    cost = [100 * (one / other - 1) for one, other in pairs]
+    share = 100 * (time.process_time() - busy) / (time.perf_counter() - began)
+    print(f"{model}: {metrics['epochs']} epochs in each stretch, {rounds} rounds of three")
+    for place, clock in enumerate(("wall clock", "CPU time")):
+        taken = {kind: [both[place] for both in metrics[kind]] for kind in ("with", "without", "again")}
+        bare = [(one + other) / 2 for one, other in zip(taken["without"], taken["again"], strict=True)]
+        rate = metrics["epochs"] * len(train) / statistics.median(bare)
+        print(f"  {clock:10} without {rate:,.0f} rows/s of a worker")
+        print(f"             with the panel  {_difference(taken['with'], bare)}")
+        print(f"             without, twice  {_difference(taken['again'], taken['without'])}")
+    print(f"  the process that draws: {share:.1f} % of a core, the start of the workers included")
+
+
+def _difference(ones: list[float], others: list[float]) -> str:
+    """Say how much longer `ones` took than `others`: the median of pairs, and how sure it is."""
+    cost = [100 * (one / other - 1) for one, other in zip(ones, others, strict=True)]
     low, middle, high = statistics.quantiles(cost, n=4)
-    rate = len(train) / statistics.median(other for _, other in pairs)
-    print(
-        f"{model}: {rate:,.0f} rows/s per worker without; with the panel {middle:+.2f} % time"
-        f" (quartiles {low:+.2f} and {high:+.2f}, {len(pairs)} pairs)"
-    )
+    # Of a median of n normal values it is 1.25 sigma / sqrt(n); sigma is taken from the quartiles.
+    error = 1.25 * (high - low) / 1.35 / len(cost) ** 0.5
+    return f"{middle:+.2f} % of time (standard error {error:.2f}, quartiles {low:+.2f} and {high:+.2f})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=24, help="pairs of epochs, one of them to warm up")
-    epochs = parser.parse_args().epochs
+    parser.add_argument("--rounds", type=int, default=200, help="of three stretches each")
+    parser.add_argument("--seconds", type=float, default=0.3, help="of one stretch")
+    options = parser.parse_args()
+    os.environ["LABKIT_PANEL"] = "widgets"  # the dearer of the two reporters: it draws
     settings = Settings.from_env()
     with cluster.start(settings=settings):
         for model in ("cnn", "mlp"):
-            measure(model, epochs=epochs, settings=settings)
+            measure(model, rounds=options.rounds, seconds=options.seconds, settings=settings)
 
 
 if __name__ == "__main__":
