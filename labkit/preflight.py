@@ -4,17 +4,18 @@ Ray would meet the same faults minutes later, in a worker, under a long tracebac
 """
 
 import secrets
+import socket
+import ssl
 import time
-from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
-from labkit.errors import StorageError
-from labkit.s3_faults import code_of, explain
+from labkit.errors import StorageDenied, StorageError, StorageUnreachable
+from labkit.s3_faults import code_of, explain, public
 
 __all__ = ["check"]
 
-_SECONDS = 6.0  # for all steps together; one that has begun may take 4 more
-_THERE = ("BucketAlreadyOwnedByYou",)
+_SECONDS = 5.0  # for all steps together; one that has begun may take 4 more
 
 
 def check(files: Any, bucket: str, *, endpoint: str, fix: str | None = None) -> None:
@@ -43,7 +44,7 @@ def check(files: Any, bucket: str, *, endpoint: str, fix: str | None = None) -> 
             if code_of(error) != "NoSuchBucket":
                 raise
             attempt = f"make the bucket {bucket!r}"
-            _make(call, bucket)
+            files.make_bucket(bucket, timeout=max(deadline - time.monotonic(), 0.1))
         attempt = f"write an object into the bucket {bucket!r}"
         call("put_object", **where, Body=body)
         attempt = f"read an object from the bucket {bucket!r}"
@@ -57,12 +58,23 @@ def check(files: Any, bucket: str, *, endpoint: str, fix: str | None = None) -> 
         attempt = f"delete an object from the bucket {bucket!r}"
         call("delete_object", **where)
     except Exception as error:
-        raise explain(error, attempt=attempt, endpoint=endpoint, fix=fix) from None
+        told = explain(error, attempt=attempt, endpoint=endpoint, fix=fix)
+        if not isinstance(told, StorageDenied) and _speaks_tls(endpoint):
+            way = "write https:// in place of http://"
+            told = StorageUnreachable(attempt, f"{public(endpoint)} speaks TLS, and not plain HTTP", way)
+        raise told from None
 
 
-def _make(call: Callable[..., dict], bucket: str) -> None:
+def _speaks_tls(endpoint: str) -> bool:
+    """Whether the other side of a plain endpoint shakes hands in TLS."""
+    url = urlsplit(endpoint)
+    if url.scheme != "http":
+        return False
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
     try:
-        call("create_bucket", Bucket=bucket)
-    except Exception as error:  # another process made it in between
-        if code_of(error) not in _THERE:
-            raise
+        with socket.create_connection((url.hostname, url.port or 80), timeout=1) as plain:
+            context.wrap_socket(plain).close()
+    except (OSError, ValueError):
+        return False
+    return True

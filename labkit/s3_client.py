@@ -4,11 +4,13 @@ It pickles into an endpoint and the path of a key file (`labkit.s3_keys`): no se
 The client of pyarrow itself would not do: it writes an object for each folder, which rclone refuses.
 """
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import s3fs
 from fsspec.asyn import sync
 
+from labkit.s3_faults import code_of
 from labkit.s3_keys import KeyRing
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["ObjectFiles", "arrow"]
 
 _PART = 8 << 20  # bytes of one part of a large object; each open file holds one
+_DEFAULT_REGION = "us-east-1"  # which servers of one's own take, and AWS for a bucket of no region
 
 
 class ObjectFiles(s3fs.S3FileSystem):
@@ -39,8 +42,8 @@ class ObjectFiles(s3fs.S3FileSystem):
             key=found.access,
             secret=found.secret,
             endpoint_url=endpoint,
-            client_kwargs={"region_name": "us-east-1"},  # what servers of one's own take
             config_kwargs={
+                "region_name": _region(),
                 "s3": {"addressing_style": "path"},  # a bucket is no host name on such a server
                 # Since 2025 clients add checksums that many servers do not know yet.
                 "request_checksum_calculation": "when_required",
@@ -56,9 +59,23 @@ class ObjectFiles(s3fs.S3FileSystem):
         )
         self.retries = 1  # botocore has tried already
 
+    def make_bucket(self, name: str, *, timeout: float | None = None) -> None:
+        """Make a bucket; one that is there already and ours is fine."""
+        where = {} if _region() == _DEFAULT_REGION else {"LocationConstraint": _region()}
+        options = {"CreateBucketConfiguration": where} if where else {}
+        try:
+            self.call("create_bucket", timeout=timeout, Bucket=name, **options)
+        except Exception as error:
+            if code_of(error) != "BucketAlreadyOwnedByYou":
+                raise
+
     def call(self, method: str, *, timeout: float | None = None, **options: Any) -> dict:
         """One request of the S3 API ("put_object"); `timeout` in seconds bounds all of it."""
         return sync(self.loop, self._call_s3, method, timeout=timeout, **options)
+
+
+def _region() -> str:
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or _DEFAULT_REGION
 
 
 def arrow(files: ObjectFiles) -> "pyarrow.fs.PyFileSystem":

@@ -74,12 +74,6 @@ def explain(error: BaseException, *, attempt: str, endpoint: str, fix: str | Non
         return kind(attempt, fact.format(who=who), way)
     if "SSLError" in names or "SSLCertVerificationError" in names:
         return StorageUnreachable(attempt, *_tls(text, endpoint, who))
-    # Go's servers answer in words, others with what looks like noise in plain HTTP.
-    plain = not endpoint.startswith("https:")
-    if plain and re.search(
-        r"HTTP request to an HTTPS server|Expected HTTP/|BadStatusLine|BadHttpMessage", text
-    ):
-        return StorageUnreachable(attempt, f"{who} wants TLS", "write https:// in place of http://")
     hint = fix or "is the endpoint right, and the store running? For the lab's own: storage.start()"
     if "EndpointConnectionError" in names or "ConnectionRefusedError" in names:
         return StorageUnreachable(attempt, f"nobody listens at {who}", hint)

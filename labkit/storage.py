@@ -85,8 +85,10 @@ class Store:
             StorageError: it cannot be made.
         """
         with self.explained(f"make the bucket {name!r}"):
-            if not self.files.exists(name):
-                self.files.mkdir(name)
+            try:
+                self.files.call("list_objects_v2", Bucket=name, MaxKeys=1)
+            except FileNotFoundError:  # a key for some buckets only may not make one, and need not
+                self.files.make_bucket(name)
         return name
 
     def storage_path(self, *parts: str) -> str:
@@ -108,11 +110,12 @@ class Store:
             StorageError: the store does not answer, or refuses.
         """
         with self.explained("list the buckets"):
+            files = self._files(hasty=True)  # a display must not wait for a store that is gone
             try:
-                names = [b["Name"] for b in self.files.call("list_buckets", timeout=5).get("Buckets", [])]
+                names = [b["Name"] for b in files.call("list_buckets").get("Buckets", [])]
             except PermissionError:  # many keys are for one bucket only
                 names = [self.home_bucket]
-            return [self._counted(name) for name in names[:_BUCKETS_SHOWN]]
+            return [_counted(files, name) for name in names[:_BUCKETS_SHOWN]]
 
     @contextlib.contextmanager
     def explained(self, attempt: str) -> Iterator[None]:
@@ -176,18 +179,6 @@ class Store:
         if self._server is None:
             return None
         return "store = storage.start() starts it again on the same data; its log is " + str(self._server.log)
-
-    def _counted(self, name: str) -> Bucket:
-        objects = size = 0
-        more: dict[str, str] = {}
-        for _ in range(_PAGES):
-            page = self.files.call("list_objects_v2", timeout=10, Bucket=name, **more)
-            objects += len(page.get("Contents", []))
-            size += sum(entry["Size"] for entry in page.get("Contents", []))
-            if not page.get("IsTruncated"):
-                return Bucket(name=name, objects=objects, bytes=size)
-            more = {"ContinuationToken": page["NextContinuationToken"]}
-        return Bucket(name=name, objects=objects, bytes=size, more=True)
 
     def _checked(self) -> "Store":
         files = self._files(hasty=True)
@@ -265,6 +256,19 @@ def connect(
     store = Store(endpoint=endpoint, keys=ring, home_bucket=bucket)
     atexit.register(store.stop)
     return _undone_unless(store._checked, store.stop)
+
+
+def _counted(files: "ObjectFiles", name: str) -> Bucket:
+    objects = size = 0
+    more: dict[str, str] = {}
+    for _ in range(_PAGES):
+        page = files.call("list_objects_v2", Bucket=name, **more)
+        objects += len(page.get("Contents", []))
+        size += sum(entry["Size"] for entry in page.get("Contents", []))
+        if not page.get("IsTruncated"):
+            return Bucket(name=name, objects=objects, bytes=size)
+        more = {"ContinuationToken": page["NextContinuationToken"]}
+    return Bucket(name=name, objects=objects, bytes=size, more=True)
 
 
 def _undone_unless(do: Callable[[], Store], undo: Callable[[], None]) -> Store:
