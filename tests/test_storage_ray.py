@@ -2,31 +2,36 @@
 
 import json
 import os
+import sys
 
 import labs
 import numpy as np
 import object_servers
 import pytest
+from ray import cloudpickle
 
 from labkit import cluster, datasets
 from labkit.uploads import upload, upload_shards
 
 pytestmark = pytest.mark.fault
 
+# The workers cannot import this file: what is in it travels by value, as from a notebook.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
 
 @pytest.fixture(scope="module")
 def lab():
     """Two nodes; nothing of S3 is in their environment."""
-    with labs.home() as home:
+    with labs.home():
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             del os.environ[name]  # labs.home puts them back
-        yield home, cluster.start(nodes=2, cpus_per_node=2)
+        yield cluster.start(nodes=2, cpus_per_node=2)
 
 
 @pytest.fixture(scope="module", params=object_servers.KINDS)
 def store(lab, request, tmp_path_factory):
-    home, _ = lab
-    with object_servers.start(request.param, home) as store:
+    # A home of its own: what is started in it is stopped with it.
+    with object_servers.start(request.param, tmp_path_factory.mktemp("store")) as store:
         yield store
 
 
@@ -42,7 +47,7 @@ def test_a_task_on_every_node_reads_without_an_environment(lab, store):
         named = [name for name in os.environ if name.startswith(("AWS_", "LABKIT_S3_", "RCLONE_"))]
         return os.getpid(), named, fs.open_input_stream(path).read()
 
-    nodes = [NodeAffinitySchedulingStrategy(node.id, soft=False) for node in lab[1].nodes]
+    nodes = [NodeAffinitySchedulingStrategy(node.id, soft=False) for node in lab.nodes]
     found = ray.get([read.options(scheduling_strategy=node).remote() for node in nodes])
     assert [(named, body) for _, named, body in found] == [([], b"from the store")] * 2
     assert len({os.getpid(), *(pid for pid, *_ in found)}) == 3
