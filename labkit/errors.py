@@ -22,6 +22,9 @@ __all__ = [
     "RunFailed",
     "RunStopped",
     "SettingsError",
+    "StorageDenied",
+    "StorageError",
+    "StorageUnreachable",
 ]
 
 
@@ -81,6 +84,18 @@ class RunError(LabError):
 
 class RunFailed(LabError):
     """A training ended with an exception of the learner's or the engine's; the panel shows it."""
+
+
+class StorageError(LabError):
+    """An object store could not be started or used, or what it holds is not what was sent."""
+
+
+class StorageUnreachable(StorageError):
+    """Nobody answers at the store's endpoint, or not in its protocol (TLS against a plain port)."""
+
+
+class StorageDenied(StorageError):
+    """The store answers and refuses: an unknown key, a wrong secret, a missing right, a wrong clock."""
 
 
 class RunStopped(LabError):

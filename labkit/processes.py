@@ -161,6 +161,10 @@ class Registry:
         """As long as this process lives, the keeper lets `lab` live. Two notebooks may share a lab."""
         _write(self._lab(lab) / f"owner-{os.getpid()}.json", asdict(pids.Identity.of(os.getpid())))
 
+    def disown(self, lab: str) -> None:
+        """This process needs `lab` no longer. Whoever else owns it keeps it alive."""
+        (self._lab(lab) / f"owner-{os.getpid()}.json").unlink(missing_ok=True)
+
     def owned(self, lab: str) -> bool:
         """Whether a process that owns `lab` is alive."""
         owners = [_read(pids.Identity, path) for path in self._lab(lab).glob("owner-*.json")]
