@@ -73,7 +73,7 @@ test: setup
 	@begin=$$(date +%s); status=0; trap : INT TERM; \
 	{ $(MAKE) --no-print-directory lint \
 		&& $(PY) notebooks/build.py --check \
-		&& $(PY) -m pytest --durations=10 $(TEST_ARGS); } || status=$$?; \
+		&& $(PY) -m tests --durations=10 $(TEST_ARGS); } || status=$$?; \
 	$(PY) -m labkit stop || [ $$status -ne 0 ] || status=1; \
 	if [ $$status -eq 0 ]; then verdict="all passed"; else verdict="FAILED with status $$status"; fi; \
 	echo "make test: $$verdict after $$(( $$(date +%s) - begin )) s"; \

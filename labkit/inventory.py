@@ -16,10 +16,10 @@ from pathlib import Path
 
 import psutil
 
-from labkit import drawing
 from labkit.errors import ClusterError
 from labkit.processes import Entry, Registry
 from labkit.settings import Settings
+from labkit.style import STYLE
 
 __all__ = ["Table", "ports", "processes"]
 
@@ -75,7 +75,7 @@ class Table:
         rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows)
         line = f'<div class="lk-text lk-rule">{escape(self.line)}</div>' if self.line else ""
         return (
-            f'{drawing.STYLE}<div class="labkit lk-card"><div style="padding:6px 12px 8px">'
+            f'{STYLE}<div class="labkit lk-card"><div style="padding:6px 12px 8px">'
             f'<table style="table-layout:auto;width:auto"><tr>{head}</tr>{rows}</table></div>{line}</div>'
         )
 

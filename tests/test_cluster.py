@@ -147,6 +147,22 @@ def test_a_second_start_returns_the_first_and_says_if_more_was_asked_for(lab, re
         assert cluster.start(cpus_per_node=7) is lab
 
 
+def test_a_start_after_ray_was_shut_down_connects_again(lab):
+    ray.shutdown()
+    assert cluster.start() is lab
+    assert ray.get(where.remote()) in [node.id for node in lab.nodes]
+
+
+def test_a_script_that_ends_leaves_the_cluster_to_the_others(lab):
+    done = python("from labkit import cluster; lab = cluster.start(); print(lab.address); lab.stop()")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines() == [
+        lab.address,
+        "the cluster goes on: another notebook uses it (python -m labkit stop ends it)",
+    ]
+    assert ray.get(where.remote()) in [node.id for node in lab.nodes]
+
+
 def test_a_node_is_added_used_and_removed(lab):
     node = lab.add_node(cpus=1, resources={"fast_disk": 1})
     assert (node.name, node.cpus, node.resources["fast_disk"]) == ("node-3", 1, 1)

@@ -10,6 +10,7 @@ from odd_events import T0, fuzzed
 
 from labkit import curve_svg, drawing
 from labkit.progress import RunState
+from labkit.style import STYLE
 
 EVIL = "<script>alert('x')</script>\"' & </div></pre></svg>"
 VOID = {"br", "hr", "img", "input", "meta", "link"}
@@ -245,16 +246,16 @@ def test_only_the_colours_of_the_notebook():
             assert not re.search(
                 r"#[0-9a-f]{3,8}\b|\brgb|\bhsl|\b(red|green|blue|white|black|gr[ae]y)\b", bare
             ), value
-    for variable in re.findall(r"var\((--[a-z0-9-]+)([,)])", drawing.STYLE):
+    for variable in re.findall(r"var\((--[a-z0-9-]+)([,)])", STYLE):
         assert variable[0].startswith(("--jp-", "--lk-"))
         assert variable[1] == "," or variable[0].startswith("--lk-"), f"{variable[0]} has no fallback"
 
 
 def test_style_is_complete():
     """Each class that is used has a rule or is one of JupyterLab's; each variable is defined."""
-    used = set(re.findall(r"var\((--lk-[a-z]+)", drawing.STYLE + curve_svg.draw(typical())))
-    assert used <= set(re.findall(r"(--lk-[a-z]+):", drawing.STYLE))
-    assert drawing.STYLE.count("{") == drawing.STYLE.count("}")
+    used = set(re.findall(r"var\((--lk-[a-z]+)", STYLE + curve_svg.draw(typical())))
+    assert used <= set(re.findall(r"(--lk-[a-z]+):", STYLE))
+    assert STYLE.count("{") == STYLE.count("}")
 
 
 # -- odd numbers ----------------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ FLOORS = (
     | {"events", "curve", "workers", "s3_keys", "s3_faults", "store_card"},
     {"progress", "tracking", "records", "images", "environment", "keeper", "s3_client"}
     | {"object_server", "preflight"},
-    {"wording", "recording", "ray_start", "shards", "storage", "torch_models", "keras_models"},
+    {"wording", "recording", "ray_start", "shards", "storage", "torch_models", "keras_models", "execution"},
     {"curve_svg", "figures", "datasets", "torch_states", "torch_training", "uploads"},
     {"drawing"},
-    {"reporters", "timeline", "inventory"},
+    {"reporters", "timeline", "inventory", "execution_drawing"},
     {"panel", "cluster"},
-    {"ray_reporting", "validation", "spark"},
+    {"ray_reporting", "data_progress", "validation", "spark"},
     {"runs", "comparison"},
     {"exercises"},  # the checks of a lesson may use all that the lesson uses
     {"check"},

@@ -1,0 +1,242 @@
+"""The object store is killed at random moments: what is left, and does the work go on?
+
+    .venv/bin/python -m benchmarks.faults [--kills 20] [--seed 0] [--only upload|checkpoint]
+
+Each kill is a SIGKILL of the lab's own S3 server: in the middle of an upload of images, or while a training
+writes its checkpoints. It has gone well if
+- what was running ends with an error that names the store;
+- after `storage.start()` all that the store had said yes to is there, byte for byte, and nothing half;
+- the newest checkpoint that Ray offers is whole, and is no older than the last that was reported;
+- the upload and the training, begun again as they were, go on from there to their end.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import os
+import random
+import signal
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from labkit import cluster, datasets, storage
+from labkit.errors import LabError
+from labkit.processes import Registry
+from labkit.settings import Settings
+from labkit.uploads import upload
+
+_EPOCHS = 4  # that are still to be trained when a training goes on
+_CHECKPOINT = 12 << 20  # bytes: it goes in two parts, and takes long enough to be hit
+
+
+class Lost(Exception):
+    """Something that must hold after a kill does not."""
+
+
+def kill_in_an_upload(rng: random.Random, settings: Settings) -> str:
+    """Kill the server while images are sent; returns what happened in a line."""
+    store = storage.start(settings=settings)
+    images = datasets.load("digits", n=400)
+    prefix = f"kill-{rng.getrandbits(32):08x}"
+    committed: dict[str, str] = {}
+    with _noting_puts(store, committed):
+        wait_for = rng.randrange(1, len(images))
+        # The moment is a number of objects, and a little more: so the kill is always in the middle.
+        killer = _Killer(lambda: len(committed) >= wait_for, rng.uniform(0, 0.005), settings)
+        try:
+            upload(images, store, "faults", prefix=prefix)
+        except LabError as error:
+            _named(error, store)
+        killer.join()
+    store = storage.start(settings=settings)
+    _all_there(store, committed)
+    done = upload(images, store, "faults", prefix=prefix)
+    if done.objects != len(images) or done.skipped < len(committed) - 1:  # the manifest may be one of them
+        raise Lost(f"{len(committed)} were there, and {done!r}")
+    store.files.rm(f"faults/{prefix}", recursive=True)
+    return f"{wait_for} of {len(images)} were sent; then {done.skipped} were there, {done.sent} sent"
+
+
+def kill_in_a_checkpoint(rng: random.Random, settings: Settings) -> str:
+    """Kill the server while a training saves checkpoints; returns what happened in a line."""
+    from ray.train import Result
+
+    from labkit.ray_reporting import TrainPanel
+
+    store = storage.start(settings=settings)
+    name = f"kill-{rng.getrandbits(32):08x}"
+    path = store.storage_path("faults", name)
+    panel = TrainPanel(name, settings=settings)
+    wait_for = rng.randrange(4)
+    killer = _Killer(lambda: len(panel.state.checkpoints) >= wait_for, rng.uniform(0, 1.0), settings)
+    # An epoch lasts 0.2 s and the upload some tenths more, so a moment within a second hits all there is.
+    try:
+        with panel.watch(trainer := _trainer(store, name, panel, epochs=1000)):
+            trainer.fit()
+    except LabError as error:
+        _named(error, store)
+    else:
+        raise Lost("the training went on without its store")
+    killer.join()
+    said = [point.metrics["epoch"] for point in panel.state.checkpoints]
+    store = storage.start(settings=settings)
+    newest = -1
+    if said or store.files.exists(path):
+        result = Result.from_path(path, storage_filesystem=store.filesystem)
+        for checkpoint, _ in result.best_checkpoints or []:
+            newest = max(newest, _epoch_of(checkpoint))
+        if result.checkpoint is not None and _epoch_of(result.checkpoint) != newest:
+            raise Lost(f"the latest is epoch {_epoch_of(result.checkpoint)}, and there is epoch {newest}")
+    if newest < max(said, default=-1):
+        raise Lost(f"epoch {max(said)} was reported as kept, and the newest in the store is {newest}")
+    panel = TrainPanel(name, settings=settings)
+    epochs = newest + 1 + _EPOCHS
+    with panel.watch(trainer := _trainer(store, name, panel, epochs=epochs)):
+        result = trainer.fit()
+    if _epoch_of(result.checkpoint) != epochs - 1 or result.metrics["first"] != newest + 1:
+        raise Lost(f"it should go on with epoch {newest + 1}, and did so with {result.metrics['first']}")
+    store.files.rm(path, recursive=True)
+    return f"newest whole checkpoint: epoch {newest}; went on from there to epoch {epochs - 1}"
+
+
+# -- the training ----------------------------------------------------------------------------------
+
+
+def _trainer(store: storage.Store, name: str, panel: Any, *, epochs: int) -> Any:
+    from ray.train import CheckpointConfig, RunConfig, ScalingConfig
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    return DataParallelTrainer(
+        _loop,
+        train_loop_config={"epochs": epochs, "panel": panel},
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(
+            name=name,
+            storage_path=store.storage_path("faults"),
+            storage_filesystem=store.filesystem,
+            checkpoint_config=CheckpointConfig(num_to_keep=3),
+            callbacks=[panel.callback()],
+        ),
+    )
+
+
+def _loop(config: dict[str, Any]) -> None:
+    import ray.train
+
+    rank, first = ray.train.get_context().get_world_rank(), 0
+    if checkpoint := ray.train.get_checkpoint():
+        first = _epoch_of(checkpoint) + 1
+    for epoch in range(first, config["epochs"]):
+        for _ in config["panel"].steps(range(4), epoch=epoch, epochs=config["epochs"]):
+            time.sleep(0.05)
+        with tempfile.TemporaryDirectory() as folder:
+            kept = None
+            if rank == 0:
+                body = random.Random(epoch).randbytes(_CHECKPOINT)
+                Path(folder, "weights.bin").write_bytes(body)
+                about = {"epoch": epoch, "sha256": hashlib.sha256(body).hexdigest()}
+                Path(folder, "about.json").write_text(json.dumps(about))
+                kept = ray.train.Checkpoint.from_directory(folder)
+            ray.train.report({"epoch": epoch, "first": first}, checkpoint=kept)
+
+
+def _epoch_of(checkpoint: Any) -> int:
+    """The epoch of a checkpoint that is whole."""
+    with checkpoint.as_directory() as folder:
+        about = json.loads(Path(folder, "about.json").read_text())
+        body = Path(folder, "weights.bin").read_bytes()
+    if hashlib.sha256(body).hexdigest() != about["sha256"]:
+        raise Lost(f"the checkpoint of epoch {about['epoch']} is not what was saved")
+    return about["epoch"]
+
+
+# -- what is looked at ------------------------------------------------------------------------------
+
+
+class _Killer(threading.Thread):
+    """Kills the object server some seconds after a condition has come true."""
+
+    def __init__(self, ready: Callable[[], bool], after: float, settings: Settings) -> None:
+        super().__init__(daemon=True)
+        self._ready, self._after = ready, after
+        entries = Registry(settings.home).entries()
+        (self._pid,) = [entry.pid for entry in entries if entry.role == "object server" and entry.alive]
+        self.start()
+
+    def run(self) -> None:
+        while not self._ready():
+            time.sleep(0.001)
+        time.sleep(self._after)
+        os.kill(self._pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _noting_puts(store: storage.Store, committed: dict[str, str]) -> Iterator[None]:
+    """Note each object that the store has said yes to, with the MD5 of what was sent."""
+    files = store.files
+    before = files.call
+
+    def call(method: str, **options: Any) -> dict:
+        answer = before(method, **options)
+        if method == "put_object":
+            body = options["Body"]
+            committed[f"{options['Bucket']}/{options['Key']}"] = hashlib.md5(body).hexdigest()
+        return answer
+
+    files.call = call
+    try:
+        yield
+    finally:
+        del files.call
+
+
+def _all_there(store: storage.Store, committed: dict[str, str]) -> None:
+    for path, md5 in committed.items():
+        if not store.files.exists(path):
+            raise Lost(f"{path} was sent, and is not there")
+        if hashlib.md5(store.files.cat_file(path)).hexdigest() != md5:
+            raise Lost(f"{path} is not what was sent")
+
+
+def _named(error: LabError, store: storage.Store) -> None:
+    if store.endpoint not in str(error):
+        raise Lost(f"the error does not name the store: {error}")
+
+
+# -- all of it --------------------------------------------------------------------------------------
+
+_KINDS = {"upload": kill_in_an_upload, "checkpoint": kill_in_a_checkpoint}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20, help="of each kind")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=_KINDS)
+    options = parser.parse_args()
+    settings = Settings.from_env()
+    with cluster.start(settings=settings), storage.start(settings=settings):
+        for kind, kill in _KINDS.items():
+            if options.only in (None, kind):
+                rng, good, seconds = random.Random(options.seed), 0, []
+                for number in range(1, options.kills + 1):
+                    began = time.monotonic()
+                    try:
+                        said = kill(rng, settings)
+                        good += 1
+                    except Exception as error:
+                        said = f"LOST: {type(error).__name__}: {error}"
+                    seconds.append(time.monotonic() - began)
+                    print(f"{kind} {number}: {said} ({seconds[-1]:.0f} s)", flush=True)
+                median = statistics.median(seconds)
+                print(f"{kind}: {good} of {options.kills} went well, {median:.0f} s each", flush=True)
+
+
+if __name__ == "__main__":
+    main()

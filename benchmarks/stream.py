@@ -1,0 +1,107 @@
+"""A stream that is larger than the object store: does the memory stay bounded?
+
+    .venv/bin/python -m benchmarks.stream [--times 4]
+
+Images come from the store in Parquet shards, are made 224×224 decimal numbers each (0.2 MB), and are
+consumed in batches by somebody who is slower than that. In all `--times` as much as Ray's object store
+holds. What is printed: the bytes that went through, the most that lay in the object store at one time, and
+the most memory that all processes of the cluster had together, what they share not counted.
+"""
+
+import argparse
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from labkit import cluster, datasets, storage
+from labkit.data_progress import DataPanel
+from labkit.settings import Settings
+from labkit.uploads import upload_shards
+
+_SIDE = 224
+_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """What went through, in bytes.
+
+    Attributes:
+        capacity: of the object store.
+        passed: through the preprocessing.
+        stored_peak: in the object store at one time.
+        processes_before, processes_peak: memory of all processes of the cluster.
+        rows: that were consumed.
+        seconds: of the whole stream.
+    """
+
+    capacity: int
+    passed: int
+    stored_peak: int
+    processes_before: int
+    processes_peak: int
+    rows: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.passed / 1e6:,.0f} MB in {self.rows:,} rows went through an object store of"
+            f" {self.capacity / 1e6:,.0f} MB in {self.seconds:.0f} s;"
+            f" at most {self.stored_peak / 1e6:,.0f} MB lay in it at one time;"
+            f" all processes of Ray: {self.processes_before / 1e6:,.0f} MB before,"
+            f" {self.processes_peak / 1e6:,.0f} MB at most"
+        )
+
+
+def enlarge(batch: dict[str, Any]) -> dict[str, np.ndarray]:
+    """uint8 [n, 28, 28] as float32 [n, 224, 224] from 0 to 1."""
+    large = batch["image"].repeat(_SIDE // 28, axis=1).repeat(_SIDE // 28, axis=2)
+    return {"image": large.astype(np.float32) / 255, "label": batch["label"]}
+
+
+def stream(store: storage.Store, *, times: float) -> Streamed:
+    """Send `times` the size of the object store through it. A cluster must run."""
+    import ray
+    import ray.data
+
+    capacity = int(ray.cluster_resources()["object_store_memory"])
+    images = datasets.load("digits")
+    shards = upload_shards(images, store, "benchmark-stream", rows_per_shard=_BATCH)
+    paths = sorted(path for path in store.files.find(shards.path) if path.endswith(".parquet"))
+    per_image = _SIDE * _SIDE * 4
+    wanted = int(times * capacity / per_image / _BATCH) + 1
+    paths = (paths * (wanted // len(paths) + 1))[:wanted]
+    ray.data.DataContext.get_current().use_datasource_v2 = False  # its planning takes longer than the reading
+    rows = 0
+    with DataPanel("stream") as panel:
+        data = ray.data.read_parquet(
+            paths, filesystem=store.filesystem, columns=["image", "label"], override_num_blocks=len(paths)
+        )
+        for batch in data.map_batches(enlarge, batch_size=_BATCH).iter_batches(batch_size=_BATCH):
+            rows += len(batch["label"])
+            time.sleep(0.02)  # whoever consumes is slower than that, as trainings are
+    state = panel.state
+    return Streamed(
+        capacity=capacity,
+        passed=rows * per_image,
+        stored_peak=state.memory_peak,
+        processes_before=state.samples[0][2],
+        processes_peak=state.process_peak,
+        rows=rows,
+        seconds=state.seconds,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--times", type=float, default=4, help="of the object store's size")
+    options = parser.parse_args()
+    settings = Settings.from_env()
+    with cluster.start(settings=settings), storage.start(settings=settings) as store:
+        print(stream(store, times=options.times))
+
+
+if __name__ == "__main__":
+    main()
