@@ -52,7 +52,10 @@ def kill_in_an_upload(rng: random.Random, settings: Settings) -> str:
         try:
             upload(images, store, "faults", prefix=prefix)
         except LabError as error:
+            told = time.monotonic()
             _named(error, store)
+        else:
+            raise Lost("the upload ended well without its store")
         killer.join()
     store = storage.start(settings=settings)
     _all_there(store, committed)
@@ -60,7 +63,10 @@ def kill_in_an_upload(rng: random.Random, settings: Settings) -> str:
     if done.objects != len(images) or done.skipped < len(committed) - 1:  # the manifest may be one of them
         raise Lost(f"{len(committed)} were there, and {done!r}")
     store.files.rm(f"faults/{prefix}", recursive=True)
-    return f"{wait_for} of {len(images)} were sent; then {done.skipped} were there, {done.sent} sent"
+    return (
+        f"killed after {wait_for} of {len(images)} objects, told {told - killer.at:.1f} s later;"
+        f" then {done.skipped} were there, {done.sent} sent"
+    )
 
 
 def kill_in_a_checkpoint(rng: random.Random, settings: Settings) -> str:
@@ -80,6 +86,7 @@ def kill_in_a_checkpoint(rng: random.Random, settings: Settings) -> str:
         with panel.watch(trainer := _trainer(store, name, panel, epochs=1000)):
             trainer.fit()
     except LabError as error:
+        told = time.monotonic()
         _named(error, store)
     else:
         raise Lost("the training went on without its store")
@@ -87,10 +94,10 @@ def kill_in_a_checkpoint(rng: random.Random, settings: Settings) -> str:
     said = [point.metrics["epoch"] for point in panel.state.checkpoints]
     store = storage.start(settings=settings)
     newest = -1
-    if said or store.files.exists(path):
+    # Before the first checkpoint is committed there is no list of them, and nothing that could be lost.
+    if store.files.exists(f"{path}/checkpoint_manager_snapshot.json"):
         result = Result.from_path(path, storage_filesystem=store.filesystem)
-        for checkpoint, _ in result.best_checkpoints or []:
-            newest = max(newest, _epoch_of(checkpoint))
+        newest = max((_epoch_of(checkpoint) for checkpoint, _ in result.best_checkpoints), default=-1)
         if result.checkpoint is not None and _epoch_of(result.checkpoint) != newest:
             raise Lost(f"the latest is epoch {_epoch_of(result.checkpoint)}, and there is epoch {newest}")
     if newest < max(said, default=-1):
@@ -102,7 +109,10 @@ def kill_in_a_checkpoint(rng: random.Random, settings: Settings) -> str:
     if _epoch_of(result.checkpoint) != epochs - 1 or result.metrics["first"] != newest + 1:
         raise Lost(f"it should go on with epoch {newest + 1}, and did so with {result.metrics['first']}")
     store.files.rm(path, recursive=True)
-    return f"newest whole checkpoint: epoch {newest}; went on from there to epoch {epochs - 1}"
+    return (
+        f"killed after {len(said)} checkpoints, told {told - killer.at:.1f} s later;"
+        f" newest whole one: epoch {newest}; went on from there to epoch {epochs - 1}"
+    )
 
 
 # -- the training ----------------------------------------------------------------------------------
@@ -165,6 +175,7 @@ class _Killer(threading.Thread):
     def __init__(self, ready: Callable[[], bool], after: float, settings: Settings) -> None:
         super().__init__(daemon=True)
         self._ready, self._after = ready, after
+        self.at = 0.0
         entries = Registry(settings.home).entries()
         (self._pid,) = [entry.pid for entry in entries if entry.role == "object server" and entry.alive]
         self.start()
@@ -173,6 +184,7 @@ class _Killer(threading.Thread):
         while not self._ready():
             time.sleep(0.001)
         time.sleep(self._after)
+        self.at = time.monotonic()
         os.kill(self._pid, signal.SIGKILL)
 
 

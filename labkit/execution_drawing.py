@@ -116,8 +116,10 @@ def _live(state: ExecutionState) -> str:
         return "nothing is executed yet"
     most = max(operator.rows for operator in operators) or 1
     rows = "".join(_live_row(operator, most) for operator in operators)
-    head = "<tr><th>operator</th><th>rows</th><th></th><th>tasks</th><th>waiting</th><th>stored</th></tr>"
-    return f"<table>{head}{rows}</table>"
+    # Fixed widths: what moves must not make the table jump.
+    widths = {"operator": 34, "rows": 12, "": 20, "tasks": 12, "waiting": 12, "stored": 10}
+    head = "".join(f'<th style="width:{width}%">{name}</th>' for name, width in widths.items())
+    return f'<table style="table-layout:fixed"><tr>{head}</tr>{rows}</table>'
 
 
 def _live_row(operator: OperatorState, most: int) -> str:
@@ -125,7 +127,7 @@ def _live_row(operator: OperatorState, most: int) -> str:
     bar = f'<div class="lk-bar"><i style="width:{100 * operator.rows / most:.1f}%"></i></div>'
     return (
         f"<tr><td>{escape(wording.short(operator.name, 48))}</td><td>{done}{operator.rows:,}</td>"
-        f'<td style="width:30%">{bar}</td><td>{operator.running} running</td>'
+        f"<td>{bar}</td><td>{operator.running} running</td>"
         f"<td>{operator.queued} blocks</td><td>{wording.size(operator.memory)}</td></tr>"
     )
 

@@ -29,7 +29,7 @@ import ray.train
 from ray.util import state
 from ray.util.placement_group import PlacementGroup
 
-from labkit import cluster, tracebacks
+from labkit import cluster, s3_faults, tracebacks
 from labkit.channel import Address, Sender
 from labkit.errors import RunError, RunFailed
 from labkit.panel import Panel
@@ -142,7 +142,7 @@ class TrainPanel(Panel):
             raise RunFailed(
                 f"finish the run {self.state.name!r}",
                 f"{who} raised {failure.message}",
-                "the panel above shows where; all of it is in the logs it lists",
+                s3_faults.advice(failure.message) or "the panel above shows where; all of it is in the logs",
             ) from error
 
 
@@ -223,5 +223,5 @@ def _bytes_of(checkpoint: ray.train.Checkpoint) -> int | None:
     try:
         selector = pyarrow.fs.FileSelector(checkpoint.path, recursive=True)
         return sum(info.size or 0 for info in checkpoint.filesystem.get_file_info(selector))
-    except OSError:
+    except Exception:  # a store's client raises what it likes; that a checkpoint was kept must still be heard
         return None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from labkit.errors import StorageDenied, StorageError, StorageUnreachable
 
-__all__ = ["code_of", "explain", "public"]
+__all__ = ["advice", "code_of", "explain", "public"]
 
 _SILENT = {"ConnectTimeoutError", "ReadTimeoutError", "FSTimeoutError", "TimeoutError"}
 _BROKEN = {"ConnectionClosedError", "ServerDisconnectedError", "ClientPayloadError", "IncompleteRead"}
@@ -87,6 +87,17 @@ def explain(error: BaseException, *, attempt: str, endpoint: str, fix: str | Non
         return StorageUnreachable(attempt, f"{who} broke the connection off", hint)
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return StorageError(attempt, f"{who} says: {said[:200]}", hint)
+
+
+def advice(text: str) -> str | None:
+    """What to do about an error that a worker tells in words; None if it is not of a store that is gone."""
+    names = {"EndpointConnectionError", *_SILENT, *_BROKEN} - {"TimeoutError"}  # that may be anybody's
+    if any(name in text for name in names):
+        return (
+            "the object store does not answer. storage.start() starts the lab's own again, on the same data; "
+            "a run of the same name then goes on from its last checkpoint"
+        )
+    return None
 
 
 def code_of(error: BaseException) -> str:

@@ -30,7 +30,8 @@ background:repeating-linear-gradient(135deg,var(--lk-main) 0 8px,transparent 8px
 overflow:hidden}
 .labkit .lk-tiles b{display:block;font-size:16px}
 .labkit b,.labkit table,.labkit .lk-num{font-variant-numeric:tabular-nums}
-.labkit table{border-collapse:collapse;width:100%;margin:0;font-size:13px;color:inherit;border:0}
+.labkit table{border-collapse:collapse;table-layout:auto;width:100%;margin:0;font-size:13px;
+color:inherit;border:0}
 .labkit td,.labkit th{text-align:left!important;padding:2px 8px 2px 0!important;font-weight:400;border:0;
 background:none;vertical-align:top}
 .labkit th{color:var(--lk-dim)}.labkit tr{background:none!important}

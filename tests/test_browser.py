@@ -133,6 +133,12 @@ def _legible(page, card):
             return [one.textContent.trim().slice(0, 40), ink, ground];
         })"""
     )
+    # JupyterLab makes all columns of a table equally wide; ours are as wide as what stands in them.
+    wide = card.evaluate(
+        "card => [...card.querySelectorAll('td')].filter(one => one.scrollWidth > one.clientWidth + 1).map("
+        "one => one.textContent)"
+    )
+    assert not wide, wide
     assert pairs
     for text, ink, ground in pairs:
         assert _contrast(ink, ground) >= 3, (text, ink, ground)

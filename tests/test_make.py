@@ -11,7 +11,7 @@ STAND_IN = """#!/bin/sh
 echo "$*" >> "$LOG"
 case "$*" in
     "-m ruff check"*) exit ${RUFF_STATUS:-0} ;;
-    "-m pytest"*)
+    "-m tests"*)
         echo "home $LABKIT_HOME" >> "$LOG"
         echo "== 1 passed in 0.1s =="
         exit ${PYTEST_STATUS:-0} ;;
@@ -94,7 +94,7 @@ def test_test_runs_the_cheap_first_and_stops_the_lab_last(made, tmp_path):
         "-m ruff check .",
         "-m ruff format --check .",
         "notebooks/build.py --check",
-        "-m pytest --durations=10 -k some",
+        "-m tests --durations=10 -k some",
         f"home {tmp_path}/.labkit/test",
         "-m labkit stop",
     ]
@@ -140,13 +140,8 @@ def test_constraints_name_no_build_of_one_machine(made, tmp_path):
     assert made("setup")[1] == []  # what was just written down need not be installed
 
 
-def test_bench_says_that_there_is_none(made, tmp_path):
-    done, asked = made("bench")
-    assert done.returncode == 0 and not asked
-    assert "no benchmarks yet" in done.stdout
-    (tmp_path / "benchmarks").mkdir()
-    (tmp_path / "benchmarks" / "__main__.py").touch()
-    assert made("bench")[1] == ["-m benchmarks"]
+def test_bench_runs_what_is_asked_for(made):
+    assert made("bench", "BENCH_ARGS=reporting --rounds 2")[1] == ["-m benchmarks reporting --rounds 2"]
 
 
 def test_clean_keeps_runs_and_answers(made, tmp_path):

@@ -3,6 +3,7 @@
 import pytest
 from botocore import exceptions as boto
 
+from labkit import s3_faults
 from labkit.errors import StorageDenied, StorageError, StorageUnreachable
 from labkit.s3_faults import code_of, explain, public
 
@@ -84,3 +85,17 @@ def test_no_password_of_an_endpoint_is_shown():
 
 def test_what_to_do_can_be_said_by_the_caller():
     assert told(boto.EndpointConnectionError(endpoint_url=URL), fix="start it").fix == "start it"
+
+
+@pytest.mark.parametrize(
+    "text, known",
+    [
+        ('botocore.exceptions.EndpointConnectionError: Could not connect to "http://127.0.0.1:1/lab"', True),
+        ("aiobotocore.httpsession.ReadTimeoutError: Read timeout", True),
+        ("TimeoutError: the barrier", False),
+        ("ValueError: bad row", False),
+    ],
+)
+def test_advice_for_what_a_worker_tells(text, known):
+    said = s3_faults.advice(text)
+    assert (said is not None and "storage.start()" in said) == known
