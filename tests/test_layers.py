@@ -17,8 +17,10 @@ FLOORS = (
     | {"events", "curve", "workers", "s3_keys", "s3_faults", "store_card"},
     {"progress", "tracking", "records", "images", "environment", "keeper", "s3_client"}
     | {"object_server", "preflight"},
-    {"wording", "recording", "ray_start", "shards", "storage", "torch_models", "keras_models", "execution"},
-    {"curve_svg", "figures", "datasets", "torch_states", "torch_training", "uploads"},
+    {"wording", "recording", "ray_start", "shards", "storage", "torch_models", "execution"}
+    | {"keras_settings", "keras_models"},
+    {"curve_svg", "figures", "datasets", "torch_states", "torch_training", "uploads"}
+    | {"keras_states", "keras_reporting"},
     {"drawing"},
     {"reporters", "timeline", "inventory", "execution_drawing"},
     {"panel", "cluster"},
