@@ -28,7 +28,8 @@ class PanelCallback(tf.keras.callbacks.Callback):
         rows_per_step: rows that THIS worker takes in a step; the last step of an epoch may have fewer.
         rows: of this worker in an epoch, if known: then the last step is counted exactly.
         epochs: of the whole run; default: those that ``fit`` was given.
-        report: also report each epoch's metrics to the panel, for a run without Ray Train.
+        report: for a run without Ray Train: what to report to the panel after each epoch, as
+            ``{"accuracy": "val_accuracy"}``: the name in the panel, and the one that Keras gives it.
 
     Raises:
         ModelError: (at the start of ``fit``) there are several workers, and the model knows only this one.
@@ -43,13 +44,13 @@ class PanelCallback(tf.keras.callbacks.Callback):
         rows_per_step: int = 1,
         rows: int | None = None,
         epochs: int | None = None,
-        report: bool = False,
+        report: dict[str, str] | None = None,
     ) -> None:
         super().__init__()
-        self._panel, self._epochs, self._report = panel, epochs, report
+        self._panel, self._epochs, self._report = panel, epochs, report or {}
         self._rows_per_step, self._rows = rows_per_step, rows
         self._steps: Iterator = iter(())
-        self._over, self._done = False, 0
+        self._over, self._done = True, 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         _refuse_a_model_of_its_own(self.model)
@@ -72,11 +73,21 @@ class PanelCallback(tf.keras.callbacks.Callback):
             next(self._steps)
         self._done += 1
 
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if not self._over:  # within `fit`: with its validation rows
+            self._end_of_steps()
+            self._panel.phase("evaluating")
+
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        self._over = True
-        next(self._steps, None)  # counts the last one, and says that the epoch is over
+        self._end_of_steps()
         if self._report:
-            self._panel.report({"epoch": epoch, **(logs or {})}, epoch=epoch)
+            metrics = {name: (logs or {})[theirs] for name, theirs in self._report.items()}
+            self._panel.report({"epoch": epoch, **metrics}, epoch=epoch)
+
+    def _end_of_steps(self) -> None:
+        """Count the last step, and say that all are done."""
+        self._over = True
+        next(self._steps, None)
 
     def _batches(self) -> Iterator[range]:
         """A stand-in for each batch, as long as it is: Keras keeps the batches themselves to itself."""

@@ -15,14 +15,14 @@ def home(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "batch, rows, updates, said",
     [
-        (192, 12, 100, "solved"),
-        (48, 12, 100, "ONE worker"),
-        (12, 12, 100, "multiply"),
-        (192, 48, 100, "divides it"),
-        (192, 12, 25, "not 48"),
-        (192, 12, 400, "at the same time"),
-        (192, 12, 101, "not it"),
-        (..., 12, 100, "not attempted"),
+        (192, 12, 96, "solved"),
+        (48, 12, 96, "ONE worker"),
+        (12, 12, 96, "multiply"),
+        (192, 48, 96, "divides it"),
+        (192, 12, 24, "not 48"),
+        (192, 12, 384, "at the same time"),
+        (192, 12, 97, "not it"),
+        (..., 12, 96, "not attempted"),
     ],
 )
 def test_a_batch_for_all_of_them(batch, rows, updates, said):

@@ -28,13 +28,11 @@ def _global_batch(batch_size: Any, rows_per_worker: Any, updates: Any) -> None:
     )
     close_to(
         updates,
-        4800 // 48,
+        4608 // 48,
         what="the number of updates by mistake",
         mistakes={
-            4800 // 12: "all four workers take their 12 rows at the same time",
-            4800
-            // 4
-            // 48: "so many with the right batch size; by mistake a worker takes 12 of its 1,200 rows, not 48",
+            4608 // 12: "all four workers take their 12 rows at the same time",
+            24: "so many with the right batch size; by mistake a worker takes 12 of its 1,152 rows, not 48",
         },
     )
 
@@ -142,7 +140,7 @@ LESSON = Lesson(
             hints=(
                 "`batch_size` is for one update, and one update is made by all workers together.",
                 "TensorFlow divides the batch it is given by the number of workers.",
-                "Right: 4 times 48. By mistake: a quarter of 48 in each worker, of 1,200 rows in each shard.",
+                "Right: 4 times 48. By mistake: a quarter of 48 in each worker, of 1,152 rows in each shard.",
             ),
             check=_global_batch,
         ),
