@@ -171,10 +171,6 @@ with panel:
 # %% [markdown]
 # This is what the workers have to beat.
 
-# %% [markdown] tags=["prediction"]
-# **Before you go on:** in lesson 03 two workers got `batch_size=64` each, so that all together took 128 images in a step. In the next loop it says
-# `batch_size=128` in *each* of two workers. How many images will one worker take in a step?
-
 # %% [markdown]
 # ## On the workers
 # The images go to the store, as in lesson 03, and Ray Data reads them from there.
@@ -231,7 +227,16 @@ class ReportOnce(ReportCheckpointCallback):
 
 
 # %% [markdown]
-# Now the loop:
+# ### Five lines change
+# | | one process | many processes |
+# |---|---|---|
+# | 1 | | `strategy = …MultiWorkerMirroredStrategy()` |
+# | 2 | `model = compiled(cnn(seed=0), …)` | the same, `with strategy.scope():` |
+# | 3 | the images are in memory | `get_dataset_shard("train")` |
+# | 4 | `in_batches(train, 128)` | `to_tf(…, batch_size=…)`, the global batch |
+# | 5 | `PanelCallback(…, report=…)` | and a callback that calls `ray.train.report` |
+#
+# The call of `fit` stays as it is.
 
 
 # %%
@@ -250,10 +255,15 @@ def train_loop(config):
             ReportOnce(metrics=metrics),
         ],
     )
+    print("updates:", model.optimizer.iterations.numpy())
 
 
 # %% [markdown]
 # `num_replicas_in_sync` is the number of workers (or, if they have several GPUs each, of GPUs).
+
+# %% [markdown] tags=["prediction"]
+# **Before you go on:** with two workers, `to_tf` is given `64 * 2 = 128` in *each* of them. A worker's shard has 718 rows. How many of them will it take in a step, and
+# how many updates does an epoch have?
 
 # %%
 panel = TrainPanel("04-tensorflow", dataset=train.name, rows=len(train))
@@ -268,8 +278,8 @@ with panel.watch(trainer):
     result = trainer.fit()
 
 # %% [markdown]
-# The answer: 64. `fit` takes what it is given for the *global* batch, divides it by the number of workers, and each worker takes one part in a step. So the
-# batch size is `worker_batch * num_replicas_in_sync`.
+# Divide the updates by the epochs: 12 in each. So a worker took 64 rows in a step, not 128. `fit` takes what it is given for the *global* batch, divides it by the number of
+# workers, and each worker takes one part in a step. In lesson 03 it was the other way round: there you gave each worker its own part, 64.
 #
 # Who gives `batch_size=64` there, as in PyTorch, gets no error. Each worker then takes 32 images in a step, and an epoch has twice as many
 # steps, each with half the images: another training, and a slower one.
