@@ -244,16 +244,14 @@ def train_loop(config):
     strategy = start_strategy()
     with strategy.scope():
         model = compiled(cnn(seed=0), tf.keras.optimizers.Adam(0.005))
-    shard = ray.train.get_dataset_shard("train")
+    shard, workers = ray.train.get_dataset_shard("train"), strategy.num_replicas_in_sync
+    follow = PanelCallback(panel, rows_per_step=config["worker_batch"], rows=config["rows"] // workers)
     model.fit(
-        first_way(shard, config["worker_batch"] * strategy.num_replicas_in_sync),
+        first_way(shard, config["worker_batch"] * workers),
         epochs=config["epochs"],
         validation_data=in_batches(test, 512),
         verbose=0,
-        callbacks=[
-            PanelCallback(panel, rows_per_step=config["worker_batch"]),
-            ReportOnce(metrics=metrics),
-        ],
+        callbacks=[follow, ReportOnce(metrics=metrics)],
     )
     print("updates:", model.optimizer.iterations.numpy())
 
@@ -269,7 +267,11 @@ def train_loop(config):
 panel = TrainPanel("04-tensorflow", dataset=train.name, rows=len(train))
 trainer = TensorflowTrainer(
     train_loop,
-    train_loop_config={"epochs": epochs, "worker_batch": 128 // settings.num_workers},
+    train_loop_config={
+        "epochs": epochs,
+        "worker_batch": 128 // settings.num_workers,
+        "rows": len(train),
+    },
     scaling_config=scaling,
     datasets={"train": data},
     run_config=run_config(panel),
@@ -648,7 +650,7 @@ check("04-4", worker_loss)
 panel = TrainPanel("04-one-worker", dataset=train.name, rows=len(train))
 trainer = TensorflowTrainer(
     train_loop,
-    train_loop_config={"epochs": epochs, "worker_batch": 128},
+    train_loop_config={"epochs": epochs, "worker_batch": 128, "rows": len(train)},
     scaling_config=ScalingConfig(num_workers=1, use_gpu=settings.use_gpu),
     datasets={"train": data},
     run_config=run_config(panel),
