@@ -682,10 +682,10 @@ def times(name):
     fastest = min(record.seconds_per_epoch)
     return {
         "run": name,
-        "start s": record.seconds["start"],
+        "start s": record.seconds.get("start"),
         "fastest epoch s": fastest,
         "rows/s": record.rows / fastest,
-        "accuracy": record.metrics["accuracy"],
+        "accuracy": record.metrics.get("accuracy"),
     }
 
 
