@@ -2,6 +2,8 @@
 
 import json
 import os
+import threading
+import zipfile
 
 import numpy as np
 import pytest
@@ -99,3 +101,28 @@ def test_distance(model):
     assert np.isnan(weights_distance(model, weights))
     with pytest.raises(ModelError, match="shapes"):
         weights_distance(model, mlp((9,)))
+
+
+def test_in_a_thread_too_the_format_is_that_of_keras(tmp_path, model):
+    """As in Ray Train: Keras 2 on its own would write HDF5 under this name."""
+    thread = threading.Thread(target=save_state, args=(tmp_path, model, 0))
+    thread.start()
+    thread.join()
+    assert zipfile.is_zipfile(tmp_path / MODEL_FILE)
+    assert weights_distance(load_state(tmp_path)[0], model) == 0
+
+
+def test_hdf5_under_that_name_is_loaded_by_keras_2(tmp_path, model):
+    """As Ray's ReportCheckpointCallback leaves it there with Keras 2."""
+    model.save(tmp_path / "model.h5")
+    (tmp_path / "model.h5").rename(tmp_path / MODEL_FILE)
+    if not tf.keras.Model.__module__.startswith("tf_keras."):  # Keras 3 reads no such file
+        with pytest.raises(ModelError, match="of another Keras"):
+            load_state(tmp_path)
+        return
+    loaded, state = load_state(tmp_path)
+    assert state == {} and weights_distance(loaded, model) == 0
+    whole = (tmp_path / MODEL_FILE).read_bytes()
+    (tmp_path / MODEL_FILE).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelError, match="damaged"):
+        load_state(tmp_path)
