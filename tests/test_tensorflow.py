@@ -159,7 +159,7 @@ def with_fit(config):
     # The same with an optimizer that has a memory, without an interruption.
     with strategy.scope():
         model = compiled(mlp(seed=0), tf.keras.optimizers.Adam(0.001))
-    model.fit(feeds["right"], epochs=EPOCHS, verbose=0)
+    model.fit(batches(np.arange(ROWS), GLOBAL_BATCH, shard_again=True), epochs=EPOCHS, verbose=0)
     keep(config, f"adam{world}", model)
     ray.train.report({"loss": history["loss"][-1]})
 
@@ -243,7 +243,7 @@ def resumable(config):
             first = state["epoch"] + 1
         else:
             model = compiled(mlp(seed=0), tf.keras.optimizers.Adam(0.001))
-    rows = batches(mine(rank, world), GLOBAL_BATCH)
+    rows = batches(np.arange(ROWS), GLOBAL_BATCH, shard_again=True)
     print("first", first, "updates", int(model.optimizer.iterations.numpy()))
     for epoch in range(first, EPOCHS):
         if epoch == config.get("breaks_in"):
@@ -345,8 +345,10 @@ def updates(home, name):
 
 def test_the_batch_decides_how_many_updates_there_are(trained, home):
     steps = 2 * ROWS // GLOBAL_BATCH
-    assert [updates(home, name) for name in ("right1", "right2", "auto2")] == [steps] * 3
-    assert updates(home, "per-worker2") == 2 * steps
+    assert updates(home, "auto2") == steps
+    # Where Keras does not know the length it tries one step more, once, and its optimizer may count that.
+    for name, expected in (("right1", steps), ("right2", steps), ("per-worker2", 2 * steps)):
+        assert updates(home, name) - expected in (0, 1)
 
 
 def test_a_shard_of_known_length_is_seen_by_half(trained, home):
@@ -354,7 +356,7 @@ def test_a_shard_of_known_length_is_seen_by_half(trained, home):
 
     (`DataHandler._infer_steps`.) What comes from Ray Data has no known length: to it, it does not happen.
     """
-    assert updates(home, "known2") == updates(home, "right2") // 2
+    assert updates(home, "known2") == ROWS // GLOBAL_BATCH
     assert distance(weights_of(home, "known2"), weights_of(home, "right1")) > 1e-2
 
 

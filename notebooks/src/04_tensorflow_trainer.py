@@ -267,7 +267,8 @@ with panel.watch(trainer):
     result = trainer.fit()
 
 # %% [markdown]
-# Divide the updates by the epochs: 12 in each. So a worker took 64 rows in a step, not 128. `fit` takes what it is given for the *global* batch, divides it by the number of
+# Divide the updates by the epochs: 12 in each. (One is left over. Keras does not know how long a data set from Ray is, so in the first epoch it tries one step too many, and counts it.)
+# So a worker took 64 rows in a step, not 128. `fit` takes what it is given for the *global* batch, divides it by the number of
 # workers, and each worker takes one part in a step. In lesson 03 it was the other way round: there you gave each worker its own part, 64.
 #
 # Who gives `batch_size=64` there, as in PyTorch, gets no error. Each worker then takes 32 images in a step, and an epoch has twice as many
