@@ -70,9 +70,9 @@ def fit_a_line():
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
         model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
-        model.compile(optimizer=tf.keras.optimizers.SGD(0.1), loss="mse")
-    rows = ray.train.get_dataset_shard("train").to_tf("x", "y", batch_size=20)
-    model.fit(rows, epochs=10, verbose=0, callbacks=[ReportCheckpointCallback(checkpoint_on="train_end")])
+        model.compile(optimizer=tf.keras.optimizers.SGD(0.15), loss="mse")
+    rows = ray.train.get_dataset_shard("train").to_tf("x", "y", batch_size=10)
+    model.fit(rows, epochs=5, verbose=0, callbacks=[ReportCheckpointCallback(checkpoint_on="train_end")])
     (slope,), (start,) = model.get_weights()[0][0], model.get_weights()[1:]
     print(f"y = {slope:.2f} x + {start[0]:.2f}")
 
