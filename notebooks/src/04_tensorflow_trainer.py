@@ -62,6 +62,7 @@ import os
 
 import ray.train
 import tensorflow as tf
+from labkit.keras_reporting import PanelCallback
 from ray.train.tensorflow.keras import ReportCheckpointCallback
 
 
@@ -72,14 +73,16 @@ def fit_a_line():
         model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
         model.compile(optimizer=tf.keras.optimizers.SGD(0.15), loss="mse")
     rows = ray.train.get_dataset_shard("train").to_tf("x", "y", batch_size=10)
-    model.fit(rows, epochs=5, verbose=0, callbacks=[ReportCheckpointCallback(checkpoint_on="train_end")])
-    (slope,), (start,) = model.get_weights()[0][0], model.get_weights()[1:]
-    print(f"y = {slope:.2f} x + {start[0]:.2f}")
+    follow, report = PanelCallback(panel), ReportCheckpointCallback(checkpoint_on="train_end")
+    model.fit(rows, epochs=5, verbose=0, callbacks=[follow, report])
+    slope, start = (weights.item() for weights in model.get_weights())
+    print(f"y = {slope:.2f} x + {start:.2f}")
 
 
 # %% [markdown]
 # Four things are new. `MultiWorkerMirroredStrategy` connects the workers. In its *scope* the model is built and compiled. `to_tf` makes a
-# `tf.data.Dataset` of the worker's shard. And `ReportCheckpointCallback` calls `ray.train.report`: with the metrics after each epoch, and with the model at the end.
+# `tf.data.Dataset` of the worker's shard. And while `fit` runs its loop, Keras tells *callbacks* what it does. `ReportCheckpointCallback` is Ray's, and calls
+# `ray.train.report`: with the metrics after each epoch, and with the model at the end. `PanelCallback` is the lab's, and tells the panel, where your own loop would say `panel.steps`.
 #
 # The trainer itself is the one of lesson 03, with another name. `worker_runtime_env` carries the variables.
 
@@ -147,10 +150,9 @@ def in_batches(rows, batch_size):
 
 
 # %% [markdown]
-# `fit` has its loop inside, where `panel.steps` cannot go. Keras tells *callbacks* what it does, and `PanelCallback` tells the panel.
+# Without Ray Train, `PanelCallback` reports the metrics of each epoch, too.
 
 # %%
-from labkit.keras_reporting import PanelCallback
 from labkit.panel import Panel
 
 epochs = 6 if settings.small else 10
