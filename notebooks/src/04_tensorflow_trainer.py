@@ -124,6 +124,12 @@ result.metrics
 
 # %% [markdown]
 # ## The digits, in one process
+# With one thread, because each worker will have one, too. TensorFlow takes such a setting only before its first operation.
+
+# %%
+tf.config.threading.set_intra_op_parallelism_threads(1)
+
+# %% [markdown]
 # The same network as in lesson 03, the `cnn`. Even the first weights are the same, number by number.
 
 # %%
