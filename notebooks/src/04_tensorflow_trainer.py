@@ -73,16 +73,15 @@ def fit_a_line():
         model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
         model.compile(optimizer=tf.keras.optimizers.SGD(0.15), loss="mse")
     rows = ray.train.get_dataset_shard("train").to_tf("x", "y", batch_size=10)
-    follow, report = PanelCallback(panel), ReportCheckpointCallback(checkpoint_on="train_end")
-    model.fit(rows, epochs=5, verbose=0, callbacks=[follow, report])
+    model.fit(rows, epochs=5, verbose=0, callbacks=[PanelCallback(panel), ReportCheckpointCallback()])
     slope, start = (weights.item() for weights in model.get_weights())
     print(f"y = {slope:.2f} x + {start:.2f}")
 
 
 # %% [markdown]
 # Four things are new. `MultiWorkerMirroredStrategy` connects the workers. In its *scope* the model is built and compiled. `to_tf` makes a
-# `tf.data.Dataset` of the worker's shard. And while `fit` runs its loop, Keras tells *callbacks* what it does. `ReportCheckpointCallback` is Ray's, and calls
-# `ray.train.report`: with the metrics after each epoch, and with the model at the end. `PanelCallback` is the lab's, and tells the panel, where your own loop would say `panel.steps`.
+# `tf.data.Dataset` of the worker's shard. And while `fit` runs its loop, Keras tells *callbacks* what it does. `ReportCheckpointCallback` is Ray's: after each epoch it calls
+# `ray.train.report`, with the metrics and the model. `PanelCallback` is the lab's, and tells the panel, where your own loop would say `panel.steps`.
 #
 # The trainer itself is the one of lesson 03, with another name. `worker_runtime_env` carries the variables.
 
@@ -369,7 +368,7 @@ def look(config):
     rows = third_way(ray.train.get_dataset_shard("train"), batch_size=4)
     for images, labels in rows.take(1):
         print(images.dtype.name, images.shape, labels.numpy())
-    print(rows.options().experimental_distribute.auto_shard_policy)
+    print("auto-sharding:", rows.options().experimental_distribute.auto_shard_policy.name)
 
 
 here = ScalingConfig(num_workers=0)
@@ -433,7 +432,7 @@ from labkit.keras_states import save_state
 
 
 class Report(tf.keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs):
+    def on_epoch_end(self, epoch, logs=None):
         with tempfile.TemporaryDirectory() as folder:
             save_state(folder, self.model, epoch)
             rank = ray.train.get_context().get_world_rank()
@@ -462,7 +461,8 @@ def train_resumable(config):
             model = compiled(mlp(seed=0), tf.keras.optimizers.SGD(0.05, momentum=0.9))
     print("first epoch:", first + 1, "· updates so far:", model.optimizer.iterations.numpy())
     rows = in_batches(datasets.load(dataset)[:full], 128)
-    follow = PanelCallback(panel, rows_per_step=128 // strategy.num_replicas_in_sync)
+    worker_batch = 128 // strategy.num_replicas_in_sync
+    follow = PanelCallback(panel, rows_per_step=worker_batch, epochs=config["epochs"])
     for epoch in range(first, config["epochs"]):
         if epoch == config.get("breaks_in"):
             raise OSError("the disk is full")
