@@ -120,7 +120,8 @@ from ray.train.torch import prepare_model
 
 # %% [markdown]
 # **2 · The data.** The training images go to the store, once, as four Parquet files. A Ray dataset reads them from there, anew in each epoch. Each worker gets a part of its
-# own, its *shard*. All shards are equally long. (The second line is there because the images are few: lesson 02 says why.)
+# own, its *shard*. All shards are equally long. (`use_datasource_v2` is
+# switched off because there are so few files: lesson 02 says why.)
 
 # %%
 import ray.data
@@ -357,6 +358,7 @@ import sys
 
 done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True)
 print(done.stdout or done.stderr)
+done.check_returncode()
 
 # %% [markdown]
 # Other processes trained it, yet another one tested it. On the digits you should see at least 0.95. It was chosen *because* it does
