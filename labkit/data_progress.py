@@ -43,11 +43,18 @@ _EVERY = 0.25  # seconds between two looks, and two drawings
 _open: list["DataPanel"] = []  # the panel that is open in this process, if one is
 
 
-def quiet() -> None:
-    """Leave what Ray Data logs in its log file: the panel shows it, and a failure is the cell's error."""
+def quiet(level: int = logging.WARNING) -> None:
+    """Of what Ray Data logs, show only what is at least of `level`; all of it is in its log file.
+
+    Importing this module does so for warnings. While a panel is open it shows what matters, and a failure
+    is the cell's error.
+    """
     for handler in logging.getLogger("ray.data").handlers:
-        if not hasattr(handler, "baseFilename") and type(handler).__name__ != "SessionFileHandler":
-            handler.setLevel(logging.CRITICAL)
+        if type(handler).__name__ != "SessionFileHandler":
+            handler.setLevel(level)
+
+
+quiet()
 
 
 class DataPanel:
@@ -101,7 +108,7 @@ class DataPanel:
         if _open:
             fix = "close that one first: one panel at a time"
             raise RunError(f"open the panel {self.state.name!r}", f"{_open[0].state.name!r} is open", fix)
-        quiet()
+        quiet(logging.CRITICAL)
         self.state = ExecutionState(self.state.name)
         self._processes = _Processes(self._settings)
         self._next = 0.0
@@ -119,6 +126,7 @@ class DataPanel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _open.remove(self)
+        quiet()
         if self._before is None:
             os.environ.pop(_CALLBACKS, None)
         else:

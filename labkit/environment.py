@@ -19,6 +19,7 @@ from labkit import machine
 from labkit.diagnosis import Diagnosis, Finding
 from labkit.errors import SettingsError
 from labkit.processes import Registry
+from labkit.s3_faults import public
 from labkit.settings import Settings
 
 __all__ = ["doctor"]
@@ -164,8 +165,9 @@ def _object_store(settings: Settings) -> Iterator[Finding]:
     """Lessons 02 and 03 keep data and checkpoints there."""
     found = machine.object_server()
     if settings.s3_endpoint:
-        where = re.sub(r"(?<=//)[^/@]*@", "", settings.s3_endpoint)  # a password may stand in it
-        yield Finding("object store", True, f"{where}, from LABKIT_S3_ENDPOINT; not tried here")
+        yield Finding(
+            "object store", True, f"{public(settings.s3_endpoint)}, from LABKIT_S3_ENDPOINT; not tried here"
+        )
     elif found:
         yield Finding("object store", True, f"the lab's own, by {found[0]} at {found[1]}")
     else:

@@ -5,20 +5,20 @@ The client of pyarrow itself would not do: it writes an object for each folder, 
 """
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 import s3fs
 from fsspec.asyn import sync
+from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 from labkit.s3_faults import code_of
 from labkit.s3_keys import KeyRing
 
-if TYPE_CHECKING:
-    import pyarrow.fs
-
 __all__ = ["ObjectFiles", "arrow"]
 
 _PART = 8 << 20  # bytes of one part of a large object; each open file holds one
+_SMALL = 1 << 20  # bytes: what is not larger comes with one request
 _DEFAULT_REGION = "us-east-1"  # which servers of one's own take, and AWS for a bucket of no region
 
 
@@ -73,13 +73,39 @@ class ObjectFiles(s3fs.S3FileSystem):
         """One request of the S3 API ("put_object"); `timeout` in seconds bounds all of it."""
         return sync(self.loop, self._call_s3, method, timeout=timeout, **options)
 
+    def beginning(self, path: str, size: int = _SMALL) -> tuple[bytes, int]:
+        """(the first bytes of an object, at most `size`; how long all of it is), in one request.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        return sync(self.loop, self._beginning, path, size)
+
+    async def _beginning(self, path: str, size: int) -> tuple[bytes, int]:
+        bucket, key, _ = self.split_path(path)
+        answer = await self._call_s3("get_object", Bucket=bucket, Key=key, Range=f"bytes=0-{size - 1}")
+        async with answer["Body"] as body:
+            return await body.read(), int(answer["ContentRange"].rpartition("/")[2])
+
+
+class _Handler(FSSpecHandler):
+    """pyarrow's, with one request for a small object where that one makes three."""
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        try:
+            body, size = self.fs.beginning(path)
+            if len(body) == size:
+                return pa.BufferReader(body)
+        except OSError as error:
+            if code_of(error) not in ("InvalidRange", "416"):  # an empty object has no first byte
+                raise
+        return super().open_input_stream(path)
+
 
 def _region() -> str:
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or _DEFAULT_REGION
 
 
-def arrow(files: ObjectFiles) -> "pyarrow.fs.PyFileSystem":
+def arrow(files: ObjectFiles) -> PyFileSystem:
     """`files` in the form that Ray and pyarrow take."""
-    from pyarrow.fs import FSSpecHandler, PyFileSystem
-
-    return PyFileSystem(FSSpecHandler(files))
+    return PyFileSystem(_Handler(files))

@@ -7,6 +7,7 @@ asked of that one run.
 import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -81,13 +82,16 @@ def test_solutions_are_solutions_and_nothing_else_is(run):
 
 @pytest.mark.notebook
 def test_no_secret_in_outputs_and_logs(run):
+    kept_in = ("ray-token", "keys.json")
     tokens = [path.read_text() for path in run.home.rglob("ray-token")]
-    starts_a_cluster = any("cluster.start(" in cell.source for cell in run.result.nb.cells)
-    assert len(tokens) == starts_a_cluster
-    for token in tokens:
-        assert token not in run.outputs
-        for path in (p for p in run.home.rglob("*") if p.is_file() and p.name != "ray-token"):
-            assert token.encode() not in path.read_bytes(), f"the token stands in {path}"
+    keys = [json.loads(path.read_text()) for path in run.home.rglob("keys.json")]
+    code = [cell.source for cell in run.result.nb.cells if cell.cell_type == "code"]
+    assert len(tokens) == any("cluster.start(" in source for source in code)
+    assert len(keys) == any("storage.start(" in source for source in code)
+    for secret in [*tokens, *(pair["secret"] for pair in keys)]:
+        assert secret not in run.outputs
+        for path in (p for p in run.home.rglob("*") if p.is_file() and p.name not in kept_in):
+            assert secret.encode() not in path.read_bytes(), f"a secret stands in {path}"
 
 
 @pytest.mark.notebook
@@ -118,3 +122,13 @@ def processes_of(home: Path) -> Iterator[str]:
             # Ray's agents overwrite their environment with their title; their logs give them away.
             if process.environ().get("LABKIT_HOME") == str(home) or any(str(home) in f for f in files):
                 yield " ".join(process.cmdline())[:120]
+
+
+@pytest.mark.notebook
+def test_what_a_lesson_trains_is_good(run):
+    """The model that lessons 03 and 04 take from the store, tested on held-out digits."""
+    said = re.findall(r"accuracy on (\d+) test images: ([\d.]+)", run.outputs)
+    least = {"03": 0.95, "04": 0.93}.get(run.notebook.stem[:2])
+    if least is not None:
+        assert [int(rows) for rows, _ in said] == [360]
+        assert float(said[0][1]) >= least

@@ -98,6 +98,23 @@ def test_a_large_object_goes_in_parts(store, place):
     assert store.files.info(f"{place}/large")["size"] == len(body)
 
 
+@pytest.mark.parametrize("size, requests", [(0, None), (1, 1), (777, 1), (1 << 20, 1), ((1 << 20) + 1, None)])
+def test_a_small_object_is_read_with_one_request(store, place, size, requests, monkeypatch):
+    body, asked = secrets.token_bytes(size), []
+    put(store.filesystem, f"{place}/one", body)
+    real = type(store.files)._call_s3
+
+    async def counted(files, method, *given, **options):
+        asked.append(method)
+        return await real(files, method, *given, **options)
+
+    monkeypatch.setattr(type(store.files), "_call_s3", counted)
+    with store.filesystem.open_input_stream(f"{place}/one") as stream:
+        assert stream.read() == body
+    if requests:
+        assert asked == ["get_object"] * requests
+
+
 def test_parquet_by_pieces(store, place):
     """A reader of Parquet seeks: footer first, then the columns it wants."""
     table = pa.table({"a": range(1000), "b": [str(k) for k in range(1000)]})
