@@ -12,10 +12,11 @@ import labkit
 
 # Lowest first. A new module gets a line here: put it as low as what it imports allows.
 FLOORS = (
-    {"errors", "machine", "diagnosis", "waiting", "tracebacks", "answers", "solved", "pids", "style"},
+    {"errors", "machine", "diagnosis", "waiting", "tracebacks", "answers", "solved", "pids", "style"}
+    | {"forkserver", "forkserver_client"},
     {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering", "placement", "knock"}
     | {"events", "curve", "workers", "s3_keys", "s3_faults", "store_card"},
-    {"progress", "tracking", "records", "images", "environment", "keeper", "s3_client"}
+    {"progress", "tracking", "records", "images", "environment", "keeper", "s3_client", "preload"}
     | {"object_server", "preflight"},
     {"wording", "recording", "ray_start", "shards", "storage", "torch_models", "execution"}
     | {"keras_settings", "keras_models"},

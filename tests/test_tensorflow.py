@@ -4,6 +4,7 @@ Nothing here imports TensorFlow: it is in the workers, with the Keras that each 
 """
 
 import json
+import os
 import sys
 import tempfile
 import time
@@ -17,7 +18,7 @@ from labs import home as home_of_its_own
 from ray import cloudpickle
 from ray.train import RunConfig, ScalingConfig
 
-from labkit import cluster, datasets, runs
+from labkit import cluster, datasets, preload, runs
 from labkit.errors import RunFailed
 from labkit.keras_settings import KERAS_2, KERAS_3
 from labkit.ray_reporting import TrainPanel
@@ -41,7 +42,8 @@ def home():
 
 @pytest.fixture(scope="module")
 def lab(home):
-    with cluster.start(nodes=2, cpus_per_node=2) as lab:
+    os.environ.update(KERAS_2)  # the workers' imports are done ahead with the Keras of this process
+    with cluster.start(nodes=2, cpus_per_node=2, preload=preload.TENSORFLOW) as lab:
         yield lab
 
 

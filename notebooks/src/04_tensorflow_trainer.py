@@ -8,18 +8,6 @@
 # Lesson 03 did this with PyTorch. The data are the same here, and so is the model. What differs is who does what: in PyTorch you write the
 # loop and wrap the model. In TensorFlow you name a *strategy*, build the model inside of it, and call `fit`.
 
-# %%
-from labkit import cluster, datasets, storage
-from labkit.settings import Settings
-
-settings = Settings.from_env()
-lab = cluster.start()
-lab
-
-# %%
-store = storage.start()
-store
-
 # %% [markdown]
 # ## Two Kerases
 # Most tutorials for this page's topic no longer run. TensorFlow comes with Keras 3 today, and its `model.fit` fails as soon as there is a second worker:
@@ -47,6 +35,23 @@ keras_settings.KERAS_2
 # %% [markdown]
 # (Ray's trainer sets `TF_USE_LEGACY_KERAS` in its workers by itself. In Ray 2.60 that comes too late: at that moment the worker has already
 # imported TensorFlow, and chosen Keras 3.)
+
+# %% [markdown]
+# ## A cluster whose workers know TensorFlow
+# To import TensorFlow takes seconds. So the lab does it once for each node, in a process from which the workers are forked. `preload` says
+# what is imported there. In lesson 03 it was PyTorch, the default; now it is TensorFlow, with the Keras that stands above.
+
+# %%
+from labkit import cluster, datasets, preload, storage
+from labkit.settings import Settings
+
+settings = Settings.from_env()
+lab = cluster.start(preload=preload.TENSORFLOW)
+lab
+
+# %%
+store = storage.start()
+store
 
 # %% [markdown]
 # ## Quick start: a line through 200 points
