@@ -14,16 +14,16 @@ import labkit
 FLOORS = (
     {"errors", "machine", "diagnosis", "waiting", "tracebacks", "answers", "solved", "pids", "style"},
     {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering", "placement", "knock"}
-    | {"events", "curve", "workers", "s3_keys", "s3_faults", "store_card"},
-    {"progress", "tracking", "records", "images", "environment", "keeper", "s3_client"}
+    | {"events", "curve", "workers", "checkpoints", "spans", "s3_keys", "s3_faults", "store_card"},
+    {"progress", "tracking", "messenger", "records", "images", "environment", "keeper", "s3_client"}
     | {"object_server", "preflight"},
     {"wording", "recording", "ray_start", "shards", "storage", "torch_models", "execution"}
     | {"keras_settings", "keras_models"},
-    {"curve_svg", "figures", "datasets", "torch_states", "torch_training", "uploads"}
+    {"curve_svg", "gantt_svg", "figures", "datasets", "torch_states", "torch_training", "uploads"}
     | {"keras_states", "keras_reporting"},
     {"drawing"},
     {"reporters", "timeline", "inventory", "execution_drawing"},
-    {"panel", "cluster"},
+    {"panel", "cluster", "beside", "captured", "reported"},
     {"ray_reporting", "data_progress", "validation", "spark"},
     {"runs", "comparison"},
     {"exercises"},  # the checks of a lesson may use all that the lesson uses
