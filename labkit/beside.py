@@ -68,9 +68,9 @@ class Watched(Messenger):
 class BesideCallback(Messenger, ControllerCallback, TrainContextCallback):
     """For ``RunConfig(callbacks=[…])``, beside the panel's own: statuses of checkpoints, and uploads."""
 
-    def __init__(self, panel: Receiver) -> None:
-        super().__init__(panel)
-        self._known: dict[str, tuple[str, dict[str, Any]]] = {}
+    def __getstate__(self) -> dict[str, Any]:
+        # From the controller it goes on to the workers, where nothing of its following is wanted.
+        return {k: v for k, v in super().__getstate__().items() if k not in ("_over", "_known", "_first")}
 
     # -- in the controller --------------------------------------------------------------------------
 
@@ -78,6 +78,7 @@ class BesideCallback(Messenger, ControllerCallback, TrainContextCallback):
         """The control loop begins: ask for statuses from now on, in a thread of its own."""
         controller = ray.get_runtime_context().current_actor
         self._over = threading.Event()
+        self._known: dict[str, tuple[str, dict[str, Any]]] = {}  # path -> status, metrics
         self._first = True
         threading.Thread(target=self._follow, args=(controller,), name="labkit-beside", daemon=True).start()
 

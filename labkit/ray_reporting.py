@@ -170,8 +170,20 @@ class TrainPanel(Panel):
             raise RunFailed(
                 f"finish the run {self.state.name!r}",
                 f"{who} raised {failure.message}",
-                s3_faults.advice(failure.message) or "the panel above shows where; all of it is in the logs",
+                s3_faults.advice(failure.message)
+                or self._advice(failure.message)
+                or "the panel above shows where; all of it is in the logs",
             ) from error
+
+    def _advice(self, message: str) -> str | None:
+        """Ray counts a validation that raises as failed; one whose process dies ends the whole run."""
+        validates = getattr(self._trainer, "validation_config", None) is not None
+        if not validates or "died unexpectedly while executing this task" not in message:
+            return None
+        return (
+            "a validation took its process down, for want of memory perhaps: let it take fewer rows at once; "
+            "then start the run again under the same name: it goes on, and validates what is pending"
+        )
 
 
 class ReportCallback(Messenger, ray.train.UserCallback):

@@ -14,7 +14,8 @@ import labkit
 FLOORS = (
     {"errors", "machine", "diagnosis", "waiting", "tracebacks", "answers", "solved", "pids", "style"},
     {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering", "placement", "knock"}
-    | {"events", "curve", "workers", "checkpoints", "spans", "s3_keys", "s3_faults", "store_card"},
+    | {"events", "curve", "workers", "checkpoints", "spans", "s3_keys", "s3_faults", "store_card"}
+    | {"pictures"},
     {"progress", "tracking", "messenger", "records", "images", "environment", "keeper", "s3_client"}
     | {"object_server", "preflight"},
     {"wording", "recording", "ray_start", "shards", "storage", "torch_models", "execution"}
