@@ -38,6 +38,12 @@ class CheckpointState:
     seconds: float | None = None
 
     @property
+    def epoch(self) -> int | None:
+        """The number of its epoch, counted from 1, if it is known."""
+        number = self.label.removeprefix("epoch ")
+        return int(number) if number.isdecimal() else None
+
+    @property
     def validating(self) -> bool:
         """Whether a validation of it runs now; one that is pending may still wait for its turn."""
         return self.status in ("committed", "pending") and self.begun_at is not None and self.seconds is None

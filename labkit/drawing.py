@@ -84,7 +84,7 @@ def summary(state: RunState, *, logs: list[tuple[str, str]] | None = None, recor
         parts.append(f'<pre class="lk-rule">{escape(state.failures[-1].text[-_FAILURE_SHOWN:])}</pre>')
     else:
         parts.append(f'<div class="lk-rule lk-text">{escape(_result(state))}</div>')
-    if len(state.curve) > 1 or len(state.history) > 1:
+    if len(state.curve) > 1 or len(state.history) > 1 or gantt_svg.has_something(state):
         table = _checkpoints(state, state.ended_at) if state.checkpoints else _tiles(state, state.ended_at)
         parts.append(
             f'<div class="lk-body lk-rule"><div>{table}</div><div>{curve_svg.draw(state)}</div></div>'
@@ -143,6 +143,7 @@ def _result(state: RunState) -> str:
         parts.append(f"{waiting:.0%} of each epoch waiting for data")
     if state.checkpoints:
         parts.append(f"{len(state.checkpoints)} checkpoint" + "s" * (len(state.checkpoints) != 1))
+        parts += wording.validations(state)
     return " · ".join(part for part in parts if part) or "nothing was reported"
 
 

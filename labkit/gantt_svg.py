@@ -40,6 +40,7 @@ def draw(state: RunState, now: float) -> str:
             parts += [_wait(axis, c, place, top, now) for place, c in enumerate(waits)]
         else:
             parts += [_bar(axis, span, top, now) for span in state.spans.row(row)]
+            parts += [_words(axis, span, top, now) for span in state.spans.row(row)]
     label = escape(_label(state))
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_ROW * len(rows) + 20}" role="img" aria-label="{label}">'
@@ -76,8 +77,7 @@ def _is_there(row: str, state: RunState, waits: list[CheckpointState]) -> bool:
 
 def _bar(axis: _Axis, span: Span, top: int, now: float) -> str:
     """A bar with the number of its epoch; one that went wrong says so, one that lasts is pale."""
-    left, right = axis.x(span.begin), axis.x(now if span.end is None else span.end)
-    width = max(right - left - 1.5, 1.5)  # a little short: bars that follow each other can be told apart
+    left, width = _place(axis, span, now)
     bad = span.status in _BAD
     fill = "var(--lk-bad)" if bad else _FILLS[span.row]
     pale = ' opacity=".45"' if span.end is None else ""
@@ -86,18 +86,30 @@ def _bar(axis: _Axis, span: Span, top: int, now: float) -> str:
     said += f", {span.status}" if span.status else ""
     return (
         f'<rect x="{left:.1f}" y="{y:g}" width="{width:.1f}" height="{_BAR}" rx="2" fill="{fill}"{pale}>'
-        f"<title>{escape(said)}</title></rect>{_words(span, left, width, top)}"
+        f"<title>{escape(said)}</title></rect>"
     )
 
 
-def _words(span: Span, left: float, width: float, top: int) -> str:
+def _place(axis: _Axis, span: Span, now: float) -> tuple[float, float]:
+    """Left end and width: a little short, so that bars that follow each other can be told apart."""
+    left, right = axis.x(span.begin), axis.x(now if span.end is None else span.end)
+    return left, max(right - left - 1.5, 1.5)
+
+
+def _words(axis: _Axis, span: Span, top: int, now: float) -> str:
+    """What stands in a bar that is wide enough; of one that went wrong it stands beside it otherwise."""
+    left, width = _place(axis, span, now)
+    on = "" if span.end is None else ' class="lk-on"'  # a pale bar is no ground for light letters
     number = f"{'✕ ' if span.status in _BAD else ''}{span.label}"
     for words in ([f"{number} {span.status}"] if span.status in _BAD else []) + [number]:
         if words.strip() and len(words) * _DIGIT + 4 <= width:
             return (
-                f'<text x="{left + width / 2:.1f}" y="{top + 15}" text-anchor="middle" class="lk-on">'
+                f'<text x="{left + width / 2:.1f}" y="{top + 15}" text-anchor="middle"{on}>'
                 f"{escape(words)}</text>"
             )
+    if span.status in _BAD:
+        x, anchor = (left + width + 3, "start") if left < _WIDTH - 120 else (left - 3, "end")
+        return f'<text x="{x:.1f}" y="{top + 15}" text-anchor="{anchor}">{escape(number)}</text>'
     return ""
 
 

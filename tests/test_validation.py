@@ -1,6 +1,7 @@
 """Checkpoints that are validated beside the training: three ways, one answer; and how one may end."""
 
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 import ray.train
 import torch
 from labs import home as home_of_its_own
@@ -39,7 +41,8 @@ pytestmark = pytest.mark.fault
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 ROWS = 301  # no multiple of a batch, nor of the number of workers
-VALIDATED, FAILED, TIMED_OUT = (
+PENDING, VALIDATED, FAILED, TIMED_OUT = (
+    ReportedCheckpointStatus.PENDING_VALIDATION,
     ReportedCheckpointStatus.VALIDATED,
     ReportedCheckpointStatus.VALIDATION_FAILED,
     ReportedCheckpointStatus.VALIDATION_TIMEOUT,
@@ -102,8 +105,31 @@ def validate(checkpoint, how="well"):
         os._exit(3)
     if how == "text":
         return "fine"
+    if how.startswith("gate "):
+        behind_a_gate(epoch, Path(how.removeprefix("gate ")))
+    if how.startswith("trainer "):
+        hang_in_a_trainer(how.removeprefix("trainer "))
     time.sleep({"hang": 1000, "slow": 1.2}.get(how, 0))
     return {"score": -abs(epoch - 1), "both": "validation"}
+
+
+def behind_a_gate(epoch, folder):
+    """Notes when it begins and ends; all but the first wait until somebody opens."""
+    with (folder / "notes").open("a") as notes:
+        notes.write(f"begin {epoch}\n")
+    while epoch and not (folder / "open").exists():
+        time.sleep(0.1)
+    with (folder / "notes").open("a") as notes:
+        notes.write(f"end {epoch}\n")
+
+
+def hang_in_a_trainer(folder):
+    def hang(config):
+        Path(folder, "hangs").touch()
+        time.sleep(1000)
+
+    run_config = RunConfig(name="hangs", storage_path=folder)
+    DataParallelTrainer(hang, scaling_config=ScalingConfig(num_workers=1), run_config=run_config).fit()
 
 
 def trainer_of(panel, home, *, workers=1, epochs=3, how=None, fn=validate, options=None, name=None, **config):
@@ -253,6 +279,70 @@ def test_one_that_takes_its_process_down_is_told(lab, home, panel):
         fit(panel, trainer)
     assert "a validation took its process down" in failed.value.fix
     assert panel.state.status == "failed"
+
+
+def test_one_that_hangs_in_a_trainer_of_its_own_gives_its_cpus_back(lab, home, panel, tmp_path):
+    how = {0: f"trainer {tmp_path}"}
+    fit(panel, trainer_of(panel, home, epochs=2, how=how, timeout_s=25, options={"num_cpus": 0}))
+    assert (tmp_path / "hangs").exists()  # the worker of that trainer did start
+    assert statuses(panel) == {"epoch 1": "timed out", "epoch 2": "validated"}
+    deadline = time.monotonic() + 60
+    while ray.available_resources().get("CPU", 0) < lab.cpus:
+        assert time.monotonic() < deadline, ray.available_resources()
+        time.sleep(0.1)
+
+
+# -- killed, and started again --------------------------------------------------------------------------
+
+FIRST_LIFE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import test_validation as t
+
+with t.cluster.start():
+    panel = t.TrainPanel("run", reporter=t.NullReporter())
+    how = {epoch: f"gate {sys.argv[3]}" for epoch in range(4)}
+    t.fit(panel, t.trainer_of(panel, Path(sys.argv[2]), epochs=3, how=how, name="killed"))
+"""
+
+
+def wait_for(condition, seconds=90):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def known_of(path):
+    try:
+        return [one.status for one in reported(str(path))]
+    except RunError:  # nothing yet
+        return []
+
+
+def test_killed_while_validations_are_pending_and_resumed(lab, home, panel, tmp_path):
+    """The pending ones are validated then; what began twice counts once."""
+    notes, path = tmp_path / "notes", home / "runs" / "killed"
+    command = [sys.executable, "-c", FIRST_LIFE, str(Path(__file__).parent), str(home), str(tmp_path)]
+    first_life = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: known_of(path) == [VALIDATED, PENDING, PENDING] and "begin 1" in notes.read_text())
+    finally:
+        first_life.kill()
+        first_life.wait()
+    assert [one.metrics.get("score") for one in reported(str(path))] == [-1, None, None]
+    (tmp_path / "open").touch()
+    how = dict.fromkeys(range(4), f"gate {tmp_path}")
+    result = fit(panel, trainer_of(panel, home, epochs=4, how=how, name="killed"))
+    assert known_of(path) == [VALIDATED] * 4
+    told = notes.read_text().split("\n")
+    assert [told.count(f"begin {epoch}") for epoch in range(4)] == [1, 2, 1, 1]
+    kept = sorted((metrics["epoch"], metrics["score"]) for _, metrics in result.best_checkpoints)
+    assert kept == [(0, -1), (1, 0), (2, -1), (3, -2)]
+    # The panel shows what was left to do, and what this run did itself.
+    assert statuses(panel) == dict.fromkeys(["epoch 2", "epoch 3", "epoch 4"], "validated")
+    assert [span.label for span in panel.state.spans.row("training")] == ["4"]
 
 
 # -- refused --------------------------------------------------------------------------------------------
