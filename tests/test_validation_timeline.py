@@ -218,7 +218,7 @@ def test_colour_does_not_stand_alone():
 def test_validated_metrics_have_a_curve():
     """Each stands at the end of its own epoch, not where the training is when it comes."""
     run = Run()
-    for epoch, accuracy in ((0, 0.5), (1, 0.75)):
+    for epoch in (0, 1):
         run("report", 20 + epoch, metrics=[{"epoch": epoch, "loss": 1.0}]).saved(epoch, 20 + epoch)
     run.decided(0, 30, accuracy=0.5).decided(1, 40, accuracy=0.75)
     assert curve_svg._series(run.state)["accuracy"] == [(1, 0.5), (2, 0.75)]
