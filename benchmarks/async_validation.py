@@ -1,11 +1,11 @@
-"""Validation inside the loop and beside it, in three ways: all seconds, those of standing still, late metrics.
+"""Validation inside the loop and beside it, in three ways: all seconds, those of standing still, of a metric.
 
     .venv/bin/python -m benchmarks.async_validation [--rounds 3] [--epochs 4]
 
-One worker trains lesson 03's `cnn` on rendered digits; after each epoch a checkpoint goes to the object store,
-and is validated on 5,000 others: not at all, in the loop, or beside it by each validator of `labkit.validation`.
-Each round has all five, their order changes with the round; the model, the data and the seeds are the same. The
-figures are medians: over the rounds, or over the checkpoints of all rounds.
+One worker trains lesson 03's `cnn` on rendered digits. After each epoch a checkpoint goes to the object
+store, and is validated on 5,000 others: not at all, in the loop, or beside it by each validator of
+`labkit.validation`. Each round has all five, their order changes with the round; model, data and seeds are
+the same. The figures are medians: over the rounds, or over the checkpoints of all rounds.
 
 - total: from the call of `fit()` to its return; after the start: from the first step on.
 - blocked: what the loop does between two epochs (save, report, validate), for each checkpoint.
