@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow.fs
-import pyarrow.parquet
 import ray.data
 import ray.train
 import torch
@@ -33,11 +32,11 @@ from ray.train.torch import TorchTrainer, get_device
 from torch import nn
 
 from labkit.errors import RunError
-from labkit.images import SIDE
+from labkit.rows import read_rows
 from labkit.torch_models import to_input
 from labkit.torch_states import load_state
 
-__all__ = ["LOSS", "ACCURACY", "in_a_task", "in_a_trainer", "in_ray_data", "read_rows"]
+__all__ = ["LOSS", "ACCURACY", "in_a_task", "in_a_trainer", "in_ray_data"]
 
 ACCURACY, LOSS = "val_accuracy", "val_loss"
 
@@ -126,21 +125,6 @@ def in_ray_data(
     """
     job = _Job(build, path, filesystem, batch_size)
     return functools.partial(_in_ray_data, job=job, actors=actors, use_gpu=use_gpu)
-
-
-def read_rows(
-    path: str, filesystem: pyarrow.fs.FileSystem | None = None, *, part: int = 0, parts: int = 1
-) -> tuple[np.ndarray, np.ndarray]:
-    """(images uint8 [n, 28, 28], labels int64 [n]) of the Parquet objects at `path`.
-
-    Args:
-        part, parts: of all rows, those at the places part, part + parts, part + 2 · parts, …: each row is in
-            exactly one part. (A shard of `ray.train.get_dataset_shard` will not do for a mean: Ray drops
-            rows until all shards are equally long.)
-    """
-    table = pyarrow.parquet.read_table(path, filesystem=filesystem).combine_chunks()
-    images = table["image"].chunk(0).storage.flatten().to_numpy().reshape(-1, SIDE, SIDE)
-    return images[part::parts].copy(), table["label"].to_numpy()[part::parts].copy()
 
 
 # -- the three -------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ FLOORS = (
     | {"object_server", "preflight"},
     {"wording", "recording", "ray_start", "shards", "storage", "torch_models", "execution"}
     | {"keras_settings", "keras_models"},
-    {"curve_svg", "gantt_svg", "figures", "datasets", "torch_states", "torch_training", "uploads"}
+    {"curve_svg", "gantt_svg", "rows", "figures", "datasets", "torch_states", "torch_training", "uploads"}
     | {"keras_states", "keras_reporting"},
     {"drawing"},
     {"reporters", "timeline", "inventory", "execution_drawing"},

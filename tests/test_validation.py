@@ -30,6 +30,7 @@ from labkit.errors import ClusterError, RunError, RunFailed
 from labkit.ray_reporting import TrainPanel
 from labkit.reported import reported
 from labkit.reporters import NullReporter
+from labkit.rows import read_rows
 from labkit.torch_models import cnn
 from labkit.torch_states import load_state, save_state
 from labkit.torch_training import batches, train_epoch
@@ -207,7 +208,7 @@ def test_three_validators_and_numpy_agree_on_every_checkpoint(lab, store, rows, 
 
 
 def test_each_row_is_in_exactly_one_part(lab, store, rows):
-    parts = [validation.read_rows("validation/rows", store.filesystem, part=k, parts=3) for k in range(3)]
+    parts = [read_rows("validation/rows", store.filesystem, part=k, parts=3) for k in range(3)]
     assert [len(labels) for _, labels in parts] == [101, 100, 100]
     together = np.concatenate([images for images, _ in parts])
     order = np.argsort(np.concatenate([np.arange(ROWS)[k::3] for k in range(3)]))
