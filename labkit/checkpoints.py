@@ -77,6 +77,7 @@ class Checkpoints(list[CheckpointState]):
             label: for one that is new and whose metrics do not tell an epoch.
         """
         known = self._find(event, label)
+        known.label = event.get("label") or _epoch_of(event) or known.label
         # What two processes say of one checkpoint may come in another order than it happened.
         if not (known.status in DECIDED and event.get("status") in ("committed", "pending")):
             known.decide(event)
@@ -97,11 +98,14 @@ class Checkpoints(list[CheckpointState]):
         for known in self:
             if known.path == event["path"]:
                 return known
-        epoch = event.get("metrics", {}).get("epoch")
-        if isinstance(epoch, (int, float)) and 0 <= epoch < 1e9 and epoch == int(epoch):
-            label = f"epoch {int(epoch) + 1}"
-        known = CheckpointState(
-            path=event["path"], label=event.get("label") or label, committed_at=event["at"]
-        )
+        known = CheckpointState(path=event["path"], label=label, committed_at=event["at"])
         self.append(known)
         return known
+
+
+def _epoch_of(event: dict[str, Any]) -> str:
+    """What the metrics say: the checkpoints of an earlier run of that name are of epochs of their own."""
+    epoch = event.get("metrics", {}).get("epoch")
+    if isinstance(epoch, (int, float)) and 0 <= epoch < 1e9 and epoch == int(epoch):
+        return f"epoch {int(epoch) + 1}"
+    return ""

@@ -270,10 +270,11 @@ class RunState:
 
     def _on_checkpoint(self, event: dict[str, Any]) -> None:
         checkpoint = self.checkpoints.take(event, self._label())
-        if checkpoint.status in DECIDED:
-            # One that was cancelled did not say that it is over.
+        decided = checkpoint.status if checkpoint.status in DECIDED else ""
+        if decided:  # one that was cancelled did not say that it is over
             self.spans.close("validation", event["at"], key=checkpoint.path)
-            self.spans.name("validation", checkpoint.path, checkpoint.status)
+        number = checkpoint.label.removeprefix("epoch ")
+        self.spans.name("validation", checkpoint.path, number, decided)
 
     def _on_validation(self, event: dict[str, Any]) -> None:
         checkpoint = self.checkpoints.validation(event, self._label())

@@ -65,12 +65,13 @@ class Spans:
             span.end = max(at, span.begin)
             span.status = span.status if status is None else status
 
-    def name(self, row: str, key: str, status: str) -> None:
-        """Say how the newest span with that key went."""
-        for span in reversed(self._rows[row]):
-            if span.key == key:
-                span.status = status
-                return
+    def name(self, row: str, key: str, label: str, status: str = "") -> None:
+        """Say what the spans with that key are of, and how the newest of them went."""
+        of_key = [span for span in self._rows[row] if span.key == key]
+        for span in of_key:
+            span.label = label
+        if of_key and status:
+            of_key[-1].status = status
 
     def step(self, epoch: int, at: float, seconds: float, *, done: bool) -> None:
         """A step of `epoch`, `seconds` after the begin of its loop."""

@@ -242,7 +242,7 @@ def test_one_that_raises_and_one_that_hangs_disturb_nobody(lab, home, panel, tmp
     assert [one.status for one in found] == [VALIDATED, FAILED, TIMED_OUT, VALIDATED, FAILED, VALIDATED]
     assert [one.metrics["epoch"] for one in found] == list(range(6))
     # The best by the validated metric is not the last one.
-    assert result.get_best_checkpoint("score", "max") == found[0].checkpoint
+    assert result.get_best_checkpoint("score", "max").path == found[0].checkpoint.path
     assert len(log.read_text().split()) == 6  # the loop was over before its validations were
     assert "PENDING_VALIDATION" in log.read_text()
     # Each epoch, each upload and each validation has its place on the time axis, and an end.

@@ -105,6 +105,14 @@ def test_one_that_is_begun_again_shows_both(run):
     assert row(run.state) == [("1", 21, 25, ""), ("1", 25, 27, "")]
 
 
+def test_what_an_earlier_run_has_left_gets_its_name_when_it_is_known(run):
+    """Its validation may be heard of before its metrics are."""
+    run.epoch(5, 10, 20).validation(3, 12)
+    run.saved(3, 13, "pending")
+    assert run.state.checkpoints[0].label == "epoch 4"
+    assert row(run.state) == [("4", 12, None, "")]
+
+
 def test_an_epoch_is_from_its_first_batch_to_its_last_step(run):
     run.epoch(0, 10, 20).epoch(1, 21, 30)
     assert row(run.state, "training") == [("1", 10, 20, ""), ("2", 21, 30, "")]
