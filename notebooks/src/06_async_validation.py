@@ -38,8 +38,8 @@ upload_shards(validation_rows, store, "lab-06", prefix="validation", rows_per_sh
 
 # %% [markdown]
 # ## Validation inside the loop
-# You know these two: one epoch of steps, and a report with a checkpoint, which rank 0 alone has. The folder of the checkpoint
-# is made with `mkdtemp`, and nobody removes it here. You will see why.
+# You know these two: one epoch of steps, and a checkpoint, which rank 0 alone has. Each rank takes its part of the images, all parts equally long. The folder of the
+# checkpoint is made with `mkdtemp`, and nobody removes it here. You will see why.
 
 # %%
 import tempfile
@@ -48,21 +48,16 @@ import ray.train
 import torch
 from labkit.torch_models import cnn
 from labkit.torch_states import load_state, save_state
-from labkit.torch_training import batches, evaluate
+from labkit.torch_training import batches, evaluate, train_epoch
 
 
-def train_epoch(model, optimizer, epoch, epochs):
+def one_epoch(model, optimizer, epoch, epochs):
     rank, world = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
-    mine = slice(rank, None, world)
-    for x, y in panel.steps(
-        batches(train.images[mine], train.labels[mine], size=64, seed=epoch), epoch=epoch, epochs=epochs
-    ):
-        loss = torch.nn.functional.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        panel.log(loss=loss)
-    return loss.item()
+    mine = slice(rank, len(train) // world * world, world)
+    rows = batches(train.images[mine], train.labels[mine], size=64, seed=epoch)
+    steps = panel.steps(rows, epoch=epoch, epochs=epochs)
+    loss_fn = torch.nn.functional.cross_entropy
+    return train_epoch(model, steps, loss_fn, optimizer, on_step=panel.log)["loss"]
 
 
 def checkpoint_of(model, optimizer, epoch):
@@ -86,7 +81,7 @@ def train_inline(config):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     images, labels = read_rows("lab-06/validation", store.filesystem)
     for epoch in range(config["epochs"]):
-        loss = train_epoch(model, optimizer, epoch, config["epochs"])
+        loss = one_epoch(model, optimizer, epoch, config["epochs"])
         panel.phase("validating")
         found = evaluate(model, batches(images, labels, size=512, shuffle=False))
         panel.phase("saving")
@@ -188,7 +183,7 @@ def train_beside(config):
     model = prepare_model(cnn(seed=0))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     for epoch in range(config["epochs"]):
-        loss = train_epoch(model, optimizer, epoch, config["epochs"])
+        loss = one_epoch(model, optimizer, epoch, config["epochs"])
         checkpoint = checkpoint_of(model, optimizer, epoch)
         ray.train.report(
             {"epoch": epoch, "loss": loss},
@@ -475,7 +470,7 @@ def train_moody(config):
     model = prepare_model(cnn(seed=0))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     for epoch, mood in enumerate(config["moods"]):
-        loss = train_epoch(model, optimizer, epoch, len(config["moods"]))
+        loss = one_epoch(model, optimizer, epoch, len(config["moods"]))
         checkpoint = checkpoint_of(model, optimizer, epoch)
         ray.train.report(
             {"epoch": epoch, "loss": loss, "where": "in the loop"},
@@ -562,7 +557,7 @@ with panel.watch(trainer):
 
 # %% [markdown]
 # Ray pickles a function with all that it uses. This one would take the whole data set along, for every checkpoint anew. With 4 MB you would not even notice; with 4 GB the controller of the
-# run has no memory left. So `panel.watch` measures what the function takes along, and refuses it above 1 MB. This message is the lab's; Ray itself says nothing below 95 MB.
+# run has no memory left. So `panel.watch` measures what the function takes along, and refuses it above 1 MB. This message is the lab's. Ray itself would say nothing, and send it.
 
 # %% [markdown]
 # ### Exercise 06-4 · Travel light
@@ -600,7 +595,7 @@ def train_alone(config):
     model = prepare_model(cnn(seed=0))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     for epoch in range(config["epochs"]):
-        loss = train_epoch(model, optimizer, epoch, config["epochs"])
+        loss = one_epoch(model, optimizer, epoch, config["epochs"])
         checkpoint = checkpoint_of(model, optimizer, epoch)
         ray.train.report(
             {"epoch": epoch, "loss": loss},
