@@ -70,6 +70,11 @@ class CheckpointState:
 class Checkpoints(list[CheckpointState]):
     """The checkpoints in the order in which they were seen."""
 
+    @property
+    def pending(self) -> int:
+        """How many have a validation that is not decided yet."""
+        return sum(checkpoint.status == "pending" for checkpoint in self)
+
     def take(self, event: dict[str, Any], label: str) -> CheckpointState:
         """Take in a ``checkpoint`` event.
 

@@ -275,6 +275,8 @@ class RunState:
             self.spans.close("validation", event["at"], key=checkpoint.path)
         number = checkpoint.label.removeprefix("epoch ")
         self.spans.name("validation", checkpoint.path, number, decided)
+        if self.checkpoints.pending and self.phase == "training" and self.fraction() == 1.0:
+            self._enter("validating", event["at"])  # all is trained, and the run waits for its validations
 
     def _on_validation(self, event: dict[str, Any]) -> None:
         checkpoint = self.checkpoints.validation(event, self._label())

@@ -89,14 +89,15 @@ class TrainPanel(Panel):
     def _watch_validations(self, trainer: Any, lab: cluster.Cluster | None) -> None:
         """Let the trainer's validations tell this panel of themselves; refuse what cannot go well."""
         config, callbacks = trainer.validation_config, trainer.run_config.callbacks
-        if not isinstance(config.fn, Watched):
-            captured.require_small(config.fn)
-            # A new one: the reader's own may serve another trainer, with another panel.
-            trainer.validation_config = ray.train.ValidationConfig(
-                Watched(config.fn, self), config.task_config, config.ray_remote_kwargs
-            )
-        if not any(isinstance(callback, BesideCallback) for callback in callbacks):
-            callbacks.append(BesideCallback(self))
+        # The trainer, or its RunConfig, may have been followed by another panel before.
+        function = config.fn.fn if isinstance(config.fn, Watched) else config.fn
+        captured.require_small(function)
+        # A new one: the reader's own may serve another trainer.
+        trainer.validation_config = ray.train.ValidationConfig(
+            Watched(function, self), config.task_config, config.ray_remote_kwargs
+        )
+        others = [callback for callback in callbacks if not isinstance(callback, BesideCallback)]
+        callbacks[:] = [*others, BesideCallback(self)]
         if lab is not None:
             placement.require_place(
                 lab.nodes, dict(config.ray_remote_kwargs), attempt="run validations beside the training"

@@ -111,6 +111,8 @@ def headline(state: RunState, now: float | None = None) -> str:
     worker = state.leader
     if worker is None or not state.first_step_at:
         return short(PHASES.get(state.phase, state.phase))
+    if pending := state.checkpoints.pending if state.status == "running" and state.fraction() == 1.0 else 0:
+        return f"all epochs are trained · {pending} validation{'s' * (pending != 1)} left"
     # A run that is between two epochs stands at the end of the first.
     parts = [f"epoch {worker.epoch + 1}" + (f" of {state.epochs}" if state.epochs else "")]
     parts.append(f"step {worker.step}" + (f" of {worker.total}" if worker.total else ""))

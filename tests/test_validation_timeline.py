@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from labkit import curve_svg, drawing, gantt_svg, recording
+from labkit import curve_svg, drawing, gantt_svg, recording, wording
 from labkit.checkpoints import DECIDED
 from labkit.progress import RunState
 from labkit.reporters import TextReporter
@@ -185,6 +185,18 @@ def test_the_panel_says_each_state():
     ):
         assert expected in said, expected
     assert "<gone>" not in body
+
+
+def test_when_all_is_trained_the_panel_says_what_it_waits_for(run):
+    for epoch in range(3):
+        run("step", 10 + epoch, epoch=epoch, epochs=3, step=5, rows=5, seconds=1, waiting=0, done=True)
+        run.saved(epoch, 11 + epoch, "pending")
+    assert run.state.phase == "validating"
+    assert wording.headline(run.state, T0 + 13) == "all epochs are trained · 3 validations left"
+    run.decided(0, 14).decided(1, 15)
+    assert "1 validation left" in text(drawing.body(run.state, T0 + 16))
+    run.decided(2, 17)
+    assert "left" not in wording.headline(run.state, T0 + 18).replace("about", "")
 
 
 def test_the_summary_of_a_run_that_was_stopped_says_what_is_left():
