@@ -324,7 +324,7 @@ def validate_in_a_trainer(checkpoint):
 
 
 # %% [markdown]
-# Its run needs a name of its own, a new one for each checkpoint. Under a used name Ray would go on with the old run, find it finished, and return *its* metrics.
+# Its run needs a name of its own, a new one for each checkpoint. Under a used name Ray would take it for the old run, and look for the checkpoint of that one, which does not exist.
 #
 # **Ray Data.** The rows stream through actors. Each loads the model once, in `__init__`, and then judges one batch after the other. Ray Data computes the mean.
 
