@@ -25,6 +25,7 @@ from ray.train import CheckpointConsistencyMode
 from ray.train.v2._internal.execution.callback import ControllerCallback, TrainContextCallback
 
 from labkit.messenger import Messenger, Receiver
+from labkit.reported import reported
 
 __all__ = ["STATUSES", "BesideCallback", "Watched"]
 
@@ -70,7 +71,7 @@ class BesideCallback(Messenger, ControllerCallback, TrainContextCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         # From the controller it goes on to the workers, where nothing of its following is wanted.
-        return {k: v for k, v in super().__getstate__().items() if k not in ("_over", "_known", "_first")}
+        return {k: v for k, v in super().__getstate__().items() if k not in ("_over", "_known")}
 
     # -- in the controller --------------------------------------------------------------------------
 
@@ -79,7 +80,9 @@ class BesideCallback(Messenger, ControllerCallback, TrainContextCallback):
         controller = ray.get_runtime_context().current_actor
         self._over = threading.Event()
         self._known: dict[str, tuple[str, dict[str, Any]]] = {}  # path -> status, metrics
-        self._first = True
+        storage = train_run_context.run_config.storage_context
+        with contextlib.suppress(Exception):  # mostly there is no earlier run of that name
+            self._begin(reported(storage.experiment_fs_path, storage.storage_filesystem))
         threading.Thread(target=self._follow, args=(controller,), name="labkit-beside", daemon=True).start()
 
     async def before_controller_shutdown(self) -> None:
@@ -101,17 +104,19 @@ class BesideCallback(Messenger, ControllerCallback, TrainContextCallback):
             if not self._over.is_set():
                 self._tell(found)
 
+    def _begin(self, found: list[ray.train.ReportedCheckpoint]) -> None:
+        """What an earlier run of that name has left behind is news only where it is still undecided."""
+        for one in found:
+            if STATUSES[one.status.value] != "pending":
+                self._known[one.checkpoint.path] = _said(one)
+        self._tell(found)
+
     def _tell(self, found: list[ray.train.ReportedCheckpoint]) -> None:
-        for reported in found:
-            path = reported.checkpoint.path
-            now = (STATUSES[reported.status.value], dict(reported.metrics))
-            if self._known.get(path) == now:
-                continue
-            # What an earlier run of that name has left behind is news only where it is still undecided.
-            if not self._first or now[0] == "pending":
+        for one in found:
+            path = one.checkpoint.path
+            if self._known.get(path) != (now := _said(one)):
+                self._known[path] = now
                 self._send(kind="checkpoint", path=path, status=now[0], metrics=now[1])
-            self._known[path] = now
-        self._first = False
 
     # -- in each worker -----------------------------------------------------------------------------
 
@@ -125,6 +130,10 @@ class BesideCallback(Messenger, ControllerCallback, TrainContextCallback):
             yield
         finally:
             self._send(**about, done=True, seconds=time.perf_counter() - began)
+
+
+def _said(one: ray.train.ReportedCheckpoint) -> tuple[str, dict[str, Any]]:
+    return STATUSES[one.status.value], dict(one.metrics)
 
 
 def _statuses(controller: Any, seconds: float) -> Any:

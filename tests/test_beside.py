@@ -77,7 +77,7 @@ def reported(status, path="/runs/checkpoint_1", **metrics):
 def callback(panel):
     """One that has come to the controller."""
     callback = sent(BesideCallback(panel))
-    callback._known, callback._first = {}, True
+    callback._known = {}
     return callback
 
 
@@ -88,7 +88,6 @@ def test_all_of_rays_statuses_have_a_word():
 def test_each_change_is_told_once(panel, callback):
     told = []
     callback._send = lambda **event: told.append((event["status"], event["metrics"]))
-    callback._tell([])
     for status, metrics in (
         ("PENDING_VALIDATION", {"loss": 1}),
         ("PENDING_VALIDATION", {"loss": 1}),
@@ -103,7 +102,7 @@ def test_of_an_earlier_run_only_what_is_left_to_do_is_told(panel, callback):
     told = []
     callback._send = lambda **event: told.append((event["path"], event["status"]))
     old = [reported("VALIDATED", "/a"), reported("PENDING_VALIDATION", "/b"), reported("COMMITTED", "/c")]
-    callback._tell(old)
+    callback._begin(old)
     callback._tell([*old[:1], reported("VALIDATION_FAILED", "/b"), *old[2:], reported("COMMITTED", "/d")])
     assert told == [("/b", "pending"), ("/b", "failed"), ("/d", "committed")]
 

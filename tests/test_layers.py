@@ -24,7 +24,8 @@ FLOORS = (
     | {"keras_states", "keras_reporting"},
     {"drawing"},
     {"reporters", "timeline", "inventory", "execution_drawing"},
-    {"panel", "cluster", "beside", "captured", "reported"},
+    {"panel", "cluster", "captured", "reported"},
+    {"beside"},
     {"ray_reporting", "data_progress", "validation", "spark"},
     {"runs", "comparison"},
     {"exercises"},  # the checks of a lesson may use all that the lesson uses
