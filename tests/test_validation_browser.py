@@ -103,7 +103,7 @@ def test_the_time_axis_is_drawn_live_and_stays(home, chromium, tmp_path):
                 "✕ timed out after",
             ):
                 assert expected in shown, (expected, shown)
-            rows = summary.locator(".lk-timeline text").all_inner_texts()
+            rows = summary.locator(".lk-timeline text").all_text_contents()
             assert {"training", "upload", "waiting", "validation"} <= set(rows), rows
             assert summary.locator(".lk-timeline rect").count() == 12
             page.wait_for_timeout(500)
