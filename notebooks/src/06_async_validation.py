@@ -397,7 +397,7 @@ slow = ValidationConfig(
     ray_remote_kwargs={"num_cpus": 0},
 )
 panel = TrainPanel("06-slow", dataset=train.name, rows=len(train))
-trainer = on_the_cluster(train_beside, slow, epochs=3 if settings.small else 5)
+trainer = on_the_cluster(train_beside, slow, epochs=2 if settings.small else 5)
 with panel.watch(trainer):
     result = trainer.fit()
 
