@@ -15,16 +15,19 @@ FLOORS = (
     {"errors", "machine", "diagnosis", "waiting", "tracebacks", "answers", "solved", "pids", "style"}
     | {"forkserver", "forkserver_client"},
     {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering", "placement", "knock"}
-    | {"events", "curve", "workers", "s3_keys", "s3_faults", "store_card"},
-    {"progress", "tracking", "records", "images", "environment", "keeper", "s3_client", "preload"}
+    | {"events", "curve", "workers", "checkpoints", "spans", "s3_keys", "s3_faults", "store_card"}
+    | {"pictures"},
+    {"progress", "tracking", "messenger", "records", "images", "environment", "keeper", "s3_client"}
+    | {"preload"}
     | {"object_server", "preflight"},
     {"wording", "recording", "ray_start", "shards", "storage", "torch_models", "execution"}
     | {"keras_settings", "keras_models"},
-    {"curve_svg", "figures", "datasets", "torch_states", "torch_training", "uploads"}
+    {"curve_svg", "gantt_svg", "rows", "figures", "datasets", "torch_states", "torch_training", "uploads"}
     | {"keras_states", "keras_reporting"},
     {"drawing"},
     {"reporters", "timeline", "inventory", "execution_drawing"},
-    {"panel", "cluster"},
+    {"panel", "cluster", "captured", "reported"},
+    {"beside"},
     {"ray_reporting", "data_progress", "validation", "spark"},
     {"runs", "comparison"},
     {"exercises"},  # the checks of a lesson may use all that the lesson uses
