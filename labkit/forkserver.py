@@ -26,6 +26,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
@@ -55,7 +56,7 @@ _READ_AT_IMPORT = {
 }
 # What a raylet or Ray Train sets, and is read when it is used.
 _READ_LATER = ("RAY_TRAIN_", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "RAY_LD_PRELOAD_ON_WORKERS")
-_READ_LATER += ("PYTHONBREAKPOINT",)
+_READ_LATER += ("RAY_DATA_SHUFFLE_", "PYTHONBREAKPOINT")
 
 
 @dataclass
@@ -94,7 +95,8 @@ def serve(path: str, modules: list[str]) -> None:
 
     Args:
         path: of the socket, which is made here, for this user alone.
-        modules: names to import; one that fails is told in the log, and left out.
+        modules: names to import; one that fails is told in the log, and left out. If two forks would draw
+            the same random ids from Ray after them, nothing is served.
     """
     owner, given = os.getppid(), dict(os.environ)
     listener = _listen(path)
@@ -105,6 +107,10 @@ def serve(path: str, modules: list[str]) -> None:
             importlib.import_module(module)
         except Exception as error:
             print(f"could not import {module}: {error}", flush=True)
+    if _forks_are_alike():
+        print("two forks draw the same ids: one of these modules has drawn some at its import", flush=True)
+        os.unlink(path)
+        return
     # What was made so far is never freed: the collector would only touch, and so copy, shared pages.
     gc.collect()
     gc.freeze()
@@ -126,6 +132,39 @@ def _listen(path: str) -> socket.socket:
         os.umask(mask)
     listener.listen(128)
     return listener
+
+
+def _forks_are_alike() -> bool:
+    """Whether two forked processes draw the same ids from Ray, in their first thread or in another.
+
+    Ray draws from generators of absl, which are not made for forks: what was drawn before is shared, and what
+    comes after is the same. Two tasks with one id end a worker (seen: "Check failed: erased == 1").
+    """
+    if "ray" not in sys.modules:
+        return False
+    drawn = []
+    for _ in range(2):
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                os.write(writer, " ".join(_two_ids()).encode())
+            os._exit(0)
+        os.close(writer)
+        with open(reader) as pipe:
+            drawn.append(pipe.read().split())
+        os.waitpid(pid, 0)
+    one, other = drawn
+    return len(one) != 2 or bool({*one} & {*other})
+
+
+def _two_ids() -> list[str]:
+    ray = sys.modules["ray"]
+    ids = [ray.ObjectRef.from_random().hex()]
+    thread = threading.Thread(target=lambda: ids.append(ray.ObjectRef.from_random().hex()))
+    thread.start()
+    thread.join()
+    return ids
 
 
 def _until_forked(listener: socket.socket, given: Mapping[str, str], owner: int) -> _Request | None:

@@ -25,10 +25,13 @@ from labkit.processes import Registry
 
 __all__ = ["TENSORFLOW", "TORCH", "Preloader"]
 
-_RAY = ("ray.train", "ray.data", "ray.tune", "labkit.ray_reporting", "labkit.storage", "labkit.s3_client")
-_RAY += ("s3fs", "aiobotocore.session")
-TORCH = (*_RAY, "ray.train.torch", "torch.nn.parallel", "labkit.torch_training", "labkit.torch_states")
-TENSORFLOW = (*_RAY, "ray.train.tensorflow", "labkit.keras_reporting", "labkit.keras_states")
+# What Ray's libraries import of others: most of the time of their import. Its own libraries may not be among
+# these: they draw random ids when they are imported (for each class that is decorated with ray.remote), and
+# then all forks would draw the same ids afterwards. The server looks, and forks nothing if that is so.
+_RAY = ("ray", "pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
+_RAY += ("aiobotocore.session", "s3fs", "PIL.Image")
+TORCH = (*_RAY, "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
+TENSORFLOW = (*_RAY, "tensorflow", "tf_keras")
 
 
 class Preloader:
@@ -36,7 +39,7 @@ class Preloader:
 
     Args:
         folder: where their sockets come, one that only this user can enter.
-        modules: what they import.
+        modules: what they import; of Ray only ``ray`` itself.
 
     Raises:
         ClusterError: a package of `modules` is not installed.

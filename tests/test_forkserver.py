@@ -193,6 +193,33 @@ def test_nonsense_on_the_socket_harms_nobody(server, run, socket):
     assert told(run(TELL))["parent"] == server.pid
 
 
+ALIKE = """
+import os, sys
+os.environ.update(RAY_JOB_ID="01000000", RAY_RAYLET_PID="1")
+import ray
+if sys.argv[1] == "drawn":
+    ray.ObjectRef.from_random()
+from labkit import forkserver
+print("alike" if forkserver._forks_are_alike() else "different")
+"""
+
+
+@pytest.mark.parametrize("before, expected", [("fresh", "different"), ("drawn", "alike")])
+def test_forks_that_would_draw_the_same_ids_are_noticed(before, expected):
+    """Ray's generators are not made for forks: ids drawn before one make all that come after it the same."""
+    told = subprocess.run([sys.executable, "-c", ALIKE, before], capture_output=True, text=True, timeout=60)
+    assert told.stdout.split() == [expected], told.stderr
+
+
+def test_nothing_is_forked_that_would_draw_the_same_ids(socket, tmp_path):
+    (tmp_path / "draws.py").write_text("import ray\n@ray.remote\nclass Actor: ...\n")
+    command = [sys.executable, "-P", "-m", "labkit.forkserver", f"{socket}-1", "draws"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert "two forks draw the same ids" in told.stdout
+    assert not Path(f"{socket}-1").exists()
+
+
 @pytest.mark.parametrize(
     "here, there, loaded, names",
     [

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 
 import psutil
 import pytest
@@ -67,6 +68,26 @@ def test_each_node_has_a_server_that_forks_its_workers(home, lab):
         told = about(num_cpus=1, label_selector={"ray.io/node-id": node.id})
         said = (lab._temp_dir / f"forkserver-{name}.log").read_text()
         assert told["parent"] == found[name] and told["loaded"], said
+
+
+def test_workers_draw_ids_of_their_own(lab):
+    """In threads, too: Ray names a task after the thread that submits it."""
+
+    @ray.remote(num_cpus=0)
+    class Drawer:
+        def ids(self):
+            found = [ray.ObjectRef.from_random().hex()]
+            for _ in range(2):
+                thread = threading.Thread(target=lambda: found.append(ray.ObjectRef.from_random().hex()))
+                thread.start()
+                thread.join()
+            return found
+
+    actors = [Drawer.remote() for _ in range(4)]
+    found = [one for ids in ray.get([actor.ids.remote() for actor in actors], timeout=90) for one in ids]
+    assert len(set(found)) == len(found) == 12
+    for actor in actors:
+        ray.kill(actor)
 
 
 @pytest.mark.parametrize("cpus", [1, 2])
