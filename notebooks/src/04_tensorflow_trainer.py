@@ -713,14 +713,14 @@ pandas.DataFrame([times(name) for name in names]).round(2)
 #
 # | | PyTorch, lesson 03 | Keras, `fit` | the loop by hand |
 # |---|---|---|---|
-# | one process | 0.42 s | 0.44 s | |
-# | two workers | 0.71 s | 1.21 s | 0.70 s |
+# | one process | 0.38 s | 0.42 s | |
+# | two workers | 0.59 s | 1.51 s | 0.81 s |
 #
-# So in one process it does not matter which of the two libraries computes. Between workers it does not matter either, if the loop is the same: by hand, TensorFlow and PyTorch are
-# equally fast. `fit` on rows from Ray Data was slower, and with one worker as slow as with two (1.19 s). So it is not the exchange of gradients that it waits for.
+# So in one process it hardly matters which of the two libraries computes. Between workers, with the loop by hand, TensorFlow comes near to
+# PyTorch. `fit` on rows from Ray Data was slower, and with one worker nearly as slow as with two (1.33 s). So it is not the exchange of gradients that it waits for.
 #
 # Two workers did not pay with any of them, for the reasons of lesson 03: a second core saves less than the exchange costs, and the start takes longer than the whole
-# training. Here it took 15 to 25 s: TensorFlow is imported by every worker, and by Ray's controller, too.
+# training. Here it took 7 to 14 s, longest for the loop by hand: its Keras 3 is not the one that was imported ahead, so each of its workers imports TensorFlow for itself.
 #
 # Four lines changed in PyTorch's loop, five around Keras's `fit`. What decides is seldom the number of lines:
 # - you have a Keras model: take this trainer, with Keras 2 for `fit`, and read the table of what goes wrong twice: half of its lines come without an error;

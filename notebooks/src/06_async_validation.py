@@ -214,7 +214,7 @@ with panel.watch(trainer):
 
 # %% [markdown]
 # Now the rows overlap: while later epochs train, the checkpoints of earlier ones are validated. A metric arrives late, when its checkpoint is long saved and the training
-# somewhere else. The first one waits longest, because a process has to start and to import PyTorch; the next ones find it there. After the last step `fit()` waits for the validations
+# somewhere else. The first one waits longest, because a process has to start; the next ones find it there. After the last step `fit()` waits for the validations
 # that are still to come.
 
 # %%
