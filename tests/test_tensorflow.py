@@ -372,6 +372,11 @@ def test_keras_adds_its_metrics_up_over_workers(trained, home):
 def test_the_panel_followed_fit(trained):
     record = runs.latest("tf")
     assert record.state == "finished" and len(record.seconds_per_epoch) >= 2
+    for panel in trained.values():
+        begun = [metrics["loss"] for _, metrics in panel.state.curve if "loss" in metrics]
+        # Ten digits, and a model that knows nothing: ln 10 = 2.3, however many workers there are.
+        assert 2 < begun[0] < 2.7
+        assert all(metrics["accuracy"] <= 1 for _, metrics in panel.state.curve if "accuracy" in metrics)
 
 
 def test_a_loop_by_hand_with_keras_3_trains_that_model_too(trained, home):
