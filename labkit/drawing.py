@@ -216,7 +216,8 @@ def _checkpoint(checkpoint: CheckpointState, state: RunState, now: float) -> str
         words += f": {wording.short(checkpoint.reason, 60)}"
     given = {name: value for name, value in checkpoint.metrics.items() if name not in checkpoint.late}
     return (
-        f"<tr><td>{escape(checkpoint.label)}</td><td>{wording.size(checkpoint.bytes)}</td>"
+        f"<tr><td>{escape(checkpoint.label)}</td>"
+        f'<td style="white-space:nowrap">{wording.size(checkpoint.bytes)}</td>'
         f'<td style="white-space:nowrap">{escape(wording.short_metrics(given, 2))}</td>'
         f'<td class="{kind}">{escape(words)}</td></tr>'
     )
