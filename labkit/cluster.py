@@ -565,7 +565,9 @@ def _find(settings: Settings, preload: Sequence[str]) -> Cluster | None:
     registry = Registry(settings.home)
     try:
         about = json.loads((temp_dir / _LAB_FILE).read_text())
-        head = [e for e in registry.entries(about["lab"]) if e.role.startswith("head:")]
+        recorded = registry.entries(about["lab"])
+        # A forkserver is its kernel's, and gone when that is gone: the cluster is none the worse for it.
+        head = [e for e in recorded if e.role.startswith("head:") and e.role != "head: forkserver"]
         _ = about["address"], about["dashboard"]
     except (OSError, ValueError, KeyError, TypeError):
         # No cluster was left; or nobody can tell which, and then its keeper will end it.

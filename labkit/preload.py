@@ -56,7 +56,7 @@ class Preloader:
             )
         self._modules = list(modules)
         self._sockets = folder / f"fork-{os.getpid()}-{os.urandom(2).hex()}"
-        self._servers: list[subprocess.Popen] = []
+        self._servers: list[tuple[subprocess.Popen, Registry, str]] = []
 
     @staticmethod
     def possible() -> bool:
@@ -97,14 +97,15 @@ class Preloader:
         socket = f"{self._sockets}-{raylet.pid}"
         command = [sys.executable, "-P", "-m", "labkit.forkserver", socket, *self._modules]
         server = registry.start(command, role=f"{node}: forkserver", lab=lab, log=log, env=environment)
-        self._servers.append(server)
+        self._servers.append((server, registry, lab))
 
     def stop(self) -> None:
         """End the servers. The workers that they forked live on."""
-        for server in self._servers:
+        for server, registry, lab in self._servers:
             with contextlib.suppress(ProcessLookupError):
                 server.send_signal(signal.SIGTERM)
             server.wait()
+            registry.forget(server.pid, lab=lab)
         self._servers.clear()
         for socket in self._sockets.parent.glob(f"{self._sockets.name}-*"):
             socket.unlink(missing_ok=True)

@@ -126,6 +126,10 @@ def test_a_server_that_was_killed_costs_time_and_nothing_else(home, lab):
         os.kill(pid, signal.SIGKILL)
     told = about(num_cpus=1)
     assert not told["loaded"]
+    # Another notebook finds the cluster, and does not take it for a broken one.
+    other = python("from labkit import cluster; lab = cluster.start(); print(lab.address); lab.stop()")
+    assert other.stdout.splitlines()[0] == lab.address, other.stdout
+    assert len(lab.nodes) == 2
 
 
 def test_a_new_connection_gets_new_servers(home, lab):
