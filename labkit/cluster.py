@@ -559,7 +559,7 @@ def _prepare_environment(token: Path | None) -> None:
         AuthenticationTokenLoader.instance().reset_cache()
 
 
-def _find(settings: Settings, preload: Sequence[str]) -> Cluster | None:
+def _find(settings: Settings, preload: Sequence[str] = TORCH) -> Cluster | None:
     """The cluster of this home that an earlier kernel left running, or None."""
     temp_dir = ray_start.temp_dir(settings)
     registry = Registry(settings.home)
