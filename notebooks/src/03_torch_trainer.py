@@ -604,9 +604,9 @@ def train_resumable(config):
     loader = make_loader(config["batch_size"])
     for epoch in range(first, config["epochs"]):
         for x, y in panel.steps(loader, epoch=epoch, epochs=config["epochs"]):
-            if epoch == config.get("breaks_in"):
-                raise OSError("the disk is full")
             panel.log(loss=train_step(model, optimizer, to_input(x), y))
+        if epoch == config.get("breaks_in"):
+            raise OSError("the disk is full")
         report(model, optimizer, {"epoch": epoch, "accuracy": accuracy(model)})
 
 
