@@ -22,6 +22,7 @@ import os
 import secrets
 import shlex
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -131,7 +132,13 @@ class Cluster:
 
     def _join(self, command: list[str], name: str, waiting: Callable[[], None]) -> Node:
         """Run the command that starts a node, and return the node once the head lists it."""
-        ray_start.run(self._registry, self._lab, command, name, self._temp_dir, self._settings, waiting)
+        if self._preloader is not None:
+            log = self._temp_dir / f"forkserver-{name}.log"
+            self._preloader.begin(self._registry, self._lab, node=name, log=log)
+        ray_start.run(
+            self._registry, self._lab, command, name, self._temp_dir, self._settings, waiting,
+            preload=self._preloader is not None,
+        )  # fmt: skip
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             for node in self.nodes:
@@ -394,14 +401,21 @@ def _start(
             name="head", cpus=cpus_per_node, port=port, dashboard_port=dashboard_port, temp_dir=temp_dir,
             object_store_bytes=object_store_bytes,
         )  # fmt: skip
+        preloader = _preloader(settings, preload, temp_dir)
+        if preloader is not None:
+            preloader.begin(registry, lab, node="head", log=temp_dir / "forkserver-head.log")
+        _prepare_environment(ray_start.lab_token(settings))
+        # What takes a second of this process goes on beside what takes several in others.
+        threading.Thread(target=_import_ray, daemon=True).start()
         with Waiting("starting the cluster", unit="nodes") as waiting:
             output = ray_start.run(
-                registry, lab, command, "head", temp_dir, settings, lambda: waiting(0, nodes)
-            )
+                registry, lab, command, "head", temp_dir, settings, lambda: waiting(0, nodes),
+                preload=preloader is not None,
+            )  # fmt: skip
             address = f"{ray_start.address_of(output)}:{port}"
             about = {"lab": lab, "address": address, "dashboard": f"http://127.0.0.1:{dashboard_port}"}
             (temp_dir / _LAB_FILE).write_text(json.dumps(about))
-            cluster = _current = _connected(settings, about, temp_dir, preload)
+            cluster = _current = _connected(settings, about, temp_dir, preloader)
             for have in range(1, nodes):
                 name = f"node-{have + 1}"
                 command = ray_start.node_command(address, name=name, cpus=cpus_per_node)
@@ -499,9 +513,19 @@ def _reconnected(cluster: Cluster) -> Cluster | None:
     return cluster
 
 
-def _connected(settings: Settings, about: dict[str, str], temp_dir: Path, preload: Sequence[str]) -> Cluster:
+def _import_ray() -> None:
+    with contextlib.suppress(Exception):  # who imports it next gets the error, in a place where it is told
+        import ray  # noqa: F401
+
+
+def _preloader(settings: Settings, preload: Sequence[str], temp_dir: Path) -> Preloader | None:
     wanted = preload and settings.preload and Preloader.possible()
-    preloader = Preloader(temp_dir.parent, preload) if wanted else None
+    return Preloader(temp_dir.parent, preload) if wanted else None
+
+
+def _connected(
+    settings: Settings, about: dict[str, str], temp_dir: Path, preloader: Preloader | None
+) -> Cluster:
     token = ray_start.lab_token(settings)
     cluster = _init(about["address"], token, settings, ship=False, preloader=preloader)
     cluster.dashboard_url, cluster._lab, cluster._temp_dir = about["dashboard"], about["lab"], temp_dir
@@ -574,7 +598,7 @@ def _find(settings: Settings, preload: Sequence[str] = TORCH) -> Cluster | None:
         return None
     if head and all(entry.alive for entry in head):
         try:
-            return _connected(settings, about, temp_dir, preload)
+            return _connected(settings, about, temp_dir, _preloader(settings, preload, temp_dir))
         except ClusterError:
             pass  # it is dying: clear it away and start anew
     registry.stop(about["lab"])
