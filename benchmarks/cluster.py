@@ -4,8 +4,8 @@
 
 Each way is a process of its own, so each imports Ray first; that is counted in "with the import". Stock is
 Ray as pip installs it. The lab's node is added with `lab.add_node()`, stock's with `ray start --address`,
-as Ray's documentation says; both are waited for until the cluster lists them. The last line is ``cluster:
-ratio=…``, to the first task.
+as Ray's documentation says; both are waited for until the cluster lists them. The last line is
+``cluster: ratio=…``, to the first task with the import, since `cluster.start()` imports Ray itself.
 """
 
 import json

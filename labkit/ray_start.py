@@ -30,6 +30,7 @@ __all__ = [
     "ENVIRONMENT",
     "NO_WORKERS_AHEAD",
     "OBJECT_STORE_BYTES",
+    "about_file",
     "address_of",
     "free_port",
     "head_command",
@@ -170,6 +171,11 @@ def temp_dir(settings: Settings) -> Path:
         )
     # Ray opens its own folder to everybody (mode 0777); the one around it is what protects.
     return wanted / "t"
+
+
+def about_file(temp_dir: Path) -> Path:
+    """Where the lab writes down which cluster runs there."""
+    return temp_dir / "cluster.json"
 
 
 def lab_token(settings: Settings) -> Path:
