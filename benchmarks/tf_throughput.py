@@ -47,10 +47,10 @@ def train(feed: Callable[[], Any], epochs: int, distributed: bool = True) -> lis
     from labkit.keras_models import mlp
 
     class Watch(tf.keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        def on_epoch_begin(self, epoch, logs=None):
             self.began = time.perf_counter()
 
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        def on_epoch_end(self, epoch, logs=None):
             seconds.append(time.perf_counter() - self.began)
 
     seconds: list[float] = []
