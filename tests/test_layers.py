@@ -18,13 +18,13 @@ FLOORS = (
     {"progress", "tracking", "records", "images", "environment", "keeper", "s3_client"}
     | {"object_server", "preflight"},
     {"wording", "recording", "ray_start", "shards", "storage", "torch_models", "execution"}
-    | {"keras_settings", "keras_models"},
+    | {"keras_settings", "keras_models", "sweep_progress"},
     {"curve_svg", "figures", "datasets", "torch_states", "torch_training", "uploads"}
-    | {"keras_states", "keras_reporting"},
-    {"drawing"},
-    {"reporters", "timeline", "inventory", "execution_drawing"},
-    {"panel", "cluster"},
-    {"ray_reporting", "data_progress", "validation", "spark"},
+    | {"keras_states", "keras_reporting", "sweep_svg"},
+    {"drawing", "sweep_drawing"},
+    {"reporters", "timeline", "inventory", "execution_drawing", "sweep_text"},
+    {"panel", "cluster", "sweep_checks"},
+    {"ray_reporting", "data_progress", "validation", "spark", "sweep_panel"},
     {"runs", "comparison"},
     {"exercises"},  # the checks of a lesson may use all that the lesson uses
     {"check"},

@@ -1,0 +1,301 @@
+"""What cannot work in a sweep, said before it starts: Tune itself would fail in each trial, or wait for ever.
+
+`read` looks into a `ray.tune.Tuner`, which shows nothing of what it was given; `refuse` raises.
+"""
+
+import difflib
+import dis
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FunctionType
+from typing import Any
+
+import pyarrow.fs
+from ray.tune import Trainable
+from ray.tune.experiment import Trial
+from ray.tune.search.sample import Categorical, Domain
+from ray.tune.trainable.util import is_function_trainable
+
+from labkit.errors import RunError
+
+__all__ = ["Plan", "never", "read", "refuse", "rungs"]
+
+_STATE_FILES = "experiment_state-"
+_NEAR = 0.75  # how alike two names are, 0 to 1, where one is taken for a slip of the other
+_DEPTH = 4  # functions that call functions
+
+
+@dataclass
+class Plan:
+    """What a Tuner was given.
+
+    Attributes:
+        trainable: class or function.
+        space: the search space; {} where there is none.
+        options: its `TuneConfig`.
+        run: its `RunConfig`.
+        restored: whether it goes on with an interrupted sweep.
+    """
+
+    trainable: Any
+    space: dict[str, Any]
+    options: Any
+    run: Any
+    restored: bool = False
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.name = getattr(self.trainable, "__name__", str(self.trainable))
+
+    def resources(self) -> list[dict[str, float]]:
+        """What one trial asks for: its bundles, each to be placed on one node."""
+        wanted = getattr(self.trainable, "_resources", None)
+        if isinstance(self.trainable, type):
+            wanted = self.trainable.default_resource_request(dict(self.space))
+        elif callable(wanted):
+            wanted = wanted if hasattr(wanted, "bundles") else wanted(dict(self.space))
+        return [dict(bundle) for bundle in wanted.bundles] if wanted is not None else [{"CPU": 1.0}]
+
+    def path(self) -> str:
+        """The folder of the sweep."""
+        return f"{str(self.run.storage_path).rstrip('/')}/{self.run.name}"
+
+
+def read(tuner: Any) -> Plan:
+    """What `tuner` was given. Tune keeps it to itself; this is the one place that looks there."""
+    inner = tuner._local_tuner
+    return Plan(
+        trainable=inner.trainable,
+        space=inner.param_space or {},
+        options=inner._tune_config,
+        run=inner._run_config,
+        restored=inner._is_restored,
+    )
+
+
+def refuse(plan: Plan, nodes: list[dict[str, float]] | None = None) -> None:
+    """Refuse a sweep that cannot work.
+
+    Args:
+        nodes: the resources of each living node; None where nobody knows.
+
+    Raises:
+        RunError: a search space that is empty or misspelt, an actor that cannot be reused, a name that is
+            taken, a scheduler without a metric, or trials that fit on no node.
+    """
+    _refuse_resources(plan, nodes)
+    _refuse_reuse(plan)
+    if not plan.restored:
+        _refuse_space(plan)
+        _refuse_names(plan)
+        _refuse_scheduler(plan)
+        _refuse_taken(plan)
+
+
+def rungs(options: Any) -> list[int]:
+    """The iterations at which the scheduler of a `TuneConfig` compares trials, ascending."""
+    brackets = getattr(options.scheduler, "_brackets", None) or []
+    found = {math.ceil(rung[0]) for bracket in brackets for rung in getattr(bracket, "_rungs", [])}
+    return sorted(found)
+
+
+# -- the space --------------------------------------------------------------------------------------
+
+
+def _refuse_space(plan: Plan) -> None:
+    if not isinstance(plan.space, dict):
+        return
+    attempt, several = f"sweep over {plan.name}", plan.options.num_samples != 1
+    for name, value in _entries(plan.space):
+        if isinstance(value, dict) and len(value) == 1:
+            (key,) = value
+            if key != "grid_search" and difflib.get_close_matches(str(key), ["grid_search"], cutoff=_NEAR):
+                fact = f"{name!r} is {{{key!r}: …}}, which Tune hands to every trial as it is"
+                raise RunError(attempt, fact, f"tune.grid_search([…]) for {name!r}")
+        if _is_empty(value):
+            raise RunError(
+                attempt, f"{name!r} has no value to choose from", f"give {name!r} one or more values"
+            )
+    searched = any(isinstance(v, Domain) or _is_grid(v) for _, v in _entries(plan.space))
+    if searched or plan.options.search_alg is not None:
+        return
+    lists = [name for name, v in _entries(plan.space) if isinstance(v, (list, range)) and len(v) > 1]
+    if lists:
+        fact = f"{lists[0]!r} is a plain list, which Tune hands to every trial as it is"
+        raise RunError(attempt, fact, f"tune.grid_search([…]) or tune.choice([…]) for {lists[0]!r}")
+    if not plan.space or several:
+        fact = (
+            "the search space is empty" if not plan.space else "nothing in the search space is to be searched"
+        )
+        trials = (
+            f"all {plan.options.num_samples} trials would be the same" if several else "it is one plain run"
+        )
+        raise RunError(
+            attempt, f"{fact}: {trials}", 'param_space={"lr": tune.loguniform(1e-3, 1)}, for example'
+        )
+
+
+def _entries(space: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """(name, value) of all entries, inner ones too."""
+    for key, value in space.items():
+        yield f"{before}{key}", value
+        if isinstance(value, dict) and not _is_grid(value):
+            yield from _entries(value, f"{before}{key}/")
+
+
+def _is_grid(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"grid_search"}
+
+
+def _is_empty(value: Any) -> bool:
+    if _is_grid(value):
+        return not len(value["grid_search"])
+    return isinstance(value, Categorical) and not len(value.categories)
+
+
+# -- the names in it --------------------------------------------------------------------------------
+
+
+def _refuse_names(plan: Plan) -> None:
+    """A parameter that the trainable never mentions, beside one that it reads and does not get: a slip."""
+    mentioned, read = set(), set()
+    for code in _codes(plan.trainable):
+        mentioned |= set(_texts(code.co_consts)) | {*code.co_names, *code.co_varnames}
+        read |= set(_read_from_config(code))
+    missing = read - plan.space.keys()
+    for key in sorted(plan.space.keys() - mentioned):
+        near = difflib.get_close_matches(key, [*missing, *sorted(mentioned)], n=1, cutoff=_NEAR)
+        if missing or near:
+            wanted = next(iter(near), None) or sorted(missing)[0]
+            fact = f"{plan.name} reads {wanted!r} from its configuration, and nothing there reads {key!r}"
+            raise RunError(f"sweep over {key!r}", fact, f"rename it: param_space={{{wanted!r}: …}}")
+
+
+def _codes(trainable: Any) -> Iterator[CodeType]:
+    """The code of a trainable and of the functions that it calls by name, nested ones too."""
+    if isinstance(trainable, type):
+        bases = [base for base in trainable.__mro__ if base not in Trainable.__mro__]
+        found = [one for base in bases for one in vars(base).values()]
+    else:
+        found = [trainable]
+    seen: set[CodeType] = set()
+    for one in found:
+        yield from _codes_of(getattr(one, "__func__", one), seen, _DEPTH)
+
+
+def _codes_of(function: Any, seen: set[CodeType], depth: int) -> Iterator[CodeType]:
+    if not isinstance(function, FunctionType) or function.__code__ in seen or depth == 0:
+        return
+    stack = [function.__code__]
+    while stack:
+        code = stack.pop()
+        if code not in seen:
+            seen.add(code)
+            yield code
+            stack += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+            for name in code.co_names:
+                called = function.__globals__.get(name)
+                if getattr(called, "__module__", None) == function.__module__:
+                    yield from _codes_of(called, seen, depth - 1)
+    for cell in function.__closure__ or ():
+        try:
+            inner = cell.cell_contents
+        except ValueError:  # it has no value yet
+            continue
+        yield from _codes_of(inner, seen, depth - 1)
+
+
+def _texts(constants: Any) -> Iterator[str]:
+    for constant in constants:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, (tuple, frozenset)):
+            yield from _texts(constant)
+
+
+def _read_from_config(code: CodeType) -> Iterator[str]:
+    """Keys of ``config["key"]`` in `code`."""
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "EXTENDED_ARG")]
+    for owner, key, action in zip(steps, steps[1:], steps[2:], strict=False):
+        if action.opname == "BINARY_SUBSCR" and owner.argval == "config" and isinstance(key.argval, str):
+            yield key.argval
+
+
+# -- the rest ---------------------------------------------------------------------------------------
+
+
+def _refuse_reuse(plan: Plan) -> None:
+    own: Callable | None = getattr(plan.trainable, "reset_config", None)
+    if (
+        plan.options.reuse_actors
+        and not is_function_trainable(plan.trainable)
+        and own is Trainable.reset_config
+    ):
+        raise RunError(
+            f"reuse the actors of {plan.name}",
+            "it has no reset_config, so a process that has trained one configuration cannot take another: "
+            "every trial but the first of each process would fail",
+            "write reset_config(self, config), which begins anew and returns True; or reuse_actors=False",
+        )
+
+
+def _refuse_scheduler(plan: Plan) -> None:
+    scheduler = plan.options.scheduler
+    if getattr(scheduler, "_metric", 0) is None and plan.options.metric is None:
+        raise RunError(
+            f"compare trials with {type(scheduler).__name__}",
+            "neither it nor the TuneConfig names a metric",
+            'TuneConfig(metric="accuracy", mode="max", …)',
+        )
+
+
+def _refuse_taken(plan: Plan) -> None:
+    """A name that a sweep had already: the results of both would lie in one folder, one over the other."""
+    filesystem = plan.run.storage_filesystem
+    path = plan.path()
+    if filesystem is None:
+        filesystem, path = pyarrow.fs.FileSystem.from_uri(path) if "://" in path else _local(path)
+    selector = pyarrow.fs.FileSelector(path, allow_not_found=True)
+    try:
+        names = [info.base_name for info in filesystem.get_file_info(selector)]
+    except OSError:
+        return  # Tune says it better, and at once
+    if any(name.startswith(_STATE_FILES) for name in names):
+        raise RunError(
+            f"start a new sweep with the name {plan.run.name!r}",
+            f"one of that name lies in {plan.run.storage_path} already, and trials of both would be mixed",
+            "a fresh one: RunConfig(name=panel.run_id, …). To go on with that one: Tuner.restore(path, …)",
+        )
+
+
+def _local(path: str) -> tuple[Any, str]:
+    return pyarrow.fs.LocalFileSystem(), path
+
+
+def _refuse_resources(plan: Plan, nodes: list[dict[str, float]] | None) -> None:
+    if not nodes:
+        return
+    try:
+        bundles = plan.resources()
+    except Exception:  # a request that hangs on the drawn configuration is not known before it is drawn
+        return
+    for name in ("CPU", "GPU"):
+        most = max(node.get(name, 0.0) for node in nodes)
+        whole = sum(node.get(name, 0.0) for node in nodes)
+        asked = [bundle.get(name, 0.0) for bundle in bundles]
+        if max(asked) > most + 1e-6 or sum(asked) > whole + 1e-6:
+            has = ", ".join(f"{node.get(name, 0.0):g}" for node in nodes)
+            raise RunError(
+                f"start trials of {sum(asked):g} {name} each",
+                f"the nodes of the cluster have {has} {name}: no trial would ever start, and Tune would wait",
+                f"tune.with_resources(…, {{{name!r}: {min(most, whole):g}}}) or less, or a larger cluster",
+            )
+
+
+def never(trial: Trial, result: dict[str, Any]) -> str | None:
+    """A stop criterion that the trial does not report, so that it would never stop; None if all are there."""
+    from ray.tune.utils.util import flatten_dict
+
+    known = flatten_dict(result)
+    return next((name for name in trial.stopping_criterion if name not in known), None)

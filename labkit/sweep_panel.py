@@ -1,0 +1,469 @@
+"""The panel of a sweep of Ray Tune.
+
+    panel = SweepPanel("05-asha")
+    tuner = tune.Tuner(
+        Digits,
+        param_space={"lr": tune.loguniform(1e-3, 1)},
+        tune_config=tune.TuneConfig(metric="accuracy", mode="max", num_samples=32),
+        run_config=tune.RunConfig(name=panel.run_id, storage_path=..., callbacks=[panel.callback()]),
+    )
+    with panel.watch(tuner):
+        results = tuner.fit()
+
+Tune's own reporters are drawn by the loop that they report on, print tables, and are passed over in some
+places; a `tune.Callback` is always called, in the process that runs the loop: this one.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from datetime import UTC, datetime
+from types import FrameType, TracebackType
+from typing import Any
+
+import psutil
+import ray
+from ray import tune
+
+from labkit import cluster, reporters, sweep_checks, sweep_drawing, tracebacks
+from labkit.errors import LabError, RunError, RunFailed
+from labkit.panel import Panel
+from labkit.records import RunRecord, installed_versions, this_host
+from labkit.sweep_progress import OVER, SweepState, flat
+from labkit.sweep_text import SweepTextReporter
+from labkit.tracking import NODE_NAME
+
+__all__ = ["SweepCallback", "SweepPanel"]
+
+_LOOKS_PER_SECOND = 5  # at the list of all trials
+_SHARE = 0.01  # of the time that drawing may take
+_OLD_OUTPUT = "RAY_AIR_NEW_OUTPUT"  # the newer one prints tables in a terminal whatever `verbose` says
+_STATUS = {"PENDING": "waiting", "RUNNING": "running", "PAUSED": "paused", "TERMINATED": "finished"}
+_open: list["SweepPanel"] = []  # the panel that is open in this process, if one is
+
+
+class SweepPanel(Panel):
+    """The panel of a sweep: which trials live, which were stopped and why, which is the best.
+
+    Args:
+        name: of the sweep; also the folder of its record below ``HOME/runs``.
+        about: as `labkit.panel.Panel` takes it: dataset, settings, reporter.
+    """
+
+    def __init__(self, name: str, **about: Any) -> None:
+        self._plan: sweep_checks.Plan | None = None
+        super().__init__(name, **{"engine": "Ray Tune", **about})
+
+    def callback(self) -> "SweepCallback":
+        """For ``tune.RunConfig(callbacks=[…])``."""
+        return SweepCallback(self.state.name)
+
+    def watch(self, tuner: Any) -> "SweepPanel":
+        """Follow `tuner` in a ``with`` block around its ``fit()``, and switch off what Tune would print.
+
+        Raises:
+            RunError: the sweep cannot work as it is (see `labkit.sweep_checks`), or would not report here.
+        """
+        plan = sweep_checks.read(tuner)
+        if not any(isinstance(one, SweepCallback) for one in plan.run.callbacks or []):
+            raise RunError(
+                f"follow the sweep {plan.run.name!r}",
+                "its RunConfig has no callback of this panel, so nothing would be heard from it",
+                "tune.RunConfig(..., callbacks=[panel.callback()])",
+            )
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]] if ray.is_initialized() else None
+        sweep_checks.refuse(plan, nodes)
+        plan.run.verbose = 0
+        self._plan = plan
+        if self.state.status != "ready":
+            self._new(self.state.name)
+        self._describe()
+        return self
+
+    def __enter__(self) -> "SweepPanel":
+        if _open:
+            fix = "close that one first: one sweep at a time"
+            raise RunError(f"open the panel {self.state.name!r}", f"{_open[0].state.name!r} is open", fix)
+        self._problem: LabError | None = None
+        self._interrupted = False
+        self._next_look = 0.0
+        self._output_before = os.environ.get(_OLD_OUTPUT)
+        os.environ[_OLD_OUTPUT] = "0"
+        self._log = logging.getLogger("ray.tune")
+        self._level_before, _ = self._log.level, self._log.setLevel(logging.CRITICAL)
+        self._lab = cluster.current()
+        _open.append(self)
+        super().__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self in _open:
+            _open.remove(self)
+        self._log.setLevel(self._level_before)
+        if self._output_before is None:
+            os.environ.pop(_OLD_OUTPUT, None)
+        else:
+            os.environ[_OLD_OUTPUT] = self._output_before
+        if error is None and self._interrupted:
+            # Tune ends its loop in good order and returns; the reader is told as with any other run.
+            kind, error = KeyboardInterrupt, KeyboardInterrupt()
+        elif error is None and self._all_failed():
+            message = self.state.failures[0].message
+            error = RunFailed(
+                f"finish the sweep {self.state.name!r}",
+                f"every one of its {len(self.state.trials)} trials failed, the first with {message}",
+                "the panel shows where; try the trainable in this process first, on one configuration",
+            )
+            super().__exit__(RunFailed, error, None)
+            raise error
+        super().__exit__(kind, error, trace)
+
+    def files(self) -> list[tuple[str, str]]:
+        """The folder of the sweep and Ray's logs."""
+        listed = [("results and checkpoints", self._plan.path())] if self._plan else []
+        if self._lab is not None and self._lab.log_dir is not None:
+            listed.append(("Ray's logs", str(self._lab.log_dir)))
+        return listed
+
+    # -- what the callback tells, in Tune's loop ------------------------------------------------------
+
+    def _set_up(self, total: int | None) -> None:
+        with self._lock:
+            if total and total < 10**6:
+                self.state.total = total
+        self._listen_to_interrupts()
+
+    def _look(self, trials: list[Any], *, now: bool = False) -> None:
+        """Take in the status of all trials, a few times a second."""
+        if self._problem is not None:
+            raise self._problem
+        clock = time.monotonic()
+        if not now and clock < self._next_look:
+            return
+        self._next_look = clock + 1 / _LOOKS_PER_SECOND
+        with self._lock:
+            for trial in trials:
+                self._know(trial)
+                known = self.state.trials[trial.trial_id]
+                if known.status not in OVER and trial.status in ("PENDING", "RUNNING", "PAUSED"):
+                    self.state.set_status(trial.trial_id, _STATUS[trial.status])
+
+    def _started(self, trial: Any) -> None:
+        with self._lock:
+            self._know(trial)
+            self.state.set_status(trial.trial_id, "running")
+
+    def _reported(self, trial: Any, result: dict[str, Any]) -> None:
+        metric = self.state.metric
+        with self._lock:
+            self._know(trial)
+            config = _shown(trial.config)
+            if trial.trial_id in self._configs and self._configs[trial.trial_id] is not trial.config:
+                if config != self.state.trials[trial.trial_id].config:
+                    self.state.changed(trial.trial_id, config)
+                self._configs[trial.trial_id] = trial.config
+            self.state.result(
+                trial.trial_id,
+                iteration=result.get("training_iteration", 0),
+                value=_number(result.get(metric)) if metric else None,
+                seconds=result.get("time_total_s", 0.0),
+                node=self._node_of(result),
+            )
+            self._ends[trial.trial_id] = self._end_of(trial, result)
+        if trial.trial_id not in self._checked:
+            self._checked.add(trial.trial_id)
+            self._refuse_what_is_never_reported(trial, result)
+
+    def _completed(self, trial: Any) -> None:
+        with self._lock:
+            self._know(trial)
+            status, why = self._ends.get(trial.trial_id, ("finished", ""))
+            self.state.set_status(trial.trial_id, status, why=why or status)
+
+    def _failed(self, trial: Any) -> None:
+        with self._lock:
+            self._know(trial)
+            self.state.failed(trial.trial_id, _told(trial))
+
+    def _ended(self, trials: list[Any]) -> None:
+        with self._lock:
+            for trial in trials:
+                self._know(trial)
+                known = self.state.trials[trial.trial_id]
+                if known.status not in OVER and not self._interrupted and trial.status == "TERMINATED":
+                    self._completed(trial)
+                elif known.status == "running":
+                    self.state.set_status(trial.trial_id, "paused", why="interrupted")
+
+    # -- what an engine's panel overrides -------------------------------------------------------------
+
+    def _new_state(self, name: str) -> SweepState:
+        self._configs: dict[str, Any] = {}
+        self._ends: dict[str, tuple[str, str]] = {}
+        self._checked: set[str] = set()
+        self._nodes: dict[tuple, str] = {}
+        state = SweepState(name)
+        state.dataset = self._about["dataset"]
+        return state
+
+    def _reporter_of_setting(self) -> reporters.Reporter:
+        return reporters.choose(
+            self.settings.panel, files=self._files, look=sweep_drawing, text=SweepTextReporter
+        )
+
+    def _pause(self, seconds: float) -> float:
+        return max(super()._pause(seconds), seconds / _SHARE)
+
+    def _keep_failure(self, error: BaseException) -> None:
+        if self._problem is None and not self._all_failed():
+            self.receive({"kind": "failure", "run": self.run_id, "text": self._short(error)})
+
+    def _short(self, error: BaseException) -> str:
+        return (
+            tracebacks.shorten_text(str(error))
+            if isinstance(error, tune.TuneError)
+            else super()._short(error)
+        )
+
+    def _raise_calmly(self, error: BaseException) -> None:
+        if self._problem is not None:
+            raise self._problem from None
+        text = str(error)
+        if "did not include the specified metric" in text:
+            raise self._never_reported() from None
+        if isinstance(error, (tune.TuneError, ray.exceptions.RayError)):
+            raise RunFailed(
+                f"finish the sweep {self.state.name!r}",
+                tracebacks.shorten_text(text).splitlines()[-1],
+                "the panel above shows where",
+            ) from error
+
+    def _record(self) -> RunRecord:
+        state, best = self.state, self.state.best
+        failure = state.failures[-1].message if state.status == "failed" and state.failures else None
+        return RunRecord(
+            name=state.name,
+            run_id=self.run_id,
+            engine=state.engine,
+            state=state.status,
+            workers=state.at_once,
+            dataset=state.dataset,
+            started_at=datetime.fromtimestamp(state.started_at, UTC).isoformat(timespec="milliseconds"),
+            seconds_total=state.elapsed(),
+            seconds_to_start=state.seconds()["start"] if state.first_trial_at else None,
+            seconds=state.seconds(),
+            metrics={state.metric: best.best} if best is not None else {},
+            history=[{"epoch": i - 1, state.metric: v} for i, v in best.curve] if best is not None else [],
+            error=failure,
+            versions=installed_versions(),
+            host=this_host(),
+            extra={
+                "counts": dict(state.counts()),
+                "best": best.number if best is not None else None,
+                "config": best.config if best is not None else {},
+                "trials": [_row(trial) for trial in state.trials.values()],
+                "path": self._plan.path() if self._plan else None,
+            },
+        )
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _describe(self) -> None:
+        options = self._plan.options
+        scheduler = options.scheduler
+        state = self.state
+        state.metric = options.metric or getattr(scheduler, "_metric", None)
+        state.mode = options.mode or getattr(scheduler, "_mode", None) or "max"
+        state.rungs = sweep_checks.rungs(options)
+        self._longest = getattr(scheduler, "_max_t", None)
+
+    def _know(self, trial: Any) -> None:
+        if trial.trial_id in self.state.trials:
+            return
+        self.state.add(trial.trial_id, _shown(trial.config))
+        self._configs[trial.trial_id] = trial.config
+        result = trial.last_result or {}
+        if result.get("training_iteration") or trial.status == "ERROR":
+            metric = self.state.metric
+            status = "failed" if trial.status == "ERROR" else _STATUS.get(trial.status, "waiting")
+            self.state.restored(
+                trial.trial_id,
+                status,
+                iteration=result.get("training_iteration", 0),
+                value=_number(result.get(metric)) if metric else None,
+                seconds=result.get("time_total_s", 0.0),
+            )
+
+    def _end_of(self, trial: Any, result: dict[str, Any]) -> tuple[str, str]:
+        """What the trial has come to, if this was its last result."""
+        for name, limit in trial.stopping_criterion.items():
+            value = result.get(name)
+            if isinstance(value, (int, float)) and value >= limit:
+                return (
+                    "finished",
+                    f"{limit} iterations" if name == "training_iteration" else f"{name} ≥ {limit}",
+                )
+        iteration = result.get("training_iteration", 0)
+        if not result.get("done"):
+            return "finished", ""
+        if self._longest is not None and iteration >= self._longest:
+            return "finished", f"{iteration} iterations"
+        if iteration in self.state.rungs:
+            return "stopped early", f"stopped at rung {iteration}"
+        return "finished", ""
+
+    def _refuse_what_is_never_reported(self, trial: Any, result: dict[str, Any]) -> None:
+        metric = self.state.metric
+        names = sorted(_own(result))
+        if metric and "/" not in metric and metric not in result:
+            self._problem = self._never_reported(names)
+        elif missing := sweep_checks.never(trial, result):
+            self._problem = RunError(
+                f"stop trials by {missing!r}",
+                f"they report {', '.join(map(repr, names))} and never that: no trial would ever stop",
+                f"stop= one of those or 'training_iteration', or report {missing!r}",
+            )
+        if self._problem is not None:
+            raise self._problem
+
+    def _never_reported(self, names: list[str] | None = None) -> RunError:
+        said = f"they report {', '.join(map(repr, names))}" if names else "the trials report others"
+        return RunError(
+            f"compare trials by {self.state.metric!r}",
+            f"{said} and never that: every comparison would be of nothing",
+            f"TuneConfig(metric=…) with one that is reported, or report {self.state.metric!r}",
+        )
+
+    def _all_failed(self) -> bool:
+        trials = self.state.trials.values()
+        return bool(trials) and all(trial.status == "failed" for trial in trials)
+
+    def _listen_to_interrupts(self) -> None:
+        """Hear of an interrupt too: Tune takes it for itself, ends its loop and tells nobody."""
+        tunes = signal.getsignal(signal.SIGINT)
+        if not callable(tunes):
+            return
+
+        def heard(number: int, frame: FrameType | None) -> None:
+            self._interrupted = True
+            tunes(number, frame)
+
+        with contextlib.suppress(ValueError):  # not in the main thread: nobody can interrupt it there
+            signal.signal(signal.SIGINT, heard)
+
+    def _node_of(self, result: dict[str, Any]) -> str:
+        """The lab's name of the node; its address on another machine."""
+        where = (result.get("node_ip", ""), result.get("pid", 0))
+        if where not in self._nodes:
+            name = where[0]
+            with contextlib.suppress(psutil.Error, ValueError, TypeError):
+                if name == ray.util.get_node_ip_address():
+                    name = psutil.Process(where[1]).environ().get(NODE_NAME, name)
+            self._nodes[where] = name
+        return self._nodes[where]
+
+
+class SweepCallback(tune.Callback):
+    """Tells the panel that is open in this process what Tune's loop does.
+
+    It holds no panel: Tune pickles it into the folder of the sweep, and a fresh process that restores the
+    sweep has a panel of its own.
+    """
+
+    def __init__(self, panel_name: str) -> None:
+        self.panel_name = panel_name
+
+    def setup(
+        self, stop: Any = None, num_samples: Any = None, total_num_samples: Any = None, **_: Any
+    ) -> None:
+        self._tell("_set_up", total_num_samples)
+
+    def on_step_begin(self, iteration: int, trials: list, **_: Any) -> None:
+        self._tell("_look", trials)
+
+    def on_trial_start(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
+        self._tell("_started", trial)
+
+    def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **_: Any) -> None:
+        self._tell("_reported", trial, result)
+
+    def on_trial_complete(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
+        self._tell("_completed", trial)
+
+    def on_trial_error(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
+        self._tell("_failed", trial)
+
+    def on_experiment_end(self, trials: list, **_: Any) -> None:
+        self._tell("_ended", trials)
+
+    def _tell(self, what: str, *args: Any) -> None:
+        if not _open:
+            return
+        try:
+            getattr(_open[-1], what)(*args)
+        except LabError:
+            raise
+        except Exception:  # what a panel cannot show must not cost the reader the sweep
+            logging.getLogger(__name__).debug("the panel could not take in %s", what, exc_info=True)
+
+
+def _shown(config: dict[str, Any]) -> dict[str, Any]:
+    """A trial's configuration as the panel shows it: flat, and without what is no number, word or choice."""
+    kept = {}
+    for name, value in flat(config).items():
+        number = _number(value)
+        if number is not None and not isinstance(value, bool):
+            kept[name] = number
+        elif value is None or isinstance(value, (bool, str, tuple, list)):
+            kept[name] = value
+    return kept
+
+
+def _own(result: dict[str, Any]) -> set[str]:
+    """The names in a result that are the trainable's own, and not Tune's."""
+    from ray.tune.result import AUTO_RESULT_KEYS
+
+    tunes = {
+        *AUTO_RESULT_KEYS,
+        "done",
+        "config",
+        "experiment_tag",
+        "checkpoint_dir_name",
+        "should_checkpoint",
+    }
+    return {name for name in result if name not in tunes and not name.startswith("_")}
+
+
+def _number(value: Any) -> Any:
+    """A plain number out of numpy's and torch's; None for all else."""
+    if isinstance(value, (bool, int, float)):
+        return value
+    with contextlib.suppress(Exception):
+        return value.item()
+    return None
+
+
+def _told(trial: Any) -> str:
+    """The short traceback of a trial that failed."""
+    error = trial.get_pickled_error()
+    text = str(error) if error is not None else "no error was kept"
+    if "reset_config" in text and "return True" in text:
+        return "RuntimeError: reset_config did not return True, so this process could not take the next trial"
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        return f"OutOfMemoryError: {_first_line(text)}"
+    if isinstance(error, (ray.exceptions.ActorDiedError, ray.exceptions.RayActorError)):
+        return f"{type(error).__name__}: the trial's process is gone, most likely killed for its memory (OOM)"
+    return tracebacks.shorten_text(text)
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _row(trial: Any) -> dict[str, Any]:
+    fields = ("number", "id", "status", "why", "iteration", "value", "best", "seconds", "node", "config")
+    return {name: getattr(trial, name) for name in fields}
