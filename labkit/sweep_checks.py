@@ -6,7 +6,7 @@
 import difflib
 import dis
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import Any
@@ -15,7 +15,6 @@ import pyarrow.fs
 from ray.tune import Trainable
 from ray.tune.experiment import Trial
 from ray.tune.search.sample import Categorical, Domain
-from ray.tune.trainable.util import is_function_trainable
 
 from labkit.errors import RunError
 
@@ -161,7 +160,7 @@ def _refuse_names(plan: Plan) -> None:
     """A parameter that the trainable never mentions, beside one that it reads and does not get: a slip."""
     mentioned, read = set(), set()
     for code in _codes(plan.trainable):
-        mentioned |= set(_texts(code.co_consts)) | {*code.co_names, *code.co_varnames}
+        mentioned |= set(_texts(code.co_consts)) | set(code.co_varnames)
         read |= set(_read_from_config(code))
     missing = read - plan.space.keys()
     for key in sorted(plan.space.keys() - mentioned):
@@ -226,12 +225,8 @@ def _read_from_config(code: CodeType) -> Iterator[str]:
 
 
 def _refuse_reuse(plan: Plan) -> None:
-    own: Callable | None = getattr(plan.trainable, "reset_config", None)
-    if (
-        plan.options.reuse_actors
-        and not is_function_trainable(plan.trainable)
-        and own is Trainable.reset_config
-    ):
+    own = getattr(plan.trainable, "reset_config", None)  # a function has none, and needs none
+    if plan.options.reuse_actors and own is Trainable.reset_config:
         raise RunError(
             f"reuse the actors of {plan.name}",
             "it has no reset_config, so a process that has trained one configuration cannot take another: "
