@@ -18,29 +18,27 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import time
 from datetime import UTC, datetime
 from types import FrameType, TracebackType
 from typing import Any
 
-import psutil
 import ray
 from ray import tune
 
-from labkit import cluster, reporters, sweep_checks, sweep_drawing, tracebacks
+from labkit import cluster, reporters, sweep_checks, sweep_drawing, sweep_trials, tracebacks
 from labkit.errors import LabError, RunError, RunFailed
 from labkit.panel import Panel
 from labkit.records import RunRecord, installed_versions, this_host
-from labkit.sweep_progress import OVER, SweepState, flat
+from labkit.sweep_progress import OVER, SweepState
 from labkit.sweep_text import SweepTextReporter
-from labkit.tracking import NODE_NAME
 
 __all__ = ["SweepCallback", "SweepPanel"]
 
 _LOOKS_PER_SECOND = 5  # at the list of all trials
 _SHARE = 0.01  # of the time that drawing may take
 _OLD_OUTPUT = "RAY_AIR_NEW_OUTPUT"  # the newer one prints tables in a terminal whatever `verbose` says
-_STATUS = {"PENDING": "waiting", "RUNNING": "running", "PAUSED": "paused", "TERMINATED": "finished"}
 _open: list["SweepPanel"] = []  # the panel that is open in this process, if one is
 
 
@@ -139,8 +137,6 @@ class SweepPanel(Panel):
 
     def _look(self, trials: list[Any], *, now: bool = False) -> None:
         """Take in the status of all trials, a few times a second."""
-        if self._problem is not None:
-            raise self._problem
         clock = time.monotonic()
         if not now and clock < self._next_look:
             return
@@ -149,8 +145,12 @@ class SweepPanel(Panel):
             for trial in trials:
                 self._know(trial)
                 known = self.state.trials[trial.trial_id]
-                if known.status not in OVER and trial.status in ("PENDING", "RUNNING", "PAUSED"):
-                    self.state.set_status(trial.trial_id, _STATUS[trial.status])
+                if known.status in OVER:
+                    continue
+                if trial.status == "ERROR":  # Tune does not call back where reset_config failed
+                    self._failed(trial)
+                elif trial.status != "TERMINATED":
+                    self.state.set_status(trial.trial_id, sweep_trials.STATUS[trial.status])
 
     def _started(self, trial: Any) -> None:
         with self._lock:
@@ -161,7 +161,7 @@ class SweepPanel(Panel):
         metric = self.state.metric
         with self._lock:
             self._know(trial)
-            config = _shown(trial.config)
+            config = sweep_trials.shown(trial.config)
             if trial.trial_id in self._configs and self._configs[trial.trial_id] is not trial.config:
                 if config != self.state.trials[trial.trial_id].config:
                     self.state.changed(trial.trial_id, config)
@@ -169,11 +169,13 @@ class SweepPanel(Panel):
             self.state.result(
                 trial.trial_id,
                 iteration=result.get("training_iteration", 0),
-                value=_number(result.get(metric)) if metric else None,
+                value=sweep_trials.number(result.get(metric)) if metric else None,
                 seconds=result.get("time_total_s", 0.0),
-                node=self._node_of(result),
+                node=self._nodes.name(result),
             )
-            self._ends[trial.trial_id] = self._end_of(trial, result)
+            self._ends[trial.trial_id] = sweep_trials.end_of(
+                trial, result, rungs=self.state.rungs, longest=self._longest
+            )
         if trial.trial_id not in self._checked:
             self._checked.add(trial.trial_id)
             self._refuse_what_is_never_reported(trial, result)
@@ -187,17 +189,19 @@ class SweepPanel(Panel):
     def _failed(self, trial: Any) -> None:
         with self._lock:
             self._know(trial)
-            self.state.failed(trial.trial_id, _told(trial))
+            self.state.failed(trial.trial_id, sweep_trials.why_failed(trial))
 
     def _ended(self, trials: list[Any]) -> None:
+        self._look(trials, now=True)
+        cut_off = self._interrupted or self._problem is not None or sys.exc_info()[0] is not None
         with self._lock:
             for trial in trials:
-                self._know(trial)
-                known = self.state.trials[trial.trial_id]
-                if known.status not in OVER and not self._interrupted and trial.status == "TERMINATED":
+                if self.state.trials[trial.trial_id].status in OVER:
+                    continue
+                if cut_off:  # Tune has ended them all by now, and calls it by the same name
+                    self.state.set_status(trial.trial_id, "paused", why="cut off")
+                else:
                     self._completed(trial)
-                elif known.status == "running":
-                    self.state.set_status(trial.trial_id, "paused", why="interrupted")
 
     # -- what an engine's panel overrides -------------------------------------------------------------
 
@@ -205,7 +209,7 @@ class SweepPanel(Panel):
         self._configs: dict[str, Any] = {}
         self._ends: dict[str, tuple[str, str]] = {}
         self._checked: set[str] = set()
-        self._nodes: dict[tuple, str] = {}
+        self._nodes = sweep_trials.Nodes()
         state = SweepState(name)
         state.dataset = self._about["dataset"]
         return state
@@ -219,8 +223,11 @@ class SweepPanel(Panel):
         return max(super()._pause(seconds), seconds / _SHARE)
 
     def _keep_failure(self, error: BaseException) -> None:
-        if self._problem is None and not self._all_failed():
-            self.receive({"kind": "failure", "run": self.run_id, "text": self._short(error)})
+        if self._all_failed():
+            return  # what they failed with says more than that they failed
+        told = self._translated(error)
+        text = f"{type(told).__name__}: {told.fact}" if told is not None else self._short(error)
+        self.receive({"kind": "failure", "run": self.run_id, "text": text})
 
     def _short(self, error: BaseException) -> str:
         return (
@@ -230,17 +237,18 @@ class SweepPanel(Panel):
         )
 
     def _raise_calmly(self, error: BaseException) -> None:
-        if self._problem is not None:
-            raise self._problem from None
-        text = str(error)
-        if "did not include the specified metric" in text:
-            raise self._never_reported() from None
+        told = self._translated(error)
+        if told is not None:
+            raise told from None
         if isinstance(error, (tune.TuneError, ray.exceptions.RayError)):
-            raise RunFailed(
-                f"finish the sweep {self.state.name!r}",
-                tracebacks.shorten_text(text).splitlines()[-1],
-                "the panel above shows where",
-            ) from error
+            fact = self._short(error).splitlines()[-1]
+            raise RunFailed(f"finish the sweep {self.state.name!r}", fact, "the panel shows where") from error
+
+    def _translated(self, error: BaseException) -> LabError | None:
+        """What the panel itself found wrong, or has better words for."""
+        if self._problem is None and "did not include the specified metric" in str(error):
+            self._problem = self._never_reported(sweep_trials.names_in(str(error)))
+        return self._problem
 
     def _record(self) -> RunRecord:
         state, best = self.state, self.state.best
@@ -265,7 +273,7 @@ class SweepPanel(Panel):
                 "counts": dict(state.counts()),
                 "best": best.number if best is not None else None,
                 "config": best.config if best is not None else {},
-                "trials": [_row(trial) for trial in state.trials.values()],
+                "trials": [sweep_trials.row(trial) for trial in state.trials.values()],
                 "path": self._plan.path() if self._plan else None,
             },
         )
@@ -284,41 +292,23 @@ class SweepPanel(Panel):
     def _know(self, trial: Any) -> None:
         if trial.trial_id in self.state.trials:
             return
-        self.state.add(trial.trial_id, _shown(trial.config))
+        self.state.add(trial.trial_id, sweep_trials.shown(trial.config))
         self._configs[trial.trial_id] = trial.config
         result = trial.last_result or {}
         if result.get("training_iteration") or trial.status == "ERROR":
             metric = self.state.metric
-            status = "failed" if trial.status == "ERROR" else _STATUS.get(trial.status, "waiting")
+            status = "failed" if trial.status == "ERROR" else sweep_trials.STATUS.get(trial.status, "waiting")
             self.state.restored(
                 trial.trial_id,
                 status,
                 iteration=result.get("training_iteration", 0),
-                value=_number(result.get(metric)) if metric else None,
+                value=sweep_trials.number(result.get(metric)) if metric else None,
                 seconds=result.get("time_total_s", 0.0),
             )
 
-    def _end_of(self, trial: Any, result: dict[str, Any]) -> tuple[str, str]:
-        """What the trial has come to, if this was its last result."""
-        for name, limit in trial.stopping_criterion.items():
-            value = result.get(name)
-            if isinstance(value, (int, float)) and value >= limit:
-                return (
-                    "finished",
-                    f"{limit} iterations" if name == "training_iteration" else f"{name} ≥ {limit}",
-                )
-        iteration = result.get("training_iteration", 0)
-        if not result.get("done"):
-            return "finished", ""
-        if self._longest is not None and iteration >= self._longest:
-            return "finished", f"{iteration} iterations"
-        if iteration in self.state.rungs:
-            return "stopped early", f"stopped at rung {iteration}"
-        return "finished", ""
-
     def _refuse_what_is_never_reported(self, trial: Any, result: dict[str, Any]) -> None:
         metric = self.state.metric
-        names = sorted(_own(result))
+        names = sorted(sweep_trials.own_names(result))
         if metric and "/" not in metric and metric not in result:
             self._problem = self._never_reported(names)
         elif missing := sweep_checks.never(trial, result):
@@ -354,17 +344,6 @@ class SweepPanel(Panel):
 
         with contextlib.suppress(ValueError):  # not in the main thread: nobody can interrupt it there
             signal.signal(signal.SIGINT, heard)
-
-    def _node_of(self, result: dict[str, Any]) -> str:
-        """The lab's name of the node; its address on another machine."""
-        where = (result.get("node_ip", ""), result.get("pid", 0))
-        if where not in self._nodes:
-            name = where[0]
-            with contextlib.suppress(psutil.Error, ValueError, TypeError):
-                if name == ray.util.get_node_ip_address():
-                    name = psutil.Process(where[1]).environ().get(NODE_NAME, name)
-            self._nodes[where] = name
-        return self._nodes[where]
 
 
 class SweepCallback(tune.Callback):
@@ -409,61 +388,3 @@ class SweepCallback(tune.Callback):
             raise
         except Exception:  # what a panel cannot show must not cost the reader the sweep
             logging.getLogger(__name__).debug("the panel could not take in %s", what, exc_info=True)
-
-
-def _shown(config: dict[str, Any]) -> dict[str, Any]:
-    """A trial's configuration as the panel shows it: flat, and without what is no number, word or choice."""
-    kept = {}
-    for name, value in flat(config).items():
-        number = _number(value)
-        if number is not None and not isinstance(value, bool):
-            kept[name] = number
-        elif value is None or isinstance(value, (bool, str, tuple, list)):
-            kept[name] = value
-    return kept
-
-
-def _own(result: dict[str, Any]) -> set[str]:
-    """The names in a result that are the trainable's own, and not Tune's."""
-    from ray.tune.result import AUTO_RESULT_KEYS
-
-    tunes = {
-        *AUTO_RESULT_KEYS,
-        "done",
-        "config",
-        "experiment_tag",
-        "checkpoint_dir_name",
-        "should_checkpoint",
-    }
-    return {name for name in result if name not in tunes and not name.startswith("_")}
-
-
-def _number(value: Any) -> Any:
-    """A plain number out of numpy's and torch's; None for all else."""
-    if isinstance(value, (bool, int, float)):
-        return value
-    with contextlib.suppress(Exception):
-        return value.item()
-    return None
-
-
-def _told(trial: Any) -> str:
-    """The short traceback of a trial that failed."""
-    error = trial.get_pickled_error()
-    text = str(error) if error is not None else "no error was kept"
-    if "reset_config" in text and "return True" in text:
-        return "RuntimeError: reset_config did not return True, so this process could not take the next trial"
-    if isinstance(error, ray.exceptions.OutOfMemoryError):
-        return f"OutOfMemoryError: {_first_line(text)}"
-    if isinstance(error, (ray.exceptions.ActorDiedError, ray.exceptions.RayActorError)):
-        return f"{type(error).__name__}: the trial's process is gone, most likely killed for its memory (OOM)"
-    return tracebacks.shorten_text(text)
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
-
-
-def _row(trial: Any) -> dict[str, Any]:
-    fields = ("number", "id", "status", "why", "iteration", "value", "best", "seconds", "node", "config")
-    return {name: getattr(trial, name) for name in fields}

@@ -46,8 +46,8 @@ class SweepTextReporter:
         for trial in state.ranked()[:_TRIALS_LISTED] if state.best else []:
             number = wording.number(trial.best) if trial.best is not None else wording.UNKNOWN
             line = sweep_drawing.trial_line(state, trial)
-            ended = trial.why or trial.status
-            self._say(state, f"{state.metric} {number} · {line} · {trial.iteration} iterations · {ended}")
+            ended = trial.why or f"{trial.status} after {trial.iteration} iterations"
+            self._say(state, f"{state.metric} {number} · {line} · {ended}")
         spent = f"{state.status} after {wording.clock(state.elapsed())}"
         self._say(state, f"{spent}: {sweep_drawing.counts_line(state)}")
 

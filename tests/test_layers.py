@@ -23,7 +23,7 @@ FLOORS = (
     | {"keras_states", "keras_reporting", "sweep_svg"},
     {"drawing", "sweep_drawing"},
     {"reporters", "timeline", "inventory", "execution_drawing", "sweep_text"},
-    {"panel", "cluster", "sweep_checks"},
+    {"panel", "cluster", "sweep_checks", "sweep_trials"},
     {"ray_reporting", "data_progress", "validation", "spark", "sweep_panel"},
     {"runs", "comparison"},
     {"exercises"},  # the checks of a lesson may use all that the lesson uses
