@@ -136,21 +136,38 @@ class SweepPanel(Panel):
         self._listen_to_interrupts()
 
     def _look(self, trials: list[Any], *, now: bool = False) -> None:
-        """Take in the status of all trials, a few times a second."""
+        """Take in the status of all trials, a few times a second; those that failed at once."""
         clock = time.monotonic()
-        if not now and clock < self._next_look:
-            return
-        self._next_look = clock + 1 / _LOOKS_PER_SECOND
+        due = now or clock >= self._next_look
+        if due:
+            self._next_look = clock + 1 / _LOOKS_PER_SECOND
         with self._lock:
             for trial in trials:
-                self._know(trial)
-                known = self.state.trials[trial.trial_id]
-                if known.status in OVER:
-                    continue
-                if trial.status == "ERROR":  # Tune does not call back where reset_config failed
-                    self._failed(trial)
-                elif trial.status != "TERMINATED":
-                    self.state.set_status(trial.trial_id, sweep_trials.STATUS[trial.status])
+                if due:
+                    self._know(trial)
+                    known = self.state.trials[trial.trial_id]
+                    if known.status not in OVER and trial.status in ("PENDING", "RUNNING", "PAUSED"):
+                        self.state.set_status(trial.trial_id, sweep_trials.STATUS[trial.status])
+                if trial.status == "ERROR":
+                    self._failed_unheard(trial)
+
+    def _failed_unheard(self, trial: Any) -> None:
+        """A trial that failed without a call-back: its process could not be reset for it.
+
+        Tune does not tell the searcher of such a trial either, and where that limits how many run at one
+        time, the loop then waits for it for ten minutes.
+        """
+        known = self.state.trials.get(trial.trial_id)
+        if known is None or known.status in OVER:
+            return
+        self._failed(trial)
+        if sweep_trials.NO_RESET in known.error:
+            self._problem = RunError(
+                f"reuse the actors of {self._plan.name}",
+                f"its {sweep_trials.NO_RESET}: trial {known.number} has no process, and others would follow",
+                "return True at the end of reset_config, when all is as after setup; or reuse_actors=False",
+            )
+            raise self._problem
 
     def _started(self, trial: Any) -> None:
         with self._lock:

@@ -15,11 +15,23 @@ from labkit import tracebacks
 from labkit.sweep_progress import TrialState, flat
 from labkit.tracking import NODE_NAME
 
-__all__ = ["STATUS", "Nodes", "end_of", "names_in", "number", "own_names", "row", "shown", "why_failed"]
+__all__ = [
+    "NO_RESET",
+    "STATUS",
+    "Nodes",
+    "end_of",
+    "names_in",
+    "number",
+    "own_names",
+    "row",
+    "shown",
+    "why_failed",
+]
 
 STATUS = {"PENDING": "waiting", "RUNNING": "running", "PAUSED": "paused", "TERMINATED": "finished"}
 _TUNES = {*AUTO_RESULT_KEYS, "done", "trial_id", "experiment_tag", "should_checkpoint"}
-_NO_RESET = "reset_config() to be"
+NO_RESET = "reset_config did not return True"
+_NOT_RESET = "reuse requires reset_config()"  # how Tune says it
 
 
 def shown(config: dict[str, Any]) -> dict[str, Any]:
@@ -88,8 +100,8 @@ def why_failed(trial: Any) -> str:
     with contextlib.suppress(Exception):
         error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
         text = str(error)
-    if _NO_RESET in text:
-        return "RuntimeError: reset_config did not return True, so the process could not take this trial"
+    if _NOT_RESET in text:
+        return f"RuntimeError: {NO_RESET}"
     if isinstance(error, ray.exceptions.OutOfMemoryError):
         return f"OutOfMemoryError: {_first_line(text)}"
     if isinstance(error, ray.exceptions.RayActorError) and not error.__cause__:

@@ -21,7 +21,7 @@ FLOORS = (
     | {"keras_settings", "keras_models", "sweep_progress"},
     {"curve_svg", "figures", "datasets", "torch_states", "torch_training", "uploads"}
     | {"keras_states", "keras_reporting", "sweep_svg"},
-    {"drawing", "sweep_drawing"},
+    {"drawing", "sweep_drawing", "sweep_figures"},
     {"reporters", "timeline", "inventory", "execution_drawing", "sweep_text"},
     {"panel", "cluster", "sweep_checks", "sweep_trials"},
     {"ray_reporting", "data_progress", "validation", "spark", "sweep_panel"},
