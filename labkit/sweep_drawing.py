@@ -214,11 +214,11 @@ def _row(state: SweepState, trial: TrialState, names: Sequence[str], nodes: bool
     if trial.why and trial.status in OVER:
         words = ("✓ " if trial.status == "finished" else "✕ " * (trial.status == "failed")) + trial.why
     if best:
-        words = f"{words} · best" if trial.status == "running" else f"✓ best · {trial.why or trial.status}"
+        words = f"{words} · best" if trial.status not in OVER else "✓ best"
         kind = "lk-ok"
     if trial.changes:
         words += f" · changed {trial.changes} ×"
-    return f'<tr>{cells}<td class="{kind}">{escape(wording.short(words, 44))}</td></tr>'
+    return f'<tr>{cells}<td class="{kind}">{escape(wording.short(words, 36))}</td></tr>'
 
 
 def _first_error(state: SweepState) -> str:

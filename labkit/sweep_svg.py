@@ -30,13 +30,9 @@ def trials(state: SweepState, height: int = 132) -> str:
             parts.append(f'<path {line} opacity=".3" stroke-dasharray="2 3"/>')
     for trial in reversed(drawn):
         parts.append(_trial(trial, trial is state.best, span, (low, high), bottom))
-    named = [rung for rung in state.rungs if rung <= span][-4:]
-    for rung in named:
-        word = "rung " * (rung == named[0])
-        parts.append(_text(_x(rung, span), bottom + 12, "middle", f"{word}{rung}"))
-    if not named or span - named[-1] > span / 12:
-        parts.append(_text(_WIDTH - _RIGHT, bottom + 12, "end", f"{wording.number(span)}"))
-    parts.append(_text(_WIDTH / 2, bottom + 24, "middle", "iteration"))
+    parts += _ticks([rung for rung in state.rungs if rung <= span], span, bottom)
+    words = "iteration (dotted: rungs)" if state.rungs else "iteration"
+    parts.append(_text(_WIDTH / 2, bottom + 24, "middle", words))
     if values:
         parts += [
             _text(_LEFT - 4, _TOP + 4, "end", wording.number(high)),
@@ -52,7 +48,7 @@ def best(state: SweepState, height: int = 92) -> str:
     if not points:
         return ""
     bottom = height - 28
-    span = max(points[-1][0], 1e-3)
+    span = max(1e-3, *(seconds for seconds, _ in points))
     low, high = _range([value for _, value in points], None)
     path, before = "", None
     for seconds, value in points[-120:]:
@@ -65,11 +61,22 @@ def best(state: SweepState, height: int = 92) -> str:
         _frame(bottom),
         f'<path d="{path}" fill="none" stroke="var(--lk-main)" stroke-width="2"/>',
         f'<circle cx="{x}" cy="{y:.1f}" r="2.5" fill="var(--lk-main)"/>',
-        _text(x - 6, y + 14, "end", words),
+        _text(x - 6, bottom - 6, "end", words),
         _text(_LEFT, bottom + 12, "start", "0"),
         _text(_WIDTH - _RIGHT, bottom + 12, "end", wording.seconds(span)),
     ]
     return _svg(height, words, parts)
+
+
+def _ticks(rungs: list[int], span: float, bottom: int) -> list[str]:
+    """The numbers below the axis: the last iteration, and the rungs that have room beside each other."""
+    ticks, taken = [], _WIDTH + 20.0
+    for value in sorted({int(span), *rungs}, reverse=True):
+        x = _x(value, span)
+        if taken - x >= 16:
+            ticks.append(_text(x, bottom + 12, "middle", wording.number(value)))
+            taken = x
+    return ticks
 
 
 def _trial(trial: TrialState, is_best: bool, span: float, values: _Range, bottom: int) -> str:

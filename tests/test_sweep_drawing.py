@@ -47,7 +47,7 @@ def test_the_body_shows_counts_bar_table_and_curves():
         assert f"{counts[status]} {status}" in text
     assert f"{state.done} of 32 trials over" in text and "left" in text
     assert "stopped at rung 3" in text and "ValueError: lr is too large" in text
-    assert "rung 1" in text and "best so far" in text
+    assert "(dotted: rungs)" in text and "best so far" in text
     assert "momentum" not in text  # it is the same in all trials
 
 
