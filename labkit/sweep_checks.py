@@ -4,11 +4,9 @@
 """
 
 import difflib
-import dis
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType
 from typing import Any
 
 import pyarrow.fs
@@ -16,13 +14,13 @@ from ray.tune import Trainable
 from ray.tune.experiment import Trial
 from ray.tune.search.sample import Categorical, Domain
 
+from labkit import sweep_names
 from labkit.errors import RunError
 
 __all__ = ["Plan", "never", "read", "refuse", "rungs"]
 
 _STATE_FILES = "experiment_state-"
 _NEAR = 0.75  # how alike two names are, 0 to 1, where one is taken for a slip of the other
-_DEPTH = 4  # functions that call functions
 
 
 @dataclass
@@ -158,10 +156,7 @@ def _is_empty(value: Any) -> bool:
 
 def _refuse_names(plan: Plan) -> None:
     """A parameter that the trainable never mentions, beside one that it reads and does not get: a slip."""
-    mentioned, read = set(), set()
-    for code in _codes(plan.trainable):
-        mentioned |= set(_texts(code.co_consts)) | set(code.co_varnames)
-        read |= set(_read_from_config(code))
+    mentioned, read = sweep_names.of(plan.trainable)
     missing = read - plan.space.keys()
     for key in sorted(plan.space.keys() - mentioned):
         near = difflib.get_close_matches(key, [*missing, *sorted(mentioned)], n=1, cutoff=_NEAR)
@@ -169,56 +164,6 @@ def _refuse_names(plan: Plan) -> None:
             wanted = next(iter(near), None) or sorted(missing)[0]
             fact = f"{plan.name} reads {wanted!r} from its configuration, and nothing there reads {key!r}"
             raise RunError(f"sweep over {key!r}", fact, f"rename it: param_space={{{wanted!r}: …}}")
-
-
-def _codes(trainable: Any) -> Iterator[CodeType]:
-    """The code of a trainable and of the functions that it calls by name, nested ones too."""
-    if isinstance(trainable, type):
-        bases = [base for base in trainable.__mro__ if base not in Trainable.__mro__]
-        found = [one for base in bases for one in vars(base).values()]
-    else:
-        found = [trainable]
-    seen: set[CodeType] = set()
-    for one in found:
-        yield from _codes_of(getattr(one, "__func__", one), seen, _DEPTH)
-
-
-def _codes_of(function: Any, seen: set[CodeType], depth: int) -> Iterator[CodeType]:
-    if not isinstance(function, FunctionType) or function.__code__ in seen or depth == 0:
-        return
-    stack = [function.__code__]
-    while stack:
-        code = stack.pop()
-        if code not in seen:
-            seen.add(code)
-            yield code
-            stack += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-            for name in code.co_names:
-                called = function.__globals__.get(name)
-                if getattr(called, "__module__", None) == function.__module__:
-                    yield from _codes_of(called, seen, depth - 1)
-    for cell in function.__closure__ or ():
-        try:
-            inner = cell.cell_contents
-        except ValueError:  # it has no value yet
-            continue
-        yield from _codes_of(inner, seen, depth - 1)
-
-
-def _texts(constants: Any) -> Iterator[str]:
-    for constant in constants:
-        if isinstance(constant, str):
-            yield constant
-        elif isinstance(constant, (tuple, frozenset)):
-            yield from _texts(constant)
-
-
-def _read_from_config(code: CodeType) -> Iterator[str]:
-    """Keys of ``config["key"]`` in `code`."""
-    steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "EXTENDED_ARG")]
-    for owner, key, action in zip(steps, steps[1:], steps[2:], strict=False):
-        if action.opname == "BINARY_SUBSCR" and owner.argval == "config" and isinstance(key.argval, str):
-            yield key.argval
 
 
 # -- the rest ---------------------------------------------------------------------------------------

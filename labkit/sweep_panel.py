@@ -20,17 +20,17 @@ import os
 import signal
 import sys
 import time
-from datetime import UTC, datetime
 from types import FrameType, TracebackType
 from typing import Any
 
 import ray
 from ray import tune
 
-from labkit import cluster, reporters, sweep_checks, sweep_drawing, sweep_trials, tracebacks
+from labkit import cluster, reporters, sweep_checks, sweep_drawing, sweep_recording, sweep_trials, tracebacks
 from labkit.errors import LabError, RunError, RunFailed
 from labkit.panel import Panel
-from labkit.records import RunRecord, installed_versions, this_host
+from labkit.records import RunRecord
+from labkit.sweep_callback import SweepCallback, open_panels
 from labkit.sweep_progress import OVER, SweepState
 from labkit.sweep_text import SweepTextReporter
 
@@ -39,7 +39,6 @@ __all__ = ["SweepCallback", "SweepPanel"]
 _LOOKS_PER_SECOND = 5  # at the list of all trials
 _SHARE = 0.01  # of the time that drawing may take
 _OLD_OUTPUT = "RAY_AIR_NEW_OUTPUT"  # the newer one prints tables in a terminal whatever `verbose` says
-_open: list["SweepPanel"] = []  # the panel that is open in this process, if one is
 
 
 class SweepPanel(Panel):
@@ -81,9 +80,9 @@ class SweepPanel(Panel):
         return self
 
     def __enter__(self) -> "SweepPanel":
-        if _open:
-            fix = "close that one first: one sweep at a time"
-            raise RunError(f"open the panel {self.state.name!r}", f"{_open[0].state.name!r} is open", fix)
+        if open_panels:
+            fix, other = "close that one first: one sweep at a time", open_panels[0].state.name
+            raise RunError(f"open the panel {self.state.name!r}", f"{other!r} is open", fix)
         self._problem: LabError | None = None
         self._interrupted = False
         self._next_look = 0.0
@@ -92,15 +91,15 @@ class SweepPanel(Panel):
         self._log = logging.getLogger("ray.tune")
         self._level_before, _ = self._log.level, self._log.setLevel(logging.CRITICAL)
         self._lab = cluster.current()
-        _open.append(self)
+        open_panels.append(self)
         super().__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self in _open:
-            _open.remove(self)
+        if self in open_panels:
+            open_panels.remove(self)
         self._log.setLevel(self._level_before)
         if self._output_before is None:
             os.environ.pop(_OLD_OUTPUT, None)
@@ -268,32 +267,8 @@ class SweepPanel(Panel):
         return self._problem
 
     def _record(self) -> RunRecord:
-        state, best = self.state, self.state.best
-        failure = state.failures[-1].message if state.status == "failed" and state.failures else None
-        return RunRecord(
-            name=state.name,
-            run_id=self.run_id,
-            engine=state.engine,
-            state=state.status,
-            workers=state.at_once,
-            dataset=state.dataset,
-            started_at=datetime.fromtimestamp(state.started_at, UTC).isoformat(timespec="milliseconds"),
-            seconds_total=state.elapsed(),
-            seconds_to_start=state.seconds()["start"] if state.first_trial_at else None,
-            seconds=state.seconds(),
-            metrics={state.metric: best.best} if best is not None else {},
-            history=[{"epoch": i - 1, state.metric: v} for i, v in best.curve] if best is not None else [],
-            error=failure,
-            versions=installed_versions(),
-            host=this_host(),
-            extra={
-                "counts": dict(state.counts()),
-                "best": best.number if best is not None else None,
-                "config": best.config if best is not None else {},
-                "trials": [sweep_trials.row(trial) for trial in state.trials.values()],
-                "path": self._plan.path() if self._plan else None,
-            },
-        )
+        path = self._plan.path() if self._plan else None
+        return sweep_recording.record_of(self.state, run_id=self.run_id, path=path)
 
     # -- inside ---------------------------------------------------------------------------------------
 
@@ -361,47 +336,3 @@ class SweepPanel(Panel):
 
         with contextlib.suppress(ValueError):  # not in the main thread: nobody can interrupt it there
             signal.signal(signal.SIGINT, heard)
-
-
-class SweepCallback(tune.Callback):
-    """Tells the panel that is open in this process what Tune's loop does.
-
-    It holds no panel: Tune pickles it into the folder of the sweep, and a fresh process that restores the
-    sweep has a panel of its own.
-    """
-
-    def __init__(self, panel_name: str) -> None:
-        self.panel_name = panel_name
-
-    def setup(
-        self, stop: Any = None, num_samples: Any = None, total_num_samples: Any = None, **_: Any
-    ) -> None:
-        self._tell("_set_up", total_num_samples)
-
-    def on_step_begin(self, iteration: int, trials: list, **_: Any) -> None:
-        self._tell("_look", trials)
-
-    def on_trial_start(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
-        self._tell("_started", trial)
-
-    def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **_: Any) -> None:
-        self._tell("_reported", trial, result)
-
-    def on_trial_complete(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
-        self._tell("_completed", trial)
-
-    def on_trial_error(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
-        self._tell("_failed", trial)
-
-    def on_experiment_end(self, trials: list, **_: Any) -> None:
-        self._tell("_ended", trials)
-
-    def _tell(self, what: str, *args: Any) -> None:
-        if not _open:
-            return
-        try:
-            getattr(_open[-1], what)(*args)
-        except LabError:
-            raise
-        except Exception:  # what a panel cannot show must not cost the reader the sweep
-            logging.getLogger(__name__).debug("the panel could not take in %s", what, exc_info=True)

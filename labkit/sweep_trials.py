@@ -12,7 +12,7 @@ from ray import cloudpickle
 from ray.tune.result import AUTO_RESULT_KEYS
 
 from labkit import tracebacks
-from labkit.sweep_progress import TrialState, flat
+from labkit.sweep_progress import flat
 from labkit.tracking import NODE_NAME
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "names_in",
     "number",
     "own_names",
-    "row",
     "shown",
     "why_failed",
 ]
@@ -111,12 +110,6 @@ def why_failed(trial: Any) -> str:
 
 def _first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")[:300]
-
-
-def row(trial: TrialState) -> dict[str, Any]:
-    """A trial in the sweep's record."""
-    fields = ("number", "id", "status", "why", "iteration", "value", "best", "seconds", "node", "config")
-    return {name: getattr(trial, name) for name in fields}
 
 
 class Nodes:

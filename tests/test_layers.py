@@ -20,11 +20,12 @@ FLOORS = (
     {"wording", "recording", "ray_start", "shards", "storage", "torch_models", "execution"}
     | {"keras_settings", "keras_models", "sweep_progress"},
     {"curve_svg", "figures", "datasets", "torch_states", "torch_training", "uploads"}
-    | {"keras_states", "keras_reporting", "sweep_svg"},
+    | {"keras_states", "keras_reporting", "sweep_svg", "sweep_recording"},
     {"drawing", "sweep_drawing", "sweep_figures"},
     {"reporters", "timeline", "inventory", "execution_drawing", "sweep_text"},
-    {"panel", "cluster", "sweep_checks", "sweep_trials"},
-    {"ray_reporting", "data_progress", "validation", "spark", "sweep_panel"},
+    {"panel", "cluster", "sweep_names", "sweep_trials", "sweep_callback"},
+    {"ray_reporting", "data_progress", "validation", "spark", "sweep_checks"},
+    {"sweep_panel"},
     {"runs", "comparison"},
     {"exercises"},  # the checks of a lesson may use all that the lesson uses
     {"check"},
