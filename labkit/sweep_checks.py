@@ -156,10 +156,10 @@ def _is_empty(value: Any) -> bool:
 
 def _refuse_names(plan: Plan) -> None:
     """A parameter that the trainable never mentions, beside one that it reads and does not get: a slip."""
-    mentioned, read = sweep_names.of(plan.trainable)
+    texts, variables, read = sweep_names.of(plan.trainable)
     missing = read - plan.space.keys()
-    for key in sorted(plan.space.keys() - mentioned):
-        near = difflib.get_close_matches(key, [*missing, *sorted(mentioned)], n=1, cutoff=_NEAR)
+    for key in sorted(plan.space.keys() - texts - variables):
+        near = difflib.get_close_matches(key, [*missing, *sorted(texts)], n=1, cutoff=_NEAR)
         if missing or near:
             wanted = next(iter(near), None) or sorted(missing)[0]
             fact = f"{plan.name} reads {wanted!r} from its configuration, and nothing there reads {key!r}"

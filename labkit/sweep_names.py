@@ -12,17 +12,20 @@ __all__ = ["of"]
 _DEPTH = 4  # functions that call functions
 
 
-def of(trainable: Any) -> tuple[set[str], set[str]]:
-    """(names that occur, keys of ``config["key"]``) in a class or function and in what it calls by name.
+def of(trainable: Any) -> tuple[set[str], set[str], set[str]]:
+    """(texts, variables, keys of ``config["key"]``) in a class or function and in what it calls by name.
 
-    A parameter that is not among the first is read by nobody; one of the second must be there.
+    A parameter that is neither a text nor a variable (as with ``model(**config)``) is read by nobody; one
+    of the third must be there.
     """
-    mentioned: set[str] = set()
+    texts: set[str] = set()
+    variables: set[str] = set()
     read: set[str] = set()
     for code in _codes(trainable):
-        mentioned |= set(_texts(code.co_consts)) | set(code.co_varnames)
+        texts |= set(_texts(code.co_consts))
+        variables |= set(code.co_varnames)
         read |= set(_read_from_config(code))
-    return mentioned, read
+    return texts, variables, read
 
 
 def _codes(trainable: Any) -> Iterator[CodeType]:

@@ -19,7 +19,7 @@ import pytest
 from nbmake.nb_result import NotebookResult
 from nbmake.nb_run import NotebookRun
 
-from labkit import exercises, solved
+from labkit import exercises, runs, solved
 from labkit.processes import Registry
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
@@ -126,9 +126,30 @@ def processes_of(home: Path) -> Iterator[str]:
 
 @pytest.mark.notebook
 def test_what_a_lesson_trains_is_good(run):
-    """The model that lessons 03 and 04 take from the store, tested on held-out digits."""
+    """The model that lessons 03, 04 and 05 take from a checkpoint, tested on held-out digits."""
     said = re.findall(r"accuracy on (\d+) test images: ([\d.]+)", run.outputs)
-    least = {"03": 0.95, "04": 0.93}.get(run.notebook.stem[:2])
+    least = {"03": 0.95, "04": 0.93, "05": 0.95}.get(run.notebook.stem[:2])
     if least is not None:
         assert [int(rows) for rows, _ in said] == [360]
         assert float(said[0][1]) >= least
+
+
+@pytest.mark.notebook
+def test_what_the_sweeps_of_lesson_05_come_to(run):
+    """Its claims, in the words of its own outputs: counts, checkpoints, and a sweep that was killed."""
+    if not run.notebook.stem.startswith("05"):
+        return
+    text = "\n".join(
+        output.get("text", "") or output.get("data", {}).get("text/plain", "")
+        for cell in run.result.nb.cells
+        for output in cell.get("outputs", [])
+    )
+    lines = text.splitlines()
+    assert "9" in lines and "(18, 18)" in lines
+    assert "32 of 32 checkpoints give the very number that was reported" in lines
+    assert "8 trials, all of them at {10}" in lines
+    (steps,) = (line for line in lines if line.endswith("of them by trials that were done before"))
+    assert re.match(r"8\d steps in all, 0 of them", steps), steps
+    trials = runs.latest("05-asha", run.home).extra["trials"]
+    assert len(trials) == 32 and max(trial["best"] or 0 for trial in trials) >= 0.95
+    assert runs.latest("05-failures", run.home).extra["counts"] == {"failed": 2, "finished": 3}

@@ -62,6 +62,7 @@ def refuse(tmp_path):
         GOOD,
         {"learning_rate": tune.grid_search([0.1, 0.2]), "momentum": tune.uniform(0, 1)},
         {"learning_rate": 0.1},
+        {"learning_rate": 0.1, "seed": tune.randint(0, 9), "note": "nobody reads this one"},
     ],
 )
 def test_what_works_is_let_through(refuse, trainable, space):
