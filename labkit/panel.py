@@ -169,7 +169,7 @@ class Panel:
             raise RunStopped(
                 self.state.name,
                 f"stopped by you after {wording.clock(self.state.elapsed())}",
-                "The CPUs are free again",
+                self._after_stop(),
             ) from None
         if error is not None:
             self._raise_calmly(error)
@@ -216,6 +216,10 @@ class Panel:
 
     def _first_phase(self) -> str:
         return "preparing"
+
+    def _after_stop(self) -> str:
+        """What the reader may do who has stopped the run."""
+        return "The CPUs are free again"
 
     def _short(self, error: BaseException) -> str:
         """A traceback that fits the panel: the frames of the reader's own code and the error."""

@@ -245,6 +245,10 @@ class SweepPanel(Panel):
         text = f"{type(told).__name__}: {told.fact}" if told is not None else self._short(error)
         self.receive({"kind": "failure", "run": self.run_id, "text": text})
 
+    def _after_stop(self) -> str:
+        going_on = f". To go on: tune.Tuner.restore({self._plan.path()!r}, trainable=…)" if self._plan else ""
+        return super()._after_stop() + going_on
+
     def _short(self, error: BaseException) -> str:
         return (
             tracebacks.shorten_text(str(error))

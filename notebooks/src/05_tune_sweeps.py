@@ -167,13 +167,18 @@ def hill(config):
 space = {"a": tune.grid_search([1, 2, 3]), "b": tune.grid_search([10, 20, 30])}
 
 # %% [markdown]
-# A `Tuner` brings trainable, space and settings together. Most of it will be the same for all sweeps of this page, so a function saves typing. The panel goes in as a
-# *callback*: Tune calls it at each event.
+# A `Tuner` brings trainable, space and settings together. Results and checkpoints go to a folder: all nodes of this lab are on one machine. Most of it will be the same for all
+# sweeps of this page, so a function saves typing. The panel goes in as a *callback*: Tune calls it at each event.
 
 # %%
 from labkit.sweep_panel import SweepPanel
 
-storage_path = str(settings.home / "runs" / "05-tune")
+storage_path, filesystem = str(settings.home / "runs" / "05-tune"), None
+if settings.ray_address:  # nodes on other machines do not see this folder: the store of lesson 03
+    from labkit import storage
+
+    store = storage.start()
+    storage_path, filesystem = store.storage_path("runs", "05-tune"), store.filesystem
 
 
 def tuner_of(trainable, space, *, stop=None, checkpoints=None, metric="mean_accuracy", **options):
@@ -184,6 +189,7 @@ def tuner_of(trainable, space, *, stop=None, checkpoints=None, metric="mean_accu
         run_config=tune.RunConfig(
             name=panel.run_id,
             storage_path=storage_path,
+            storage_filesystem=filesystem,
             stop=stop,
             checkpoint_config=checkpoints,
             callbacks=[panel.callback()],
@@ -266,7 +272,8 @@ asha = ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3)
 # A trial may also end by itself: `stop` takes the first that comes true. And four lines make the sweep fast. You will measure below how much they bring.
 #
 # 1. `tune.with_parameters` puts the images into the object store *once*. A process fetches them from there; nothing is pickled with each trial.
-# 2. `tune.with_resources` says what a trial takes. So many run at one time as fit into the cluster.
+# 2. `tune.with_resources` says what a trial takes. So many run at one time as fit into the cluster. Fractions are fine: with `{"CPU": 0.5}` two trials share a core, and with
+#    `{"CPU": 1, "GPU": 0.25}` four of them a GPU. It is bookkeeping: nobody is held back who uses more.
 # 3. `reuse_actors`: a process that has finished a trial takes the next one, by `reset_config`.
 # 4. `max_concurrent_trials`: no more processes than there are cores. Each costs seconds to start.
 
@@ -627,7 +634,8 @@ def steps():
     return [tuple(line.split()) for line in log.read_text().splitlines()]
 
 
-command = [sys.executable, "-c", program, storage_path, name, str(log)]
+folder = str(settings.home / "runs")
+command = [sys.executable, "-c", program, folder, name, str(log)]
 process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 while len(done := {x for x, number in steps() if number == "10"}) < 3 and process.poll() is None:
     time.sleep(0.1)
@@ -640,8 +648,8 @@ process.wait(), sorted(done)
 # folder. `can_restore` asks whether there is something.
 
 # %%
-path = f"{storage_path}/{name}"
-tune.Tuner.can_restore(path), tune.Tuner.can_restore(storage_path + "/another")
+path = f"{folder}/{name}"
+tune.Tuner.can_restore(path), tune.Tuner.can_restore(f"{folder}/another")
 
 # %% [markdown]
 # Where that says `False`, `restore` raises a `FileNotFoundError` about a file named `tuner.pkl`. It is the most asked-about error of Tune, and it means just this: wrong path. (It has to be
@@ -671,7 +679,7 @@ print(f"{len(steps())} steps in all, {len(again)} of them by trials that were do
 tuner = tune.Tuner(
     hill,
     param_space={"a": tune.grid_search([1, 2]), "b": 20},
-    run_config=tune.RunConfig(name=name, storage_path=storage_path, callbacks=[panel.callback()]),
+    run_config=tune.RunConfig(name=name, storage_path=folder, callbacks=[panel.callback()]),
 )
 panel.watch(tuner)
 
@@ -744,6 +752,7 @@ def driver(config):
         run_config=RunConfig(
             name=f"{tune.get_context().get_trial_id()}",
             storage_path=storage_path + "/trainers",
+            storage_filesystem=filesystem,
             callbacks=[TuneReportCallback()],
         ),
     )
@@ -810,6 +819,18 @@ model = cnn(seed=None)
 )
 
 # %% [markdown]
+# (Two models, or two optimizers, as a GAN has? It is your loop: build both, step both, and hand both to the checkpoint. The operator needed a special form for that.)
+#
+# | older tutorials write | today |
+# |---|---|
+# | `tune.run(Digits, config=…, num_samples=…)` | `tune.Tuner(Digits, param_space=…, tune_config=…).fit()` |
+# | `tune.report(mean_accuracy=…)`, `with tune.checkpoint_dir(…)` | `tune.report({…}, checkpoint=…)` |
+# | `_setup`, `_train`, `_save`, `_restore` | `setup`, `step`, `save_checkpoint`, `load_checkpoint` |
+# | `progress_reporter=JupyterNotebookReporter(…)` | a `tune.Callback`: reporters are passed over in some places, callbacks never |
+# | `Tuner(TorchTrainer(…))`, `as_trainable`, `TrainingOperator` | a driver function, as above |
+# | `tune.run(…, resume=True)` | `tune.Tuner.restore(path, trainable=…)` |
+
+# %% [markdown]
 # ### Exercise 05-5 · Which tool?
 # Four situations. For each, choose `"grid"`, `"asha"`, `"optuna"` or `"pbt"`.
 #
@@ -838,4 +859,6 @@ check("05-5", tools)
 # - each trial was a distributed training, and you know how to count its CPUs.
 
 # %%
+if settings.ray_address:
+    store.stop()
 lab.stop()
