@@ -7,7 +7,7 @@ from ray import tune
 
 from labkit.errors import LabError
 
-__all__ = ["SweepCallback", "open_panels"]
+__all__ = ["Silent", "SweepCallback", "open_panels"]
 
 open_panels: list[Any] = []  # the panel that is open in this process, if one is
 
@@ -54,3 +54,16 @@ class SweepCallback(tune.Callback):
             raise
         except Exception:  # what a panel cannot show must not cost the reader the sweep
             logging.getLogger(__name__).debug("the panel could not take in %s", what, exc_info=True)
+
+
+class Silent(tune.ProgressReporter):
+    """In the place of Tune's own reporter, which displays an empty output even where it is to say nothing."""
+
+    def setup(self, **_: Any) -> None:
+        pass
+
+    def should_report(self, trials: list, done: bool = False) -> bool:
+        return False
+
+    def report(self, trials: list, done: bool, *sys_info: dict) -> None:
+        pass

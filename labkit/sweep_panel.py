@@ -30,7 +30,7 @@ from labkit import cluster, reporters, sweep_checks, sweep_drawing, sweep_record
 from labkit.errors import LabError, RunError, RunFailed
 from labkit.panel import Panel
 from labkit.records import RunRecord
-from labkit.sweep_callback import SweepCallback, open_panels
+from labkit.sweep_callback import Silent, SweepCallback, open_panels
 from labkit.sweep_progress import OVER, SweepState
 from labkit.sweep_text import SweepTextReporter
 
@@ -72,7 +72,7 @@ class SweepPanel(Panel):
             )
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]] if ray.is_initialized() else None
         sweep_checks.refuse(plan, nodes)
-        plan.run.verbose = 0
+        plan.run.verbose, plan.run.progress_reporter = 0, Silent()
         self._plan = plan
         if self.state.status != "ready":
             self._new(self.state.name)

@@ -41,12 +41,13 @@ class SweepTextReporter:
 
     def close(self, state: SweepState, files: list[tuple[str, str]], record: str | None) -> None:
         self.draw(state)
-        for failure in {failure.text: failure for failure in state.failures[:_FAILURES_TOLD]}.values():
-            self._say(state, failure.text)
+        told = {failure.text for failure in state.failures[:_FAILURES_TOLD]}
+        for text in sorted(text for text in told if "\n" in text):  # one line was told already
+            self._say(state, text)
         for trial in state.ranked()[:_TRIALS_LISTED] if state.best else []:
             number = wording.number(trial.best) if trial.best is not None else wording.UNKNOWN
             line = sweep_drawing.trial_line(state, trial)
-            ended = trial.why or f"{trial.status} after {trial.iteration} iterations"
+            ended = wording.short(trial.why, 60) or f"{trial.status} after {trial.iteration} iterations"
             self._say(state, f"{state.metric} {number} · {line} · {ended}")
         spent = f"{state.status} after {wording.clock(state.elapsed())}"
         self._say(state, f"{spent}: {sweep_drawing.counts_line(state)}")

@@ -306,7 +306,12 @@ with panel.watch(tuner):
 
 # %%
 table = results.get_dataframe()
-table.groupby("training_iteration").size().rename("trials that ended here"), table["training_iteration"].sum()
+print(int(table["training_iteration"].sum()), "epochs in all")
+table.groupby("training_iteration").size().rename("trials that ended here")
+
+# %% [markdown]
+# If every rung let exactly a third through, one trial would be left at the end. There are more: the first that comes to a rung has nobody to be compared with, and goes on. That is the price of not waiting.
+# It is still less than half of the 864 epochs, and most of what was saved are epochs of bad trials.
 
 # %% [markdown]
 # ### Exercise 05-3 · Rungs
@@ -781,13 +786,13 @@ def trials_at_once(cpus, workers, cpus_per_worker, cpus_per_driver):
 check("05-4", trials_at_once)
 
 # %% [markdown]
-# A driver computes nothing, so it gets no CPU here. Then the number of trials at a time is what the workers allow.
+# A driver computes nothing. Tune does not accept that something takes no CPU at all, so it gets a tenth.
 
 # %%
-at_once = max(1, int(lab.cpus // settings.num_workers))
+at_once = max(1, int(lab.cpus // (settings.num_workers + 0.1)))
 panel = SweepPanel("05-distributed", dataset=test.name)
 tuner = tuner_of(
-    tune.with_resources(driver, {"CPU": 0}),
+    tune.with_resources(driver, {"CPU": 0.1}),
     {
         "precision": tune.grid_search(["float32", "bfloat16"]),
         "lr": 0.005,
