@@ -201,11 +201,13 @@ def test_asha_stops_at_rungs_and_the_panel_says_where(sweep):
 
 def test_population_based_training_changes_configurations(sweep):
     scheduler = PopulationBasedTraining(
-        perturbation_interval=2, hyperparam_mutations={"x": [1, 2, 4, 8]}, quantile_fraction=0.5
+        time_attr="training_iteration",
+        perturbation_interval=2,
+        hyperparam_mutations={"x": [1, 2, 4, 8]},
+        quantile_fraction=0.5,
     )
     space = {"x": tune.grid_search([1, 8]), "seconds": 0.2}
     sweep(Counter, space, scheduler=scheduler, stop={"training_iteration": 12}, max_concurrent_trials=2)
-    print(scheduler._num_perturbations, scheduler._num_checkpoints)
     state = sweep.panel.state
     assert dict(state.counts()) == {"finished": 2}
     assert sum(trial.changes for trial in state.trials.values()) >= 1

@@ -468,6 +468,7 @@ with panel.watch(tuner):
 from ray.tune.schedulers import PopulationBasedTraining
 
 pbt = PopulationBasedTraining(
+    time_attr="training_iteration",  # what is counted; if nobody says, it is seconds
     perturbation_interval=3,
     hyperparam_mutations={"lr": tune.loguniform(1e-3, 1)},
     quantile_fraction=0.5,
