@@ -57,7 +57,7 @@ def names_in(message: str) -> list[str]:
 
 def number(value: Any) -> Any:
     """A plain number out of numpy's and torch's; None for all else."""
-    if isinstance(value, (bool, int, float)):
+    if isinstance(value, (bool, int, float)) and not hasattr(value, "item"):
         return value
     with contextlib.suppress(Exception):
         plain = value.item()
