@@ -34,6 +34,7 @@ _LOOK = {
     "running": ("lk-wait", "● running"),
     "paused": ("lk-wait", "○ paused"),
     "waiting": ("lk-dim", "○ waiting"),
+    "cut off": ("lk-wait", "cut off"),
     "failed": ("lk-bad", "✕ failed"),
 }
 _STATUS_CLASS = {"finished": "lk-ok", "failed": "lk-bad", "stopped": "lk-wait"}

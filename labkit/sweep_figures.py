@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # a second to import
 __all__ = ["curves", "parallel"]
 
 
-def curves(results: Any, metric: str, *, best: int = 8, mode: str = "max") -> "Figure":
+def curves(results: Any, metric: str, *, best: int = 6, mode: str = "max") -> "Figure":
     """`metric` by iteration of the best trials, all others in grey.
 
     Args:
@@ -27,7 +27,7 @@ def curves(results: Any, metric: str, *, best: int = 8, mode: str = "max") -> "F
     with plt.rc_context(figure_style()):
         figure, axes = plt.subplots(figsize=(8.5, 3.2), layout="constrained")
         plt.close(figure)
-        for place, result in reversed(list(enumerate(ranked))):
+        for place, result in enumerate(ranked):
             rows = result.metrics_dataframe
             if rows is None or metric not in rows:
                 continue
@@ -35,7 +35,7 @@ def curves(results: Any, metric: str, *, best: int = 8, mode: str = "max") -> "F
             if place < best:
                 look = {
                     "label": f"{place + 1} · {_named(result.config)}",
-                    "zorder": 3,
+                    "zorder": 50 - place,
                     "linewidth": 2.5 - place / 6,
                 }
             axes.plot(rows["training_iteration"], rows[metric], marker="o", **look)

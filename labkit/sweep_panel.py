@@ -215,7 +215,7 @@ class SweepPanel(Panel):
                 if self.state.trials[trial.trial_id].status in OVER:
                     continue
                 if cut_off:  # Tune has ended them all by now, and calls it by the same name
-                    self.state.set_status(trial.trial_id, "paused", why="cut off")
+                    self.state.set_status(trial.trial_id, "cut off")
                 else:
                     self._completed(trial)
 

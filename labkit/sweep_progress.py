@@ -9,6 +9,7 @@ paused          its scheduler put it aside for others (population-based training
 finished        it came to its end: a stop criterion, or its function returned
 stopped early   its scheduler ended it: others were better at the same rung
 failed          it raised, or its process was killed
+cut off         the sweep ended before it: an interrupt, or an error of the sweep itself
 =============== ======================================================================================
 """
 
@@ -23,7 +24,7 @@ from labkit.progress import Failure
 
 __all__ = ["OVER", "STATUSES", "SweepState", "TrialState", "flat"]
 
-STATUSES = ("finished", "stopped early", "running", "paused", "waiting", "failed")
+STATUSES = ("finished", "stopped early", "running", "paused", "waiting", "cut off", "failed")
 OVER = ("finished", "stopped early", "failed")
 _POINTS_KEPT = 200  # of one trial's curve
 _FAILURES_KEPT = 20

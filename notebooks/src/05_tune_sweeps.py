@@ -340,13 +340,13 @@ best = results.get_best_result()
 best.config, best.metrics["mean_accuracy"], best.metrics["training_iteration"]
 
 # %% [markdown]
-# The curves of the best eight, and all configurations at once. In the second picture each line is a trial, and each axis a parameter. The lines that end high
+# The curves of the best six, and all configurations at once. In the second picture each line is a trial, and each axis a parameter. The lines that end high
 # on the right are drawn strong. Follow them back: which values do they have in common?
 
 # %%
 from labkit import sweep_figures
 
-sweep_figures.curves(results, "mean_accuracy", best=8)
+sweep_figures.curves(results, "mean_accuracy")
 
 # %%
 sweep_figures.parallel(results, ["lr", "momentum"], "mean_accuracy", log=["lr"])
