@@ -85,7 +85,7 @@ class SweepPanel(Panel):
             raise RunError(f"open the panel {self.state.name!r}", f"{other!r} is open", fix)
         self._problem: LabError | None = None
         self._interrupted = False
-        self._next_look = 0.0
+        self._next_look, self._looked = 0.0, False
         self._output_before = os.environ.get(_OLD_OUTPUT)
         os.environ[_OLD_OUTPUT] = "0"
         self._log = logging.getLogger("ray.tune")
@@ -143,12 +143,13 @@ class SweepPanel(Panel):
         with self._lock:
             for trial in trials:
                 if due:
-                    self._know(trial)
+                    self._know(trial, restored=not self._looked)
                     known = self.state.trials[trial.trial_id]
                     if known.status not in OVER and trial.status in ("PENDING", "RUNNING", "PAUSED"):
                         self.state.set_status(trial.trial_id, sweep_trials.STATUS[trial.status])
                 if trial.status == "ERROR":
                     self._failed_unheard(trial)
+            self._looked = True
 
     def _failed_unheard(self, trial: Any) -> None:
         """A trial that failed without a call-back: its process could not be reset for it.
@@ -156,8 +157,9 @@ class SweepPanel(Panel):
         Tune does not tell the searcher of such a trial either, and where that limits how many run at one
         time, the loop then waits for it for ten minutes.
         """
-        known = self.state.trials.get(trial.trial_id)
-        if known is None or known.status in OVER:
+        self._know(trial)
+        known = self.state.trials[trial.trial_id]
+        if known.status in OVER:
             return
         self._failed(trial)
         if sweep_trials.NO_RESET in known.error:
@@ -285,13 +287,14 @@ class SweepPanel(Panel):
         state.rungs = sweep_checks.rungs(options)
         self._longest = getattr(scheduler, "_max_t", None)
 
-    def _know(self, trial: Any) -> None:
+    def _know(self, trial: Any, *, restored: bool = False) -> None:
+        """Take in a trial that is new here; if `restored`, with all that it has behind it."""
         if trial.trial_id in self.state.trials:
             return
         self.state.add(trial.trial_id, sweep_trials.shown(trial.config))
         self._configs[trial.trial_id] = trial.config
         result = trial.last_result or {}
-        if result.get("training_iteration") or trial.status == "ERROR":
+        if restored and (result.get("training_iteration") or trial.status == "ERROR"):
             metric = self.state.metric
             status = "failed" if trial.status == "ERROR" else sweep_trials.STATUS.get(trial.status, "waiting")
             self.state.restored(
