@@ -225,9 +225,8 @@ len(results), len({result.config["noise"] for result in results})
 # `num_samples` repeats the *whole grid*. Each trial draws its own random values. So grids multiply, and samples multiply them once more:
 
 # %%
-results.get_dataframe()[["config/a", "config/b", "config/noise", "height"]].sort_values("height").tail(
-    4
-).round(3)
+rows = results.get_dataframe()[["config/a", "config/b", "config/noise", "height"]]
+rows.sort_values("height").tail(4).round(3)
 
 # %% [markdown]
 # ### Exercise 05-2 · Count before you pay
@@ -403,10 +402,8 @@ with panel.watch(tuner):
 from labkit import runs
 
 for name, count in (("05-asha", 32), ("05-defaults", 6)):
-    record = runs.latest(name)
-    print(
-        f"{name}: {count} trials in {record.seconds_total:.0f} s, {record.seconds_total / count:.1f} s for each"
-    )
+    seconds = runs.latest(name).seconds_total
+    print(f"{name}: {count} trials in {seconds:.0f} s, {seconds / count:.1f} s for each")
 
 # %% [markdown]
 # Every trial paid for a process of its own. The longer one trial takes, the less this matters: for trials of an hour the defaults are fine. (One more thing can be had: Tune
@@ -699,12 +696,11 @@ panel.watch(tuner)
 
 
 # %%
-from labkit.torch_models import cnn, to_input
+from labkit.torch_models import cnn
 
 
-def train_one_epoch(model, optimizer, rows, precision, device):
+def train_one_epoch(model, optimizer, scaler, rows, precision, device):
     model.train()
-    scaler = torch.amp.GradScaler(device, enabled=precision == torch.float16)
     for x, y in rows:
         with torch.autocast(device, dtype=precision, enabled=precision != torch.float32):
             loss = torch.nn.functional.cross_entropy(model(x.to(device)), y.to(device))
@@ -724,14 +720,16 @@ from ray.train.torch import get_device, prepare_model
 
 
 def train_loop(config):
-    rank, world_size = (getattr(ray.train.get_context(), f"get_world_{what}")() for what in ("rank", "size"))
+    rank, world_size = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
+    share = slice(rank, len(data["train"][1]) // world_size * world_size, world_size)  # equally many for each
+    images, labels = (part[share] for part in data["train"])
     model = prepare_model(cnn(seed=0))
     optimizer = torch.optim.Adam(model.parameters(), lr=config["lr"])
-    images, labels = (part[rank::world_size] for part in data["train"])
-    precision = getattr(torch, config["precision"])
+    device, precision = get_device().type, getattr(torch, config["precision"])
+    scaler = torch.amp.GradScaler(device, enabled=precision == torch.float16)
     for epoch in range(config["epochs"]):
         rows = batches(images, labels, size=128 // world_size, seed=epoch)
-        train_one_epoch(model, optimizer, rows, precision, get_device().type)
+        train_one_epoch(model, optimizer, scaler, rows, precision, device)
         metrics = {**validate(model, *data["valid"]), "epoch": epoch}
         with tempfile.TemporaryDirectory() as folder:
             checkpoint = None
@@ -756,7 +754,7 @@ def driver(config):
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=settings.num_workers, use_gpu=settings.use_gpu),
         run_config=RunConfig(
-            name=f"{tune.get_context().get_trial_id()}",
+            name=tune.get_context().get_trial_id(),
             storage_path=storage_path + "/trainers",
             storage_filesystem=filesystem,
             callbacks=[TuneReportCallback()],
@@ -806,9 +804,8 @@ with panel.watch(tuner):
     results = tuner.fit()
 
 # %%
-results.get_dataframe()[["config/precision", "accuracy", "loss", "training_iteration", "time_total_s"]].round(
-    3
-)
+columns = ["config/precision", "accuracy", "loss", "training_iteration", "time_total_s"]
+results.get_dataframe()[columns].round(3)
 
 # %% [markdown]
 # The same accuracy, nearly, in numbers of half the length. Whether it is faster depends on the machine: a CPU without instructions for `bfloat16` is slower with it, most GPUs are faster. The seconds are
@@ -818,11 +815,11 @@ results.get_dataframe()[["config/precision", "accuracy", "loss", "training_itera
 
 # %%
 best = results.get_best_result()
+checkpoint = tune.Checkpoint(best.metrics["checkpoint_path"], filesystem=filesystem)
 model = cnn(seed=None)
-(
-    load_state(best.metrics["checkpoint_path"], model)["epoch"],
-    validate(model, *data["valid"])["accuracy"] == best.metrics["accuracy"],
-)
+with checkpoint.as_directory() as place:
+    print("epoch", load_state(place, model)["epoch"] + 1)
+validate(model, *data["valid"])["accuracy"] == best.metrics["accuracy"]
 
 # %% [markdown]
 # (Two models, or two optimizers, as a GAN has? It is your loop: build both, step both, and hand both to the checkpoint. The operator needed a special form for that.)
