@@ -83,6 +83,9 @@ class SweepPanel(Panel):
         if open_panels:
             fix, other = "close that one first: one sweep at a time", open_panels[0].state.name
             raise RunError(f"open the panel {self.state.name!r}", f"{other!r} is open", fix)
+        if self._plan is None:
+            fact = "it watches no tuner, so it cannot tell what is compared, nor what cannot work"
+            raise RunError(f"open the panel {self.state.name!r}", fact, "with panel.watch(tuner): …")
         self._problem: LabError | None = None
         self._interrupted = False
         self._next_look, self._looked = 0.0, False

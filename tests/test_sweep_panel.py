@@ -230,13 +230,21 @@ def test_an_interrupt_ends_the_sweep_and_is_told(sweep, lab):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_two_panels_at_once_and_none(sweep, lab, home):
-    run = tune.RunConfig(name="none", storage_path=str(home / "runs"))
-    tuner = tune.Tuner(climb, param_space={"x": tune.grid_search([1])}, run_config=run)
-    with pytest.raises(RunError, match="no callback of this panel"):
-        SweepPanel("none").watch(tuner)
+def test_one_panel_at_a_time_and_only_with_its_callback(lab, home):
     first = SweepPanel("first", reporter=Summary())
-    with first, pytest.raises(RunError, match="'first' is open"), SweepPanel("second"):
+    space = {"x": tune.grid_search([1])}
+    deaf = tune.RunConfig(name="deaf", storage_path=str(home / "runs"))
+    with pytest.raises(RunError, match="no callback of this panel"):
+        first.watch(tune.Tuner(climb, param_space=space, run_config=deaf))
+    with pytest.raises(RunError, match="it watches no tuner"), first:
+        pass
+    run = tune.RunConfig(name="hears", storage_path=str(home / "runs"), callbacks=[first.callback()])
+    tuner = tune.Tuner(climb, param_space=space, run_config=run)
+    with (
+        first.watch(tuner),
+        pytest.raises(RunError, match="'first' is open"),
+        SweepPanel("second").watch(tuner),
+    ):
         pass
 
 

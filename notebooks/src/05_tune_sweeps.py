@@ -819,7 +819,7 @@ checkpoint = tune.Checkpoint(best.metrics["checkpoint_path"], filesystem=filesys
 model = cnn(seed=None)
 with checkpoint.as_directory() as place:
     print("epoch", load_state(place, model)["epoch"] + 1)
-validate(model, *data["valid"])["accuracy"] == best.metrics["accuracy"]
+validate(model, *data["valid"])["accuracy"], best.metrics["accuracy"]
 
 # %% [markdown]
 # (Two models, or two optimizers, as a GAN has? It is your loop: build both, step both, and hand both to the checkpoint. The operator needed a special form for that.)
