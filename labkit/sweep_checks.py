@@ -60,8 +60,15 @@ class Plan:
 
 
 def read(tuner: Any) -> Plan:
-    """What `tuner` was given. Tune keeps it to itself; this is the one place that looks there."""
-    inner = tuner._local_tuner
+    """What `tuner` was given. Tune keeps it to itself; this is the one place that looks there.
+
+    Raises:
+        RunError: it runs behind a Ray client, in a process of the cluster.
+    """
+    inner = getattr(tuner, "_local_tuner", None)
+    if inner is None:
+        fact = "it goes through a Ray client (ray://…), so its loop runs where this panel cannot hear it"
+        raise RunError("follow the sweep", fact, "connect directly: RAY_ADDRESS=HOST:6379")
     return Plan(
         trainable=inner.trainable,
         space=inner.param_space or {},

@@ -152,3 +152,8 @@ def test_rungs_of_a_scheduler():
     options = tune.TuneConfig(scheduler=ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3))
     assert sweep_checks.rungs(options) == [1, 3, 9, 27]
     assert sweep_checks.rungs(tune.TuneConfig()) == []
+
+
+def test_a_tuner_behind_a_ray_client():
+    with pytest.raises(RunError, match="Ray client"):
+        sweep_checks.read(object())
