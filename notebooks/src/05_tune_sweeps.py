@@ -460,6 +460,8 @@ with panel.watch(tuner):
 # ## Change the configuration under way
 # *Population-based training* runs a few trials side by side. Every few iterations the worst take over the weights of the best, and go on from there with a configuration
 # that is changed a little. So the learning rate need not stay the same from beginning to end. It needs all that `Digits` can do: save, load, reset.
+#
+# All four should live at the same time: who has no place must be put aside and started again. With half a CPU each they have room.
 
 # %%
 from ray.tune.schedulers import PopulationBasedTraining
@@ -472,12 +474,11 @@ pbt = PopulationBasedTraining(
 )
 panel = SweepPanel("05-pbt", dataset=test.name)
 tuner = tuner_of(
-    trainable,
+    tune.with_resources(trainable, {"CPU": 0.5}),
     {"lr": tune.grid_search([0.001, 0.003, 0.03, 0.1]), "momentum": 0.5},
     scheduler=pbt,
     stop={"training_iteration": 12},
     reuse_actors=True,
-    max_concurrent_trials=4,
 )
 with panel.watch(tuner):
     results = tuner.fit()
