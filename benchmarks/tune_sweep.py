@@ -203,7 +203,7 @@ def cost(folder: str, *, trials: int, rounds: int) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--trials", type=int, default=32, help="of each ASHA sweep")
+    parser.add_argument("--trials", type=int, default=32, help="of each ASHA sweep; 0: none")
     parser.add_argument("--rounds", type=int, default=3, help="of each comparison")
     parser.add_argument("--cheap", type=int, default=200, help="cheap trials beside the panel; 0: none")
     parser.add_argument("--json", help="write the figures to this file, too")
@@ -213,9 +213,10 @@ def main() -> None:
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
     found = {}
     with cluster.start(settings=Settings.from_env()), tempfile.TemporaryDirectory() as folder:
-        print(f"{options.trials} trials of ASHA on the digits, {options.rounds} rounds")
-        found["sweep"] = compare(folder, trials=options.trials, rounds=options.rounds)
-        print(f"  defaults / recipe: {found['sweep']['ratio']:.1f}")
+        if options.trials:
+            print(f"{options.trials} trials of ASHA on the digits, {options.rounds} rounds")
+            found["sweep"] = compare(folder, trials=options.trials, rounds=options.rounds)
+            print(f"  defaults / recipe: {found['sweep']['ratio']:.1f}")
         if options.cheap:
             print(f"{options.cheap} cheap trials")
             found["panel"] = cost(folder, trials=options.cheap, rounds=options.rounds)
