@@ -461,7 +461,8 @@ with panel.watch(tuner):
 # *Population-based training* runs a few trials side by side. Every few iterations the worst take over the weights of the best, and go on from there with a configuration
 # that is changed a little. So the learning rate need not stay the same from beginning to end. It needs all that `Digits` can do: save, load, reset.
 #
-# All four should live at the same time: who has no place must be put aside and started again. With half a CPU each they have room.
+# The four need not live at the same time. Each asks for two CPUs here, and the lab has three: so they take turns in one process. Who has made three steps is put aside, and the
+# next one goes on.
 
 # %%
 from ray.tune.schedulers import PopulationBasedTraining
@@ -474,7 +475,7 @@ pbt = PopulationBasedTraining(
 )
 panel = SweepPanel("05-pbt", dataset=test.name)
 tuner = tuner_of(
-    tune.with_resources(trainable, {"CPU": 0.5}),
+    tune.with_resources(trainable, {"CPU": 2}),
     {"lr": tune.grid_search([0.001, 0.003, 0.03, 0.1]), "momentum": 0.5},
     scheduler=pbt,
     stop={"training_iteration": 12},
