@@ -294,7 +294,8 @@ class SweepPanel(Panel):
         """Take in a trial that is new here; if `restored`, with all that it has behind it."""
         if trial.trial_id in self.state.trials:
             return
-        self.state.add(trial.trial_id, sweep_trials.shown(trial.config))
+        number = sweep_trials.place_of(trial.trial_id)
+        self.state.add(trial.trial_id, sweep_trials.shown(trial.config), number)
         self._configs[trial.trial_id] = trial.config
         result = trial.last_result or {}
         if restored and (result.get("training_iteration") or trial.status == "ERROR"):

@@ -129,9 +129,9 @@ class SweepState:
         if event.get("kind") == "failure":
             self._keep_failure(-1, event.get("text", ""))
 
-    def add(self, id: str, config: dict[str, Any]) -> TrialState:
-        """A trial that was not known yet."""
-        trial = self.trials[id] = TrialState(id, len(self.trials), config)
+    def add(self, id: str, config: dict[str, Any], number: int | None = None) -> TrialState:
+        """A trial that was not known yet; `number` is its place, where it has one that outlives a restart."""
+        trial = self.trials[id] = TrialState(id, len(self.trials) if number is None else number, config)
         self.version += 1
         return trial
 

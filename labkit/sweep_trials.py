@@ -23,6 +23,7 @@ __all__ = [
     "names_in",
     "number",
     "own_names",
+    "place_of",
     "shown",
     "why_failed",
 ]
@@ -48,6 +49,12 @@ def shown(config: dict[str, Any]) -> dict[str, Any]:
 def own_names(result: dict[str, Any]) -> set[str]:
     """The names in a result that are the trainable's own, and not Tune's."""
     return {name for name in result if name not in _TUNES and not name.startswith(("_", "config/"))}
+
+
+def place_of(trial_id: str) -> int | None:
+    """Tune's ids end in the order of creation, ``3ce1a_00007``; a searcher's own ids do not."""
+    found = re.fullmatch(r"[0-9a-f]+_(\d{5,})", trial_id)
+    return int(found[1]) if found else None
 
 
 def names_in(message: str) -> list[str]:

@@ -87,3 +87,8 @@ def test_the_last_of_several_failures(tmp_path):
     with open(trial.error_file, "a") as file:
         file.write("Failure # 2 (occurred later)\nValueError: second\n")
     assert "second" in sweep_trials.why_failed(trial)
+
+
+def test_the_place_of_a_trial_outlives_a_restart():
+    assert sweep_trials.place_of("3ce1a_00017") == 17
+    assert sweep_trials.place_of("8bd41c7e") is None
