@@ -37,7 +37,7 @@ from labkit.sweep_text import SweepTextReporter
 __all__ = ["SweepCallback", "SweepPanel"]
 
 _LOOKS_PER_SECOND = 5  # at the list of all trials
-_SHARE = 0.01  # of the time that drawing may take
+_SHARE = 0.005  # of the time that drawing may take
 _OLD_OUTPUT = "RAY_AIR_NEW_OUTPUT"  # the newer one prints tables in a terminal whatever `verbose` says
 
 
@@ -88,7 +88,8 @@ class SweepPanel(Panel):
             raise RunError(f"open the panel {self.state.name!r}", fact, "with panel.watch(tuner): …")
         self._problem: LabError | None = None
         self._interrupted = False
-        self._next_look, self._looked = 0.0, False
+        self._next_look, self._seen = 0.0, 0
+        self._live: dict[str, Any] = {}
         self._output_before = os.environ.get(_OLD_OUTPUT)
         os.environ[_OLD_OUTPUT] = "0"
         self._log = logging.getLogger("ray.tune")
@@ -143,16 +144,22 @@ class SweepPanel(Panel):
         due = now or clock >= self._next_look
         if due:
             self._next_look = clock + 1 / _LOOKS_PER_SECOND
-        with self._lock:
-            for trial in trials:
-                if due:
-                    self._know(trial, restored=not self._looked)
-                    known = self.state.trials[trial.trial_id]
-                    if known.status not in OVER and trial.status in ("PENDING", "RUNNING", "PAUSED"):
-                        self.state.set_status(trial.trial_id, sweep_trials.STATUS[trial.status])
-                if trial.status == "ERROR":
+        # At each step of Tune's loop: so only the trials that are not over, and those that are new.
+        for trial in trials[self._seen :]:
+            self._live[trial.trial_id] = trial
+        restored, self._seen = self._seen == 0, len(trials)
+        for id, trial in list(self._live.items()):
+            if trial.status == "ERROR":
+                with self._lock:
+                    self._know(trial, restored=restored)
                     self._failed_unheard(trial)
-            self._looked = True
+            elif due:
+                with self._lock:
+                    self._know(trial, restored=restored)
+                    if self.state.trials[id].status not in OVER and trial.status != "TERMINATED":
+                        self.state.set_status(id, sweep_trials.STATUS[trial.status])
+            if id in self.state.trials and self.state.trials[id].status in OVER:
+                del self._live[id]
 
     def _failed_unheard(self, trial: Any) -> None:
         """A trial that failed without a call-back: its process could not be reset for it.
@@ -182,8 +189,8 @@ class SweepPanel(Panel):
         metric = self.state.metric
         with self._lock:
             self._know(trial)
-            config = sweep_trials.shown(trial.config)
-            if trial.trial_id in self._configs and self._configs[trial.trial_id] is not trial.config:
+            if self._configs[trial.trial_id] is not trial.config:
+                config = sweep_trials.shown(trial.config)
                 if config != self.state.trials[trial.trial_id].config:
                     self.state.changed(trial.trial_id, config)
                 self._configs[trial.trial_id] = trial.config
