@@ -34,7 +34,7 @@ panel = SweepPanel("night", dataset="digits")
 tuner = tune.Tuner(
     climb,
     param_space={
-        "lr": tune.grid_search([k / 20 for k in range(1, 17)]), "steps": 9, "seed": tune.uniform(0, 1)
+        "lr": tune.grid_search([k / 20 for k in range(16, 0, -1)]), "steps": 9, "seed": tune.uniform(0, 1)
     },
     tune_config=tune.TuneConfig(
         metric="accuracy", mode="max", reuse_actors=True, num_samples=SAMPLES, max_concurrent_trials=2,
