@@ -15,7 +15,7 @@ TRIALS, STEPS = 8, 10
 
 SETUP = """
 import os, tempfile, time
-os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0"
+os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0.5"
 from ray import tune
 from labkit import cluster
 from labkit.sweep_panel import SweepPanel

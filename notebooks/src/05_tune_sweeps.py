@@ -603,7 +603,7 @@ import inspect
 
 program = f"""
 import os, sys, tempfile, time
-os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0"
+os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0.5"
 from labkit import cluster
 from labkit.sweep_panel import SweepPanel
 from ray import tune
@@ -644,7 +644,7 @@ command = [sys.executable, "-c", program, folder, name, str(log)]
 process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 while len(done := {x for x, number in steps() if number == "10"}) < 3 and process.poll() is None:
     time.sleep(0.1)
-time.sleep(1)
+time.sleep(1.5)
 process.kill()
 process.wait(), sorted(done)
 
