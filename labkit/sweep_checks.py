@@ -4,6 +4,7 @@
 """
 
 import difflib
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -90,7 +91,9 @@ def refuse(plan: Plan, nodes: list[dict[str, float]] | None = None) -> None:
     """
     _refuse_resources(plan, nodes)
     _refuse_reuse(plan)
-    if not plan.restored:
+    if plan.restored:
+        _refuse_damaged(plan)
+    else:
         _refuse_space(plan)
         _refuse_names(plan)
         _refuse_scheduler(plan)
@@ -199,10 +202,7 @@ def _refuse_scheduler(plan: Plan) -> None:
 
 def _refuse_taken(plan: Plan) -> None:
     """A name that a sweep had already: the results of both would lie in one folder, one over the other."""
-    filesystem = plan.run.storage_filesystem
-    path = plan.path()
-    if filesystem is None:
-        filesystem, path = pyarrow.fs.FileSystem.from_uri(path) if "://" in path else _local(path)
+    filesystem, path = _place(plan)
     selector = pyarrow.fs.FileSelector(path, allow_not_found=True)
     try:
         names = [info.base_name for info in filesystem.get_file_info(selector)]
@@ -214,6 +214,27 @@ def _refuse_taken(plan: Plan) -> None:
             f"one of that name lies in {plan.run.storage_path} already, and trials of both would be mixed",
             "a fresh one: RunConfig(name=panel.run_id, …). To go on with that one: Tuner.restore(path, …)",
         )
+
+
+def _refuse_damaged(plan: Plan) -> None:
+    """A kill may hit the writing of the state; Tune would then begin anew, with one empty configuration."""
+    filesystem, path = _place(plan)
+    selector = pyarrow.fs.FileSelector(path, allow_not_found=True)
+    found = [f for f in filesystem.get_file_info(selector) if f.base_name.startswith(_STATE_FILES)]
+    try:
+        with filesystem.open_input_stream(max(found, key=lambda file: file.base_name).path) as file:
+            json.loads(file.read())
+    except (OSError, ValueError):
+        fact = f"the state in {path} is missing or damaged: it was cut off in mid-writing"
+        fix = "start it anew under a fresh name; checkpoints of its trials are in their folders"
+        raise RunError(f"go on with the sweep {plan.run.name!r}", fact, fix) from None
+
+
+def _place(plan: Plan) -> tuple[Any, str]:
+    filesystem, path = plan.run.storage_filesystem, plan.path()
+    if filesystem is None:
+        filesystem, path = pyarrow.fs.FileSystem.from_uri(path) if "://" in path else _local(path)
+    return filesystem, path
 
 
 def _local(path: str) -> tuple[Any, str]:

@@ -157,3 +157,19 @@ def test_rungs_of_a_scheduler():
 def test_a_tuner_behind_a_ray_client():
     with pytest.raises(RunError, match="Ray client"):
         sweep_checks.read(object())
+
+
+@pytest.mark.parametrize("state, fine", [("{}", True), ('{"trial_da', False), (None, False)])
+def test_a_state_that_was_cut_off_in_mid_writing(tmp_path, state, fine):
+    """Tune would begin anew, silently, with one trial of an empty configuration."""
+    folder = tmp_path / "night"
+    folder.mkdir()
+    if state is not None:
+        (folder / "experiment_state-2026-01-01_00-00-00.json").write_text(state)
+    run = tune.RunConfig(name="night", storage_path=str(tmp_path))
+    plan = sweep_checks.Plan(function, {}, tune.TuneConfig(), run, restored=True)
+    if fine:
+        sweep_checks.refuse(plan)
+    else:
+        with pytest.raises(RunError, match="cut off in mid-writing"):
+            sweep_checks.refuse(plan)
