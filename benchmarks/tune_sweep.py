@@ -2,10 +2,12 @@
 
     .venv/bin/python -m benchmarks.tune_sweep [--trials 32] [--rounds 3] [--cheap 200] [--json FILE]
 
-Each round sweeps the digits twice, in turn, with the same seeds: once as the lesson teaches (reused actors
-with `reset_config`, images put once, as many trials at a time as there are cores), and once with Tune's
-defaults, where each trial has a process of its own that loads the images itself. The figure is the median
-over the rounds of defaults / recipe. Then a sweep of cheap trials, with the widgets drawn: the panel's own
+Each round sweeps the digits twice, in turn, with the same seeds, each time in a process and a cluster of its
+own (whose start is not counted): once as the lesson teaches (a cluster of the lab, reused actors with
+`reset_config`, images put once, as many trials at a time as there are cores, the panel), and once with the
+defaults of Ray and Tune: a plain `ray.init()`, no setting of the lab, and for each trial a process that
+imports and loads the images for itself. The figure is the median over the rounds of defaults / recipe. Then,
+in a cluster of the lab, a sweep of cheap trials, with the widgets drawn: the panel's own
 cost is the time that Tune's loop spent in its call-backs, and the CPU time of the thread that draws, over
 the whole time; beside it the same sweep without a panel.
 """
@@ -16,7 +18,10 @@ import io
 import json
 import logging
 import os
+import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 
@@ -73,16 +78,19 @@ def _data():
 
 
 def sweep(folder: str, *, trials: int, seed: int, recipe: bool) -> dict:
-    """One ASHA sweep: seconds, best accuracy, processes."""
+    """One ASHA sweep in the cluster of this process: seconds, best accuracy, processes."""
     from ray import tune
     from ray.tune.schedulers import ASHAScheduler
     from ray.tune.search.basic_variant import BasicVariantGenerator
 
-    trainable, options = make_trainable(), {}
+    from labkit.sweep_panel import SweepPanel
+
+    trainable, options, run = make_trainable(), {}, {}
+    panel = SweepPanel("benchmark-sweep") if recipe else None
     began = time.perf_counter()
     if recipe:
         trainable = tune.with_parameters(trainable, data=_data())
-        options = {"reuse_actors": True}
+        options, run = {"reuse_actors": True}, {"callbacks": [panel.callback()]}
     tuner = tune.Tuner(
         trainable,
         param_space={"lr": tune.loguniform(1e-3, 1), "momentum": tune.uniform(0, 0.95)},
@@ -97,10 +105,14 @@ def sweep(folder: str, *, trials: int, seed: int, recipe: bool) -> dict:
             **options,
         ),
         run_config=tune.RunConfig(
-            name=f"{seed}-{recipe}", storage_path=folder, verbose=0, stop={"training_iteration": 27}
+            name=f"{seed}-{recipe}-{time.time_ns()}",
+            storage_path=folder,
+            stop={"training_iteration": 27},
+            **run,
         ),
     )
-    results = tuner.fit()
+    with panel.watch(tuner) if panel else contextlib.nullcontext():
+        results = tuner.fit()
     seconds = time.perf_counter() - began
     table = results.get_dataframe()
     return {
@@ -108,30 +120,53 @@ def sweep(folder: str, *, trials: int, seed: int, recipe: bool) -> dict:
         "accuracy": float(table["mean_accuracy"].max()),
         "processes": int(table["pid"].nunique()),
         "epochs": int(table["training_iteration"].sum()),
+        "trials": len(results),
     }
+
+
+def one_way(way: str, folder: str, *, trials: int, seed: int) -> dict:
+    """A sweep in a process of its own, with a cluster of its own.
+
+    Args:
+        way: "recipe" in a cluster of the lab, or "defaults" after a plain ``ray.init()``, without any
+            setting of the lab.
+    """
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "LABKIT_", "TUNE_"))}
+    if way == "recipe":
+        environment |= {"LABKIT_HOME": tempfile.mkdtemp(prefix="lkb"), "LABKIT_PANEL": "widgets"}
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.tune_sweep", "--way", way]
+    command += ["--folder", folder, "--seed", str(seed), "--trials", str(trials)]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    finally:
+        shutil.rmtree(environment.get("LABKIT_HOME", ""), ignore_errors=True)
+    if done.returncode:
+        raise SystemExit(f"{way} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def run_way(way: str, folder: str, *, trials: int, seed: int) -> None:
+    """What `one_way` starts: its last line of output is the finding."""
+    import ray
+
+    with cluster.start() if way == "recipe" else ray.init():
+        print(json.dumps(sweep(folder, trials=trials, seed=seed, recipe=way == "recipe")))
 
 
 def compare(folder: str, *, trials: int, rounds: int) -> dict:
     """Recipe and defaults in turn; their order changes with each round."""
-    taken = {True: [], False: []}
+    taken: dict[str, list[dict]] = {"recipe": [], "defaults": []}
     for number in range(rounds):
-        for recipe in (True, False) if number % 2 == 0 else (False, True):
-            done = sweep(folder, trials=trials, seed=number, recipe=recipe)
-            taken[recipe].append(done)
-            name = "recipe" if recipe else "defaults"
+        for way in list(taken)[:: 1 if number % 2 == 0 else -1]:
+            done = one_way(way, folder, trials=trials, seed=number)
+            taken[way].append(done)
             print(
-                f"  {name:8} {done['seconds']:6.1f} s · {done['processes']} processes · "
+                f"  {way:8} {done['seconds']:6.1f} s · {done['processes']} processes · "
                 f"{done['epochs']} epochs · best {done['accuracy']:.3f}",
                 flush=True,
             )
-    ratios = [d["seconds"] / r["seconds"] for r, d in zip(taken[True], taken[False], strict=True)]
-    return {
-        "trials": trials,
-        "recipe": taken[True],
-        "defaults": taken[False],
-        "ratios": ratios,
-        "ratio": statistics.median(ratios),
-    }
+    ratios = [d["seconds"] / r["seconds"] for r, d in zip(taken["recipe"], taken["defaults"], strict=True)]
+    return {"trials": trials, **taken, "ratios": ratios, "ratio": statistics.median(ratios)}
 
 
 def cheap(folder: str, *, trials: int, panel) -> float:
@@ -207,19 +242,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of each comparison")
     parser.add_argument("--cheap", type=int, default=200, help="cheap trials beside the panel; 0: none")
     parser.add_argument("--json", help="write the figures to this file, too")
+    for name in ("--way", "--folder", "--seed"):  # of the process that runs one sweep
+        parser.add_argument(name, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    # The dearer of the two reporters: it draws. Tune's own output is off on both sides.
-    os.environ.update(LABKIT_PANEL="widgets", RAY_AIR_NEW_OUTPUT="0")
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+    if options.way:
+        return run_way(options.way, options.folder, trials=options.trials, seed=int(options.seed))
     found = {}
-    with cluster.start(settings=Settings.from_env()), tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         if options.trials:
             print(f"{options.trials} trials of ASHA on the digits, {options.rounds} rounds")
             found["sweep"] = compare(folder, trials=options.trials, rounds=options.rounds)
             print(f"  defaults / recipe: {found['sweep']['ratio']:.1f}")
         if options.cheap:
             print(f"{options.cheap} cheap trials")
-            found["panel"] = cost(folder, trials=options.cheap, rounds=options.rounds)
+            # The dearer of the two reporters: it draws. Tune's own output is off on both sides.
+            os.environ.update(LABKIT_PANEL="widgets", RAY_AIR_NEW_OUTPUT="0")
+            logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+            with cluster.start(settings=Settings.from_env()):
+                found["panel"] = cost(folder, trials=options.cheap, rounds=options.rounds)
             print(f"  the panel's own cost: {found['panel']['median_percent']:.2f} % of the sweep")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:

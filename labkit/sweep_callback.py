@@ -30,6 +30,9 @@ class SweepCallback(tune.Callback):
     def on_step_begin(self, iteration: int, trials: list, **_: Any) -> None:
         self._tell("_look", trials)
 
+    def on_step_end(self, iteration: int, trials: list, **_: Any) -> None:
+        self._tell("_wrote", trials)  # Tune writes its state at the end of a step
+
     def on_trial_start(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
         self._tell("_started", trial)
 

@@ -4,8 +4,8 @@
 """
 
 import difflib
-import json
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +15,11 @@ from ray.tune import Trainable
 from ray.tune.experiment import Trial
 from ray.tune.search.sample import Categorical, Domain
 
-from labkit import sweep_names
+from labkit import sweep_names, sweep_snapshot
 from labkit.errors import RunError
 
 __all__ = ["Plan", "never", "read", "refuse", "rungs"]
 
-_STATE_FILES = "experiment_state-"
 _NEAR = 0.75  # how alike two names are, 0 to 1, where one is taken for a slip of the other
 
 
@@ -58,6 +57,15 @@ class Plan:
     def path(self) -> str:
         """The folder of the sweep."""
         return f"{str(self.run.storage_path).rstrip('/')}/{self.run.name}"
+
+    def place(self) -> tuple[pyarrow.fs.FileSystem, str]:
+        """The file system with that folder, and the folder's path there."""
+        filesystem, path = self.run.storage_filesystem, self.path()
+        if filesystem is not None:
+            return filesystem, path
+        if "://" in path:
+            return pyarrow.fs.FileSystem.from_uri(path)
+        return pyarrow.fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(path))
 
 
 def read(tuner: Any) -> Plan:
@@ -202,13 +210,13 @@ def _refuse_scheduler(plan: Plan) -> None:
 
 def _refuse_taken(plan: Plan) -> None:
     """A name that a sweep had already: the results of both would lie in one folder, one over the other."""
-    filesystem, path = _place(plan)
+    filesystem, path = plan.place()
     selector = pyarrow.fs.FileSelector(path, allow_not_found=True)
     try:
         names = [info.base_name for info in filesystem.get_file_info(selector)]
     except OSError:
         return  # Tune says it better, and at once
-    if any(name.startswith(_STATE_FILES) for name in names):
+    if any(name.startswith(sweep_snapshot.STATE_FILES) for name in names):
         raise RunError(
             f"start a new sweep with the name {plan.run.name!r}",
             f"one of that name lies in {plan.run.storage_path} already, and trials of both would be mixed",
@@ -218,27 +226,10 @@ def _refuse_taken(plan: Plan) -> None:
 
 def _refuse_damaged(plan: Plan) -> None:
     """A kill may hit the writing of the state; Tune would then begin anew, with one empty configuration."""
-    filesystem, path = _place(plan)
-    selector = pyarrow.fs.FileSelector(path, allow_not_found=True)
-    found = [f for f in filesystem.get_file_info(selector) if f.base_name.startswith(_STATE_FILES)]
-    try:
-        with filesystem.open_input_stream(max(found, key=lambda file: file.base_name).path) as file:
-            json.loads(file.read())
-    except (OSError, ValueError):
-        fact = f"the state in {path} is missing or damaged: it was cut off in mid-writing"
+    if not sweep_snapshot.is_whole(*plan.place()):
+        fact = f"the state in {plan.path()} is missing or damaged: it was cut off in mid-writing"
         fix = "start it anew under a fresh name; checkpoints of its trials are in their folders"
-        raise RunError(f"go on with the sweep {plan.run.name!r}", fact, fix) from None
-
-
-def _place(plan: Plan) -> tuple[Any, str]:
-    filesystem, path = plan.run.storage_filesystem, plan.path()
-    if filesystem is None:
-        filesystem, path = pyarrow.fs.FileSystem.from_uri(path) if "://" in path else _local(path)
-    return filesystem, path
-
-
-def _local(path: str) -> tuple[Any, str]:
-    return pyarrow.fs.LocalFileSystem(), path
+        raise RunError(f"go on with the sweep {plan.run.name!r}", fact, fix)
 
 
 def _refuse_resources(plan: Plan, nodes: list[dict[str, float]] | None) -> None:

@@ -20,13 +20,23 @@ import os
 import signal
 import sys
 import time
+import warnings
 from types import FrameType, TracebackType
 from typing import Any
 
 import ray
 from ray import tune
 
-from labkit import cluster, reporters, sweep_checks, sweep_drawing, sweep_recording, sweep_trials, tracebacks
+from labkit import (
+    cluster,
+    reporters,
+    sweep_checks,
+    sweep_drawing,
+    sweep_recording,
+    sweep_snapshot,
+    sweep_trials,
+    tracebacks,
+)
 from labkit.errors import LabError, RunError, RunFailed
 from labkit.panel import Panel
 from labkit.records import RunRecord
@@ -71,6 +81,8 @@ class SweepPanel(Panel):
                 "tune.RunConfig(..., callbacks=[panel.callback()])",
             )
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]] if ray.is_initialized() else None
+        if plan.restored:
+            sweep_snapshot.bring_back(*plan.place())
         sweep_checks.refuse(plan, nodes)
         plan.run.verbose, plan.run.progress_reporter = 0, Silent()
         self._plan = plan
@@ -95,6 +107,8 @@ class SweepPanel(Panel):
         self._log = logging.getLogger("ray.tune")
         self._level_before, _ = self._log.level, self._log.setLevel(logging.CRITICAL)
         self._lab = cluster.current()
+        self._snapshots = sweep_snapshot.Snapshots(*self._plan.place())
+        self._snapshots_fail = False
         open_panels.append(self)
         super().__enter__()
         return self
@@ -109,6 +123,9 @@ class SweepPanel(Panel):
             os.environ.pop(_OLD_OUTPUT, None)
         else:
             os.environ[_OLD_OUTPUT] = self._output_before
+        if error is None:  # also after an interrupt: Tune has written all
+            with contextlib.suppress(OSError):
+                self._snapshots.forget()
         if error is None and self._interrupted:
             # Tune ends its loop in good order and returns; the reader is told as with any other run.
             kind, error = KeyboardInterrupt, KeyboardInterrupt()
@@ -179,6 +196,17 @@ class SweepPanel(Panel):
                 "return True at the end of reset_config, when all is as after setup; or reuse_actors=False",
             )
             raise self._problem
+
+    def _wrote(self, trials: list[Any]) -> None:
+        """Keep the state as a whole, if Tune has written it in this step (see `labkit.sweep_snapshot`)."""
+        if not trials or self._snapshots_fail:
+            return
+        try:
+            self._snapshots.keep(trials[0].storage.experiment_driver_staging_path)
+        except OSError as error:
+            self._snapshots_fail = True  # said once; the sweep itself goes on
+            text = f"the state of {self.state.name!r} is not kept as a whole, in case of a kill: {error}"
+            warnings.warn(text, stacklevel=2)
 
     def _started(self, trial: Any) -> None:
         with self._lock:

@@ -21,7 +21,7 @@ FLOORS = (
     | {"preload"}
     | {"object_server", "preflight"},
     {"wording", "recording", "ray_start", "shards", "storage", "torch_models", "execution"}
-    | {"keras_settings", "keras_models", "sweep_progress"},
+    | {"keras_settings", "keras_models", "sweep_progress", "sweep_snapshot", "whole_files"},
     {"curve_svg", "gantt_svg", "rows", "figures", "datasets", "torch_states", "torch_training", "uploads"}
     | {"keras_states", "keras_reporting", "sweep_svg", "sweep_recording"},
     {"drawing", "sweep_drawing", "sweep_figures"},

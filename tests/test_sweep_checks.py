@@ -164,6 +164,7 @@ def test_a_state_that_was_cut_off_in_mid_writing(tmp_path, state, fine):
     """Tune would begin anew, silently, with one trial of an empty configuration."""
     folder = tmp_path / "night"
     folder.mkdir()
+    (folder / "search_gen_state-2026-01-01_00-00-00.json").write_text("{}")
     if state is not None:
         (folder / "experiment_state-2026-01-01_00-00-00.json").write_text(state)
     run = tune.RunConfig(name="night", storage_path=str(tmp_path))

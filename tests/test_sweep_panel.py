@@ -248,6 +248,20 @@ def test_one_panel_at_a_time_and_only_with_its_callback(lab, home):
         pass
 
 
+def whence(config):
+    import psutil
+
+    parent = psutil.Process(os.getppid()).cmdline()
+    tune.report({"score": 1, "forked": float("labkit.forkserver" in parent)})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a fork after imports is not safe")
+def test_trials_begin_with_their_imports_done(sweep, lab):
+    """Functions and classes alike run in actors, and those are forked as a training's workers are."""
+    results = sweep(whence, {"x": tune.grid_search([1, 2])})
+    assert [result.metrics["forked"] for result in results] == [1.0, 1.0]
+
+
 def test_more_cpus_than_the_cluster_has(sweep, lab):
     with pytest.raises(RunError, match="no trial would ever start"):
         sweep(tune.with_resources(climb, {"CPU": lab.cpus + 1}), {"x": tune.grid_search([1])})

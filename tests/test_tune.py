@@ -1,5 +1,6 @@
 """A sweep whose notebook is killed, and what becomes of it in the next one."""
 
+import random
 import re
 import time
 
@@ -15,9 +16,9 @@ TRIALS, STEPS = 8, 10
 
 SETUP = """
 import os, tempfile, time
-os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0.5"
+os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0"
 from ray import tune
-from labkit import cluster
+from labkit import cluster, whole_files
 from labkit.sweep_panel import SweepPanel
 
 home = os.environ["LABKIT_HOME"]
@@ -46,6 +47,17 @@ class Count(tune.Trainable):
         with open(f"{folder}/count") as file:
             self.count = int(file.read())
 
+class Witness(tune.Callback):
+    # It writes down the trials that are over, when Tune has had its chance to do so.
+    over = set()
+
+    def on_step_end(self, iteration, trials, **_):
+        new = {trial.config["x"] for trial in trials if trial.status == "TERMINATED"} - self.over
+        with open(home + "/over", "a") as file:
+            file.writelines(f"{x}\\n" for x in new)
+        self.over |= new
+
+files = whole_files.filesystem()
 panel = SweepPanel("night")
 """
 FIT = f"""
@@ -56,20 +68,22 @@ tuner = tune.Tuner(
     run_config=tune.RunConfig(
         name="night",
         storage_path=home + "/runs",
+        storage_filesystem=files,
         stop={{"training_iteration": {STEPS}}},
         checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
-        callbacks=[panel.callback()],
+        callbacks=[panel.callback(), Witness()],
     ),
 )
 with panel.watch(tuner):
     tuner.fit()
 """
 RESTORE = """
-tuner = tune.Tuner.restore(home + "/runs/night", trainable=Count)
+tuner = tune.Tuner.restore(home + "/runs/night", trainable=Count, storage_filesystem=files)
 with panel.watch(tuner):
     results = tuner.fit()
 print("counts", sorted(result.metrics["count"] for result in results), "errors", results.num_errors)
 print("known", len(panel.state.trials), dict(panel.state.counts()), "best", panel.state.best.best)
+print("rows", sorted(len(result.metrics_dataframe) for result in results))
 print("before", sorted(t.number for t in panel.state.trials.values() if t.why == "before the restart"))
 """
 
@@ -82,36 +96,85 @@ def home():
 
 
 def steps(home):
-    log = home / "steps"
-    return [tuple(map(int, line.split())) for line in log.read_text().splitlines()] if log.exists() else []
+    """(trial, step) in the order in which they were made."""
+    return [tuple(map(int, line.split())) for line in lines(home / "steps")]
+
+
+def over(home):
+    """The trials that Tune has ended, and had its chance to write so."""
+    return {int(line) for line in lines(home / "over")}
+
+
+def lines(path):
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def killed_in(home, code, *, when):
+    """Run the sweep in a kernel, and kill that as soon as `when()`; how many steps were made by then."""
+    with kernel(LABKIT_PANEL="text") as one:
+        assert one.run(SETUP).error is None
+        cell, deadline = one.begin(code), time.monotonic() + 90
+        while not when():
+            assert not cell.done and time.monotonic() < deadline, cell.text
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, 0.1))
+        one.kill()
+    return len(steps(home))
+
+
+def finished_in_a_fresh_kernel(home):
+    """Restore the sweep, and let it come to its end. What it says."""
+    with kernel(LABKIT_PANEL="text") as last:
+        assert last.run(SETUP).error is None
+        cell = last.run(RESTORE, seconds=120)
+        assert cell.error is None, cell.error
+    assert f"counts {[STEPS] * TRIALS} errors 0" in cell.text, cell.text
+    assert f"known {TRIALS} {{'finished': {TRIALS}}} best {STEPS}" in cell.text, cell.text
+    return cell.text
+
+
+def nothing_is_lost(home, kills):
+    made = steps(home)
+    for x in range(TRIALS):
+        assert sorted({step for trial, step in made if trial == x}) == list(range(1, STEPS + 1))
+    # Of each trial that was cut off: the step that was under way, and one whose checkpoint was.
+    assert len(made) - TRIALS * STEPS <= 4 * kills, "a trial that was cut off began anew"
 
 
 @pytest.mark.timeout(240)
-def test_a_killed_kernel_and_the_next_one(home):
-    with kernel(LABKIT_PANEL="text") as first:
-        assert first.run(SETUP).error is None
-        cell = first.begin(FIT)
-        # Some are finished in the eyes of the reader: so the panel says.
-        first.wait(cell, until=f" of {TRIALS} · ", seconds=90)
-        first.kill()
-    before = steps(home)
-    done = {x for x, step in before if step == STEPS}
-    assert 2 <= len(done) < TRIALS, before  # in mid-sweep
-    with kernel(LABKIT_PANEL="text") as second:
-        assert second.run(SETUP).error is None
-        cell = second.run(RESTORE, seconds=120)
-        assert cell.error is None, cell.error
-    assert f"counts {[STEPS] * TRIALS} errors 0" in cell.text, cell.text
-    assert f"known {TRIALS} {{'finished': {TRIALS}}} best {STEPS}" in cell.text
-    told = {int(number) for number in re.search(r"before \[(.+)\]", cell.text)[1].split(",")}
-    after = steps(home)[len(before) :]
-    assert told and told <= done
-    assert not [x for x, _ in after if x in told], "a finished trial ran again"
-    # Nothing is lost: every trial has made each of its steps, and what was cut off went on where it was.
-    for x in range(TRIALS):
-        assert sorted({step for trial, step in steps(home) if trial == x}) == list(range(1, STEPS + 1))
-    repeated = len(steps(home)) - TRIALS * STEPS
-    assert repeated <= 4, "a trial that was cut off began anew"
+@pytest.mark.parametrize("cut", [None, "experiment_state", "search_gen_state"])
+def test_a_killed_kernel_and_the_next_one(home, cut):
+    """Killed in mid-sweep; and then a file of Tune's turns out to be cut off, as a kill may leave it."""
+    before = killed_in(home, FIT, when=lambda: len(over(home)) >= 3)
+    done = over(home)
+    assert 3 <= len(done) < TRIALS
+    for path in (home / "runs" / "night").glob(f"{cut}*"):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    text = finished_in_a_fresh_kernel(home)
+    told = {int(number) for number in re.search(r"before \[(.*)\]", text)[1].split(",")}
+    assert told >= done
+    again = [x for x, _ in steps(home)[before:] if x in done]
+    assert not again, "a finished trial ran again"
+    nothing_is_lost(home, 1)
+
+
+@pytest.mark.timeout(300)
+def test_kills_at_any_moment(home):
+    """Twice, the second time after a restart: whatever Tune is just writing."""
+    moments = sorted(random.sample(range(4, TRIALS * STEPS - 8), 2))
+    print("killed after steps", moments)
+    settled = []
+    for code, moment in zip((FIT, RESTORE), moments, strict=True):
+        before = killed_in(home, code, when=lambda moment=moment: len(steps(home)) >= moment)
+        settled.append((before, over(home)))
+    text = finished_in_a_fresh_kernel(home)
+    for before, done in settled:
+        again = [x for x, _ in steps(home)[before:] if x in done]
+        assert not again, (moments, "a finished trial ran again")
+    nothing_is_lost(home, 2)
+    # What a trial reported is kept, too. The steps that were under way may be missing or twice in its table.
+    rows = [int(number) for number in re.search(r"rows \[(.*)\]", text)[1].split(",")]
+    assert len(rows) == TRIALS and min(rows) >= STEPS - 4, (moments, rows)
 
 
 def test_how_far_a_sweep_is_can_be_asked(home):

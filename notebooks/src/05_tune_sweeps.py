@@ -571,8 +571,13 @@ len(results), results.num_errors, results.get_best_result().config
 
 # %% [markdown]
 # ## When the notebook is killed
-# A sweep runs for a night, and in the morning the kernel is gone. Tune writes down the state of the sweep as it goes. How often is up to you: by default not more than every ten seconds. What
-# ends between two writings is run again.
+# A sweep runs for a night, and in the morning the kernel is gone. Tune writes down the state of the sweep as it goes, and a fresh process can go on from there. How much is lost by
+# then hangs on three things.
+#
+# - How often it writes: by default every ten seconds, or less often. What ends in between is run again. `TUNE_GLOBAL_CHECKPOINT_S=0` in the environment means: after each event.
+# - What a kill in the middle of a writing leaves. Tune writes over the older files, so it may be half a file, and half a file cannot be restored. `whole_files.filesystem()` is the local
+#   disk with one difference: a file gets its name when it is whole. (Object stores do so anyway.)
+# - Whether the files fit together: the list of trials is one, the searcher another. The panel keeps all of them as one file, and `panel.watch` puts them back where a kill came in between.
 #
 # Here is a sweep in a process of its own, so that it can be killed without hurting this page. Each trial counts to ten. It writes a line for each step to a file, so that we
 # can see later what ran twice, and it saves its count with each report.
@@ -596,15 +601,15 @@ def count(config):
 
 
 # %% [markdown]
-# The program: this function, and a sweep over eight trials. `TUNE_GLOBAL_CHECKPOINT_S` is the pause between two writings, in seconds.
+# The program: this function, and a sweep over eight trials.
 
 # %%
 import inspect
 
 program = f"""
 import os, sys, tempfile, time
-os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0.5"
-from labkit import cluster
+os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0"
+from labkit import cluster, whole_files
 from labkit.sweep_panel import SweepPanel
 from ray import tune
 
@@ -617,7 +622,12 @@ tuner = tune.Tuner(
     count,
     param_space={{"x": tune.grid_search(list(range(8))), "log": log}},
     tune_config=tune.TuneConfig(metric="count", mode="max", reuse_actors=True, max_concurrent_trials=2),
-    run_config=tune.RunConfig(name=name, storage_path=storage_path, callbacks=[panel.callback()]),
+    run_config=tune.RunConfig(
+        name=name,
+        storage_path=storage_path,
+        storage_filesystem=whole_files.filesystem(),
+        callbacks=[panel.callback()],
+    ),
 )
 with panel.watch(tuner):
     tuner.fit()
@@ -644,7 +654,7 @@ command = [sys.executable, "-c", program, folder, name, str(log)]
 process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 while len(done := {x for x, number in steps() if number == "10"}) < 3 and process.poll() is None:
     time.sleep(0.1)
-time.sleep(1.5)
+time.sleep(0.5)
 process.kill()
 process.wait(), sorted(done)
 
@@ -661,9 +671,11 @@ tune.Tuner.can_restore(path), tune.Tuner.can_restore(f"{folder}/another")
 # the folder of the *sweep*, not that of a trial, and not the one above.)
 
 # %%
+from labkit import whole_files
+
 before = len(steps())
 panel = SweepPanel("05-killed")
-tuner = tune.Tuner.restore(path, trainable=count)
+tuner = tune.Tuner.restore(path, trainable=count, storage_filesystem=whole_files.filesystem())
 with panel.watch(tuner):
     results = tuner.fit()
 
