@@ -8,6 +8,7 @@ the place of the older one when it is whole.
 
 import io
 import json
+import pickletools
 import zipfile
 from pathlib import Path
 
@@ -71,7 +72,11 @@ def bring_back(filesystem: pyarrow.fs.FileSystem, folder: str) -> bool:
         return False
     (mine,) = (name for name in kept if name.startswith(STATE_FILES))
     later = [name for name in _states(filesystem, folder) if name > mine]
-    if later and is_whole(filesystem, folder):
+    if (
+        later
+        and is_whole(filesystem, folder)
+        and len(_of_session(filesystem, folder, later[-1])) >= len(kept)
+    ):
         return False
     for state in later:  # Tune would take the newest, and that one is damaged
         for name in _of_session(filesystem, folder, state):
@@ -91,11 +96,14 @@ def is_whole(filesystem: pyarrow.fs.FileSystem, folder: str) -> bool:
         for name in names:
             with filesystem.open_input_stream(f"{folder}/{name}") as file:
                 content = file.read()
-            if name.endswith(".json"):
+            if name == states[-1]:
                 json.loads(content)
+            else:
+                for _ in pickletools.genops(content):  # reads it through, and runs nothing of it
+                    pass
     except (OSError, ValueError):
         return False
-    return len(names) > 1
+    return True
 
 
 def _states(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:
@@ -112,7 +120,8 @@ def _of_session(filesystem: pyarrow.fs.FileSystem, folder: str, state: str) -> l
 
 def _belongs(name: str, state: str) -> bool:
     session = Path(state).stem.removeprefix(STATE_FILES)
-    return name.endswith((f"-{session}.json", f"-{session}.pkl"))
+    ours = name.endswith((f"-{session}.json", f"-{session}.pkl"))
+    return ours and not name.startswith(".")  # Tune's own, while it writes them
 
 
 def _archive(state: Path) -> bytes:

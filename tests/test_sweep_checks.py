@@ -1,5 +1,7 @@
 """What cannot work in a sweep is refused before anything starts, with the fact and the fix."""
 
+import pickle
+
 import pytest
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
@@ -164,7 +166,7 @@ def test_a_state_that_was_cut_off_in_mid_writing(tmp_path, state, fine):
     """Tune would begin anew, silently, with one trial of an empty configuration."""
     folder = tmp_path / "night"
     folder.mkdir()
-    (folder / "search_gen_state-2026-01-01_00-00-00.json").write_text("{}")
+    (folder / "search_gen_state-2026-01-01_00-00-00.json").write_bytes(pickle.dumps({}))
     if state is not None:
         (folder / "experiment_state-2026-01-01_00-00-00.json").write_text(state)
     run = tune.RunConfig(name="night", storage_path=str(tmp_path))

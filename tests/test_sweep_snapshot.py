@@ -1,10 +1,12 @@
 import json
+import pickle
 
 import pyarrow.fs
 import pytest
 
 from labkit import sweep_snapshot, whole_files
 
+OTHERS = ("basic-variant-state-{}.json", "search_gen_state-{}.json", "callback-states-{}.pkl")
 FIRST, SECOND = "2026-01-01_10-00-00", "2026-01-01_11-00-00"
 
 
@@ -28,19 +30,17 @@ def stored(tmp_path):
 
 
 def written(folder, session, trials):
-    """What Tune writes, in short."""
+    """What Tune writes, in short; all but the first are pickled, whatever their names say."""
     (folder / f"experiment_state-{session}.json").write_text(json.dumps({"trials": trials}))
-    (folder / f"basic-variant-state-{session}.json").write_text(json.dumps({"counter": trials}))
-    (folder / f"search_gen_state-{session}.json").write_text(json.dumps({"counter": trials}))
-    (folder / f"callback-states-{session}.pkl").write_bytes(bytes([trials]))
+    for name in OTHERS:
+        (folder / name.format(session)).write_bytes(pickle.dumps({"counter": trials}))
 
 
 def known(folder, session):
+    trials = json.loads((folder / f"experiment_state-{session}.json").read_text())["trials"]
     return [
-        json.loads((folder / f"experiment_state-{session}.json").read_text())["trials"],
-        json.loads((folder / f"basic-variant-state-{session}.json").read_text())["counter"],
-        json.loads((folder / f"search_gen_state-{session}.json").read_text())["counter"],
-        (folder / f"callback-states-{session}.pkl").read_bytes()[0],
+        trials,
+        *(pickle.loads((folder / name.format(session)).read_bytes())["counter"] for name in OTHERS),
     ]
 
 
@@ -57,13 +57,14 @@ def test_only_what_is_new_is_kept(files, staging, stored):
     assert list(stored.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["experiment_state-{}.json", *OTHERS])
 @pytest.mark.parametrize("length", [0, 5])
-def test_files_that_were_cut_off_come_back(files, staging, stored, length):
+def test_files_that_were_cut_off_come_back(files, staging, stored, name, length):
     written(staging, FIRST, 3)
     sweep_snapshot.Snapshots(files, str(stored)).keep(str(staging))
     written(stored, FIRST, 3)
-    state = stored / f"experiment_state-{FIRST}.json"
-    state.write_bytes(state.read_bytes()[:length])
+    cut = stored / name.format(FIRST)
+    cut.write_bytes(cut.read_bytes()[:length])
     assert not sweep_snapshot.is_whole(files, str(stored))
     assert sweep_snapshot.bring_back(files, str(stored))
     assert sweep_snapshot.is_whole(files, str(stored)) and known(stored, FIRST) == [3] * 4
@@ -74,7 +75,7 @@ def test_files_of_different_moments_are_made_one_again(files, staging, stored):
     written(staging, FIRST, 3)
     sweep_snapshot.Snapshots(files, str(stored)).keep(str(staging))
     written(stored, FIRST, 3)
-    (stored / f"basic-variant-state-{FIRST}.json").write_text(json.dumps({"counter": 5}))
+    (stored / OTHERS[0].format(FIRST)).write_bytes(pickle.dumps({"counter": 5}))
     assert sweep_snapshot.bring_back(files, str(stored)) and known(stored, FIRST) == [3] * 4
 
 
@@ -109,5 +110,16 @@ def test_a_folder_without_any_of_it(files, stored):
     assert not sweep_snapshot.bring_back(files, str(stored))
     assert not sweep_snapshot.bring_back(files, str(stored / "nowhere"))
     assert not sweep_snapshot.is_whole(files, str(stored / "nowhere"))
-    (stored / f"experiment_state-{FIRST}.json").write_text("{}")
-    assert not sweep_snapshot.is_whole(files, str(stored))  # no searcher beside it
+
+
+def test_what_tune_was_writing_in_the_moment_of_the_kill_is_nothing(files, staging, stored):
+    written(stored, FIRST, 3)
+    (stored / f".0f-tmp-search_gen_state-{FIRST}.json").write_bytes(b"\x80")
+    assert sweep_snapshot.is_whole(files, str(stored))
+
+
+def test_a_second_session_whose_searcher_had_written_nothing(files, staging, stored):
+    written(staging, FIRST, 3)
+    sweep_snapshot.Snapshots(files, str(stored)).keep(str(staging))
+    (stored / f"experiment_state-{SECOND}.json").write_text(json.dumps({"trials": 3}))
+    assert sweep_snapshot.bring_back(files, str(stored)) and known(stored, FIRST) == [3] * 4
