@@ -1,6 +1,6 @@
 """What a sweep costs: the recipe of lesson 05 against Tune's defaults, and the panel beside 200 cheap trials.
 
-    .venv/bin/python -m benchmarks.tune_sweep [--trials 32] [--rounds 3] [--cheap 200] [--json FILE]
+    .venv/bin/python -m benchmarks.tune_sweep [--trials 32] [--rounds 3] [--seed 0] [--cheap 200] [--json FILE]
 
 Each round sweeps the digits twice, in turn, with the same seeds, each time in a process and a cluster of its
 own (whose start is not counted): once as the lesson teaches (a cluster of the lab, reused actors with
@@ -153,10 +153,10 @@ def run_way(way: str, folder: str, *, trials: int, seed: int) -> None:
         print(json.dumps(sweep(folder, trials=trials, seed=seed, recipe=way == "recipe")))
 
 
-def compare(folder: str, *, trials: int, rounds: int) -> dict:
+def compare(folder: str, *, trials: int, rounds: int, seed: int) -> dict:
     """Recipe and defaults in turn; their order changes with each round."""
     taken: dict[str, list[dict]] = {"recipe": [], "defaults": []}
-    for number in range(rounds):
+    for number in range(seed, seed + rounds):
         for way in list(taken)[:: 1 if number % 2 == 0 else -1]:
             done = one_way(way, folder, trials=trials, seed=number)
             taken[way].append(done)
@@ -242,16 +242,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of each comparison")
     parser.add_argument("--cheap", type=int, default=200, help="cheap trials beside the panel; 0: none")
     parser.add_argument("--json", help="write the figures to this file, too")
-    for name in ("--way", "--folder", "--seed"):  # of the process that runs one sweep
+    parser.add_argument("--seed", type=int, default=0, help="of the first round")
+    for name in ("--way", "--folder"):  # of the process that runs one sweep
         parser.add_argument(name, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.way:
-        return run_way(options.way, options.folder, trials=options.trials, seed=int(options.seed))
+        return run_way(options.way, options.folder, trials=options.trials, seed=options.seed)
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         if options.trials:
             print(f"{options.trials} trials of ASHA on the digits, {options.rounds} rounds")
-            found["sweep"] = compare(folder, trials=options.trials, rounds=options.rounds)
+            found["sweep"] = compare(folder, trials=options.trials, rounds=options.rounds, seed=options.seed)
             print(f"  defaults / recipe: {found['sweep']['ratio']:.1f}")
         if options.cheap:
             print(f"{options.cheap} cheap trials")

@@ -108,6 +108,7 @@ class SweepPanel(Panel):
         self._level_before, _ = self._log.level, self._log.setLevel(logging.CRITICAL)
         self._lab = cluster.current()
         self._snapshots = sweep_snapshot.Snapshots(*self._plan.place())
+        self._staging: str | None = None  # the folder on this machine to which Tune writes first
         self._snapshots_fail = False
         open_panels.append(self)
         super().__enter__()
@@ -202,7 +203,9 @@ class SweepPanel(Panel):
         if not trials or self._snapshots_fail:
             return
         try:
-            self._snapshots.keep(trials[0].storage.experiment_driver_staging_path)
+            if self._staging is None:
+                self._staging = trials[0].storage.experiment_driver_staging_path
+            self._snapshots.keep(self._staging)
         except OSError as error:
             self._snapshots_fail = True  # said once; the sweep itself goes on
             text = f"the state of {self.state.name!r} is not kept as a whole, in case of a kill: {error}"
@@ -332,8 +335,11 @@ class SweepPanel(Panel):
         number = sweep_trials.place_of(trial.trial_id)
         self.state.add(trial.trial_id, sweep_trials.shown(trial.config), number)
         self._configs[trial.trial_id] = trial.config
-        result = trial.last_result or {}
-        if restored and (result.get("training_iteration") or trial.status == "ERROR"):
+        if not restored:
+            return
+        # trial.last_result would ask the trial's process, and wait for it.
+        result = trial.run_metadata.last_result or {}
+        if result.get("training_iteration") or trial.status == "ERROR":
             metric = self.state.metric
             status = "failed" if trial.status == "ERROR" else sweep_trials.STATUS.get(trial.status, "waiting")
             self.state.restored(

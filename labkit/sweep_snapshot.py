@@ -8,6 +8,7 @@ the place of the older one when it is whole.
 
 import io
 import json
+import os
 import pickletools
 import zipfile
 from pathlib import Path
@@ -30,7 +31,7 @@ class Snapshots:
 
     def __init__(self, filesystem: pyarrow.fs.FileSystem, folder: str) -> None:
         self._filesystem, self._path = filesystem, f"{folder}/{NAME}"
-        self._state: Path | None = None
+        self._state: str | None = None
         self._seen: tuple[int, int] | None = None
 
     def keep(self, staging: str) -> bool:
@@ -46,11 +47,11 @@ class Snapshots:
             states = sorted(Path(staging).glob(f"{STATE_FILES}*.json"))
             if not states:
                 return False
-            self._state = states[-1]
-        look = self._state.stat()
+            self._state = str(states[-1])
+        look = os.stat(self._state)
         if (look.st_mtime_ns, look.st_size) == self._seen:
             return False
-        _put(self._filesystem, self._path, _archive(self._state))
+        _put(self._filesystem, self._path, _archive(Path(self._state)))
         self._seen = (look.st_mtime_ns, look.st_size)
         return True
 
