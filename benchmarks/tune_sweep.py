@@ -1,6 +1,6 @@
 """What a sweep costs: the recipe of lesson 05 against Tune's defaults, and the panel beside 200 cheap trials.
 
-    .venv/bin/python -m benchmarks tune_sweep [--trials 32] [--rounds 3] [--seed 0] [--cheap 200] [--json FILE]
+    .venv/bin/python -m benchmarks tune_sweep [--trials 32] [--rounds 3] [--seed 0] [--cheap 200] [--json F]
 
 Each round sweeps the digits twice, in turn, with the same seeds, each time in a process and a cluster of its
 own (whose start is not counted): once as the lesson teaches (a cluster of the lab, reused actors with
