@@ -92,7 +92,8 @@ class Preloader:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
         with contextlib.suppress(psutil.Error):
             of_node = psutil.Process(raylet.pid).environ()
-            environment |= {k: v for k, v in of_node.items() if k.startswith("RAY_")}
+            # The lab's too: whoever looks at a fork from outside sees this environment, and its node's name.
+            environment |= {k: v for k, v in of_node.items() if k.startswith(("RAY_", "LABKIT_"))}
         environment |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
         socket = f"{self._sockets}-{raylet.pid}"
         command = [sys.executable, "-P", "-m", "labkit.forkserver", socket, *self._modules]

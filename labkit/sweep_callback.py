@@ -19,6 +19,8 @@ class SweepCallback(tune.Callback):
     sweep has a panel of its own.
     """
 
+    _saves = False  # whether Tune has written the sweep's state in this step of its loop
+
     def __init__(self, panel_name: str) -> None:
         self.panel_name = panel_name
 
@@ -31,7 +33,13 @@ class SweepCallback(tune.Callback):
         self._tell("_look", trials)
 
     def on_step_end(self, iteration: int, trials: list, **_: Any) -> None:
-        self._tell("_wrote", trials)  # Tune writes its state at the end of a step
+        if self._saves and trials:
+            self._saves = False
+            self._tell("_wrote", trials)
+
+    def get_state(self) -> None:
+        """Tune asks for a callback's state whenever it writes that of the sweep. This one has none."""
+        self._saves = True
 
     def on_trial_start(self, iteration: int, trials: list, trial: Any, **_: Any) -> None:
         self._tell("_started", trial)

@@ -254,6 +254,8 @@ def _refuse_resources(plan: Plan, nodes: list[dict[str, float]] | None) -> None:
 
 def never(trial: Trial, result: dict[str, Any]) -> str | None:
     """A stop criterion that the trial does not report, so that it would never stop; None if all are there."""
+    if not trial.stopping_criterion:
+        return None
     from ray.tune.utils.util import flatten_dict
 
     known = flatten_dict(result)

@@ -108,7 +108,6 @@ class SweepPanel(Panel):
         self._level_before, _ = self._log.level, self._log.setLevel(logging.CRITICAL)
         self._lab = cluster.current()
         self._snapshots = sweep_snapshot.Snapshots(*self._plan.place())
-        self._staging: str | None = None  # the folder on this machine to which Tune writes first
         self._snapshots_fail = False
         open_panels.append(self)
         super().__enter__()
@@ -199,13 +198,11 @@ class SweepPanel(Panel):
             raise self._problem
 
     def _wrote(self, trials: list[Any]) -> None:
-        """Keep the state as a whole, if Tune has written it in this step (see `labkit.sweep_snapshot`)."""
-        if not trials or self._snapshots_fail:
+        """Keep the state as a whole: Tune has written it in this step (see `labkit.sweep_snapshot`)."""
+        if self._snapshots_fail:
             return
         try:
-            if self._staging is None:
-                self._staging = trials[0].storage.experiment_driver_staging_path
-            self._snapshots.keep(self._staging)
+            self._snapshots.keep(trials[0].storage.experiment_driver_staging_path)
         except OSError as error:
             self._snapshots_fail = True  # said once; the sweep itself goes on
             text = f"the state of {self.state.name!r} is not kept as a whole, in case of a kill: {error}"
@@ -352,10 +349,10 @@ class SweepPanel(Panel):
 
     def _refuse_what_is_never_reported(self, trial: Any, result: dict[str, Any]) -> None:
         metric = self.state.metric
-        names = sorted(sweep_trials.own_names(result))
         if metric and "/" not in metric and metric not in result:
-            self._problem = self._never_reported(names)
+            self._problem = self._never_reported(sorted(sweep_trials.own_names(result)))
         elif missing := sweep_checks.never(trial, result):
+            names = sorted(sweep_trials.own_names(result))
             self._problem = RunError(
                 f"stop trials by {missing!r}",
                 f"they report {', '.join(map(repr, names))} and never that: no trial would ever stop",

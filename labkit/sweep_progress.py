@@ -144,7 +144,7 @@ class SweepState:
         if status == "running":
             trial.why = ""
             self.first_trial_at = self.first_trial_at or now or time.time()
-            self.at_once = max(self.at_once, self.counts()["running"])
+            self.at_once = max(self.at_once, sum(one.status == "running" for one in self.trials.values()))
         self.version += 1
 
     def restored(self, id: str, status: str, *, iteration: int, value: Any, seconds: float) -> None:

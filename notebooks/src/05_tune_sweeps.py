@@ -274,7 +274,7 @@ asha = ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3)
 # 2. `tune.with_resources` says what a trial takes. So many run at one time as fit into the cluster. Fractions are fine: with `{"CPU": 0.5}` two trials share a core, and with
 #    `{"CPU": 1, "GPU": 0.25}` four of them a GPU. It is bookkeeping: nobody is held back who uses more.
 # 3. `reuse_actors`: a process that has finished a trial takes the next one, by `reset_config`.
-# 4. `max_concurrent_trials`: no more processes than there are cores. Each costs seconds to start.
+# 4. `max_concurrent_trials`: no more processes than there are cores. Each has to start before it trains.
 
 # %%
 space = {"lr": tune.loguniform(1e-3, 1), "momentum": tune.uniform(0, 0.95)}
@@ -378,8 +378,9 @@ print(f"accuracy on {len(test)} test images: {again.accuracy(test.images, test.l
 
 # %% [markdown]
 # ## What the four lines bring
-# A new process imports Ray, PyTorch and the rest before it trains anything: seconds of a core, for a training of tenths of a second. How many processes did the 32 trials
-# need?
+# A process costs before it trains anything: it starts, imports Ray, PyTorch and the rest, and fetches the images. That is seconds of a core, for a training of tenths of a second.
+# (This lab pays a part of it in advance. A trial lives in an actor, also one that is a function, and the lab's actors are forked from the *forkserver* of lesson 01, which has
+# PyTorch imported already. On a cluster without it, processes cost more than you measure here.) How many of them did the 32 trials need?
 
 # %%
 table["pid"].nunique()
