@@ -125,7 +125,8 @@ def summary(
 def counts_line(state: SweepState) -> str:
     """``9 finished · 14 stopped early · 2 running · 6 waiting · 1 failed``."""
     counts = {**state.counts(), "waiting": state.waiting}
-    said = [f"{counts[status]} {status}" for status in STATUSES if counts.get(status)]
+    word = {"waiting": "not begun"} if state.ended_at else {}
+    said = [f"{counts[status]} {word.get(status, status)}" for status in STATUSES if counts.get(status)]
     return " · ".join(said) or "no trial yet"
 
 

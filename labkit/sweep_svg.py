@@ -42,17 +42,18 @@ def trials(state: SweepState, height: int = 132) -> str:
     return _svg(height, label, parts)
 
 
-def best(state: SweepState, height: int = 92) -> str:
-    """The best value so far over the seconds of the sweep; empty before the first."""
+def best(state: SweepState, height: int = 80) -> str:
+    """The best value so far by the seconds of the sweep, from its first report on; empty before that."""
     points = state.best_so_far()
     if not points:
         return ""
-    bottom = height - 28
-    span = max(1e-3, *(seconds for seconds, _ in points))
+    bottom = height - 16
+    begin, end = points[0][0], max(seconds for seconds, _ in points)
+    span = max(1e-3, end - begin)
     low, high = _range([value for _, value in points], None)
     path, before = "", None
     for seconds, value in points[-120:]:
-        x, y = _x(seconds, span), _y(value, (low, high), bottom)
+        x, y = _x(seconds - begin, span), _y(value, (low, high), bottom)
         path += f"M{x:.1f} {y:.1f}" if before is None else f"H{x:.1f}V{y:.1f}"
         before = value
     x, y = _WIDTH - _RIGHT, _y(points[-1][1], (low, high), bottom)
@@ -61,9 +62,9 @@ def best(state: SweepState, height: int = 92) -> str:
         _frame(bottom),
         f'<path d="{path}" fill="none" stroke="var(--lk-main)" stroke-width="2"/>',
         f'<circle cx="{x}" cy="{y:.1f}" r="2.5" fill="var(--lk-main)"/>',
-        _text(x - 6, bottom - 6, "end", words),
-        _text(_LEFT, bottom + 12, "start", "0"),
-        _text(_WIDTH - _RIGHT, bottom + 12, "end", wording.seconds(span)),
+        _text(_WIDTH / 2, bottom + 12, "middle", words),
+        _text(_LEFT, bottom + 12, "start", wording.seconds(begin)),
+        _text(_WIDTH - _RIGHT, bottom + 12, "end", wording.seconds(end)),
     ]
     return _svg(height, words, parts)
 
