@@ -3,7 +3,7 @@
 #
 # **You will be able to** wrap a training so that others can start, stop, save and reuse it; say how many trials a search space gives before you start it; stop
 # bad trials early; find a model with a sweep, and prove that its checkpoint is the model; let a sweep survive a failing trial and a killed
-# notebook; and sweep a training that is itself distributed. · **Time** 60 min (3 of them waiting) · **Needs** 00, 01; 03 for the last part
+# notebook; and sweep a training that is itself distributed. · **Time** 60 min (2 of them waiting) · **Needs** 00, 01; 03 for the last part
 #
 # So far you chose the learning rate, and that was that. A *sweep* tries many configurations. Each one is a *trial*. Most of the art is in not
 # wasting time: on processes that start, and on trials that will come to nothing.
