@@ -11,7 +11,7 @@ from labs import home as home_of_its_own
 from ray import cloudpickle, tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
-from labkit import cluster, runs
+from labkit import cluster, runs, sweep_snapshot
 from labkit.errors import RunError, RunFailed, RunStopped
 from labkit.reporters import NullReporter
 from labkit.sweep_panel import SweepPanel
@@ -260,6 +260,16 @@ def test_trials_begin_with_their_imports_done(sweep, lab):
     """Functions and classes alike run in actors, and those are forked as a training's workers are."""
     results = sweep(whence, {"x": tune.grid_search([1, 2])})
     assert [result.metrics["forked"] for result in results] == [1.0, 1.0]
+
+
+def test_a_state_that_cannot_be_kept_does_not_cost_the_sweep(sweep, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sweep_snapshot.Snapshots, "keep", full)
+    with pytest.warns(UserWarning, match="not kept as a whole.*No space left") as said:
+        results = sweep(climb, {"x": tune.grid_search([1, 2])})
+    assert len(said) == 1 and [len(result.metrics_dataframe) for result in results] == [3, 3]
 
 
 def test_more_cpus_than_the_cluster_has(sweep, lab):

@@ -8,6 +8,7 @@ import pytest
 from kernels import kernel
 from labs import home as home_of_its_own
 
+from labkit import sweep_snapshot
 from labkit.processes import Registry
 
 pytestmark = pytest.mark.fault
@@ -148,6 +149,7 @@ def test_a_killed_kernel_and_the_next_one(home, cut):
     before = killed_in(home, FIT, when=lambda: len(over(home)) >= 3)
     done = over(home)
     assert 3 <= len(done) < TRIALS
+    assert (home / "runs" / "night" / sweep_snapshot.NAME).exists()
     for path in (home / "runs" / "night").glob(f"{cut}*"):
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     text = finished_in_a_fresh_kernel(home)
@@ -156,6 +158,7 @@ def test_a_killed_kernel_and_the_next_one(home, cut):
     again = [x for x, _ in steps(home)[before:] if x in done]
     assert not again, "a finished trial ran again"
     nothing_is_lost(home, 1)
+    assert not (home / "runs" / "night" / sweep_snapshot.NAME).exists()  # no use for it any more
 
 
 @pytest.mark.timeout(300)
