@@ -131,10 +131,12 @@ def counts_line(state: SweepState) -> str:
 
 
 def best_line(state: SweepState) -> str:
-    """``best accuracy 0.969, trial 17 · lr 0.081 · momentum 0.83``."""
+    """``best accuracy 0.969 (0.962 at last), trial 17 · lr 0.081 · momentum 0.83``."""
     if state.best is None:
         return f"nobody reported {state.metric}" if state.metric else "no metric to compare trials by"
-    return f"best {state.metric} {wording.number(state.best.best)}, {trial_line(state, state.best)}"
+    last = state.best.value
+    after = f" ({wording.number(last)} at last)" if last not in (None, state.best.best) else ""
+    return f"best {state.metric} {wording.number(state.best.best)}{after}, {trial_line(state, state.best)}"
 
 
 def trial_line(state: SweepState, trial: TrialState) -> str:

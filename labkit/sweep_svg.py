@@ -1,5 +1,6 @@
 """The curves of a sweep as SVG: the metric of every trial by iteration, and the best so far by time."""
 
+import itertools
 from html import escape
 
 from labkit import wording
@@ -87,12 +88,18 @@ def _trial(trial: TrialState, is_best: bool, span: float, values: _Range, bottom
     fill = 'fill="var(--lk-main)"' if is_best else 'fill="currentColor" opacity=".45"'
     dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{2.5 if is_best else 1.6}" {fill}/>'
     if len(spots) > 1:
-        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
+        path = _path(spots)
         dot = f'<path d="{path}" fill="none" {look}/>' + dot
     if is_best:
         anchor, x = ("end", x - 5) if x > _WIDTH * 0.6 else ("start", x + 6)
         dot += _text(x, y + 14 if y < bottom / 2 else y - 7, anchor, f"trial {trial.number}")
     return dot
+
+
+def _path(spots: list[tuple[float, float]]) -> str:
+    """A line; where a trial went back to the checkpoint of another (population-based training), a new one."""
+    steps = ["M", *("L" if x >= before else "M" for (before, _), (x, _) in itertools.pairwise(spots))]
+    return "".join(f"{step}{x:.1f} {y:.1f}" for step, (x, y) in zip(steps, spots, strict=True))
 
 
 def _thinned(trial: TrialState) -> list[tuple[int, float]]:

@@ -99,6 +99,33 @@ def test_every_size_is_drawn(trials):
     assert len(sweep_drawing.body(state, time.time())) < 40_000
 
 
+def test_a_line_does_not_run_backwards():
+    """A trial that takes over another one's checkpoint goes on at that one's iteration."""
+    state = SweepState("05-pbt", metric="accuracy")
+    state.add("t0", {"lr": 0.1})
+    for iteration, value in ((1, 0.1), (2, 0.2), (3, 0.3), (2, 0.8), (3, 0.9)):
+        state.result("t0", iteration=iteration, value=value, seconds=1, node="head")
+    (line,) = (p for p in xml.fromstring(sweep_svg.trials(state)).iter("path") if p.get("stroke-width"))
+    assert line.get("d").count("M") == 2 and line.get("d").count("L") == 3
+
+
+def test_the_best_value_and_what_came_of_it():
+    state = SweepState("05", metric="accuracy")
+    state.add("t0", {"lr": 0.1})
+    state.result("t0", iteration=1, value=0.9, seconds=1, node="head")
+    assert sweep_drawing.best_line(state) == "best accuracy 0.900, trial 0 · lr 0.100"
+    state.result("t0", iteration=2, value=0.8, seconds=1, node="head")
+    assert sweep_drawing.best_line(state).startswith("best accuracy 0.900 (0.800 at last), trial 0")
+
+
+def test_trials_that_never_began():
+    state = sweep(8)
+    state.total = 20
+    assert "13 waiting" in sweep_drawing.counts_line(state)
+    state.end("stopped")
+    assert "13 not begun" in sweep_drawing.counts_line(state)
+
+
 def test_nobody_reported_anything():
     state = SweepState("s", metric="accuracy")
     state.start()

@@ -813,6 +813,7 @@ tuner = tuner_of(
         "epochs": 3 if settings.small else 6,
     },
     metric="accuracy",
+    reuse_actors=True,
     max_concurrent_trials=at_once,
 )
 with panel.watch(tuner):
