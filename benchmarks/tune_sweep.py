@@ -5,7 +5,7 @@
 Each round sweeps the digits twice, in turn, with the same seeds, each time in a process and a cluster of its
 own (whose start is not counted): once as the lesson teaches (a cluster of the lab, reused actors with
 `reset_config`, images put once, as many trials at a time as there are cores, the panel), and once with the
-defaults of Ray and Tune: a plain `ray.init()`, no setting of the lab, and for each trial a process that
+defaults of Ray and Tune: `ray.init()`, no setting of the lab, and for each trial a process that
 imports and loads the images for itself. The figure is the median over the rounds of defaults / recipe. Then,
 in a cluster of the lab, a sweep of cheap trials, with the widgets drawn: the panel's own
 cost is the time that Tune's loop spent in its call-backs, and the CPU time of the thread that draws, over
@@ -128,18 +128,19 @@ def one_way(way: str, folder: str, *, trials: int, seed: int) -> dict:
     """A sweep in a process of its own, with a cluster of its own.
 
     Args:
-        way: "recipe" in a cluster of the lab, or "defaults" after a plain ``ray.init()``, without any
+        way: "recipe" in a cluster of the lab, or "defaults" after ``ray.init()``, without any
             setting of the lab.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "LABKIT_", "TUNE_"))}
+    home = environment["BENCHMARK_HOME"] = tempfile.mkdtemp(prefix="lkb")
     if way == "recipe":
-        environment |= {"LABKIT_HOME": tempfile.mkdtemp(prefix="lkb"), "LABKIT_PANEL": "widgets"}
+        environment |= {"LABKIT_HOME": home, "LABKIT_PANEL": "widgets"}
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.tune_sweep", "--way", way]
     command += ["--folder", folder, "--seed", str(seed), "--trials", str(trials)]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     finally:
-        shutil.rmtree(environment.get("LABKIT_HOME", ""), ignore_errors=True)
+        shutil.rmtree(home, ignore_errors=True)
     if done.returncode:
         raise SystemExit(f"{way} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -149,7 +150,13 @@ def run_way(way: str, folder: str, *, trials: int, seed: int) -> None:
     """What `one_way` starts: its last line of output is the finding."""
     import ray
 
-    with cluster.start() if way == "recipe" else ray.init():
+    if way == "recipe":
+        running = cluster.start()
+    else:
+        # A new one, in a folder of its own: plain ray.init() would look for a cluster that ran here before,
+        # and for minutes where that is gone.
+        running = ray.init(address="local", _temp_dir=os.environ["BENCHMARK_HOME"])
+    with running:
         print(json.dumps(sweep(folder, trials=trials, seed=seed, recipe=way == "recipe")))
 
 
