@@ -1,6 +1,7 @@
 # Every target works on a fresh clone with Python 3.11, pip, git and make. `make` alone lists them.
 #   make lab LAB_ARGS="--no-browser --port 8890"     options for JupyterLab
 #   make test TEST_ARGS="-k cluster"                 options for pytest
+#   make bench BENCH_ARGS="startup"                one benchmark, not all
 #   make lab VENV="$CONDA_PREFIX"                    an environment that exists already
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -8,7 +9,7 @@ SHELL := /bin/sh
 VENV ?= .venv
 LAB_ARGS ?=
 TEST_ARGS ?=
-BENCH_ARGS ?=
+BENCH_ARGS ?= all
 ifeq ($(strip $(VENV)),)
 $(error VENV is empty; is the environment active?)
 endif
@@ -27,7 +28,7 @@ help:
 	@echo "make setup        make $(VENV) with everything in it; again only when the pins change"
 	@echo "make notebooks    build the notebooks from notebooks/src"
 	@echo "make lint         ruff, check and format"
-	@echo "make bench        the benchmarks"
+	@echo "make bench        all benchmarks, hours; BENCH_ARGS=startup runs one"
 	@echo "make clean        remove caches and artefacts; keeps $(VENV), runs and solved exercises"
 	@echo "make constraints  write the installed versions into constraints.txt"
 

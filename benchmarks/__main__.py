@@ -1,11 +1,14 @@
 """All benchmarks, or one of them.
 
 python -m benchmarks                          # which there are
-python -m benchmarks reporting --rounds 50    # one, with its options
+python -m benchmarks reporting --repeat 50    # one, with its options
+python -m benchmarks all [--json FOLDER]      # each in turn, in a process of its own: hours
 """
 
+import argparse
 import ast
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,13 +21,37 @@ def main() -> None:
         sys.argv = [f"benchmarks.{name}", *sys.argv[2:]]
         runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
         return
+    if name == "all":
+        sys.exit(_all(list(found), sys.argv[2:]))
     if name is not None:
         print(f"there is no benchmark {name!r}; there are:")
     for stem, path in found.items():
         about = ast.get_docstring(ast.parse(path.read_text())) or ""
-        print(f"  {stem:10} {about.splitlines()[0]}")
+        print(f"  {stem:16} {about.splitlines()[0]}")
     print('one of them: make bench BENCH_ARGS="reporting", or python -m benchmarks reporting --help')
     sys.exit(0 if name is None else 2)
+
+
+def _all(names: list[str], arguments: list[str]) -> int:
+    """Run them one after the other; print the last line of each; how many failed."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks all")
+    parser.add_argument("--json", type=Path, help="a folder for the run records, NAME.json")
+    folder = parser.parse_args(arguments).json
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+    last: dict[str, str] = {}
+    for name in names:
+        print(f"\n== {name}", flush=True)
+        command = [sys.executable, "-m", "benchmarks", name]
+        command += ["--json", str(folder / f"{name}.json")] if folder else []
+        running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        for line in running.stdout:
+            print(line, end="", flush=True)
+            last[name] = line.rstrip()
+        if running.wait():
+            last[name] = f"{name}: FAILED"
+    print("\n" + "\n".join(last.values()))
+    return sum(line.endswith(": FAILED") for line in last.values())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Validation inside the loop and beside it, in three ways: all seconds, those of standing still, of a metric.
 
-    .venv/bin/python -m benchmarks.async_validation [--rounds 3] [--epochs 4]
+    .venv/bin/python -m benchmarks async_validation [--rows 6000] [--repeat 3] [--epochs 4] [--json FILE]
 
 One worker trains lesson 03's `cnn` on rendered digits. After each epoch a checkpoint goes to the object
 store, and is validated on 5,000 others: not at all, in the loop, or beside it by each validator of
@@ -10,23 +10,24 @@ the same. The figures are medians: over the rounds, or over the checkpoints of a
 - total: from the call of `fit()` to its return; after the start: from the first step on.
 - blocked: what the loop does between two epochs (save, report, validate), for each checkpoint.
 - metric after: from the last step of an epoch until the validated metric of its checkpoint is there.
+
+The last line is ``async_validation: ratio=…``: for how long a checkpoint blocks the loop, with a task beside
+it over in the loop.
 """
 
-import argparse
-import itertools
-import json
 import statistics
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
-from labkit import cluster, datasets, records, runs, storage
+from benchmarks._paired import Found, parser
+from benchmarks._paired import measure as paired
+from labkit import cluster, datasets, runs, storage
 from labkit.settings import Settings
 from labkit.uploads import upload_shards
 
 WAYS = ("none", "inline", "task", "trainer", "data")
-_ROWS, _VALIDATED_ROWS = 6000, 5000
+_VALIDATED_ROWS = 5000
 
 
 def train_loop(config: dict[str, Any]) -> list[float]:
@@ -134,31 +135,29 @@ def table(found: dict[str, list[dict[str, Any]]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--add", action="store_true", help="to the rounds that were measured before")
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    options = parser.parse_args()
+    options = parser(__doc__, repeat=3, rows=6000)
+    options.add_argument("--epochs", type=int, default=4)
+    options.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    options = options.parse_args()
     settings = Settings.from_env()
-    data = datasets.load("rendered", "train", n=_ROWS)
+    data = datasets.load("rendered", "train", n=options.rows)
     rows = datasets.load("rendered", "test", n=_VALIDATED_ROWS)
-    path = Path(settings.home) / "benchmarks" / "async_validation.json"
-    before = json.loads(path.read_text())["runs"] if options.add and path.exists() else {}
-    found: dict[str, list[dict[str, Any]]] = {way: before.get(way, []) for way in options.ways}
+    measured: dict[str, list[dict[str, Any]]] = {way: [] for way in options.ways}
+    found = Found("async_validation", ours="task")
+    found.beside["runs"] = measured
     with cluster.start(settings=settings), storage.start(settings=settings) as store:
         upload_shards(rows, store, "benchmark-validation", prefix="rows", rows_per_shard=2500)
-        orders = itertools.cycle([options.ways, options.ways[::-1]])
-        for number, order in zip(range(options.rounds), orders, strict=False):
-            for way in order:
-                found[way].append(measure(way, store=store, data=data, epochs=options.epochs))
-                print(f"round {number + 1}, {way}: {found[way][-1]['total']:.1f} s", flush=True)
+
+        def once(way: str) -> dict[str, float]:
+            run = measure(way, store=store, data=data, epochs=options.epochs)
+            measured[way].append(run)
+            return {"total": run["total"], "blocked": statistics.median(run["blocked"])}
+
+        paired({way: lambda way=way: once(way) for way in options.ways}, found, options.repeat)
         store.files.rm("benchmark-validation", recursive=True)
-    print(table(found))
-    about = {"host": records.this_host(), "versions": records.installed_versions(), "runs": found}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(about, indent=1))
-    print(f"all of it: {path}")
+    print("\n" + table(measured))
+    both = {"task", "inline"} <= set(options.ways)
+    found.finish(found.ratio("blocked", "inline") if both else 1.0, json=options.json)
 
 
 if __name__ == "__main__":

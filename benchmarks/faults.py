@@ -1,6 +1,6 @@
 """The object store is killed at random moments: what is left, and does the work go on?
 
-    .venv/bin/python -m benchmarks.faults [--kills 20] [--seed 0] [--only upload|checkpoint]
+    .venv/bin/python -m benchmarks faults [--repeat 20] [--seed 0] [--only upload|checkpoint] [--json FILE]
 
 Each kill is a SIGKILL of the lab's own S3 server: in the middle of an upload of images, or while a training
 writes its checkpoints. It has gone well if
@@ -8,16 +8,16 @@ writes its checkpoints. It has gone well if
 - after `storage.start()` all that the store had said yes to is there, byte for byte, and nothing half;
 - the newest checkpoint that Ray offers is whole, and is no older than the last that was reported;
 - the upload and the training, begun again as they were, go on from there to their end.
+
+The last line is ``faults: ratio=…``, the part of the kills that did not go well.
 """
 
-import argparse
 import contextlib
 import hashlib
 import json
 import os
 import random
 import signal
-import statistics
 import tempfile
 import threading
 import time
@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks._paired import Found, parser
 from labkit import cluster, datasets, storage
 from labkit.errors import LabError
 from labkit.processes import Registry
@@ -227,27 +228,28 @@ _KINDS = {"upload": kill_in_an_upload, "checkpoint": kill_in_a_checkpoint}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--kills", type=int, default=20, help="of each kind")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", choices=_KINDS)
-    options = parser.parse_args()
+    options = parser(__doc__, repeat=20)
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--only", choices=_KINDS)
+    options = options.parse_args()
     settings = Settings.from_env()
+    kinds = {kind: kill for kind, kill in _KINDS.items() if options.only in (None, kind)}
+    found, lost = Found("faults", ours=""), 0
     with cluster.start(settings=settings), storage.start(settings=settings):
-        for kind, kill in _KINDS.items():
-            if options.only in (None, kind):
-                rng, good, seconds = random.Random(options.seed), 0, []
-                for number in range(1, options.kills + 1):
-                    began = time.monotonic()
-                    try:
-                        said = kill(rng, settings)
-                        good += 1
-                    except Exception as error:
-                        said = f"LOST: {type(error).__name__}: {error}"
-                    seconds.append(time.monotonic() - began)
-                    print(f"{kind} {number}: {said} ({seconds[-1]:.0f} s)", flush=True)
-                median = statistics.median(seconds)
-                print(f"{kind}: {good} of {options.kills} went well, {median:.0f} s each", flush=True)
+        for kind, kill in kinds.items():
+            rng = random.Random(options.seed)
+            for number in range(1, options.repeat + 1):
+                began = time.monotonic()
+                try:
+                    said = kill(rng, settings)
+                except Exception as error:
+                    said = f"LOST: {type(error).__name__}: {error}"
+                    lost += 1
+                print(f"{kind} {number}: {said}", flush=True)
+                found.add(kind, {"a kill and what follows": time.monotonic() - began})
+    total = len(kinds) * options.repeat
+    print(f"{total - lost} of {total} went well")
+    found.finish(lost / total, json=options.json)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
 """What following a training costs: stretches of steps with the panel and without it, in turn, in one run.
 
-    .venv/bin/python -m benchmarks.reporting [--rounds 200] [--seconds 0.3]
+    .venv/bin/python -m benchmarks reporting [--repeat 200] [--seconds 0.3] [--json FILE]
 
 Two workers train lesson 03's two models on the digits. Each round has three stretches: one goes through
 `panel.steps` and `panel.log`, two through the bare iterator. Their order changes with each round, and they
 are short, so that a machine that slows down for a while hits all alike. The panel is the widget one, drawn in
 this process. The figure is the median over the rounds of time with / mean time without, once for the clock on
 the wall, and once for the CPU time of rank 0, which other processes disturb less. Beside them stands the same
-median for the two stretches without: what this machine makes of nothing at all.
+median for the two stretches without: what this machine makes of nothing at all. The last line is
+``reporting: ratio=…``, time with over time without, of the dearer model.
 """
 
-import argparse
 import contextlib
 import io
 import itertools
@@ -19,6 +19,7 @@ import statistics
 import tempfile
 import time
 
+from benchmarks._paired import Found, parser
 from labkit import cluster, datasets
 from labkit.settings import Settings
 
@@ -69,8 +70,8 @@ def train_loop(config):
         ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder) if metrics else None)
 
 
-def measure(model: str, *, rounds: int, seconds: float, settings: Settings) -> None:
-    """Print the cost of reporting for one model."""
+def measure(model: str, found: Found, *, rounds: int, seconds: float, settings: Settings) -> float:
+    """Print the cost of reporting for one model, and return its ratio."""
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
@@ -96,11 +97,14 @@ def measure(model: str, *, rounds: int, seconds: float, settings: Settings) -> N
     for place, clock in enumerate(("wall clock", "CPU time")):
         taken = {kind: [both[place] for both in metrics[kind]] for kind in ("with", "without", "again")}
         bare = [(one + other) / 2 for one, other in zip(taken["without"], taken["again"], strict=True)]
+        for kind, of_kind in taken.items():
+            found.seconds.setdefault(f"{model}, {clock}", {})[kind] = of_kind
         rate = metrics["epochs"] * len(train) / statistics.median(bare)
         print(f"  {clock:10} without {rate:,.0f} rows/s of a worker")
         print(f"             with the panel  {_difference(taken['with'], bare)}")
         print(f"             without, twice  {_difference(taken['again'], taken['without'])}")
     print(f"  the process that draws: {share:.1f} % of a core, the start of the workers included")
+    return found.ratio(f"{model}, wall clock", "without")
 
 
 def _difference(ones: list[float], others: list[float]) -> str:
@@ -113,15 +117,18 @@ def _difference(ones: list[float], others: list[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=200, help="of three stretches each")
-    parser.add_argument("--seconds", type=float, default=0.3, help="of one stretch")
-    options = parser.parse_args()
+    options = parser(__doc__, repeat=200)
+    options.add_argument("--seconds", type=float, default=0.3, help="of one stretch (default 0.3)")
+    options = options.parse_args()
     os.environ["LABKIT_PANEL"] = "widgets"  # the dearer of the two reporters: it draws
     settings = Settings.from_env()
+    found = Found("reporting", ours="with")
     with cluster.start(settings=settings):
-        for model in ("cnn", "mlp"):
-            measure(model, rounds=options.rounds, seconds=options.seconds, settings=settings)
+        ratios = [
+            measure(model, found, rounds=options.repeat, seconds=options.seconds, settings=settings)
+            for model in ("cnn", "mlp")
+        ]
+    found.finish(max(ratios), json=options.json)
 
 
 if __name__ == "__main__":

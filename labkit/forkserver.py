@@ -1,6 +1,8 @@
 """A process that has imported what Ray's workers need, and forks a worker for each that Ray starts.
 
-``python -P -m labkit.forkserver SOCKET MODULE…``; started and described by `labkit.preload`.
+``python -P -m labkit.forkserver SOCKET MODULE…``; started and described by `labkit.preload`. With ``-`` for
+the socket it begins before there is a node: it imports what knows nothing of Ray, and is told socket and
+environment in a line of JSON on its standard input.
 
 Ray starts each worker as a new Python. On two cores most of a short run is spent there: every worker
 imports ray, ray.train, pandas, pyarrow and torch before it does anything. Here that is done once; a fork
@@ -54,6 +56,9 @@ _READ_AT_IMPORT = {
     "KERAS_": "tensorflow",
     "XLA_": "tensorflow",
 }
+# Packages that import no Ray, and so do not read its environment: they can come before a node is there.
+_EARLY = {"PIL", "aiobotocore", "numpy", "pandas", "pyarrow", "pydantic", "requests", "rich", "s3fs"}
+_EARLY |= {"tensorflow", "tf_keras", "torch"}
 # What a raylet or Ray Train sets, and is read when it is used.
 _READ_LATER = ("RAY_TRAIN_", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "RAY_LD_PRELOAD_ON_WORKERS")
 _READ_LATER += ("RAY_DATA_SHUFFLE_", "PYTHONBREAKPOINT")
@@ -94,19 +99,26 @@ def serve(path: str, modules: list[str]) -> None:
     becomes the worker.
 
     Args:
-        path: of the socket, which is made here, for this user alone.
+        path: of the socket, which is made here, for this user alone; "-": to be told on standard input.
         modules: names to import; one that fails is told in the log, and left out. If two forks would draw
             the same random ids from Ray after them, nothing is served.
     """
     owner, given = os.getppid(), dict(os.environ)
-    listener = _listen(path)
     # As Ray has it for a worker of one CPU; one that gets more is told (`_tell_torch`).
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except Exception as error:
-            print(f"could not import {module}: {error}", flush=True)
+    if path == "-":
+        told = _Told()
+        early = [module for module in modules if module.partition(".")[0] in _EARLY]
+        _import(early)
+        told.join()  # no fork with a second thread
+        if told.listener is None:
+            return  # no node came of it
+        path, listener = told.path, told.listener
+        given |= told.environment
+        os.environ |= told.environment
+    else:
+        listener = _listen(path)
+    _import(modules)
     if _forks_are_alike():
         print("two forks draw the same ids: one of these modules has drawn some at its import", flush=True)
         os.unlink(path)
@@ -121,6 +133,37 @@ def serve(path: str, modules: list[str]) -> None:
     else:
         with contextlib.suppress(OSError):
             os.unlink(path)
+
+
+def _import(modules: list[str]) -> None:
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            print(f"could not import {module}: {error}", flush=True)
+
+
+class _Told(threading.Thread):
+    """Waits for the line on standard input, and opens the socket at once: who asks then is not turned away.
+
+    Attributes:
+        path: of the socket.
+        listener: there is none where the input ended without a line.
+        environment: what Ray reads at its import, as in the node.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.path, self.listener = "", None
+        self.environment: dict[str, str] = {}
+        self.start()
+
+    def run(self) -> None:
+        line = sys.stdin.readline()
+        if line:
+            told = json.loads(line)
+            self.path, self.environment = told["socket"], told["environment"]
+            self.listener = _listen(self.path)
 
 
 def _listen(path: str) -> socket.socket:

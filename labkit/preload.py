@@ -10,6 +10,7 @@ a fork after imports is not safe. On a cluster of somebody else's Ray starts its
 
 import contextlib
 import importlib.util
+import json
 import os
 import shlex
 import signal
@@ -22,6 +23,7 @@ import psutil
 
 from labkit.errors import ClusterError
 from labkit.processes import Registry
+from labkit.tracking import NODE_NAME
 
 __all__ = ["TENSORFLOW", "TORCH", "Preloader"]
 
@@ -57,6 +59,7 @@ class Preloader:
         self._modules = list(modules)
         self._sockets = folder / f"fork-{os.getpid()}-{os.urandom(2).hex()}"
         self._servers: list[tuple[subprocess.Popen, Registry, str]] = []
+        self._begun: dict[str, subprocess.Popen] = {}  # node → a server that does not know its node yet
 
     @staticmethod
     def possible() -> bool:
@@ -75,9 +78,26 @@ class Preloader:
         client = Path(__file__).with_name("forkserver_client.py")
         return shlex.join([sys.executable, "-I", "-S", str(client), str(self._sockets)])
 
+    def begin(self, registry: Registry, lab: str, *, node: str, log: Path) -> None:
+        """Start the server of a node that is not there yet: it imports while the node starts.
+
+        Args:
+            node: its name.
+            log: where it says what it refused.
+        """
+        # Ray's own variables are those of its node: in this process Ray may have set some for itself.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+        environment[NODE_NAME] = node  # for whoever looks at a fork from outside: it shows this environment
+        command = [sys.executable, "-P", "-m", "labkit.forkserver", "-", *self._modules]
+        server = registry.start(
+            command, role=f"{node}: forkserver", lab=lab, log=log, env=environment, stdin=subprocess.PIPE
+        )
+        self._begun[node] = server
+        self._servers.append((server, registry, lab))
+
     def start(self, registry: Registry, lab: str, *, node: str, job_id: str, log: Path) -> None:
-        """Start the server of one node. Its imports go on in the background; workers that are wanted
-        meanwhile wait for it.
+        """Let the server of one node, begun or not, serve it. Workers that are wanted while it still imports
+        wait for it.
 
         Args:
             node: its name; one whose raylet has no record gets no server.
@@ -88,20 +108,21 @@ class Preloader:
         raylet = next((e for e in registry.entries(lab) if e.role == f"{node}: raylet" and e.alive), None)
         if raylet is None:
             return
-        # Ray's own variables are those of its node: in this process Ray has set some for itself.
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+        if node not in self._begun:
+            self.begin(registry, lab, node=node, log=log)
+        environment = {}
         with contextlib.suppress(psutil.Error):
             of_node = psutil.Process(raylet.pid).environ()
-            # The lab's too: whoever looks at a fork from outside sees this environment, and its node's name.
-            environment |= {k: v for k, v in of_node.items() if k.startswith(("RAY_", "LABKIT_"))}
+            environment = {k: v for k, v in of_node.items() if k.startswith("RAY_")}
         environment |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
-        socket = f"{self._sockets}-{raylet.pid}"
-        command = [sys.executable, "-P", "-m", "labkit.forkserver", socket, *self._modules]
-        server = registry.start(command, role=f"{node}: forkserver", lab=lab, log=log, env=environment)
-        self._servers.append((server, registry, lab))
+        told = {"socket": f"{self._sockets}-{raylet.pid}", "environment": environment}
+        # If it ended meanwhile, workers start as Ray starts them.
+        with contextlib.suppress(BrokenPipeError), self._begun.pop(node).stdin as pipe:
+            pipe.write(json.dumps(told).encode() + b"\n")
 
     def stop(self) -> None:
         """End the servers. The workers that they forked live on."""
+        self._begun.clear()
         for server, registry, lab in self._servers:
             with contextlib.suppress(ProcessLookupError):
                 server.send_signal(signal.SIGTERM)

@@ -70,6 +70,7 @@ class Registry:
         lab: str,
         log: Path,
         env: Mapping[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
     ) -> subprocess.Popen:
         """Start `command` in a session of its own, its output in `log`, and record it.
 
@@ -84,7 +85,7 @@ class Registry:
         with output:
             process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

@@ -28,7 +28,9 @@ from labkit.waiting import Waiting
 
 __all__ = [
     "ENVIRONMENT",
+    "NO_WORKERS_AHEAD",
     "OBJECT_STORE_BYTES",
+    "about_file",
     "address_of",
     "free_port",
     "head_command",
@@ -52,6 +54,9 @@ ENVIRONMENT = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # seconds between a controller's looks at its workers, not 2
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",  # the panel shows progress; Ray Data would print lines
 }
+# For a node whose workers are forked. Ray would start one for each CPU when the first driver connects, in
+# its own way; but those that this driver takes have another ``py_executable``.
+NO_WORKERS_AHEAD = {"RAY_prestart_worker_first_driver": "0"}
 
 
 def head_command(
@@ -100,11 +105,13 @@ def run(
     temp_dir: Path,
     settings: Settings,
     waiting: Callable[[], None],
+    preload: bool = False,
 ) -> str:
     """Run one `ray start`, record what it leaves running, and return what it printed.
 
     Args:
         waiting: called several times a second until it is done.
+        preload: whether workers are forked: then Ray starts none ahead, since nobody would take them.
 
     Raises:
         ClusterError: it failed, or took too long.
@@ -112,6 +119,7 @@ def run(
     log = temp_dir / f"start-{name}.log"
     log.unlink(missing_ok=True)
     env = {**os.environ, **ENVIRONMENT, "RAY_AUTH_TOKEN_PATH": str(lab_token(settings)), NODE_NAME: name}
+    env |= NO_WORKERS_AHEAD if preload else {}
     env.pop("RAY_ADDRESS", None)
     program = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
     process = registry.start([*program, *command[1:]], role=f"{name}: ray start", lab=lab, log=log, env=env)
@@ -163,6 +171,11 @@ def temp_dir(settings: Settings) -> Path:
         )
     # Ray opens its own folder to everybody (mode 0777); the one around it is what protects.
     return wanted / "t"
+
+
+def about_file(temp_dir: Path) -> Path:
+    """Where the lab writes down which cluster runs there."""
+    return temp_dir / "cluster.json"
 
 
 def lab_token(settings: Settings) -> Path:

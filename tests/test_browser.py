@@ -1,4 +1,7 @@
-"""Lesson 03 in JupyterLab, in a real browser: what a reader sees while it runs, afterwards, and on Stop."""
+"""Lesson 03 in JupyterLab, in a real browser: what a reader sees while it runs, afterwards, and on Stop.
+
+No exercise is solved here: nobody must be stopped by one. Solved, it runs in test_notebooks.
+"""
 
 import json
 import re
@@ -11,6 +14,7 @@ from jupyterlab import ARTEFACTS, NotebookPage, browser, served
 from kernels import FIT, SETUP
 from labs import home as home_of_its_own
 
+from labkit import solved
 from labkit.processes import Registry
 
 pytestmark = pytest.mark.browser
@@ -53,7 +57,7 @@ def page(chromium):
 @pytest.fixture(scope="module")
 def lesson(lab, page, folder):
     """Lesson 03, every cell run in turn; with what was seen during the training."""
-    path = f"notebooks/solutions/{LESSON}.ipynb"
+    path = f"notebooks/{LESSON}.ipynb"
     opened = NotebookPage(page, lab.format(path))
     cells = nbformat.read(folder / path, as_version=4).cells
     training = next(k for k, cell in enumerate(cells) if cell.source == TRAINING)
@@ -77,8 +81,9 @@ def lesson(lab, page, folder):
 
 
 @pytest.mark.timeout(900)
-def test_every_cell_of_the_lesson_ran(lesson):
+def test_every_cell_of_the_lesson_ran(lesson, home):
     _, _, _, path = lesson
+    assert solved.read(home) == {}
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     assert all(cell.execution_count for cell in cells)
     for cell in cells:
@@ -108,7 +113,7 @@ def test_the_summary_is_there_when_the_notebook_is_opened_again(lesson, lab, pag
     opened, training, _, _ = lesson
     opened.command("kernelmenu:shutdown")
     page.goto("about:blank")
-    again = NotebookPage(page, lab.format(f"notebooks/solutions/{LESSON}.ipynb"))
+    again = NotebookPage(page, lab.format(f"notebooks/{LESSON}.ipynb"))
     for theme in ("Dark", "Light"):
         again.theme(theme)
         summary = again.cell(training).locator(".lk-card")

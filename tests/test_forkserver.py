@@ -183,6 +183,43 @@ def test_the_server_ends_when_its_owner_and_its_workers_are_gone(run, socket, tm
     assert not Path(f"{socket}-1").exists()
 
 
+@pytest.fixture
+def early(tmp_path):
+    """A server that does not know yet for which node it is."""
+    command = [sys.executable, "-P", "-m", "labkit.forkserver", "-", "wave", "pyarrow", "ray"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+        )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def maps(process):
+    return Path(f"/proc/{process.pid}/maps").read_text()
+
+
+def test_a_server_imports_before_there_is_a_node_and_ray_not_before_it_is_told(early, run, socket, tmp_path):
+    until(lambda: "libarrow" in maps(early))
+    assert "_raylet.so" not in maps(early) and not Path(f"{socket}-1").exists()
+    environment = {"RAY_JOB_ID": "0a000000", "RAY_RAYLET_PID": "1"}
+    early.stdin.write(json.dumps({"socket": f"{socket}-1", "environment": environment}).encode() + b"\n")
+    early.stdin.close()
+    until(Path(f"{socket}-1").exists)  # at once: who asks during the imports waits for them
+    same = told(run(TELL, RAY_JOB_ID="0a000000"))
+    assert same["parent"] == early.pid and same["loaded"]
+    other = told(run(TELL, RAY_JOB_ID="0b000000"))  # Ray read the other one when it was imported
+    assert other["parent"] != early.pid and not other["loaded"]
+
+
+def test_a_server_for_which_no_node_came_ends(early, tmp_path):
+    early.stdin.close()
+    assert early.wait(30) == 0
+    assert not (tmp_path / "log").read_text()
+
+
 def test_nonsense_on_the_socket_harms_nobody(server, run, socket):
     import socket as sockets
 

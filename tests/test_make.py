@@ -141,7 +141,7 @@ def test_constraints_name_no_build_of_one_machine(made, tmp_path):
 
 
 def test_bench_runs_what_is_asked_for(made):
-    assert made("bench", "BENCH_ARGS=reporting --rounds 2")[1] == ["-m benchmarks reporting --rounds 2"]
+    assert made("bench", "BENCH_ARGS=reporting --repeat 2")[1] == ["-m benchmarks reporting --repeat 2"]
 
 
 def test_clean_keeps_runs_and_answers(made, tmp_path):

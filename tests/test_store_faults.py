@@ -1,6 +1,6 @@
 """The object store is killed in the middle of things: told by its name, nothing lost, and the work goes on.
 
-One kill of each kind, at the same moment each time; `python -m benchmarks.faults` does it at random ones.
+One kill of each kind, at the same moment each time; `python -m benchmarks faults` does it at random ones.
 """
 
 import os

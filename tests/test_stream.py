@@ -7,12 +7,12 @@ import labs
 import pytest
 from ray import cloudpickle
 
-from benchmarks import stream as benchmark
+from benchmarks import memory as benchmark
 from labkit import cluster, storage
 
 pytestmark = pytest.mark.fault
 
-cloudpickle.register_pickle_by_value(sys.modules["benchmarks.stream"])  # workers cannot import it
+cloudpickle.register_pickle_by_value(sys.modules["benchmarks.memory"])  # workers cannot import it
 
 
 def test_four_times_the_object_store_goes_through(capsys):

@@ -249,6 +249,9 @@ def resumable(config):
     print("first", first, "updates", int(model.optimizer.iterations.numpy()))
     for epoch in range(first, EPOCHS):
         if epoch == config.get("breaks_in"):
+            # Ray's controller looks for reports five times a second, and drops what one rank reported
+            # if it sees another one's error first. So wait until it has the last epoch's.
+            ray.train.get_all_reported_checkpoints(ray.train.CheckpointConsistencyMode.COMMITTED)
             raise OSError("the disk is full")
         model.fit(rows, initial_epoch=epoch, epochs=epoch + 1, verbose=0)
         with tempfile.TemporaryDirectory() as folder:

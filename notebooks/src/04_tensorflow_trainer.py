@@ -439,7 +439,13 @@ from labkit.keras_states import save_state
 
 
 class Report(tf.keras.callbacks.Callback):
+    def __init__(self, breaks_in):
+        super().__init__()
+        self.breaks_in = breaks_in
+
     def on_epoch_end(self, epoch, logs=None):
+        if epoch == self.breaks_in:
+            raise OSError("the disk is full")
         with tempfile.TemporaryDirectory() as folder:
             save_state(folder, self.model, epoch)
             rank = ray.train.get_context().get_world_rank()
@@ -471,9 +477,8 @@ def train_resumable(config):
     worker_batch = 128 // strategy.num_replicas_in_sync
     follow = PanelCallback(panel, rows_per_step=worker_batch, epochs=config["epochs"])
     for epoch in range(first, config["epochs"]):
-        if epoch == config.get("breaks_in"):
-            raise OSError("the disk is full")
-        model.fit(rows, initial_epoch=epoch, epochs=epoch + 1, verbose=0, callbacks=[follow, Report()])
+        callbacks = [follow, Report(config.get("breaks_in"))]
+        model.fit(rows, initial_epoch=epoch, epochs=epoch + 1, verbose=0, callbacks=callbacks)
 
 
 # %%

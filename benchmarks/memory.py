@@ -1,20 +1,22 @@
 """A stream that is larger than the object store: does the memory stay bounded?
 
-    .venv/bin/python -m benchmarks.stream [--times 4]
+    .venv/bin/python -m benchmarks memory [--times 4] [--repeat 1] [--json FILE]
 
 Images come from the store in Parquet shards, are made 224×224 decimal numbers each (0.2 MB), and are
 consumed in batches by somebody who is slower than that. In all `--times` as much as Ray's object store
 holds. What is printed: the bytes that went through, the most that lay in the object store at one time, and
-the most memory that all processes of the cluster had together, what they share not counted.
+the most memory that all processes of the cluster had together, what they share not counted. The last line is
+``memory: ratio=…``, the most that lay in the object store over its size.
 """
 
-import argparse
+import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from benchmarks._paired import Found, parser
 from labkit import cluster, datasets, storage
 from labkit.data_progress import DataPanel
 from labkit.settings import Settings
@@ -22,6 +24,7 @@ from labkit.uploads import upload_shards
 
 _SIDE = 224
 _BATCH = 64
+_COUNTS = ("rows", "seconds")  # of what is no memory
 
 
 @dataclass(frozen=True)
@@ -95,12 +98,20 @@ def stream(store: storage.Store, *, times: float) -> Streamed:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--times", type=float, default=4, help="of the object store's size")
-    options = parser.parse_args()
+    options = parser(__doc__, repeat=1)
+    options.add_argument("--times", type=float, default=4, help="of the object store's size (default 4)")
+    options = options.parse_args()
     settings = Settings.from_env()
+    found = Found("memory", ours="stream")
     with cluster.start(settings=settings), storage.start(settings=settings) as store:
-        print(stream(store, times=options.times))
+        for _ in range(options.repeat):
+            streamed = stream(store, times=options.times)
+            print(streamed)
+            figures = {name: value / 1e6 for name, value in asdict(streamed).items() if name not in _COUNTS}
+            found.add("stream", figures)
+            found.beside.setdefault("streams", []).append(asdict(streamed))
+    most = statistics.median(found.seconds["stored_peak"]["stream"])
+    found.finish(most / figures["capacity"], json=options.json, unit="MB")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,14 @@
 """Reading many small objects from the store: Ray Data against a bare pool of threads with the same client.
 
-    .venv/bin/python -m benchmarks.objects [--objects 4000] [--rounds 5]
+    .venv/bin/python -m benchmarks s3_ingest [--rows 4000] [--repeat 5] [--json FILE]
 
 The same PNG objects, the same server, the same client (`store.filesystem`), the same decoding. "Pool" is 16
 threads in this process. "Tasks" is lesson 02's fetch with 16 threads in `map_batches`, "read_images" is Ray
-Data's own reader. In each round all three are measured, in turn; Ray's workers run already. The figure is
-the median over the rounds of objects per second, and of the ratio to the pool of the same round.
+Data's own reader. In each round all three are measured, in turn; Ray's workers run already. The
+last line is ``s3_ingest: ratio=…``, seconds of lesson 02's tasks over those of the pool in the same round.
 """
 
-import argparse
 import io
-import itertools
-import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks._paired import Found, measure, parser
 from labkit import cluster, datasets, storage
 from labkit.data_progress import quiet
 from labkit.settings import Settings
@@ -57,33 +55,32 @@ def ways(store: storage.Store, path: str, names: list[str]) -> dict[str, Callabl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--objects", type=int, default=4000)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
+    options = parser(__doc__, repeat=5, rows=4000).parse_args()
     settings = Settings.from_env()
-    images = datasets.rendered(options.objects, seed=0)
+    images = datasets.rendered(options.rows, seed=0)
+    found = Found("s3_ingest", ours="tasks")
     with cluster.start(settings=settings), storage.start(settings=settings) as store:
         quiet()
         sent = upload(images, store, "benchmark-objects")
         print(f"upload: {sent!r}")
         names = [name for name in store.files.find(sent.path) if name.endswith(".png")]
-        rates: dict[str, list[float]] = {}
-        compared = ways(store, sent.path, names)
-        orders = itertools.cycle(itertools.permutations(compared))
-        for number, order in zip(range(-1, options.rounds), orders, strict=False):
-            for way in order:
-                began = time.perf_counter()
-                found = compared[way]()
-                rate = found / (time.perf_counter() - began)
-                if found != len(images):
-                    raise SystemExit(f"{way} read {found} of {len(images)} objects")
-                if number >= 0:  # the first round starts Ray's workers
-                    rates.setdefault(way, []).append(rate)
-        for way, found in rates.items():
-            ratio = statistics.median(one / other for one, other in zip(found, rates["pool"], strict=True))
-            print(f"{way:12} {statistics.median(found):6,.0f} objects/s, {ratio:.2f} × the pool of its round")
+
+        def timed(way: str, read: Callable[[], int]) -> dict[str, float]:
+            began = time.perf_counter()
+            count = read()
+            if count != len(images):
+                raise SystemExit(f"{way} read {count} of {len(images)} objects")
+            return {"all objects": time.perf_counter() - began}
+
+        compared = {
+            way: lambda way=way, read=read: timed(way, read)
+            for way, read in ways(store, sent.path, names).items()
+        }
+        for once in compared.values():  # starts Ray's workers
+            once()
+        measure(compared, found, options.repeat)
         store.files.rm("benchmark-objects", recursive=True)
+    found.finish(found.ratio("all objects", "pool"), json=options.json, rows=options.rows)
 
 
 if __name__ == "__main__":

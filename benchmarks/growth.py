@@ -1,0 +1,176 @@
+"""How time and memory grow: ten times the rows, objects and trials; one, two and four workers.
+
+    .venv/bin/python -m benchmarks growth [--rows 60000] [--repeat 1] [--figure FILE] [--json FILE]
+
+- rows: an epoch of lesson 03's recipe (`torch_throughput`), with a tenth of the rows and with all, two
+  workers.
+- workers: the same epoch with one, two and four workers, and the same global batch.
+- objects: lesson 02's way of reading small objects (`s3_ingest`), 400 and 4,000 of them.
+- trials: a sweep of trials that report three numbers each, 20 and 200 of them, actors reused.
+
+Memory is the most that all processes of the lab and this one had at a time, what they share not counted.
+With an exponent of 1 something grows linearly, with 0 not at all. The last line is ``growth: ratio=…``, the
+largest exponent.
+"""
+
+import argparse
+import contextlib
+import io
+import math
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks import s3_ingest, torch_throughput
+from benchmarks._paired import Found, parser
+from labkit import cluster, datasets, shards, storage
+from labkit.processes import Registry
+from labkit.settings import Settings
+from labkit.uploads import upload
+
+_LOOK_EVERY = 0.5  # seconds
+
+
+class Memory(threading.Thread):
+    """The most bytes that the lab's processes and this one have while it runs."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(daemon=True)
+        self._registry, self._over, self.most = Registry(settings.home), threading.Event(), 0
+
+    def __enter__(self) -> "Memory":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._over.wait(_LOOK_EVERY):
+            members = [one for lab in self._registry.labs() for one in self._registry.members(lab)]
+            self.most = max(self.most, sum(map(_own, [*members, psutil.Process()])))
+
+
+def _own(process: psutil.Process) -> int:
+    with contextlib.suppress(psutil.Error):
+        memory = process.memory_info()
+        return memory.rss - getattr(memory, "shared", 0)
+    return 0
+
+
+def epoch(rows: int, workers: int, settings: Settings) -> float:
+    """Seconds of an epoch in steady state."""
+    folder = str(settings.home / "benchmarks" / f"rendered-{rows}")
+    shards.rendered_to_parquet(folder, rows, rows_per_file=-(-rows // torch_throughput.WORKERS))
+    options = argparse.Namespace(epochs=4, piece=8192)
+    return torch_throughput.in_ray("recipe", folder, options, workers)["later epochs"]
+
+
+def objects(count: int, store: Any) -> float:
+    """Seconds to read and decode so many objects."""
+    sent = upload(datasets.rendered(count, seed=0), store, f"benchmark-growth-{count}")
+    names = [name for name in store.files.find(sent.path) if name.endswith(".png")]
+    read = s3_ingest.ways(store, sent.path, names)["tasks"]
+    read()  # starts Ray's workers
+    began = time.perf_counter()
+    read()
+    return time.perf_counter() - began
+
+
+def trials(count: int) -> float:
+    """Seconds of a sweep of so many."""
+    from ray import tune
+
+    def climb(config: dict[str, float]) -> None:
+        for step in range(3):
+            tune.report({"score": config["x"] * step})
+
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        tuner = tune.Tuner(
+            climb,
+            param_space={"x": tune.uniform(0, 1)},
+            tune_config=tune.TuneConfig(
+                metric="score", mode="max", num_samples=count, reuse_actors=True, max_concurrent_trials=2
+            ),
+            run_config=tune.RunConfig(storage_path=folder, verbose=0),
+        )
+        began = time.perf_counter()
+        tuner.fit()
+        return time.perf_counter() - began
+
+
+def exponent(sizes: list[float], values: list[float]) -> float:
+    """Of the power of size with which the values grow, from the first to the last."""
+    return math.log(values[-1] / values[0]) / math.log(sizes[-1] / sizes[0])
+
+
+def draw(found: Found, figure: Path) -> None:
+    """Time above, memory below, over the size; dashed: linear."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    from labkit.figures import figure_style
+
+    with pyplot.rc_context(figure_style()):
+        made, axes = pyplot.subplots(2, len(found.seconds) // 2, figsize=(11, 5), layout="constrained")
+        for axis, (name, ways) in zip(axes.T.flat, found.seconds.items(), strict=True):
+            sizes = [float(way.replace(",", "")) for way in ways]
+            middle = [statistics.median(values) for values in ways.values()]
+            axis.loglog(sizes, [middle[0] * size / sizes[0] for size in sizes], "--", label="linear")
+            axis.loglog(sizes, middle, "o-", label=f"measured: exponent {exponent(sizes, middle):.2f}")
+            axis.set_title(name)
+            axis.set_xticks(sizes, list(ways))
+            axis.minorticks_off()
+            axis.legend()
+        made.savefig(figure)
+
+
+def main() -> None:
+    options = parser(__doc__, repeat=1, rows=60_000)
+    options.add_argument("--figure", type=Path, help="draw it into this file, .svg or .png")
+    options = options.parse_args()
+    os.environ.update(LABKIT_PANEL="none", RAY_AIR_NEW_OUTPUT="0")
+    settings = Settings.from_env()
+    found = Found("growth", ours="")
+    with cluster.start(settings=settings, cpus_per_node=6), storage.start(settings=settings) as store:
+        from labkit.data_progress import quiet
+
+        quiet()
+        kinds: dict[str, tuple[list[int], Callable[[int], float]]] = {
+            "rows": ([options.rows // 10, options.rows], lambda size: epoch(size, 2, settings)),
+            "workers": ([1, 2, 4], lambda size: epoch(options.rows, size, settings)),
+            "objects": ([400, 4000], lambda size: objects(size, store)),
+            "trials": ([20, 200], trials),
+        }
+        for kind, (sizes, once) in kinds.items():
+            print(kind)
+            for _ in range(options.repeat):
+                for size in sizes:
+                    with Memory(settings) as memory:
+                        seconds = once(size)
+                    found.add(f"{size:,}", {f"{kind}, s": seconds, f"{kind}, MB": memory.most / 1e6})
+        for size in kinds["objects"][0]:
+            store.files.rm(f"benchmark-growth-{size}", recursive=True)
+    exponents = {}
+    for name, ways in found.seconds.items():
+        sizes = [float(way.replace(",", "")) for way in ways]
+        exponents[name] = exponent(sizes, [statistics.median(values) for values in ways.values()])
+        print(f"{name:14} grows with the power {exponents[name]:.2f}")
+    found.beside["exponents"] = exponents
+    if options.figure:
+        draw(found, options.figure)
+    found.finish(max(exponents.values()), json=options.json, unit="see name")
+
+
+if __name__ == "__main__":
+    main()

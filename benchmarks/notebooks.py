@@ -1,0 +1,97 @@
+"""Seconds of each lesson in small mode, all exercises solved: what is start-up, and what is work.
+
+    .venv/bin/python -m benchmarks notebooks [--lessons 00 03] [--repeat 1] [--json FILE]
+
+Each runs as under nbmake, in a kernel and a home of its own, one after the other. *Start-up* is the start
+of the kernel, the cells that start a cluster, an object store or Spark, and of every run its way from the
+call to its first step (new processes, imports, the data pipeline; the run records say how long). *Work* is
+the rest. The five longest cells of a lesson are printed, too. The last line is ``notebooks: ratio=…``, all
+lessons together over 12 minutes.
+"""
+
+import os
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+
+import nbformat
+
+from benchmarks._paired import Found, parser
+from labkit import records
+from labkit.processes import Registry
+
+LIMIT = 12 * 60
+FOLDER = Path(__file__).parents[1] / "notebooks"
+STARTS = ("cluster.start(", "storage.start(", "spark.session(")
+
+
+def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float, str]]]:
+    """({figure: seconds}, [(seconds, first line of the cell), …] longest first) of a lesson.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: a cell failed.
+    """
+    from nbclient import NotebookClient
+
+    chosen = {"LABKIT_HOME": str(home), "LABKIT_SMALL": "1", "LABKIT_PANEL": "text", "LABKIT_CHECK": "strict"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LABKIT_", "RAY_"))}
+    told = nbformat.read(notebook, as_version=4)
+    client = NotebookClient(
+        told,
+        timeout=600,
+        kernel_name="python3",
+        record_timing=True,
+        resources={"metadata": {"path": str(notebook.parent)}},
+    )
+    began = time.time()
+    try:
+        client.execute(env={**kept, **chosen})
+    finally:
+        whole = time.time() - began
+        Registry(home).stop_all()
+    cells = []
+    first = None
+    for cell in told.cells:
+        at = cell.metadata.get("execution", {})
+        if "iopub.execute_input" not in at or "shell.execute_reply" not in at:
+            continue
+        begin, end = (
+            datetime.fromisoformat(at[name]).timestamp()
+            for name in ("iopub.execute_input", "shell.execute_reply")
+        )
+        first = first or begin
+        cells.append((end - begin, cell.source))
+    starts = [record.seconds_to_start or 0 for record in records.find(home)]
+    up = (first or began) - began
+    up += sum(seconds for seconds, source in cells if any(start in source for start in STARTS)) + sum(starts)
+    longest = sorted(((seconds, source.strip().splitlines()[0]) for seconds, source in cells), reverse=True)[
+        :5
+    ]
+    return {"whole": whole, "start-up": up, "work": whole - up, "runs": len(starts)}, longest
+
+
+def main() -> None:
+    options = parser(__doc__, repeat=1)
+    options.add_argument("--lessons", nargs="+", help="their numbers; without it all")
+    options = options.parse_args()
+    found = Found("notebooks", ours="")
+    notebooks = sorted((FOLDER / "solutions").glob("*.ipynb"))
+    chosen = [path for path in notebooks if not options.lessons or path.stem[:2] in options.lessons]
+    cells: dict[str, list] = {}
+    for number in range(options.repeat):
+        print(f"round {number + 1} of {options.repeat}", flush=True)
+        for path in chosen:
+            with tempfile.TemporaryDirectory(prefix="lkb", ignore_cleanup_errors=True) as home:
+                figures, cells[path.stem] = run(path, Path(home))
+            found.add(path.stem, figures)
+            for seconds, line in cells[path.stem]:
+                print(f"    {seconds:6.1f} s  {line[:90]}", flush=True)
+    whole = sum(sorted(seconds)[len(seconds) // 2] for seconds in found.seconds["whole"].values())
+    print(f"\nall together: {whole:.0f} s")
+    found.beside["longest cells"] = cells
+    found.finish(whole / LIMIT, json=options.json)
+
+
+if __name__ == "__main__":
+    main()

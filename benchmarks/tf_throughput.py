@@ -1,0 +1,205 @@
+"""Rows per second of lesson 04's training, against TensorFlow's own multi-worker script without Ray.
+
+    .venv/bin/python -m benchmarks tf_throughput [--rows 60000] [--repeat 3] [--epochs 4] [--json FILE]
+
+The same rows (rendered digits, uint8, one Parquet file for each worker), the same `mlp` 784-128-64-10 in
+Keras 2, plain SGD, global batch 128, `fit` with `MultiWorkerMirroredStrategy`, one thread for each process.
+In each round all come in turn.
+
+- ray data, recipe: lesson 04's. Rows are read into Ray's object store once, before the training; `to_tf`,
+  and `cache()`, which keeps the rows of the first epoch for the others.
+- ray data, as asked: `to_tf` alone; each epoch reads the files anew.
+- ray, in memory: each worker of the TensorflowTrainer has all rows, and TensorFlow shards them.
+- two scripts: the same as that in two processes with a TF_CONFIG, without Ray.
+- one process: all rows in memory, no strategy.
+
+First epoch: from the moment when Keras begins it, with all that Ray Data has to start and TensorFlow has to
+trace then. "Whole" is from the start of reading to the end of `fit()`, or of the programs. Later epochs:
+their median. The last line is ``tf_throughput: ratio=…``, that of the later epochs of the recipe against
+the two scripts.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks._paired import Found, measure, parser
+from labkit import cluster, keras_settings, preload, shards
+from labkit.ray_start import free_port
+from labkit.settings import Settings
+
+GLOBAL_BATCH, WORKERS = 128, 2
+
+
+def train(feed: Callable[[], Any], epochs: int, distributed: bool = True) -> list[float]:
+    """Train, and return the seconds of each epoch. `feed()` gives a tf.data.Dataset of batches."""
+    import contextlib
+
+    import tensorflow as tf
+
+    from labkit.keras_models import mlp
+
+    class Watch(tf.keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.began = time.perf_counter()
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            seconds.append(time.perf_counter() - self.began)
+
+    seconds: list[float] = []
+    if distributed:
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        scope = strategy.scope()
+    else:
+        tf.config.threading.set_intra_op_parallelism_threads(WORKERS)
+        scope = contextlib.nullcontext()
+    with scope:
+        model = mlp(seed=0)
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer=tf.keras.optimizers.SGD(0.1), loss=loss)
+    model.fit(feed(), epochs=epochs, verbose=0, callbacks=[Watch()])
+    return seconds
+
+
+def in_memory(folder: str) -> Any:
+    """All rows, in global batches; of each TensorFlow gives every worker its part."""
+    import tensorflow as tf
+
+    from labkit.keras_models import to_input
+    from labkit.rows import read_rows
+
+    rows = tf.data.Dataset.from_tensor_slices(read_rows(folder))
+    return rows.batch(GLOBAL_BATCH).map(lambda image, label: (to_input(image), label))
+
+
+def of_shard(keep: bool) -> Any:
+    """This worker's shard, as lesson 04 has it."""
+    import ray.train
+    import tensorflow as tf
+
+    from labkit.keras_models import to_input
+
+    rows = ray.train.get_dataset_shard("train").to_tf(
+        "image",
+        "label",
+        batch_size=GLOBAL_BATCH,
+        feature_type_spec=tf.TensorSpec((None, 28, 28), tf.uint8, name="image"),
+        label_type_spec=tf.TensorSpec((None,), tf.int64, name="label"),
+    )
+    rows = rows.cache() if keep else rows
+    return rows.map(lambda image, label: (to_input(image), label))
+
+
+def ray_loop(config: dict[str, Any]) -> None:
+    """What each worker does; the seconds of its epochs go into a file."""
+    import ray.train
+
+    feed = config["feed"]
+    seconds = train(
+        lambda: in_memory(config["rows"]) if feed == "memory" else of_shard(feed == "recipe"),
+        config["epochs"],
+    )
+    if ray.train.get_context().get_world_rank() == 0:
+        Path(config["told"]).write_text(json.dumps(seconds))
+    ray.train.report({"epochs": len(seconds)})
+
+
+def in_ray(feed: str, folder: str, options: Any) -> dict[str, float]:
+    """A training of two workers in Ray."""
+    import ray.data
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.tensorflow import TensorflowTrainer
+
+    ray.data.DataContext.get_current().use_datasource_v2 = False  # lesson 02: with few files it is slower
+    with tempfile.TemporaryDirectory() as place:
+        told = f"{place}/seconds.json"
+        began = time.perf_counter()
+        data = {} if feed == "memory" else {"train": ray.data.read_parquet(folder)}
+        if feed == "recipe":
+            data = {"train": data["train"].materialize()}
+        TensorflowTrainer(
+            ray_loop,
+            train_loop_config={"feed": feed, "rows": folder, "epochs": options.epochs, "told": told},
+            scaling_config=ScalingConfig(num_workers=WORKERS),
+            datasets=data,
+            run_config=RunConfig(
+                storage_path=f"{place}/runs", worker_runtime_env={"env_vars": keras_settings.KERAS_2}
+            ),
+        ).fit()
+        return _figures(json.loads(Path(told).read_text()), time.perf_counter() - began)
+
+
+def _figures(seconds: list[float], whole: float) -> dict[str, float]:
+    return {"first epoch": seconds[0], "later epochs": statistics.median(seconds[1:]), "whole": whole}
+
+
+_PROGRAM = """
+import json, sys
+from benchmarks.tf_throughput import in_memory, train
+folder, epochs, distributed = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "True"
+print("seen", json.dumps(train(lambda: in_memory(folder), epochs, distributed)), flush=True)
+"""
+
+
+def as_programs(count: int, folder: str, options: Any) -> dict[str, float]:
+    """The same in `count` processes without Ray, each with its TF_CONFIG."""
+    kept = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    kept |= {**keras_settings.KERAS_2, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(count)]
+    began = time.perf_counter()
+    started = []
+    for rank in range(count):
+        told = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
+        environment = {**kept, "TF_CONFIG": json.dumps(told)} if count > 1 else kept
+        command = [sys.executable, "-c", _PROGRAM, folder, str(options.epochs), str(count > 1)]
+        started.append(
+            subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+    ended = [process.communicate(timeout=600) for process in started]
+    whole = time.perf_counter() - began
+    if any(process.returncode for process in started):
+        raise SystemExit("a program failed:\n" + "\n".join(out + error for out, error in ended))
+    line = next(line for line in ended[0][0].splitlines() if line.startswith("seen "))
+    return _figures(json.loads(line.removeprefix("seen ")), whole)
+
+
+def main() -> None:
+    options = parser(__doc__, repeat=3, rows=60_000)
+    options.add_argument("--epochs", type=int, default=4)
+    options.add_argument("--ways", nargs="+", help="only these")
+    options = options.parse_args()
+    os.environ["LABKIT_PANEL"] = "none"
+    settings = Settings.from_env()
+    folder = str(settings.home / "benchmarks" / f"rendered-{options.rows}")
+    shards.rendered_to_parquet(folder, options.rows, rows_per_file=-(-options.rows // WORKERS))
+    found = Found("tf_throughput", ours="ray data, recipe")
+    keras_settings.prepare()
+    with cluster.start(settings=settings, preload=preload.TENSORFLOW):
+        from labkit.data_progress import quiet
+
+        quiet()
+        ways: dict[str, Callable[[], dict[str, float]]] = {
+            "ray data, recipe": lambda: in_ray("recipe", folder, options),
+            "ray data, as asked": lambda: in_ray("asked", folder, options),
+            "ray, in memory": lambda: in_ray("memory", folder, options),
+            "two scripts": lambda: as_programs(WORKERS, folder, options),
+            "one process": lambda: as_programs(1, folder, options),
+        }
+        ways = {way: do for way, do in ways.items() if not options.ways or way in options.ways}
+        measure(ways, found, options.repeat)
+    against = "two scripts" if "two scripts" in ways else found.ours
+    found.finish(found.ratio("later epochs", against), json=options.json, rows=options.rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""Rows per second of a training: Ray Data in four ways, a DataLoader in Ray Train, torchrun, one process.
+
+    .venv/bin/python -m benchmarks torch_throughput [--rows 60000] [--repeat 3] [--epochs 4] [--json FILE]
+
+The same rows (rendered digits, uint8, one Parquet file for each worker), the same `mlp` 784-128-64-10,
+plain SGD, global batch 128, one thread for each process. Each way is a training of its own; in each round
+all come in turn.
+
+- ray data, recipe: what lesson 03 comes to. Rows are read into Ray's object store once, before the training;
+  the worker takes its shard from there in large pieces, keeps them, and cuts its batches from them.
+- ray data, materialized: the same, but it takes the pieces anew in each epoch.
+- ray data, large pieces: each epoch reads the files anew, in large pieces.
+- ray data, as asked: each epoch reads the files anew, `iter_torch_batches(batch_size=64)`.
+- ray loader: Ray Train with a `DataLoader` and its `DistributedSampler`.
+- torchrun: the same DataLoader in torchrun, without Ray.
+- one process: tensors in memory, batch 128, two threads. No way of distributing so small a model reaches
+  it.
+
+First epoch: from the moment when the loop asks for its first batch, with all that Ray Data has to start
+then. What a way reads before (the DataLoaders and `one process` all rows, the recipe, too) counts in
+"whole": from the start of reading to the end of `fit()`, or of the program. Later epochs: their median. The
+last line is ``torch_throughput: ratio=…``, that of the later epochs of the recipe against torchrun.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks._paired import Found, measure, parser
+from labkit import cluster, shards
+from labkit.settings import Settings
+
+GLOBAL_BATCH, WORKERS = 128, 2
+
+
+def epochs_of(model: Any, epochs: int, feed: Callable[[], Any]) -> list[float]:
+    """Train, and return the seconds of each epoch. `feed()` gives the (x uint8, y) batches of one."""
+    import torch
+
+    from labkit.torch_models import to_input
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seconds = []
+    for _ in range(epochs):
+        began = time.perf_counter()
+        for x, y in feed():
+            loss = torch.nn.functional.cross_entropy(model(to_input(x)), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def tensors(folder: str) -> tuple[Any, Any]:
+    """All rows as (uint8 [n, 28, 28], int64 [n])."""
+    import torch
+
+    from labkit.rows import read_rows
+
+    images, labels = read_rows(folder)
+    return torch.from_numpy(images), torch.from_numpy(labels)
+
+
+def loader_of(folder: str, sampler: Callable[[Any], Any]) -> Any:
+    """A DataLoader of this rank's part."""
+    from torch.utils.data import DataLoader, TensorDataset
+
+    rows = TensorDataset(*tensors(folder))
+    return DataLoader(rows, batch_size=GLOBAL_BATCH // WORKERS, sampler=sampler(rows))
+
+
+def cut(pieces: Any, size: int) -> Any:
+    """Batches of `size` rows from large ones."""
+    for piece in pieces:
+        yield from zip(piece["image"].split(size), piece["label"].split(size), strict=True)
+
+
+def ray_loop(config: dict[str, Any]) -> None:
+    """The training loop of each worker; the seconds of its epochs go into a file."""
+    import ray.train
+    from ray.train.torch import prepare_model
+    from torch.utils.data import DistributedSampler
+
+    from labkit.torch_models import mlp
+
+    feed, size = config["feed"], GLOBAL_BATCH // ray.train.get_context().get_world_size()
+    model = prepare_model(mlp(seed=0))
+    if feed == "loader":
+        loader = loader_of(config["rows"], lambda rows: DistributedSampler(rows, shuffle=False))
+        batches = lambda: loader  # noqa: E731
+    else:
+        shard = ray.train.get_dataset_shard("train")
+        if feed == "asked":
+            batches = lambda: (  # noqa: E731
+                (batch["image"], batch["label"]) for batch in shard.iter_torch_batches(batch_size=size)
+            )
+        else:
+            pieces = lambda: shard.iter_torch_batches(batch_size=config["piece"])  # noqa: E731
+            kept: list[Any] = []
+
+            def batches() -> Any:
+                if feed != "recipe":
+                    return cut(pieces(), size)
+                kept[:] = kept or pieces()
+                return cut(kept, size)
+
+    seconds = epochs_of(model, config["epochs"], batches)
+    if ray.train.get_context().get_world_rank() == 0:
+        Path(config["told"]).write_text(json.dumps(seconds))
+    ray.train.report({"epochs": len(seconds)})
+
+
+def in_ray(feed: str, folder: str, options: Any, workers: int = WORKERS) -> dict[str, float]:
+    """A training in Ray."""
+    import ray.data
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    with tempfile.TemporaryDirectory() as place:
+        told = f"{place}/seconds.json"
+        config = {
+            "feed": feed,
+            "rows": folder,
+            "epochs": options.epochs,
+            "told": told,
+            "piece": options.piece,
+        }
+        began = time.perf_counter()
+        ray.data.DataContext.get_current().use_datasource_v2 = False  # lesson 02: with few files it is slower
+        data = {} if feed == "loader" else {"train": ray.data.read_parquet(folder)}
+        if feed in ("materialized", "recipe"):
+            data = {"train": data["train"].materialize()}
+        TorchTrainer(
+            ray_loop,
+            train_loop_config=config,
+            scaling_config=ScalingConfig(num_workers=workers),
+            datasets=data,
+            run_config=RunConfig(storage_path=f"{place}/runs"),
+        ).fit()
+        return _figures(json.loads(Path(told).read_text()), time.perf_counter() - began)
+
+
+def _figures(seconds: list[float], whole: float) -> dict[str, float]:
+    return {"first epoch": seconds[0], "later epochs": statistics.median(seconds[1:]), "whole": whole}
+
+
+def alone(folder: str, epochs: int) -> list[float]:
+    """What the process of `one process` does."""
+    import torch
+
+    from labkit.torch_models import mlp
+
+    torch.set_num_threads(2)
+    x, y = tensors(folder)
+    return epochs_of(
+        mlp(seed=0), epochs, lambda: zip(x.split(GLOBAL_BATCH), y.split(GLOBAL_BATCH), strict=True)
+    )
+
+
+def torchrun(folder: str, epochs: int) -> list[float] | None:
+    """What each process of torchrun does."""
+    import torch
+    import torch.distributed as dist
+    from torch.utils.data import DistributedSampler
+
+    from labkit.torch_models import mlp
+
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(mlp(seed=0))
+    loader = loader_of(folder, lambda rows: DistributedSampler(rows, shuffle=False))
+    seconds = epochs_of(model, epochs, lambda: loader)
+    rank = dist.get_rank()
+    dist.destroy_process_group()
+    return seconds if rank == 0 else None
+
+
+_PROGRAM = """
+import json, sys
+from benchmarks import torch_throughput as here
+seconds = getattr(here, sys.argv[1])(sys.argv[2], int(sys.argv[3]))
+if seconds:
+    print("seen", json.dumps(seconds), flush=True)
+"""
+
+
+def as_program(way: str, folder: str, options: Any) -> dict[str, float]:
+    """A training in processes of its own."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
+        program.write(_PROGRAM)
+        program.flush()
+        run = [program.name, way, folder, str(options.epochs)]
+        if way == "torchrun":
+            run = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}", *run]
+        began = time.perf_counter()
+        done = subprocess.run([sys.executable, *run], env=environment, capture_output=True, text=True)
+        whole = time.perf_counter() - began
+    lines = [line for line in done.stdout.splitlines() if line.startswith("seen ")]
+    if done.returncode or len(lines) != 1:
+        raise SystemExit(f"{way} failed:\n{done.stdout}\n{done.stderr}")
+    return _figures(json.loads(lines[0].removeprefix("seen ")), whole)
+
+
+def main() -> None:
+    options = parser(__doc__, repeat=3, rows=60_000)
+    options.add_argument("--epochs", type=int, default=4)
+    options.add_argument("--piece", type=int, default=8192, help="rows in a large piece")
+    options.add_argument("--ways", nargs="+", help="only these")
+    options = options.parse_args()
+    os.environ["LABKIT_PANEL"] = "none"
+    settings = Settings.from_env()
+    folder = str(settings.home / "benchmarks" / f"rendered-{options.rows}")
+    shards.rendered_to_parquet(folder, options.rows, rows_per_file=-(-options.rows // WORKERS))
+    found = Found("torch_throughput", ours="ray data, recipe")
+    with cluster.start(settings=settings):
+        from labkit.data_progress import quiet
+
+        quiet()
+        ways: Mapping[str, Callable[[], dict[str, float]]] = {
+            "ray data, materialized": lambda: in_ray("materialized", folder, options),
+            "ray data, recipe": lambda: in_ray("recipe", folder, options),
+            "ray data, large pieces": lambda: in_ray("pieces", folder, options),
+            "ray data, as asked": lambda: in_ray("asked", folder, options),
+            "ray loader": lambda: in_ray("loader", folder, options),
+            "torchrun": lambda: as_program("torchrun", folder, options),
+            "one process": lambda: as_program("alone", folder, options),
+        }
+        ways = {way: do for way, do in ways.items() if not options.ways or way in options.ways}
+        measure(ways, found, options.repeat)
+    against = "torchrun" if "torchrun" in ways else found.ours
+    found.finish(found.ratio("later epochs", against), json=options.json, rows=options.rows)
+
+
+if __name__ == "__main__":
+    main()

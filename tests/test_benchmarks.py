@@ -1,0 +1,75 @@
+"""What the benchmarks share, and that each says what it is; the seconds themselves are no test's matter."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import benchmarks
+from benchmarks._paired import Found, measure, rounds
+from labkit import records
+
+FOLDER = Path(benchmarks.__file__).parent
+NAMES = sorted(path.stem for path in FOLDER.glob("[a-z]*.py"))
+
+
+@pytest.fixture
+def found():
+    found = Found("example", ours="lab")
+    for lab, stock in ((1, 2), (4, 5), (3, 12)):
+        found.add("lab", {"whole": lab})
+        found.add("stock", {"whole": stock})
+    return found
+
+
+def test_every_other_round_goes_backwards():
+    assert list(rounds(["a", "b", "c"], 3)) == ["a", "b", "c", "c", "b", "a", "a", "b", "c"]
+
+
+def test_a_ratio_is_the_median_of_pairs_of_the_same_round(found):
+    assert found.ratio("whole", "stock") == 0.5  # of 0.5, 0.8 and 0.25; that of the medians is 0.6
+
+
+def test_the_table_has_median_spread_rate_and_ratio(found):
+    line = next(line for line in found.table(rows=100).splitlines() if line.strip().startswith("stock"))
+    assert line.split() == ["stock", "5.00", "2.00", "12.00", "20", "0.50"]
+
+
+def test_ways_are_measured_in_turn():
+    order = []
+    ways = {way: lambda way=way: order.append(way) or {"s": len(order)} for way in ("lab", "stock")}
+    found = Found("example", ours="lab")
+    measure(ways, found, repeat=2)
+    assert order == ["lab", "stock", "stock", "lab"]
+    assert found.seconds == {"s": {"lab": [1, 4], "stock": [2, 3]}}
+
+
+def test_figures_are_written_as_a_run_record_and_the_last_line_is_the_ratio(found, tmp_path, capsys):
+    found.beside["why"] = "because"
+    found.finish(0.5, json=tmp_path / "run_record.json", rows=100)
+    record = records.read(tmp_path / "run_record.json")
+    assert (record.name, record.rows, record.metrics) == ("benchmark-example", 100, {"ratio": 0.5})
+    assert record.extra["figures"] == {"whole": {"lab": [1, 4, 3], "stock": [2, 5, 12]}}
+    assert record.extra["why"] == "because" and record.host["cpus"] and record.versions["ray"]
+    assert capsys.readouterr().out.splitlines()[-1] == "example: ratio=0.50"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_says_what_it_measures_how_it_is_called_and_what_its_last_line_is(name):
+    about = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text())) or ""
+    assert f".venv/bin/python -m benchmarks {name} [" in about and "[--json FILE]" in about
+    assert f"``{name}: ratio=…``" in " ".join(about.split())
+
+
+def test_each_is_in_the_readme():
+    text = (FOLDER / "README.md").read_text()
+    assert [name for name in NAMES if f"`{name}`" not in text] == []
+
+
+def test_without_a_name_they_are_listed_and_a_wrong_name_is_told():
+    listed = subprocess.run([sys.executable, "-m", "benchmarks"], capture_output=True, text=True, check=True)
+    assert [line.split()[0] for line in listed.stdout.splitlines() if line.startswith("  ")] == NAMES
+    wrong = subprocess.run([sys.executable, "-m", "benchmarks", "speed"], capture_output=True, text=True)
+    assert wrong.returncode == 2 and "no benchmark 'speed'" in wrong.stdout
