@@ -1,32 +1,37 @@
-"""What a sweep costs: the recipe of lesson 05 against Tune's defaults, and the panel beside 200 cheap trials.
+"""What a sweep costs: the recipe of lesson 05 against Ray's and Tune's defaults, and the panel beside it.
 
-    .venv/bin/python -m benchmarks tune_sweep [--trials 32] [--rounds 3] [--seed 0] [--cheap 200] [--json F]
+    .venv/bin/python -m benchmarks tune_sweep [--repeat 3] [--trials 32] [--cheap 200] [--json FILE]
 
-Each round sweeps the digits twice, in turn, with the same seeds, each time in a process and a cluster of its
-own (whose start is not counted): once as the lesson teaches (a cluster of the lab, reused actors with
-`reset_config`, images put once, as many trials at a time as there are cores, the panel), and once with the
-defaults of Ray and Tune: `ray.init()`, no setting of the lab, and for each trial a process that
-imports and loads the images for itself. The figure is the median over the rounds of defaults / recipe. Then,
-in a cluster of the lab, a sweep of cheap trials, with the widgets drawn: the panel's own
-cost is the time that Tune's loop spent in its call-backs, and the CPU time of the thread that draws, over
-the whole time; beside it the same sweep without a panel.
+In each round both ways sweep the digits, with the same seed, each in a process and a cluster of its own:
+
+- recipe: as the lesson teaches it. A cluster of the lab, reused actors with `reset_config`, images put once,
+  as many trials at a time as there are cores, the panel;
+- defaults: `ray.init()`, no setting of the lab, and for each trial a process that imports and loads the
+  images for itself.
+
+The start of the cluster is not counted. Then, in a cluster of the lab, a sweep of cheap trials with the
+panel's widgets drawn, and the same without it: the panel's own cost is the time that Tune's loop spent in
+its call-backs, and the CPU time of the thread that draws, over the whole time. The last line is
+``tune_sweep: ratio=…``, seconds of the recipe over those of the defaults.
 """
 
-import argparse
 import contextlib
 import io
 import json
 import logging
 import os
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
+from benchmarks import _stock
+from benchmarks._paired import Found, measure, parser
 from labkit import cluster, datasets
 from labkit.settings import Settings
+
+__all__ = ["main", "run_way"]
 
 
 def make_trainable():
@@ -124,56 +129,53 @@ def sweep(folder: str, *, trials: int, seed: int, recipe: bool) -> dict:
     }
 
 
-def one_way(way: str, folder: str, *, trials: int, seed: int) -> dict:
-    """A sweep in a process of its own, with a cluster of its own.
-
-    Args:
-        way: "recipe" in a cluster of the lab, or "defaults" after ``ray.init()``, without any
-            setting of the lab.
-    """
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "LABKIT_", "TUNE_"))}
-    home = environment["BENCHMARK_HOME"] = tempfile.mkdtemp(prefix="lkb")
-    if way == "recipe":
-        environment |= {"LABKIT_HOME": home, "LABKIT_PANEL": "widgets"}
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.tune_sweep", "--way", way]
-    command += ["--folder", folder, "--seed", str(seed), "--trials", str(trials)]
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-    if done.returncode:
-        raise SystemExit(f"{way} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+def one_way(way: str, *, trials: int, seed: int) -> dict:
+    """A sweep in a process of its own, with a cluster of its own; `way` is "recipe" or "defaults"."""
+    with tempfile.TemporaryDirectory(prefix="lkb", ignore_cleanup_errors=True) as home:
+        if way == "recipe":
+            environment = {**_stock.lab_environment(Path(home)), "LABKIT_PANEL": "widgets"}
+        else:
+            environment = _stock.stock_environment(Settings.from_env())
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
+        )
+        code = "from benchmarks import tune_sweep; tune_sweep.run_way()"
+        said = _stock.run(code, environment, way, home, trials, seed)
+    return json.loads(said.splitlines()[-1])
 
 
-def run_way(way: str, folder: str, *, trials: int, seed: int) -> None:
+def run_way() -> None:
     """What `one_way` starts: its last line of output is the finding."""
     import ray
+    from ray import cloudpickle
 
+    way, home, trials, seed = sys.argv[1:]
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as from a notebook
     if way == "recipe":
         running = cluster.start()
     else:
         # A new one, in a folder of its own: plain ray.init() would look for a cluster that ran here before,
         # and for minutes where that is gone.
-        running = ray.init(address="local", _temp_dir=os.environ["BENCHMARK_HOME"])
+        running = ray.init(address="local", _temp_dir=home)
     with running:
-        print(json.dumps(sweep(folder, trials=trials, seed=seed, recipe=way == "recipe")))
+        done = sweep(f"{home}/runs", trials=int(trials), seed=int(seed), recipe=way == "recipe")
+    print(json.dumps(done))
 
 
-def compare(folder: str, *, trials: int, rounds: int, seed: int) -> dict:
-    """Recipe and defaults in turn; their order changes with each round."""
-    taken: dict[str, list[dict]] = {"recipe": [], "defaults": []}
-    for number in range(seed, seed + rounds):
-        for way in list(taken)[:: 1 if number % 2 == 0 else -1]:
-            done = one_way(way, folder, trials=trials, seed=number)
-            taken[way].append(done)
-            print(
-                f"  {way:8} {done['seconds']:6.1f} s · {done['processes']} processes · "
-                f"{done['epochs']} epochs · best {done['accuracy']:.3f}",
-                flush=True,
-            )
-    ratios = [d["seconds"] / r["seconds"] for r, d in zip(taken["recipe"], taken["defaults"], strict=True)]
-    return {"trials": trials, **taken, "ratios": ratios, "ratio": statistics.median(ratios)}
+def compare(found: Found, *, trials: int, repeat: int) -> None:
+    """Recipe and defaults in turn, a seed for each round."""
+    seen: dict[str, list[dict]] = {"recipe": [], "defaults": []}
+
+    def way(name: str) -> dict[str, float]:
+        done = one_way(name, trials=trials, seed=len(seen[name]))
+        seen[name].append(done)
+        print(
+            f"  {name}: {done['processes']} processes · {done['epochs']} epochs · best {done['accuracy']:.3f}"
+        )
+        return {"sweep": done["seconds"]}
+
+    measure({name: lambda name=name: way(name) for name in seen}, found, repeat)
+    found.beside["sweeps"] = seen
 
 
 def cheap(folder: str, *, trials: int, panel) -> float:
@@ -244,34 +246,21 @@ def cost(folder: str, *, trials: int, rounds: int) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--trials", type=int, default=32, help="of each ASHA sweep; 0: none")
-    parser.add_argument("--rounds", type=int, default=3, help="of each comparison")
-    parser.add_argument("--cheap", type=int, default=200, help="cheap trials beside the panel; 0: none")
-    parser.add_argument("--json", help="write the figures to this file, too")
-    parser.add_argument("--seed", type=int, default=0, help="of the first round")
-    for name in ("--way", "--folder"):  # of the process that runs one sweep
-        parser.add_argument(name, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.way:
-        return run_way(options.way, options.folder, trials=options.trials, seed=options.seed)
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        if options.trials:
-            print(f"{options.trials} trials of ASHA on the digits, {options.rounds} rounds")
-            found["sweep"] = compare(folder, trials=options.trials, rounds=options.rounds, seed=options.seed)
-            print(f"  defaults / recipe: {found['sweep']['ratio']:.1f}")
-        if options.cheap:
-            print(f"{options.cheap} cheap trials")
-            # The dearer of the two reporters: it draws. Tune's own output is off on both sides.
-            os.environ.update(LABKIT_PANEL="widgets", RAY_AIR_NEW_OUTPUT="0")
-            logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-            with cluster.start(settings=Settings.from_env()):
-                found["panel"] = cost(folder, trials=options.cheap, rounds=options.rounds)
-            print(f"  the panel's own cost: {found['panel']['median_percent']:.2f} % of the sweep")
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(found, file, indent=1)
+    options = parser(__doc__, repeat=3)
+    options.add_argument("--trials", type=int, default=32, help="of each ASHA sweep (default 32)")
+    options.add_argument("--cheap", type=int, default=200, help="cheap trials beside the panel; 0: none")
+    options = options.parse_args()
+    found = Found("tune_sweep", ours="recipe")
+    compare(found, trials=options.trials, repeat=options.repeat)
+    if options.cheap:
+        print(f"{options.cheap} cheap trials")
+        # The dearer of the two reporters: it draws. Tune's own output is off on both sides.
+        os.environ.update(LABKIT_PANEL="widgets", RAY_AIR_NEW_OUTPUT="0")
+        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+        with cluster.start(settings=Settings.from_env()), tempfile.TemporaryDirectory() as folder:
+            found.beside["panel"] = cost(folder, trials=options.cheap, rounds=options.repeat)
+        print(f"  the panel's own cost: {found.beside['panel']['median_percent']:.2f} % of the sweep")
+    found.finish(found.ratio("sweep", "defaults"), json=options.json)
 
 
 if __name__ == "__main__":
