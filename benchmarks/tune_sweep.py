@@ -162,12 +162,12 @@ def run_way() -> None:
     print(json.dumps(done))
 
 
-def compare(found: Found, *, trials: int, repeat: int) -> None:
+def compare(found: Found, *, trials: int, repeat: int, seed: int) -> None:
     """Recipe and defaults in turn, a seed for each round."""
     seen: dict[str, list[dict]] = {"recipe": [], "defaults": []}
 
     def way(name: str) -> dict[str, float]:
-        done = one_way(name, trials=trials, seed=len(seen[name]))
+        done = one_way(name, trials=trials, seed=seed + len(seen[name]))
         seen[name].append(done)
         print(
             f"  {name}: {done['processes']} processes · {done['epochs']} epochs · best {done['accuracy']:.3f}"
@@ -248,10 +248,11 @@ def cost(folder: str, *, trials: int, rounds: int) -> dict:
 def main() -> None:
     options = parser(__doc__, repeat=3)
     options.add_argument("--trials", type=int, default=32, help="of each ASHA sweep (default 32)")
+    options.add_argument("--seed", type=int, default=0, help="of the first round (default 0)")
     options.add_argument("--cheap", type=int, default=200, help="cheap trials beside the panel; 0: none")
     options = options.parse_args()
     found = Found("tune_sweep", ours="recipe")
-    compare(found, trials=options.trials, repeat=options.repeat)
+    compare(found, trials=options.trials, repeat=options.repeat, seed=options.seed)
     if options.cheap:
         print(f"{options.cheap} cheap trials")
         # The dearer of the two reporters: it draws. Tune's own output is off on both sides.
