@@ -27,6 +27,7 @@ from labkit import recording, tracebacks, wording
 from labkit.channel import Address, Listener
 from labkit.errors import LabError, RunError, RunStopped
 from labkit.progress import RunState
+from labkit.records import RunRecord
 from labkit.reporters import NullReporter, Reporter, choose
 from labkit.settings import Settings
 from labkit.tracking import RemoteTracker, Tracker
@@ -168,7 +169,7 @@ class Panel:
             raise RunStopped(
                 self.state.name,
                 f"stopped by you after {wording.clock(self.state.elapsed())}",
-                "The CPUs are free again",
+                self._after_stop(),
             ) from None
         if error is not None:
             self._raise_calmly(error)
@@ -216,9 +217,26 @@ class Panel:
     def _first_phase(self) -> str:
         return "preparing"
 
+    def _after_stop(self) -> str:
+        """What the reader may do who has stopped the run."""
+        return "The CPUs are free again"
+
     def _short(self, error: BaseException) -> str:
         """A traceback that fits the panel: the frames of the reader's own code and the error."""
         return tracebacks.shorten(error)
+
+    def _new_state(self, name: str) -> Any:
+        return RunState(name, **self._about)
+
+    def _reporter_of_setting(self) -> Reporter:
+        return choose(self.settings.panel, files=self._files)
+
+    def _record(self) -> RunRecord:
+        return recording.record_of(self.state, run_id=self.run_id)
+
+    def _pause(self, seconds: float) -> float:
+        """Seconds until the next drawing, if the last one took `seconds`."""
+        return 1 / _DRAWS_PER_SECOND
 
     def _raise_calmly(self, error: BaseException) -> None:
         """Let the error through as it is: in one process the cell's traceback is the reader's own."""
@@ -232,13 +250,13 @@ class Panel:
         return []
 
     def _new(self, name: str) -> None:
-        self.state = RunState(name, **self._about)
+        self.state = self._new_state(name)
         started = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         self.run_id = f"{started}-{secrets.token_hex(3)}"
         self._tracker = Tracker(self.run_id, self.receive)
 
     def _open_reporter(self) -> None:
-        self._reporter = self._given_reporter or choose(self.settings.panel, files=self._files)
+        self._reporter = self._given_reporter or self._reporter_of_setting()
         try:
             self._reporter.open(self.state)
         except Exception as error:
@@ -247,20 +265,21 @@ class Panel:
             self._reporter = NullReporter()
 
     def _draw(self) -> None:
-        seen, last = -1, 0.0
-        while not self._stop_drawing.wait(1 / _DRAWS_PER_SECOND):
+        seen, last, pause = -1, 0.0, self._pause(0.0)
+        while not self._stop_drawing.wait(pause):
             # Once a second even if nothing came: the clock must move, or people think it hangs.
             if self.state.version == seen and time.monotonic() - last < 1:
                 continue
             with self._lock:
-                seen, last = self.state.version, time.monotonic()
+                seen, last, busy = self.state.version, time.monotonic(), time.thread_time()
                 # A drawing that fails (a front end that went away) must not end the training.
                 with contextlib.suppress(Exception):
                     self._reporter.draw(self.state)
+            pause = self._pause(time.thread_time() - busy)
 
     def _keep_record(self) -> str | None:
         try:
-            return str(recording.write(self.state, run_id=self.run_id, home=self.settings.home))
+            return str(recording.keep(self._record(), home=self.settings.home))
         except (LabError, ValueError) as error:
             # A full disk must not turn a training that ended well into one that failed.
             warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=3)

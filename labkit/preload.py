@@ -23,6 +23,7 @@ import psutil
 
 from labkit.errors import ClusterError
 from labkit.processes import Registry
+from labkit.tracking import NODE_NAME
 
 __all__ = ["TENSORFLOW", "TORCH", "Preloader"]
 
@@ -86,6 +87,7 @@ class Preloader:
         """
         # Ray's own variables are those of its node: in this process Ray may have set some for itself.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+        environment[NODE_NAME] = node  # for whoever looks at a fork from outside: it shows this environment
         command = [sys.executable, "-P", "-m", "labkit.forkserver", "-", *self._modules]
         server = registry.start(
             command, role=f"{node}: forkserver", lab=lab, log=log, env=environment, stdin=subprocess.PIPE

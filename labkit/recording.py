@@ -8,16 +8,16 @@ from typing import Any
 from labkit.progress import RunState
 from labkit.records import RunRecord, installed_versions, this_host
 
-__all__ = ["record_of", "write"]
+__all__ = ["keep", "record_of"]
 
 
-def write(state: RunState, *, run_id: str, home: Path) -> Path:
+def keep(record: RunRecord, *, home: Path) -> Path:
     """Write the record of a run that is over below ``home/runs``.
 
     Raises:
         RunError: it cannot be written there.
     """
-    return record_of(state, run_id=run_id).write(home / "runs" / _folder_name(state.name) / run_id)
+    return record.write(home / "runs" / _folder_name(record.name) / record.run_id)
 
 
 def record_of(state: RunState, *, run_id: str) -> RunRecord:

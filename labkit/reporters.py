@@ -114,10 +114,12 @@ class WidgetReporter:
 
     Args:
         files: returns what the *files* toggle lists, as (what, path).
+        look: draws a state, as `labkit.drawing` does.
     """
 
-    def __init__(self, files: Any = list) -> None:
-        self._files = files
+    def __init__(self, files: Any = list, look: Any = drawing) -> None:
+        self._files, self._look = files, look
+        self._output_name = getattr(look, "OUTPUT", "output")
 
     def open(self, state: RunState) -> None:
         import ipywidgets
@@ -135,7 +137,7 @@ class WidgetReporter:
         hint = ipywidgets.HTML(f'<div class="labkit"><span class="lk-dim">{_INTERRUPT_HINT}</span></div>')
         toggle = {"layout": layout(width="auto", height="24px")}
         self._output = ipywidgets.ToggleButton(
-            description="output", tooltip="What the workers print", **toggle
+            description=self._output_name, tooltip=f"The {self._output_name} of the workers", **toggle
         )
         self._logs = ipywidgets.ToggleButton(description="files", tooltip="Where the logs lie", **toggle)
         for button in (self._stop, self._output, self._logs):
@@ -161,7 +163,7 @@ class WidgetReporter:
             layout=layout(max_width="880px", overflow="hidden"),
         )
         box.add_class("labkit").add_class("lk-card")
-        self._set(self._title, "title", drawing.title(state))
+        self._set(self._title, "title", self._look.title(state))
         self.draw(state)
         self._box = box
         # None where there is no IPython at all: then the widgets have no place to stand.
@@ -169,14 +171,14 @@ class WidgetReporter:
 
     def draw(self, state: RunState) -> None:
         now = time.time()
-        self._set(self._title, "title", drawing.title(state))
-        self._set(self._clock, "clock", drawing.clock_and_status(state, now, stopping=self._stopping))
-        self._set(self._body, "body", drawing.body(state, now))
+        self._set(self._title, "title", self._look.title(state))
+        self._set(self._clock, "clock", self._look.clock_and_status(state, now, stopping=self._stopping))
+        self._set(self._body, "body", self._look.body(state, now))
         self._draw_details(state)
 
     def close(self, state: RunState, files: list[tuple[str, str]], record: str | None) -> None:
         self._over = True
-        html = drawing.summary(state, logs=files, record=record)
+        html = self._look.summary(state, logs=files, record=record)
         text = f"{state.name}: {state.status} after {wording.clock(state.elapsed())}"
         if self._handle is None:
             print(text)
@@ -187,8 +189,8 @@ class WidgetReporter:
 
     def _draw_details(self, state: RunState) -> None:
         files = self._files() if self._logs.value else None
-        self._set(self._details, "details", drawing.details(state, output=self._output.value, logs=files))
-        label = f"output ({state.printed})" if state.printed else "output"
+        self._set(self._details, "details", self._look.details(state, output=self._output.value, logs=files))
+        label = self._output_name + (f" ({state.printed})" if state.printed else "")
         if self._shown.get("label") != label:
             self._shown["label"] = self._output.description = label
 
@@ -208,11 +210,17 @@ class WidgetReporter:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def choose(kind: str, *, files: Any = list) -> Reporter:
-    """The reporter for a setting: ``widgets``, ``text``, ``none``, or ``auto`` (widgets in a notebook)."""
+def choose(kind: str, *, files: Any = list, look: Any = drawing, text: Any = TextReporter) -> Reporter:
+    """The reporter for a setting: ``widgets``, ``text``, ``none``, or ``auto`` (widgets in a notebook).
+
+    Args:
+        files: what the widgets' *files* toggle lists.
+        look, text: what draws the state of another kind of run, as HTML and as lines.
+    """
     if kind == "auto":
         kind = "widgets" if _in_notebook() else "text"
-    return {"widgets": lambda: WidgetReporter(files), "text": TextReporter, "none": NullReporter}[kind]()
+    made = {"widgets": lambda: WidgetReporter(files, look), "text": text, "none": NullReporter}
+    return made[kind]()
 
 
 def _answer_at_once(widget: Any) -> None:

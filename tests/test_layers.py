@@ -18,17 +18,17 @@ FLOORS = (
     | {"events", "curve", "workers", "checkpoints", "spans", "s3_keys", "s3_faults", "store_card"}
     | {"pictures"},
     {"progress", "tracking", "messenger", "records", "images", "environment", "keeper", "s3_client"}
-    | {"preload"}
     | {"object_server", "preflight"},
-    {"wording", "recording", "ray_start", "shards", "storage", "torch_models", "execution"}
-    | {"keras_settings", "keras_models"},
+    {"wording", "recording", "ray_start", "preload", "shards", "storage", "torch_models", "execution"}
+    | {"keras_settings", "keras_models", "sweep_progress", "sweep_snapshot", "whole_files"},
     {"curve_svg", "gantt_svg", "rows", "figures", "datasets", "torch_states", "torch_training", "uploads"}
-    | {"keras_states", "keras_reporting"},
-    {"drawing"},
-    {"reporters", "timeline", "inventory", "execution_drawing"},
-    {"panel", "cluster_handle", "captured", "reported"},
+    | {"keras_states", "keras_reporting", "sweep_svg", "sweep_recording"},
+    {"drawing", "sweep_drawing", "sweep_figures"},
+    {"reporters", "timeline", "inventory", "execution_drawing", "sweep_text"},
+    {"panel", "cluster_handle", "captured", "reported", "sweep_names", "sweep_trials", "sweep_callback"},
     {"beside", "cluster"},
-    {"ray_reporting", "data_progress", "validation", "spark"},
+    {"ray_reporting", "data_progress", "validation", "spark", "sweep_checks"},
+    {"sweep_panel"},
     {"runs", "comparison"},
     {"exercises"},  # the checks of a lesson may use all that the lesson uses
     {"check"},

@@ -1,0 +1,268 @@
+"""What a sweep costs: the recipe of lesson 05 against Ray's and Tune's defaults, and the panel beside it.
+
+    .venv/bin/python -m benchmarks tune_sweep [--repeat 3] [--trials 32] [--cheap 200] [--json FILE]
+
+In each round both ways sweep the digits, with the same seed, each in a process and a cluster of its own:
+
+- recipe: as the lesson teaches it. A cluster of the lab, reused actors with `reset_config`, images put once,
+  as many trials at a time as there are cores, the panel;
+- defaults: `ray.init()`, no setting of the lab, and for each trial a process that imports and loads the
+  images for itself.
+
+The start of the cluster is not counted. Then, in a cluster of the lab, a sweep of cheap trials with the
+panel's widgets drawn, and the same without it: the panel's own cost is the time that Tune's loop spent in
+its call-backs, and the CPU time of the thread that draws, over the whole time. The last line is
+``tune_sweep: ratio=…``, seconds of the recipe over those of the defaults.
+"""
+
+import contextlib
+import io
+import json
+import logging
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks import _stock
+from benchmarks._paired import Found, measure, parser
+from labkit import cluster, datasets
+from labkit.settings import Settings
+
+__all__ = ["main", "run_way"]
+
+
+def make_trainable():
+    """The `Digits` of lesson 05; in a function, so that it travels by value."""
+    import torch
+    from ray import tune
+
+    from labkit.torch_models import mlp
+    from labkit.torch_states import load_state, save_state
+    from labkit.torch_training import batches, evaluate, train_epoch
+
+    class Digits(tune.Trainable):
+        def setup(self, config, data=None):
+            self.data = data or _data()
+            torch.set_num_threads(1)
+            self.reset_config(config)
+
+        def reset_config(self, config):
+            self.model = mlp((32,), seed=0)
+            self.optimizer = torch.optim.SGD(
+                self.model.parameters(), lr=config["lr"], momentum=config["momentum"]
+            )
+            self.epoch = 0
+            return True
+
+        def step(self):
+            rows = batches(*self.data["train"], size=64, seed=self.epoch)
+            train_epoch(self.model, rows, torch.nn.functional.cross_entropy, self.optimizer)
+            self.epoch += 1
+            valid = batches(*self.data["valid"], size=512, shuffle=False)
+            return {"mean_accuracy": evaluate(self.model, valid)["accuracy"]}
+
+        def save_checkpoint(self, folder):
+            save_state(folder, self.model, self.optimizer, self.epoch)
+
+        def load_checkpoint(self, folder):
+            self.epoch = load_state(folder, self.model, self.optimizer)["epoch"]
+
+    return Digits
+
+
+def _data():
+    whole = datasets.load(split="train")
+    cut = len(whole) * 4 // 5
+    return {
+        "train": (whole.images[:cut], whole.labels[:cut]),
+        "valid": (whole.images[cut:], whole.labels[cut:]),
+    }
+
+
+def sweep(folder: str, *, trials: int, seed: int, recipe: bool) -> dict:
+    """One ASHA sweep in the cluster of this process: seconds, best accuracy, processes."""
+    from ray import tune
+    from ray.tune.schedulers import ASHAScheduler
+    from ray.tune.search.basic_variant import BasicVariantGenerator
+
+    from labkit.sweep_panel import SweepPanel
+
+    trainable, options, run = make_trainable(), {}, {}
+    panel = SweepPanel("benchmark-sweep") if recipe else None
+    began = time.perf_counter()
+    if recipe:
+        trainable = tune.with_parameters(trainable, data=_data())
+        options, run = {"reuse_actors": True}, {"callbacks": [panel.callback()]}
+    tuner = tune.Tuner(
+        trainable,
+        param_space={"lr": tune.loguniform(1e-3, 1), "momentum": tune.uniform(0, 0.95)},
+        tune_config=tune.TuneConfig(
+            metric="mean_accuracy",
+            mode="max",
+            num_samples=trials,
+            scheduler=ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3),
+            search_alg=BasicVariantGenerator(
+                random_state=seed, max_concurrent=os.cpu_count() if recipe else 0
+            ),
+            **options,
+        ),
+        run_config=tune.RunConfig(
+            name=f"{seed}-{recipe}-{time.time_ns()}",
+            storage_path=folder,
+            stop={"training_iteration": 27},
+            **run,
+        ),
+    )
+    with panel.watch(tuner) if panel else contextlib.nullcontext():
+        results = tuner.fit()
+    seconds = time.perf_counter() - began
+    table = results.get_dataframe()
+    return {
+        "seconds": seconds,
+        "accuracy": float(table["mean_accuracy"].max()),
+        "processes": int(table["pid"].nunique()),
+        "epochs": int(table["training_iteration"].sum()),
+        "trials": len(results),
+    }
+
+
+def one_way(way: str, *, trials: int, seed: int) -> dict:
+    """A sweep in a process of its own, with a cluster of its own; `way` is "recipe" or "defaults"."""
+    with tempfile.TemporaryDirectory(prefix="lkb", ignore_cleanup_errors=True) as home:
+        if way == "recipe":
+            environment = {**_stock.lab_environment(Path(home)), "LABKIT_PANEL": "widgets"}
+        else:
+            environment = _stock.stock_environment(Settings.from_env())
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [str(Path(__file__).parents[1]), environment.get("PYTHONPATH", "")]
+        )
+        code = "from benchmarks import tune_sweep; tune_sweep.run_way()"
+        said = _stock.run(code, environment, way, home, trials, seed)
+    return json.loads(said.splitlines()[-1])
+
+
+def run_way() -> None:
+    """What `one_way` starts: its last line of output is the finding."""
+    import ray
+    from ray import cloudpickle
+
+    way, home, trials, seed = sys.argv[1:]
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as from a notebook
+    if way == "recipe":
+        running = cluster.start()
+    else:
+        # A new one, in a folder of its own: plain ray.init() would look for a cluster that ran here before,
+        # and for minutes where that is gone.
+        running = ray.init(address="local", _temp_dir=home)
+    with running:
+        done = sweep(f"{home}/runs", trials=int(trials), seed=int(seed), recipe=way == "recipe")
+    print(json.dumps(done))
+
+
+def compare(found: Found, *, trials: int, repeat: int, seed: int) -> None:
+    """Recipe and defaults in turn, a seed for each round."""
+    seen: dict[str, list[dict]] = {"recipe": [], "defaults": []}
+
+    def way(name: str) -> dict[str, float]:
+        done = one_way(name, trials=trials, seed=seed + len(seen[name]))
+        seen[name].append(done)
+        print(
+            f"  {name}: {done['processes']} processes · {done['epochs']} epochs · best {done['accuracy']:.3f}"
+        )
+        return {"sweep": done["seconds"]}
+
+    measure({name: lambda name=name: way(name) for name in seen}, found, repeat)
+    found.beside["sweeps"] = seen
+
+
+def cheap(folder: str, *, trials: int, panel) -> float:
+    """Seconds of a sweep of trials that report three numbers each."""
+    from ray import tune
+
+    def climb(config):
+        for step in range(3):
+            tune.report({"score": config["x"] * step})
+
+    tuner = tune.Tuner(
+        climb,
+        param_space={"x": tune.uniform(0, 1)},
+        tune_config=tune.TuneConfig(
+            metric="score", mode="max", num_samples=trials, reuse_actors=True, max_concurrent_trials=2
+        ),
+        run_config=tune.RunConfig(
+            name=f"cheap-{time.time_ns()}",
+            storage_path=folder,
+            verbose=0,
+            callbacks=[panel.callback()] if panel else [],
+        ),
+    )
+    began = time.perf_counter()
+    with panel.watch(tuner) if panel else contextlib.nullcontext():
+        tuner.fit()
+    return time.perf_counter() - began
+
+
+def cost(folder: str, *, trials: int, rounds: int) -> dict:
+    """The panel's share of a sweep of cheap trials."""
+    from labkit.sweep_panel import SweepCallback, SweepPanel
+
+    spent = {"callbacks": 0.0, "drawing": 0.0}
+
+    class Measured(SweepPanel):
+        def callback(self):
+            return MeasuredCallback(self.state.name)
+
+        def _draw(self):
+            super()._draw()
+            spent["drawing"] = time.thread_time()  # the thread does nothing else, and ends here
+
+    class MeasuredCallback(SweepCallback):
+        def _tell(self, what, *args):
+            began = time.perf_counter()
+            super()._tell(what, *args)
+            spent["callbacks"] += time.perf_counter() - began
+
+    shares, walls = [], {"with": [], "without": []}
+    for number in range(rounds):
+        for kind in ("with", "without") if number % 2 == 0 else ("without", "with"):
+            spent.update(callbacks=0.0, drawing=0.0)
+            panel = Measured("benchmark-cheap") if kind == "with" else None
+            with contextlib.redirect_stdout(io.StringIO()):
+                seconds = cheap(folder, trials=trials, panel=panel)
+            walls[kind].append(seconds)
+            if panel is not None:
+                shares.append(100 * (spent["callbacks"] + spent["drawing"]) / seconds)
+                print(
+                    f"  with     {seconds:6.1f} s · call-backs {spent['callbacks']:.3f} s · "
+                    f"drawing {spent['drawing']:.3f} s · {shares[-1]:.2f} %",
+                    flush=True,
+                )
+            else:
+                print(f"  without  {seconds:6.1f} s", flush=True)
+    return {"trials": trials, "share_percent": shares, "median_percent": statistics.median(shares), **walls}
+
+
+def main() -> None:
+    options = parser(__doc__, repeat=3)
+    options.add_argument("--trials", type=int, default=32, help="of each ASHA sweep (default 32)")
+    options.add_argument("--seed", type=int, default=0, help="of the first round (default 0)")
+    options.add_argument("--cheap", type=int, default=200, help="cheap trials beside the panel; 0: none")
+    options = options.parse_args()
+    found = Found("tune_sweep", ours="recipe")
+    compare(found, trials=options.trials, repeat=options.repeat, seed=options.seed)
+    if options.cheap:
+        print(f"{options.cheap} cheap trials")
+        # The dearer of the two reporters: it draws. Tune's own output is off on both sides.
+        os.environ.update(LABKIT_PANEL="widgets", RAY_AIR_NEW_OUTPUT="0")
+        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+        with cluster.start(settings=Settings.from_env()), tempfile.TemporaryDirectory() as folder:
+            found.beside["panel"] = cost(folder, trials=options.cheap, rounds=options.repeat)
+        print(f"  the panel's own cost: {found.beside['panel']['median_percent']:.2f} % of the sweep")
+    found.finish(found.ratio("sweep", "defaults"), json=options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Figures of a sweep's results: what is drawn for which trials."""
+
+import math
+from types import SimpleNamespace
+
+import pandas
+import pytest
+
+from labkit import sweep_figures
+
+
+def result(number, value, **config):
+    rows = [{"training_iteration": k, "accuracy": value * k / 3} for k in (1, 2, 3)]
+    return SimpleNamespace(
+        config={"lr": 10.0 ** -(number % 4), "kind": "ab"[number % 2], **config},
+        metrics={"accuracy": value},
+        metrics_dataframe=pandas.DataFrame(rows),
+    )
+
+
+@pytest.fixture
+def results():
+    return [result(number, number / 10) for number in range(10)]
+
+
+def test_curves_name_the_best_and_draw_all(results):
+    axes = sweep_figures.curves(results, "accuracy", best=3).axes[0]
+    assert len(axes.get_lines()) == 10
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert [label[:1] for label in labels] == ["1", "2", "3"]
+    best = max(axes.get_lines(), key=lambda line: line.get_ydata()[-1])
+    assert best.get_label().startswith("1 · lr 0.1")
+
+
+def test_trials_without_a_finite_metric_are_left_out(results):
+    broken = [result(1, math.nan), SimpleNamespace(config={}, metrics=None, metrics_dataframe=None)]
+    assert len(sweep_figures.curves([*results, *broken], "accuracy").axes[0].get_lines()) == 10
+
+
+def test_parallel_axes_put_each_value_where_it_belongs(results):
+    figure = sweep_figures.parallel(results, ["lr", "kind"], "accuracy", log=["lr"])
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["lr (log)", "kind", "accuracy"]
+    lines = [list(line.get_ydata()) for line in axes.get_lines() if len(line.get_xdata()) == 3]
+    assert len(lines) == 10
+    best = max(lines, key=lambda ys: ys[-1])  # trial 9: lr 0.1 of 0.001 to 1, the second of two kinds
+    assert best == pytest.approx([2 / 3, 0.75, 1.0])
+    assert min(ys[-1] for ys in lines) == 0.0
+    strengths = {round(line.get_alpha(), 3) for line in axes.get_lines() if len(line.get_xdata()) == 3}
+    assert len(strengths) == 10  # the better, the stronger
+
+
+def test_one_trial_and_less_is_better():
+    figure = sweep_figures.parallel([result(1, 0.5)], ["lr"], "accuracy", mode="min")
+    assert figure.axes
+    results = [result(1, 0.5), result(2, 0.1)]
+    labels = sweep_figures.curves(results, "accuracy", mode="min", best=1).axes[0].get_legend().get_texts()
+    assert labels[0].get_text().startswith("1 · lr 0.01")
