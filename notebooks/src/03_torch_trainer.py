@@ -788,8 +788,8 @@ for name in ("03-torch", "03-fed"):
     print(f"{name:8}: {waited:6.1f} ms of waiting in each epoch")
 
 # %% [markdown]
-# Next to nothing: the pieces came before the first step, in the time that is called *start*. On 60,000 digits and the `mlp`, two cores, it was the difference between @asked@ and @recipe@ rows per second, where the `DataLoader` of `torchrun` came to @torchrun@
-# (`python -m benchmarks torch_throughput`).
+# Next to nothing: the pieces came before the first step, in the time that is called *start*. What each of the three brings on 60,000 rows, beside `torchrun` with its
+# `DataLoader`, `python -m benchmarks torch_throughput` measures. Its last table is in `benchmarks/README.md`.
 #
 # The price: all rows must fit, once into the object store and once into the workers. And they come in the same order in each epoch. To mix them, take the
 # rows of a piece in another order: `piece["image"][torch.randperm(…)]`.
