@@ -33,6 +33,10 @@ _PURPOSES = {
     "ray.util.client": "a door for programs outside the cluster, ray://…",
     "log_monitor": "passes on what workers print",
     "monitor": "rents machines in a cloud; idle here",
+    "driver": "the JVM of a Spark session: plans its jobs",
+    "master": "Spark's register of workers",
+    "worker-1": "starts Spark's executors: JVMs with slots for tasks",
+    "worker-2": "starts Spark's executors: JVMs with slots for tasks",
     "keeper": "stops all of this when its notebook is gone",
 }
 _HERE, _THERE = "this machine", "the network"

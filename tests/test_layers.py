@@ -14,17 +14,17 @@ import labkit
 FLOORS = (
     {"errors", "machine", "diagnosis", "waiting", "tracebacks", "answers", "solved", "pids", "style"},
     {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering", "placement", "knock"}
-    | {"events", "curve", "workers", "s3_keys", "s3_faults", "store_card"},
+    | {"events", "curve", "workers", "s3_keys", "s3_faults", "store_card", "java", "spark_faults"},
     {"progress", "tracking", "records", "images", "environment", "keeper", "s3_client"}
     | {"object_server", "preflight"},
     {"wording", "recording", "ray_start", "shards", "storage", "torch_models", "execution"}
     | {"keras_settings", "keras_models"},
     {"curve_svg", "figures", "datasets", "torch_states", "torch_training", "uploads"}
-    | {"keras_states", "keras_reporting"},
+    | {"keras_states", "keras_reporting", "spark_start", "stopwatch"},
     {"drawing"},
     {"reporters", "timeline", "inventory", "execution_drawing"},
-    {"panel", "cluster"},
-    {"ray_reporting", "data_progress", "validation", "spark"},
+    {"panel", "cluster", "spark"},
+    {"ray_reporting", "data_progress", "validation", "spark_reporting"},
     {"runs", "comparison"},
     {"exercises"},  # the checks of a lesson may use all that the lesson uses
     {"check"},

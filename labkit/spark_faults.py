@@ -1,0 +1,73 @@
+"""What TorchDistributor's errors mean, and the cure of each: from the text of an exception to a fix.
+
+Spark wraps the text of a rank's error into that of torchrun, that into a task's, and that into a job's. So
+all is told by the words in it.
+"""
+
+import re
+
+__all__ = ["advice", "rank_error"]
+
+# What the text has in it, and the cure; `{0}` is what the pattern's group found.
+_CURES = (
+    (
+        r"CONTEXT_ONLY_VALID_ON_DRIVER",
+        "write the DataFrame as Parquet before, and give the function its path",
+    ),
+    (
+        r"cannot pickle '?([\w.]+)'? object|Could not serialize object",
+        "the function takes along something that cannot travel: make that inside of the function",
+    ),
+    (
+        r"No module named '([\w.]+)'",
+        "from pyspark import cloudpickle; cloudpickle.register_pickle_by_value({0}) sends a module of yours "
+        "along with the function; a package has to be installed on every node",
+    ),
+    (
+        r"GPUs were unable to be found|gpu usage is unavailable|GPU resources were not configured",
+        "TorchDistributor(…, use_gpu=False); its default is True",
+    ),
+    (
+        r"requires more slots than the total number of slots|SPARK-24819",
+        "num_processes up to the number of slots: all ranks have to run at the same time; or more workers",
+    ),
+    (
+        r"Unable to find (?:address for|interface).*?: ?(\S+)|No such device.*?(\S*)",
+        "GLOO_SOCKET_IFNAME has to name an interface that the machine has: lo if all ranks are on this machine, "
+        "else the one of the cluster's network (ip -br address lists them)",
+    ),
+    (
+        r"ProcessGroupNCCL is only supported with GPUs|no GPUs found",
+        'init_process_group("gloo"): nccl is for GPUs',
+    ),
+    (
+        r"exitcode\s*: -9|Signal 9 \(SIGKILL\)",
+        "look for memory that ran out (dmesg | tail), then launch again",
+    ),
+)
+_RANK_LINE = re.compile(r"^\s*\[rank(\d+)\]: ?(.*)$", re.MULTILINE)
+_KILLED = re.compile(r"rank\s*: (\d+) .*?\n\s*exitcode\s*: -(\d+)")
+_SIGNALS = {"9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM", "6": "SIGABRT"}
+
+
+def advice(text: str) -> str | None:
+    """The cure for the error with this text; None if it is not one of those that TorchDistributor makes."""
+    for pattern, cure in _CURES:
+        if found := re.search(pattern, text):
+            return cure.format(*(group or "" for group in found.groups()))
+    return None
+
+
+def rank_error(text: str) -> tuple[int, str] | None:
+    """(rank, traceback) of the first rank whose end is told in this text; None if there is none.
+
+    torchrun puts ``[rank0]:`` before each line of a rank's traceback. One that was killed leaves none.
+    """
+    if killed := _KILLED.search(text):
+        name = _SIGNALS.get(killed[2], f"signal {killed[2]}")
+        return int(killed[1]), f"ProcessLookupError: the process was killed ({name})"
+    lines = _RANK_LINE.findall(text)
+    if not lines:
+        return None
+    first = lines[0][0]
+    return int(first), "\n".join(line for rank, line in lines if rank == first)
