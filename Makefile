@@ -35,7 +35,7 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt | $(PY)
 	@echo "installing the lab into $(VENV): once, several minutes, 3 to 5 GB"
-	$(PY) -m pip install --constraint constraints.txt --editable ".[dev]"
+	$(PY) -m pip install --constraint constraints.txt --editable ".[dev,recipes]"
 	@touch $@
 
 $(PY):

@@ -26,7 +26,7 @@ __all__ = ["doctor"]
 
 _GB = 1e9
 _CHECKOUT = Path(__file__).resolve().parent.parent
-_INSTALL = 'make setup, or: pip install -c constraints.txt -e ".[dev]"'
+_INSTALL = 'make setup, or: pip install -c constraints.txt -e ".[dev,recipes]"'
 
 
 def doctor(settings: Settings | None = None) -> Diagnosis:
