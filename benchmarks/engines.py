@@ -2,10 +2,10 @@
 
     .venv/bin/python -m benchmarks.engines [--rows 60000] [--epochs 3] [--rounds 3] [--no-deaths]
 
-Each launch is a whole program from nothing to its end (`notebooks/engines`), all with the same rows in the same
-global batches of 128. In each round all are run, in turn; the table shows medians, the spread stands below it. A
-figure is shown only if all came to the same weights. Afterwards each is run once more and its last rank is killed
-with SIGKILL. All that was measured goes to a JSON file.
+Each launch is a whole program from nothing to its end (`notebooks/engines`), all with the same rows in the
+same global batches of 128. In each round all are run, in turn; the table shows medians, the spread stands
+below it. A figure is shown only if all came to the same weights. In the first round each is run once more,
+and its last rank is killed with SIGKILL. All that was measured goes to a JSON file.
 """
 
 import argparse

@@ -127,8 +127,8 @@ class Comparison:
         rows = [_row(name, self.of(name)) for name in dict.fromkeys(r.engine for r in self.results)]
         gap = max(result.gap for result in self.results)
         line = (
-            f"{self.rows:,} rows, {self.epochs} epochs, global batch {_BATCH}. Equal weights: the largest difference is "
-            f"{gap:.1e}, the weights moved by up to {self.moved:.2f}."
+            f"{self.rows:,} rows, {self.epochs} epochs, global batch {_BATCH}. Equal weights: the largest "
+            f"difference is {gap:.1e}, the weights moved by up to {self.moved:.2f}."
         )
         return Table(head, rows, line)
 
@@ -356,8 +356,8 @@ def _gap(first: Path, other: Path, name: str) -> float:
     if not gap <= _TOLERANCE * moved:
         raise RunError(
             f"compare {name} with one process",
-            f"their weights differ by up to {gap:.1e}, and the training moved them by {moved:.1e} only: they did "
-            "not train the same model",
+            f"their weights differ by up to {gap:.1e}, and the training moved them by {moved:.1e} only: they "
+            "did not train the same model",
             "look for another batch size, another order of rows, another seed",
         )
     return gap

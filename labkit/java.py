@@ -79,8 +79,8 @@ class Java:
 def find() -> Java:
     """The first Java from `LEAST` on that runs.
 
-    One that ``JAVA_HOME`` names was chosen by somebody: if it cannot be used, that is an error. One on the PATH
-    which is too old is passed over where the wheel is installed.
+    One that ``JAVA_HOME`` names was chosen by somebody: if it cannot be used, that is an error. One on the
+    PATH which is too old is passed over where the wheel is installed.
 
     Raises:
         EnvironmentProblem: there is none; the fact says which were found, and what is wrong with each.
@@ -115,8 +115,8 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 def _ask(program: Path) -> tuple[int | None, Path]:
     """(major version, home) that a Java tells of itself; version None if it does not run.
 
-    It is asked, whatever its files say: a Java of another kind of machine has the right files, too, and one on
-    the PATH may be a script that picks one of several.
+    It is asked, whatever its files say: a Java of another kind of machine has the right files, too, and one
+    on the PATH may be a script that picks one of several.
     """
     said = ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):

@@ -103,7 +103,9 @@ class Panel:
         """Metrics of an epoch that is done."""
         self._tracker.report(metrics, epoch=epoch)
 
-    def checkpoint(self, path: str, *, size: int | None = None, metrics: dict[str, Any] | None = None) -> None:
+    def checkpoint(
+        self, path: str, *, size: int | None = None, metrics: dict[str, Any] | None = None
+    ) -> None:
         """A checkpoint of `size` bytes is kept at `path`."""
         self._tracker.checkpoint(path, size=size, metrics=metrics)
 

@@ -117,8 +117,8 @@ class Session:
             for role, pid, what in self._rows()
         )
         return (
-            f'{head}<div class="lk-rule lk-text"><table><tr><th>process</th><th>pid</th><th>what it is for</th>'
-            f"</tr>{rows}</table></div></div>"
+            f'{head}<div class="lk-rule lk-text"><table><tr><th>process</th><th>pid</th>'
+            f"<th>what it is for</th></tr>{rows}</table></div></div>"
         )
 
     def _rows(self) -> Iterator[tuple[str, int, str]]:

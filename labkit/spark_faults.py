@@ -6,7 +6,12 @@ all is told by the words in it.
 
 import re
 
-__all__ = ["advice", "rank_error"]
+__all__ = ["advice", "rank_error", "summary"]
+
+_PYTHON = re.compile(
+    r"Traceback \(most recent call last\):.*?^(\w[\w.]*(?:Error|Exception)\b.*?)$", re.S | re.M
+)
+_SPARK = re.compile(r"\[[A-Z_.\d-]{6,}\]:? .+")
 
 # What the text has in it, and the cure; `{0}` is what the pattern's group found.
 _CURES = (
@@ -33,8 +38,8 @@ _CURES = (
     ),
     (
         r"Unable to find (?:address for|interface).*?: ?(\S+)|No such device.*?(\S*)",
-        "GLOO_SOCKET_IFNAME has to name an interface that the machine has: lo if all ranks are on this machine, "
-        "else the one of the cluster's network (ip -br address lists them)",
+        "GLOO_SOCKET_IFNAME has to name an interface that the machine has: lo if all ranks are on this "
+        "machine, else the one of the cluster's network (ip -br address lists them)",
     ),
     (
         r"ProcessGroupNCCL is only supported with GPUs|no GPUs found",
@@ -47,7 +52,7 @@ _CURES = (
 )
 _RANK_LINE = re.compile(r"^\s*\[rank(\d+)\]: ?(.*)$", re.MULTILINE)
 _KILLED = re.compile(r"rank\s*: (\d+) .*?\n\s*exitcode\s*: -(\d+)")
-_SIGNALS = {"9": "SIGKILL", "11": "SIGSEGV", "15": "SIGTERM", "6": "SIGABRT"}
+_SIGNALS = {"6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV"}
 
 
 def advice(text: str) -> str | None:
@@ -61,13 +66,21 @@ def advice(text: str) -> str | None:
 def rank_error(text: str) -> tuple[int, str] | None:
     """(rank, traceback) of the first rank whose end is told in this text; None if there is none.
 
-    torchrun puts ``[rank0]:`` before each line of a rank's traceback. One that was killed leaves none.
+    torchrun puts ``[rank0]:`` before each line of a rank's traceback. One that was killed leaves none, and
+    the others mostly fail because it is gone; those that torchrun itself ended (SIGTERM) are no cause.
     """
-    if killed := _KILLED.search(text):
-        name = _SIGNALS.get(killed[2], f"signal {killed[2]}")
-        return int(killed[1]), f"ProcessLookupError: the process was killed ({name})"
+    for rank, number in _KILLED.findall(text):
+        if number != "15":
+            return int(rank), f"killed ({_SIGNALS.get(number, f'signal {number}')})"
     lines = _RANK_LINE.findall(text)
     if not lines:
         return None
     first = lines[0][0]
     return int(first), "\n".join(line for rank, line in lines if rank == first)
+
+
+def summary(text: str) -> str:
+    """What the text of an error of Spark's says, in one line, without the Java around it."""
+    found = _PYTHON.search(text)
+    line = found[1] if found else (spark[0] if (spark := _SPARK.search(text)) else text.strip())
+    return line.partition("\n")[0][:300]

@@ -13,8 +13,8 @@
         model = distributor.run(train, 3)
 
 TorchDistributor knows no callbacks. The panel travels inside the function, and what it becomes in each rank
-sends its events to the kernel (`labkit.channel`). What pyspark prints meanwhile (all that torchrun and the ranks
-say, each line) goes to a file.
+sends its events to the kernel (`labkit.channel`). What pyspark prints meanwhile (all that torchrun and the
+ranks say, each line) goes to a file.
 """
 
 import contextlib
@@ -39,6 +39,8 @@ from labkit.tracking import RemoteTracker, Tracker
 __all__ = ["RankTracker", "SparkPanel"]
 
 _TEXT_SENT = 10_000  # characters of a traceback that travel
+_LOG_READ = 50_000  # characters, the last of what was printed
+_WIDTH = 2000  # characters of a printed line
 _FRAMES_SEARCHED = 12  # of who writes a line
 # What torchrun, its warnings and pyspark say of themselves is not what the training printed.
 _NOISE = re.compile(r"^(\[rank\d+\]|[EWI]\d{4} |\*{5}|Setting OMP_NUM|Started |Finished |\s*$)")
@@ -51,7 +53,7 @@ class SparkPanel(Panel):
         super().__init__(name, **{"engine": "TorchDistributor", **about})
         self._restore = contextlib.ExitStack()
         self._log: Path | None = None
-        self._ranks_report = self._torchrun_ended = False
+        self._ranks_report = self._torchrun_failed = False
 
     def __reduce__(self) -> tuple:
         return RankTracker, self.where_to_report()
@@ -74,7 +76,7 @@ class SparkPanel(Panel):
         return listed + ([("Spark's logs", session.log_dir)] if session else [])
 
     def __enter__(self) -> "SparkPanel":
-        self._ranks_report = self._torchrun_ended = False
+        self._ranks_report = self._torchrun_failed = False
         if self.state.status == "ready":
             self.state.world_size = self._about["world_size"]
         super().__enter__()
@@ -89,6 +91,10 @@ class SparkPanel(Panel):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._restore.close()
+        if error is None and self._torchrun_failed:
+            # A file that fails in local mode: pyspark's wrapper around torchrun keeps to itself how it ended.
+            error = _Untold("torchrun ended with an error")
+            kind = type(error)
         session = spark.current()
         if error is not None and session is not None:
             session.cancel()
@@ -98,26 +104,37 @@ class SparkPanel(Panel):
         return "starting"
 
     def _short(self, error: BaseException) -> str:
-        found = spark_faults.rank_error(str(error))
+        if not _of_spark(error):
+            return super()._short(error)
+        found = spark_faults.rank_error(self._all_said(error))
         if found is not None:
             return tracebacks.shorten_text(found[1])
-        if _of_spark(error):
-            return f"{type(error).__name__}: {_first_line(error)}"
-        return super()._short(error)
+        return f"{type(error).__name__}: {spark_faults.summary(str(error))}"
 
     def _raise_calmly(self, error: BaseException) -> None:
         if isinstance(error, LabError) or not _of_spark(error):
             return  # the reader's own code raised it
-        told = self.state.failures[-1] if self.state.failures else None
-        found = spark_faults.rank_error(str(error))
-        if found is None and not (told and self._ranks_report):
-            fact = f"no rank was started: {type(error).__name__}: {_first_line(error)}"
+        said = self._all_said(error)
+        told, found = self.state.failures[-1], spark_faults.rank_error(said)
+        if found is not None and found[1].startswith("killed"):
+            fact = f"rank {found[0]} was {found[1]}"
+        elif self._ranks_report or found is not None:
+            rank = told.rank if self._ranks_report else found[0]
+            fact = f"rank {rank} raised {told.message}"
         else:
-            rank = told.rank if told and self._ranks_report else found[0] if found else 0
-            fact = f"rank {rank} raised {told.message if told else _first_line(error)}"
-        said = f"{told.text if told else ''}\n{error}"
-        fix = spark_faults.advice(said) or "the panel above shows where; all of it is in the files it lists"
+            fact = f"no rank was started: {told.message}"
+        fix = spark_faults.advice(f"{told.text}\n{said}")
+        fix = fix or "the panel above shows where; all of it is in the files that it lists"
         raise RunFailed(f"finish the run {self.state.name!r}", fact, fix) from None
+
+    def _all_said(self, error: BaseException) -> str:
+        """The text of an error, and what torchrun printed: pyspark's own error mostly says only that there is
+        one."""
+        printed = ""
+        if self._log is not None:
+            with contextlib.suppress(OSError):
+                printed = self._log.read_text(encoding="utf-8", errors="replace")
+        return f"{error}\n{printed[-_LOG_READ:]}"
 
     @contextlib.contextmanager
     def _surroundings(self) -> Iterator[None]:
@@ -146,9 +163,12 @@ class SparkPanel(Panel):
 
     def _heard(self, line: str) -> None:
         """A line that torchrun passed on. Ranks with a panel send what they print themselves."""
-        self._torchrun_ended = self._torchrun_ended or "failed (exitcode" in line
-        if not (self._ranks_report or self._torchrun_ended or _NOISE.match(line)):
-            self.receive({"kind": "print", "run": self.run_id, "text": line})
+        self._torchrun_failed = self._torchrun_failed or "failed (exitcode" in line
+        if not (self._ranks_report or self._torchrun_failed or _NOISE.match(line)):
+            with self._lock:  # not as an event: those are of a rank, and torchrun does not say of which
+                self.state.prints.append(line[:_WIDTH])
+                self.state.printed += 1
+                self.state.version += 1
 
 
 class RankTracker(RemoteTracker):
@@ -200,27 +220,25 @@ class _Above(logging.Filter):
 
 
 def _in_pyspark(frame: FrameType | None) -> bool:
-    """Whether pyspark writes this, itself, by `logging` or by `traceback`, and no function of the reader's."""
+    """Whether pyspark writes this, itself or by `logging` and the like, and not the reader's own code."""
     for _ in range(_FRAMES_SEARCHED):
         if frame is None:
             return False
         name = frame.f_globals.get("__name__", "")
         if name.partition(".")[0] == "pyspark":
             return True
-        if name.partition(".")[0] not in ("logging", "traceback"):
+        if name.partition(".")[0] not in ("logging", "traceback", "warnings"):
             return False
         frame = frame.f_back
     return False
 
 
+class _Untold(RuntimeError):
+    """What pyspark should have raised."""
+
+
 def _of_spark(error: BaseException) -> bool:
     """Whether it came out of pyspark."""
     frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_globals.get("__name__", "").startswith(("pyspark", "py4j")) for frame, _ in frames)
-
-
-def _first_line(error: BaseException) -> str:
-    """What an error of Spark's says, without the Java around it."""
-    text = str(getattr(error, "desc", None) or error)
-    found = re.search(r"(?:^|\n)(?:\w+\.)*(?:\w*Exception|\w*Error)?:? ?(\[[A-Z_.]+\].+|\w.+)", text)
-    return (found[1] if found else text.strip().partition("\n")[0])[:300]
+    names = [frame.f_globals.get("__name__", "") for frame, _ in frames]
+    return isinstance(error, _Untold) or any(name.startswith(("pyspark", "py4j")) for name in names)

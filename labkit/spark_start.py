@@ -26,6 +26,9 @@ __all__ = ["LOOPBACK", "Folders", "environment", "master", "require_alive", "wor
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"  # the interface's name, for gloo
 _PATIENCE = 60.0  # seconds until a program that does not come up counts as failed
 
+# Short-lived JVMs on few cores: the quick compiler and the collector with one thread start soonest.
+_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+
 # Spark reads them from spark-defaults.conf, the driver, the master and the workers alike.
 _SETTINGS = {
     "spark.authenticate": "true",
@@ -33,12 +36,14 @@ _SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
+    "spark.driver.extraJavaOptions": _JVM,
+    "spark.executor.extraJavaOptions": _JVM,
     "spark.executor.cores": "1",
     "spark.ui.enabled": "false",
     "spark.ui.killEnabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
-    # Spark asks 40 times, 15 s apart, whether there is room for a barrier stage by now: ten minutes in silence.
+    # Spark asks 40 times, 15 s apart, whether a barrier stage has room by now: ten minutes in silence.
     "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
     "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
     # A rank that raised once will raise again: told at the first time, not after the fourth.
@@ -117,6 +122,9 @@ def environment(java: Java, folders: Folders) -> dict[str, str]:
         "JAVA_HOME": str(java.prepared(folders.base / "java")),
         "SPARK_CONF_DIR": str(folders.conf),
         "SPARK_HOME": str(_home()),  # an older Spark of somebody's would not fit this pyspark
+        "SPARK_DAEMON_JAVA_OPTS": _JVM,
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_LAUNCHER_OPTS": _JVM,
         "SPARK_LOCAL_DIRS": str(folders.scratch),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,

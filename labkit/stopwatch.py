@@ -1,4 +1,4 @@
-"""What a script of the comparison asks for: its rows and epochs; and what it notes: when, how fast, how large.
+"""What a script of the comparison asks for (rows, epochs), and what it notes: when, how fast, how large.
 
     work = Stopwatch(folder)               # made by `labkit.comparison`, with the rows in it
     work.launch()                          # the engine is up; now the training is launched
@@ -46,8 +46,8 @@ class Stopwatch:
     """The watch of one run.
 
     Args:
-        folder: of the run: ``task.json`` says what to do, ``rows.parquet`` and ``part-0``, ``part-1`` beside it
-            hold the data; what is measured comes into it.
+        folder: of the run: ``task.json`` says what to do; what is measured comes into it. Beside it lie the
+            data, ``rows.parquet``, and the same in the parts of two ranks.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -92,13 +92,12 @@ class Stopwatch:
     def steps(self, batches: Iterable[Any]) -> Iterator[Any]:
         """One epoch of batches, each as it is."""
         clock = time.perf_counter
-        began, rows, step = clock(), 0, 0
-        for batch in batches:
+        began, rows = clock(), 0
+        for step, batch in enumerate(batches):
             if self._task.dies and step == 5 and self._first_step and not self._epochs:
                 self._die()
             rows += len(batch["label"] if isinstance(batch, dict) else batch[1])
             yield batch
-            step += 1
             if self._first_step is None:
                 self._first_step = time.time()
         self._epochs.append((rows, clock() - began))

@@ -118,7 +118,7 @@ def test_the_readme_tells_the_checksum_and_the_licence():
 def test_a_changed_file_of_digits_is_refused(tmp_path, monkeypatch, change):
     path = tmp_path / "digits.parquet"
     path.write_bytes(change((ROOT / "datasets" / "digits.parquet").read_bytes()))
-    monkeypatch.setattr(datasets, "_shipped", lambda name: path)
+    monkeypatch.setattr(datasets, "shipped", lambda name: path)
     error = refused("digits")
     assert str(path) in error.fact
     assert "git checkout" in error.fix
@@ -126,7 +126,7 @@ def test_a_changed_file_of_digits_is_refused(tmp_path, monkeypatch, change):
 
 def test_a_missing_file_of_digits_is_told():
     with pytest.raises(DatasetError, match="nothing.parquet is not there"):
-        datasets._shipped("nothing.parquet")
+        datasets.shipped("nothing.parquet")
 
 
 def test_an_installed_package_has_the_digits(tmp_path):

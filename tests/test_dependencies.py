@@ -138,7 +138,8 @@ def test_make_and_the_doctor_ask_for_the_same_python(root, project):
 
 
 def test_make_installs_under_the_constraints(root):
-    assert 'pip install --constraint constraints.txt --editable ".[dev,recipes]"' in (root / "Makefile").read_text()
+    command = 'pip install --constraint constraints.txt --editable ".[dev,recipes]"'
+    assert command in (root / "Makefile").read_text()
 
 
 def test_ci_runs_the_readmes_command(root):

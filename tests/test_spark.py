@@ -1,4 +1,4 @@
-"""Spark on this machine: both kinds of session, what they are recorded as, and that nothing of them is left."""
+"""Spark on this machine: both kinds of session, how they are recorded, and that nothing of them is left."""
 
 import contextlib
 import os

@@ -79,7 +79,9 @@ def _rows_to_pay(function: Any) -> None:
         answer = number(result_of(function, *a, *b, what="rows_to_pay"), what)
         if expected == math.inf and answer != math.inf:
             raise Wrong(f"{what} is {answer:g}, and B is not faster: nothing is won back")
-        remarks = {(b[0] - a[0]) * (b[1] - a[1]): "seconds for a row are 1 / rate; subtract those, not the rates"}
+        remarks = {
+            (b[0] - a[0]) * (b[1] - a[1]): "seconds for a row are 1 / rate; subtract those, not the rates"
+        }
         close_to(answer, expected, what=what, mistakes=remarks)
 
 

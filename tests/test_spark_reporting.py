@@ -1,0 +1,307 @@
+"""TorchDistributor reports into the panel; its errors come with their cures; nothing of a run is left."""
+
+import io
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from labs import home as home_of_its_own
+
+from labkit import records, spark, spark_faults
+from labkit.errors import RunFailed
+from labkit.processes import MARK, Registry
+from labkit.reporters import NullReporter
+from labkit.spark_reporting import SparkPanel
+
+
+@pytest.fixture(scope="module")
+def home():
+    with home_of_its_own() as folder:
+        yield folder
+        if (session := spark.current()) is not None:
+            session.stop()
+
+
+@pytest.fixture(scope="module")
+def lab(home):
+    """A cluster with two executors: local mode works in it, too."""
+    return spark.session(workers=2)
+
+
+@pytest.fixture(params=["local", "executors"])
+def distributor(request, lab):
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    return TorchDistributor(num_processes=2, local_mode=request.param == "local", use_gpu=False)
+
+
+@pytest.fixture
+def local(lab):
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    return TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
+
+
+@pytest.fixture
+def on_executors(lab):
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    return TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
+
+
+def panel_of(name: str) -> SparkPanel:
+    return SparkPanel(name, epochs=2, reporter=NullReporter())
+
+
+def ranks(lab) -> list[psutil.Process]:
+    """Processes of ranks that are alive."""
+    found = []
+    for process in Registry(os.environ["LABKIT_HOME"]).members(lab.lab):
+        try:
+            if "TORCHELASTIC_RUN_ID" in process.environ():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_ranks_report_to_the_panel(distributor, lab, capsys):
+    panel = panel_of("07-report")
+
+    def train(epochs):
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+        print(f"hello from {rank}")
+        for epoch in range(epochs):
+            for _ in panel.steps([[0] * 8] * 4, epoch=epoch, epochs=epochs):
+                panel.log(loss=1.0)
+            if rank == 0:
+                panel.checkpoint("bucket/one", size=12, metrics={"loss": 1.0})
+                panel.report({"loss": 0.5}, epoch=epoch)
+        dist.destroy_process_group()
+        return "from", rank
+
+    with panel.watch(distributor):
+        assert distributor.run(train, 2) == ("from", 0)
+    state = panel.state
+    assert (state.status, state.world_size, len(state.workers)) == ("finished", 2, 2)
+    assert state.metrics()["loss"] == 0.5
+    assert [point.path for point in state.checkpoints] == ["bucket/one"]
+    (record,) = [r for r in records.find(os.environ["LABKIT_HOME"]) if r.run_id == panel.run_id]
+    assert (record.engine, record.workers, record.state) == ("TorchDistributor", 2, "finished")
+    assert record.epochs == 2
+    printed = capsys.readouterr()
+    assert "hello" not in printed.out + printed.err  # it is in the panel, and in the log
+    assert sorted(state.prints) == ["[rank 0] hello from 0", "[rank 1] hello from 1"]
+    log = Path(dict(panel.files())["printed by torchrun and the ranks"])
+    assert "hello from 1" in log.read_text()
+    assert MARK not in os.environ
+    assert ranks(lab) == []
+
+
+def test_a_file_as_it_is(local, tmp_path):
+    (tmp_path / "beside.py").write_text("WORD = 'beside'\n")
+    (tmp_path / "train.py").write_text(
+        "import os, sys\nfrom beside import WORD\nif os.environ['RANK'] == '0': print(WORD, sys.argv[1:])\n"
+    )
+    panel = panel_of("07-file")
+    with panel.watch(local):
+        assert local.run(str(tmp_path / "train.py"), "--epochs=3") is None
+    assert list(panel.state.prints) == ["beside ['--epochs=3']"]
+
+
+def test_a_file_that_fails(local, tmp_path):
+    """pyspark itself says nothing of it in local mode."""
+    (tmp_path / "train.py").write_text("raise ValueError('a bad file')\n")
+    with pytest.raises(RunFailed, match="raised ValueError: a bad file"), panel_of("07-bad").watch(local):
+        local.run(str(tmp_path / "train.py"))
+
+
+def test_what_the_reader_prints_stays_where_it_is(lab, capsys):
+    with panel_of("07-mine"):
+        print("mine")
+    assert capsys.readouterr().out == "mine\n"
+
+
+def test_a_rank_that_raises(distributor, lab):
+    panel = panel_of("07-raise")
+
+    def train():
+        panel.phase("training")
+        if os.environ["RANK"] == "1":
+            raise ValueError("a bad row")
+        time.sleep(60)
+
+    with pytest.raises(RunFailed, match="rank 1 raised ValueError: a bad row"), panel.watch(distributor):
+        distributor.run(train)
+    assert panel.state.status == "failed"
+    assert len(panel.state.failures) == 1
+    assert "a bad row" in panel.state.failures[0].text
+    assert ranks(lab) == []
+
+
+def test_a_rank_that_is_killed(local, lab):
+    def train():
+        import signal
+
+        if os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+    with pytest.raises(RunFailed, match="rank 1 .*SIGKILL") as raised, panel_of("07-kill").watch(local):
+        local.run(train)
+    assert "memory" in raised.value.fix
+    assert ranks(lab) == []
+
+
+def test_what_cannot_travel(on_executors):
+    lock = threading.Lock()
+
+    def train():
+        with lock:
+            return 1
+
+    with pytest.raises(RunFailed, match="no rank was started") as raised, panel_of("a").watch(on_executors):
+        on_executors.run(train)
+    assert "inside of the function" in raised.value.fix
+
+
+def test_a_session_in_a_function(on_executors, lab):
+    frame = lab.spark.range(3)
+    with pytest.raises(RunFailed, match="no rank was started") as raised, panel_of("b").watch(on_executors):
+        on_executors.run(lambda: frame.count())
+    assert "Parquet" in raised.value.fix
+
+
+def test_a_module_that_is_not_there_and_its_cure(on_executors, tmp_path, monkeypatch):
+    from pyspark import cloudpickle
+
+    (tmp_path / "my_own_layers.py").write_text("def doubled(x):\n    return 2 * x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_own_layers
+
+    def use_it():
+        return my_own_layers.doubled(21)
+
+    with pytest.raises(RunFailed, match="my_own_layers") as raised, panel_of("c").watch(on_executors):
+        on_executors.run(use_it)
+    assert "register_pickle_by_value(my_own_layers)" in raised.value.fix
+    cloudpickle.register_pickle_by_value(my_own_layers)
+    with panel_of("d").watch(on_executors):
+        assert on_executors.run(use_it) == 42
+
+
+def test_no_gpu(lab):
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    for local_mode in (True, False):
+        with pytest.raises(RunFailed) as raised, panel_of("e"):
+            TorchDistributor(num_processes=2, local_mode=local_mode)
+        assert "use_gpu=False" in raised.value.fix
+
+
+def test_more_processes_than_slots(lab):
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    crowd = TorchDistributor(num_processes=3, local_mode=False, use_gpu=False)
+    with pytest.raises(RunFailed, match="slots") as raised, panel_of("f").watch(crowd):
+        crowd.run(os.getpid)
+    assert "num_processes" in raised.value.fix
+
+
+def test_gloo_on_an_interface_that_is_not_there(local):
+    def meet():
+        import torch.distributed as dist
+
+        os.environ["GLOO_SOCKET_IFNAME"] = "nosuch0"
+        dist.init_process_group("gloo")
+
+    with pytest.raises(RunFailed) as raised, panel_of("g").watch(local):
+        local.run(meet)
+    assert "GLOO_SOCKET_IFNAME" in raised.value.fix
+
+
+def test_the_readers_own_error_is_left_as_it_is(lab):
+    with pytest.raises(ZeroDivisionError), panel_of("h"):
+        1 / 0  # noqa: B018
+
+
+def test_interrupted(local, lab):
+    """As by the Stop button: the ranks end, too."""
+    import _thread
+
+    from labkit.errors import RunStopped
+
+    panel = panel_of("i")
+
+    def wait():
+        panel.phase("training")
+        time.sleep(120)
+
+    def interrupt():
+        while len(panel.state.workers) < 2:
+            time.sleep(0.1)
+        _thread.interrupt_main()
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(RunStopped), panel.watch(local):
+        local.run(wait)
+    assert panel.state.status == "stopped"
+    assert ranks(lab) == []
+
+
+@pytest.mark.parametrize(
+    "text, cure",
+    [
+        ("[CONTEXT_ONLY_VALID_ON_DRIVER] It appears", "Parquet"),
+        ("Could not serialize object: TypeError: cannot pickle '_io.TextIOWrapper' object", "inside"),
+        ("[rank0]: ModuleNotFoundError: No module named 'mine.net'", "register_pickle_by_value(mine.net)"),
+        ("SPARK-24819: Barrier execution mode does not allow", "slots"),
+        ("ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "gloo"),
+        ("ValueError: x", None),
+    ],
+)
+def test_cures(text, cure):
+    found = spark_faults.advice(text)
+    assert found is None if cure is None else cure in found
+
+
+def test_the_traceback_of_the_first_rank_is_taken_out_of_torchruns():
+    text = "noise\n[rank1]: Traceback\n[rank0]: other\n[rank1]: ValueError: x\nmore noise"
+    assert spark_faults.rank_error(text) == (1, "Traceback\nValueError: x")
+    assert spark_faults.rank_error("nothing") is None
+
+
+def test_a_rank_that_was_killed_is_the_cause():
+    ended = "  rank      : {} (local_rank: {})\n  exitcode  : -{} (pid: 1)\n"
+    text = "[rank0]: Traceback\n[rank0]: Closed\n" + ended.format(0, 0, 15) + ended.format(1, 1, 9)
+    assert spark_faults.rank_error(text) == (1, "killed (SIGKILL)")
+
+
+@pytest.mark.parametrize(
+    "text, line",
+    [
+        (
+            "\n An exception\nTraceback (most recent call last):\n  File x\nKeyError: 'a'\n\tat java",
+            "KeyError: 'a'",
+        ),
+        ("org.x.Y: [SPARK-24819]: Barrier execution\n\tat java", "[SPARK-24819]: Barrier execution"),
+        ("plain words\nand more", "plain words"),
+    ],
+)
+def test_an_error_in_one_line(text, line):
+    assert spark_faults.summary(text) == line
+
+
+def test_a_stream_that_is_written_to_by_others(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with panel_of("j"):
+        sys.stdout.write("plain")
+        sys.stdout.flush()
+    assert sys.stdout.getvalue() == "plain"
