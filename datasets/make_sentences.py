@@ -21,7 +21,7 @@ def sentences(lesson: str) -> list[str]:
     """The sentences of a lesson's prose: 4 to 30 words, no code, no tables, each once."""
     source = FOLDER.parent / "notebooks" / "src" / f"{lesson}.py"
     cells = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent").cells
-    prose = [cell.source for cell in cells if cell.cell_type == "markdown"]
+    prose = [cell.source for cell in cells[1:] if cell.cell_type == "markdown"]
     prose = [re.sub(r"```.*?```", " ", text, flags=re.DOTALL) for text in prose]
     lines = [re.sub(r"\s+", " ", re.sub(r"^[#|].*$", " ", text, flags=re.MULTILINE)) for text in prose]
     found = [part for line in lines for part in re.split(r"(?<=[.!?]) ", re.sub(r"[*_`]", "", line))]

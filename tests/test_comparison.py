@@ -6,7 +6,7 @@ import json
 import pytest
 from labs import home as home_of_its_own
 
-from labkit import comparison
+from labkit import comparison, launches
 from labkit.comparison import ENGINES, Comparison, Engine, Result
 from labkit.errors import RunError, RunFailed
 from labkit.processes import Registry
@@ -58,14 +58,14 @@ def test_other_weights_are_no_comparison(settings, tmp_path, monkeypatch):
         (tmp_path / engine.script).write_text(
             text.replace("lr=0.05", "lr=0.04") if engine == TORCHRUN else text
         )
-    monkeypatch.setattr(comparison, "_SCRIPTS", tmp_path)
+    monkeypatch.setattr(launches, "_SCRIPTS", tmp_path)
     with pytest.raises(RunError, match="did not train the same model"):
         comparison.run(rows=256, epochs=1, engines=(PLAIN, TORCHRUN), settings=settings)
 
 
 def test_a_script_that_fails(settings, tmp_path, monkeypatch):
     (tmp_path / "plain.py").write_text("raise SystemExit('no such luck')\n")
-    monkeypatch.setattr(comparison, "_SCRIPTS", tmp_path)
+    monkeypatch.setattr(launches, "_SCRIPTS", tmp_path)
     with pytest.raises(RunFailed, match="no such luck"):
         comparison.run(rows=128, engines=(PLAIN,), settings=settings)
 

@@ -24,7 +24,7 @@ FLOORS = (
     {"drawing"},
     {"reporters", "timeline", "inventory", "execution_drawing"},
     {"panel", "cluster", "spark"},
-    {"ray_reporting", "data_progress", "validation", "spark_reporting"},
+    {"ray_reporting", "data_progress", "validation", "spark_reporting", "launches"},
     {"runs", "comparison"},
     {"exercises"},  # the checks of a lesson may use all that the lesson uses
     {"check"},
