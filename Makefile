@@ -34,7 +34,7 @@ help:
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt | $(PY)
-	@echo "installing the lab into $(VENV): once, several minutes, 4 to 6 GB"
+	@echo "installing the lab into $(VENV): once, several minutes, about 5 GB"
 	$(PY) -m pip install --constraint constraints.txt --editable ".[dev,recipes]"
 	@touch $@
 

@@ -51,6 +51,8 @@ _CURES = (
     ),
 )
 _RANK_LINE = re.compile(r"^\s*\[rank(\d+)\]: ?(.*)$", re.MULTILINE)
+_TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*\S.*$", re.MULTILINE)
+_ROOT = re.compile(r"Root Cause.*?rank\s*: (\d+)", re.DOTALL)
 _KILLED = re.compile(r"rank\s*: (\d+) .*?\n\s*exitcode\s*: -(\d+)")
 _SIGNALS = {"6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV"}
 
@@ -74,9 +76,17 @@ def rank_error(text: str) -> tuple[int, str] | None:
             return int(rank), f"killed ({_SIGNALS.get(number, f'signal {number}')})"
     lines = _RANK_LINE.findall(text)
     if not lines:
-        return None
+        return _before_they_met(text)
     first = lines[0][0]
     return int(first), "\n".join(line for rank, line in lines if rank == first)
+
+
+def _before_they_met(text: str) -> tuple[int, str] | None:
+    """Before there is a process group nobody knows its rank: the traceback is as it is, and torchrun says whose."""
+    before, ended, after = text.partition("failed (exitcode")
+    found = _TRACEBACK.search(before) if ended else None
+    root = _ROOT.search(after)
+    return (int(root[1]) if root else 0, found[0]) if found else None
 
 
 def summary(text: str) -> str:

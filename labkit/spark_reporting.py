@@ -39,6 +39,7 @@ from labkit.tracking import RemoteTracker, Tracker
 __all__ = ["RankTracker", "SparkPanel"]
 
 _TEXT_SENT = 10_000  # characters of a traceback that travel
+_CALLER = re.compile(r"^<module>, train\.py, line \d+\n(?: +output = fn\(.*\n)?", re.MULTILINE)
 _LOG_READ = 50_000  # characters, the last of what was printed
 _WIDTH = 2000  # characters of a printed line
 _FRAMES_SEARCHED = 12  # of who writes a line
@@ -53,7 +54,7 @@ class SparkPanel(Panel):
         super().__init__(name, **{"engine": "TorchDistributor", **about})
         self._restore = contextlib.ExitStack()
         self._log: Path | None = None
-        self._ranks_report = self._torchrun_failed = False
+        self._ranks_report = self._torchrun_failed = self._in_traceback = False
 
     def __reduce__(self) -> tuple:
         return RankTracker, self.where_to_report()
@@ -66,8 +67,12 @@ class SparkPanel(Panel):
     def receive(self, event: dict[str, Any]) -> None:
         """As in `Panel.receive`; of several ranks that fail, the first says why, the others follow it."""
         self._ranks_report = self._ranks_report or event.get("kind") == "worker"
-        if event.get("kind") != "failure" or not self.state.failures:
-            super().receive(event)
+        if event.get("kind") == "failure":
+            if self.state.failures:
+                return
+            # Here, not in the rank: this process has the cells, and knows their numbers.
+            event = {**event, "text": _shortened(str(event.get("text", "")))}
+        super().receive(event)
 
     def files(self) -> list[tuple[str, str]]:
         """What torchrun and the ranks printed, and Spark's logs."""
@@ -76,7 +81,7 @@ class SparkPanel(Panel):
         return listed + ([("Spark's logs", session.log_dir)] if session else [])
 
     def __enter__(self) -> "SparkPanel":
-        self._ranks_report = self._torchrun_failed = False
+        self._ranks_report = self._torchrun_failed = self._in_traceback = False
         if self.state.status == "ready":
             self.state.world_size = self._about["world_size"]
         super().__enter__()
@@ -100,41 +105,47 @@ class SparkPanel(Panel):
             session.cancel()
         super().__exit__(kind, error, trace)
 
+    def _keep_failure(self, error: BaseException) -> None:
+        found = spark_faults.rank_error(self._printed()) if _of_spark(error) else None
+        if found is None or (self.state.failures and not found[1].startswith("killed")):
+            super()._keep_failure(error)
+            return
+        # The others report that the connection is gone; that one of them was killed, only torchrun knows.
+        rank, text = found[0], self._short(error)
+        with self._lock:
+            self.state.failures.clear()
+            super().receive({"kind": "failure", "run": self.run_id, "rank": rank, "text": text})
+
     def _first_phase(self) -> str:
         return "starting"
 
     def _short(self, error: BaseException) -> str:
         if not _of_spark(error):
             return super()._short(error)
-        found = spark_faults.rank_error(self._all_said(error))
+        found = spark_faults.rank_error(self._printed())
         if found is not None:
-            return tracebacks.shorten_text(found[1])
+            return _shortened(found[1])
         return f"{type(error).__name__}: {spark_faults.summary(str(error))}"
 
     def _raise_calmly(self, error: BaseException) -> None:
         if isinstance(error, LabError) or not _of_spark(error):
             return  # the reader's own code raised it
-        said = self._all_said(error)
-        told, found = self.state.failures[-1], spark_faults.rank_error(said)
-        if found is not None and found[1].startswith("killed"):
-            fact = f"rank {found[0]} was {found[1]}"
-        elif self._ranks_report or found is not None:
-            rank = told.rank if self._ranks_report else found[0]
-            fact = f"rank {rank} raised {told.message}"
+        printed, told = self._printed(), self.state.failures[-1]
+        if told.text.startswith("killed"):
+            fact = f"rank {told.rank} was {told.text}"
+        elif self._ranks_report or spark_faults.rank_error(printed):
+            fact = f"rank {told.rank} raised {told.message}"
         else:
             fact = f"no rank was started: {told.message}"
-        fix = spark_faults.advice(f"{told.text}\n{said}")
+        fix = spark_faults.advice(f"{told.text}\n{error}\n{printed}")
         fix = fix or "the panel above shows where; all of it is in the files that it lists"
         raise RunFailed(f"finish the run {self.state.name!r}", fact, fix) from None
 
-    def _all_said(self, error: BaseException) -> str:
-        """The text of an error, and what torchrun printed: pyspark's own error mostly says only that there is
-        one."""
-        printed = ""
-        if self._log is not None:
-            with contextlib.suppress(OSError):
-                printed = self._log.read_text(encoding="utf-8", errors="replace")
-        return f"{error}\n{printed[-_LOG_READ:]}"
+    def _printed(self) -> str:
+        """What torchrun and the ranks printed; pyspark's own error mostly says only that there is one."""
+        with contextlib.suppress(OSError, AttributeError):
+            return self._log.read_text(encoding="utf-8", errors="replace")[-_LOG_READ:]
+        return ""
 
     @contextlib.contextmanager
     def _surroundings(self) -> Iterator[None]:
@@ -164,7 +175,9 @@ class SparkPanel(Panel):
     def _heard(self, line: str) -> None:
         """A line that torchrun passed on. Ranks with a panel send what they print themselves."""
         self._torchrun_failed = self._torchrun_failed or "failed (exitcode" in line
-        if not (self._ranks_report or self._torchrun_failed or _NOISE.match(line)):
+        was_in, self._in_traceback = self._in_traceback, _goes_on(line, self._in_traceback)
+        in_traceback = was_in or self._in_traceback
+        if not (self._ranks_report or self._torchrun_failed or in_traceback or _NOISE.match(line)):
             with self._lock:  # not as an event: those are of a rank, and torchrun does not say of which
                 self.state.prints.append(line[:_WIDTH])
                 self.state.printed += 1
@@ -187,7 +200,7 @@ class RankTracker(RemoteTracker):
 
     def _failed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         text = "".join(traceback.format_exception(kind, error, trace))
-        self.emit("failure", text=tracebacks.shorten_text(text)[:_TEXT_SENT])
+        self.emit("failure", text=text[-_TEXT_SENT:])
         sys.__excepthook__(kind, error, trace)
 
 
@@ -231,6 +244,16 @@ def _in_pyspark(frame: FrameType | None) -> bool:
             return False
         frame = frame.f_back
     return False
+
+
+def _shortened(text: str) -> str:
+    """The short form of a rank's traceback, without the file in which pyspark calls the function."""
+    return _CALLER.sub("", tracebacks.shorten_text(text))
+
+
+def _goes_on(line: str, in_traceback: bool) -> bool:
+    """Whether the next line still belongs to a traceback; its last one is not indented."""
+    return line.startswith("Traceback (most recent") or (in_traceback and line[:1] in ("", " ", "\t"))
 
 
 class _Untold(RuntimeError):

@@ -284,6 +284,19 @@ def test_a_rank_that_was_killed_is_the_cause():
     assert spark_faults.rank_error(text) == (1, "killed (SIGKILL)")
 
 
+def test_a_rank_that_failed_before_the_ranks_met():
+    text = (
+        "Traceback (most recent call last):\n  File a\n    b\nKeyError: 'x'\n"
+        "E1121 api.py] failed (exitcode: 1) local_rank: 1\nTraceback (most recent call last):\n  c\nd: e\n"
+        "Root Cause (first observed failure):\n[0]:\n  rank      : 1 (local_rank: 1)\n  exitcode  : 1\n"
+    )
+    rank, traceback = spark_faults.rank_error(text)
+    assert rank == 1
+    assert traceback.endswith("KeyError: 'x'")
+    # What pyspark prints of a function that it cannot pickle is no rank's.
+    assert spark_faults.rank_error(text.partition("E1121")[0]) is None
+
+
 @pytest.mark.parametrize(
     "text, line",
     [
