@@ -82,7 +82,7 @@ def rank_error(text: str) -> tuple[int, str] | None:
 
 
 def _before_they_met(text: str) -> tuple[int, str] | None:
-    """Before there is a process group nobody knows its rank: the traceback is as it is, and torchrun says whose."""
+    """Before there is a process group no line has a rank before it; torchrun says at the end whose it was."""
     before, ended, after = text.partition("failed (exitcode")
     found = _TRACEBACK.search(before) if ended else None
     root = _ROOT.search(after)

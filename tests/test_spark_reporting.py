@@ -85,10 +85,10 @@ def test_ranks_report_to_the_panel(distributor, lab, capsys):
                 panel.checkpoint("bucket/one", size=12, metrics={"loss": 1.0})
                 panel.report({"loss": 0.5}, epoch=epoch)
         dist.destroy_process_group()
-        return "from", rank
+        return "done", epochs
 
     with panel.watch(distributor):
-        assert distributor.run(train, 2) == ("from", 0)
+        assert distributor.run(train, 2) == ("done", 2)
     state = panel.state
     assert (state.status, state.world_size, len(state.workers)) == ("finished", 2, 2)
     assert state.metrics()["loss"] == 0.5

@@ -51,7 +51,8 @@ with SparkPanel("07-look").watch(distributor):
 answer
 
 # %% [markdown]
-# One: that of rank 0. The others' are thrown away, so whatever all ranks know has to be brought together before (`all_reduce`, `gather`).
+# One. And whose? Spark's documentation says rank 0's, and on executors it is. In local mode, with the version this was written for, all ranks write their answer to the *same file*, and the last one wins: run
+# the cell again, and `RANK` may change. So let every rank return the same. What only one of them knows has to be brought to all before (`all_reduce`, `broadcast`), or written somewhere.
 #
 # The two ranks are processes of their own. `WORLD_SIZE` says how many there are, `RANK` which one this is, `LOCAL_RANK` which one on its machine
 # (with GPUs: which GPU is its), and `MASTER_ADDR` where they meet. These are the variables that `torchrun` sets. In fact it *is* torchrun: `local_mode=True`
@@ -196,7 +197,7 @@ import torch
 def network(width):
     return torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.Linear(width, 1))
 """
-(repository / "networks.py").write_text(networks)
+
 # %%
 program = """
 import argparse
@@ -223,7 +224,8 @@ if dist.get_rank() == 0:
     print(f"{dist.get_world_size()} ranks, {options.steps} steps: loss {loss.item():.4f}")
 dist.destroy_process_group()
 """
-(repository / "train.py").write_text(program)
+for name, text in {"networks.py": networks, "train.py": program}.items():
+    (repository / name).write_text(text)
 # %% [markdown]
 # So one would start it by hand:
 
@@ -233,7 +235,7 @@ import sys
 
 torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 done = subprocess.run(
-    [*torchrun, repository / "train.py", "--steps=200"],
+    [*torchrun, repository / "train.py", "--steps=20"],
     env={**os.environ, "OMP_NUM_THREADS": "1"},
     capture_output=True,
     text=True,
@@ -245,7 +247,7 @@ print(done.stdout or done.stderr)
 
 # %%
 with SparkPanel("07-file").watch(distributor) as panel:
-    answer = distributor.run(str(repository / "train.py"), "--steps=200")
+    answer = distributor.run(str(repository / "train.py"), "--steps=20")
 print(answer)
 
 # %% [markdown]
@@ -614,7 +616,8 @@ def train_with_lightning(epochs):
     module = Digits()
     trainer.fit(module, DataLoader(rows, batch_size=64))
     rows_of_test = batches(test_set.images, test_set.labels, size=512, shuffle=False)
-    panel.report({"accuracy": evaluate(module.model, rows_of_test)["accuracy"]}, epoch=epochs - 1)
+    if trainer.is_global_zero:
+        panel.report({"accuracy": evaluate(module.model, rows_of_test)["accuracy"]}, epoch=epochs - 1)
     return module.model.state_dict()
 
 
@@ -625,7 +628,7 @@ with panel.watch(distributor):
 panel.state.metrics()
 
 # %% [markdown]
-# Lightning wrapped the model, dealt the rows out and made the steps. Only rank 0's report counts here, and only rank 0's weights come back.
+# Lightning wrapped the model, dealt the rows out and made the steps. Rank 0 alone reports (`is_global_zero`), and all return the same weights.
 #
 # **A transformer.** The small kit of Hugging Face's `transformers`: a *configuration* says how large the model is, a *tokenizer* turns words into numbers. Both are local here, nothing is downloaded: a BERT of two
 # layers, and sentences from lessons 02 and 03 of this lab. From which of the two is a sentence? (To fine-tune a model that somebody else has trained, one line changes: `from_pretrained("its-name")`.)
