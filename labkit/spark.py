@@ -69,6 +69,11 @@ class Session:
         return self._folders.lab
 
     @property
+    def whole(self) -> bool:
+        """Whether all of its processes live."""
+        return self._running and all(entry.alive for entry in self._registry.entries(self.lab))
+
+    @property
     def log_dir(self) -> str:
         """Where the logs of driver, master, workers and executors lie, until the next session begins."""
         return str(self._folders.logs)
@@ -166,17 +171,17 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
     slots = workers or slots or settings.num_workers
     running = current()
     if running is not None:
-        if (running._workers, running.slots) == (workers, slots):
+        if (running._workers, running.slots) == (workers, slots) and running.whole:
             return running
         running.stop()  # a process can have one session of Spark at a time
     found = java.find()
-    _require_pyspark()
+    _require_no_other()
     registry = Registry(settings.home)
     folders = Folders(settings.home / "spark", f"spark-{secrets.token_hex(4)}")
-    folders.make(registry.labs())
-    variables = spark_start.environment(found, folders)
     try:
         registry.keep(folders.lab, seconds=_KEEP_SECONDS)
+        folders.make(registry.labs())
+        variables = spark_start.environment(found, folders)
         with Waiting("starting Spark", unit="slots") as waiting:
             master, started = f"local[{slots}]", []
             if workers:
@@ -191,6 +196,7 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
     except BaseException as error:
         _let_go(None)
         registry.stop(folders.lab)
+        folders.forget()
         if isinstance(error, KeyboardInterrupt):
             raise RunStopped("the start of Spark", "stopped by you", "Nothing of it is left") from None
         raise
@@ -255,7 +261,7 @@ def _let_go(spark: "SparkSession | None") -> None:
         stopper.start()
         stopper.join(10)
     gateway = SparkContext._gateway
-    if gateway is not None and SparkContext._active_spark_context is None or spark is not None:
+    if spark is not None or (gateway is not None and SparkContext._active_spark_context is None):
         if gateway is not None:
             _quietly(gateway.shutdown)
         SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
@@ -288,10 +294,18 @@ def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _require_pyspark() -> None:
+def _require_no_other() -> None:
+    """A process has one session of Spark: one that somebody else began is not ours to stop."""
     try:
-        import pyspark  # noqa: F401
+        from pyspark import SparkContext
     except ImportError as error:
         raise EnvironmentProblem(
             "start Spark", f"pyspark cannot be imported: {error}", "make setup, or: pip install pyspark"
         ) from error
+    active = SparkContext._active_spark_context
+    if active is not None:
+        raise ClusterError(
+            "start Spark",
+            f"this process has a session that the lab did not start ({active.master})",
+            "stop that one (its .stop()), or work with it: TorchDistributor takes the one that is active",
+        )

@@ -689,7 +689,7 @@ panel.state.metrics()
 # %% [markdown]
 # ## In this notebook
 # - you launched a function and a file in several processes with `TorchDistributor`, in local mode and on executors, and showed that they train the same model as one process;
-# - you know what each rank is told, which backend and device it takes, and that only rank 0's value comes back;
+# - you know what each rank is told, which backend and device it takes, and whose value comes back;
 # - you provoked the errors that people meet in notebooks, and cured them;
 # - each rank read its own row groups of what Spark wrote once;
 # - you saw torchrun, Ray Train and TorchDistributor side by side, after they had shown that they train the same model;
