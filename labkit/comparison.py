@@ -78,10 +78,14 @@ class Comparison:
     results: list[Result] = field(default_factory=list)
 
     def table(self) -> Table:
-        """One row for each engine; with several rounds the median of each figure."""
+        """One row for each engine; with several rounds the median of each figure.
+
+        *engine* is the start of cluster or session, and a part of *first step*; *rows/s* are of the first and
+        the last epoch; *lines* are those that differ from the plain script.
+        """
         head = (
-            "launched by", "first step s", "of it the engine s", "rows/s, epoch 1", "rows/s, last epoch",
-            "total s", "peak MB", "lines changed", "one rank killed",
+            "launched by", "engine s", "first step s", "rows/s, first", "rows/s, last", "total s", "peak MB",
+            "lines", "a rank is killed",
         )  # fmt: skip
         rows = [_row(name, self.of(name)) for name in dict.fromkeys(r.engine for r in self.results)]
         gap = max(result.gap for result in self.results)
@@ -219,8 +223,8 @@ def _row(name: str, results: Sequence[Result]) -> tuple:
     engine = next(engine for engine in ENGINES if engine.name == name)
     return (
         name,
-        seconds(lambda r: r.first_step),
         seconds(lambda r: r.engine_seconds),
+        seconds(lambda r: r.first_step),
         f"{_median(results, lambda r: r.rows_per_second[0]):,.0f}",
         f"{_median(results, lambda r: r.rows_per_second[-1]):,.0f}",
         seconds(lambda r: r.total_seconds),

@@ -158,3 +158,27 @@ def test_a_kernel_that_is_killed(home):
         one.kill()
         wait_until_nothing_lives(home)
     assert [e for e in Registry(home).entries() if e.alive] == []
+
+
+def test_a_session_that_lost_its_jvm_is_begun_anew(home):
+    lab = spark.session(slots=1)
+    (driver,) = [e for e in Registry(home).entries(lab.lab) if e.role == "spark: driver"]
+    psutil.Process(driver.pid).kill()
+    deadline = time.monotonic() + 10
+    while lab.whole and time.monotonic() < deadline:
+        time.sleep(0.1)
+    with spark.session(slots=1) as another:
+        assert another is not lab
+        assert another.spark.range(3).count() == 3
+    wait_until_nothing_lives(home)
+
+
+def test_a_session_of_somebody_elses(home, monkeypatch):
+    from pyspark import SparkContext
+
+    class Theirs:
+        master = "yarn"
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", Theirs())
+    with pytest.raises(ClusterError, match=r"did not start \(yarn\)"):
+        spark.session(slots=1)
