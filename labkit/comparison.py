@@ -41,6 +41,7 @@ class Result:
         engine_seconds: from the start of the program until cluster or session are up.
         launch_seconds: from then to the end of the first step.
         rows_per_second: of each epoch, all ranks together.
+        first_wait: seconds of the first epoch until its first step was done; `launch_seconds` has them, too.
         total_seconds: from the start of the program to its end.
         peak_bytes: most memory of all its processes at one time (theirs alone, looked at each second).
         gap: largest difference of a weight to the first engine's.
@@ -53,6 +54,7 @@ class Result:
     rows_per_second: list[float]
     total_seconds: float
     peak_bytes: int
+    first_wait: float = 0.0
     gap: float = 0.0
     death: dict[str, Any] | None = None
 
@@ -131,7 +133,7 @@ class Comparison:
         return drawn
 
     def _epoch_seconds(self, result: Result) -> float:
-        return sum(self.rows / rate for rate in result.rows_per_second)
+        return sum(self.rows / rate for rate in result.rows_per_second) - result.first_wait
 
     def __repr__(self) -> str:
         return repr(self.table())

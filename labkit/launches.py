@@ -8,6 +8,7 @@ left.
 import difflib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -99,6 +100,7 @@ def launch(engine: Engine, folder: Path, task: Task, settings: Settings) -> dict
     return {
         "engine_seconds": own_start,
         "launch_seconds": max(rank["first_step"] for rank in ranks) - began - own_start,
+        "first_wait": max(rank["first_wait"] for rank in ranks),
         "rows_per_second": rates,
         "total_seconds": seconds,
         "peak_bytes": max(peak, max(rank["peak_bytes"] for rank in ranks)),
@@ -172,6 +174,7 @@ def _watched(engine: Engine, folder: Path, task: Task, settings: Settings) -> tu
         registry.stop_all()
         own.disown(lab)
         own.stop(lab)
+        shutil.rmtree(home, ignore_errors=True)  # the next one is to find nothing, and Ray's token is in it
     return seconds, peak, log
 
 

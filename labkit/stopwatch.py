@@ -55,6 +55,7 @@ class Stopwatch:
         self._task = Task(**json.loads((self.folder / _TASK).read_text()))
         self._began = time.time()
         self._first_step: float | None = None
+        self._first_wait = 0.0  # seconds of the first epoch until its first step was done
         self._epochs: list[tuple[int, float]] = []  # (rows of this rank, seconds)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -99,7 +100,7 @@ class Stopwatch:
             rows += len(batch["label"] if isinstance(batch, dict) else batch[1])
             yield batch
             if self._first_step is None:
-                self._first_step = time.time()
+                self._first_step, self._first_wait = time.time(), clock() - began
         self._epochs.append((rows, clock() - began))
         self._note()
 
@@ -119,6 +120,7 @@ class Stopwatch:
             {
                 "rank": _rank(),
                 "first_step": self._first_step,
+                "first_wait": self._first_wait,
                 "epochs": self._epochs,
                 "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit,
             },

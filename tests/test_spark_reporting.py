@@ -172,6 +172,41 @@ def test_what_cannot_travel(on_executors):
     assert "inside of the function" in raised.value.fix
 
 
+def test_what_pyspark_itself_cannot_pickle():
+    """The same without a session: the error is pyspark's own."""
+    from pyspark.serializers import CloudPickleSerializer
+
+    lock = threading.Lock()
+    panel = panel_of("k")
+    with pytest.raises(RunFailed, match="no rank was started: .*cannot pickle") as raised, panel:
+        CloudPickleSerializer().dumps(lambda: lock)
+    assert "inside of the function" in raised.value.fix
+    assert "cannot pickle" in Path(dict(panel.files())["printed by torchrun and the ranks"]).read_text()
+
+
+def test_a_panel_is_silent_on_its_way_and_speaks_in_a_rank(monkeypatch):
+    """Spark's task unpickles the function and pickles it anew for torchrun."""
+    from pyspark import cloudpickle
+
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setenv("RANK", "1")
+    panel = panel_of("l")
+    with panel:
+        on_its_way = cloudpickle.loads(cloudpickle.dumps(panel))
+        on_its_way.phase("training")
+        panel.listen().drain()
+        assert panel.state.workers == {}
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a run")
+        in_a_rank = cloudpickle.loads(cloudpickle.dumps(on_its_way))
+        in_a_rank.checkpoint("bucket/x", size=3, metrics={"loss": 1})
+        deadline = time.monotonic() + 10
+        while not panel.state.checkpoints and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert list(panel.state.workers) == [1]
+    assert panel.state.checkpoints[0].metrics == {"loss": 1}
+
+
 def test_a_session_in_a_function(on_executors, lab):
     frame = lab.spark.range(3)
     with pytest.raises(RunFailed, match="no rank was started") as raised, panel_of("b").watch(on_executors):

@@ -496,7 +496,7 @@ def read(folder):
     for what, mine in (("all", groups), ("its own", groups[rank::world_size])):
         tables = [file.read_row_group(number) for file, number in mine]
         megabytes = sum(table.nbytes for table in tables) / 1e6
-        print(f"rank {rank} reads {what}: {sum(map(len, tables))} rows, {megabytes:.2f} MB")
+        print(f"reads {what}: {sum(map(len, tables))} rows, {megabytes:.2f} MB")
     dist.init_process_group("gloo")
     rows = torch.tensor(sum(map(len, tables)))
     dist.all_reduce(rows)
@@ -554,8 +554,9 @@ result.figure()
 # Read it from left to right. *Engine* is a cluster or a JVM. You pay for it once, and in a notebook it mostly runs already. What is left of *first step* is paid at every launch: new processes, each of which imports torch. The
 # *rows/s* of the epochs are what you came for. *Lines* are those that differ from the plain script, and *peak* is the memory of all processes of a launch, those of Ray and Spark too.
 #
-# One process wins, as in lesson 03: all-reduce costs more than a second core brings to a model of this size. The three launchers do the same in each step, so per epoch torchrun, Ray Train with a DataLoader, and TorchDistributor are close. What
-# differs is what you get with it: Ray Data streams what does not fit into memory; Ray Train keeps checkpoints, goes on after a crash and tells you how far it is; TorchDistributor needs no second cluster beside a Spark
+# One process wins, as in lesson 03: all-reduce costs more than a second core brings to a model of this size. With a DataLoader, torchrun, Ray Train and TorchDistributor do the same in each step. Where their rows/s differ here, look whether a second run
+# agrees: the epochs are short, and a machine that does something else meanwhile shows it. What
+# differs for good is the start, and what you get for it: Ray Data streams what does not fit into memory; Ray Train keeps checkpoints, goes on after a crash and tells you how far it is; TorchDistributor needs no second cluster beside a Spark
 # that you have; torchrun needs nothing at all.
 #
 # A rank that is killed ends the run in an error, within seconds: its neighbours lose the connection, and the launcher ends them. Nobody goes on from where it was unless you keep checkpoints, and load one when you begin.
