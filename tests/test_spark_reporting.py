@@ -208,9 +208,9 @@ def test_a_panel_is_silent_on_its_way_and_speaks_in_a_rank(monkeypatch):
 
 
 def test_a_session_in_a_function(on_executors, lab):
-    frame = lab.spark.range(3)
+    session = lab.spark
     with pytest.raises(RunFailed, match="no rank was started") as raised, panel_of("b").watch(on_executors):
-        on_executors.run(lambda: frame.count())
+        on_executors.run(lambda: session.range(3).count())
     assert "Parquet" in raised.value.fix
 
 

@@ -333,11 +333,11 @@ with SparkPanel("07-lock").watch(on_executors):
     on_executors.run(count_safely)
 
 # %% tags=["raises-exception"]
-frame = lab.spark.range(100)
+session = lab.spark
 
 
 def count_rows():
-    return frame.count()
+    return session.range(100).count()
 
 
 with SparkPanel("07-session").watch(on_executors):
