@@ -116,6 +116,14 @@ class SparkPanel(Panel):
             self.state.failures.clear()
             super().receive({"kind": "failure", "run": self.run_id, "rank": rank, "text": text})
 
+    def _host(self) -> str:
+        """Loopback, unless the session's executors are on other machines: then the address they know us by."""
+        context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+        active = getattr(context, "_active_spark_context", None)
+        if active is None or active.master.startswith("local"):
+            return "127.0.0.1"
+        return active.getConf().get("spark.driver.host", "127.0.0.1")
+
     def _first_phase(self) -> str:
         return "starting"
 

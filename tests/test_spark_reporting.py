@@ -207,6 +207,24 @@ def test_a_panel_is_silent_on_its_way_and_speaks_in_a_rank(monkeypatch):
     assert panel.state.checkpoints[0].metrics == {"loss": 1}
 
 
+@pytest.mark.parametrize(
+    "master, host, expected",
+    [("local[2]", "10.0.0.7", "127.0.0.1"), ("spark://10.0.0.8:7077", "10.0.0.7", "10.0.0.7")],
+)
+def test_where_ranks_find_the_panel(monkeypatch, master, host, expected):
+    from pyspark import SparkContext
+
+    class Active:
+        def __init__(self):
+            self.master = master
+
+        def getConf(self):
+            return {"spark.driver.host": host}
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", Active())
+    assert panel_of("m")._host() == expected
+
+
 def test_a_session_in_a_function(on_executors, lab):
     session = lab.spark
     with pytest.raises(RunFailed, match="no rank was started") as raised, panel_of("b").watch(on_executors):

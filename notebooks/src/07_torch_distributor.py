@@ -251,8 +251,8 @@ with SparkPanel("07-file").watch(distributor) as panel:
 print(answer)
 
 # %% [markdown]
-# The same line, under *printed lines*, and the same loss. A file returns nothing: what it has to tell, it must write somewhere. And it has to lie under this path
-# on every machine that runs a rank.
+# The same line, under *printed lines*, and the same loss. A file returns nothing: what it has to tell, it must write somewhere. Not even that it failed: in local mode `run` then returns as if all were
+# well (pyspark 4.3). The panel looks at what torchrun says, and raises. And the file has to lie under this path on every machine that runs a rank.
 
 # %% [markdown]
 # ## On Spark's executors
