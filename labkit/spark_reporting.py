@@ -117,7 +117,7 @@ class SparkPanel(Panel):
             super().receive({"kind": "failure", "run": self.run_id, "rank": rank, "text": text})
 
     def _host(self) -> str:
-        """Loopback, unless the session's executors are on other machines: then the address they know us by."""
+        """Loopback, unless executors are on other machines: then the address that they know us by."""
         context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
         active = getattr(context, "_active_spark_context", None)
         if active is None or active.master.startswith("local"):

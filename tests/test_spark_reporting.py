@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import sys
 import threading
 import time
@@ -148,8 +149,6 @@ def test_a_rank_that_raises(distributor, lab):
 
 def test_a_rank_that_is_killed(local, lab):
     def train():
-        import signal
-
         if os.environ["RANK"] == "1":
             os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(60)
@@ -287,8 +286,6 @@ def test_the_readers_own_error_is_left_as_it_is(lab):
 
 def test_interrupted(local, lab):
     """As by the Stop button: the ranks end, too."""
-    import _thread
-
     from labkit.errors import RunStopped
 
     panel = panel_of("i")
@@ -300,7 +297,7 @@ def test_interrupted(local, lab):
     def interrupt():
         while len(panel.state.workers) < 2:
             time.sleep(0.1)
-        _thread.interrupt_main()
+        os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(RunStopped), panel.watch(local):
