@@ -225,7 +225,7 @@ def _row(name: str, results: Sequence[Result]) -> tuple:
     engine = next(engine for engine in ENGINES if engine.name == name)
     return (
         name,
-        seconds(lambda r: r.engine_seconds),
+        seconds(lambda r: r.engine_seconds) if any(r.engine_seconds for r in results) else "–",
         seconds(lambda r: r.first_step),
         f"{_median(results, lambda r: r.rows_per_second[0]):,.0f}",
         f"{_median(results, lambda r: r.rows_per_second[-1]):,.0f}",

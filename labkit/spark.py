@@ -110,7 +110,7 @@ class Session:
         word = (
             '<span class="lk-ok">running</span>' if self._running else '<span class="lk-dim">stopped</span>'
         )
-        about = f"{self.master} · Java {self.java.version}, found by {self.java.source}"
+        about = f"{self.master} · Java {self.java.version} ({self.java.source})"
         head = (
             f'{STYLE}<div class="labkit lk-card"><div class="lk-head"><b>Spark</b>{word}'
             f'<span class="lk-dim">{escape(about)}</span></div>'

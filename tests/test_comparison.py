@@ -94,7 +94,7 @@ def test_the_table_shows_medians(result):
     slow = dataclasses.replace(result, launch_seconds=4.0, death=death)
     slower = dataclasses.replace(result, launch_seconds=40.0)
     table = Comparison(1280, 2, 0.2, [result, slower, slow]).table()
-    assert table.rows[0][:3] == ("one process", "0.0", "4.0")
+    assert table.rows[0][:3] == ("one process", "–", "4.0")
     assert "ended with an error 1.5 s later" in table.rows[0][-1]
     assert "Equal weights" in table.line
 

@@ -333,3 +333,16 @@ def test_the_import_is_light():
         "filelock",
     }
     assert not heavy & set(done.stdout.split())
+
+
+def test_the_sentences_that_ship():
+    """Short text with a label, and a tokenizer that knows its words: a recipe of lesson 07."""
+    lines = datasets.shipped("sentences.tsv").read_text(encoding="utf-8").splitlines()
+    rows = [line.split("\t") for line in lines]
+    assert {len(row) for row in rows} == {2}
+    counts = [sum(label == wanted for label, _ in rows) for wanted in ("0", "1")]
+    assert sum(counts) == len(rows) > 300
+    assert min(counts) > 100
+    assert len({text for _, text in rows}) > 0.98 * len(rows)
+    words = json.loads(datasets.shipped("tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    assert {"[PAD]", "[UNK]", "worker"} <= set(words)
