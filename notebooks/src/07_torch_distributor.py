@@ -45,7 +45,8 @@ def look():
 from labkit.spark_reporting import SparkPanel
 from pyspark.ml.torch.distributor import TorchDistributor
 
-distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=settings.use_gpu)
+use_gpu = False  # True where your Spark hands out GPUs, one for each rank
+distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=use_gpu)
 with SparkPanel("07-look").watch(distributor):
     answer = distributor.run(look)
 answer
@@ -105,16 +106,15 @@ with panel:
 # Nothing in it is Spark's. Ray's `prepare_model` and `prepare_data_loader` did the same for you in lesson 03.
 
 
-# %% tags=["long"]
+# %%
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def train(epochs, batch_size, checkpoints=None):
-    gpu = torch.cuda.is_available()
-    dist.init_process_group("nccl" if gpu else "gloo")  # 1
-    device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if gpu else "cpu")  # 2
+    dist.init_process_group("nccl" if use_gpu else "gloo")  # 1
+    device = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if use_gpu else "cpu")  # 2
     model = DistributedDataParallel(mlp(seed=0).to(device))  # 3
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     rows = TensorDataset(torch.tensor(train_set.images), torch.tensor(train_set.labels))
@@ -135,7 +135,7 @@ def train(epochs, batch_size, checkpoints=None):
 
 # %% [markdown]
 # The *backend* is the library that the ranks talk through: `nccl` between GPUs, `gloo` between CPUs. The function uses things that stand above it, `train_step`,
-# `train_set`, `panel`: they are sent along with it.
+# `train_set`, `panel`, `use_gpu`: they are sent along with it.
 #
 # **Step 3**: launch it.
 
@@ -226,6 +226,7 @@ dist.destroy_process_group()
 """
 for name, text in {"networks.py": networks, "train.py": program}.items():
     (repository / name).write_text(text)
+
 # %% [markdown]
 # So one would start it by hand:
 
@@ -286,10 +287,10 @@ def keep(model, optimizer, metrics, checkpoints):
 
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** one word changes in the next cell, `local_mode=False`. `look` told `RANK` and `LOCAL_RANK` of rank 0. Which of the two would rank 1 see changed?
+# **Before you go on:** one word changes in the next cell, `local_mode=False`. In local mode, rank 1 had `RANK=1` and `LOCAL_RANK=1`. Which of the two will be another one on executors?
 
 # %%
-on_executors = TorchDistributor(num_processes=2, local_mode=False, use_gpu=settings.use_gpu)
+on_executors = TorchDistributor(num_processes=2, local_mode=False, use_gpu=use_gpu)
 panel = SparkPanel("07-executors", epochs=epochs, dataset=train_set.name, rows=len(train_set))
 with panel.watch(on_executors):
     spread = on_executors.run(train, epochs, 64, checkpoints=checkpoints)
@@ -395,7 +396,7 @@ answer
 # The module was there this time. But the ranks have float32: they are new processes, which imported torch anew. There is no error. So seeds, threads and defaults belong *into* the function.
 #
 # ### No GPU
-# `use_gpu` is `True` unless you say otherwise.
+# `use_gpu` is `True` unless you say otherwise. It asks Spark for GPUs, and Spark has only those that its settings name (`spark.driver.resource.gpu.amount`, `spark.task.resource.gpu.amount`).
 
 # %% tags=["raises-exception"]
 with SparkPanel("07-gpu"):
@@ -593,7 +594,7 @@ check("07-4", rows_to_pay)
 recipe_epochs = 2 if settings.small else 6
 
 
-# %% tags=["long"]
+# %%
 def train_with_lightning(epochs):
     import lightning
 
@@ -612,7 +613,8 @@ def train_with_lightning(epochs):
 
     rows = TensorDataset(torch.tensor(train_set.images), torch.tensor(train_set.labels))
     trainer = lightning.Trainer(
-        max_epochs=epochs, devices=2, num_nodes=1, strategy="ddp", accelerator="auto", logger=False,
+        max_epochs=epochs, devices=2, num_nodes=1, strategy="ddp", logger=False,
+        accelerator="gpu" if use_gpu else "cpu",
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     module = Digits()
@@ -642,11 +644,10 @@ tokenizer_file = str(datasets.shipped("tokenizer.json"))
 len(sentences), sentences[0], sentences[-1]
 
 
-# %% tags=["long"]
-def train_transformer(epochs, sentences, tokenizer_file):
+# %%
+def small_bert(tokenizer_file):
     import transformers
 
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     torch.manual_seed(0)
     words = transformers.PreTrainedTokenizerFast(
         tokenizer_file=tokenizer_file, pad_token="[PAD]", unk_token="[UNK]"
@@ -655,7 +656,18 @@ def train_transformer(epochs, sentences, tokenizer_file):
         vocab_size=len(words), hidden_size=64, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=128, max_position_embeddings=64, num_labels=2,
     )  # fmt: skip
-    model = DistributedDataParallel(transformers.BertForSequenceClassification(config))
+    return words, transformers.BertForSequenceClassification(config)
+
+
+# %% [markdown]
+# The loop around it is the one that you know. What is new: `words(…)` turns a list of sentences into a tensor of token numbers, padded to equal length, and the model computes its own loss from the `labels`.
+
+
+# %%
+def train_transformer(epochs, sentences, tokenizer_file):
+    dist.init_process_group("gloo")
+    words, model = small_bert(tokenizer_file)
+    model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.002)
     for_training = [row for number, row in enumerate(sentences) if number % 5]
     sampler = DistributedSampler(for_training)
