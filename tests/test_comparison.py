@@ -7,11 +7,10 @@ import pytest
 from labs import home as home_of_its_own
 
 from labkit import comparison, launches
-from labkit.comparison import ENGINES, Comparison, Engine, Result
-from labkit.errors import RunError, RunFailed
+from labkit.comparison import ENGINES, Comparison, Result
+from labkit.errors import RunError
 from labkit.processes import Registry
 from labkit.settings import Settings
-from labkit.stopwatch import Stopwatch, Task
 
 PLAIN, TORCHRUN = ENGINES[:2]
 
@@ -33,9 +32,8 @@ def result():
 def test_two_engines_come_to_the_same_weights(settings):
     said = []
     found = comparison.run(
-        rows=1_300, epochs=2, engines=(PLAIN, TORCHRUN), deaths=[TORCHRUN.name], settings=settings,
-        told=said.append,
-    )  # fmt: skip
+        rows=1_300, epochs=2, engines=(PLAIN, TORCHRUN), settings=settings, told=said.append
+    )
     assert (found.rows, found.epochs, len(found.results)) == (1_280, 2, 2)
     plain, torchrun = found.results
     assert 0 < torchrun.gap < 1e-3 * found.moved
@@ -44,9 +42,7 @@ def test_two_engines_come_to_the_same_weights(settings):
         assert 0 < result.first_step < result.total_seconds
         assert len(result.rows_per_second) == 2
         assert result.peak_bytes > 100e6  # torch alone takes that much
-    assert torchrun.death["status"] != 0
-    assert torchrun.death["seconds"] > 0
-    assert len(said) == 3
+    assert len(said) == 2
     assert not Registry(settings.home).labs()
     assert json.loads(found.to_json())["results"][1]["engine"] == "torchrun"
 
@@ -63,30 +59,9 @@ def test_other_weights_are_no_comparison(settings, tmp_path, monkeypatch):
         comparison.run(rows=256, epochs=1, engines=(PLAIN, TORCHRUN), settings=settings)
 
 
-def test_a_script_that_fails(settings, tmp_path, monkeypatch):
-    (tmp_path / "plain.py").write_text("raise SystemExit('no such luck')\n")
-    monkeypatch.setattr(launches, "_SCRIPTS", tmp_path)
-    with pytest.raises(RunFailed, match="no such luck"):
-        comparison.run(rows=128, engines=(PLAIN,), settings=settings)
-
-
-def test_scripts_that_are_not_there(settings):
-    with pytest.raises(RunError, match="nothing.py"):
-        comparison.run(rows=128, engines=(Engine("x", "nothing.py"),), settings=settings)
-
-
 def test_too_few_rows(settings):
     with pytest.raises(RunError, match="100 rows"):
         comparison.run(rows=100, settings=settings)
-
-
-def test_lines_that_changed():
-    counts = {engine.name: comparison.changed_lines(engine) for engine in ENGINES}
-    assert counts["one process"] == 0
-    assert (
-        5 <= counts["torchrun"] < counts["TorchDistributor, local"] == counts["TorchDistributor, executors"]
-    )
-    assert counts["Ray Train, DataLoader"] < counts["Ray Train, Ray Data"]
 
 
 def test_the_table_shows_medians(result):
@@ -102,15 +77,3 @@ def test_the_table_shows_medians(result):
 def test_the_figure_adds_up(result):
     axes = Comparison(1000, 2, 0.2, [result]).figure().axes[0]
     assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(6.0)
-
-
-def test_a_stopwatch_travels_as_its_folder(tmp_path):
-    import pickle
-
-    Task(epochs=3).write(tmp_path)
-    watch = pickle.loads(pickle.dumps(Stopwatch(tmp_path)))
-    assert watch.epochs == 3
-    assert list(watch.steps([([0, 0], [1, 1])])) == [([0, 0], [1, 1])]
-    (noted,) = tmp_path.glob("rank-0-*.json")
-    (epoch,) = json.loads(noted.read_text())["epochs"]
-    assert epoch[0] == 2
