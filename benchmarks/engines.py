@@ -4,7 +4,7 @@
 
 Each launch is a whole program from nothing to its end (`notebooks/engines`), all with the same rows in the
 same global batches of 128. In each round all are run, in turn; the table shows medians, the spread stands
-below it. A figure is shown only if all came to the same weights. In the first round each is run once more,
+below it. A figure is shown only if all came to the same weights. Afterwards each is run once more,
 and its last rank is killed with SIGKILL. All that was measured goes to a JSON file.
 """
 

@@ -9,6 +9,7 @@ global batches, the same seed and plain SGD; so all must come to the same weight
 a figure is shown.
 """
 
+import dataclasses
 import json
 import shutil
 import statistics
@@ -18,11 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit import figures, launches
-from labkit.errors import RunError
+from labkit.errors import RunError, RunStopped
 from labkit.inventory import Table
 from labkit.launches import ENGINES, Engine, changed_lines
 from labkit.settings import Settings
 from labkit.stopwatch import Task
+from labkit.waiting import Waiting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -157,31 +159,41 @@ def run(
     Args:
         rows: of rendered digits; what does not fill a global batch of 128 is left out.
         rounds: how often all are run in turn.
-        deaths: names of engines that are run once more, with their last rank killed in the first epoch.
+        deaths: names of engines that are run once more, afterwards, with their last rank killed in the first epoch.
         told: called with a line before each run.
 
     Raises:
         RunFailed: a launch failed, or hung.
         RunError: the weights of two engines differ; or the scripts are not there.
+        RunStopped: interrupted.
     """
     settings = settings or Settings.from_env()
     launches.require_scripts(engines)
     base = settings.home / "comparison"
     shutil.rmtree(base, ignore_errors=True)
     rows = launches.write_rows(base, rows)
-    first, found = None, []
-    for number in range(rounds):
-        for engine in engines:
-            told(f"round {number + 1} of {rounds}: {engine.name}")
-            folder = base / f"run-{len(found)}"
-            measured = launches.launch(engine, folder, Task(epochs=epochs), settings)
-            first = first or folder
-            gap = _gap(first, folder, engine.name)
-            death = None
-            if engine.name in deaths and number == 0:
-                told(f"{engine.name}, a rank of which is killed")
-                death = launches.kill(engine, base / f"death-{len(found)}", settings, epochs)
-            found.append(Result(engine=engine.name, **measured, gap=gap, death=death))
+    first, found, total = None, [], rounds * len(engines) + len(deaths)
+    try:
+        with Waiting("comparing", unit="launches") as waiting:
+            for number in range(rounds):
+                for engine in engines:
+                    waiting(len(found), total)
+                    told(f"round {number + 1} of {rounds}: {engine.name}")
+                    folder = base / f"run-{len(found)}"
+                    measured = launches.launch(engine, folder, Task(epochs=epochs), settings)
+                    first = first or folder
+                    gap = _gap(first, folder, engine.name)
+                    found.append(Result(engine=engine.name, **measured, gap=gap))
+            for name in deaths:
+                waiting(len(found), total)
+                told(f"{name}, a rank of which is killed")
+                place = next(k for k, result in enumerate(found) if result.engine == name)
+                engine = next(each for each in engines if each.name == name)
+                death = launches.kill(engine, base / f"death-{place}", settings, epochs)
+                found[place] = dataclasses.replace(found[place], death=death)
+            waiting(total, total)
+    except KeyboardInterrupt:
+        raise RunStopped("the comparison", "stopped by you", "Nothing of it is left running") from None
     moved = _moved(first)
     shutil.rmtree(base, ignore_errors=True)
     return Comparison(rows, epochs, moved, found)

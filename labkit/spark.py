@@ -265,6 +265,8 @@ def _let_go(spark: "SparkSession | None") -> None:
         if gateway is not None:
             _quietly(gateway.shutdown)
         SparkContext._active_spark_context = SparkContext._gateway = SparkContext._jvm = None
+        if (sql := sys.modules.get("pyspark.sql")) is not None:
+            sql.SparkSession._instantiatedSession = sql.SparkSession._activeSession = None
         # It handled Ctrl-C for a context that is gone.
         if getattr(handler, "__module__", "").startswith("pyspark") and _in_main_thread():
             signal.signal(signal.SIGINT, signal.default_int_handler)
