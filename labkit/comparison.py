@@ -159,7 +159,7 @@ def run(
     Args:
         rows: of rendered digits; what does not fill a global batch of 128 is left out.
         rounds: how often all are run in turn.
-        deaths: names of engines that are run once more, afterwards, with their last rank killed in the first epoch.
+        deaths: names of engines that are run once more afterwards, their last rank killed in the first epoch.
         told: called with a line before each run.
 
     Raises:
