@@ -166,6 +166,7 @@ class SparkPanel(Panel):
         variables = {name: value for name, value in variables.items() if name not in os.environ}
         if session is not None:
             variables[MARK] = session.lab  # the ranks are this process's own children in local mode
+        earlier = {name: os.environ[name] for name in variables if name in os.environ}
         logger, before = logging.getLogger("TorchDistributor"), (sys.stdout, sys.stderr)
         quiet = _Above(logging.INFO)
         with self._log.open("a", encoding="utf-8", errors="replace", buffering=1) as log:
@@ -179,6 +180,7 @@ class SparkPanel(Panel):
                 logger.removeFilter(quiet)
                 for name in variables:
                     os.environ.pop(name, None)
+                os.environ.update(earlier)
 
     def _heard(self, line: str) -> None:
         """A line that torchrun passed on. Ranks with a panel send what they print themselves."""
