@@ -24,7 +24,7 @@ import shlex
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from labkit import machine, ray_start
 from labkit.errors import ClusterError, RunStopped
 from labkit.knock import knock
 from labkit.placement import Node, require_room
+from labkit.preload import TORCH, Preloader
 from labkit.processes import Registry
 from labkit.settings import Settings
 from labkit.style import STYLE
@@ -66,6 +67,7 @@ class Cluster:
         self._lab, self._settings, self._temp_dir = lab, settings, temp_dir
         self._registry = Registry(settings.home)
         self._running = True
+        self._preloader: Preloader | None = None
 
     # -- what it is ---------------------------------------------------------------------------------
 
@@ -134,6 +136,7 @@ class Cluster:
         while time.monotonic() < deadline:
             for node in self.nodes:
                 if node.name == name:
+                    self._preload_on(name)
                     return node
             waiting()
             time.sleep(0.1)
@@ -142,6 +145,15 @@ class Cluster:
             "its processes run, but the head does not list it after 30 s",
             f"look into {self.log_dir}/raylet.err, then lab.stop() and start again",
         )
+
+    def _preload_on(self, node: str) -> None:
+        """Start the server that does the imports for the workers of a node (`labkit.preload`)."""
+        import ray
+
+        if self._preloader is not None:
+            job_id = ray.get_runtime_context().get_job_id()
+            log = self._temp_dir / f"forkserver-{node}.log"
+            self._preloader.start(self._registry, self._lab, node=node, job_id=job_id, log=log)
 
     def remove_node(self, node: "Node | str") -> None:
         """Stop the processes of one node, as a machine that is switched off would; wait until Ray knows.
@@ -181,6 +193,8 @@ class Cluster:
         import ray
 
         ray.shutdown()
+        if self._preloader is not None:
+            self._preloader.stop()
         if self._lab is not None:
             self._registry.disown(self._lab)
             if self._registry.owned(self._lab):
@@ -320,6 +334,7 @@ def start(
     cpus_per_node: int | None = None,
     settings: Settings | None = None,
     object_store_bytes: int = ray_start.OBJECT_STORE_BYTES,
+    preload: Sequence[str] = TORCH,
 ) -> Cluster:
     """Start a cluster on this machine and connect to it; or return the one that runs already.
 
@@ -331,6 +346,9 @@ def start(
         cpus_per_node: logical CPUs of each. Default: together enough for the settings' workers and one
             more for Ray Data, and at least the machine's cores. A logical CPU is a ticket, not a core.
         object_store_bytes: shared memory of each node.
+        preload: modules that workers find imported, so that they start in a fraction of the time:
+            `labkit.preload.TORCH`, ``TENSORFLOW`` or your own; empty: Ray starts them as always. It
+            counts when this process connects; a cluster that is connected already is not changed.
 
     Raises:
         ClusterError: a node did not start, or the arguments cannot work.
@@ -349,14 +367,20 @@ def start(
         running = connect(settings.ray_address, settings=settings)
     if running is None:
         with ray_start.one_at_a_time(settings):
-            running = _find(settings)
+            running = _find(settings, preload)
             if running is None:
-                return _start(nodes or 1, cpus_per_node, settings, object_store_bytes)
+                return _start(nodes or 1, cpus_per_node, settings, object_store_bytes, preload)
     _warn_of_another_shape(running, nodes, cpus_per_node)
     return running
 
 
-def _start(nodes: int, cpus_per_node: int | None, settings: Settings, object_store_bytes: int) -> Cluster:
+def _start(
+    nodes: int,
+    cpus_per_node: int | None,
+    settings: Settings,
+    object_store_bytes: int,
+    preload: Sequence[str],
+) -> Cluster:
     global _current
     if cpus_per_node is None:
         cpus_per_node = math.ceil(max(machine.cores(), settings.num_workers + 1) / nodes)
@@ -377,7 +401,7 @@ def _start(nodes: int, cpus_per_node: int | None, settings: Settings, object_sto
             address = f"{ray_start.address_of(output)}:{port}"
             about = {"lab": lab, "address": address, "dashboard": f"http://127.0.0.1:{dashboard_port}"}
             (temp_dir / _LAB_FILE).write_text(json.dumps(about))
-            cluster = _current = _connected(settings, about, temp_dir)
+            cluster = _current = _connected(settings, about, temp_dir, preload)
             for have in range(1, nodes):
                 name = f"node-{have + 1}"
                 command = ray_start.node_command(address, name=name, cpus=cpus_per_node)
@@ -460,26 +484,45 @@ def _reconnected(cluster: Cluster) -> Cluster | None:
     global _current
     token = ray_start.lab_token(cluster._settings) if cluster.is_ours else ray_start.users_token()
     try:
-        _init(cluster.address, token, cluster._settings, ship=not cluster.is_ours)
+        again = _init(
+            cluster.address, token, cluster._settings, ship=not cluster.is_ours, preloader=cluster._preloader
+        )
     except ClusterError:
         if not cluster.is_ours:
             raise
         cluster._running, _current = False, None
         return None
+    if cluster._preloader is not None:
+        cluster._preloader.stop()  # it was for the connection before
+        for node in again.nodes:
+            cluster._preload_on(node.name)
     return cluster
 
 
-def _connected(settings: Settings, about: dict[str, str], temp_dir: Path) -> Cluster:
-    cluster = _init(about["address"], ray_start.lab_token(settings), settings, ship=False)
+def _connected(settings: Settings, about: dict[str, str], temp_dir: Path, preload: Sequence[str]) -> Cluster:
+    wanted = preload and settings.preload and Preloader.possible()
+    preloader = Preloader(temp_dir.parent, preload) if wanted else None
+    token = ray_start.lab_token(settings)
+    cluster = _init(about["address"], token, settings, ship=False, preloader=preloader)
     cluster.dashboard_url, cluster._lab, cluster._temp_dir = about["dashboard"], about["lab"], temp_dir
     cluster._registry.own(about["lab"])
+    cluster._preloader = preloader
+    for node in cluster.nodes:
+        cluster._preload_on(node.name)
     # A script stops its cluster when it ends. A kernel leaves that to the keeper: it may be a restart.
     if "ipykernel" not in sys.modules:
         atexit.register(cluster.stop)
     return cluster
 
 
-def _init(address: str, token: Path | None, settings: Settings, *, ship: bool) -> Cluster:
+def _init(
+    address: str,
+    token: Path | None,
+    settings: Settings,
+    *,
+    ship: bool,
+    preloader: Preloader | None = None,
+) -> Cluster:
     knock(address, token)
     _prepare_environment(token)
     import ray
@@ -488,6 +531,8 @@ def _init(address: str, token: Path | None, settings: Settings, *, ship: bool) -
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if ship:
         options["runtime_env"] = {"py_modules": [str(Path(__file__).parent)]}
+    if preloader is not None:
+        options["runtime_env"] = {"py_executable": preloader.py_executable}
     try:
         context = ray.init(address=address, **options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
@@ -514,20 +559,22 @@ def _prepare_environment(token: Path | None) -> None:
         AuthenticationTokenLoader.instance().reset_cache()
 
 
-def _find(settings: Settings) -> Cluster | None:
+def _find(settings: Settings, preload: Sequence[str] = TORCH) -> Cluster | None:
     """The cluster of this home that an earlier kernel left running, or None."""
     temp_dir = ray_start.temp_dir(settings)
     registry = Registry(settings.home)
     try:
         about = json.loads((temp_dir / _LAB_FILE).read_text())
-        head = [e for e in registry.entries(about["lab"]) if e.role.startswith("head:")]
+        recorded = registry.entries(about["lab"])
+        # A forkserver is its kernel's, and gone when that is gone: the cluster is none the worse for it.
+        head = [e for e in recorded if e.role.startswith("head:") and e.role != "head: forkserver"]
         _ = about["address"], about["dashboard"]
     except (OSError, ValueError, KeyError, TypeError):
         # No cluster was left; or nobody can tell which, and then its keeper will end it.
         return None
     if head and all(entry.alive for entry in head):
         try:
-            return _connected(settings, about, temp_dir)
+            return _connected(settings, about, temp_dir, preload)
         except ClusterError:
             pass  # it is dying: clear it away and start anew
     registry.stop(about["lab"])

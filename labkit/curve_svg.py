@@ -59,6 +59,10 @@ def _series(state: RunState) -> dict[str, _Points]:
         for name, value in report.items():
             if name != "epoch" and name not in live and _is_drawable(value):
                 reported.setdefault(name, {})[report["epoch"] + 1] = value
+    for checkpoint in state.checkpoints:  # what a validation brings comes when its epoch is long over
+        for name, value in checkpoint.late.items():
+            if name not in live and _is_drawable(value) and checkpoint.epoch:
+                reported.setdefault(name, {})[checkpoint.epoch] = value
     # One value for each place, in order: an epoch that was repeated must not draw a way back.
     return {name: sorted(values.items()) for name, values in {**reported, **live}.items()}
 

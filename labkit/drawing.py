@@ -6,14 +6,16 @@ for places without them (an HTML export, another front end). Colour never stands
 
 from html import escape
 
-from labkit import curve_svg, wording
-from labkit.progress import CheckpointState, RunState
+from labkit import curve_svg, gantt_svg, wording
+from labkit.checkpoints import CheckpointState
+from labkit.progress import RunState
 from labkit.style import STYLE
 from labkit.workers import WorkerState
 
 __all__ = ["body", "clock_and_status", "details", "summary", "title"]
 
 _CHECKPOINTS_SHOWN = 4
+_VALIDATED_SHOWN = 6  # of a run that validates beside its training: their metrics come late
 _WORKERS_SHOWN = 8
 _PHASES_SHOWN = 8
 _TEXT_SHOWN = 16_000  # characters of printed lines; all of them are in the logs
@@ -22,7 +24,8 @@ _FAILURE_SHOWN = 4_000
 _STATUS_CLASS = {"finished": "lk-ok", "failed": "lk-bad", "stopped": "lk-wait", "running": "lk-dim"}
 _CHECKPOINT_WORDS = {
     "committed": ("lk-ok", "✓ saved"),
-    "pending": ("lk-wait", "● validating"),
+    "pending": ("lk-wait", "○ waits for validation"),
+    "validating": ("lk-wait", "● validating"),
     "validated": ("lk-ok", "✓ validated"),
     "failed": ("lk-bad", "✕ validation failed"),
     "timed out": ("lk-bad", "✕ timed out"),
@@ -47,11 +50,11 @@ def clock_and_status(state: RunState, now: float, *, stopping: bool = False) -> 
 def body(state: RunState, now: float) -> str:
     """The panel while the run lasts: phases, bar, figures, checkpoints; the curve and the workers."""
     left = _steps(state, now) + _bar(state, now) + _tiles(state, now)
-    left += _checkpoints(state) if state.checkpoints else ""
+    left += _checkpoints(state, now) if state.checkpoints else ""
     right = curve_svg.draw(state) + _workers(state)
     return (
         f'<div class="labkit lk-rule"><div class="lk-body"><div class="lk-main">{left}</div>'
-        f"<div>{right}</div></div></div>"
+        f"<div>{right}</div></div>{_timeline(state, now)}</div>"
     )
 
 
@@ -81,11 +84,12 @@ def summary(state: RunState, *, logs: list[tuple[str, str]] | None = None, recor
         parts.append(f'<pre class="lk-rule">{escape(state.failures[-1].text[-_FAILURE_SHOWN:])}</pre>')
     else:
         parts.append(f'<div class="lk-rule lk-text">{escape(_result(state))}</div>')
-    if len(state.curve) > 1 or len(state.history) > 1:
-        table = _checkpoints(state) if state.checkpoints else _tiles(state, state.ended_at)
+    if len(state.curve) > 1 or len(state.history) > 1 or gantt_svg.has_something(state):
+        table = _checkpoints(state, state.ended_at) if state.checkpoints else _tiles(state, state.ended_at)
         parts.append(
             f'<div class="lk-body lk-rule"><div>{table}</div><div>{curve_svg.draw(state)}</div></div>'
         )
+    parts.append(_timeline(state, state.ended_at))
     if state.prints:
         parts.append(
             f'<details class="lk-rule lk-text"><summary>{state.printed} printed line'
@@ -139,6 +143,7 @@ def _result(state: RunState) -> str:
         parts.append(f"{waiting:.0%} of each epoch waiting for data")
     if state.checkpoints:
         parts.append(f"{len(state.checkpoints)} checkpoint" + "s" * (len(state.checkpoints) != 1))
+        parts += wording.validations(state)
     return " · ".join(part for part in parts if part) or "nothing was reported"
 
 
@@ -182,18 +187,38 @@ def _tiles(state: RunState, now: float) -> str:
     return f'<div class="lk-tiles">{cells}</div>'
 
 
-def _checkpoints(state: RunState) -> str:
-    rows = "".join(_checkpoint(c) for c in reversed(state.checkpoints[-_CHECKPOINTS_SHOWN:]))
-    more = len(state.checkpoints) - _CHECKPOINTS_SHOWN
+def _timeline(state: RunState, now: float) -> str:
+    if not gantt_svg.has_something(state):
+        return ""
+    return f'<div class="lk-rule lk-timeline">{gantt_svg.draw(state, now)}</div>'
+
+
+def _checkpoints(state: RunState, now: float) -> str:
+    most = _VALIDATED_SHOWN if gantt_svg.has_something(state) else _CHECKPOINTS_SHOWN
+    rows = "".join(_checkpoint(c, state, now) for c in reversed(state.checkpoints[-most:]))
+    more = len(state.checkpoints) - most
     rows += f'<tr><td class="lk-dim" colspan="4">and {more} before these</td></tr>' if more > 0 else ""
     return f"<table><tr><th>checkpoint</th><th>size</th><th>metrics</th><th>status</th></tr>{rows}</table>"
 
 
-def _checkpoint(checkpoint: CheckpointState) -> str:
+def _checkpoint(checkpoint: CheckpointState, state: RunState, now: float) -> str:
     kind, words = _CHECKPOINT_WORDS.get(checkpoint.status, ("lk-dim", checkpoint.status))
+    if checkpoint.validating and state.status == "running":
+        kind, words = _CHECKPOINT_WORDS["validating"]
+        words += f" {wording.seconds(now - (checkpoint.begun_at or now))}"
+    elif checkpoint.status == "pending" and state.status != "running":
+        words = "○ not validated yet"
+    elif checkpoint.late:
+        words = f"✓ {wording.short_metrics(checkpoint.late, 2)}"
+    elif checkpoint.status == "timed out" and checkpoint.begun_at and checkpoint.decided_at:
+        words += f" after {wording.seconds(checkpoint.decided_at - checkpoint.begun_at)}"
+    elif checkpoint.status == "failed" and checkpoint.reason:
+        words += f": {wording.short(checkpoint.reason, 60)}"
+    given = {name: value for name, value in checkpoint.metrics.items() if name not in checkpoint.late}
     return (
-        f"<tr><td>{escape(checkpoint.label)}</td><td>{wording.size(checkpoint.bytes)}</td>"
-        f'<td style="white-space:nowrap">{escape(wording.short_metrics(checkpoint.metrics, 2))}</td>'
+        f"<tr><td>{escape(checkpoint.label)}</td>"
+        f'<td style="white-space:nowrap">{wording.size(checkpoint.bytes)}</td>'
+        f'<td style="white-space:nowrap">{escape(wording.short_metrics(given, 2))}</td>'
         f'<td class="{kind}">{escape(words)}</td></tr>'
     )
 

@@ -11,6 +11,9 @@ step       ``epoch``, ``epochs``, ``step``, ``total``, ``rows``, ``seconds``, ``
 report     ``metrics``: one dict per rank; ``epoch`` if known; ends an epoch
 checkpoint ``path``, ``bytes``, ``status`` (committed, pending, validated, failed, timed out), ``metrics``,
            ``label``
+upload     ``done``: whether it is over; ``seconds`` that it took
+validation ``path`` of the checkpoint, ``done``, ``seconds`` that it took, ``text`` of what it raised: one
+           that runs beside the training
 print      ``text``: a line that the training function printed
 failure    ``text``: the worker's traceback; the engine may start the workers again
 ========== =====================================================================================
@@ -107,6 +110,8 @@ _NEEDS: dict[str, set[str]] = {
     "step": {"epoch", "step", "rows", "seconds", "waiting"},
     "report": set(),
     "checkpoint": {"path"},
+    "upload": set(),
+    "validation": {"path"},
     "print": {"text"},
     "failure": {"text"},
 }

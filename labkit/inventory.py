@@ -28,6 +28,7 @@ _PURPOSES = {
     "gcs_server": "the cluster's register; new nodes sign up here",
     "raylet": "hands out a node's CPUs, starts its workers",
     "worker": "runs your tasks and actors",
+    "forkserver": "has imported torch and more, so that workers need not",
     "agents": "a raylet's helpers: metrics, jobs, environments",
     "dashboard": "the web page",
     "ray.util.client": "a door for programs outside the cluster, ray://…",
@@ -148,14 +149,21 @@ def _family(entry: Entry) -> Iterator[tuple[str, str, psutil.Process]]:
         process = psutil.Process(entry.pid)
         yield node or "–", name, process
         for child in process.children(recursive=True):
-            yield node or "–", _kind(child) if name == "raylet" else name, child
+            kind = _kind(child) if name in ("raylet", "forkserver") else name
+            if kind != "client":
+                yield node or "–", kind, child
 
 
 def _kind(child: psutil.Process) -> str:
-    """What a raylet started: Ray names its workers after what they run (``ray::IDLE``, ``ray::my_task``)."""
+    """What a raylet started or a forkserver forked.
+
+    Ray names its workers after what they run (``ray::IDLE``, ``ray::my_task``).
+    """
     with contextlib.suppress(psutil.Error):
         if child.name().endswith("Agent"):
             return "agents"
+        if any(part.endswith("forkserver_client.py") for part in child.cmdline()):
+            return "client"  # stands for a worker that a forkserver forked, and is counted there
     return "worker"
 
 

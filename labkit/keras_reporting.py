@@ -66,7 +66,11 @@ class PanelCallback(tf.keras.callbacks.Callback):
             next(self._steps)  # the clock starts
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        self._panel.log(**(logs or {}))
+        replicas = _added_up(self.model)
+        logs = logs or {}
+        self._panel.log(
+            **({name: value / replicas for name, value in logs.items()} if replicas > 1 else logs)
+        )
         # One behind: only its end tells that there was a batch. Where Keras does not know how many there are,
         # it announces one more than there is.
         if self._done:
@@ -96,6 +100,16 @@ class PanelCallback(tf.keras.callbacks.Callback):
             size = self._rows_per_step if left is None else min(self._rows_per_step, left)
             yield range(size)
             left = None if left is None else left - size
+
+
+def _added_up(model: Any) -> int:
+    """How many replicas' values Keras 2 adds up to what it tells of a step (of an epoch it tells the mean).
+
+    Each replica's value is the mean already: with two workers an accuracy of 0.9 is told as 1.8. From
+    ``reduce_per_replica`` in tf_keras.
+    """
+    method = getattr(model, "distribute_reduction_method", None)  # Keras 3 has none
+    return model.distribute_strategy.num_replicas_in_sync if method in ("auto", "sum") else 1
 
 
 def _refuse_a_model_of_its_own(model: Any) -> None:

@@ -2,10 +2,11 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from labkit.errors import ClusterError
 
-__all__ = ["Node", "require_room"]
+__all__ = ["Node", "require_place", "require_room"]
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,29 @@ def require_room(
             "one worker less, resources_per_worker={'CPU': 0.5}, or "
             + ("lab.add_node(cpus=1)" if growable else "a larger cluster"),
         )
+
+
+def require_place(nodes: list[Node], options: dict[str, Any], *, attempt: str) -> None:
+    """Refuse a task that no node could ever run, not even if nothing else ran.
+
+    Args:
+        options: of ``ray.remote``: num_cpus (1, unless given), num_gpus, resources. Labels are not looked at.
+
+    Raises:
+        ClusterError: with what it wants, and what there is.
+    """
+    wanted = {"CPU": options.get("num_cpus", 1) or 0, "GPU": options.get("num_gpus", 0) or 0}
+    wanted.update(options.get("resources") or {})
+    wanted = {name: amount for name, amount in wanted.items() if amount}
+    if any(all(n.resources.get(name, 0) >= amount for name, amount in wanted.items()) for n in nodes):
+        return
+    asked = " and ".join(f"{amount:g} {name}" for name, amount in wanted.items())
+    has = "; ".join(f"{n.name} " + ", ".join(f"{n.resources.get(w, 0):g} {w}" for w in wanted) for n in nodes)
+    raise ClusterError(
+        attempt,
+        f"each wants {asked} of one node, and no node has that ({has}): Ray would wait for ever",
+        "ask for less, or add a node that has it, as in lab.add_node(cpus=1, resources={…})",
+    )
 
 
 def _places(node: Node, cpus: float, gpus: float) -> int:

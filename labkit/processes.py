@@ -157,6 +157,10 @@ class Registry:
             return sorted(path.name for path in self._folder.iterdir() if path.is_dir())
         return []
 
+    def forget(self, pid: int, *, lab: str) -> None:
+        """Remove the record of a process that has ended."""
+        (self._lab(lab) / f"{pid}.json").unlink(missing_ok=True)
+
     def own(self, lab: str) -> None:
         """As long as this process lives, the keeper lets `lab` live. Two notebooks may share a lab."""
         _write(self._lab(lab) / f"owner-{os.getpid()}.json", asdict(pids.Identity.of(os.getpid())))

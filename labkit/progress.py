@@ -6,11 +6,13 @@ The kinds of events and what each carries stand in `labkit.events`.
 import operator
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from labkit import events
+from labkit.checkpoints import DECIDED, Checkpoints, CheckpointState
 from labkit.curve import Curve
+from labkit.spans import Spans
 from labkit.workers import Workers, WorkerState
 
 __all__ = ["CheckpointState", "Failure", "Phase", "RunState"]
@@ -18,6 +20,7 @@ __all__ = ["CheckpointState", "Failure", "Phase", "RunState"]
 _PRINTS_KEPT = 200  # lines; a loop that prints each step must not fill the kernel
 _PHASES_KEPT = 200
 _OVER = ("finished", "failed", "stopped")
+_VALIDATING = ("validating", "evaluating")  # phases of a loop that validates in itself
 
 
 @dataclass
@@ -30,17 +33,6 @@ class Phase:
 
     def seconds(self, now: float) -> float:
         return max((now if self.ended is None else self.ended) - self.started, 0.0)
-
-
-@dataclass
-class CheckpointState:
-    """A checkpoint and what is known of it."""
-
-    path: str
-    label: str
-    bytes: int | None = None
-    status: str = "committed"
-    metrics: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -85,7 +77,8 @@ class RunState:
         self.phases: list[Phase] = []
         self.workers = Workers()
         self.history: list[dict[str, Any]] = []
-        self.checkpoints: list[CheckpointState] = []
+        self.checkpoints = Checkpoints()
+        self.spans = Spans()
         self.failures: list[Failure] = []
         self.prints: deque[str] = deque(maxlen=_PRINTS_KEPT)
         self.printed = 0
@@ -108,6 +101,7 @@ class RunState:
         self.status, self.ended_at = status, now or time.time()
         if self.phases and self.phases[-1].ended is None:
             self.phases[-1].ended = self.ended_at
+        self.spans.end(self.ended_at)
         if status == "finished":
             self._count_epoch()
         self.version += 1
@@ -227,6 +221,11 @@ class RunState:
         worker = self.workers.of(event, acts=True)
         if worker is not None and worker.rank == 0:
             self._enter(event["name"], event["at"])
+            self.spans.close("validation", event["at"], key="loop")
+            if event["name"] in _VALIDATING:
+                self.spans.open(
+                    "validation", str(worker.epoch + 1), event["at"], key="loop", status="in the loop"
+                )
 
     def _on_step(self, event: dict[str, Any]) -> None:
         worker = self.workers.of(event, acts=True)
@@ -243,6 +242,8 @@ class RunState:
             self.first_step_at = event["at"]
             self._begun_at = worker.epochs_done
         self._enter("training", event["at"])
+        self.spans.close("validation", event["at"], key="loop")
+        self.spans.step(worker.epoch, event["at"], event["seconds"], done=bool(event.get("done")))
         self.epochs = event.get("epochs") or self.epochs
         self._live = self._live or worker.step > 0
         self._curve.add(
@@ -261,19 +262,38 @@ class RunState:
         if not isinstance(epoch, (int, float)) or not 0 <= epoch < 1e9 or epoch != int(epoch):
             epoch = len(self.history)
         self.history.append({**metrics, "epoch": int(epoch)})
+        self.spans.close("validation", event["at"], key="loop")
+        self.spans.close("training", event["at"], key=str(int(epoch)))  # one that was left by `break`
         self._live = False
         if self.leader is not None and self.leader.epoch <= epoch:
             self._count_epoch()  # a loop that was left by `break` did not say that it is done
 
     def _on_checkpoint(self, event: dict[str, Any]) -> None:
-        known = next((c for c in self.checkpoints if c.path == event["path"]), None)
-        if known is None:
-            label = f"epoch {self.history[-1]['epoch'] + 1}" if self.history else "before epoch 1"
-            known = CheckpointState(path=event["path"], label=event.get("label") or label)
-            self.checkpoints.append(known)
-        known.status = event.get("status", known.status)
-        known.bytes = event.get("bytes", known.bytes)
-        known.metrics.update(event.get("metrics", {}))
+        checkpoint = self.checkpoints.take(event, self._label())
+        decided = checkpoint.status if checkpoint.status in DECIDED else ""
+        if decided:  # one that was cancelled did not say that it is over
+            self.spans.close("validation", event["at"], key=checkpoint.path)
+        number = checkpoint.label.removeprefix("epoch ")
+        self.spans.name("validation", checkpoint.path, number, decided)
+        if self.checkpoints.pending and self.phase == "training" and self.fraction() == 1.0:
+            self._enter("validating", event["at"])  # all is trained, and the run waits for its validations
+
+    def _on_validation(self, event: dict[str, Any]) -> None:
+        checkpoint = self.checkpoints.validation(event, self._label())
+        path, number = checkpoint.path, checkpoint.label.removeprefix("epoch ")
+        if not event.get("done"):
+            self.spans.close("validation", event["at"], key=path)
+            self.spans.open("validation", number, event["at"], key=path)
+        else:
+            failed = {"status": "failed"} if checkpoint.reason else {}
+            self.spans.close("validation", event["at"], key=path, **failed)
+
+    def _on_upload(self, event: dict[str, Any]) -> None:
+        key = f"{event['rank']}-{event['pid']}"
+        if event.get("done"):
+            self.spans.close("upload", event["at"], key=key)
+        else:
+            self.spans.open("upload", "", event["at"], key=key)
 
     def _on_print(self, event: dict[str, Any]) -> None:
         who = f"[rank {event['rank']}] " if self.world_size > 1 else ""
@@ -296,6 +316,10 @@ class RunState:
         if len(self.phases) > _PHASES_KEPT:
             first = self.phases.pop(0)
             self._spent[first.name] = self._spent.get(first.name, 0.0) + first.seconds(now)
+
+    def _label(self) -> str:
+        """Of a checkpoint that does not say which epoch it is of."""
+        return f"epoch {self.history[-1]['epoch'] + 1}" if self.history else "before epoch 1"
 
     def _count_epoch(self) -> None:
         """Note how long rank 0's current epoch took, if it took any steps."""

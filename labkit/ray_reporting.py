@@ -18,8 +18,8 @@ controller, a process of its own: what it hears, and what the workers send, come
 """
 
 import contextlib
-import time
 import traceback
+import warnings
 from types import TracebackType
 from typing import Any
 
@@ -29,9 +29,10 @@ import ray.train
 from ray.util import state
 from ray.util.placement_group import PlacementGroup
 
-from labkit import cluster, s3_faults, tracebacks
-from labkit.channel import Address, Sender
+from labkit import captured, cluster, placement, s3_faults, tracebacks
+from labkit.beside import BesideCallback, Watched
 from labkit.errors import RunError, RunFailed
+from labkit.messenger import Messenger
 from labkit.panel import Panel
 
 __all__ = ["ReportCallback", "TrainPanel"]
@@ -54,8 +55,9 @@ class TrainPanel(Panel):
         """Follow `trainer` in a ``with`` block around its ``fit()``.
 
         Raises:
-            ClusterError: the cluster has no room for its workers; Ray would wait for ever.
-            RunError: its `RunConfig` has no callback of this panel.
+            ClusterError: the cluster has no room for its workers or its validations; Ray would wait for ever.
+            RunError: its `RunConfig` has no callback of this panel, or its validation function takes a
+                large object along.
         """
         scaling, run_config = trainer.scaling_config, trainer.run_config
         local = scaling.num_workers == 0  # the loop runs in this process, for debugging; nothing calls back
@@ -76,11 +78,38 @@ class TrainPanel(Panel):
                 gpus_per_worker=per_worker.get("GPU", 1 if scaling.use_gpu else 0),
                 data=bool(trainer.datasets),
             )
+        if getattr(trainer, "validation_config", None) is not None and not local:
+            self._watch_validations(trainer, lab)
         self._trainer = trainer
         self._about["world_size"] = max(scaling.num_workers, 1)
         self._about["engine"] = "one process" if local else "Ray Train"
         self._about["epochs"] = (trainer.train_loop_config or {}).get("epochs", self._about["epochs"])
         return self
+
+    def _watch_validations(self, trainer: Any, lab: cluster.Cluster | None) -> None:
+        """Let the trainer's validations tell this panel of themselves; refuse what cannot go well."""
+        config, callbacks = trainer.validation_config, trainer.run_config.callbacks
+        # The trainer, or its RunConfig, may have been followed by another panel before.
+        function = config.fn.fn if isinstance(config.fn, Watched) else config.fn
+        captured.require_small(function)
+        # A new one: the reader's own may serve another trainer.
+        trainer.validation_config = ray.train.ValidationConfig(
+            Watched(function, self), config.task_config, config.ray_remote_kwargs
+        )
+        others = [callback for callback in callbacks if not isinstance(callback, BesideCallback)]
+        callbacks[:] = [*others, BesideCallback(self)]
+        if lab is not None:
+            placement.require_place(
+                lab.nodes, dict(config.ray_remote_kwargs), attempt="run validations beside the training"
+            )
+            per_worker = (trainer.scaling_config.resources_per_worker or {}).get("CPU", 1)
+            spare = lab.cpus - trainer.scaling_config.num_workers * per_worker - bool(trainer.datasets)
+            if spare < config.ray_remote_kwargs.get("num_cpus", 1):
+                warnings.warn(
+                    f"the workers leave {max(spare, 0):g} of {lab.cpus:g} CPUs: validations will wait until "
+                    "the training is over, while timeout_s runs; take a worker less, or lab.add_node()",
+                    stacklevel=3,
+                )
 
     def __enter__(self) -> "TrainPanel":
         if self._trainer is not None and self.state.status == "ready":
@@ -142,29 +171,28 @@ class TrainPanel(Panel):
             raise RunFailed(
                 f"finish the run {self.state.name!r}",
                 f"{who} raised {failure.message}",
-                s3_faults.advice(failure.message) or "the panel above shows where; all of it is in the logs",
+                s3_faults.advice(failure.message)
+                or self._advice(failure.message)
+                or "the panel above shows where; all of it is in the logs",
             ) from error
 
+    def _advice(self, message: str) -> str | None:
+        """Ray counts a validation that raises as failed; one whose process dies ends the whole run."""
+        validates = getattr(self._trainer, "validation_config", None) is not None
+        if not validates or "died unexpectedly while executing this task" not in message:
+            return None
+        return (
+            "a validation took its process down, for want of memory perhaps: let it take fewer rows at once; "
+            "then start the run again under the same name: it goes on, and validates what is pending"
+        )
 
-class ReportCallback(ray.train.UserCallback):
+
+class ReportCallback(Messenger, ray.train.UserCallback):
     """Sends what the controller of a Ray Train run hears to the panel that made it."""
 
     def __init__(self, panel: TrainPanel) -> None:
-        # The panel stays here: only its address travels, and only once fit() sends us on our way.
+        super().__init__(panel)
         self.panel_name = panel.state.name
-        self._panel: TrainPanel | None = panel
-        self._run, self._address = "", None
-        self._sender: Sender | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        if self._panel is not None:
-            run, address = self._panel.where_to_report()
-        else:
-            run, address = self._run, self._address
-        return {"panel_name": self.panel_name, "_run": run, "_address": address}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _panel=None, _sender=Sender(Address(*state["_address"])))
 
     def after_report(
         self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: ray.train.Checkpoint | None
@@ -183,10 +211,6 @@ class ReportCallback(ray.train.UserCallback):
         rank = min(worker_exceptions)  # the others mostly fail because the first one did
         error = worker_exceptions[rank]
         self._send(kind="failure", rank=rank, text=f"{type(error).__name__}: {error}"[:_TEXT_SENT])
-
-    def _send(self, **event: Any) -> None:
-        if self._sender is not None:
-            self._sender.send({"run": self._run, "at": time.time(), **event})
 
 
 def _let_go(trace: TracebackType | None) -> None:

@@ -3,6 +3,7 @@
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from labkit.progress import RunState
 from labkit.records import RunRecord, installed_versions, this_host
@@ -44,7 +45,37 @@ def record_of(state: RunState, *, run_id: str) -> RunRecord:
         seconds=spent,
         versions=installed_versions(),
         host=this_host(),
+        extra=_beside(state),
     )
+
+
+def _beside(state: RunState) -> dict[str, Any]:
+    """The checkpoints one by one and the time axis of a run that validated, in its loop or beside it."""
+    if not state.spans.row("validation"):
+        return {}
+    ended = {f"epoch {span.label}": span.end for span in state.spans.row("training")}
+    checkpoints = [
+        {
+            "checkpoint": one.label,
+            "status": one.status,
+            "seconds_waiting": one.waited,
+            "seconds_validating": one.seconds,
+            "seconds_to_metric": _between(ended.get(one.label), one.decided_at or one.committed_at),
+            "metrics": one.metrics,
+        }
+        for one in state.checkpoints
+    ]
+    zero = min(span.begin for span in state.spans)
+    spans = [
+        {"row": s.row, "label": s.label, "begin": s.begin - zero, "end": (s.end or s.begin) - zero,
+         "status": s.status}
+        for s in state.spans
+    ]  # fmt: skip
+    return {"checkpoints": checkpoints, "timeline": spans}
+
+
+def _between(begin: float | None, end: float | None) -> float | None:
+    return None if begin is None or end is None else max(end - begin, 0.0)
 
 
 def _folder_name(name: str) -> str:

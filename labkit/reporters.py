@@ -13,11 +13,13 @@ import time
 from typing import Any, Protocol
 
 from labkit import drawing, wording
+from labkit.checkpoints import DECIDED
 from labkit.progress import RunState
 from labkit.style import STYLE
 
 __all__ = ["NullReporter", "Reporter", "TextReporter", "WidgetReporter", "choose"]
 
+_DECIDED = {"validated": "validated", "failed": "validation failed", "timed out": "validation timed out"}
 _INTERRUPT_HINT = "or the kernel's ■"
 
 
@@ -57,6 +59,7 @@ class TextReporter:
     def open(self, state: RunState) -> None:
         self._phases: set[str] = set()
         self._reports = self._printed = self._failures = 0
+        self._decided: set[str] = set()  # paths of checkpoints
         self._say(state, wording.subtitle(state))
         self.draw(state)
 
@@ -73,6 +76,11 @@ class TextReporter:
         reports, self._reports = state.history[self._reports :], len(state.history)
         for report in reports:
             self._say(state, self._epoch(state, report))
+        for checkpoint in state.checkpoints:
+            if checkpoint.status in DECIDED and checkpoint.path not in self._decided:
+                self._decided.add(checkpoint.path)
+                about = wording.short_metrics(checkpoint.late) or checkpoint.reason
+                self._say(state, f"{checkpoint.label}: {_DECIDED[checkpoint.status]} {about}".rstrip())
         failures, self._failures = state.failures[self._failures :], len(state.failures)
         for failure in failures:
             self._say(state, f"rank {failure.rank} failed: {failure.message}")

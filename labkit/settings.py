@@ -43,6 +43,8 @@ class Settings:
             where GPUs are used, else 2).
         use_gpu: whether workers ask for a GPU each (``LABKIT_GPU``: ``auto``, ``0``, ``1``).
             ``auto`` looks at this machine; for a remote cluster with GPUs, say ``1``.
+        preload: whether workers of the lab's own cluster get their imports from a process that has
+            done them (``LABKIT_PRELOAD``); 0 starts them as Ray does it by itself.
         panel: how progress is drawn: ``auto``, ``widgets``, ``text``, ``none`` (``LABKIT_PANEL``).
         mirror: a server or a folder to take data sets from, and no other (``LABKIT_MIRROR``).
         check_strict: a failed exercise check raises (``LABKIT_CHECK=strict``).
@@ -56,6 +58,7 @@ class Settings:
     home: Path = field(default_factory=default_home)
     num_workers: int = 2
     use_gpu: bool = False
+    preload: bool = True
     panel: str = "auto"
     mirror: str | None = field(default=None, repr=False)  # a URL may have a password in it
     check_strict: bool = False
@@ -80,6 +83,7 @@ class Settings:
             home=_home(env),
             num_workers=_count(env, "LABKIT_WORKERS", max(gpus, 1) if gpus else 2),
             use_gpu=gpus > 0,
+            preload=_flag(env, "LABKIT_PRELOAD", default="1"),
             panel=_choice(env, "LABKIT_PANEL", ("auto", "widgets", "text", "none"), "auto"),
             mirror=_text(env, "LABKIT_MIRROR"),
             check_strict=_choice(env, "LABKIT_CHECK", ("", "strict"), "") == "strict",
@@ -115,8 +119,8 @@ def _home(env: Mapping[str, str]) -> Path:
         raise _refuse("LABKIT_HOME", named or "", "the path of a folder") from None
 
 
-def _flag(env: Mapping[str, str], name: str) -> bool:
-    value = env.get(name, "").strip().lower()
+def _flag(env: Mapping[str, str], name: str, default: str = "0") -> bool:
+    value = env.get(name, "").strip().lower() or default
     if value not in _TRUE + _FALSE:
         raise _refuse(name, value, "1 or 0")
     return value in _TRUE

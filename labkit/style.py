@@ -9,7 +9,7 @@ STYLE = """<style>
 .labkit{--lk-fg:var(--jp-content-font-color1,inherit);--lk-dim:var(--jp-content-font-color2,#767676);
 --lk-line:var(--jp-border-color2,#9996);--lk-fill:var(--jp-layout-color2,#9993);
 --lk-main:var(--jp-brand-color1,#1976d2);--lk-ok:var(--jp-success-color1,#2e8b57);
---lk-wait:var(--jp-warn-color1,#b26a00);--lk-bad:var(--jp-error-color1,#d13438);
+--lk-wait:var(--jp-warn-color0,#b26a00);--lk-bad:var(--jp-error-color1,#d13438);
 color:var(--lk-fg);font:13px/1.45 var(--jp-content-font-family,system-ui,sans-serif);max-width:880px}
 .labkit *{box-sizing:border-box}
 .labkit.lk-card{border:1px solid var(--lk-line);border-radius:6px;
@@ -37,6 +37,8 @@ background:none;vertical-align:top}
 .labkit th{color:var(--lk-dim)}.labkit tr{background:none!important}
 .labkit svg{display:block;width:100%;height:auto}.labkit text{fill:var(--lk-dim);font-size:10px;
 paint-order:stroke;stroke:var(--jp-layout-color1,transparent);stroke-width:3px}
+.labkit .lk-timeline{padding:8px 12px 4px}
+.labkit text.lk-on{fill:var(--jp-layout-color0,#fff);stroke:none}
 .labkit pre{margin:0;padding:8px 12px!important;overflow:auto;max-height:260px;white-space:pre-wrap;
 color:inherit;background:none;font:12px/1.5 var(--jp-code-font-family,ui-monospace,monospace)}
 .labkit .lk-text{padding:6px 12px 8px;color:var(--lk-dim)}

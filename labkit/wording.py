@@ -17,6 +17,7 @@ __all__ = [
     "size",
     "subtitle",
     "time_spent",
+    "validations",
     "UNKNOWN",
 ]
 
@@ -110,6 +111,8 @@ def headline(state: RunState, now: float | None = None) -> str:
     worker = state.leader
     if worker is None or not state.first_step_at:
         return short(PHASES.get(state.phase, state.phase))
+    if pending := state.checkpoints.pending if state.status == "running" and state.fraction() == 1.0 else 0:
+        return f"all epochs are trained · {pending} validation{'s' * (pending != 1)} left"
     # A run that is between two epochs stands at the end of the first.
     parts = [f"epoch {worker.epoch + 1}" + (f" of {state.epochs}" if state.epochs else "")]
     parts.append(f"step {worker.step}" + (f" of {worker.total}" if worker.total else ""))
@@ -117,6 +120,18 @@ def headline(state: RunState, now: float | None = None) -> str:
     if left is not None and state.status == "running":
         parts.append(f"about {seconds(left)} left" if left >= 1 else "nearly done")
     return " · ".join(parts)
+
+
+def validations(state: RunState) -> list[str]:
+    """``["3 validated", "1 validation failed"]``: how many of each, of a run that validates beside itself."""
+    words = {
+        "validated": "validated",
+        "failed": "validation failed",
+        "timed out": "timed out",
+        "pending": "waits for validation" if state.status == "running" else "not validated yet",
+    }
+    found = [checkpoint.status for checkpoint in state.checkpoints]
+    return [f"{found.count(status)} {said}" for status, said in words.items() if status in found]
 
 
 def time_spent(state: RunState, now: float | None = None) -> str:

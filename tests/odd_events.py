@@ -9,6 +9,7 @@ T0 = 1_000_000.0  # Unix seconds at which the runs of these tests begin
 
 ODD = [None, True, False, 0, 1, -1, 3, 7.5, -2.5, 10**30, 10**400, math.nan, math.inf, -math.inf, "", "epoch"]
 ODD += ["loss", "<script>", "\x00\ud800\x1b[1m", "x" * 5000, "ünïcödé 😀", b"bytes", object()]
+KINDS = ["worker", "phase", "step", "report", "checkpoint", "print", "failure", "upload", "validation"]
 
 
 def anything(rng, depth=0):
@@ -22,13 +23,15 @@ def anything(rng, depth=0):
 def some_event(rng):
     """An event that is right, damaged or nonsense."""
     event = {
-        "kind": rng.choice(["worker", "phase", "step", "report", "checkpoint", "print", "failure"]),
+        "kind": rng.choice(KINDS),
         "at": T0 + rng.random() * 1000, "rank": rng.randrange(3), "pid": rng.randrange(1, 6), "node": "n",
-        "name": rng.choice(["loading", "x"]), "epoch": rng.randrange(4), "epochs": rng.randrange(5),
+        "name": rng.choice(["loading", "validating", "x"]),
+        "epoch": rng.randrange(4), "epochs": rng.randrange(5),
         "step": rng.randrange(30), "total": rng.choice([None, 0, 10]), "rows": rng.randrange(1000),
         "seconds": rng.random() * 10, "waiting": rng.random() * 10, "first_wait": rng.random(),
         "between": rng.random(), "metrics": rng.choice([{"loss": 0.5}, [{"loss": 1, "epoch": 2}], None]),
-        "done": rng.random() < 0.2, "path": f"/c/{rng.randrange(5)}", "bytes": 10, "status": "committed",
+        "done": rng.random() < 0.2, "path": f"/c/{rng.randrange(5)}", "bytes": 10,
+        "status": rng.choice(["committed", "pending", "validated", "failed", "timed out"]),
         "text": "some\ntext",
     }  # fmt: skip
     for name in list(event):

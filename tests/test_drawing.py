@@ -48,7 +48,7 @@ def checked(html):
     assert not checker.open
     assert set(checker.seen) <= {
         "style", "div", "span", "b", "i", "table", "tr", "th", "td", "pre", "code", "details", "summary",
-        "svg", "path", "circle", "text",
+        "svg", "path", "circle", "rect", "text", "title",
     }  # fmt: skip
     names = {name for name, _ in checker.attributes}
     assert not any(name.startswith("on") or name in ("href", "src") for name in names)
@@ -62,11 +62,12 @@ def checked(html):
 def check_svg(svg):
     root = ET.fromstring(svg)
     places = " ".join(
-        element.get(name, "") for element in root.iter() for name in ("d", "x", "y", "cx", "cy")
+        element.get(name, "") for element in root.iter() for name in ("d", "x", "y", "cx", "cy", "width")
     )
+    width = float(root.get("viewBox").split()[2])
     assert not re.search(r"nan|inf|e[+-]\d", places)
     for number in re.findall(r"-?\d+\.?\d*", places):
-        assert -50 < float(number) < 400  # within the picture, or at its very edge
+        assert -50 < float(number) < max(400, width + 1)  # within the picture, or at its very edge
     return root
 
 
@@ -181,7 +182,7 @@ def test_an_unknown_end_is_no_empty_bar():
     ("status", "expected"),
     [
         ("committed", "✓ saved"),
-        ("pending", "● validating"),
+        ("pending", "○ waits for validation"),
         ("validated", "✓ validated"),
         ("failed", "✕ validation failed"),
         ("timed out", "✕ timed out"),

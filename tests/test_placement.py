@@ -3,7 +3,7 @@
 import pytest
 
 from labkit.errors import ClusterError
-from labkit.placement import Node, require_room
+from labkit.placement import Node, require_place, require_room
 
 
 def node(cpus, gpus=0.0, name="head"):
@@ -68,3 +68,36 @@ def test_only_the_labs_own_cluster_is_to_be_grown_by_the_lab():
             with pytest.raises(ClusterError) as refused:
                 require_room([node(1)], workers=2 - data, data=data, growable=growable)
             assert ("lab.add_node" in refused.value.fix) == growable
+
+
+def special(cpus, **resources):
+    return Node(name="node-2", id="2", alive=True, resources={"CPU": cpus, **resources}, address="127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_cpus": 0},
+        {"num_cpus": 2},
+        {"num_cpus": None, "num_gpus": 1},
+        {"num_cpus": 3, "resources": {"validation": 1}},
+        {"label_selector": {"ray.io/accelerator-type": "L4"}},  # Ray alone knows the labels
+    ],
+)
+def test_a_task_that_some_node_can_run(options):
+    require_place([node(2, gpus=1), special(4.0, validation=1.0)], options, attempt="run validations")
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"num_cpus": 5}, "each wants 5 CPU of one node"),
+        ({"num_gpus": 1, "resources": {"validation": 1}}, "1 CPU and 1 GPU and 1 validation of one node"),
+        ({"num_cpus": 0, "resources": {"disk": 0.5}}, "head 0 disk; node-2 0 disk"),
+    ],
+)
+def test_a_task_that_no_node_can_ever_run(options, said):
+    with pytest.raises(ClusterError, match="run validations") as refused:
+        require_place([node(2, gpus=1), special(4.0, validation=1.0)], options, attempt="run validations")
+    assert said in refused.value.fact and "wait for ever" in refused.value.fact

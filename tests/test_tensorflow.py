@@ -4,6 +4,7 @@ Nothing here imports TensorFlow: it is in the workers, with the Keras that each 
 """
 
 import json
+import os
 import sys
 import tempfile
 import time
@@ -17,7 +18,7 @@ from labs import home as home_of_its_own
 from ray import cloudpickle
 from ray.train import RunConfig, ScalingConfig
 
-from labkit import cluster, datasets, runs
+from labkit import cluster, datasets, preload, runs
 from labkit.errors import RunFailed
 from labkit.keras_settings import KERAS_2, KERAS_3
 from labkit.ray_reporting import TrainPanel
@@ -41,7 +42,8 @@ def home():
 
 @pytest.fixture(scope="module")
 def lab(home):
-    with cluster.start(nodes=2, cpus_per_node=2) as lab:
+    os.environ.update(KERAS_2)  # the workers' imports are done ahead with the Keras of this process
+    with cluster.start(nodes=2, cpus_per_node=2, preload=preload.TENSORFLOW) as lab:
         yield lab
 
 
@@ -58,7 +60,7 @@ def fit(home, loop, *, workers=2, environment=KERAS_2, data=None, run_name=None,
         run_config=RunConfig(
             name=run_name or panel.run_id,
             storage_path=str(home / "runs"),
-            worker_runtime_env={"env_vars": environment} if environment else None,
+            worker_runtime_env={"env_vars": environment},
             callbacks=[panel.callback()],
         ),
     )
@@ -370,6 +372,11 @@ def test_keras_adds_its_metrics_up_over_workers(trained, home):
 def test_the_panel_followed_fit(trained):
     record = runs.latest("tf")
     assert record.state == "finished" and len(record.seconds_per_epoch) >= 2
+    for panel in trained.values():
+        begun = [metrics["loss"] for _, metrics in panel.state.curve if "loss" in metrics]
+        # Ten digits, and a model that knows nothing: ln 10 = 2.3, however many workers there are.
+        assert 2 < begun[0] < 2.7
+        assert all(metrics["accuracy"] <= 1 for _, metrics in panel.state.curve if "accuracy" in metrics)
 
 
 def test_a_loop_by_hand_with_keras_3_trains_that_model_too(trained, home):
@@ -472,7 +479,8 @@ def test_a_column_that_does_not_exist(lab, home, numbered):
 
 def test_rays_own_variable_comes_too_late(lab, home):
     """When this fails, Ray has mended it, and `worker_runtime_env` may leave the lesson."""
-    panel, _ = fit(home, which_keras, environment=None)
+    # This cluster's nodes have it from their start; here it is as if they had not.
+    panel, _ = fit(home, which_keras, environment={"TF_USE_LEGACY_KERAS": "0"})
     said = sorted(line.partition("] ")[2] for line in panel.state.prints)
     # OMP_NUM_THREADS is Ray's; TensorFlow does not ask for it (0: as many as there are cores).
     assert said == [f"keras legacy 1 threads 1 0 workers 2 task {rank}" for rank in (0, 1)]

@@ -31,7 +31,8 @@ inventory.processes()
 
 # %% [markdown]
 # Remember the first three. The `gcs_server` exists once. A `raylet` runs on every node: it starts *workers*, the processes that will run
-# your code, and decides what runs in them. The last line is what a cluster costs before it has done anything.
+# your code, and decides what runs in them. (The `forkserver` is no part of Ray but the lab's: it has imported PyTorch and the like, and workers are forked from it, so that
+# not each of them has to import it again.) The last line is what a cluster costs before it has done anything.
 
 # %% [markdown]
 # ## The dashboard

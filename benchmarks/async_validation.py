@@ -1,0 +1,165 @@
+"""Validation inside the loop and beside it, in three ways: all seconds, those of standing still, of a metric.
+
+    .venv/bin/python -m benchmarks.async_validation [--rounds 3] [--epochs 4]
+
+One worker trains lesson 03's `cnn` on rendered digits. After each epoch a checkpoint goes to the object
+store, and is validated on 5,000 others: not at all, in the loop, or beside it by each validator of
+`labkit.validation`. Each round has all five, their order changes with the round; model, data and seeds are
+the same. The figures are medians: over the rounds, or over the checkpoints of all rounds.
+
+- total: from the call of `fit()` to its return; after the start: from the first step on.
+- blocked: what the loop does between two epochs (save, report, validate), for each checkpoint.
+- metric after: from the last step of an epoch until the validated metric of its checkpoint is there.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from labkit import cluster, datasets, records, runs, storage
+from labkit.settings import Settings
+from labkit.uploads import upload_shards
+
+WAYS = ("none", "inline", "task", "trainer", "data")
+_ROWS, _VALIDATED_ROWS = 6000, 5000
+
+
+def train_loop(config: dict[str, Any]) -> list[float]:
+    """Train, and return the seconds that the loop stood still after each epoch."""
+    import ray.train
+    import torch
+    from ray.train import CheckpointUploadMode
+
+    from labkit.torch_models import cnn
+    from labkit.torch_states import save_state
+    from labkit.torch_training import batches, train_epoch
+    from labkit.validation import in_a_task
+
+    panel, data, way, epochs = config["panel"], config["data"], config["way"], config["epochs"]
+    model = cnn(seed=0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+    in_loop = in_a_task(cnn, **config["rows"])
+    blocked = []
+    for epoch in range(epochs):
+        rows = batches(data.images, data.labels, size=64, seed=epoch)
+        steps = panel.steps(rows, epoch=epoch, epochs=epochs)
+        metrics = train_epoch(model, steps, torch.nn.functional.cross_entropy, optimizer)
+        began = time.perf_counter()
+        folder = tempfile.mkdtemp()
+        save_state(folder, model, optimizer, epoch)
+        checkpoint = ray.train.Checkpoint.from_directory(folder)
+        if way == "inline":
+            panel.phase("validating")
+            metrics.update(in_loop(checkpoint))
+            panel.phase("saving")
+        mode = CheckpointUploadMode.SYNC if way == "inline" else CheckpointUploadMode.ASYNC
+        ray.train.report(
+            {"epoch": epoch, **metrics},
+            checkpoint=checkpoint,
+            checkpoint_upload_mode=mode,
+            validation=way not in ("none", "inline"),
+        )
+        blocked.append(time.perf_counter() - began)
+    return blocked
+
+
+def measure(way: str, *, store: storage.Store, data: Any, epochs: int) -> dict[str, Any]:
+    """One run: its seconds, and those of each checkpoint."""
+    from ray.train import RunConfig, ScalingConfig, ValidationConfig, ValidationTaskConfig
+    from ray.train.torch import TorchTrainer
+
+    from labkit import validation
+    from labkit.ray_reporting import TrainPanel
+    from labkit.reporters import NullReporter
+    from labkit.torch_models import cnn
+
+    rows = {"path": "benchmark-validation/rows", "filesystem": store.filesystem}
+    validators = {
+        "task": lambda: (validation.in_a_task(cnn, **rows), {"num_cpus": 1}),
+        "trainer": lambda: (
+            validation.in_a_trainer(cnn, **rows, storage_path="benchmark-validation/runs"),
+            {"num_cpus": 0},
+        ),
+        "data": lambda: (validation.in_ray_data(cnn, **rows), {"num_cpus": 0}),
+    }
+    config = None
+    if way in validators:
+        function, options = validators[way]()
+        config = ValidationConfig(function, ValidationTaskConfig(timeout_s=120), options)
+    name = f"benchmark-validation-{way}"
+    panel = TrainPanel(name, dataset=data.name, rows=len(data), reporter=NullReporter())
+    trainer = TorchTrainer(
+        train_loop,
+        train_loop_config={"panel": panel, "data": data, "way": way, "epochs": epochs, "rows": rows},
+        scaling_config=ScalingConfig(num_workers=1),
+        validation_config=config,
+        run_config=RunConfig(
+            name=panel.run_id,
+            storage_path=store.storage_path("runs", name),
+            storage_filesystem=store.filesystem,
+            callbacks=[panel.callback()],
+        ),
+    )
+    with panel.watch(trainer):
+        result = trainer.fit()
+    record = runs.latest(name)
+    checkpoints = record.extra.get("checkpoints", [])
+    return {
+        "total": record.seconds_total,
+        "after_start": record.seconds_total - record.seconds["start"],
+        "blocked": result.return_value,
+        "metric_after": [one["seconds_to_metric"] for one in checkpoints],
+        "accuracy": [metrics.get("val_accuracy") for _, metrics in result.best_checkpoints],
+        "statuses": [one["status"] for one in checkpoints],
+    }
+
+
+def table(found: dict[str, list[dict[str, Any]]]) -> str:
+    """The medians, a line for each way."""
+    head = f"{'validation':10} {'total':>8} {'after start':>12} {'blocked':>12} {'metric after':>16}"
+    lines = [head]
+    for way, measured in found.items():
+        total = statistics.median(one["total"] for one in measured)
+        after = statistics.median(one["after_start"] for one in measured)
+        blocked = statistics.median(s for one in measured for s in one["blocked"])
+        late = [s for one in measured for s in one["metric_after"]]
+        metric = f"{statistics.median(late):.1f} ({max(late):.1f})" if late else "–"
+        lines.append(f"{way:10} {total:6.1f} s {after:10.1f} s {blocked * 1000:9.0f} ms {metric:>14} s")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--add", action="store_true", help="to the rounds that were measured before")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    options = parser.parse_args()
+    settings = Settings.from_env()
+    data = datasets.load("rendered", "train", n=_ROWS)
+    rows = datasets.load("rendered", "test", n=_VALIDATED_ROWS)
+    path = Path(settings.home) / "benchmarks" / "async_validation.json"
+    before = json.loads(path.read_text())["runs"] if options.add and path.exists() else {}
+    found: dict[str, list[dict[str, Any]]] = {way: before.get(way, []) for way in options.ways}
+    with cluster.start(settings=settings), storage.start(settings=settings) as store:
+        upload_shards(rows, store, "benchmark-validation", prefix="rows", rows_per_shard=2500)
+        orders = itertools.cycle([options.ways, options.ways[::-1]])
+        for number, order in zip(range(options.rounds), orders, strict=False):
+            for way in order:
+                found[way].append(measure(way, store=store, data=data, epochs=options.epochs))
+                print(f"round {number + 1}, {way}: {found[way][-1]['total']:.1f} s", flush=True)
+        store.files.rm("benchmark-validation", recursive=True)
+    print(table(found))
+    about = {"host": records.this_host(), "versions": records.installed_versions(), "runs": found}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(about, indent=1))
+    print(f"all of it: {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""A process that has imported what Ray's workers need, and forks a worker for each that Ray starts.
+
+``python -P -m labkit.forkserver SOCKET MODULE…``; started and described by `labkit.preload`.
+
+Ray starts each worker as a new Python. On two cores most of a short run is spent there: every worker
+imports ray, ray.train, pandas, pyarrow and torch before it does anything. Here that is done once; a fork
+shares it. The idea is that of Python's own `multiprocessing.forkserver` and of Android's zygote.
+
+Who asks is `labkit.forkserver_client`, which Ray runs in the place of Python (``py_executable``, a
+documented field of a runtime environment). It sends its arguments, environment, folder and the three
+standard streams, and stays for as long as the worker lives: whoever kills the one kills the other. A
+request that this process cannot serve in the same way as a new Python would is refused, and the client
+then becomes that new Python.
+"""
+
+import array
+import contextlib
+import gc
+import importlib
+import json
+import os
+import random
+import runpy
+import selectors
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+__all__ = ["differs", "serve"]
+
+_LENGTH = struct.Struct("!i")  # before a request: its bytes; in answers: a pid, then an exit status
+_REFUSED = 0  # in place of a pid
+_STREAMS = 3
+_LOOK_EVERY = 1.0  # seconds between two looks at whether the kernel lives
+
+# What libraries read when they are imported, and which library that is: a worker that has another value
+# needs an import of its own.
+_READ_AT_IMPORT = {
+    "PYTHON": "sys",
+    "LD_": "sys",
+    "MALLOC_": "sys",
+    "RAY_": "ray",
+    "ARROW_": "pyarrow",
+    "OMP_": "numpy",
+    "OPENBLAS_": "numpy",
+    "MKL_": "numpy",
+    "NUMEXPR_": "numpy",
+    "TORCH": "torch",
+    "TF_": "tensorflow",
+    "KERAS_": "tensorflow",
+    "XLA_": "tensorflow",
+}
+# What a raylet or Ray Train sets, and is read when it is used.
+_READ_LATER = ("RAY_TRAIN_", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "RAY_LD_PRELOAD_ON_WORKERS")
+_READ_LATER += ("RAY_DATA_SHUFFLE_", "PYTHONBREAKPOINT")
+
+
+@dataclass
+class _Request:
+    """What a client sends: how the new Python would have been started."""
+
+    argv: list[str]
+    environment: dict[str, str]
+    folder: str
+    niceness: int
+    streams: list[int]  # copies of its standard input, output and error
+
+
+@dataclass
+class _Worker:
+    """A forked process, and the client that stands for it."""
+
+    pid: int
+    pidfd: int
+    client: socket.socket
+    ended: bool = False
+
+
+def differs(here: Mapping[str, str], there: Mapping[str, str], loaded: Container[str]) -> list[str]:
+    """Names of the variables that matter to a loaded module and are not the same in both environments."""
+    prefixes = tuple(prefix for prefix, module in _READ_AT_IMPORT.items() if module in loaded)
+    names = sorted(name for name in {*here, *there} if name.startswith(prefixes))
+    return [n for n in names if not n.startswith(_READ_LATER) and here.get(n) != there.get(n)]
+
+
+def serve(path: str, modules: list[str]) -> None:
+    """Import `modules`, then fork a worker for each request, until the process that started this is gone.
+
+    Requests that come during the import wait. In a forked process this function does not return: it
+    becomes the worker.
+
+    Args:
+        path: of the socket, which is made here, for this user alone.
+        modules: names to import; one that fails is told in the log, and left out. If two forks would draw
+            the same random ids from Ray after them, nothing is served.
+    """
+    owner, given = os.getppid(), dict(os.environ)
+    listener = _listen(path)
+    # As Ray has it for a worker of one CPU; one that gets more is told (`_tell_torch`).
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            print(f"could not import {module}: {error}", flush=True)
+    if _forks_are_alike():
+        print("two forks draw the same ids: one of these modules has drawn some at its import", flush=True)
+        os.unlink(path)
+        return
+    # What was made so far is never freed: the collector would only touch, and so copy, shared pages.
+    gc.collect()
+    gc.freeze()
+    print(f"ready: {len(sys.modules)} modules", flush=True)
+    request = _until_forked(listener, given, owner)
+    if request is not None:
+        _become(request)
+    else:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _listen(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        listener.bind(path)
+    finally:
+        os.umask(mask)
+    listener.listen(128)
+    return listener
+
+
+def _forks_are_alike() -> bool:
+    """Whether two forked processes draw the same ids from Ray, in their first thread or in another.
+
+    Ray draws from generators of absl, which are not made for forks: what was drawn before is shared, and what
+    comes after is the same. Two tasks with one id end a worker (seen: "Check failed: erased == 1").
+    """
+    if "ray" not in sys.modules:
+        return False
+    drawn = []
+    for _ in range(2):
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                os.write(writer, " ".join(_two_ids()).encode())
+            os._exit(0)
+        os.close(writer)
+        with open(reader) as pipe:
+            drawn.append(pipe.read().split())
+        os.waitpid(pid, 0)
+    one, other = drawn
+    return len(one) != 2 or bool({*one} & {*other})
+
+
+def _two_ids() -> list[str]:
+    ray = sys.modules["ray"]
+    ids = [ray.ObjectRef.from_random().hex()]
+    thread = threading.Thread(target=lambda: ids.append(ray.ObjectRef.from_random().hex()))
+    thread.start()
+    thread.join()
+    return ids
+
+
+def _until_forked(listener: socket.socket, given: Mapping[str, str], owner: int) -> _Request | None:
+    """The request, in a forked process; None in this one, when it is needed no longer."""
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    workers = 0
+    # Its owner gone, it stays for its workers' sake: a detached actor outlives the kernel.
+    while os.getppid() == owner or workers:
+        for key, _ in selector.select(_LOOK_EVERY):
+            if key.fileobj is listener:
+                client, _ = listener.accept()
+                request = _receive(client, given)
+                if request is None:
+                    client.close()
+                    continue
+                pid = os.fork()
+                if pid == 0:
+                    client.close()
+                    selector.close()
+                    listener.close()
+                    return request
+                for stream in request.streams:
+                    os.close(stream)
+                workers += 1
+                worker = _Worker(pid, os.pidfd_open(pid), client)
+                selector.register(worker.pidfd, selectors.EVENT_READ, worker)
+                selector.register(client, selectors.EVENT_READ, worker)
+                with contextlib.suppress(OSError):  # it was killed meanwhile: the selector tells
+                    client.sendall(_LENGTH.pack(pid))
+            elif key.fd == key.data.pidfd:
+                workers -= 1
+                _forget(key.data, selector)
+            elif not key.data.ended:
+                # A client never writes again: what can be read is its end. Who killed it meant its worker.
+                selector.unregister(key.data.client)
+                with contextlib.suppress(OSError):
+                    os.killpg(key.data.pid, signal.SIGKILL)
+                with contextlib.suppress(OSError):  # it may have had no time yet to make a group
+                    signal.pidfd_send_signal(key.data.pidfd, signal.SIGKILL)
+    return None
+
+
+def _receive(client: socket.socket, given: Mapping[str, str]) -> _Request | None:
+    """A request; None where it was refused, or is none."""
+    streams = array.array("i")
+    try:
+        client.settimeout(10)
+        # The streams come with the first bytes.
+        data, extra, _, _ = client.recvmsg(_LENGTH.size, socket.CMSG_SPACE(_STREAMS * streams.itemsize))
+        for level, kind, content in extra:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                streams.frombytes(content[: len(content) - len(content) % streams.itemsize])
+        content = _exactly(client, _LENGTH.unpack(data)[0])
+        request = _Request(**json.loads(content), streams=list(streams))
+        other = differs(given, request.environment, sys.modules)
+        if not other and len(streams) == _STREAMS:
+            return request
+        print(f"refused, since it differs in {', '.join(other)}", flush=True)
+        client.sendall(_LENGTH.pack(_REFUSED))
+    except (OSError, EOFError, ValueError, TypeError, struct.error) as error:
+        print(f"a request failed: {error!r}", flush=True)
+    for stream in streams:
+        os.close(stream)
+    return None
+
+
+def _exactly(client: socket.socket, length: int) -> bytes:
+    content = b""
+    while len(content) < length:
+        part = client.recv(length - len(content))
+        if not part:
+            raise EOFError("the client is gone")
+        content += part
+    return content
+
+
+def _forget(worker: _Worker, selector: selectors.BaseSelector) -> None:
+    """A worker ended: its client ends in the same way."""
+    worker.ended = True
+    _, status = os.waitpid(worker.pid, 0)
+    for one in (worker.pidfd, worker.client):
+        with contextlib.suppress(KeyError, ValueError):
+            selector.unregister(one)
+    os.close(worker.pidfd)
+    with contextlib.suppress(OSError):
+        worker.client.sendall(_LENGTH.pack(os.waitstatus_to_exitcode(status)))
+    worker.client.close()
+
+
+def _become(request: _Request) -> None:
+    """Go on as the Python that was asked for."""
+    # Ray ends a worker together with its process group. It must be its own.
+    os.setpgid(0, 0)
+    for number, stream in enumerate(request.streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.nice(max(request.niceness - os.getpriority(os.PRIO_PROCESS, 0), 0))
+    os.chdir(request.folder)
+    os.environ.clear()
+    os.environ.update(request.environment)
+    gc.unfreeze()
+    random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    sys.addaudithook(_tell_torch)
+    sys.argv = list(request.argv)
+    sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _tell_torch(event: str, args: tuple) -> None:
+    """Ray sets OMP_NUM_THREADS when it gives a worker its CPUs; torch has read it before, at its import."""
+    if event == "os.putenv" and args[0] == b"OMP_NUM_THREADS" and args[1].isdigit():
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.set_num_threads(int(args[1]))
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], sys.argv[2:])

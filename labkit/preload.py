@@ -1,0 +1,111 @@
+"""Workers that begin with their imports done: servers that fork them (`labkit.forkserver`).
+
+    lab = cluster.start()                                  # for PyTorch, the default
+    lab = cluster.start(preload=preload.TENSORFLOW)        # for TensorFlow
+    lab = cluster.start(preload=())                        # each worker imports for itself, as Ray does it
+
+Only for a cluster that the lab started, on Linux: a server is a process of this machine, and elsewhere
+a fork after imports is not safe. On a cluster of somebody else's Ray starts its workers as always.
+"""
+
+import contextlib
+import importlib.util
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from labkit.errors import ClusterError
+from labkit.processes import Registry
+
+__all__ = ["TENSORFLOW", "TORCH", "Preloader"]
+
+# What Ray's libraries import of others: most of the time of their import. Its own libraries may not be among
+# these: they draw random ids when they are imported (for each class that is decorated with ray.remote), and
+# then all forks would draw the same ids afterwards. The server looks, and forks nothing if that is so.
+_RAY = ("ray", "pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
+_RAY += ("aiobotocore.session", "s3fs", "PIL.Image")
+TORCH = (*_RAY, "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
+TENSORFLOW = (*_RAY, "tensorflow", "tf_keras")
+
+
+class Preloader:
+    """The servers of one connection to Ray: one for each node that the lab started.
+
+    Args:
+        folder: where their sockets come, one that only this user can enter.
+        modules: what they import; of Ray only ``ray`` itself.
+
+    Raises:
+        ClusterError: a package of `modules` is not installed.
+    """
+
+    def __init__(self, folder: Path, modules: Sequence[str]) -> None:
+        packages = sorted({module.partition(".")[0] for module in modules})
+        missing = [package for package in packages if importlib.util.find_spec(package) is None]
+        if missing:
+            raise ClusterError(
+                f"import {', '.join(missing)} ahead for the workers",
+                "there is no such package here",
+                "mend the name in cluster.start(preload=…), or install it",
+            )
+        self._modules = list(modules)
+        self._sockets = folder / f"fork-{os.getpid()}-{os.urandom(2).hex()}"
+        self._servers: list[tuple[subprocess.Popen, Registry, str]] = []
+
+    @staticmethod
+    def possible() -> bool:
+        """Whether this system can do it: Linux 5.3 or newer."""
+        if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+            return False
+        try:
+            os.close(os.pidfd_open(os.getpid()))
+        except OSError:
+            return False
+        return True
+
+    @property
+    def py_executable(self) -> str:
+        """For a runtime environment: what Ray is to run in the place of Python."""
+        client = Path(__file__).with_name("forkserver_client.py")
+        return shlex.join([sys.executable, "-I", "-S", str(client), str(self._sockets)])
+
+    def start(self, registry: Registry, lab: str, *, node: str, job_id: str, log: Path) -> None:
+        """Start the server of one node. Its imports go on in the background; workers that are wanted
+        meanwhile wait for it.
+
+        Args:
+            node: its name; one whose raylet has no record gets no server.
+            job_id: of the connection, in hex. Ray reads it, and the raylet's pid, when it is imported, and
+                so a server is for one job on one node.
+            log: where it says what it refused.
+        """
+        raylet = next((e for e in registry.entries(lab) if e.role == f"{node}: raylet" and e.alive), None)
+        if raylet is None:
+            return
+        # Ray's own variables are those of its node: in this process Ray has set some for itself.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+        with contextlib.suppress(psutil.Error):
+            of_node = psutil.Process(raylet.pid).environ()
+            environment |= {k: v for k, v in of_node.items() if k.startswith("RAY_")}
+        environment |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
+        socket = f"{self._sockets}-{raylet.pid}"
+        command = [sys.executable, "-P", "-m", "labkit.forkserver", socket, *self._modules]
+        server = registry.start(command, role=f"{node}: forkserver", lab=lab, log=log, env=environment)
+        self._servers.append((server, registry, lab))
+
+    def stop(self) -> None:
+        """End the servers. The workers that they forked live on."""
+        for server, registry, lab in self._servers:
+            with contextlib.suppress(ProcessLookupError):
+                server.send_signal(signal.SIGTERM)
+            server.wait()
+            registry.forget(server.pid, lab=lab)
+        self._servers.clear()
+        for socket in self._sockets.parent.glob(f"{self._sockets.name}-*"):
+            socket.unlink(missing_ok=True)
