@@ -6,6 +6,8 @@ Each launch is a whole program from nothing to its end (`notebooks/engines`), al
 same global batches of 128. In each round all are run, in turn; the table shows medians, the spread stands
 below it. A figure is shown only if all came to the same weights. Afterwards each is run once more,
 and its last rank is killed with SIGKILL. All that was measured goes to a JSON file.
+
+Ray starts as the lab starts it, its workers forked with their imports done; LABKIT_PRELOAD=0 leaves that out.
 """
 
 import argparse

@@ -22,6 +22,7 @@ from labkit import figures, launches
 from labkit.errors import RunError, RunStopped
 from labkit.inventory import Table
 from labkit.launches import ENGINES, Engine, changed_lines
+from labkit.preload import Preloader
 from labkit.settings import Settings
 from labkit.stopwatch import Task
 from labkit.waiting import Waiting
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINES", "Comparison", "Engine", "Result", "changed_lines", "run"]
 
+_PRELOADED = (
+    " Ray starts as the lab starts it: its workers are forked from a process that has imported torch."
+)
+_NOT_PRELOADED = " Ray starts as pip installs it: each of its workers imports torch for itself."
 _TOLERANCE = 1e-3  # largest difference of a weight, as a part of how far the weights have moved
 
 
@@ -45,7 +50,7 @@ class Result:
         rows_per_second: of each epoch, all ranks together.
         first_wait: seconds of the first epoch until its first step was done; `launch_seconds` has them, too.
         total_seconds: from the start of the program to its end.
-        peak_bytes: most memory of all its processes at one time (theirs alone, looked at each second).
+        peak_bytes: most memory of all its processes at one time, looked at each second.
         gap: largest difference of a weight to the first engine's.
         death: what became of a run whose last rank was killed; None if that was not tried.
     """
@@ -74,34 +79,46 @@ class Comparison:
         rows, epochs: of each run.
         moved: largest distance that a weight has gone in the training.
         results: one for each launch, of all rounds, in the order of the engines.
+        preload: whether Ray's workers were forked with their imports done (`labkit.preload`); None if Ray
+            was not among the engines.
     """
 
     rows: int
     epochs: int
     moved: float
     results: list[Result] = field(default_factory=list)
+    preload: bool | None = None
 
     def table(self) -> Table:
         """One row for each engine; with several rounds the median of each figure.
 
         *engine* is the start of cluster or session, and a part of *first step*; *rows/s* are of the first and
-        the last epoch; *lines* are those that differ from the plain script.
+        the last epoch; *lines* are those that differ from the plain script. Where a rank was killed, a column
+        tells what became of that run.
         """
         head = (
             "launched by", "engine s", "first step s", "rows/s, first", "rows/s, last", "total s", "peak MB",
-            "lines", "a rank is killed",
+            "lines",
         )  # fmt: skip
         rows = [_row(name, self.of(name)) for name in dict.fromkeys(r.engine for r in self.results)]
+        if any(result.death for result in self.results):
+            head += ("a rank is killed",)
+            rows = [(*row, self._death(row[0])) for row in rows]
         gap = max(result.gap for result in self.results)
         line = (
             f"{self.rows:,} rows, {self.epochs} epochs, global batch {launches.BATCH}. Equal weights: the "
             f"largest difference is {gap:.1e}, the weights moved by up to {self.moved:.2f}."
         )
+        if self.preload is not None:
+            line += _PRELOADED if self.preload else _NOT_PRELOADED
         return Table(head, rows, line)
 
     def of(self, engine: str) -> list[Result]:
         """The results of one engine, one for each round."""
         return [result for result in self.results if result.engine == engine]
+
+    def _death(self, engine: str) -> str:
+        return next((_said(result.death) for result in self.of(engine) if result.death), "–")
 
     def to_json(self) -> str:
         """All that was measured."""
@@ -196,7 +213,9 @@ def run(
         raise RunStopped("the comparison", "stopped by you", "Nothing of it is left running") from None
     moved = _moved(first)
     shutil.rmtree(base, ignore_errors=True)
-    return Comparison(rows, epochs, moved, found)
+    with_ray = any(engine.script.startswith("ray_") for engine in engines)
+    preload = settings.preload and Preloader.possible() if with_ray else None
+    return Comparison(rows, epochs, moved, found, preload)
 
 
 def _gap(first: Path, other: Path, name: str) -> float:
@@ -244,7 +263,6 @@ def _row(name: str, results: Sequence[Result]) -> tuple:
         seconds(lambda r: r.total_seconds),
         f"{_median(results, lambda r: r.peak_bytes) / 1e6:,.0f}",
         changed_lines(engine),
-        next((_said(r.death) for r in results if r.death), "–"),
     )
 
 

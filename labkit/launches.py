@@ -2,7 +2,8 @@
 
 A launch is a whole program (``notebooks/engines/*.py``) in a fresh process, in a home folder of its own, so
 that no cluster that runs already helps it. It is recorded like all that the lab starts, and nothing of it is
-left.
+left. Of the reader's settings only LABKIT_PRELOAD counts: whether Ray's workers are forked with their imports
+done, which is a part of how the lab starts Ray.
 """
 
 import difflib
@@ -155,6 +156,7 @@ def _watched(engine: Engine, folder: Path, task: Task, settings: Settings) -> tu
     log, lab = folder / "log.txt", f"comparison-{os.getpid()}"
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "LABKIT_"))}
     environment |= {"LABKIT_HOME": str(home), "LABKIT_PANEL": "none"}
+    environment |= {"LABKIT_PRELOAD": str(int(settings.preload))}
     own.keep(lab, seconds=2)
     began, clock, peak = time.time(), time.perf_counter(), 0
     try:
@@ -179,15 +181,16 @@ def _watched(engine: Engine, folder: Path, task: Task, settings: Settings) -> tu
 
 
 def _memory(registry: Registry, labs: Sequence[str]) -> int:
-    """Bytes that these processes have for themselves: resident, and not shared."""
+    """Bytes of memory that these processes take. What several share (forks that came with their imports done,
+    Ray's object store) is counted once, where the system tells (Linux); elsewhere it is left out."""
     import psutil
 
     total = 0
     for lab in labs:
         for process in registry.members(lab):
             try:
-                info = process.memory_info()
+                info = process.memory_full_info()
             except psutil.Error:
                 continue  # it ended while we looked
-            total += info.rss - getattr(info, "shared", 0)
+            total += getattr(info, "pss", info.uss)
     return total

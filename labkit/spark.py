@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -258,8 +259,10 @@ def _let_go(spark: "SparkSession | None") -> None:
     if spark is not None:
         # In a thread: a JVM that was killed, or hangs, must not keep us from stopping it by its record.
         stopper = threading.Thread(target=_quietly, args=(spark.stop,), daemon=True)
-        stopper.start()
-        stopper.join(10)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Unable to cleanly shutdown", category=RuntimeWarning)
+            stopper.start()
+            stopper.join(10)
     gateway = SparkContext._gateway
     if spark is not None or (gateway is not None and SparkContext._active_spark_context is None):
         if gateway is not None:

@@ -78,6 +78,16 @@ class Folders:
         return self.base / self.lab / "conf"
 
     @property
+    def home(self) -> Path:
+        """Spark's programs and jars, as ``SPARK_HOME``.
+
+        Links to those of pyspark, all but ``python``: from there Spark's own Python processes and all that
+        they start would import pyspark out of a zip, which each of them compiles anew (about 1 s of CPU).
+        Without it they import the one that is installed.
+        """
+        return self.base / self.lab / "home"
+
+    @property
     def logs(self) -> Path:
         return self.base / self.lab / "logs"
 
@@ -98,8 +108,10 @@ class Folders:
             for old in self.base.glob("spark-*"):
                 if old.name not in living:
                     shutil.rmtree(old, ignore_errors=True)
-            for folder in (self.conf, self.logs, self.scratch):
+            for folder in (self.conf, self.home, self.logs, self.scratch):
                 folder.mkdir(parents=True, mode=0o700)
+            for name in ("bin", "jars"):
+                (self.home / name).symlink_to(_installed() / name, target_is_directory=True)
             settings = {**_SETTINGS, "spark.authenticate.secret": secrets.token_hex(32)}
             defaults = self.conf / "spark-defaults.conf"
             defaults.touch(mode=0o600)
@@ -111,7 +123,7 @@ class Folders:
 
     def forget(self) -> None:
         """Remove the secret and what Spark kept on disk; the logs stay until the next start."""
-        for folder in (self.conf, self.scratch):
+        for folder in (self.conf, self.home, self.scratch):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -121,7 +133,7 @@ def environment(java: Java, folders: Folders) -> dict[str, str]:
         MARK: folders.lab,
         "JAVA_HOME": str(java.prepared(folders.base / "java")),
         "SPARK_CONF_DIR": str(folders.conf),
-        "SPARK_HOME": str(_home()),  # an older Spark of somebody's would not fit this pyspark
+        "SPARK_HOME": str(folders.home),  # an older Spark of somebody's would not fit this pyspark
         "SPARK_DAEMON_JAVA_OPTS": _JVM,
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_LAUNCHER_OPTS": _JVM,
@@ -180,12 +192,12 @@ def require_alive(process: subprocess.Popen, folders: Folders, name: str, deadli
 def _start(
     registry: Registry, folders: Folders, variables: dict[str, str], role: str, program: str, *options: str
 ) -> subprocess.Popen:
-    command = [str(_home() / "bin" / "spark-class"), program, *options]
+    command = [str(folders.home / "bin" / "spark-class"), program, *options]
     log = folders.logs / f"{role.rpartition(' ')[2]}.log"
     return registry.start(command, role=role, lab=folders.lab, log=log, env={**os.environ, **variables})
 
 
-def _home() -> Path:
+def _installed() -> Path:
     import pyspark
 
     return Path(pyspark.__file__).parent

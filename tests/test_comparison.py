@@ -42,6 +42,7 @@ def test_two_engines_come_to_the_same_weights(settings):
         assert 0 < result.first_step < result.total_seconds
         assert len(result.rows_per_second) == 2
         assert result.peak_bytes > 100e6  # torch alone takes that much
+    assert found.preload is None  # Ray is not among them
     assert len(said) == 2
     assert not Registry(settings.home).labs()
     assert json.loads(found.to_json())["results"][1]["engine"] == "torchrun"
@@ -72,6 +73,18 @@ def test_the_table_shows_medians(result):
     assert table.rows[0][:3] == ("one process", "–", "4.0")
     assert "ended with an error 1.5 s later" in table.rows[0][-1]
     assert "Equal weights" in table.line
+    assert "Ray" not in table.line
+
+
+def test_no_column_for_deaths_that_were_not_tried(result):
+    table = Comparison(1280, 2, 0.2, [result]).table()
+    assert "a rank is killed" not in table.head
+    assert len(table.head) == len(table.rows[0])
+
+
+@pytest.mark.parametrize("preload, said", [(True, "forked"), (False, "as pip installs it")])
+def test_the_table_says_how_ray_was_started(result, preload, said):
+    assert said in Comparison(1280, 2, 0.2, [result], preload).table().line
 
 
 def test_the_figure_adds_up(result):

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pyspark
 import pytest
 from kernels import kernel
 from labs import home as home_of_its_own
@@ -88,6 +89,9 @@ def test_a_master_and_two_workers(home):
         assert roles == {"keeper", "spark: driver", "spark: master", "spark: worker-1", "spark: worker-2"}
         pids = lab.spark.sparkContext.parallelize(range(2), 2).map(lambda _: os.getppid()).collect()
         assert len(set(pids)) == 2  # one Python daemon under each executor
+        # Not out of the zip that Spark would put before it: each new process would compile that anew.
+        (source,) = lab.spark.sparkContext.parallelize([0], 1).map(lambda _: pyspark.__file__).collect()
+        assert source == pyspark.__file__
         said = (home / "spark" / lab.lab / "conf" / "spark-defaults.conf").read_text()
         secret = said.split("spark.authenticate.secret ")[1].split()[0]
         commands = [" ".join(p.cmdline()) for p in Registry(home).members(lab.lab)]

@@ -23,7 +23,7 @@ lab
 # `SparkSession.builder.master("spark://…").getOrCreate()` instead, and the rest of this page stays.
 
 # %%
-lab.spark.range(1_000_000).selectExpr("sum(id)").collect()
+lab.spark.version, lab.spark.sparkContext.master, lab.spark.sparkContext.defaultParallelism
 
 # %% [markdown]
 # ## What a launcher does
@@ -377,7 +377,8 @@ cloudpickle.register_pickle_by_value(my_layers)
 
 # %% [markdown]
 # ### Set outside of the function
-# Imports may stand outside: their names travel. What you *set* on a module outside does not. Here the notebook says that it wants double precision.
+# Imports may stand outside: their names travel. What you *set* on a module outside does not. Here the notebook says that it wants double precision. (It tries both in local mode, where a launch takes
+# less time: those ranks are new processes as well, and do not know the notebook's `sys.path`.)
 
 # %%
 torch.set_default_dtype(torch.float64)
@@ -387,8 +388,8 @@ def look_again():
     return my_layers.doubled(21), torch.get_default_dtype()
 
 
-with SparkPanel("07-settings").watch(on_executors):
-    answer = on_executors.run(look_again)
+with SparkPanel("07-settings").watch(distributor):
+    answer = distributor.run(look_again)
 torch.set_default_dtype(torch.float32)
 answer
 
@@ -554,6 +555,9 @@ result.figure()
 # %% [markdown]
 # Read it from left to right. *Engine* is a cluster or a JVM. You pay for it once, and in a notebook it mostly runs already. What is left of *first step* is paid at every launch: new processes, each of which imports torch. The
 # *rows/s* of the epochs are what you came for. *Lines* are those that differ from the plain script, and *peak* is the memory of all processes of a launch, those of Ray and Spark too.
+#
+# One thing is not equal, and the line below the table says so: on Linux the lab's own Ray cluster forks its workers from a process that has imported torch while the cluster started (lesson 01). The ranks of torchrun and Spark import it
+# at each launch. To see Ray as pip installs it, run the comparison with `LABKIT_PRELOAD=0`.
 #
 # One process wins, as in lesson 03: all-reduce costs more than a second core brings to a model of this size. With a DataLoader, torchrun, Ray Train and TorchDistributor do the same in each step. Where their rows/s differ here, look whether a second run
 # agrees: the epochs are short, and a machine that does something else meanwhile shows it. What
