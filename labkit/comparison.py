@@ -15,6 +15,7 @@ import shutil
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -194,19 +195,24 @@ def run(
         with Waiting("comparing", unit="launches") as waiting:
             for number in range(rounds):
                 for engine in engines:
-                    waiting(len(found), total)
                     told(f"round {number + 1} of {rounds}: {engine.name}")
                     folder = base / f"run-{len(found)}"
-                    measured = launches.launch(engine, folder, Task(epochs=epochs), settings)
+                    measured = launches.launch(
+                        engine,
+                        folder,
+                        Task(epochs=epochs),
+                        settings,
+                        waiting=partial(waiting, len(found), total),
+                    )
                     first = first or folder
                     gap = _gap(first, folder, engine.name)
                     found.append(Result(engine=engine.name, **measured, gap=gap))
-            for name in deaths:
-                waiting(len(found), total)
+            for done, name in enumerate(deaths, start=len(found)):
                 told(f"{name}, a rank of which is killed")
                 place = next(k for k, result in enumerate(found) if result.engine == name)
                 engine = next(each for each in engines if each.name == name)
-                death = launches.kill(engine, base / f"death-{place}", settings, epochs)
+                tell = partial(waiting, done, total)
+                death = launches.kill(engine, base / f"death-{place}", settings, epochs, waiting=tell)
                 found[place] = dataclasses.replace(found[place], death=death)
             waiting(total, total)
     except KeyboardInterrupt:

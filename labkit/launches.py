@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,9 +78,20 @@ def write_rows(base: Path, rows: int) -> int:
     return count
 
 
-def launch(engine: Engine, folder: Path, task: Task, settings: Settings) -> dict[str, Any]:
-    """Run a script to its end; what it took. Nothing of it is left running."""
-    seconds, peak, log = _watched(engine, folder, task, settings)
+def launch(
+    engine: Engine,
+    folder: Path,
+    task: Task,
+    settings: Settings,
+    *,
+    waiting: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Run a script to its end; what it took. Nothing of it is left running.
+
+    Args:
+        waiting: called every second until it is done.
+    """
+    seconds, peak, log = _watched(engine, folder, task, settings, waiting)
     status = json.loads((folder / "status.json").read_text())["status"]
     if status != 0:
         said = log.read_text(errors="replace").strip().splitlines()
@@ -108,9 +119,16 @@ def launch(engine: Engine, folder: Path, task: Task, settings: Settings) -> dict
     }
 
 
-def kill(engine: Engine, folder: Path, settings: Settings, epochs: int) -> dict[str, Any]:
-    """Run a script whose last rank is killed; what became of it."""
-    _watched(engine, folder, Task(epochs=epochs, dies=True), settings)
+def kill(
+    engine: Engine,
+    folder: Path,
+    settings: Settings,
+    epochs: int,
+    *,
+    waiting: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Run a script whose last rank is killed; what became of it. `waiting` as in `launch`."""
+    _watched(engine, folder, Task(epochs=epochs, dies=True), settings, waiting)
     status = json.loads((folder / "status.json").read_text())
     died = folder / "death.json"
     if not died.is_file():
@@ -146,7 +164,9 @@ def require_scripts(engines: Sequence[Engine]) -> None:
         )
 
 
-def _watched(engine: Engine, folder: Path, task: Task, settings: Settings) -> tuple[float, int, Path]:
+def _watched(
+    engine: Engine, folder: Path, task: Task, settings: Settings, waiting: Callable[[], None]
+) -> tuple[float, int, Path]:
     """(seconds, peak memory in bytes, log) of a script, run in a home of its own."""
     folder.mkdir(parents=True)
     task.write(folder)
@@ -166,6 +186,7 @@ def _watched(engine: Engine, folder: Path, task: Task, settings: Settings) -> tu
                 status = process.wait(_LOOK_EVERY)
                 break
             except subprocess.TimeoutExpired:
+                waiting()
                 peak = max(peak, _memory(own, [lab]) + _memory(registry, registry.labs()))
             if time.perf_counter() - clock > _SECONDS:
                 raise RunFailed(f"run {engine.script}", f"it did not end within {_SECONDS} s", f"read {log}")

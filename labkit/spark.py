@@ -191,7 +191,8 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
                     spark_start.worker(registry, folders, variables, number, master)
                     for number in range(1, workers + 1)
                 ]
-            spark = _driver(registry, folders, variables, master)
+            with waiting.during(0, slots):
+                spark = _driver(registry, folders, variables, master)
             _wait_for_executors(spark, started, folders, lambda have: waiting(have, slots))
             waiting(slots, slots)
     except BaseException as error:

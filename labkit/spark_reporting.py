@@ -108,7 +108,10 @@ class SparkPanel(Panel):
     def _keep_failure(self, error: BaseException) -> None:
         found = spark_faults.rank_error(self._printed()) if _of_spark(error) else None
         if found is None or (self.state.failures and not found[1].startswith("killed")):
-            super()._keep_failure(error)
+            with self._lock:
+                super()._keep_failure(error)
+                if found is None and not self._ranks_report and _of_spark(error):
+                    self.state.failures[-1].rank = None  # it never came to any rank
             return
         # The others report that the connection is gone; that one of them was killed, only torchrun knows.
         rank, text = found[0], self._short(error)

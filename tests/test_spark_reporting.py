@@ -12,7 +12,7 @@ import psutil
 import pytest
 from labs import home as home_of_its_own
 
-from labkit import records, spark
+from labkit import drawing, records, spark
 from labkit.errors import RunFailed
 from labkit.processes import MARK, Registry
 from labkit.reporters import NullReporter
@@ -166,9 +166,13 @@ def test_what_cannot_travel(on_executors):
         with lock:
             return 1
 
-    with pytest.raises(RunFailed, match="no rank was started") as raised, panel_of("a").watch(on_executors):
+    panel = panel_of("a")
+    with pytest.raises(RunFailed, match="no rank was started") as raised, panel.watch(on_executors):
         on_executors.run(train)
     assert "inside of the function" in raised.value.fix
+    (failure,) = panel.state.failures
+    assert failure.rank is None
+    assert ", rank" not in drawing.summary(panel.state)
 
 
 def test_what_pyspark_itself_cannot_pickle():

@@ -228,7 +228,7 @@ for name, text in {"networks.py": networks, "train.py": program}.items():
     (repository / name).write_text(text)
 
 # %% [markdown]
-# So one would start it by hand:
+# So one would start it by hand. It takes some seconds, in which it says nothing:
 
 # %%
 import subprocess
