@@ -513,7 +513,7 @@ with panel.watch(distributor):
 together, len(train_set)
 
 # %% [markdown]
-# First each rank read all, then each about half. The halves together are all rows: `all_reduce` has added them up. The ranks may differ by some rows. For steps of equal number, let each take as many rows as the smallest part has. (On a
+# Open *printed lines*: first each rank read all, then each about half. The halves together are all rows: `all_reduce` has added them up. The ranks may differ by some rows. For steps of equal number, let each take as many rows as the smallest part has. (On a
 # cluster the folder is one that all can reach: the object store, with `filesystem=store.filesystem`.)
 
 # %% [markdown]
