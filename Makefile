@@ -35,8 +35,8 @@ help:
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt | $(PY)
-	@echo "installing the lab into $(VENV): once, several minutes, 3 to 5 GB"
-	$(PY) -m pip install --constraint constraints.txt --editable ".[dev]"
+	@echo "installing the lab into $(VENV): once, several minutes, about 5 GB"
+	$(PY) -m pip install --constraint constraints.txt --editable ".[dev,recipes]"
 	@touch $@
 
 $(PY):

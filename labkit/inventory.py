@@ -34,8 +34,13 @@ _PURPOSES = {
     "ray.util.client": "a door for programs outside the cluster, ray://…",
     "log_monitor": "passes on what workers print",
     "monitor": "rents machines in a cloud; idle here",
+    "driver": "the JVM of a Spark session: plans its jobs",
+    "master": "Spark's register of workers",
+    "worker-1": "starts Spark's executors: JVMs with slots for tasks",
+    "worker-2": "starts Spark's executors: JVMs with slots for tasks",
     "keeper": "stops all of this when its notebook is gone",
 }
+_APART = "padding-right:20px!important"  # columns stay apart, whatever the theme says of tables
 _HERE, _THERE = "this machine", "the network"
 
 
@@ -72,7 +77,7 @@ class Table:
         return "\n".join([*lines, self.line] if self.line else lines)
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.head)
+        head = "".join(f'<th style="{_APART}">{escape(name)}</th>' for name in self.head)
         rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self.rows)
         line = f'<div class="lk-text lk-rule">{escape(self.line)}</div>' if self.line else ""
         return (
@@ -82,7 +87,7 @@ class Table:
 
 
 def _cell(value: object) -> str:
-    return f'<td style="padding-right:20px!important">{escape(str(value))}</td>'
+    return f'<td style="{_APART}">{escape(str(value))}</td>'
 
 
 def processes(node: str | None = None, *, home: Path | str | None = None) -> Table:

@@ -1,4 +1,4 @@
-"""What this machine is and has: cores, memory, shared memory, GPUs, Java, a browser,
+"""What this machine is and has: cores, memory, shared memory, GPUs, a browser,
 an S3 server, free ports.
 
 Facts only, each looked up in milliseconds; `labkit.environment` judges them. A container's limits
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["chromium", "cores", "gpus", "java", "memory", "object_server", "port_is_free", "shared_memory"]
+__all__ = ["chromium", "cores", "gpus", "memory", "object_server", "port_is_free", "shared_memory"]
 
 _CGROUP = Path("/sys/fs/cgroup")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -55,24 +55,6 @@ def gpus() -> list[str]:
     command = shutil.which("nvidia-smi")  # a GPU below Windows (WSL) has no /proc entry
     listed = _output([command, "--query-gpu=name", "--format=csv,noheader"]) if command else ""
     return [line.strip() for line in listed.splitlines() if line.strip()]
-
-
-def java() -> tuple[Path, int] | None:
-    """(path, major version) of the Java of ``JAVA_HOME`` or of the PATH; None if there is none."""
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=f"{home}/bin" if home else None)
-    if found is None:
-        return None
-    path = Path(found)
-    # The file beside the installation says it at once; starting a JVM takes a quarter of a second.
-    release = _read(path.resolve().parent.parent / "release")
-    version = _match(r'JAVA_VERSION="([^"]+)"', release) or _match(
-        r'version "([^"]+)"', _output([found, "-version"])
-    )
-    numbers = [int(number) for number in re.findall(r"\d+", version or "")]
-    if not numbers:
-        return None
-    return path, numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]  # 1.8.0 is Java 8
 
 
 def chromium() -> str | None:

@@ -104,6 +104,12 @@ class Panel:
         """Metrics of an epoch that is done."""
         self._tracker.report(metrics, epoch=epoch)
 
+    def checkpoint(
+        self, path: str, *, size: int | None = None, metrics: dict[str, Any] | None = None
+    ) -> None:
+        """A checkpoint of `size` bytes is kept at `path`."""
+        self._tracker.checkpoint(path, size=size, metrics=metrics)
+
     def phase(self, name: str) -> None:
         """What is being done now: loading, training, evaluating, …"""
         self._tracker.phase(name)

@@ -37,9 +37,9 @@ class Phase:
 
 @dataclass
 class Failure:
-    """A worker's exception: `text` is its traceback, already short."""
+    """A worker's exception: `text` is its traceback, already short. `rank` None: there was no worker yet."""
 
-    rank: int
+    rank: int | None
     text: str
     epoch: int | None = None
 

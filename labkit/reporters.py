@@ -83,7 +83,8 @@ class TextReporter:
                 self._say(state, f"{checkpoint.label}: {_DECIDED[checkpoint.status]} {about}".rstrip())
         failures, self._failures = state.failures[self._failures :], len(state.failures)
         for failure in failures:
-            self._say(state, f"rank {failure.rank} failed: {failure.message}")
+            who = "" if failure.rank is None else f"rank {failure.rank} "
+            self._say(state, f"{who}failed: {failure.message}")
 
     def close(self, state: RunState, files: list[tuple[str, str]], record: str | None) -> None:
         self.draw(state)

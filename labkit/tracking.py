@@ -99,6 +99,12 @@ class Tracker:
         """Report the metrics of an epoch that is done (Ray's `train.report` does this by itself)."""
         self.emit("report", metrics=[_numbers(metrics)], epoch=epoch)
 
+    def checkpoint(
+        self, path: str, *, size: int | None = None, metrics: dict[str, Any] | None = None
+    ) -> None:
+        """Say that a checkpoint of `size` bytes is kept at `path` (Ray Train does this by itself)."""
+        self.emit("checkpoint", path=path, bytes=size, status="committed", metrics=_numbers(metrics or {}))
+
     def phase(self, name: str) -> None:
         """Say what is being done: loading, training, evaluating, uploading, …"""
         self.emit("phase", name=name)

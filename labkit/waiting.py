@@ -8,9 +8,11 @@
 In a notebook and in a terminal the line is written over itself; in a log it comes rarely.
 """
 
+import contextlib
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 __all__ = ["Waiting"]
@@ -55,6 +57,23 @@ class Waiting:
         if (now := self._clock()) >= self._next:
             self._next = now + (_LIVE_EVERY if self._live else _LOGGED_EVERY)
             self._write(f"{self._what} · {self._amount} · {now - self._started:.0f} s")
+
+    @contextlib.contextmanager
+    def during(self, done: int, total: int) -> Iterator[None]:
+        """Keep the line going while the block calls something that comes back only when it is done."""
+        over = threading.Event()
+
+        def tell() -> None:
+            while not over.wait(_LIVE_EVERY / 2):
+                self(done, total)
+
+        teller = threading.Thread(target=tell, name="labkit-waiting", daemon=True)
+        teller.start()
+        try:
+            yield
+        finally:
+            over.set()
+            teller.join()
 
     def __exit__(self, kind: Any, *_: object) -> None:
         if self._width:

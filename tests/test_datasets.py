@@ -118,7 +118,7 @@ def test_the_readme_tells_the_checksum_and_the_licence():
 def test_a_changed_file_of_digits_is_refused(tmp_path, monkeypatch, change):
     path = tmp_path / "digits.parquet"
     path.write_bytes(change((ROOT / "datasets" / "digits.parquet").read_bytes()))
-    monkeypatch.setattr(datasets, "_shipped", lambda name: path)
+    monkeypatch.setattr(datasets, "shipped", lambda name: path)
     error = refused("digits")
     assert str(path) in error.fact
     assert "git checkout" in error.fix
@@ -126,7 +126,7 @@ def test_a_changed_file_of_digits_is_refused(tmp_path, monkeypatch, change):
 
 def test_a_missing_file_of_digits_is_told():
     with pytest.raises(DatasetError, match="nothing.parquet is not there"):
-        datasets._shipped("nothing.parquet")
+        datasets.shipped("nothing.parquet")
 
 
 def test_an_installed_package_has_the_digits(tmp_path):
@@ -333,3 +333,16 @@ def test_the_import_is_light():
         "filelock",
     }
     assert not heavy & set(done.stdout.split())
+
+
+def test_the_sentences_that_ship():
+    """Short text with a label, and a tokenizer that knows its words: a recipe of lesson 07."""
+    lines = datasets.shipped("sentences.tsv").read_text(encoding="utf-8").splitlines()
+    rows = [line.split("\t") for line in lines]
+    assert {len(row) for row in rows} == {2}
+    counts = [sum(label == wanted for label, _ in rows) for wanted in ("0", "1")]
+    assert sum(counts) == len(rows) > 300
+    assert min(counts) > 100
+    assert len({text for _, text in rows}) > 0.98 * len(rows)
+    words = json.loads(datasets.shipped("tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    assert {"[PAD]", "[UNK]", "worker"} <= set(words)

@@ -23,7 +23,8 @@ def project(root) -> dict:
 
 @pytest.fixture(scope="session")
 def requirements(project) -> list[Requirement]:
-    lines = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras["dev"], *extras["recipes"]]
     return [Requirement(line) for line in lines]
 
 
@@ -115,7 +116,7 @@ def test_conda_takes_the_same(root, project):
     environment = yaml.safe_load((root / "environment.yml").read_text())
     conda = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
     (pip,) = (entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
-    assert pip == ["--constraint constraints.txt", "--editable .[dev]"]
+    assert pip == ["--constraint constraints.txt", "--editable .[dev,recipes]"]
     (python,) = (entry.partition("=")[2] for entry in conda if entry.startswith("python="))
     assert SpecifierSet(project["requires-python"]).contains(f"{python}.0")
     # Whatever is a Python package comes from pyproject alone.
@@ -137,7 +138,8 @@ def test_make_and_the_doctor_ask_for_the_same_python(root, project):
 
 
 def test_make_installs_under_the_constraints(root):
-    assert 'pip install --constraint constraints.txt --editable ".[dev]"' in (root / "Makefile").read_text()
+    command = 'pip install --constraint constraints.txt --editable ".[dev,recipes]"'
+    assert command in (root / "Makefile").read_text()
 
 
 def test_ci_runs_the_readmes_command(root):

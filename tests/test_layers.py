@@ -16,18 +16,19 @@ FLOORS = (
     | {"forkserver", "forkserver_client"},
     {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering", "placement", "knock"}
     | {"events", "curve", "workers", "checkpoints", "spans", "s3_keys", "s3_faults", "store_card"}
-    | {"pictures"},
+    | {"pictures", "java", "spark_faults"},
     {"progress", "tracking", "messenger", "records", "images", "environment", "keeper", "s3_client"}
     | {"object_server", "preflight"},
     {"wording", "recording", "ray_start", "preload", "shards", "storage", "torch_models", "execution"}
     | {"keras_settings", "keras_models", "sweep_progress", "sweep_snapshot", "whole_files"},
     {"curve_svg", "gantt_svg", "rows", "figures", "datasets", "torch_states", "torch_training", "uploads"}
-    | {"keras_states", "keras_reporting", "sweep_svg", "sweep_recording"},
+    | {"keras_states", "keras_reporting", "sweep_svg", "sweep_recording", "spark_start", "stopwatch"},
     {"drawing", "sweep_drawing", "sweep_figures"},
     {"reporters", "timeline", "inventory", "execution_drawing", "sweep_text"},
-    {"panel", "cluster_handle", "captured", "reported", "sweep_names", "sweep_trials", "sweep_callback"},
+    {"panel", "cluster_handle", "captured", "reported", "sweep_names", "sweep_trials", "sweep_callback"}
+    | {"spark"},
     {"beside", "cluster"},
-    {"ray_reporting", "data_progress", "validation", "spark", "sweep_checks"},
+    {"ray_reporting", "data_progress", "validation", "sweep_checks", "spark_reporting", "launches"},
     {"sweep_panel"},
     {"runs", "comparison"},
     {"exercises"},  # the checks of a lesson may use all that the lesson uses

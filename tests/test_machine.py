@@ -50,29 +50,6 @@ def test_a_limit_above_the_machine_is_none(cgroup, limit):
     assert machine.memory()[0] == total
 
 
-@pytest.mark.parametrize(("version", "major"), [("17.0.9", 17), ("1.8.0_392", 8), ("25", 25), ("21-ea", 21)])
-def test_java_is_read_from_its_release_file(tmp_path, monkeypatch, version, major):
-    java = command(tmp_path / "bin" / "java", "exit 1")  # would fail if it were started
-    (tmp_path / "release").write_text(f'IMPLEMENTOR="X"\nJAVA_VERSION="{version}"\n')
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert machine.java() == (java, major)
-
-
-def test_java_without_a_release_file_is_asked(tmp_path, monkeypatch):
-    java = command(tmp_path / "bin" / "java", """echo 'openjdk version "11.0.2" 2019-01-15' >&2""")
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", f"{java.parent}:/usr/bin:/bin")
-    assert machine.java() == (java, 11)
-
-
-def test_a_java_that_does_not_run_is_none(tmp_path, monkeypatch):
-    command(tmp_path / "bin" / "java", "echo 'version \"17\"'; exit 1")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert machine.java() is None
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
-    assert machine.java() is None
-
-
 def test_gpus_are_what_the_driver_lists(tmp_path, monkeypatch):
     if list(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         assert all(machine.gpus())

@@ -65,7 +65,7 @@ def test_setup_installs_once_and_again_when_a_pin_changes(made, tmp_path):
     assert (done.returncode, asked) == (0, [])
     (tmp_path / "constraints.txt").touch()
     _, asked = made("setup")
-    assert asked == ["-m pip install --constraint constraints.txt --editable .[dev]"]
+    assert asked == ["-m pip install --constraint constraints.txt --editable .[dev,recipes]"]
 
 
 def test_setup_says_which_python_it_needs(make, tmp_path):

@@ -1,6 +1,8 @@
 """The line of a long wait: silent when it is short, one line in a notebook, few in a log."""
 
 import io
+import threading
+import time
 
 import pytest
 
@@ -71,3 +73,16 @@ def test_what_fails_is_not_called_done():
         line(1_000_000, 2_000_000)
         raise OSError
     assert stream.getvalue().splitlines()[-1] == "fetching · 1.0 of 2.0 MB · ended after 3 s"
+
+
+def test_the_line_goes_on_during_a_call_that_blocks():
+    stream, clock = Terminal(), Clock()
+    with Waiting("starting", unit="slots", stream=stream, clock=clock) as line:
+        clock.now += 3
+        with line.during(0, 2):
+            deadline = time.monotonic() + 10
+            while "3 s" not in stream.getvalue() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        line(2, 2)
+    assert "starting · 0 of 2 slots · 3 s" in stream.getvalue()
+    assert "labkit-waiting" not in [thread.name for thread in threading.enumerate()]

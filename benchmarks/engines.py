@@ -1,0 +1,54 @@
+"""Six ways to launch the same training: one process, torchrun, Ray Train twice, TorchDistributor twice.
+
+    .venv/bin/python -m benchmarks engines [--rows 60000] [--repeat 3] [--epochs 3] [--json FILE]
+
+Each launch is a whole program from nothing to its end (`notebooks/engines`), all with the same rows in the
+same global batches of 128. In each round all are run, in turn; the table shows medians, the spread stands
+below it. A figure is shown only if all came to the same weights. Afterwards each is run once more,
+and its last rank is killed with SIGKILL. The last line is ``engines: ratio=…``, the whole program of Ray
+Train with a DataLoader over that of torchrun. With ``--no-deaths`` no rank is killed.
+
+Ray starts as the lab starts it, its workers forked with their imports done; LABKIT_PRELOAD=0 leaves that out.
+"""
+
+import json
+
+from benchmarks._paired import Found, parser
+from labkit import comparison
+from labkit.settings import Settings
+
+_LAB, _OTHER = "Ray Train, DataLoader", "torchrun"
+
+
+def main() -> None:
+    options = parser(__doc__, repeat=3, rows=60_000)
+    options.add_argument("--epochs", type=int, default=3)
+    options.add_argument("--no-deaths", action="store_true", help="kill no rank")
+    options = options.parse_args()
+    settings = Settings.from_env()
+    names = [engine.name for engine in comparison.ENGINES]
+    result = comparison.run(
+        rows=options.rows,
+        epochs=options.epochs,
+        rounds=options.repeat,
+        deaths=[] if options.no_deaths else names,
+        settings=settings,
+        told=lambda line: print(line, flush=True),
+    )
+    print(f"\n{result}")
+    found = Found("engines", ours=_LAB)
+    for name in names:
+        for one in result.of(name):
+            figures = found.seconds
+            for figure, seconds in (
+                ("first step", one.first_step),
+                ("last epoch", options.rows / one.rows_per_second[-1]),
+                ("whole program", one.total_seconds),
+            ):
+                figures.setdefault(figure, {}).setdefault(name, []).append(seconds)
+    found.beside["comparison"] = json.loads(result.to_json())
+    found.finish(found.ratio("whole program", _OTHER), json=options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,25 @@
+"""One process: what the others are changed from."""
+
+import sys
+
+import torch
+from torch.utils.data import DataLoader
+
+from labkit.stopwatch import Stopwatch
+from labkit.torch_models import mlp
+from labkit.torch_training import train_epoch
+
+work = Stopwatch(sys.argv[1])
+
+
+def train():
+    model = mlp(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader = DataLoader(work.rows(), batch_size=128)
+    for _ in range(work.epochs):
+        train_epoch(model, work.steps(loader), torch.nn.functional.cross_entropy, optimizer)
+    work.save(model)
+
+
+work.launch()
+train()

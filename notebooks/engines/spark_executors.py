@@ -1,0 +1,34 @@
+"""TorchDistributor on Spark's executors: a rank in each of two worker processes."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from pyspark.ml.torch.distributor import TorchDistributor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+from labkit import spark
+from labkit.stopwatch import Stopwatch
+from labkit.torch_models import mlp
+from labkit.torch_training import train_epoch
+
+work = Stopwatch(sys.argv[1])
+
+
+def train():
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(mlp(seed=0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    rows = work.rows()
+    sampler = DistributedSampler(rows, shuffle=False)
+    loader = DataLoader(rows, batch_size=128 // dist.get_world_size(), sampler=sampler)
+    for _ in range(work.epochs):
+        train_epoch(model, work.steps(loader), torch.nn.functional.cross_entropy, optimizer)
+    work.save(model)
+    dist.destroy_process_group()
+
+
+with spark.session(workers=2):
+    work.launch()
+    TorchDistributor(num_processes=2, local_mode=False, use_gpu=False).run(train)
