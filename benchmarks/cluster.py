@@ -44,7 +44,7 @@ _LAB = _MEASURED.format(
 # `ray stop` would end every Ray of this machine: the node is ended by the pids that came with it.
 _STOCK = _MEASURED.format(
     imports="import ray",
-    start="ray.init()",
+    start='ray.init(address="local")',
     node="""
 import os, subprocess, sys
 import psutil

@@ -62,7 +62,7 @@ _STOCK_RAY = """
 import time
 began = time.time()
 import ray
-ray.init()
+ray.init(address="local")
 print("cluster", time.time() - began)
 {fits}
 ray.shutdown()
