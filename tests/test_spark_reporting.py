@@ -185,6 +185,7 @@ def test_what_pyspark_itself_cannot_pickle():
         CloudPickleSerializer().dumps(lambda: lock)
     assert "inside of the function" in raised.value.fix
     assert "cannot pickle" in Path(dict(panel.files())["printed by torchrun and the ranks"]).read_text()
+    assert panel.state.failures[-1].rank is None
 
 
 def test_a_panel_is_silent_on_its_way_and_speaks_in_a_rank(monkeypatch):
