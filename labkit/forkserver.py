@@ -59,6 +59,8 @@ _READ_AT_IMPORT = {
 # Packages that import no Ray, and so do not read its environment: they can come before a node is there.
 _EARLY = {"PIL", "aiobotocore", "numpy", "pandas", "pyarrow", "pydantic", "requests", "rich", "s3fs"}
 _EARLY |= {"tensorflow", "tf_keras", "torch"}
+# Takes as long as torch itself, and not every worker needs it: it comes when nobody has asked for a while.
+_LATER = {"torch._dynamo"}
 # What a raylet or Ray Train sets, and is read when it is used.
 _READ_LATER = ("RAY_TRAIN_", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "RAY_LD_PRELOAD_ON_WORKERS")
 _READ_LATER += ("RAY_DATA_SHUFFLE_", "PYTHONBREAKPOINT")
@@ -104,6 +106,8 @@ def serve(path: str, modules: list[str]) -> None:
             the same random ids from Ray after them, nothing is served.
     """
     owner, given = os.getppid(), dict(os.environ)
+    later = [module for module in modules if module in _LATER]
+    modules = [module for module in modules if module not in _LATER]
     # As Ray has it for a worker of one CPU; one that gets more is told (`_tell_torch`).
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if path == "-":
@@ -123,11 +127,9 @@ def serve(path: str, modules: list[str]) -> None:
         print("two forks draw the same ids: one of these modules has drawn some at its import", flush=True)
         os.unlink(path)
         return
-    # What was made so far is never freed: the collector would only touch, and so copy, shared pages.
-    gc.collect()
-    gc.freeze()
+    _freeze()
     print(f"ready: {len(sys.modules)} modules", flush=True)
-    request = _until_forked(listener, given, owner)
+    request = _until_forked(listener, given, owner, later)
     if request is not None:
         _become(request)
     else:
@@ -141,6 +143,12 @@ def _import(modules: list[str]) -> None:
             importlib.import_module(module)
         except Exception as error:
             print(f"could not import {module}: {error}", flush=True)
+
+
+def _freeze() -> None:
+    """What was made so far is never freed: the collector would only touch, and so copy, shared pages."""
+    gc.collect()
+    gc.freeze()
 
 
 class _Told(threading.Thread):
@@ -210,14 +218,21 @@ def _two_ids() -> list[str]:
     return ids
 
 
-def _until_forked(listener: socket.socket, given: Mapping[str, str], owner: int) -> _Request | None:
+def _until_forked(
+    listener: socket.socket, given: Mapping[str, str], owner: int, later: list[str]
+) -> _Request | None:
     """The request, in a forked process; None in this one, when it is needed no longer."""
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
     workers = 0
     # Its owner gone, it stays for its workers' sake: a detached actor outlives the kernel.
     while os.getppid() == owner or workers:
-        for key, _ in selector.select(_LOOK_EVERY):
+        ready = selector.select(_LOOK_EVERY)
+        if not ready and later:
+            _import([later.pop()])
+            _freeze()
+            print(f"and at leisure: {len(sys.modules)} modules", flush=True)
+        for key, _ in ready:
             if key.fileobj is listener:
                 client, _ = listener.accept()
                 request = _receive(client, given)

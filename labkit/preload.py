@@ -32,7 +32,8 @@ __all__ = ["TENSORFLOW", "TORCH", "Preloader"]
 # then all forks would draw the same ids afterwards. The server looks, and forks nothing if that is so.
 _RAY = ("ray", "pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
 _RAY += ("aiobotocore.session", "s3fs", "PIL.Image")
-TORCH = (*_RAY, "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
+# torch._dynamo is what the first optimizer of a process imports, with sympy: 1.6 s, more than torch itself.
+TORCH = (*_RAY, "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data", "torch._dynamo")
 TENSORFLOW = (*_RAY, "tensorflow", "tf_keras")
 
 

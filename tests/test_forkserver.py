@@ -214,6 +214,24 @@ def test_a_server_imports_before_there_is_a_node_and_ray_not_before_it_is_told(e
     assert other["parent"] != early.pid and not other["loaded"]
 
 
+def test_what_the_first_optimizer_imports_comes_at_leisure(run, socket, tmp_path, monkeypatch):
+    code = (
+        "import sys; from labkit import forkserver; forkserver._LATER = {'colorsys'};"
+        "forkserver._forks_are_alike = lambda: False; forkserver.serve(sys.argv[1], ['colorsys', 'wave'])"
+    )
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen([sys.executable, "-c", code, f"{socket}-1"], stdout=log, stderr=log)
+    try:
+        until(lambda: "ready" in (tmp_path / "log").read_text())
+        assert "at leisure" not in (tmp_path / "log").read_text()
+        script = TELL.replace('"wave" in', '"colorsys" in')
+        until(lambda: "at leisure" in (tmp_path / "log").read_text())
+        assert told(run(script))["loaded"]
+    finally:
+        server.kill()
+        server.wait()
+
+
 def test_a_server_for_which_no_node_came_ends(early, tmp_path):
     early.stdin.close()
     assert early.wait(30) == 0
