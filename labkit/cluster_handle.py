@@ -312,10 +312,12 @@ class Cluster:
 
 def _holders() -> str:
     """The living actors, as the end of a sentence; nothing if Ray does not tell."""
+    import ray
     from ray.util import state
 
     with contextlib.suppress(Exception):  # it asks the dashboard, which may be busy
-        actors = state.list_actors(filters=[("state", "=", "ALIVE")], detail=True, timeout=5)
+        address = ray.get_runtime_context().gcs_address  # else it asks whom ray.init() started last
+        actors = state.list_actors(address, filters=[("state", "=", "ALIVE")], detail=True, timeout=5)
         names = [f"{a.class_name} (pid {a.pid})" for a in actors if a.required_resources]
         if names:
             return ". These actors live: " + ", ".join(names[:6])

@@ -232,11 +232,12 @@ def _give_back(before: set[str]) -> None:
     Args:
         before: ids of those that were there before the run.
     """
-    job = ray.get_runtime_context().get_job_id()
-    filters = [("creator_job_id", "=", job), ("state", "=", "CREATED")]
+    context = ray.get_runtime_context()
+    filters = [("creator_job_id", "=", context.get_job_id()), ("state", "=", "CREATED")]
     # It asks the dashboard. Where that does not answer, the run's own error is what the reader must see.
     with contextlib.suppress(Exception):
-        for group in state.list_placement_groups(filters=filters, timeout=10):
+        # Without an address it would ask the cluster that somebody's ray.init() started last, dead or not.
+        for group in state.list_placement_groups(context.gcs_address, filters=filters, timeout=10):
             if group.placement_group_id not in before:
                 number = ray.PlacementGroupID.from_hex(group.placement_group_id)
                 ray.util.remove_placement_group(PlacementGroup(number))

@@ -201,7 +201,11 @@ def maps(process):
     return Path(f"/proc/{process.pid}/maps").read_text()
 
 
-def test_a_server_imports_before_there_is_a_node_and_ray_not_before_it_is_told(early, run, socket, tmp_path):
+def test_a_server_imports_before_there_is_a_node_and_ray_not_before_it_is_told(
+    early, run, socket, monkeypatch
+):
+    for name in [name for name in os.environ if name.startswith("RAY_")]:  # other tests' own
+        monkeypatch.delenv(name)
     until(lambda: "libarrow" in maps(early))
     assert "_raylet.so" not in maps(early) and not Path(f"{socket}-1").exists()
     environment = {"RAY_JOB_ID": "0a000000", "RAY_RAYLET_PID": "1"}
