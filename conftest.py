@@ -70,6 +70,12 @@ def pytest_runtest_protocol(item: pytest.Item):
         return (yield)
 
 
+@pytest.fixture(autouse=True)
+def _an_interrupt_interrupts() -> None:
+    """A fit() without a panel leaves Ray's handler behind in this process: for a controller that is gone."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """The path of a Chromium; where there is none, the test is skipped (in CI, it fails)."""
