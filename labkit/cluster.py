@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import machine, ray_start
-from labkit.cluster_handle import Cluster
+from labkit.cluster_handle import Cluster, start_node
 from labkit.errors import ClusterError, RunStopped
 from labkit.knock import knock
 from labkit.placement import Node
@@ -111,16 +111,13 @@ def _start(
             object_store_bytes=object_store_bytes,
         )  # fmt: skip
         preloader = _preloader(settings, preload, temp_dir)
-        if preloader is not None:
-            preloader.begin(registry, lab, node="head", log=temp_dir / "forkserver-head.log")
         _prepare_environment(ray_start.lab_token(settings))
         # What takes a second of this process goes on beside what takes several in others.
         threading.Thread(target=_import_ray, daemon=True).start()
         with Waiting("starting the cluster", unit="nodes") as waiting:
-            output = ray_start.run(
-                registry, lab, command, "head", temp_dir, settings, lambda: waiting(0, nodes),
-                preload=preloader is not None,
-            )  # fmt: skip
+            output = start_node(
+                registry, lab, command, "head", temp_dir, settings, lambda: waiting(0, nodes), preloader
+            )
             address = f"{ray_start.address_of(output)}:{port}"
             about = {"lab": lab, "address": address, "dashboard": f"http://127.0.0.1:{dashboard_port}"}
             ray_start.about_file(temp_dir).write_text(json.dumps(about))
@@ -264,8 +261,10 @@ def _init(
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if ship:
         options["runtime_env"] = {"py_modules": [str(Path(__file__).parent)]}
+    else:
+        options["runtime_env"] = {"env_vars": ray_start.worker_environment(address)}
     if preloader is not None:
-        options["runtime_env"] = {"py_executable": preloader.py_executable}
+        options["runtime_env"]["py_executable"] = preloader.py_executable
     try:
         context = ray.init(address=address, **options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:

@@ -21,7 +21,7 @@ from labkit.settings import Settings
 from labkit.style import STYLE
 from labkit.waiting import Waiting
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "start_node"]
 
 _RELEASED_WITHIN = 5.0  # seconds until the CPUs of a run that has just ended are free
 
@@ -109,13 +109,9 @@ class Cluster:
 
     def _join(self, command: list[str], name: str, waiting: Callable[[], None]) -> Node:
         """Run the command that starts a node, and return the node once the head lists it."""
-        if self._preloader is not None:
-            log = self._temp_dir / f"forkserver-{name}.log"
-            self._preloader.begin(self._registry, self._lab, node=name, log=log)
-        ray_start.run(
-            self._registry, self._lab, command, name, self._temp_dir, self._settings, waiting,
-            preload=self._preloader is not None,
-        )  # fmt: skip
+        start_node(
+            self._registry, self._lab, command, name, self._temp_dir, self._settings, waiting, self._preloader
+        )
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             for node in self.nodes:
@@ -135,9 +131,13 @@ class Cluster:
         import ray
 
         if self._preloader is not None:
-            job_id = ray.get_runtime_context().get_job_id()
-            log = self._temp_dir / f"forkserver-{node}.log"
-            self._preloader.start(self._registry, self._lab, node=node, job_id=job_id, log=log)
+            self._preloader.start(
+                self._registry,
+                self._lab,
+                node=node,
+                job_id=ray.get_runtime_context().get_job_id(),
+                environment=ray_start.worker_environment(self.address),
+            )
 
     def remove_node(self, node: "Node | str") -> None:
         """Stop the processes of one node, as a machine that is switched off would; wait until Ray knows.
@@ -308,6 +308,28 @@ class Cluster:
                 f"the cluster at {self.address} was not started by the lab",
                 "use its own tools for that",
             )
+
+
+def start_node(
+    registry: Registry,
+    lab: str,
+    command: list[str],
+    name: str,
+    temp_dir: Path,
+    settings: Settings,
+    waiting: Callable[[], None],
+    preloader: Preloader | None,
+) -> str:
+    """Run the `ray start` of one node, and beside it the imports for its workers; what it printed.
+
+    Raises:
+        ClusterError: as `ray_start.run`.
+    """
+    if preloader is not None:
+        preloader.begin(registry, lab, node=name)
+    return ray_start.run(
+        registry, lab, command, name, temp_dir, settings, waiting, preload=preloader is not None
+    )
 
 
 def _holders() -> str:

@@ -1,8 +1,8 @@
 """A process that has imported what Ray's workers need, and forks a worker for each that Ray starts.
 
-``python -P -m labkit.forkserver SOCKET MODULE…``; started and described by `labkit.preload`. With ``-`` for
-the socket it begins before there is a node: it imports what knows nothing of Ray, and is told socket and
-environment in a line of JSON on its standard input.
+``python -P -m labkit.forkserver MODULE…``; started and described by `labkit.preload`. It begins before there
+is a node: it imports what knows nothing of Ray, and is told socket and environment in a line of JSON on its
+standard input.
 
 Ray starts each worker as a new Python. On two cores most of a short run is spent there: every worker
 imports ray, ray.train, pandas, pyarrow and torch before it does anything. Here that is done once; a fork
@@ -29,7 +29,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 __all__ = ["differs", "serve"]
@@ -94,50 +94,45 @@ def differs(here: Mapping[str, str], there: Mapping[str, str], loaded: Container
     return [n for n in names if not n.startswith(_READ_LATER) and here.get(n) != there.get(n)]
 
 
-def serve(path: str, modules: list[str]) -> None:
+def serve(modules: list[str]) -> None:
     """Import `modules`, then fork a worker for each request, until the process that started this is gone.
 
-    Requests that come during the import wait. In a forked process this function does not return: it
-    becomes the worker.
+    A line on standard input tells the socket, which is made here, for this user alone, and what Ray is to
+    find in the environment. Requests that come during the import wait. In a forked process this function does
+    not return: it becomes the worker.
 
     Args:
-        path: of the socket, which is made here, for this user alone; "-": to be told on standard input.
         modules: names to import; one that fails is told in the log, and left out. If two forks would draw
             the same random ids from Ray after them, nothing is served.
     """
     owner, given = os.getppid(), dict(os.environ)
-    later = [module for module in modules if module in _LATER]
-    modules = [module for module in modules if module not in _LATER]
+    early = [m for m in modules if m.partition(".")[0] in _EARLY and m not in _LATER]
     # As Ray has it for a worker of one CPU; one that gets more is told (`_tell_torch`).
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    if path == "-":
-        told = _Told()
-        early = [module for module in modules if module.partition(".")[0] in _EARLY]
-        _import(early)
-        told.join()  # no fork with a second thread
-        if told.listener is None:
-            return  # no node came of it
-        path, listener = told.path, told.listener
-        given |= told.environment
-        os.environ |= told.environment
-    else:
-        listener = _listen(path)
-    _import(modules)
+    told = _Told()
+    _import(early)
+    told.join()  # no fork with a second thread
+    if told.listener is None:
+        return  # no node came of it
+    given |= told.environment
+    os.environ |= told.environment
+    _import(module for module in modules if module not in {*early, *_LATER})
     if _forks_are_alike():
         print("two forks draw the same ids: one of these modules has drawn some at its import", flush=True)
-        os.unlink(path)
+        os.unlink(told.path)
         return
     _freeze()
     print(f"ready: {len(sys.modules)} modules", flush=True)
-    request = _until_forked(listener, given, owner, later)
+    later = [module for module in modules if module in _LATER]
+    request = _until_forked(told.listener, given, owner, later)
     if request is not None:
         _become(request)
     else:
         with contextlib.suppress(OSError):
-            os.unlink(path)
+            os.unlink(told.path)
 
 
-def _import(modules: list[str]) -> None:
+def _import(modules: Iterable[str]) -> None:
     for module in modules:
         try:
             importlib.import_module(module)
@@ -343,4 +338,4 @@ def _tell_torch(event: str, args: tuple) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2:])
+    serve(sys.argv[1:])

@@ -16,7 +16,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -41,7 +41,7 @@ class Preloader:
     """The servers of one connection to Ray: one for each node that the lab started.
 
     Args:
-        folder: where their sockets come, one that only this user can enter.
+        folder: where their sockets and logs come, one that only this user can enter.
         modules: what they import; of Ray only ``ray`` itself.
 
     Raises:
@@ -57,7 +57,7 @@ class Preloader:
                 "there is no such package here",
                 "mend the name in cluster.start(preload=…), or install it",
             )
-        self._modules = list(modules)
+        self._modules, self._folder = list(modules), folder
         self._sockets = folder / f"fork-{os.getpid()}-{os.urandom(2).hex()}"
         self._servers: list[tuple[subprocess.Popen, Registry, str]] = []
         self._begun: dict[str, subprocess.Popen] = {}  # node → a server that does not know its node yet
@@ -79,24 +79,28 @@ class Preloader:
         client = Path(__file__).with_name("forkserver_client.py")
         return shlex.join([sys.executable, "-I", "-S", str(client), str(self._sockets)])
 
-    def begin(self, registry: Registry, lab: str, *, node: str, log: Path) -> None:
+    def begin(self, registry: Registry, lab: str, *, node: str) -> None:
         """Start the server of a node that is not there yet: it imports while the node starts.
+
+        What it could not import and whom it refused stands in ``forkserver-<node>.log``.
 
         Args:
             node: its name.
-            log: where it says what it refused.
         """
         # Ray's own variables are those of its node: in this process Ray may have set some for itself.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
         environment[NODE_NAME] = node  # for whoever looks at a fork from outside: it shows this environment
-        command = [sys.executable, "-P", "-m", "labkit.forkserver", "-", *self._modules]
+        command = [sys.executable, "-P", "-m", "labkit.forkserver", *self._modules]
+        log = self._folder / f"forkserver-{node}.log"
         server = registry.start(
             command, role=f"{node}: forkserver", lab=lab, log=log, env=environment, stdin=subprocess.PIPE
         )
         self._begun[node] = server
         self._servers.append((server, registry, lab))
 
-    def start(self, registry: Registry, lab: str, *, node: str, job_id: str, log: Path) -> None:
+    def start(
+        self, registry: Registry, lab: str, *, node: str, job_id: str, environment: Mapping[str, str]
+    ) -> None:
         """Let the server of one node, begun or not, serve it. Workers that are wanted while it still imports
         wait for it.
 
@@ -104,19 +108,18 @@ class Preloader:
             node: its name; one whose raylet has no record gets no server.
             job_id: of the connection, in hex. Ray reads it, and the raylet's pid, when it is imported, and
                 so a server is for one job on one node.
-            log: where it says what it refused.
+            environment: what Ray gives the workers of this connection beside that of the node.
         """
         raylet = next((e for e in registry.entries(lab) if e.role == f"{node}: raylet" and e.alive), None)
         if raylet is None:
             return
         if node not in self._begun:
-            self.begin(registry, lab, node=node, log=log)
-        environment = {}
+            self.begin(registry, lab, node=node)
+        of_node = {}
         with contextlib.suppress(psutil.Error):
-            of_node = psutil.Process(raylet.pid).environ()
-            environment = {k: v for k, v in of_node.items() if k.startswith("RAY_")}
-        environment |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
-        told = {"socket": f"{self._sockets}-{raylet.pid}", "environment": environment}
+            of_node = {k: v for k, v in psutil.Process(raylet.pid).environ().items() if k.startswith("RAY_")}
+        of_worker = {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid), **environment}
+        told = {"socket": f"{self._sockets}-{raylet.pid}", "environment": of_node | of_worker}
         # If it ended meanwhile, workers start as Ray starts them.
         with contextlib.suppress(BrokenPipeError), self._begun.pop(node).stdin as pipe:
             pipe.write(json.dumps(told).encode() + b"\n")

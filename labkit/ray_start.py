@@ -40,6 +40,7 @@ __all__ = [
     "run",
     "temp_dir",
     "users_token",
+    "worker_environment",
 ]
 
 OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it
@@ -171,6 +172,15 @@ def temp_dir(settings: Settings) -> Path:
         )
     # Ray opens its own folder to everybody (mode 0777); the one around it is what protects.
     return wanted / "t"
+
+
+def worker_environment(address: str) -> dict[str, str]:
+    """What all workers of the cluster at `address` find in their environment, for ``env_vars``.
+
+    Where nothing names a cluster, Ray's state API asks the one that somebody on this machine started last, by
+    a file in /tmp/ray; and where that one is dead, each run of Ray Train waits 12 s for it at its end.
+    """
+    return {"RAY_ADDRESS": address}
 
 
 def about_file(temp_dir: Path) -> Path:

@@ -27,17 +27,29 @@ sys.exit(7)
 SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
 
 
+FORKSERVER = [sys.executable, "-P", "-m", "labkit.forkserver"]
+
+
 @pytest.fixture
 def socket(tmp_path):
     return tmp_path / "fork"
 
 
+def tell(server, socket, **environment):
+    """As the lab tells a server for which node it is: its name ends on the raylet's pid, here 1."""
+    server.stdin.write(json.dumps({"socket": f"{socket}-1", "environment": environment}).encode() + b"\n")
+    server.stdin.close()
+
+
 @pytest.fixture
 def server(socket, tmp_path):
-    """A server that has imported `wave`; its name ends on the raylet's pid, here 1."""
-    command = [sys.executable, "-P", "-m", "labkit.forkserver", f"{socket}-1", "wave", "no_such_module"]
+    """A server that has imported `wave`."""
+    command = [*FORKSERVER, "wave", "no_such_module"]
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+        )
+    tell(process, socket)
     until(lambda: "ready" in (tmp_path / "log").read_text())
     yield process
     process.kill()
@@ -101,7 +113,7 @@ def test_a_forked_worker_is_as_a_new_python_with_the_imports_done(server, run, t
     assert about["word"] == "here" and about["input"] == "some input"
     assert about["group"] == about["pid"]
     assert about["nice"] == os.nice(0) + 3
-    assert "could not import no_such_module" in (tmp_path / "log").read_text()
+    assert (tmp_path / "log").read_text().count("could not import no_such_module") == 1
 
 
 def test_no_two_workers_draw_the_same_random_numbers(server, run):
@@ -164,12 +176,14 @@ def test_workers_outlive_the_server(server, run):
 
 def test_the_server_ends_when_its_owner_and_its_workers_are_gone(run, socket, tmp_path):
     owner = (
-        "import subprocess, sys, time\n"
-        "server = subprocess.Popen([sys.executable, '-P', '-m', 'labkit.forkserver', sys.argv[1], 'wave'],"
-        " stdout=subprocess.DEVNULL)\n"
+        "import json, subprocess, sys, time\n"
+        "server = subprocess.Popen(sys.argv[2:], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)\n"
+        "server.stdin.write(json.dumps({'socket': sys.argv[1], 'environment': {}}).encode() + b'\\n')\n"
+        "server.stdin.close()\n"
         "print(server.pid, flush=True)\ntime.sleep(60)"
     )
-    kernel = subprocess.Popen([sys.executable, "-c", owner, f"{socket}-1"], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", owner, f"{socket}-1", *FORKSERVER, "wave"]
+    kernel = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     server = int(kernel.stdout.readline())
     until(Path(f"{socket}-1").exists)
     client = run(SLEEP)
@@ -186,7 +200,7 @@ def test_the_server_ends_when_its_owner_and_its_workers_are_gone(run, socket, tm
 @pytest.fixture
 def early(tmp_path):
     """A server that does not know yet for which node it is."""
-    command = [sys.executable, "-P", "-m", "labkit.forkserver", "-", "wave", "pyarrow", "ray"]
+    command = [*FORKSERVER, "wave", "pyarrow", "ray"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -208,9 +222,7 @@ def test_a_server_imports_before_there_is_a_node_and_ray_not_before_it_is_told(
         monkeypatch.delenv(name)
     until(lambda: "libarrow" in maps(early))
     assert "_raylet.so" not in maps(early) and not Path(f"{socket}-1").exists()
-    environment = {"RAY_JOB_ID": "0a000000", "RAY_RAYLET_PID": "1"}
-    early.stdin.write(json.dumps({"socket": f"{socket}-1", "environment": environment}).encode() + b"\n")
-    early.stdin.close()
+    tell(early, socket, RAY_JOB_ID="0a000000", RAY_RAYLET_PID="1")
     until(Path(f"{socket}-1").exists)  # at once: who asks during the imports waits for them
     same = told(run(TELL, RAY_JOB_ID="0a000000"))
     assert same["parent"] == early.pid and same["loaded"]
@@ -221,11 +233,12 @@ def test_a_server_imports_before_there_is_a_node_and_ray_not_before_it_is_told(
 def test_what_the_first_optimizer_imports_comes_at_leisure(run, socket, tmp_path, monkeypatch):
     code = (
         "import sys; from labkit import forkserver; forkserver._LATER = {'colorsys'};"
-        "forkserver._forks_are_alike = lambda: False; forkserver.serve(sys.argv[1], ['colorsys', 'wave'])"
+        "forkserver._forks_are_alike = lambda: False; forkserver.serve(['colorsys', 'wave'])"
     )
     with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen([sys.executable, "-c", code, f"{socket}-1"], stdout=log, stderr=log)
+        server = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=log, stderr=log)
     try:
+        tell(server, socket)
         until(lambda: "ready" in (tmp_path / "log").read_text())
         assert "at leisure" not in (tmp_path / "log").read_text()
         script = TELL.replace('"wave" in', '"colorsys" in')
@@ -272,9 +285,10 @@ def test_forks_that_would_draw_the_same_ids_are_noticed(before, expected):
 
 def test_nothing_is_forked_that_would_draw_the_same_ids(socket, tmp_path):
     (tmp_path / "draws.py").write_text("import ray\n@ray.remote\nclass Actor: ...\n")
-    command = [sys.executable, "-P", "-m", "labkit.forkserver", f"{socket}-1", "draws"]
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    line = json.dumps({"socket": f"{socket}-1", "environment": {}}) + "\n"
+    command = [*FORKSERVER, "draws"]
+    told = subprocess.run(command, env=environment, input=line, capture_output=True, text=True, timeout=60)
     assert "two forks draw the same ids" in told.stdout
     assert not Path(f"{socket}-1").exists()
 

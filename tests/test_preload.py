@@ -66,7 +66,7 @@ def test_each_node_has_a_server_that_forks_its_workers(home, lab):
     for name in found:
         (node,) = (node for node in lab.nodes if node.name == name)
         told = about(num_cpus=1, label_selector={"ray.io/node-id": node.id})
-        said = (lab._temp_dir / f"forkserver-{name}.log").read_text()
+        said = (lab._temp_dir.parent / f"forkserver-{name}.log").read_text()
         assert told["parent"] == found[name] and told["loaded"], said
 
 
@@ -101,6 +101,20 @@ def test_a_task_works_too_and_a_variable_for_one_is_seen(lab):
         return os.environ["WORD"], "torch" in sys.modules
 
     assert ray.get(task.remote(), timeout=90) == ("here", True)
+
+
+def test_rays_own_tools_ask_this_cluster_in_a_worker(lab, tmp_path):
+    """And not the one that somebody started last on this machine, and that may be dead by now."""
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:9")
+
+    @ray.remote(runtime_env={"env_vars": {"RAY_TMPDIR": str(tmp_path)}})
+    def task():
+        from ray.util import state
+
+        return {node.node_name for node in state.list_nodes(timeout=20)}
+
+    assert ray.get(task.remote(), timeout=90) == {"head", "node-2"}
 
 
 def test_a_worker_counts_once_and_on_its_node(lab):
