@@ -17,7 +17,7 @@ from typing import Any
 
 from labkit.records import RunRecord, installed_versions, this_host
 
-__all__ = ["Found", "parser", "rounds"]
+__all__ = ["Found", "measure", "parser", "rounds"]
 
 
 def parser(about: str, *, repeat: int, rows: int | None = None) -> argparse.ArgumentParser:

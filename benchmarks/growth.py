@@ -28,9 +28,9 @@ from typing import Any
 
 import psutil
 
-from benchmarks import s3_ingest, torch_throughput
+from benchmarks import _throughput, s3_ingest, torch_throughput, tune_sweep
 from benchmarks._paired import Found, parser
-from labkit import cluster, datasets, shards, storage
+from labkit import cluster, datasets, pids, storage
 from labkit.processes import Registry
 from labkit.settings import Settings
 from labkit.uploads import upload
@@ -56,20 +56,12 @@ class Memory(threading.Thread):
     def run(self) -> None:
         while not self._over.wait(_LOOK_EVERY):
             members = [one for lab in self._registry.labs() for one in self._registry.members(lab)]
-            self.most = max(self.most, sum(map(_own, [*members, psutil.Process()])))
-
-
-def _own(process: psutil.Process) -> int:
-    with contextlib.suppress(psutil.Error):
-        memory = process.memory_info()
-        return memory.rss - getattr(memory, "shared", 0)
-    return 0
+            self.most = max(self.most, sum(map(pids.own_memory, [*members, psutil.Process()])))
 
 
 def epoch(rows: int, workers: int, settings: Settings) -> float:
     """Seconds of an epoch in steady state."""
-    folder = str(settings.home / "benchmarks" / f"rendered-{rows}")
-    shards.rendered_to_parquet(folder, rows, rows_per_file=-(-rows // torch_throughput.WORKERS))
+    folder = _throughput.rows_folder(settings, rows)
     options = argparse.Namespace(epochs=4, piece=8192)
     return torch_throughput.in_ray("recipe", folder, options, workers)["later epochs"]
 
@@ -87,24 +79,8 @@ def objects(count: int, store: Any) -> float:
 
 def trials(count: int) -> float:
     """Seconds of a sweep of so many."""
-    from ray import tune
-
-    def climb(config: dict[str, float]) -> None:
-        for step in range(3):
-            tune.report({"score": config["x"] * step})
-
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        tuner = tune.Tuner(
-            climb,
-            param_space={"x": tune.uniform(0, 1)},
-            tune_config=tune.TuneConfig(
-                metric="score", mode="max", num_samples=count, reuse_actors=True, max_concurrent_trials=2
-            ),
-            run_config=tune.RunConfig(storage_path=folder, verbose=0),
-        )
-        began = time.perf_counter()
-        tuner.fit()
-        return time.perf_counter() - began
+        return tune_sweep.cheap(folder, trials=count, panel=None)
 
 
 def exponent(sizes: list[float], values: list[float]) -> float:

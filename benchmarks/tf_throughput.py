@@ -21,7 +21,6 @@ the two scripts.
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,12 +29,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks._paired import Found, measure, parser
-from labkit import cluster, keras_settings, preload, shards
+from benchmarks._paired import Found
+from benchmarks._throughput import (
+    GLOBAL_BATCH,
+    WORKERS,
+    arguments,
+    compare,
+    figures,
+    program_environment,
+    rows_folder,
+    told_by,
+)
+from labkit import cluster, keras_settings, preload
 from labkit.ray_start import free_port
 from labkit.settings import Settings
-
-GLOBAL_BATCH, WORKERS = 128, 2
 
 
 def train(feed: Callable[[], Any], epochs: int, distributed: bool = True) -> list[float]:
@@ -134,11 +141,7 @@ def in_ray(feed: str, folder: str, options: Any) -> dict[str, float]:
                 storage_path=f"{place}/runs", worker_runtime_env={"env_vars": keras_settings.KERAS_2}
             ),
         ).fit()
-        return _figures(json.loads(Path(told).read_text()), time.perf_counter() - began)
-
-
-def _figures(seconds: list[float], whole: float) -> dict[str, float]:
-    return {"first epoch": seconds[0], "later epochs": statistics.median(seconds[1:]), "whole": whole}
+        return figures(json.loads(Path(told).read_text()), time.perf_counter() - began)
 
 
 _PROGRAM = """
@@ -151,8 +154,8 @@ print("seen", json.dumps(train(lambda: in_memory(folder), epochs, distributed)),
 
 def as_programs(count: int, folder: str, options: Any) -> dict[str, float]:
     """The same in `count` processes without Ray, each with its TF_CONFIG."""
-    kept = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-    kept |= {**keras_settings.KERAS_2, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    kept = program_environment(**keras_settings.KERAS_2)
+    kept.pop("TF_CONFIG", None)
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(count)]
     began = time.perf_counter()
     started = []
@@ -167,21 +170,17 @@ def as_programs(count: int, folder: str, options: Any) -> dict[str, float]:
         )
     ended = [process.communicate(timeout=600) for process in started]
     whole = time.perf_counter() - began
-    if any(process.returncode for process in started):
+    seconds = told_by(ended[0][0])
+    if any(process.returncode for process in started) or seconds is None:
         raise SystemExit("a program failed:\n" + "\n".join(out + error for out, error in ended))
-    line = next(line for line in ended[0][0].splitlines() if line.startswith("seen "))
-    return _figures(json.loads(line.removeprefix("seen ")), whole)
+    return figures(seconds, whole)
 
 
 def main() -> None:
-    options = parser(__doc__, repeat=3, rows=60_000)
-    options.add_argument("--epochs", type=int, default=4)
-    options.add_argument("--ways", nargs="+", help="only these")
-    options = options.parse_args()
+    options = arguments(__doc__).parse_args()
     os.environ["LABKIT_PANEL"] = "none"
     settings = Settings.from_env()
-    folder = str(settings.home / "benchmarks" / f"rendered-{options.rows}")
-    shards.rendered_to_parquet(folder, options.rows, rows_per_file=-(-options.rows // WORKERS))
+    folder = rows_folder(settings, options.rows)
     found = Found("tf_throughput", ours="ray data, recipe")
     keras_settings.prepare()
     with cluster.start(settings=settings, preload=preload.TENSORFLOW):
@@ -195,10 +194,7 @@ def main() -> None:
             "two scripts": lambda: as_programs(WORKERS, folder, options),
             "one process": lambda: as_programs(1, folder, options),
         }
-        ways = {way: do for way, do in ways.items() if not options.ways or way in options.ways}
-        measure(ways, found, options.repeat)
-    against = "two scripts" if "two scripts" in ways else found.ours
-    found.finish(found.ratio("later epochs", against), json=options.json, rows=options.rows)
+        compare(found, ways, "two scripts", options)
 
 
 if __name__ == "__main__":

@@ -24,20 +24,27 @@ last line is ``torch_throughput: ratio=…``, that of the later epochs of the re
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks._paired import Found, measure, parser
-from labkit import cluster, shards
+from benchmarks._paired import Found
+from benchmarks._throughput import (
+    GLOBAL_BATCH,
+    WORKERS,
+    arguments,
+    compare,
+    figures,
+    program_environment,
+    rows_folder,
+    told_by,
+)
+from labkit import cluster
 from labkit.settings import Settings
-
-GLOBAL_BATCH, WORKERS = 128, 2
 
 
 def epochs_of(model: Any, epochs: int, feed: Callable[[], Any]) -> list[float]:
@@ -145,11 +152,7 @@ def in_ray(feed: str, folder: str, options: Any, workers: int = WORKERS) -> dict
             datasets=data,
             run_config=RunConfig(storage_path=f"{place}/runs"),
         ).fit()
-        return _figures(json.loads(Path(told).read_text()), time.perf_counter() - began)
-
-
-def _figures(seconds: list[float], whole: float) -> dict[str, float]:
-    return {"first epoch": seconds[0], "later epochs": statistics.median(seconds[1:]), "whole": whole}
+        return figures(json.loads(Path(told).read_text()), time.perf_counter() - began)
 
 
 def alone(folder: str, epochs: int) -> list[float]:
@@ -193,7 +196,7 @@ if seconds:
 
 def as_program(way: str, folder: str, options: Any) -> dict[str, float]:
     """A training in processes of its own."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = program_environment()
     with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
         program.write(_PROGRAM)
         program.flush()
@@ -203,28 +206,25 @@ def as_program(way: str, folder: str, options: Any) -> dict[str, float]:
         began = time.perf_counter()
         done = subprocess.run([sys.executable, *run], env=environment, capture_output=True, text=True)
         whole = time.perf_counter() - began
-    lines = [line for line in done.stdout.splitlines() if line.startswith("seen ")]
-    if done.returncode or len(lines) != 1:
+    seconds = told_by(done.stdout)
+    if done.returncode or seconds is None:
         raise SystemExit(f"{way} failed:\n{done.stdout}\n{done.stderr}")
-    return _figures(json.loads(lines[0].removeprefix("seen ")), whole)
+    return figures(seconds, whole)
 
 
 def main() -> None:
-    options = parser(__doc__, repeat=3, rows=60_000)
-    options.add_argument("--epochs", type=int, default=4)
+    options = arguments(__doc__)
     options.add_argument("--piece", type=int, default=8192, help="rows in a large piece")
-    options.add_argument("--ways", nargs="+", help="only these")
     options = options.parse_args()
     os.environ["LABKIT_PANEL"] = "none"
     settings = Settings.from_env()
-    folder = str(settings.home / "benchmarks" / f"rendered-{options.rows}")
-    shards.rendered_to_parquet(folder, options.rows, rows_per_file=-(-options.rows // WORKERS))
+    folder = rows_folder(settings, options.rows)
     found = Found("torch_throughput", ours="ray data, recipe")
     with cluster.start(settings=settings):
         from labkit.data_progress import quiet
 
         quiet()
-        ways: Mapping[str, Callable[[], dict[str, float]]] = {
+        ways: dict[str, Callable[[], dict[str, float]]] = {
             "ray data, materialized": lambda: in_ray("materialized", folder, options),
             "ray data, recipe": lambda: in_ray("recipe", folder, options),
             "ray data, large pieces": lambda: in_ray("pieces", folder, options),
@@ -233,10 +233,7 @@ def main() -> None:
             "torchrun": lambda: as_program("torchrun", folder, options),
             "one process": lambda: as_program("alone", folder, options),
         }
-        ways = {way: do for way, do in ways.items() if not options.ways or way in options.ways}
-        measure(ways, found, options.repeat)
-    against = "torchrun" if "torchrun" in ways else found.ours
-    found.finish(found.ratio("later epochs", against), json=options.json, rows=options.rows)
+        compare(found, ways, "torchrun", options)
 
 
 if __name__ == "__main__":

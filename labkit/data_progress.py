@@ -25,7 +25,7 @@ import ray
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 
 from labkit import execution_drawing as drawing
-from labkit import reporters, tracebacks, wording
+from labkit import pids, reporters, tracebacks, wording
 from labkit.errors import RunError, RunFailed, RunStopped
 from labkit.execution import ExecutionState, OperatorState
 from labkit.inventory import Table
@@ -210,7 +210,7 @@ class _Processes:
     def bytes(self) -> int:
         """Bytes that the system would get back, at most a second ago."""
         if time.monotonic() >= self._next:
-            self._bytes = sum(map(_own_memory, self._all()))
+            self._bytes = sum(map(pids.own_memory, self._all()))
             self._next = time.monotonic() + 1
         return self._bytes
 
@@ -222,13 +222,6 @@ class _Processes:
                     process = psutil.Process(entry.pid)
                     found |= {process, *process.children(recursive=True)}
         return found
-
-
-def _own_memory(process: psutil.Process) -> int:
-    with contextlib.suppress(psutil.Error):
-        memory = process.memory_info()
-        return memory.rss - getattr(memory, "shared", 0)
-    return 0  # it ended while we looked
 
 
 def _operators(executor: Any) -> list[Any]:
