@@ -131,13 +131,8 @@ class Cluster:
         import ray
 
         if self._preloader is not None:
-            self._preloader.start(
-                self._registry,
-                self._lab,
-                node=node,
-                job_id=ray.get_runtime_context().get_job_id(),
-                environment=ray_start.worker_environment(self.address),
-            )
+            job_id = ray.get_runtime_context().get_job_id()
+            self._preloader.start(self._registry, self._lab, node=node, job_id=job_id)
 
     def remove_node(self, node: "Node | str") -> None:
         """Stop the processes of one node, as a machine that is switched off would; wait until Ray knows.
@@ -325,11 +320,14 @@ def start_node(
     Raises:
         ClusterError: as `ray_start.run`.
     """
+    launcher = None
     if preloader is not None:
         preloader.begin(registry, lab, node=name)
+        launcher = preloader.launcher()
     return ray_start.run(
-        registry, lab, command, name, temp_dir, settings, waiting, preload=preloader is not None
-    )
+        registry, lab, command, name, temp_dir, settings, waiting, preload=preloader is not None,
+        launcher=launcher,
+    )  # fmt: skip
 
 
 def _holders() -> str:

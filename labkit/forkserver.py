@@ -16,6 +16,7 @@ then becomes that new Python.
 """
 
 import array
+import atexit
 import contextlib
 import gc
 import importlib
@@ -29,8 +30,10 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Container, Iterable, Mapping
+import traceback
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 __all__ = ["differs", "serve"]
 
@@ -38,6 +41,7 @@ _LENGTH = struct.Struct("!i")  # before a request: its bytes; in answers: a pid,
 _REFUSED = 0  # in place of a pid
 _STREAMS = 3
 _LOOK_EVERY = 1.0  # seconds between two looks at whether the kernel lives
+_LEISURE = 0.2  # seconds without a request
 
 # What libraries read when they are imported, and which library that is: a worker that has another value
 # needs an import of its own.
@@ -59,11 +63,12 @@ _READ_AT_IMPORT = {
 # Packages that import no Ray, and so do not read its environment: they can come before a node is there.
 _EARLY = {"PIL", "aiobotocore", "numpy", "pandas", "pyarrow", "pydantic", "requests", "rich", "s3fs"}
 _EARLY |= {"tensorflow", "tf_keras", "torch"}
-# Takes as long as torch itself, and not every worker needs it: it comes when nobody has asked for a while.
-_LATER = {"torch._dynamo"}
+# What not every worker needs: it comes when nobody has asked for a moment. torch._dynamo takes as long as
+# torch itself.
+_LATER = {"ray.data", "ray.train.tensorflow", "ray.train.torch", "ray.tune", "torch._dynamo"}
 # What a raylet or Ray Train sets, and is read when it is used.
 _READ_LATER = ("RAY_TRAIN_", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "RAY_LD_PRELOAD_ON_WORKERS")
-_READ_LATER += ("RAY_DATA_SHUFFLE_", "PYTHONBREAKPOINT")
+_READ_LATER += ("RAY_ADDRESS", "RAY_DATA_SHUFFLE_", "PYTHONBREAKPOINT")
 
 
 @dataclass
@@ -135,9 +140,39 @@ def serve(modules: list[str]) -> None:
 def _import(modules: Iterable[str]) -> None:
     for module in modules:
         try:
-            importlib.import_module(module)
+            with _ids_of_the_system():
+                importlib.import_module(module)
         except Exception as error:
             print(f"could not import {module}: {error}", flush=True)
+
+
+class _Ids:
+    """Stands for Ray's `ActorClassID`: draws from the system, not from Ray's generator (`_forks_are_alike`).
+
+    That all forks have the same ids for the actor classes of a module does no harm: such an id says which
+    class it is, and it is the same class.
+    """
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def from_random(self) -> Any:
+        return self._real(os.urandom(self._real.size()))
+
+
+@contextlib.contextmanager
+def _ids_of_the_system() -> Iterator[None]:
+    """Let no class that is decorated with ray.remote draw an id from Ray, when its module is imported."""
+    actor = sys.modules.get("ray.actor")
+    real = getattr(actor, "ActorClassID", None)
+    if real is None:  # not imported yet, or another Ray: `_forks_are_alike` finds out what that means
+        yield
+        return
+    actor.ActorClassID = _Ids(real)
+    try:
+        yield
+    finally:
+        actor.ActorClassID = real
 
 
 def _freeze() -> None:
@@ -171,6 +206,8 @@ class _Told(threading.Thread):
 
 def _listen(path: str) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # of one that was killed
     mask = os.umask(0o177)
     try:
         listener.bind(path)
@@ -222,9 +259,9 @@ def _until_forked(
     workers = 0
     # Its owner gone, it stays for its workers' sake: a detached actor outlives the kernel.
     while os.getppid() == owner or workers:
-        ready = selector.select(_LOOK_EVERY)
+        ready = selector.select(_LEISURE if later else _LOOK_EVERY)
         if not ready and later:
-            _import([later.pop()])
+            _import([later.pop(0)])
             _freeze()
             print(f"and at leisure: {len(sys.modules)} modules", flush=True)
         for key, _ in ready:
@@ -326,7 +363,35 @@ def _become(request: _Request) -> None:
     sys.addaudithook(_tell_torch)
     sys.argv = list(request.argv)
     sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    _leave(_status_of(lambda: runpy.run_path(sys.argv[0], run_name="__main__")))
+
+
+def _status_of(main: Callable[[], object]) -> int:
+    """What Python would end with after `main`."""
+    try:
+        main()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _leave(status: int) -> NoReturn:
+    """End as Python ends, but without taking all modules apart: that copies the pages that forks share, for
+    more than a second. Forks of Python's own `multiprocessing` leave in this way, too."""
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # waits for the threads that are no daemons
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(status & 0xFF)
 
 
 def _tell_torch(event: str, args: tuple) -> None:

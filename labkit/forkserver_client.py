@@ -1,8 +1,8 @@
 """What Ray runs in the place of Python: asks `labkit.forkserver` for a worker, or becomes one itself.
 
-``python -I -S forkserver_client.py SOCKETS SCRIPT ARGUMENT…``: the sockets are told apart by the raylet's
-pid at their end. It imports nothing but a few modules of the
-standard library, and so is there in a hundredth of a second.
+``python -I -S forkserver_client.py SOCKETS SCRIPT ARGUMENT…``: the sockets are told apart by the job and the
+raylet's pid at their end. It imports nothing but a few modules of the standard library, and so is there in a
+hundredth of a second.
 """
 
 import array
@@ -54,7 +54,8 @@ def _number(connection: socket.socket) -> int | None:
 def main() -> None:
     """Stand for a forked worker until it ends, and end as it did; or go on as the Python that Ray wanted."""
     sockets, *argv = sys.argv[1:]
-    asked = _ask(f"{sockets}-{os.environ.get('RAY_RAYLET_PID', '')}", argv)
+    job, raylet = os.environ.get("RAY_JOB_ID", ""), os.environ.get("RAY_RAYLET_PID", "")
+    asked = _ask(f"{sockets}-{job}-{raylet}", argv)
     if asked is None:
         os.execv(sys.executable, [sys.executable, *argv])
     connection, pid = asked

@@ -16,7 +16,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -27,14 +27,13 @@ from labkit.tracking import NODE_NAME
 
 __all__ = ["TENSORFLOW", "TORCH", "Preloader"]
 
-# What Ray's libraries import of others: most of the time of their import. Its own libraries may not be among
-# these: they draw random ids when they are imported (for each class that is decorated with ray.remote), and
-# then all forks would draw the same ids afterwards. The server looks, and forks nothing if that is so.
+# Ray, and what its libraries import of others. The libraries themselves come at the server's leisure.
 _RAY = ("ray", "pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
 _RAY += ("aiobotocore.session", "s3fs", "PIL.Image")
 # torch._dynamo is what the first optimizer of a process imports, with sympy: 1.6 s, more than torch itself.
-TORCH = (*_RAY, "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data", "torch._dynamo")
-TENSORFLOW = (*_RAY, "tensorflow", "tf_keras")
+TORCH = (*_RAY, "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
+TORCH += ("ray.train.torch", "ray.data", "ray.tune", "torch._dynamo")
+TENSORFLOW = (*_RAY, "tensorflow", "tf_keras", "ray.train.tensorflow", "ray.data", "ray.tune")
 
 
 class Preloader:
@@ -58,7 +57,7 @@ class Preloader:
                 "mend the name in cluster.start(preload=…), or install it",
             )
         self._modules, self._folder = list(modules), folder
-        self._sockets = folder / f"fork-{os.getpid()}-{os.urandom(2).hex()}"
+        self._sockets: list[Path] = []
         self._servers: list[tuple[subprocess.Popen, Registry, str]] = []
         self._begun: dict[str, subprocess.Popen] = {}  # node → a server that does not know its node yet
 
@@ -76,8 +75,32 @@ class Preloader:
     @property
     def py_executable(self) -> str:
         """For a runtime environment: what Ray is to run in the place of Python."""
+        return shlex.join(self._client)
+
+    @property
+    def _client(self) -> list[str]:
         client = Path(__file__).with_name("forkserver_client.py")
-        return shlex.join([sys.executable, "-I", "-S", str(client), str(self._sockets)])
+        return [sys.executable, "-I", "-S", str(client), str(self._folder / "fork")]
+
+    def launcher(self) -> Path | None:
+        """A program that a node has for its Python: it lets the servers fork what prepares each worker, and
+        is Python for all else. None where no program may run in that folder.
+
+        Ray prepares a worker in a Python of its own, which imports all of ray (0.6 s) and then becomes what
+        `py_executable` says.
+        """
+        path = self._folder / "python"
+        lines = ["#!/bin/sh", 'case "$1" in', f'*/setup_worker.py) exec {self.py_executable} "$@" ;;', "esac"]
+        lines.append(f'exec {shlex.quote(sys.executable)} "$@"\n')
+        part = path.with_suffix(f".{os.getpid()}")
+        part.touch(mode=0o700)
+        part.write_text("\n".join(lines))
+        part.replace(path)
+        try:
+            subprocess.run([path, "-I", "-S", "-c", ""], check=True)
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        return path
 
     def begin(self, registry: Registry, lab: str, *, node: str) -> None:
         """Start the server of a node that is not there yet: it imports while the node starts.
@@ -98,9 +121,7 @@ class Preloader:
         self._begun[node] = server
         self._servers.append((server, registry, lab))
 
-    def start(
-        self, registry: Registry, lab: str, *, node: str, job_id: str, environment: Mapping[str, str]
-    ) -> None:
+    def start(self, registry: Registry, lab: str, *, node: str, job_id: str) -> None:
         """Let the server of one node, begun or not, serve it. Workers that are wanted while it still imports
         wait for it.
 
@@ -108,18 +129,19 @@ class Preloader:
             node: its name; one whose raylet has no record gets no server.
             job_id: of the connection, in hex. Ray reads it, and the raylet's pid, when it is imported, and
                 so a server is for one job on one node.
-            environment: what Ray gives the workers of this connection beside that of the node.
         """
         raylet = next((e for e in registry.entries(lab) if e.role == f"{node}: raylet" and e.alive), None)
         if raylet is None:
             return
         if node not in self._begun:
             self.begin(registry, lab, node=node)
-        of_node = {}
+        environment = {}
         with contextlib.suppress(psutil.Error):
-            of_node = {k: v for k, v in psutil.Process(raylet.pid).environ().items() if k.startswith("RAY_")}
-        of_worker = {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid), **environment}
-        told = {"socket": f"{self._sockets}-{raylet.pid}", "environment": of_node | of_worker}
+            of_node = psutil.Process(raylet.pid).environ()
+            environment = {k: v for k, v in of_node.items() if k.startswith("RAY_")}
+        environment |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
+        self._sockets.append(self._folder / f"fork-{job_id}-{raylet.pid}")
+        told = {"socket": str(self._sockets[-1]), "environment": environment}
         # If it ended meanwhile, workers start as Ray starts them.
         with contextlib.suppress(BrokenPipeError), self._begun.pop(node).stdin as pipe:
             pipe.write(json.dumps(told).encode() + b"\n")
@@ -133,5 +155,6 @@ class Preloader:
             server.wait()
             registry.forget(server.pid, lab=lab)
         self._servers.clear()
-        for socket in self._sockets.parent.glob(f"{self._sockets.name}-*"):
+        for socket in self._sockets:
             socket.unlink(missing_ok=True)
+        self._sockets.clear()

@@ -45,6 +45,8 @@ __all__ = [
 
 OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it
 _START_TIMEOUT = 120  # seconds for one `ray start`; a cold disk needs 40
+# What `ray` is, but for the Python that its processes get: Ray takes the one that it runs in itself.
+_PROGRAM = "import sys; sys.executable = sys.argv.pop(1); from ray.scripts.scripts import main; main()"
 _SOCKET_LIMIT = 107  # bytes of a Unix socket's path on Linux
 _SOCKET_TAIL = len("/t/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1")
 
@@ -107,12 +109,14 @@ def run(
     settings: Settings,
     waiting: Callable[[], None],
     preload: bool = False,
+    launcher: Path | None = None,
 ) -> str:
     """Run one `ray start`, record what it leaves running, and return what it printed.
 
     Args:
         waiting: called several times a second until it is done.
         preload: whether workers are forked: then Ray starts none ahead, since nobody would take them.
+        launcher: what Ray is to take for the Python of its processes, if not this one.
 
     Raises:
         ClusterError: it failed, or took too long.
@@ -122,7 +126,7 @@ def run(
     env = {**os.environ, **ENVIRONMENT, "RAY_AUTH_TOKEN_PATH": str(lab_token(settings)), NODE_NAME: name}
     env |= NO_WORKERS_AHEAD if preload else {}
     env.pop("RAY_ADDRESS", None)
-    program = [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
+    program = [sys.executable, "-c", _PROGRAM, str(launcher or sys.executable)]
     process = registry.start([*program, *command[1:]], role=f"{name}: ray start", lab=lab, log=log, env=env)
     deadline = time.monotonic() + _START_TIMEOUT
     try:

@@ -36,8 +36,10 @@ def socket(tmp_path):
 
 
 def tell(server, socket, **environment):
-    """As the lab tells a server for which node it is: its name ends on the raylet's pid, here 1."""
-    server.stdin.write(json.dumps({"socket": f"{socket}-1", "environment": environment}).encode() + b"\n")
+    """As the lab tells a server for which node it is: its name ends on the job and the raylet's pid."""
+    server.stdin.write(
+        json.dumps({"socket": f"{socket}-0a000000-1", "environment": environment}).encode() + b"\n"
+    )
     server.stdin.close()
 
 
@@ -73,7 +75,7 @@ def run(socket, tmp_path):
             str(script),
             *arguments,
         ]
-        environment = {**os.environ, "RAY_RAYLET_PID": "1", **variables}
+        environment = {**os.environ, "RAY_JOB_ID": "0a000000", "RAY_RAYLET_PID": "1", **variables}
         pipe = subprocess.PIPE
         process = subprocess.Popen(
             command, env=environment, cwd=tmp_path, stdin=pipe, stdout=pipe, stderr=pipe, text=True,
@@ -121,7 +123,7 @@ def test_no_two_workers_draw_the_same_random_numbers(server, run):
 
 
 def test_only_this_user_may_ask(server, socket):
-    assert stat.S_IMODE(Path(f"{socket}-1").stat().st_mode) == 0o600
+    assert stat.S_IMODE(Path(f"{socket}-0a000000-1").stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("variables", [{"RAY_RAYLET_PID": "2"}, {"PYTHONHASHSEED": "5"}])
@@ -182,10 +184,10 @@ def test_the_server_ends_when_its_owner_and_its_workers_are_gone(run, socket, tm
         "server.stdin.close()\n"
         "print(server.pid, flush=True)\ntime.sleep(60)"
     )
-    command = [sys.executable, "-c", owner, f"{socket}-1", *FORKSERVER, "wave"]
+    command = [sys.executable, "-c", owner, f"{socket}-0a000000-1", *FORKSERVER, "wave"]
     kernel = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     server = int(kernel.stdout.readline())
-    until(Path(f"{socket}-1").exists)
+    until(Path(f"{socket}-0a000000-1").exists)
     client = run(SLEEP)
     worker = int(client.stdout.readline())
     kernel.kill()
@@ -194,7 +196,7 @@ def test_the_server_ends_when_its_owner_and_its_workers_are_gone(run, socket, tm
     assert not ended(server) and not ended(worker)
     os.kill(worker, signal.SIGTERM)
     until(lambda: ended(server))
-    assert not Path(f"{socket}-1").exists()
+    assert not Path(f"{socket}-0a000000-1").exists()
 
 
 @pytest.fixture
@@ -221,9 +223,9 @@ def test_a_server_imports_before_there_is_a_node_and_ray_not_before_it_is_told(
     for name in [name for name in os.environ if name.startswith("RAY_")]:  # other tests' own
         monkeypatch.delenv(name)
     until(lambda: "libarrow" in maps(early))
-    assert "_raylet.so" not in maps(early) and not Path(f"{socket}-1").exists()
+    assert "_raylet.so" not in maps(early) and not Path(f"{socket}-0a000000-1").exists()
     tell(early, socket, RAY_JOB_ID="0a000000", RAY_RAYLET_PID="1")
-    until(Path(f"{socket}-1").exists)  # at once: who asks during the imports waits for them
+    until(Path(f"{socket}-0a000000-1").exists)  # at once: who asks during the imports waits for them
     same = told(run(TELL, RAY_JOB_ID="0a000000"))
     assert same["parent"] == early.pid and same["loaded"]
     other = told(run(TELL, RAY_JOB_ID="0b000000"))  # Ray read the other one when it was imported
@@ -260,7 +262,7 @@ def test_nonsense_on_the_socket_harms_nobody(server, run, socket):
 
     for nonsense in (b"", b"\xff\xff", b"\x00\x00\x00\x02{}", b"\x00\x00\x00\x05[1,2]"):
         with sockets.socket(sockets.AF_UNIX) as one:
-            one.connect(f"{socket}-1")
+            one.connect(f"{socket}-0a000000-1")
             one.sendall(nonsense)
     assert told(run(TELL))["parent"] == server.pid
 
@@ -284,13 +286,65 @@ def test_forks_that_would_draw_the_same_ids_are_noticed(before, expected):
 
 
 def test_nothing_is_forked_that_would_draw_the_same_ids(socket, tmp_path):
-    (tmp_path / "draws.py").write_text("import ray\n@ray.remote\nclass Actor: ...\n")
+    (tmp_path / "draws.py").write_text("import ray\nray.ObjectRef.from_random()\n")
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
-    line = json.dumps({"socket": f"{socket}-1", "environment": {}}) + "\n"
+    line = json.dumps({"socket": f"{socket}-0a000000-1", "environment": {}}) + "\n"
     command = [*FORKSERVER, "draws"]
     told = subprocess.run(command, env=environment, input=line, capture_output=True, text=True, timeout=60)
     assert "two forks draw the same ids" in told.stdout
-    assert not Path(f"{socket}-1").exists()
+    assert not Path(f"{socket}-0a000000-1").exists()
+
+
+IDS = """
+import json, sys
+import ray, remote
+told = {"id": ray.ObjectRef.from_random().hex(), "class": remote.Actor.__ray_metadata__.class_id.hex()}
+print(json.dumps(told), flush=True)
+sys.exit(7)
+"""
+
+
+def test_modules_with_actor_classes_draw_nothing(run, socket, tmp_path, monkeypatch):
+    """Each such class has an id; whose generator it came from, forks would have in common."""
+    (tmp_path / "remote.py").write_text("import ray\n@ray.remote\nclass Actor: ...\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("RAY_JOB_ID", "0a000000")
+    monkeypatch.setenv("RAY_RAYLET_PID", "1")
+    server = subprocess.Popen([*FORKSERVER, "ray", "remote"], stdin=subprocess.PIPE)
+    try:
+        tell(server, socket)
+        until(Path(f"{socket}-0a000000-1").exists)
+        one, other = told(run(IDS)), told(run(IDS))
+        assert one["id"] != other["id"] and one["class"] == other["class"]
+        assert len(one["class"]) == 56 and set(one["class"]) != {"f"}
+    finally:
+        server.kill()
+        server.communicate()
+
+
+@pytest.mark.parametrize(
+    "end, status, out, error",
+    [
+        ("", 0, "atexit", ""),
+        ("sys.exit()", 0, "atexit", ""),
+        ("sys.exit(3)", 3, "atexit", ""),
+        ("sys.exit('no such thing')", 1, "atexit", "no such thing"),
+        ("raise ValueError('wrong')", 1, "atexit", "ValueError: wrong"),
+        ("threading.Thread(target=lambda: (time.sleep(.2), print('thread'))).start()", 0, "thread", ""),
+        ("os.kill(os.getpid(), 9)", -9, "", ""),
+    ],
+)
+def test_a_forked_worker_ends_as_python_does(server, run, end, status, out, error):
+    """What it printed comes out, its threads are waited for, and what is registered for the end is called."""
+    code = (
+        "import atexit, os, sys, threading, time\n"
+        f"print(os.getppid(), flush=True); atexit.register(lambda: print('atexit', end=''))\n{end}"
+    )
+    process = run(code)
+    said, complained = process.communicate(timeout=30)
+    parent, _, rest = said.partition("\n")
+    assert (int(parent), process.returncode) == (server.pid, status)
+    assert rest.startswith(out) and error in complained
 
 
 @pytest.mark.parametrize(

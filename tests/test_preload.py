@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 
@@ -160,6 +161,33 @@ def test_a_node_that_is_lost_takes_its_server_along(home, lab):
     assert set(servers(home, lab)) == {"head"}
     node = lab.add_node(cpus=2)
     assert set(servers(home, lab)) == {"head", node.name}
+
+
+def test_what_prepares_a_worker_is_forked_as_well(home, lab):
+    """Ray starts a Python for it, which imports all of ray before it becomes the worker."""
+    worker = Worker.remote()
+    pid = ray.get(worker.about.remote(), timeout=90)["pid"]
+    server = psutil.Process(pid).parent()
+    assert server.pid in servers(home, lab).values()
+    clients = [p for p in server.children() if any("forkserver_client" in part for part in p.cmdline())]
+    assert clients, [p.cmdline() for p in server.children()]
+    ray.kill(worker)
+
+
+def test_the_launcher_is_python_for_all_else(tmp_path):
+    launcher = preload.Preloader(tmp_path, ["ray"]).launcher()
+    assert launcher.parent == tmp_path and launcher.stat().st_mode & 0o777 == 0o700
+    code = "import sys; print(sys.executable, sys.argv[1:])"
+    said = subprocess.run([launcher, "-c", code, "two words", "$HOME"], capture_output=True, text=True)
+    assert said.stdout.strip() == f"{sys.executable} ['two words', '$HOME']"
+
+
+def test_where_no_program_may_run_there_is_no_launcher(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError("noexec")
+
+    monkeypatch.setattr(preload.subprocess, "run", refuse)
+    assert preload.Preloader(tmp_path, ["ray"]).launcher() is None
 
 
 def test_a_package_that_there_is_not(tmp_path):
