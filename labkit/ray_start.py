@@ -28,7 +28,7 @@ from labkit.waiting import Waiting
 
 __all__ = [
     "ENVIRONMENT",
-    "NO_WORKERS_AHEAD",
+    "FORKED",
     "OBJECT_STORE_BYTES",
     "about_file",
     "address_of",
@@ -57,9 +57,15 @@ ENVIRONMENT = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # seconds between a controller's looks at its workers, not 2
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",  # the panel shows progress; Ray Data would print lines
 }
-# For a node whose workers are forked. Ray would start one for each CPU when the first driver connects, in
-# its own way; but those that this driver takes have another ``py_executable``.
-NO_WORKERS_AHEAD = {"RAY_prestart_worker_first_driver": "0"}
+# For a node whose workers are forked; both are settings of Ray's.
+FORKED = {
+    # Ray would start one for each CPU when the first driver connects, in its own way; but those that this
+    # driver takes have another ``py_executable``.
+    "RAY_prestart_worker_first_driver": "0",
+    # Workers that may start at a time. Ray's own is the number of cores, since each imports for seconds; and
+    # it prints a warning into the notebook when four times as many workers live on a node.
+    "RAY_worker_maximum_startup_concurrency": "8",
+}
 
 
 def head_command(
@@ -124,7 +130,7 @@ def run(
     log = temp_dir / f"start-{name}.log"
     log.unlink(missing_ok=True)
     env = {**os.environ, **ENVIRONMENT, "RAY_AUTH_TOKEN_PATH": str(lab_token(settings)), NODE_NAME: name}
-    env |= NO_WORKERS_AHEAD if preload else {}
+    env |= FORKED if preload else {}
     env.pop("RAY_ADDRESS", None)
     program = [sys.executable, "-c", _PROGRAM, str(launcher or sys.executable)]
     process = registry.start([*program, *command[1:]], role=f"{name}: ray start", lab=lab, log=log, env=env)

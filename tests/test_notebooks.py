@@ -97,6 +97,13 @@ def test_no_secret_in_outputs_and_logs(run):
 
 
 @pytest.mark.notebook
+def test_it_is_not_flooded_by_rays_own_lines(run):
+    """What it says of a process that a lesson kills may stand there; that there are many, or prints, not."""
+    for mark in ("worker processes have been started", "(autoscaler", "(pid="):
+        assert mark not in run.outputs
+
+
+@pytest.mark.notebook
 def test_leaves_no_process(run):
     deadline = time.monotonic() + 10  # a kernel and a keeper may take a moment to end
     while (left := list(processes_of(run.home))) and time.monotonic() < deadline:
