@@ -41,7 +41,7 @@ _LENGTH = struct.Struct("!i")  # before a request: its bytes; in answers: a pid,
 _REFUSED = 0  # in place of a pid
 _STREAMS = 3
 _LOOK_EVERY = 1.0  # seconds between two looks at whether the kernel lives
-_LEISURE = 0.2  # seconds without a request
+_LEISURE = 0.2  # seconds without a request; before the first one ten times as many: it is on its way
 
 # What libraries read when they are imported, and which library that is: a worker that has another value
 # needs an import of its own.
@@ -256,10 +256,10 @@ def _until_forked(
     """The request, in a forked process; None in this one, when it is needed no longer."""
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
-    workers = 0
+    workers, leisure = 0, 10 * _LEISURE
     # Its owner gone, it stays for its workers' sake: a detached actor outlives the kernel.
     while os.getppid() == owner or workers:
-        ready = selector.select(_LEISURE if later else _LOOK_EVERY)
+        ready = selector.select(leisure if later else _LOOK_EVERY)
         if not ready and later:
             _import([later.pop(0)])
             _freeze()
@@ -279,7 +279,7 @@ def _until_forked(
                     return request
                 for stream in request.streams:
                     os.close(stream)
-                workers += 1
+                workers, leisure = workers + 1, _LEISURE
                 worker = _Worker(pid, os.pidfd_open(pid), client)
                 selector.register(worker.pidfd, selectors.EVENT_READ, worker)
                 selector.register(client, selectors.EVENT_READ, worker)
