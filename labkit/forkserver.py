@@ -16,24 +16,22 @@ then becomes that new Python.
 """
 
 import array
-import atexit
 import contextlib
 import gc
 import importlib
 import json
 import os
-import random
-import runpy
 import selectors
 import signal
 import socket
 import struct
 import sys
 import threading
-import traceback
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+
+from labkit.forked_ids import forks_are_alike, ids_of_the_system
+from labkit.forked_worker import Request, become
 
 __all__ = ["differs", "serve"]
 
@@ -72,17 +70,6 @@ _READ_LATER += ("RAY_ADDRESS", "RAY_DATA_SHUFFLE_", "PYTHONBREAKPOINT")
 
 
 @dataclass
-class _Request:
-    """What a client sends: how the new Python would have been started."""
-
-    argv: list[str]
-    environment: dict[str, str]
-    folder: str
-    niceness: int
-    streams: list[int]  # copies of its standard input, output and error
-
-
-@dataclass
 class _Worker:
     """A forked process, and the client that stands for it."""
 
@@ -112,7 +99,7 @@ def serve(modules: list[str]) -> None:
     """
     owner, given = os.getppid(), dict(os.environ)
     early = [m for m in modules if m.partition(".")[0] in _EARLY and m not in _LATER]
-    # As Ray has it for a worker of one CPU; one that gets more is told (`_tell_torch`).
+    # As Ray has it for a worker of one CPU; one that gets more is told (`labkit.forked_worker`).
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     told = _Told()
     _import(early)
@@ -122,16 +109,13 @@ def serve(modules: list[str]) -> None:
     given |= told.environment
     os.environ |= told.environment
     _import(module for module in modules if module not in {*early, *_LATER})
-    if _forks_are_alike():
-        print("two forks draw the same ids: one of these modules has drawn some at its import", flush=True)
+    if not _ready("ready"):
         os.unlink(told.path)
         return
-    _freeze()
-    print(f"ready: {len(sys.modules)} modules", flush=True)
     later = [module for module in modules if module in _LATER]
     request = _until_forked(told.listener, given, owner, later)
     if request is not None:
-        _become(request)
+        become(request)
     else:
         with contextlib.suppress(OSError):
             os.unlink(told.path)
@@ -140,45 +124,22 @@ def serve(modules: list[str]) -> None:
 def _import(modules: Iterable[str]) -> None:
     for module in modules:
         try:
-            with _ids_of_the_system():
+            with ids_of_the_system():
                 importlib.import_module(module)
         except Exception as error:
             print(f"could not import {module}: {error}", flush=True)
 
 
-class _Ids:
-    """Stands for Ray's `ActorClassID`: draws from the system, not from Ray's generator (`_forks_are_alike`).
-
-    That all forks have the same ids for the actor classes of a module does no harm: such an id says which
-    class it is, and it is the same class.
-    """
-
-    def __init__(self, real: Any) -> None:
-        self._real = real
-
-    def from_random(self) -> Any:
-        return self._real(os.urandom(self._real.size()))
-
-
-@contextlib.contextmanager
-def _ids_of_the_system() -> Iterator[None]:
-    """Let no class that is decorated with ray.remote draw an id from Ray, when its module is imported."""
-    actor = sys.modules.get("ray.actor")
-    real = getattr(actor, "ActorClassID", None)
-    if real is None:  # not imported yet, or another Ray: `_forks_are_alike` finds out what that means
-        yield
-        return
-    actor.ActorClassID = _Ids(real)
-    try:
-        yield
-    finally:
-        actor.ActorClassID = real
-
-
-def _freeze() -> None:
-    """What was made so far is never freed: the collector would only touch, and so copy, shared pages."""
+def _ready(what: str) -> bool:
+    """Whether forks can be taken after what was imported; told in the log."""
+    if forks_are_alike():
+        print("two forks draw the same ids: one of these modules has drawn some at its import", flush=True)
+        return False
+    # What was made so far is never freed: the collector would only touch, and so copy, shared pages.
     gc.collect()
     gc.freeze()
+    print(f"{what}: {len(sys.modules)} modules", flush=True)
+    return True
 
 
 class _Told(threading.Thread):
@@ -217,42 +178,9 @@ def _listen(path: str) -> socket.socket:
     return listener
 
 
-def _forks_are_alike() -> bool:
-    """Whether two forked processes draw the same ids from Ray, in their first thread or in another.
-
-    Ray draws from generators of absl, which are not made for forks: what was drawn before is shared, and what
-    comes after is the same. Two tasks with one id end a worker (seen: "Check failed: erased == 1").
-    """
-    if "ray" not in sys.modules:
-        return False
-    drawn = []
-    for _ in range(2):
-        reader, writer = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            with contextlib.suppress(BaseException):
-                os.write(writer, " ".join(_two_ids()).encode())
-            os._exit(0)
-        os.close(writer)
-        with open(reader) as pipe:
-            drawn.append(pipe.read().split())
-        os.waitpid(pid, 0)
-    one, other = drawn
-    return len(one) != 2 or bool({*one} & {*other})
-
-
-def _two_ids() -> list[str]:
-    ray = sys.modules["ray"]
-    ids = [ray.ObjectRef.from_random().hex()]
-    thread = threading.Thread(target=lambda: ids.append(ray.ObjectRef.from_random().hex()))
-    thread.start()
-    thread.join()
-    return ids
-
-
 def _until_forked(
     listener: socket.socket, given: Mapping[str, str], owner: int, later: list[str]
-) -> _Request | None:
+) -> Request | None:
     """The request, in a forked process; None in this one, when it is needed no longer."""
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
@@ -262,8 +190,13 @@ def _until_forked(
         ready = selector.select(leisure if later else _LOOK_EVERY)
         if not ready and later:
             _import([later.pop(0)])
-            _freeze()
-            print(f"and at leisure: {len(sys.modules)} modules", flush=True)
+            if _ready("and at leisure"):
+                continue
+            # Who asks now becomes a new Python; the workers that are there go on.
+            later.clear()
+            selector.unregister(listener)
+            os.unlink(listener.getsockname())
+            listener.close()
         for key, _ in ready:
             if key.fileobj is listener:
                 client, _ = listener.accept()
@@ -298,7 +231,7 @@ def _until_forked(
     return None
 
 
-def _receive(client: socket.socket, given: Mapping[str, str]) -> _Request | None:
+def _receive(client: socket.socket, given: Mapping[str, str]) -> Request | None:
     """A request; None where it was refused, or is none."""
     streams = array.array("i")
     try:
@@ -309,7 +242,7 @@ def _receive(client: socket.socket, given: Mapping[str, str]) -> _Request | None
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 streams.frombytes(content[: len(content) - len(content) % streams.itemsize])
         content = _exactly(client, _LENGTH.unpack(data)[0])
-        request = _Request(**json.loads(content), streams=list(streams))
+        request = Request(**json.loads(content), streams=list(streams))
         other = differs(given, request.environment, sys.modules)
         if not other and len(streams) == _STREAMS:
             return request
@@ -343,63 +276,6 @@ def _forget(worker: _Worker, selector: selectors.BaseSelector) -> None:
     with contextlib.suppress(OSError):
         worker.client.sendall(_LENGTH.pack(os.waitstatus_to_exitcode(status)))
     worker.client.close()
-
-
-def _become(request: _Request) -> None:
-    """Go on as the Python that was asked for."""
-    # Ray ends a worker together with its process group. It must be its own.
-    os.setpgid(0, 0)
-    for number, stream in enumerate(request.streams):
-        os.dup2(stream, number)
-        os.close(stream)
-    os.nice(max(request.niceness - os.getpriority(os.PRIO_PROCESS, 0), 0))
-    os.chdir(request.folder)
-    os.environ.clear()
-    os.environ.update(request.environment)
-    gc.unfreeze()
-    random.seed()
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed()
-    sys.addaudithook(_tell_torch)
-    sys.argv = list(request.argv)
-    sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
-    _leave(_status_of(lambda: runpy.run_path(sys.argv[0], run_name="__main__")))
-
-
-def _status_of(main: Callable[[], object]) -> int:
-    """What Python would end with after `main`."""
-    try:
-        main()
-    except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return end.code or 0
-        print(end.code, file=sys.stderr)
-        return 1
-    except BaseException:
-        traceback.print_exc()
-        return 1
-    return 0
-
-
-def _leave(status: int) -> NoReturn:
-    """End as Python ends, but without taking all modules apart: that copies the pages that forks share, for
-    more than a second. Forks of Python's own `multiprocessing` leave in this way, too."""
-    with contextlib.suppress(BaseException):
-        threading._shutdown()  # waits for the threads that are no daemons
-    with contextlib.suppress(BaseException):
-        atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    os._exit(status & 0xFF)
-
-
-def _tell_torch(event: str, args: tuple) -> None:
-    """Ray sets OMP_NUM_THREADS when it gives a worker its CPUs; torch has read it before, at its import."""
-    if event == "os.putenv" and args[0] == b"OMP_NUM_THREADS" and args[1].isdigit():
-        torch = sys.modules.get("torch")
-        if torch is not None:
-            torch.set_num_threads(int(args[1]))
 
 
 if __name__ == "__main__":

@@ -235,7 +235,7 @@ def test_a_server_imports_before_there_is_a_node_and_ray_not_before_it_is_told(
 def test_what_the_first_optimizer_imports_comes_at_leisure(run, socket, tmp_path, monkeypatch):
     code = (
         "import sys; from labkit import forkserver; forkserver._LATER = {'colorsys'};"
-        "forkserver._forks_are_alike = lambda: False; forkserver.serve(['colorsys', 'wave'])"
+        "forkserver.serve(['colorsys', 'wave'])"
     )
     with (tmp_path / "log").open("wb") as log:
         server = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=log, stderr=log)
@@ -273,8 +273,8 @@ os.environ.update(RAY_JOB_ID="01000000", RAY_RAYLET_PID="1")
 import ray
 if sys.argv[1] == "drawn":
     ray.ObjectRef.from_random()
-from labkit import forkserver
-print("alike" if forkserver._forks_are_alike() else "different")
+from labkit import forked_ids
+print("alike" if forked_ids.forks_are_alike() else "different")
 """
 
 
@@ -293,6 +293,26 @@ def test_nothing_is_forked_that_would_draw_the_same_ids(socket, tmp_path):
     told = subprocess.run(command, env=environment, input=line, capture_output=True, text=True, timeout=60)
     assert "two forks draw the same ids" in told.stdout
     assert not Path(f"{socket}-0a000000-1").exists()
+
+
+def test_what_draws_ids_at_leisure_ends_the_service_and_no_worker(run, socket, tmp_path, monkeypatch):
+    (tmp_path / "draws.py").write_text("import ray\nray.ObjectRef.from_random()\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    code = "from labkit import forkserver; forkserver._LATER = {'draws'}; forkserver.serve(['draws', 'wave'])"
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=log, stderr=log)
+    try:
+        tell(server, socket)
+        until(lambda: "ready" in (tmp_path / "log").read_text())
+        worker = int((client := run(SLEEP)).stdout.readline())
+        assert psutil.Process(worker).ppid() == server.pid
+        until(lambda: "two forks draw the same ids" in (tmp_path / "log").read_text())
+        until(lambda: not Path(f"{socket}-0a000000-1").exists())
+        assert told(run(TELL))["parent"] == os.getpid()
+        assert not ended(worker) and client.poll() is None
+    finally:
+        server.kill()
+        server.wait()
 
 
 IDS = """

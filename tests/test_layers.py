@@ -13,8 +13,19 @@ import labkit
 # Lowest first. A new module gets a line here: put it as low as what it imports allows.
 FLOORS = (
     {"errors", "machine", "diagnosis", "waiting", "tracebacks", "answers", "solved", "pids", "style"}
-    | {"forkserver", "forkserver_client"},
-    {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering", "placement", "knock"}
+    | {"forked_ids", "forked_worker", "forkserver_client"},
+    {
+        "forkserver",
+        "settings",
+        "channel",
+        "processes",
+        "idx",
+        "downloads",
+        "gallery",
+        "rendering",
+        "placement",
+        "knock",
+    }
     | {"events", "curve", "workers", "checkpoints", "spans", "s3_keys", "s3_faults", "store_card"}
     | {"pictures", "java", "spark_faults"},
     {"progress", "tracking", "messenger", "records", "images", "environment", "keeper", "s3_client"}
