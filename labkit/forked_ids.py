@@ -1,7 +1,7 @@
 """Ids of Ray in forked processes: no two may draw the same ones.
 
 Ray draws from generators of absl, which are not made for forks: what was drawn before a fork is shared, and
-what comes after it is the same in all. Two tasks with one id end a worker (seen: "Check failed: erased == 1").
+what comes after it is the same in all. Two tasks with one id end a worker ("Check failed: erased == 1").
 In Ray's libraries each class that is decorated with ray.remote draws an id when its module is imported.
 """
 
