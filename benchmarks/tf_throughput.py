@@ -29,17 +29,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import _throughput
 from benchmarks._paired import Found
-from benchmarks._throughput import (
-    GLOBAL_BATCH,
-    WORKERS,
-    arguments,
-    compare,
-    figures,
-    program_environment,
-    rows_folder,
-    told_by,
-)
 from labkit import cluster, keras_settings, preload
 from labkit.ray_start import free_port
 from labkit.settings import Settings
@@ -66,7 +57,7 @@ def train(feed: Callable[[], Any], epochs: int, distributed: bool = True) -> lis
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
         scope = strategy.scope()
     else:
-        tf.config.threading.set_intra_op_parallelism_threads(WORKERS)
+        tf.config.threading.set_intra_op_parallelism_threads(_throughput.WORKERS)
         scope = contextlib.nullcontext()
     with scope:
         model = mlp(seed=0)
@@ -84,7 +75,7 @@ def in_memory(folder: str) -> Any:
     from labkit.rows import read_rows
 
     rows = tf.data.Dataset.from_tensor_slices(read_rows(folder))
-    return rows.batch(GLOBAL_BATCH).map(lambda image, label: (to_input(image), label))
+    return rows.batch(_throughput.GLOBAL_BATCH).map(lambda image, label: (to_input(image), label))
 
 
 def of_shard(keep: bool) -> Any:
@@ -97,7 +88,7 @@ def of_shard(keep: bool) -> Any:
     rows = ray.train.get_dataset_shard("train").to_tf(
         "image",
         "label",
-        batch_size=GLOBAL_BATCH,
+        batch_size=_throughput.GLOBAL_BATCH,
         feature_type_spec=tf.TensorSpec((None, 28, 28), tf.uint8, name="image"),
         label_type_spec=tf.TensorSpec((None,), tf.int64, name="label"),
     )
@@ -135,13 +126,13 @@ def in_ray(feed: str, folder: str, options: Any) -> dict[str, float]:
         TensorflowTrainer(
             ray_loop,
             train_loop_config={"feed": feed, "rows": folder, "epochs": options.epochs, "told": told},
-            scaling_config=ScalingConfig(num_workers=WORKERS),
+            scaling_config=ScalingConfig(num_workers=_throughput.WORKERS),
             datasets=data,
             run_config=RunConfig(
                 storage_path=f"{place}/runs", worker_runtime_env={"env_vars": keras_settings.KERAS_2}
             ),
         ).fit()
-        return figures(json.loads(Path(told).read_text()), time.perf_counter() - began)
+        return _throughput.figures(json.loads(Path(told).read_text()), time.perf_counter() - began)
 
 
 _PROGRAM = """
@@ -154,7 +145,7 @@ print("seen", json.dumps(train(lambda: in_memory(folder), epochs, distributed)),
 
 def as_programs(count: int, folder: str, options: Any) -> dict[str, float]:
     """The same in `count` processes without Ray, each with its TF_CONFIG."""
-    kept = program_environment(**keras_settings.KERAS_2)
+    kept = _throughput.program_environment(**keras_settings.KERAS_2)
     kept.pop("TF_CONFIG", None)
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(count)]
     began = time.perf_counter()
@@ -170,17 +161,17 @@ def as_programs(count: int, folder: str, options: Any) -> dict[str, float]:
         )
     ended = [process.communicate(timeout=600) for process in started]
     whole = time.perf_counter() - began
-    seconds = told_by(ended[0][0])
+    seconds = _throughput.told_by(ended[0][0])
     if any(process.returncode for process in started) or seconds is None:
         raise SystemExit("a program failed:\n" + "\n".join(out + error for out, error in ended))
-    return figures(seconds, whole)
+    return _throughput.figures(seconds, whole)
 
 
 def main() -> None:
-    options = arguments(__doc__).parse_args()
+    options = _throughput.arguments(__doc__).parse_args()
     os.environ["LABKIT_PANEL"] = "none"
     settings = Settings.from_env()
-    folder = rows_folder(settings, options.rows)
+    folder = _throughput.rows_folder(settings, options.rows)
     found = Found("tf_throughput", ours="ray data, recipe")
     keras_settings.prepare()
     with cluster.start(settings=settings, preload=preload.TENSORFLOW):
@@ -191,10 +182,10 @@ def main() -> None:
             "ray data, recipe": lambda: in_ray("recipe", folder, options),
             "ray data, as asked": lambda: in_ray("asked", folder, options),
             "ray, in memory": lambda: in_ray("memory", folder, options),
-            "two scripts": lambda: as_programs(WORKERS, folder, options),
+            "two scripts": lambda: as_programs(_throughput.WORKERS, folder, options),
             "one process": lambda: as_programs(1, folder, options),
         }
-        compare(found, ways, "two scripts", options)
+        _throughput.compare(found, ways, "two scripts", options)
 
 
 if __name__ == "__main__":

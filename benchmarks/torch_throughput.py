@@ -32,17 +32,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import _throughput
 from benchmarks._paired import Found
-from benchmarks._throughput import (
-    GLOBAL_BATCH,
-    WORKERS,
-    arguments,
-    compare,
-    figures,
-    program_environment,
-    rows_folder,
-    told_by,
-)
 from labkit import cluster
 from labkit.settings import Settings
 
@@ -81,7 +72,7 @@ def loader_of(folder: str, sampler: Callable[[Any], Any]) -> Any:
     from torch.utils.data import DataLoader, TensorDataset
 
     rows = TensorDataset(*tensors(folder))
-    return DataLoader(rows, batch_size=GLOBAL_BATCH // WORKERS, sampler=sampler(rows))
+    return DataLoader(rows, batch_size=_throughput.GLOBAL_BATCH // _throughput.WORKERS, sampler=sampler(rows))
 
 
 def cut(pieces: Any, size: int) -> Any:
@@ -98,7 +89,7 @@ def ray_loop(config: dict[str, Any]) -> None:
 
     from labkit.torch_models import mlp
 
-    feed, size = config["feed"], GLOBAL_BATCH // ray.train.get_context().get_world_size()
+    feed, size = config["feed"], _throughput.GLOBAL_BATCH // ray.train.get_context().get_world_size()
     model = prepare_model(mlp(seed=0))
     if feed == "loader":
         loader = loader_of(config["rows"], lambda rows: DistributedSampler(rows, shuffle=False))
@@ -125,7 +116,7 @@ def ray_loop(config: dict[str, Any]) -> None:
     ray.train.report({"epochs": len(seconds)})
 
 
-def in_ray(feed: str, folder: str, options: Any, workers: int = WORKERS) -> dict[str, float]:
+def in_ray(feed: str, folder: str, options: Any, workers: int = _throughput.WORKERS) -> dict[str, float]:
     """A training in Ray."""
     import ray.data
     from ray.train import RunConfig, ScalingConfig
@@ -152,7 +143,7 @@ def in_ray(feed: str, folder: str, options: Any, workers: int = WORKERS) -> dict
             datasets=data,
             run_config=RunConfig(storage_path=f"{place}/runs"),
         ).fit()
-        return figures(json.loads(Path(told).read_text()), time.perf_counter() - began)
+        return _throughput.figures(json.loads(Path(told).read_text()), time.perf_counter() - began)
 
 
 def alone(folder: str, epochs: int) -> list[float]:
@@ -164,7 +155,9 @@ def alone(folder: str, epochs: int) -> list[float]:
     torch.set_num_threads(2)
     x, y = tensors(folder)
     return epochs_of(
-        mlp(seed=0), epochs, lambda: zip(x.split(GLOBAL_BATCH), y.split(GLOBAL_BATCH), strict=True)
+        mlp(seed=0),
+        epochs,
+        lambda: zip(x.split(_throughput.GLOBAL_BATCH), y.split(_throughput.GLOBAL_BATCH), strict=True),
     )
 
 
@@ -196,29 +189,35 @@ if seconds:
 
 def as_program(way: str, folder: str, options: Any) -> dict[str, float]:
     """A training in processes of its own."""
-    environment = program_environment()
+    environment = _throughput.program_environment()
     with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
         program.write(_PROGRAM)
         program.flush()
         run = [program.name, way, folder, str(options.epochs)]
         if way == "torchrun":
-            run = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}", *run]
+            run = [
+                "-m",
+                "torch.distributed.run",
+                "--standalone",
+                f"--nproc-per-node={_throughput.WORKERS}",
+                *run,
+            ]
         began = time.perf_counter()
         done = subprocess.run([sys.executable, *run], env=environment, capture_output=True, text=True)
         whole = time.perf_counter() - began
-    seconds = told_by(done.stdout)
+    seconds = _throughput.told_by(done.stdout)
     if done.returncode or seconds is None:
         raise SystemExit(f"{way} failed:\n{done.stdout}\n{done.stderr}")
-    return figures(seconds, whole)
+    return _throughput.figures(seconds, whole)
 
 
 def main() -> None:
-    options = arguments(__doc__)
+    options = _throughput.arguments(__doc__)
     options.add_argument("--piece", type=int, default=8192, help="rows in a large piece")
     options = options.parse_args()
     os.environ["LABKIT_PANEL"] = "none"
     settings = Settings.from_env()
-    folder = rows_folder(settings, options.rows)
+    folder = _throughput.rows_folder(settings, options.rows)
     found = Found("torch_throughput", ours="ray data, recipe")
     with cluster.start(settings=settings):
         from labkit.data_progress import quiet
@@ -233,7 +232,7 @@ def main() -> None:
             "torchrun": lambda: as_program("torchrun", folder, options),
             "one process": lambda: as_program("alone", folder, options),
         }
-        compare(found, ways, "torchrun", options)
+        _throughput.compare(found, ways, "torchrun", options)
 
 
 if __name__ == "__main__":

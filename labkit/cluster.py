@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import machine, ray_start
-from labkit.cluster_handle import Cluster, start_node
+from labkit.cluster_handle import Cluster
 from labkit.errors import ClusterError, RunStopped
 from labkit.knock import knock
 from labkit.placement import Node
@@ -115,7 +115,7 @@ def _start(
         # What takes a second of this process goes on beside what takes several in others.
         threading.Thread(target=_import_ray, daemon=True).start()
         with Waiting("starting the cluster", unit="nodes") as waiting:
-            output = start_node(
+            output = ray_start.run(
                 registry, lab, command, "head", temp_dir, settings, lambda: waiting(0, nodes), preloader
             )
             address = f"{ray_start.address_of(output)}:{port}"
@@ -262,7 +262,9 @@ def _init(
     if ship:
         options["runtime_env"] = {"py_modules": [str(Path(__file__).parent)]}
     else:
-        options["runtime_env"] = {"env_vars": ray_start.worker_environment(address)}
+        # Where nothing names a cluster, Ray's state API asks the one that somebody on this machine started
+        # last, by a file in /tmp/ray; and where that is dead, each run of Ray Train waits 12 s for it.
+        options["runtime_env"] = {"env_vars": {"RAY_ADDRESS": address}}
     if preloader is not None:
         options["runtime_env"]["py_executable"] = preloader.py_executable
     try:

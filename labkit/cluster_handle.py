@@ -21,7 +21,7 @@ from labkit.settings import Settings
 from labkit.style import STYLE
 from labkit.waiting import Waiting
 
-__all__ = ["Cluster", "start_node"]
+__all__ = ["Cluster"]
 
 _RELEASED_WITHIN = 5.0  # seconds until the CPUs of a run that has just ended are free
 
@@ -109,7 +109,7 @@ class Cluster:
 
     def _join(self, command: list[str], name: str, waiting: Callable[[], None]) -> Node:
         """Run the command that starts a node, and return the node once the head lists it."""
-        start_node(
+        ray_start.run(
             self._registry, self._lab, command, name, self._temp_dir, self._settings, waiting, self._preloader
         )
         deadline = time.monotonic() + 30
@@ -303,31 +303,6 @@ class Cluster:
                 f"the cluster at {self.address} was not started by the lab",
                 "use its own tools for that",
             )
-
-
-def start_node(
-    registry: Registry,
-    lab: str,
-    command: list[str],
-    name: str,
-    temp_dir: Path,
-    settings: Settings,
-    waiting: Callable[[], None],
-    preloader: Preloader | None,
-) -> str:
-    """Run the `ray start` of one node, and beside it the imports for its workers; what it printed.
-
-    Raises:
-        ClusterError: as `ray_start.run`.
-    """
-    launcher = None
-    if preloader is not None:
-        preloader.begin(registry, lab, node=name)
-        launcher = preloader.launcher()
-    return ray_start.run(
-        registry, lab, command, name, temp_dir, settings, waiting, preload=preloader is not None,
-        launcher=launcher,
-    )  # fmt: skip
 
 
 def _holders() -> str:

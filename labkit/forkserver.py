@@ -195,7 +195,8 @@ def _until_forked(
             # Who asks now becomes a new Python; the workers that are there go on.
             later.clear()
             selector.unregister(listener)
-            os.unlink(listener.getsockname())
+            with contextlib.suppress(OSError):  # the kernel may have removed it
+                os.unlink(listener.getsockname())
             listener.close()
         for key, _ in ready:
             if key.fileobj is listener:

@@ -41,7 +41,7 @@ class Preloader:
 
     Args:
         folder: where their sockets and logs come, one that only this user can enter.
-        modules: what they import; of Ray only ``ray`` itself.
+        modules: what they import. None may draw ids from Ray meanwhile: then nothing is forked any more.
 
     Raises:
         ClusterError: a package of `modules` is not installed.
@@ -75,12 +75,8 @@ class Preloader:
     @property
     def py_executable(self) -> str:
         """For a runtime environment: what Ray is to run in the place of Python."""
-        return shlex.join(self._client)
-
-    @property
-    def _client(self) -> list[str]:
         client = Path(__file__).with_name("forkserver_client.py")
-        return [sys.executable, "-I", "-S", str(client), str(self._folder / "fork")]
+        return shlex.join([sys.executable, "-I", "-S", str(client), str(self._folder / "fork")])
 
     def launcher(self) -> Path | None:
         """A program that a node has for its Python: it lets the servers fork what prepares each worker, and

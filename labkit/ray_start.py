@@ -21,6 +21,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from labkit.errors import ClusterError
+from labkit.preload import Preloader
 from labkit.processes import Registry
 from labkit.settings import Settings
 from labkit.tracking import NODE_NAME
@@ -40,7 +41,6 @@ __all__ = [
     "run",
     "temp_dir",
     "users_token",
-    "worker_environment",
 ]
 
 OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it
@@ -114,15 +114,16 @@ def run(
     temp_dir: Path,
     settings: Settings,
     waiting: Callable[[], None],
-    preload: bool = False,
-    launcher: Path | None = None,
+    preloader: Preloader | None,
 ) -> str:
-    """Run one `ray start`, record what it leaves running, and return what it printed.
+    """Run one `ray start`, and beside it the imports for the node's workers; record what it leaves running.
+
+    Returns:
+        What it printed.
 
     Args:
         waiting: called several times a second until it is done.
-        preload: whether workers are forked: then Ray starts none ahead, since nobody would take them.
-        launcher: what Ray is to take for the Python of its processes, if not this one.
+        preloader: of the node's workers; None: Ray starts them by itself.
 
     Raises:
         ClusterError: it failed, or took too long.
@@ -130,9 +131,13 @@ def run(
     log = temp_dir / f"start-{name}.log"
     log.unlink(missing_ok=True)
     env = {**os.environ, **ENVIRONMENT, "RAY_AUTH_TOKEN_PATH": str(lab_token(settings)), NODE_NAME: name}
-    env |= FORKED if preload else {}
     env.pop("RAY_ADDRESS", None)
-    program = [sys.executable, "-c", _PROGRAM, str(launcher or sys.executable)]
+    python = None
+    if preloader is not None:
+        env |= FORKED
+        preloader.begin(registry, lab, node=name)
+        python = preloader.launcher()
+    program = [sys.executable, "-c", _PROGRAM, str(python or sys.executable)]
     process = registry.start([*program, *command[1:]], role=f"{name}: ray start", lab=lab, log=log, env=env)
     deadline = time.monotonic() + _START_TIMEOUT
     try:
@@ -182,15 +187,6 @@ def temp_dir(settings: Settings) -> Path:
         )
     # Ray opens its own folder to everybody (mode 0777); the one around it is what protects.
     return wanted / "t"
-
-
-def worker_environment(address: str) -> dict[str, str]:
-    """What all workers of the cluster at `address` find in their environment, for ``env_vars``.
-
-    Where nothing names a cluster, Ray's state API asks the one that somebody on this machine started last, by
-    a file in /tmp/ray; and where that one is dead, each run of Ray Train waits 12 s for it at its end.
-    """
-    return {"RAY_ADDRESS": address}
 
 
 def about_file(temp_dir: Path) -> Path:

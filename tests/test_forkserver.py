@@ -44,18 +44,31 @@ def tell(server, socket, **environment):
 
 
 @pytest.fixture
-def server(socket, tmp_path):
+def start(tmp_path):
+    """Starts a server that does not know yet for which node it is; what it says goes into `log`."""
+    started = []
+
+    def start(command, **options):
+        with (tmp_path / "log").open("wb") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, **options
+            )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def server(start, socket, tmp_path):
     """A server that has imported `wave`."""
-    command = [*FORKSERVER, "wave", "no_such_module"]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
-        )
+    process = start([*FORKSERVER, "wave", "no_such_module"])
     tell(process, socket)
     until(lambda: "ready" in (tmp_path / "log").read_text())
-    yield process
-    process.kill()
-    process.wait()
+    return process
 
 
 @pytest.fixture
@@ -200,17 +213,10 @@ def test_the_server_ends_when_its_owner_and_its_workers_are_gone(run, socket, tm
 
 
 @pytest.fixture
-def early(tmp_path):
-    """A server that does not know yet for which node it is."""
-    command = [*FORKSERVER, "wave", "pyarrow", "ray"]
+def early(start):
+    """A server that nobody has told for which node it is."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
-        )
-    yield process
-    process.kill()
-    process.communicate()
+    return start([*FORKSERVER, "wave", "pyarrow", "ray"], env=environment)
 
 
 def maps(process):
@@ -232,23 +238,18 @@ def test_a_server_imports_before_there_is_a_node_and_ray_not_before_it_is_told(
     assert other["parent"] != early.pid and not other["loaded"]
 
 
-def test_what_the_first_optimizer_imports_comes_at_leisure(run, socket, tmp_path, monkeypatch):
+def test_what_the_first_optimizer_imports_comes_at_leisure(start, run, socket, tmp_path, monkeypatch):
     code = (
         "import sys; from labkit import forkserver; forkserver._LATER = {'colorsys'};"
         "forkserver.serve(['colorsys', 'wave'])"
     )
-    with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=log, stderr=log)
-    try:
-        tell(server, socket)
-        until(lambda: "ready" in (tmp_path / "log").read_text())
-        assert "at leisure" not in (tmp_path / "log").read_text()
-        script = TELL.replace('"wave" in', '"colorsys" in')
-        until(lambda: "at leisure" in (tmp_path / "log").read_text())
-        assert told(run(script))["loaded"]
-    finally:
-        server.kill()
-        server.wait()
+    server = start([sys.executable, "-c", code])
+    tell(server, socket)
+    until(lambda: "ready" in (tmp_path / "log").read_text())
+    assert "at leisure" not in (tmp_path / "log").read_text()
+    script = TELL.replace('"wave" in', '"colorsys" in')
+    until(lambda: "at leisure" in (tmp_path / "log").read_text())
+    assert told(run(script))["loaded"]
 
 
 def test_a_server_for_which_no_node_came_ends(early, tmp_path):
@@ -295,24 +296,19 @@ def test_nothing_is_forked_that_would_draw_the_same_ids(socket, tmp_path):
     assert not Path(f"{socket}-0a000000-1").exists()
 
 
-def test_what_draws_ids_at_leisure_ends_the_service_and_no_worker(run, socket, tmp_path, monkeypatch):
+def test_what_draws_ids_at_leisure_ends_the_service_and_no_worker(start, run, socket, tmp_path, monkeypatch):
     (tmp_path / "draws.py").write_text("import ray\nray.ObjectRef.from_random()\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     code = "from labkit import forkserver; forkserver._LATER = {'draws'}; forkserver.serve(['draws', 'wave'])"
-    with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=log, stderr=log)
-    try:
-        tell(server, socket)
-        until(lambda: "ready" in (tmp_path / "log").read_text())
-        worker = int((client := run(SLEEP)).stdout.readline())
-        assert psutil.Process(worker).ppid() == server.pid
-        until(lambda: "two forks draw the same ids" in (tmp_path / "log").read_text())
-        until(lambda: not Path(f"{socket}-0a000000-1").exists())
-        assert told(run(TELL))["parent"] == os.getpid()
-        assert not ended(worker) and client.poll() is None
-    finally:
-        server.kill()
-        server.wait()
+    server = start([sys.executable, "-c", code])
+    tell(server, socket)
+    until(lambda: "ready" in (tmp_path / "log").read_text())
+    worker = int((client := run(SLEEP)).stdout.readline())
+    assert psutil.Process(worker).ppid() == server.pid
+    until(lambda: "two forks draw the same ids" in (tmp_path / "log").read_text())
+    until(lambda: not Path(f"{socket}-0a000000-1").exists())
+    assert told(run(TELL))["parent"] == os.getpid()
+    assert not ended(worker) and client.poll() is None
 
 
 IDS = """
@@ -324,22 +320,18 @@ sys.exit(7)
 """
 
 
-def test_modules_with_actor_classes_draw_nothing(run, socket, tmp_path, monkeypatch):
+def test_modules_with_actor_classes_draw_nothing(start, run, socket, tmp_path, monkeypatch):
     """Each such class has an id; whose generator it came from, forks would have in common."""
     (tmp_path / "remote.py").write_text("import ray\n@ray.remote\nclass Actor: ...\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     monkeypatch.setenv("RAY_JOB_ID", "0a000000")
     monkeypatch.setenv("RAY_RAYLET_PID", "1")
-    server = subprocess.Popen([*FORKSERVER, "ray", "remote"], stdin=subprocess.PIPE)
-    try:
-        tell(server, socket)
-        until(Path(f"{socket}-0a000000-1").exists)
-        one, other = told(run(IDS)), told(run(IDS))
-        assert one["id"] != other["id"] and one["class"] == other["class"]
-        assert len(one["class"]) == 56 and set(one["class"]) != {"f"}
-    finally:
-        server.kill()
-        server.communicate()
+    server = start([*FORKSERVER, "ray", "remote"])
+    tell(server, socket)
+    until(Path(f"{socket}-0a000000-1").exists)
+    one, other = told(run(IDS)), told(run(IDS))
+    assert one["id"] != other["id"] and one["class"] == other["class"]
+    assert len(one["class"]) == 56 and set(one["class"]) != {"f"}
 
 
 @pytest.mark.parametrize(

@@ -14,27 +14,26 @@ import labkit
 FLOORS = (
     {"errors", "machine", "diagnosis", "waiting", "tracebacks", "answers", "solved", "pids", "style"}
     | {"forked_ids", "forked_worker", "forkserver_client"},
-    {
+    {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering", "placement", "knock"}
+    | {
         "forkserver",
-        "settings",
-        "channel",
-        "processes",
-        "idx",
-        "downloads",
-        "gallery",
-        "rendering",
-        "placement",
-        "knock",
+        "events",
+        "curve",
+        "workers",
+        "checkpoints",
+        "spans",
+        "s3_keys",
+        "s3_faults",
+        "store_card",
     }
-    | {"events", "curve", "workers", "checkpoints", "spans", "s3_keys", "s3_faults", "store_card"}
     | {"pictures", "java", "spark_faults"},
     {"progress", "tracking", "messenger", "records", "images", "environment", "keeper", "s3_client"}
     | {"object_server", "preflight"},
-    {"wording", "recording", "ray_start", "preload", "shards", "storage", "torch_models", "execution"}
+    {"wording", "recording", "preload", "shards", "storage", "torch_models", "execution"}
     | {"keras_settings", "keras_models", "sweep_progress", "sweep_snapshot", "whole_files"},
     {"curve_svg", "gantt_svg", "rows", "figures", "datasets", "torch_states", "torch_training", "uploads"}
-    | {"keras_states", "keras_reporting", "sweep_svg", "sweep_recording", "spark_start", "stopwatch"},
-    {"drawing", "sweep_drawing", "sweep_figures"},
+    | {"keras_states", "keras_reporting", "sweep_svg", "sweep_recording", "ray_start", "stopwatch"},
+    {"drawing", "sweep_drawing", "sweep_figures", "spark_start"},
     {"reporters", "timeline", "inventory", "execution_drawing", "sweep_text"},
     {"panel", "cluster_handle", "captured", "reported", "sweep_names", "sweep_trials", "sweep_callback"}
     | {"spark"},
