@@ -37,6 +37,11 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if ".mine-" in collection_path.name else None
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    # Some bytes hold a time, and a test must have one name in both lanes; all of them are hard to read.
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.hookimpl(trylast=True)  # after -m and -k have chosen
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -49,6 +54,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if _in_ci() and machine.chromium() is None and any(_stage(item) == "browser" for item in items):
         # Said now and not after all the other tests.
         raise pytest.UsageError("no Chromium for the browser tests: apt-get install -y chromium")
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """The tests of a module stay together, since they share its cluster; those of one lesson do, not all."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Together(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            module, _, test = nodeid.partition("::")
+            lesson = test.partition("[")[2] if module.endswith("test_notebooks.py") else ""
+            return f"{module} {lesson}"
+
+    return Together(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

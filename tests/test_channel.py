@@ -301,7 +301,6 @@ def test_only_loopback_by_default(listener):
         b"9" * 5000,
         b'{"kind":"step"} {"kind":"step"}',
     ],
-    ids=str,
 )
 def test_garbage_is_passed_over(listener, heard, line, capfd):
     with caller(listener.address) as connection:

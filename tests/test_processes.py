@@ -432,7 +432,10 @@ def test_what_has_lost_its_record_is_still_found(registry, start):
     assert not runs(process.pid)
 
 
-@pytest.mark.parametrize("text", [*DAMAGED, json.dumps({"pid": os.getpid(), "created": None, "boot": ""})])
+OF_THIS_PROCESS = json.dumps({"pid": os.getpid(), "created": None, "boot": ""})
+
+
+@pytest.mark.parametrize("text", [*DAMAGED, pytest.param(OF_THIS_PROCESS, id="of this process")])
 def test_a_damaged_owner_owns_nothing(registry, start, text):
     start(shell("exit")).wait()
     registry.own("one")

@@ -191,7 +191,6 @@ class Tensor:
         ((), 0),
         (array(0, 3), 0),
     ],
-    ids=str,
 )
 def test_rows_of_a_batch(tracker, events, batch, rows):
     list(tracker.steps([batch]))
