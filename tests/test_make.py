@@ -1,6 +1,7 @@
 """The make targets, with a stand-in for the environment's Python that notes what it is asked to do."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -190,7 +191,7 @@ def pytest_run(root, tmp_path):
     (tmp_path / "test_cases.py").write_text(CASES)
     (tmp_path / "bin").mkdir()
 
-    def _run(*, ci: bool, browser: bool) -> subprocess.CompletedProcess:
+    def _run(*arguments: str, ci: bool, browser: bool) -> subprocess.CompletedProcess:
         if browser:
             (tmp_path / "bin" / "chromium").write_text("#!/bin/sh\n")
             (tmp_path / "bin" / "chromium").chmod(0o755)
@@ -202,7 +203,7 @@ def pytest_run(root, tmp_path):
             "PYTHONPATH": str(root),
         }
         return subprocess.run(
-            [*map(str, command), f"--rootdir={tmp_path}", "-p", "no:cacheprovider", "test_cases.py"],
+            [*map(str, command), f"--rootdir={tmp_path}", "-p", "no:cacheprovider", *arguments, "."],
             cwd=tmp_path,
             env=env,
             capture_output=True,
@@ -224,8 +225,9 @@ def test_at_home_a_missing_browser_skips(pytest_run):
     assert "2 passed, 3 skipped" in pytest_run(ci=False, browser=False).stdout
 
 
-def test_in_ci_a_missing_browser_fails_at_once(pytest_run):
-    done = pytest_run(ci=True, browser=False)
+@pytest.mark.parametrize("lanes", ["0", "2"])
+def test_in_ci_a_missing_browser_fails_at_once(pytest_run, lanes):
+    done = pytest_run("-n", lanes, ci=True, browser=False)
     assert done.returncode != 0
     assert "no Chromium for the browser tests" in done.stdout + done.stderr
     assert "passed" not in done.stdout
@@ -233,3 +235,24 @@ def test_in_ci_a_missing_browser_fails_at_once(pytest_run):
 
 def test_in_ci_only_a_gpu_may_be_missing(pytest_run):
     assert "1 failed, 3 passed, 1 skipped" in pytest_run(ci=True, browser=True).stdout
+
+
+def test_a_module_stays_in_one_lane_and_lessons_do_not(pytest_run, tmp_path):
+    """What shares a fixture shares a process; each lesson is a thing of its own."""
+    case = """
+import pytest
+@pytest.fixture(scope="module", params=[f"solutions/0{k}" for k in range(6)])
+def run(request): return request.param
+def test_runs(run): pass
+def test_is_quiet(run): pass
+"""
+    (tmp_path / "test_notebooks.py").write_text(case)
+    (tmp_path / "test_module.py").write_text("\n".join(f"def test_{k}(): pass" for k in range(12)))
+    done = pytest_run("-n", "2", "--no-loadscope-reorder", ci=False, browser=True)
+    lanes: dict[str, set[str]] = {}
+    for lane, name in re.findall(r"^\[(gw\d)\].*PASSED (\S+)", done.stdout, re.MULTILINE):
+        module, _, test = name.partition("::")
+        lanes.setdefault(test.partition("[")[2] or module, set()).add(lane)
+    assert len(lanes) == 8 and all(len(lane) == 1 for lane in lanes.values()), done.stdout
+    lessons = set.union(*(lane for one, lane in lanes.items() if one.startswith("solutions")))
+    assert lessons == {"gw0", "gw1"}
