@@ -68,6 +68,8 @@ lab: setup
 	@$(PY) -m jupyterlab $(AS_ROOT) --Application.log_level=WARN \
 		--LabApp.default_url=/lab/tree/notebooks/00_welcome.ipynb $(LAB_ARGS)
 
+# Images of Python often forbid it; then each process compiles the lab anew, and pytest all tests in both lanes.
+test: export PYTHONDONTWRITEBYTECODE :=
 # Whatever happens in between, Ctrl-C too: what the tests started is stopped, and pytest's status is kept.
 test: export LABKIT_HOME := $(CURDIR)/.labkit/test
 test: setup
