@@ -5,12 +5,14 @@
 - rows: an epoch of lesson 03's recipe (`torch_throughput`), with a tenth of the rows and with all, two
   workers.
 - workers: the same epoch with one, two and four workers, and the same global batch.
+- torchrun: the same without Ray, a `DataLoader` in each of one, two and four processes: what more workers
+  than cores cost by themselves. Only its seconds are measured.
 - objects: lesson 02's way of reading small objects (`s3_ingest`), 400 and 4,000 of them.
 - trials: a sweep of trials that report three numbers each, 20 and 200 of them, actors reused.
 
-Memory is the most that all processes of the lab and this one had at a time, what they share not counted.
-With an exponent of 1 something grows linearly, with 0 not at all. The last line is ``growth: ratio=…``, the
-largest exponent.
+Memory is the most that all processes of the lab and this one took together at a time. With an exponent of 1
+something grows linearly, with 0 not at all. The last line is ``growth: ratio=…``, the largest exponent of the
+lab's.
 """
 
 import argparse
@@ -35,7 +37,7 @@ from labkit.processes import Registry
 from labkit.settings import Settings
 from labkit.uploads import upload
 
-_LOOK_EVERY = 0.5  # seconds
+_LOOK_EVERY = 1.0  # seconds; to look takes a tenth of one
 
 
 class Memory(threading.Thread):
@@ -56,7 +58,7 @@ class Memory(threading.Thread):
     def run(self) -> None:
         while not self._over.wait(_LOOK_EVERY):
             members = [one for lab in self._registry.labs() for one in self._registry.members(lab)]
-            self.most = max(self.most, sum(map(pids.own_memory, [*members, psutil.Process()])))
+            self.most = max(self.most, sum(map(pids.memory, [*members, psutil.Process()])))
 
 
 def epoch(rows: int, workers: int, settings: Settings) -> float:
@@ -64,6 +66,12 @@ def epoch(rows: int, workers: int, settings: Settings) -> float:
     folder = _throughput.rows_folder(settings, rows)
     options = argparse.Namespace(epochs=4, piece=8192)
     return torch_throughput.in_ray("recipe", folder, options, workers)["later epochs"]
+
+
+def epoch_in_torchrun(rows: int, workers: int, settings: Settings) -> float:
+    """The same without Ray."""
+    folder = _throughput.rows_folder(settings, rows)
+    return torch_throughput.as_program("torchrun", folder, 4, workers)["later epochs"]
 
 
 def objects(count: int, store: Any) -> float:
@@ -89,7 +97,7 @@ def exponent(sizes: list[float], values: list[float]) -> float:
 
 
 def draw(found: Found, figure: Path) -> None:
-    """Time above, memory below, over the size; dashed: linear."""
+    """Time above, memory below, over the size; dashed: linear. Beside the workers' time: torchrun's."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -97,18 +105,28 @@ def draw(found: Found, figure: Path) -> None:
 
     from labkit.figures import figure_style
 
+    kinds = [name.partition(",")[0] for name in found.seconds if name.endswith("MB")]
     with pyplot.rc_context(figure_style()):
-        made, axes = pyplot.subplots(2, len(found.seconds) // 2, figsize=(11, 5), layout="constrained")
-        for axis, (name, ways) in zip(axes.T.flat, found.seconds.items(), strict=True):
-            sizes = [float(way.replace(",", "")) for way in ways]
-            middle = [statistics.median(values) for values in ways.values()]
-            axis.loglog(sizes, [middle[0] * size / sizes[0] for size in sizes], "--", label="linear")
-            axis.loglog(sizes, middle, "o-", label=f"measured: exponent {exponent(sizes, middle):.2f}")
-            axis.set_title(name)
-            axis.set_xticks(sizes, list(ways))
-            axis.minorticks_off()
-            axis.legend()
+        made, axes = pyplot.subplots(2, len(kinds), figsize=(11, 5.5), layout="constrained")
+        for kind, column in zip(kinds, axes.T, strict=True):
+            for unit, axis in zip(("s", "MB"), column, strict=True):
+                sizes, middle = line(found.seconds[f"{kind}, {unit}"])
+                axis.loglog(sizes, [middle[0] * size / sizes[0] for size in sizes], "--", label="linear")
+                axis.loglog(sizes, middle, "o-", label=f"measured: power {exponent(sizes, middle):.2f}")
+                if (kind, unit) == ("workers", "s"):
+                    beside = line(found.seconds["torchrun, s"])
+                    axis.loglog(*beside, "s:", label=f"torchrun: power {exponent(*beside):.2f}")
+                axis.set(title=f"{kind}: {unit}")
+                axis.set_ylim(min(middle) / 4, max(*middle, middle[0] * sizes[-1] / sizes[0]) * 4)
+                axis.set_xticks(sizes, [f"{size:,.0f}" for size in sizes])
+                axis.minorticks_off()
+                axis.legend(fontsize=8)
         made.savefig(figure)
+
+
+def line(ways: dict[str, list[float]]) -> tuple[list[float], list[float]]:
+    """Sizes, and the median of what was measured of each."""
+    return [float(way.replace(",", "")) for way in ways], [statistics.median(v) for v in ways.values()]
 
 
 def main() -> None:
@@ -125,6 +143,7 @@ def main() -> None:
         kinds: dict[str, tuple[list[int], Callable[[int], float]]] = {
             "rows": ([options.rows // 10, options.rows], lambda size: epoch(size, 2, settings)),
             "workers": ([1, 2, 4], lambda size: epoch(options.rows, size, settings)),
+            "torchrun": ([1, 2, 4], lambda size: epoch_in_torchrun(options.rows, size, settings)),
             "objects": ([400, 4000], lambda size: objects(size, store)),
             "trials": ([20, 200], trials),
         }
@@ -134,18 +153,21 @@ def main() -> None:
                 for size in sizes:
                     with Memory(settings) as memory:
                         seconds = once(size)
-                    found.add(f"{size:,}", {f"{kind}, s": seconds, f"{kind}, MB": memory.most / 1e6})
+                    figures = {f"{kind}, s": seconds, f"{kind}, MB": memory.most / 1e6}
+                    if kind == "torchrun":  # its processes are none of the lab's
+                        del figures[f"{kind}, MB"]
+                    found.add(f"{size:,}", figures)
         for size in kinds["objects"][0]:
             store.files.rm(f"benchmark-growth-{size}", recursive=True)
     exponents = {}
     for name, ways in found.seconds.items():
-        sizes = [float(way.replace(",", "")) for way in ways]
-        exponents[name] = exponent(sizes, [statistics.median(values) for values in ways.values()])
+        exponents[name] = exponent(*line(ways))
         print(f"{name:14} grows with the power {exponents[name]:.2f}")
     found.beside["exponents"] = exponents
     if options.figure:
         draw(found, options.figure)
-    found.finish(max(exponents.values()), json=options.json, unit="see name")
+    ours = [value for name, value in exponents.items() if not name.startswith("torchrun")]
+    found.finish(max(ours), json=options.json, unit="see name")
 
 
 if __name__ == "__main__":

@@ -72,7 +72,8 @@ def loader_of(folder: str, sampler: Callable[[Any], Any]) -> Any:
     from torch.utils.data import DataLoader, TensorDataset
 
     rows = TensorDataset(*tensors(folder))
-    return DataLoader(rows, batch_size=_throughput.GLOBAL_BATCH // _throughput.WORKERS, sampler=sampler(rows))
+    sampler = sampler(rows)
+    return DataLoader(rows, batch_size=_throughput.GLOBAL_BATCH // sampler.num_replicas, sampler=sampler)
 
 
 def cut(pieces: Any, size: int) -> Any:
@@ -187,21 +188,15 @@ if seconds:
 """
 
 
-def as_program(way: str, folder: str, options: Any) -> dict[str, float]:
-    """A training in processes of its own."""
+def as_program(way: str, folder: str, epochs: int, workers: int = _throughput.WORKERS) -> dict[str, float]:
+    """A training in processes of its own; `workers` of them in torchrun."""
     environment = _throughput.program_environment()
     with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
         program.write(_PROGRAM)
         program.flush()
-        run = [program.name, way, folder, str(options.epochs)]
+        run = [program.name, way, folder, str(epochs)]
         if way == "torchrun":
-            run = [
-                "-m",
-                "torch.distributed.run",
-                "--standalone",
-                f"--nproc-per-node={_throughput.WORKERS}",
-                *run,
-            ]
+            run = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}", *run]
         began = time.perf_counter()
         done = subprocess.run([sys.executable, *run], env=environment, capture_output=True, text=True)
         whole = time.perf_counter() - began
@@ -229,8 +224,8 @@ def main() -> None:
             "ray data, large pieces": lambda: in_ray("pieces", folder, options),
             "ray data, as asked": lambda: in_ray("asked", folder, options),
             "ray loader": lambda: in_ray("loader", folder, options),
-            "torchrun": lambda: as_program("torchrun", folder, options),
-            "one process": lambda: as_program("alone", folder, options),
+            "torchrun": lambda: as_program("torchrun", folder, options.epochs),
+            "one process": lambda: as_program("alone", folder, options.epochs),
         }
         _throughput.compare(found, ways, "torchrun", options)
 

@@ -17,6 +17,7 @@ the token protects. The dashboard can, and is.
 import atexit
 import contextlib
 import json
+import logging
 import math
 import os
 import secrets
@@ -291,6 +292,12 @@ def _prepare_environment(token: Path | None) -> None:
 
         Config.initialize("")
         AuthenticationTokenLoader.instance().reset_cache()
+    # Ray Data would say once that its bars are off.
+    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
+    if "ray.data" in sys.modules and os.environ["RAY_DATA_DISABLE_PROGRESS_BARS"] == "1":
+        from ray.data import DataContext
+
+        DataContext.get_current().enable_progress_bars = False
 
 
 def _find(settings: Settings, preload: Sequence[str] = TORCH) -> Cluster | None:

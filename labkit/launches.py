@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit import datasets
+from labkit import datasets, pids
 from labkit.errors import RunError, RunFailed
 from labkit.processes import Registry
 from labkit.settings import Settings
@@ -202,16 +202,5 @@ def _watched(
 
 
 def _memory(registry: Registry, labs: Sequence[str]) -> int:
-    """Bytes of memory that these processes take. What several share (forks that came with their imports done,
-    Ray's object store) is counted once, where the system tells (Linux); elsewhere it is left out."""
-    import psutil
-
-    total = 0
-    for lab in labs:
-        for process in registry.members(lab):
-            try:
-                info = process.memory_full_info()
-            except psutil.Error:
-                continue  # it ended while we looked
-            total += getattr(info, "pss", info.uss)
-    return total
+    """Bytes of memory that these processes take together."""
+    return sum(pids.memory(process) for lab in labs for process in registry.members(lab))

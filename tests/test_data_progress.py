@@ -55,6 +55,19 @@ def test_counts_rows_blocks_and_tasks_of_each_operator(capfd):
     assert "streaming_executor" not in said.err
 
 
+def test_ray_data_says_nothing_also_where_it_was_imported_before_the_start(capfd):
+    import ray.data
+    from ray.util.debug import reset_log_once
+
+    ray.data.DataContext.get_current().enable_progress_bars = True  # as it is after its import
+    cluster._prepare_environment(None)
+    assert not ray.data.DataContext.get_current().enable_progress_bars
+    reset_log_once("ray_data_progress_manager_disabled")
+    assert ray.data.range(10).materialize().count() == 10
+    said = capfd.readouterr()
+    assert said.out + said.err == ""
+
+
 def test_each_execution_of_the_block_is_counted_and_none_outside():
     import ray.data
 
