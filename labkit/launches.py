@@ -94,10 +94,9 @@ def launch(
     seconds, peak, log = _watched(engine, folder, task, settings, waiting)
     status = json.loads((folder / "status.json").read_text())["status"]
     if status != 0:
-        said = log.read_text(errors="replace").strip().splitlines()
         raise RunFailed(
             f"run {engine.script}",
-            f"it ended with status {status}: {said[-1][:300] if said else 'no output'}",
+            f"it ended with status {status}: {_end_of(log, lines=1)}",
             f"read {log}",
         )
     ranks = [json.loads(path.read_text()) for path in folder.glob("rank-*.json")]
@@ -189,7 +188,8 @@ def _watched(
                 waiting()
                 peak = max(peak, _memory(own, [lab]) + _memory(registry, registry.labs()))
             if time.perf_counter() - clock > _SECONDS:
-                raise RunFailed(f"run {engine.script}", f"it did not end within {_SECONDS} s", f"read {log}")
+                fact = f"it did not end within {_SECONDS} s; it said last: {_end_of(log, lines=4)}"
+                raise RunFailed(f"run {engine.script}", fact, f"read {log}")
         seconds = time.perf_counter() - clock
         about = {"status": status, "began": began, "ended": time.time()}
         (folder / "status.json").write_text(json.dumps(about))
@@ -199,6 +199,12 @@ def _watched(
         own.stop(lab)
         shutil.rmtree(home, ignore_errors=True)  # the next one is to find nothing, and Ray's token is in it
     return seconds, peak, log
+
+
+def _end_of(log: Path, *, lines: int) -> str:
+    """The last lines of a log in one, 300 characters of each."""
+    said = log.read_text(errors="replace").strip().splitlines()[-lines:]
+    return " · ".join(line.strip()[:300] for line in said) or "no output"
 
 
 def _memory(registry: Registry, labs: Sequence[str]) -> int:
