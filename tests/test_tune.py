@@ -124,10 +124,12 @@ def killed_in(home, code, *, when):
     return len(steps(home))
 
 
-def finished(one):
-    """Restore the sweep in a kernel, and let it come to its end. What it says."""
-    cell = one.run(RESTORE, seconds=120)
-    assert cell.error is None, cell.error
+def finished_in_a_fresh_kernel(home):
+    """Restore the sweep, and let it come to its end. What it says."""
+    with kernel(LABKIT_PANEL="text") as last:
+        assert last.run(SETUP).error is None
+        cell = last.run(RESTORE, seconds=120)
+        assert cell.error is None, cell.error
     assert f"counts {[STEPS] * TRIALS} errors 0" in cell.text, cell.text
     assert f"known {TRIALS} {{'finished': {TRIALS}}} best {STEPS}" in cell.text, cell.text
     return cell.text
@@ -141,29 +143,33 @@ def nothing_is_lost(home, kills):
     assert len(made) - TRIALS * STEPS <= 4 * kills, "a trial that was cut off began anew"
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_killed_kernel_and_the_next_one(home, tmp_path):
-    """Killed in mid-sweep; then all is there, or a file of Tune's is cut off, as a kill may leave it."""
+    """Killed in mid-sweep; then all is there, or a file of Tune's is cut off, as a kill may leave it.
+
+    A second restoration would find what the first left: Tune keeps files of a sweep in the folder of Ray's
+    session, too. So the cluster is started anew.
+    """
     before = killed_in(home, FIT, when=lambda: len(over(home)) >= 3)
     done = over(home)
     assert 3 <= len(done) < TRIALS
     assert (home / "runs" / "night" / sweep_snapshot.NAME).exists()
-    left = shutil.copytree(home / "runs", tmp_path / "runs"), shutil.copy(home / "steps", tmp_path)
-    with kernel(LABKIT_PANEL="text") as last:
-        assert last.run(SETUP).error is None
-        for cut in (None, "experiment_state", "search_gen_state"):
-            shutil.rmtree(home / "runs")
-            shutil.copytree(left[0], home / "runs")
-            shutil.copy(left[1], home / "steps")
-            for path in (home / "runs" / "night").glob(f"{cut}*"):
-                path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-            text = finished(last)
-            told = {int(number) for number in re.search(r"before \[(.*)\]", text)[1].split(",")}
-            assert told >= done, cut
-            again = [x for x, _ in steps(home)[before:] if x in done]
-            assert not again, (cut, "a finished trial ran again")
-            nothing_is_lost(home, 1)
-            assert not (home / "runs" / "night" / sweep_snapshot.NAME).exists()  # no use for it any more
+    runs, made = shutil.copytree(home / "runs", tmp_path / "runs"), shutil.copy(home / "steps", tmp_path)
+    for cut in (None, "experiment_state", "search_gen_state"):
+        if cut is not None:
+            Registry(home).stop_all()
+        shutil.rmtree(home / "runs")
+        shutil.copytree(runs, home / "runs")
+        shutil.copy(made, home / "steps")
+        for path in (home / "runs" / "night").glob(f"{cut}*"):
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        text = finished_in_a_fresh_kernel(home)
+        told = {int(number) for number in re.search(r"before \[(.*)\]", text)[1].split(",")}
+        assert told >= done, cut
+        again = [x for x, _ in steps(home)[before:] if x in done]
+        assert not again, (cut, "a finished trial ran again")
+        nothing_is_lost(home, 1)
+        assert not (home / "runs" / "night" / sweep_snapshot.NAME).exists()  # no use for it any more
 
 
 @pytest.mark.timeout(300)
@@ -175,9 +181,7 @@ def test_kills_at_any_moment(home):
     for code, moment in zip((FIT, RESTORE), moments, strict=True):
         before = killed_in(home, code, when=lambda moment=moment: len(steps(home)) >= moment)
         settled.append((before, over(home)))
-    with kernel(LABKIT_PANEL="text") as last:
-        assert last.run(SETUP).error is None
-        text = finished(last)
+    text = finished_in_a_fresh_kernel(home)
     for before, done in settled:
         again = [x for x, _ in steps(home)[before:] if x in done]
         assert not again, (moments, "a finished trial ran again")
