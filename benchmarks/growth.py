@@ -38,6 +38,7 @@ from labkit.settings import Settings
 from labkit.uploads import upload
 
 _LOOK_EVERY = 1.0  # seconds; to look takes a tenth of one
+_EPOCHS = 4  # of each training; the first is not counted
 
 
 class Memory(threading.Thread):
@@ -64,14 +65,14 @@ class Memory(threading.Thread):
 def epoch(rows: int, workers: int, settings: Settings) -> float:
     """Seconds of an epoch in steady state."""
     folder = _throughput.rows_folder(settings, rows)
-    options = argparse.Namespace(epochs=4, piece=8192)
+    options = argparse.Namespace(epochs=_EPOCHS, piece=8192)
     return torch_throughput.in_ray("recipe", folder, options, workers)["later epochs"]
 
 
 def epoch_in_torchrun(rows: int, workers: int, settings: Settings) -> float:
     """The same without Ray."""
     folder = _throughput.rows_folder(settings, rows)
-    return torch_throughput.as_program("torchrun", folder, 4, workers)["later epochs"]
+    return torch_throughput.as_program("torchrun", folder, _EPOCHS, workers)["later epochs"]
 
 
 def objects(count: int, store: Any) -> float:
@@ -153,9 +154,9 @@ def main() -> None:
                 for size in sizes:
                     with Memory(settings) as memory:
                         seconds = once(size)
-                    figures = {f"{kind}, s": seconds, f"{kind}, MB": memory.most / 1e6}
-                    if kind == "torchrun":  # its processes are none of the lab's
-                        del figures[f"{kind}, MB"]
+                    figures = {f"{kind}, s": seconds}
+                    if kind != "torchrun":  # its processes are none of the lab's
+                        figures[f"{kind}, MB"] = memory.most / 1e6
                     found.add(f"{size:,}", figures)
         for size in kinds["objects"][0]:
             store.files.rm(f"benchmark-growth-{size}", recursive=True)

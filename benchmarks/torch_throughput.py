@@ -67,12 +67,12 @@ def tensors(folder: str) -> tuple[Any, Any]:
     return torch.from_numpy(images), torch.from_numpy(labels)
 
 
-def loader_of(folder: str, sampler: Callable[[Any], Any]) -> Any:
+def loader_of(folder: str) -> Any:
     """A DataLoader of this rank's part."""
-    from torch.utils.data import DataLoader, TensorDataset
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
     rows = TensorDataset(*tensors(folder))
-    sampler = sampler(rows)
+    sampler = DistributedSampler(rows, shuffle=False)
     return DataLoader(rows, batch_size=_throughput.GLOBAL_BATCH // sampler.num_replicas, sampler=sampler)
 
 
@@ -86,14 +86,13 @@ def ray_loop(config: dict[str, Any]) -> None:
     """The training loop of each worker; the seconds of its epochs go into a file."""
     import ray.train
     from ray.train.torch import prepare_model
-    from torch.utils.data import DistributedSampler
 
     from labkit.torch_models import mlp
 
     feed, size = config["feed"], _throughput.GLOBAL_BATCH // ray.train.get_context().get_world_size()
     model = prepare_model(mlp(seed=0))
     if feed == "loader":
-        loader = loader_of(config["rows"], lambda rows: DistributedSampler(rows, shuffle=False))
+        loader = loader_of(config["rows"])
         batches = lambda: loader  # noqa: E731
     else:
         shard = ray.train.get_dataset_shard("train")
@@ -166,13 +165,12 @@ def torchrun(folder: str, epochs: int) -> list[float] | None:
     """What each process of torchrun does."""
     import torch
     import torch.distributed as dist
-    from torch.utils.data import DistributedSampler
 
     from labkit.torch_models import mlp
 
     dist.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(mlp(seed=0))
-    loader = loader_of(folder, lambda rows: DistributedSampler(rows, shuffle=False))
+    loader = loader_of(folder)
     seconds = epochs_of(model, epochs, lambda: loader)
     rank = dist.get_rank()
     dist.destroy_process_group()

@@ -44,9 +44,18 @@ def tell(server, socket, **environment):
 
 
 @pytest.fixture
-def start(tmp_path):
+def started():
+    """Processes that are killed at the end of the test, clients before the server that they ask."""
+    processes = []
+    yield processes
+    for process in reversed(processes):
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def start(started, tmp_path):
     """Starts a server that does not know yet for which node it is; what it says goes into `log`."""
-    started = []
 
     def start(command, **options):
         with (tmp_path / "log").open("wb") as log:
@@ -56,10 +65,7 @@ def start(tmp_path):
         started.append(process)
         return process
 
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    return start
 
 
 @pytest.fixture
@@ -72,9 +78,8 @@ def server(start, socket, tmp_path):
 
 
 @pytest.fixture
-def run(socket, tmp_path):
+def run(started, socket, tmp_path):
     """Runs a script as Ray runs a worker."""
-    started = []
 
     def run(code, *arguments, **variables):
         script = tmp_path / "script.py"
@@ -97,10 +102,7 @@ def run(socket, tmp_path):
         started.append(process)
         return process
 
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
+    return run
 
 
 def until(condition):
