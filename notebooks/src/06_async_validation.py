@@ -459,7 +459,7 @@ def moody(checkpoint, mood):
 
 
 # %% [markdown]
-# The loop reports a `where`, too, and gives each validation a `mood` and 15 seconds. When all is trained it asks Ray what it knows, in two ways: `COMMITTED` answers as soon as the last
+# The loop reports a `where`, too, and gives each validation a `mood` and a limit of its own: 60 seconds, and 5 to the one that will hang, so that you need not wait long for it. When all is trained it asks Ray what it knows, in two ways: `COMMITTED` answers as soon as the last
 # checkpoint is uploaded; `VALIDATED` waits until no validation is pending.
 
 # %%
@@ -469,14 +469,14 @@ from ray.train import CheckpointConsistencyMode
 def train_moody(config):
     model = prepare_model(cnn(seed=0))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
-    for epoch, mood in enumerate(config["moods"]):
+    for epoch, (mood, seconds) in enumerate(config["moods"]):
         loss = one_epoch(model, optimizer, epoch, len(config["moods"]))
         checkpoint = checkpoint_of(model, optimizer, epoch)
         ray.train.report(
             {"epoch": epoch, "loss": loss, "where": "in the loop"},
             checkpoint=checkpoint,
             checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
-            validation=checkpoint and ValidationTaskConfig(fn_kwargs={"mood": mood}, timeout_s=15),
+            validation=checkpoint and ValidationTaskConfig(fn_kwargs={"mood": mood}, timeout_s=seconds),
         )
     for mode in (CheckpointConsistencyMode.COMMITTED, CheckpointConsistencyMode.VALIDATED):
         known = ray.train.get_all_reported_checkpoints(consistency_mode=mode)
@@ -487,9 +487,11 @@ def train_moody(config):
 # **Before you go on:** the validation of the second epoch raises, that of the third hangs. Which epochs will have a `val_accuracy`? What will stand under `where`? Will `fit()` raise?
 
 # %%
+MOODS = [("well", 60), ("raise", 60), ("hang", 5), ("well", 60)]
+
 panel = TrainPanel("06-moody", dataset=train.name, rows=len(train))
 config = ValidationConfig(fn=moody, ray_remote_kwargs=elsewhere)
-trainer = on_the_cluster(train_moody, config, moods=["well", "raise", "hang", "well"])
+trainer = on_the_cluster(train_moody, config, moods=MOODS)
 with panel.watch(trainer):
     result = trainer.fit()
 
@@ -503,7 +505,7 @@ pandas.DataFrame([{**one.metrics, "status": one.status.name} for one in found])
 # Where a checkpoint was validated, the validator's `where` replaced that of the loop. Where not, what the loop said is still there, and `val_accuracy` is missing.
 #
 # `fit()` returned, and said nothing. A failed validation is no failure of the training: its checkpoint is kept, with the metrics of the loop. So look at the statuses before you trust
-# a table with a gap in it. The one that hung was ended after 15 seconds; those after it had to wait that long. These seconds count from the moment when Ray wants to start the task, so the start of a process is among them. (Under *printed lines* the panel has what the loop was told: when it asked for what is
+# a table with a gap in it. The one that hung was ended after its 5 seconds; those after it had to wait that long. These seconds count from the moment when Ray wants to start the task, so the start of a process is among them. (Under *printed lines* the panel has what the loop was told: when it asked for what is
 # `COMMITTED`, some were still pending.)
 #
 # (One thing does end the run: a validator that takes its whole process down, for want of memory for example. Ray tries it three times more, and then gives up the *training*. Leave it some room.)
