@@ -55,7 +55,7 @@ store
 
 # %% [markdown]
 # ## Quick start: a line through 200 points
-# Small enough to read at one go. The points lie on the line 3x + 1. They come in two blocks, one for each worker: else Ray Data would cut such a
+# Small enough to read at one go. The points lie on the line 3x + 1. They come in as many blocks as there are workers: else Ray Data would cut such a
 # list into a block for every point, and to fetch them would take longer than to train (lesson 02).
 
 # %%
@@ -63,7 +63,7 @@ import ray.data
 from labkit import data_progress  # leaves Ray Data's own log lines in their file
 
 points = ray.data.from_items(
-    [{"x": k / 100, "y": 3 * k / 100 + 1} for k in range(200)], override_num_blocks=2
+    [{"x": k / 100, "y": 3 * k / 100 + 1} for k in range(200)], override_num_blocks=settings.num_workers
 )
 
 # %%

@@ -487,11 +487,9 @@ def train_moody(config):
 # **Before you go on:** the validation of the second epoch raises, that of the third hangs. Which epochs will have a `val_accuracy`? What will stand under `where`? Will `fit()` raise?
 
 # %%
-MOODS = [("well", 60), ("raise", 60), ("hang", 5), ("well", 60)]
-
 panel = TrainPanel("06-moody", dataset=train.name, rows=len(train))
 config = ValidationConfig(fn=moody, ray_remote_kwargs=elsewhere)
-trainer = on_the_cluster(train_moody, config, moods=MOODS)
+trainer = on_the_cluster(train_moody, config, moods=[("well", 60), ("raise", 60), ("hang", 5), ("well", 60)])
 with panel.watch(trainer):
     result = trainer.fit()
 
