@@ -23,6 +23,7 @@ class CheckpointState:
         begun_at: when its validation began; of one that was begun anew, the last.
         decided_at: when its status was decided, and `late` was there.
         seconds: that the validation took in its own process.
+        deleted: its files are gone: `num_to_keep` checkpoints ranked above it.
     """
 
     path: str
@@ -36,6 +37,7 @@ class CheckpointState:
     begun_at: float | None = None
     decided_at: float | None = None
     seconds: float | None = None
+    deleted: bool = False
 
     @property
     def epoch(self) -> int | None:
@@ -57,6 +59,9 @@ class CheckpointState:
 
     def decide(self, event: dict[str, Any]) -> None:
         """Its status is `event`'s."""
+        if event.get("status") == "deleted":
+            self.deleted = True
+            return
         metrics = event.get("metrics", {})
         if event.get("status") == "validated" and self.status != "validated":
             self.late = {n: v for n, v in metrics.items() if n not in self.metrics or self.metrics[n] != v}
@@ -69,6 +74,11 @@ class CheckpointState:
 
 class Checkpoints(list[CheckpointState]):
     """The checkpoints in the order in which they were seen."""
+
+    @property
+    def kept(self) -> int:
+        """How many of them still exist."""
+        return sum(not checkpoint.deleted for checkpoint in self)
 
     @property
     def pending(self) -> int:

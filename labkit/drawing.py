@@ -142,8 +142,11 @@ def _result(state: RunState) -> str:
     if waiting is not None and waiting >= 0.005:
         parts.append(f"{waiting:.0%} of each epoch waiting for data")
     if state.checkpoints:
-        parts.append(f"{len(state.checkpoints)} checkpoint" + "s" * (len(state.checkpoints) != 1))
+        count, kept = len(state.checkpoints), state.checkpoints.kept
+        parts.append(f"{count} checkpoint" + "s" * (count != 1) + (f", {kept} kept" if kept < count else ""))
         parts += wording.validations(state)
+    if state.note:
+        parts.insert(0, state.note)
     return " · ".join(part for part in parts if part) or "nothing was reported"
 
 
@@ -174,7 +177,8 @@ def _bar(state: RunState, now: float) -> str:
 def _tiles(state: RunState, now: float) -> str:
     metrics = {n: v for n, v in state.metrics().items() if isinstance(v, (int, float))}
     names = curve_svg.ranked(metrics)
-    names += [name for name in ("loss", "accuracy") if name not in metrics]
+    if not state.history or not metrics:  # nothing was reported yet: most trainings report these two
+        names += [name for name in ("loss", "accuracy") if name not in metrics]
     tiles = [
         (wording.number(metrics.get(name, wording.UNKNOWN)), wording.short(name, 24)) for name in names[:2]
     ]
@@ -214,6 +218,8 @@ def _checkpoint(checkpoint: CheckpointState, state: RunState, now: float) -> str
         words += f" after {wording.seconds(checkpoint.decided_at - checkpoint.begun_at)}"
     elif checkpoint.status == "failed" and checkpoint.reason:
         words += f": {wording.short(checkpoint.reason, 60)}"
+    if checkpoint.deleted:
+        kind, words = "lk-dim", "deleted" if checkpoint.status == "committed" else f"{words} · deleted"
     given = {name: value for name, value in checkpoint.metrics.items() if name not in checkpoint.late}
     return (
         f"<tr><td>{escape(checkpoint.label)}</td>"

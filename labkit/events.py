@@ -9,8 +9,8 @@ phase      ``name`` (loading, training, evaluating, uploading, …)
 step       ``epoch``, ``epochs``, ``step``, ``total``, ``rows``, ``seconds``, ``waiting``, ``first_wait``,
            ``between``, ``metrics``, ``done``: counts within this epoch and worker
 report     ``metrics``: one dict per rank; ``epoch`` if known; ends an epoch
-checkpoint ``path``, ``bytes``, ``status`` (committed, pending, validated, failed, timed out), ``metrics``,
-           ``label``
+checkpoint ``path``, ``bytes``, ``status`` (committed, pending, validated, failed, timed out, deleted),
+           ``metrics``, ``label``
 upload     ``done``: whether it is over; ``seconds`` that it took
 validation ``path`` of the checkpoint, ``done``, ``seconds`` that it took, ``text`` of what it raised: one
            that runs beside the training

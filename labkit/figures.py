@@ -22,7 +22,14 @@ _GREY = "#7a7a7a"
 _COLOURS = ("#2a86c8", "#d55e00", "#00916a", "#c75b9b", "#97802a", "#8c6fd0")
 _LINES = ("-", "--", "-.", ":", (0, (6, 1)), (0, (3, 1, 1, 1, 1, 1)))
 # The parts of a run's time, as `RunState.seconds` calls them, and the hatching of each.
-_PARTS = {"start": "\\\\\\", "data": "...", "training": "", "between epochs": "xxx", "rest": "///"}
+_PARTS = {
+    "start": "\\\\\\",
+    "data": "...",
+    "training": "",
+    "between epochs": "xxx",
+    "rest": "///",
+    "restart": "---",
+}
 _LINE_WIDTH = 110  # characters that fit beside each other
 
 

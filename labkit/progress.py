@@ -58,6 +58,7 @@ class RunState:
         phases: the phases so far, in order; the last one may still last. The first of very many are dropped.
         workers: by rank.
         history: one dict per report: ``epoch`` (from 0) and rank 0's metrics.
+        note: a sentence that the summary adds, if there is something to add.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class RunState:
     ) -> None:
         self.name, self.engine, self.world_size = name, engine, world_size
         self.epochs, self.dataset, self.rows = epochs, dataset, _count(rows)
-        self.status = "ready"
+        self.status, self.note = "ready", ""
         self.started_at = self.ended_at = self.first_step_at = 0.0
         self.phases: list[Phase] = []
         self.workers = Workers()
@@ -88,6 +89,8 @@ class RunState:
         self._epoch_seconds: dict[int, float] = {}
         self._begun_at = 0.0  # epochs that were done before the first step: a resumed run has some
         self._live = False  # whether the newest metrics came from a step
+        self._failed_at: float | None = None  # when workers failed that were not replaced yet
+        self._restarts_before, self._restarting = 0, 0.0
 
     # -- what happens -------------------------------------------------------------------------------
 
@@ -191,19 +194,25 @@ class RunState:
         return worker.all_waiting / worker.all_seconds
 
     def seconds(self, now: float | None = None) -> dict[str, float]:
-        """Where the time went, by rank 0's clock: start, data, training, between epochs, rest.
+        """Where the time went, by rank 0's clock: start, data, training, between epochs, restart, rest.
 
         *between epochs* is what a loop does outside its steps: evaluate, save, report, wait for the others.
+        *restart* is from a failure to the first step of the workers that replaced the failed ones; it is
+        missing from a run without one.
         """
         worker, total = self.leader, self.elapsed(now)
         if worker is None or not self.first_step_at:
             return {"start": total}
-        start = max(self.first_step_at - self.started_at, 0.0)
-        data = worker.all_waiting
-        training = worker.all_seconds - data
-        between = worker.totals["between"]
-        rest = max(total - start - data - training - between, 0.0)
-        return {"start": start, "data": data, "training": training, "between epochs": between, "rest": rest}
+        lost = self.workers.lost
+        parts = {
+            "start": max(self.first_step_at - self.started_at, 0.0),
+            "data": worker.all_waiting + lost["waiting"],
+            "training": worker.all_seconds - worker.all_waiting + lost["training"],
+            "between epochs": worker.totals["between"] + lost["between"],
+        }
+        if self._restarting:
+            parts["restart"] = self._restarting
+        return {**parts, "rest": max(total - sum(parts.values()), 0.0)}
 
     def metrics(self) -> dict[str, Any]:
         """The latest metrics: those of the last report, and newer ones of the running epoch."""
@@ -241,6 +250,9 @@ class RunState:
         if not self.first_step_at:
             self.first_step_at = event["at"]
             self._begun_at = worker.epochs_done
+        if self._failed_at is not None and self.restarts > self._restarts_before:
+            self._restarting += max(event["at"] - self._failed_at, 0.0)
+            self._failed_at = None
         self._enter("training", event["at"])
         self.spans.close("validation", event["at"], key="loop")
         self.spans.step(worker.epoch, event["at"], event["seconds"], done=bool(event.get("done")))
@@ -304,6 +316,8 @@ class RunState:
         rank = event["rank"]
         epoch = self.workers[rank].epoch if rank in self.workers else None
         self.failures.append(Failure(rank=rank, text=event["text"], epoch=epoch))
+        if self._failed_at is None:
+            self._failed_at, self._restarts_before = event["at"], self.restarts
 
     # -- inside -------------------------------------------------------------------------------------
 

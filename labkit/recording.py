@@ -40,7 +40,7 @@ def record_of(state: RunState, *, run_id: str) -> RunRecord:
         waiting_share=state.waiting_share(),
         metrics=state.metrics(),
         history=list(state.history),
-        checkpoints=len(state.checkpoints),
+        checkpoints=state.checkpoints.kept,
         error=failure,
         seconds=spent,
         versions=installed_versions(),

@@ -53,7 +53,8 @@ class RunRecord:
         seconds_total: from the call to its return.
         seconds_to_start: from the call to the first step (cluster, processes, imports, data).
         seconds_per_epoch: one number for each epoch that ended.
-        seconds: part → seconds, where the time went: "start", "data", "training", "between epochs", "rest".
+        seconds: part → seconds, where the time went: "start", "data", "training", "between epochs", "rest",
+            and "restart" where workers failed and were started again.
         rows_per_second: all workers together, while training (the start does not count).
         waiting_share: part of the training time spent waiting for data, 0 to 1.
         metrics: name → value at the end.

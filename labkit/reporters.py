@@ -90,9 +90,8 @@ class TextReporter:
         self.draw(state)
         if state.status == "failed" and state.failures:
             self._say(state, state.failures[-1].text)
-        self._say(
-            state, f"{state.status} after {wording.clock(state.elapsed())}: {wording.time_spent(state)}"
-        )
+        outcome = f"{state.status} after {wording.clock(state.elapsed())}: {wording.time_spent(state)}"
+        self._say(state, f"{outcome} · {state.note}" if state.note else outcome)
 
     def _epoch(self, state: RunState, report: dict[str, Any]) -> str:
         of = f"/{state.epochs}" if state.epochs else ""
@@ -181,6 +180,7 @@ class WidgetReporter:
         self._over = True
         html = self._look.summary(state, logs=files, record=record)
         text = f"{state.name}: {state.status} after {wording.clock(state.elapsed())}"
+        text += f" · {state.note}" if getattr(state, "note", "") else ""
         if self._handle is None:
             print(text)
         else:

@@ -84,11 +84,13 @@ class Workers(dict[int, WorkerState]):
 
     Attributes:
         restarts: how often the engine started rank 0 again.
+        lost: seconds that rank 0 spent in processes that were replaced: training, waiting, between epochs.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.restarts = 0
+        self.lost = {"training": 0.0, "waiting": 0.0, "between": 0.0}
         self._gone: set[tuple[int, str, int]] = set()  # (rank, node, pid) of processes that were replaced
 
     @property
@@ -121,5 +123,8 @@ class Workers(dict[int, WorkerState]):
         self._gone.add((worker.rank, worker.node, worker.pid))
         if worker.rank == 0:
             self.restarts += 1
+            self.lost["training"] += worker.all_seconds - worker.all_waiting
+            self.lost["waiting"] += worker.all_waiting
+            self.lost["between"] += worker.totals["between"]
             for other in self.values():
                 other.rate = 0.0  # the others start again as well, or are gone for good

@@ -195,17 +195,35 @@ def test_the_states_of_a_checkpoint(status, expected):
     assert expected in words(drawing.body(state, T0 + 1))
 
 
-def test_two_tiles_and_no_metric_twice():
+def test_a_deleted_checkpoint_is_marked_and_not_counted_as_kept():
+    state = running()
+    for number in (1, 2):
+        state.apply({"kind": "checkpoint", "path": f"/{number}", "status": "committed"})
+    state.apply({"kind": "checkpoint", "path": "/1", "status": "deleted"})
+    assert words(drawing.body(state, T0 + 1)).count("✓ saved") == 1
+    assert "deleted" in words(drawing.body(state, T0 + 1))
+    state.note = "went on from epoch 2 of 2: nothing trained"
+    state.end("finished", T0 + 2)
+    assert f"{state.note} · 2 checkpoints, 1 kept" in words(drawing.summary(state))
+    validated = {"kind": "checkpoint", "path": "/2", "status": "validated", "metrics": {"rmse": 3.5}}
+    state = running()
+    state.apply(validated)
+    state.apply({"kind": "checkpoint", "path": "/2", "status": "deleted"})
+    assert "rmse 3.500 · deleted" in words(drawing.body(state, T0 + 1))
+
+
+def test_tiles_are_of_the_metrics_that_were_reported():
     state = running()
     for metrics, expected in (
         ({}, ["loss", "accuracy"]),
-        ({"accuracy": 0.9}, ["accuracy", "loss"]),
-        ({"perplexity": 9.5}, ["perplexity", "loss"]),
+        ({"accuracy": 0.9}, ["accuracy"]),
+        ({"perplexity": 9.5}, ["perplexity"]),
         ({"seconds": 1.0, "accuracy": 0.9, "loss": 0.1, "note": "text"}, ["loss", "accuracy"]),
     ):
         state.apply({"kind": "report", "metrics": [metrics]})
         tiles = re.search(r'<div class="lk-tiles">(.*)</div></div>', drawing._tiles(state, T0 + 1))[1]
-        assert re.findall(r'<span class="lk-dim">(.*?)</span>', tiles)[:2] == expected
+        names = re.findall(r'<span class="lk-dim">(.*?)</span>', tiles)
+        assert names == [*expected, "rows/s", "waiting for data"]
 
 
 # -- whatever users supply ------------------------------------------------------------------------------

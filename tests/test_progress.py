@@ -449,6 +449,18 @@ def test_the_message_of_a_failure(text, message):
     assert progress.Failure(rank=0, text=text).message == message
 
 
+def test_a_restart_has_seconds_of_its_own_and_what_was_done_before_still_counts(run):
+    run.epoch(0, begin=2)  # seconds 2 to 7
+    run("failure", 8, rank=1, text="rank 1 is gone")
+    run.step(9, epoch=1, step=1)  # rank 0 has not noticed yet: no restart
+    assert "restart" not in run.state.seconds()
+    run("worker", 12, pid=300).step(14, epoch=1, pid=300).step(17, epoch=1, step=3, seconds=3.0, pid=300)
+    run.state.end("finished", T0 + 17)
+    assert run.state.seconds() == {
+        "start": 2.0, "data": 0.0, "training": 8.0, "between epochs": 0.0, "restart": 6.0, "rest": 1.0,
+    }  # fmt: skip
+
+
 # -- what is none of it ---------------------------------------------------------------------------------
 
 
