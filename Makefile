@@ -59,13 +59,13 @@ $(PY):
 
 # PATH: a terminal inside JupyterLab finds `ray` and `python -m labkit`.
 # JUPYTER_CONFIG_PATH: no question about news at the first start, no look for updates.
-# JUPYTERLAB_WORKSPACES_DIR: the tabs of other projects stay in other projects.
+# JUPYTERLAB_WORKSPACES_DIR: the tabs of other projects stay in other projects. It lies in the lab's home, since
+# a checkout that several people share is read-only.
 lab: export PATH := $(abspath $(VENV)/bin):$(PATH)
 lab: export JUPYTER_CONFIG_PATH := $(CURDIR)/.jupyter$(if $(JUPYTER_CONFIG_PATH),:$(JUPYTER_CONFIG_PATH))
-lab: export JUPYTERLAB_WORKSPACES_DIR := $(CURDIR)/.labkit/workspaces
 lab: setup
 	@$(PY) notebooks/build.py --stale
-	@$(PY) -m jupyterlab $(AS_ROOT) --Application.log_level=WARN \
+	@home="$$($(PY) -m labkit home)" && JUPYTERLAB_WORKSPACES_DIR="$$home/workspaces" $(PY) -m jupyterlab $(AS_ROOT) --Application.log_level=WARN \
 		--LabApp.default_url=/lab/tree/notebooks/00_welcome.ipynb $(LAB_ARGS)
 
 # Images of Python often forbid it; then each process compiles the lab anew, and pytest all tests in both lanes.

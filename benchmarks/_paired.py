@@ -15,7 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from labkit.records import RunRecord, installed_versions, this_host
+from labkit.machine import installed_versions, this_host
+from labkit.records import RunRecord
 
 __all__ = ["Found", "measure", "parser", "rounds"]
 

@@ -1,6 +1,7 @@
-"""The lab's command line: ``python -m labkit doctor | stop | version``."""
+"""The lab's command line: ``python -m labkit doctor | stop | home | version``."""
 
 import argparse
+import io
 import sys
 
 import labkit
@@ -14,6 +15,8 @@ __all__ = ["main"]
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns its exit status."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that is not UTF-8 shows ? for ×
+        sys.stdout.reconfigure(errors="replace")
     options = _parser().parse_args(arguments)
     try:
         return options.run(options)
@@ -25,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m labkit", description=labkit.__doc__.partition("\n")[0])
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name, run in (("doctor", _doctor), ("stop", _stop), ("version", _version)):
+    for name, run in (("doctor", _doctor), ("stop", _stop), ("home", _home), ("version", _version)):
         commands.add_parser(name, help=run.__doc__, description=run.__doc__).set_defaults(run=run)
     return parser
 
@@ -49,6 +52,12 @@ def _stop(_: argparse.Namespace) -> int:
         print("a notebook still used it: restart its kernel, which Ray will end within a minute otherwise")
     if not stopped:
         print("nothing of this lab is running")
+    return 0
+
+
+def _home(_: argparse.Namespace) -> int:
+    """Print the folder where this lab keeps its runs, logs and objects."""
+    print(Settings.from_env().home)
     return 0
 
 

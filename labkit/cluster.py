@@ -102,7 +102,7 @@ def _start(
     if cpus_per_node is None:
         cpus_per_node = math.ceil(max(machine.cores(), settings.num_workers + 1) / nodes)
     lab = f"ray-{secrets.token_hex(4)}"
-    registry = Registry(settings.home)
+    registry = Registry(settings.make_home())
     temp_dir = ray_start.temp_dir(settings)
     port, dashboard_port = ray_start.free_port(), ray_start.free_port()
     try:

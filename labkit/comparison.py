@@ -187,7 +187,7 @@ def run(
     """
     settings = settings or Settings.from_env()
     launches.require_scripts(engines)
-    base = settings.home / "comparison"
+    base = settings.make_home() / "comparison"
     shutil.rmtree(base, ignore_errors=True)
     rows = launches.write_rows(base, rows)
     first, found, total = None, [], rounds * len(engines) + len(deaths)

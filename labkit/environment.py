@@ -7,25 +7,29 @@ It looks at files and sockets only and imports nothing heavy, so that it answers
 secret stands in what it says.
 """
 
+import difflib
 import os
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
+from urllib import request
 
 from labkit import java, machine
 from labkit.diagnosis import Diagnosis, Finding
 from labkit.errors import EnvironmentProblem, SettingsError
 from labkit.processes import Registry
 from labkit.s3_faults import public
-from labkit.settings import Settings
+from labkit.settings import NAMES, OTHER_HOME, Settings, home_fault, nearest
 
 __all__ = ["doctor"]
 
 _GB = 1e9
 _CHECKOUT = Path(__file__).resolve().parent.parent
+_INTERNAL = ("LABKIT_LAB", "LABKIT_NODE")  # set by the lab for the processes that it starts
 _INSTALL = 'make setup, or: pip install -c constraints.txt -e ".[dev,recipes]"'
 
 
@@ -40,11 +44,28 @@ def doctor(settings: Settings | None = None) -> Diagnosis:
         try:
             settings = Settings.from_env()
         except SettingsError as error:
-            settings = Settings()
+            settings = _usable_settings()
             findings.append(Finding("settings", False, error.fact, error.fix, blocking=True))
     for check in _CHECKS:
         findings.extend(check(settings))
     return Diagnosis(tuple(findings))
+
+
+def _usable_settings() -> Settings:
+    """The defaults, so that the other checks can go on where the environment's settings are wrong."""
+    try:
+        return Settings()
+    except SettingsError:  # this user has no home folder
+        return Settings(home=Path(tempfile.gettempdir()) / "labkit")
+
+
+def _settings(_: Settings) -> Iterator[Finding]:
+    """A misspelled variable would be ignored in silence."""
+    ours = [name for name in os.environ if name.startswith("LABKIT_") and name not in (*NAMES, *_INTERNAL)]
+    for name in sorted(ours):
+        close = difflib.get_close_matches(name, NAMES, 1)
+        guess = f"; did you mean {close[0]}?" if close else ""
+        yield Finding("settings", False, f"the lab knows no setting {name}{guess}", f"unset {name}")
 
 
 def _python(_: Settings) -> Iterator[Finding]:
@@ -114,24 +135,42 @@ def _shared_memory(_: Settings) -> Iterator[Finding]:
 
 
 def _disk(settings: Settings) -> Iterator[Finding]:
-    usage = shutil.disk_usage(_existing(settings.home))
+    if home_fault(settings.home):
+        return  # `_folders` reports it
+    usage = shutil.disk_usage(nearest(settings.home))
+    if usage.total == 0:
+        return  # some network file systems do not know their size
     used = 1 - usage.free / usage.total
     text = f"{usage.free / _GB:.1f} GB free, {used:.0%} used"
-    enough, fix = usage.free >= 2 * _GB, "free some space, or put the lab elsewhere: export LABKIT_HOME=…"
+    enough, fix = usage.free >= 2 * _GB, f"free some space, or use another disk: {OTHER_HOME}"
     if used > 0.95:  # RAY_local_fs_capacity_threshold
         text += ": above 95% Ray makes no new objects"
     yield Finding("disk", enough and used <= 0.95, text, fix, blocking=not enough or used > 0.95)
 
 
 def _folders(settings: Settings) -> Iterator[Finding]:
+    """A fix never changes a folder that the lab did not create: it may be ``/`` or ``/etc``."""
+    if fault := home_fault(settings.home):
+        yield Finding("folders", False, f"cannot use {fault}", OTHER_HOME, blocking=True)
+        return
+    text = f"runs and logs go to {settings.home}"
     notebooks = _CHECKOUT / "notebooks"
-    wanted = [_existing(settings.home), *([notebooks] if notebooks.is_dir() else [])]
-    closed = [str(folder) for folder in wanted if not os.access(folder, os.W_OK)]
-    if closed:
-        text, fix = f"not writable: {', '.join(closed)}", f"sudo chown -R $USER {' '.join(closed)}"
-        yield Finding("folders", False, text, fix, blocking=True)
-    else:
-        yield Finding("folders", True, f"writable; runs and logs go to {settings.home}")
+    if notebooks.is_dir() and not os.access(notebooks, os.W_OK):
+        text += f"; {notebooks} is read-only, so save your copies of the lessons elsewhere"
+    yield Finding("folders", True, text)
+
+
+def _proxy(settings: Settings) -> Iterator[Finding]:
+    """Lesson 01 sends requests to Ray's dashboard with urllib, which follows these variables."""
+    names = [name for name in os.environ if name.lower() in ("http_proxy", "https_proxy", "all_proxy")]
+    names = [name for name in sorted(names) if os.environ[name]]
+    if not names:
+        return
+    text = f"{', '.join(names)} set; the lab's own store and Ray do not use it for 127.0.0.1"
+    exempt = all(request.proxy_bypass_environment(host) for host in ("127.0.0.1", "localhost"))
+    text += "" if exempt else ", but Python's urllib does (lesson 01)"
+    fix = 'export no_proxy="127.0.0.1,localhost,$no_proxy"'
+    yield Finding("proxy", exempt, text, fix)
 
 
 def _gpu(settings: Settings) -> Iterator[Finding]:
@@ -203,6 +242,7 @@ def _leftovers(settings: Settings) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
+    _settings,
     _python,
     _packages,
     _notebook_packages,
@@ -216,6 +256,7 @@ _CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     _object_store,
     _chromium,
     _ports,
+    _proxy,
     _leftovers,
 )
 
@@ -250,8 +291,3 @@ def _version(name: str, *, local: bool = False) -> str | None:
 def _major_minor(name: str) -> tuple[int, int]:
     numbers = re.findall(r"\d+", _version(name) or "") + ["0", "0"]
     return int(numbers[0]), int(numbers[1])
-
-
-def _existing(path: Path) -> Path:
-    """`path`, or the nearest folder above it that is there."""
-    return path if path.exists() else _existing(path.parent)

@@ -1,43 +1,73 @@
 """What this machine is and has: cores, memory, shared memory, GPUs, a browser,
-an S3 server, free ports.
+an S3 server, free ports, installed packages.
 
 Facts only, each looked up in milliseconds; `labkit.environment` judges them. A container's limits
 count, not the size of the machine around it.
 """
 
 import contextlib
+import itertools
 import os
+import platform
 import re
 import shutil
 import socket
 import subprocess
 import sys
+from functools import cache
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-__all__ = ["chromium", "cores", "gpus", "memory", "object_server", "port_is_free", "shared_memory"]
+__all__ = [
+    "chromium",
+    "cores",
+    "gpus",
+    "installed_versions",
+    "memory",
+    "object_server",
+    "port_is_free",
+    "shared_memory",
+    "this_host",
+    "visible_gpus",
+]
 
 _CGROUP = Path("/sys/fs/cgroup")
+_ENGINES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def cores() -> float:
     """Cores that this process may use: the fewer of its affinity and its container's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota, _, period = _read(_CGROUP / "cpu.max").partition(" ")  # "150000 100000", or "max 100000"
-    if quota.isdigit() and period.strip().isdigit():
-        return min(float(allowed), int(quota) / int(period))
-    return float(allowed)
+    quota, period = _cpu_quota()
+    return min(float(allowed), quota / period) if quota > 0 and period > 0 else float(allowed)
 
 
 def memory() -> tuple[int, int]:
     """(total, available) bytes, as the container allows."""
     host = psutil.virtual_memory()
-    limit, used = _read(_CGROUP / "memory.max"), _read(_CGROUP / "memory.current")
-    if limit.isdigit() and used.isdigit() and int(limit) < host.total:
-        return int(limit), min(host.available, int(limit) - int(used))
+    for limit, used, cache_key in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),  # cgroup v1
+    ):
+        total, current = _number(_CGROUP / limit), _number(_CGROUP / used)
+        if 0 < total < host.total and current >= 0:
+            # The kernel counts cached files as used, and drops them when memory is needed.
+            stat = _read((_CGROUP / limit).with_name("memory.stat"))
+            cached = int(_match(rf"(?m)^{cache_key} (\d+)$", stat) or 0)
+            return total, max(0, min(host.available, total - current + cached))
     return host.total, host.available
+
+
+def _cpu_quota() -> tuple[int, int]:
+    """(quota, period) of the container's CPU time in microseconds; (-1, -1) where there is no limit."""
+    quota, _, period = _read(_CGROUP / "cpu.max").partition(" ")  # "150000 100000", or "max 100000"
+    if quota.isdigit() and period.strip().isdigit():
+        return int(quota), int(period)
+    return _number(_CGROUP / "cpu" / "cpu.cfs_quota_us"), _number(_CGROUP / "cpu" / "cpu.cfs_period_us")
 
 
 def shared_memory() -> int | None:
@@ -53,8 +83,25 @@ def gpus() -> list[str]:
     if files:
         return [_match(r"Model:\s*(.+)", _read(file)) or "NVIDIA GPU" for file in files]
     command = shutil.which("nvidia-smi")  # a GPU below Windows (WSL) has no /proc entry
-    listed = _output([command, "--query-gpu=name", "--format=csv,noheader"]) if command else ""
-    return [line.strip() for line in listed.splitlines() if line.strip()]
+    return list(_listed_by(command)) if command else []
+
+
+def visible_gpus() -> int:
+    """How many NVIDIA GPUs this process may use: those that CUDA_VISIBLE_DEVICES leaves of `gpus`."""
+    count = len(gpus())
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return count
+    # CUDA ends the list at the first entry that names no GPU, such as -1.
+    ids = itertools.takewhile(re.compile(r"\s*(\d+\s*$|GPU-|MIG-)").match, chosen.split(","))
+    return min(count, len(list(ids)))
+
+
+@cache
+def _listed_by(nvidia_smi: str) -> tuple[str, ...]:
+    """The GPUs' names as the driver's program gives them. It may take a second, so it is asked once."""
+    listed = _output([nvidia_smi, "--query-gpu=name", "--format=csv,noheader"])
+    return tuple(line.strip() for line in listed.splitlines() if line.strip())
 
 
 def chromium() -> str | None:
@@ -86,10 +133,37 @@ def port_is_free(port: int) -> bool:
     return True
 
 
+def installed_versions() -> dict[str, str]:
+    """Versions of Python and of the engines that are installed; nothing is imported."""
+    versions = {"python": platform.python_version()}
+    for package in _ENGINES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return versions
+
+
+def this_host() -> dict[str, Any]:
+    """What a time depends on, without the machine's name: cpus, cpu, memory_gib, platform, gpus."""
+    cpus = cores()
+    return {
+        "cpus": int(cpus) if cpus.is_integer() else cpus,
+        "cpu": _match(r"(?m)^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo"))) or platform.processor(),
+        "memory_gib": round(memory()[0] / 2**30, 1),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "gpus": gpus(),
+    }
+
+
 def _read(path: Path) -> str:
     with contextlib.suppress(OSError):
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     return ""
+
+
+def _number(path: Path) -> int:
+    """The whole number in a file; -1 where there is no file, or no number in it."""
+    text = _read(path)
+    return int(text) if text.isdigit() else -1
 
 
 def _match(pattern: str, text: str) -> str | None:

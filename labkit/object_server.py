@@ -78,7 +78,7 @@ def start(settings: Settings) -> Server:
     Raises:
         StorageError: there is no program for it, or it does not start.
     """
-    base = settings.home / "objects"
+    base = settings.make_home() / "objects"
     try:
         base.mkdir(parents=True, exist_ok=True, mode=0o700)
         base.chmod(0o700)

@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from labkit.machine import installed_versions, this_host
 from labkit.progress import RunState
-from labkit.records import RunRecord, installed_versions, this_host
+from labkit.records import RunRecord
 
 __all__ = ["keep", "record_of"]
 

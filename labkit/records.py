@@ -14,22 +14,19 @@ import contextlib
 import json
 import math
 import os
-import platform
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import RunError
 
-__all__ = ["FILE_NAME", "RunRecord", "find", "installed_versions", "read", "this_host"]
+__all__ = ["FILE_NAME", "RunRecord", "find", "read"]
 
 FILE_NAME = "run_record.json"
 _FORMAT = 1
-_PACKAGES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
 
 # JSON has no numbers for these, and a loss that became NaN is a result that must be kept.
 _TO_TEXT = {math.inf: "Infinity", -math.inf: "-Infinity"}
@@ -60,8 +57,8 @@ class RunRecord:
         metrics: name → value at the end.
         history: one dict per epoch: its metrics, and "epoch" (from 0).
         checkpoints: how many were kept.
-        versions: as `installed_versions` gives them.
-        host: as `this_host` gives it.
+        versions: of Python and of the engines, as `labkit.machine.installed_versions` gives them.
+        host: as `labkit.machine.this_host` gives it.
         error: the failure in one line, None where there was none.
         extra: what only one engine or benchmark has to say.
         folder: where the record was read from or written to; not part of the JSON.
@@ -179,44 +176,6 @@ def find(home: Path | str) -> list[RunRecord]:
         except RunError as error:
             warnings.warn(f"passed over {path}: {error.fact}", stacklevel=2)
     return sorted(found, key=lambda record: (_time(record), record.run_id), reverse=True)
-
-
-def installed_versions() -> dict[str, str]:
-    """Versions of Python and of the engines that are installed; nothing is imported."""
-    versions = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
-def this_host() -> dict[str, Any]:
-    """What a time depends on, without the machine's name: cpus, cpu, memory_gib, platform, gpus."""
-    import psutil
-
-    affinity = getattr(os, "sched_getaffinity", None)
-    return {
-        "cpus": len(affinity(0)) if affinity else os.cpu_count(),
-        "cpu": _first_value(Path("/proc/cpuinfo"), "model name") or platform.processor(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "platform": f"{platform.system()} {platform.machine()}",
-        "gpus": [
-            _first_value(gpu, "Model") or "NVIDIA GPU"
-            for gpu in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-        ],
-    }
-
-
-def _first_value(path: Path, key: str) -> str | None:
-    """The value of the first line ``key : value`` in one of the kernel's text files."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    pairs = (line.split(":", 1) for line in lines if ":" in line)
-    return next((value.strip() for name, value in pairs if name.strip() == key), None)
 
 
 def _time(record: RunRecord) -> datetime:

@@ -7,14 +7,23 @@ Every variable starts with ``LABKIT_``, but for ``RAY_ADDRESS``, which is Ray's 
 """
 
 import os
+import re
+import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit.errors import SettingsError
 
-__all__ = ["DATASETS", "Settings", "default_home"]
+__all__ = ["DATASETS", "NAMES", "OTHER_HOME", "Settings", "default_home", "home_fault", "nearest"]
 
+NAMES = (
+    "LABKIT_CHECK", "LABKIT_DATASET", "LABKIT_GPU", "LABKIT_HOME", "LABKIT_MIRROR", "LABKIT_PANEL",
+    "LABKIT_PRELOAD", "LABKIT_S3_ACCESS_KEY", "LABKIT_S3_ENDPOINT", "LABKIT_S3_SECRET_KEY", "LABKIT_SMALL",
+    "LABKIT_WORKERS",
+)  # fmt: skip
+OTHER_HOME = "export LABKIT_HOME=/path/of/a/folder/that/you/can/write"
 DATASETS = ("digits", "mnist", "fashion_mnist", "rendered")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
@@ -25,10 +34,50 @@ def default_home() -> Path:
     A checkout that cannot be written is one that several people share: each then has a lab at home.
     It hangs on where the package lies and not on the current folder: a kernel runs in
     ``notebooks/`` and ``python -m labkit stop`` in the root, and both must find the same lab.
+
+    Raises:
+        SettingsError: the checkout is read-only, and this user has no home folder.
     """
     root = Path(__file__).resolve().parent.parent
-    in_checkout = (root / "pyproject.toml").is_file() and os.access(root, os.W_OK)
-    return (root if in_checkout else Path.home()) / ".labkit"
+    if (root / "pyproject.toml").is_file() and os.access(root, os.W_OK):
+        return root / ".labkit"
+    try:
+        return Path.home().absolute() / ".labkit"
+    except RuntimeError:  # neither HOME nor an entry in /etc/passwd
+        fact = "LABKIT_HOME is not set, and this user has no home folder"
+        raise SettingsError("find a folder for the lab", fact, OTHER_HOME) from None
+
+
+def home_fault(home: Path) -> str | None:
+    """Why the lab could not keep its files in `home`; None if it could. Nothing is created to find out."""
+    fault = None
+    try:
+        there = nearest(home)
+        name = "it" if there == home else there
+        if not there.is_dir():
+            fault = f"{name} is a file, not a folder"
+        elif not os.access(there, os.W_OK | os.X_OK):
+            fault = f"{name} is not writable"
+        elif there != home and shutil.disk_usage(there).total == 0:
+            fault = f"{name} is not on a disk"  # /proc and /sys
+    except OSError as error:
+        fault = error.strerror
+    return f"{_short(str(home))}: {fault}" if fault else None
+
+
+def nearest(path: Path) -> Path:
+    """`path`, or the nearest folder above it that exists.
+
+    Raises:
+        OSError: the path cannot exist: a part of it is too long, or may not be entered.
+    """
+    while True:
+        try:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            path = path.parent
+        else:
+            return path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,38 +134,69 @@ class Settings:
             use_gpu=gpus > 0,
             preload=_flag(env, "LABKIT_PRELOAD", default="1"),
             panel=_choice(env, "LABKIT_PANEL", ("auto", "widgets", "text", "none"), "auto"),
-            mirror=_text(env, "LABKIT_MIRROR"),
+            mirror=_url(env, "LABKIT_MIRROR", or_folder=True),
             check_strict=_choice(env, "LABKIT_CHECK", ("", "strict"), "") == "strict",
             ray_address=_text(env, "RAY_ADDRESS"),
-            s3_endpoint=_text(env, "LABKIT_S3_ENDPOINT"),
+            s3_endpoint=_url(env, "LABKIT_S3_ENDPOINT"),
             s3_access_key=_text(env, "LABKIT_S3_ACCESS_KEY"),
             s3_secret_key=_text(env, "LABKIT_S3_SECRET_KEY"),
         )
 
+    def make_home(self) -> Path:
+        """Create the home folder if it is missing, and return it.
+
+        Raises:
+            SettingsError: the folder cannot be created or written to.
+        """
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.home):
+                return self.home
+        except OSError as error:
+            fact = home_fault(self.home) or f"{self.home}: {error.strerror}"
+            raise SettingsError("use the lab's home folder", fact, OTHER_HOME) from None
+
 
 def _local_gpus() -> int:
-    """Number of NVIDIA GPUs of this machine, from the driver's own files: no import of torch."""
-    return len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+    """Number of NVIDIA GPUs that processes of this machine may use; torch is not imported."""
+    from labkit import machine
+
+    return machine.visible_gpus()
 
 
 def _refuse(name: str, value: str, allowed: str) -> SettingsError:
     return SettingsError(
         f"read the setting {name}",
-        f"its value is {value!r}, and it takes {allowed}",
+        f"its value is {_short(value)!r}, and it takes {allowed}",
         f"export {name}=… with one of those, or unset {name}",
     )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:199]}…"
 
 
 def _text(env: Mapping[str, str], name: str) -> str | None:
     return env.get(name, "").strip() or None
 
 
+def _url(env: Mapping[str, str], name: str, *, or_folder: bool = False) -> str | None:
+    """An address of a server, or the path of a folder where `or_folder` allows one."""
+    value = _text(env, name)
+    if value is None or (or_folder and "://" not in value) or re.match(r"https?://[^/\s]+\S*$", value):
+        return value
+    allowed = "an address as in http://127.0.0.1:9000" + (" or the path of a folder" if or_folder else "")
+    raise _refuse(name, re.sub(r"[^/@]*@", "", value), allowed)  # without a password
+
+
 def _home(env: Mapping[str, str]) -> Path:
     named = _text(env, "LABKIT_HOME")
+    if named is None:
+        return default_home()
     try:
-        return Path(named).expanduser().absolute() if named else default_home()
-    except RuntimeError:  # ~ of a user that there is not
-        raise _refuse("LABKIT_HOME", named or "", "the path of a folder") from None
+        return Path(named).expanduser().absolute()
+    except RuntimeError:  # the ~ of a user who does not exist
+        raise _refuse("LABKIT_HOME", named, "the path of a folder") from None
 
 
 def _flag(env: Mapping[str, str], name: str, default: str = "0") -> bool:

@@ -177,7 +177,7 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
         running.stop()  # a process can have one session of Spark at a time
     found = java.find()
     _require_no_other()
-    registry = Registry(settings.home)
+    registry = Registry(settings.make_home())
     folders = Folders(settings.home / "spark", f"spark-{secrets.token_hex(4)}")
     try:
         registry.keep(folders.lab, seconds=_KEEP_SECONDS)

@@ -3,7 +3,8 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from labkit.records import RunRecord, installed_versions, this_host
+from labkit.machine import installed_versions, this_host
+from labkit.records import RunRecord
 from labkit.sweep_progress import SweepState, TrialState
 
 __all__ = ["record_of"]

@@ -20,7 +20,13 @@ def run(tmp_path: Path):
         command = [sys.executable, "-m", "labkit", *arguments]
         variables = {**os.environ, "LABKIT_HOME": str(tmp_path / "home"), **env}
         return subprocess.run(
-            command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=60
+            command,
+            env=variables,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
         )
 
     return _run
@@ -39,6 +45,23 @@ def test_doctor_fails_where_a_lesson_could_not_run(run):
     done = run("doctor", LABKIT_GPU="perhaps")
     assert done.returncode == 1
     assert "[FIX] settings" in done.stdout
+
+
+def test_doctor_looks_on_where_no_folder_can_be_chosen(run):
+    done = run("doctor", LABKIT_HOME="~nobody-of-this-name/lab")
+    assert "[FIX] settings" in done.stdout and "leftovers" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_doctor_on_a_terminal_that_is_not_utf_8(run, tmp_path, encoding):
+    done = run("doctor", PYTHONIOENCODING=encoding, LABKIT_HOME=str(tmp_path / "müller…"))
+    assert done.stderr == ""
+    assert "lessons" in done.stdout.splitlines()[-1]
+
+
+def test_home_says_where_the_lab_lives(run, tmp_path):
+    assert run("home").stdout == f"{tmp_path / 'home'}\n"
 
 
 def test_doctor_says_no_secret(run):
@@ -99,8 +122,15 @@ def test_version(run):
     assert run("version").stdout.strip() == labkit.__version__
 
 
+@pytest.mark.parametrize("arguments", [("frob",), ("stop", "now"), ("doctor", "--fix")])
+def test_a_wrong_command_is_refused_and_stops_nothing(run, arguments):
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert arguments[-1] in done.stderr.splitlines()[-1]
+
+
 def test_no_command_lists_them(run):
     done = run()
     assert done.returncode == 2
     assert "usage" in done.stderr
-    assert all(word in run("--help").stdout for word in ("doctor", "stop", "version"))
+    assert all(word in run("--help").stdout for word in ("doctor", "home", "stop", "version"))

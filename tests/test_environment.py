@@ -192,12 +192,45 @@ def test_this_environment_has_none_of_them():
     assert not topics & {"ipykernel", "widgets", "import time"}
 
 
-def test_a_folder_that_cannot_be_written(look, monkeypatch, home):
-    # Root may write anywhere, so the answer of the system is replaced.
-    monkeypatch.setattr(environment.os, "access", lambda path, mode: Path(path) != home.parent)
-    finding = look("folders")
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/nope", "/etc", "/etc/lab", "x" * 300])
+def test_a_home_that_cannot_be_used_and_nobody_is_told_to_own_what_is_not_the_labs(
+    tmp_path, monkeypatch, place
+):
+    (tmp_path / "file").touch()
+    access = environment.os.access  # root may write anywhere, so one folder is closed to it here
+    monkeypatch.setattr(
+        environment.os, "access", lambda path, mode: str(path) != "/etc" and access(path, mode)
+    )
+    findings = environment.doctor(Settings(home=tmp_path / place)).findings
+    (finding,) = [finding for finding in findings if finding.topic == "folders"]
     assert finding.blocking and not finding.ok
-    assert str(home.parent) in finding.fix
+    assert finding.fix.startswith("export LABKIT_HOME=")
+    assert not any(word in finding.fix for word in ("chown", "chmod", "sudo"))
+
+
+def test_a_checkout_that_several_people_share_is_fine(look, checkout, monkeypatch):
+    (checkout / "notebooks").mkdir()
+    monkeypatch.setattr(environment.os, "access", lambda path, mode: Path(path).name != "notebooks")
+    finding = look("folders")
+    assert finding.ok
+    assert "save your copies" in finding.text
+
+
+@pytest.mark.parametrize(("no_proxy", "ok"), [("", False), ("127.0.0.1,localhost", True), ("*", True)])
+def test_a_proxy_is_said_and_its_password_is_not(look, monkeypatch, no_proxy, ok):
+    monkeypatch.setenv("http_proxy", "http://me:secret@proxy.example:8080")
+    monkeypatch.setenv("no_proxy", no_proxy)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    finding = look("proxy")
+    assert (finding.ok, finding.blocking) == (ok, False)
+    assert "http_proxy" in finding.text and "secret" not in str(finding)
+
+
+def test_a_misspelled_setting_is_found(look, monkeypatch):
+    monkeypatch.setenv("LABKIT_WORKER", "3")
+    finding = look("settings")
+    assert not finding.ok and not finding.blocking
+    assert "did you mean LABKIT_WORKERS?" in finding.text
 
 
 def test_leftovers_are_labs_whose_notebook_is_gone(look, home, tmp_path):

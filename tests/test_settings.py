@@ -7,7 +7,7 @@ import pytest
 
 from labkit import settings as settings_module
 from labkit.errors import SettingsError
-from labkit.settings import Settings, default_home
+from labkit.settings import Settings, default_home, home_fault
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -60,13 +60,18 @@ def test_every_variable_is_read(tmp_path):
         ("LABKIT_GPU", "2"),
         ("LABKIT_PANEL", "3d"),
         ("LABKIT_CHECK", "lax"),
+        ("LABKIT_S3_ENDPOINT", "127.0.0.1:9000"),
+        ("LABKIT_S3_ENDPOINT", "s3://bucket"),
+        ("LABKIT_MIRROR", "ftp://school.example"),
+        ("LABKIT_MIRROR", "https://"),
     ],
 )
 def test_a_value_that_means_nothing_is_refused(name, value):
     with pytest.raises(SettingsError) as caught:
         Settings.from_env({name: value})
     assert name in caught.value.attempt
-    assert repr(value) in caught.value.fact
+    assert repr(value)[:100] in caught.value.fact
+    assert len(str(caught.value)) < 500
 
 
 def test_secrets_are_in_no_repr():
@@ -74,10 +79,45 @@ def test_secrets_are_in_no_repr():
     assert "secret" not in repr(settings)
 
 
+@pytest.mark.parametrize("name", ["LABKIT_MIRROR", "LABKIT_S3_ENDPOINT"])
+def test_a_refusal_shows_no_password(name):
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env({name: "htp://me:secret@school.example"})
+    assert "secret" not in str(caught.value)
+
+
 def test_the_lab_lives_in_the_checkout_unless_it_cannot_be_written(monkeypatch):
     assert default_home() == ROOT / ".labkit"
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert default_home() == Path.home() / ".labkit"
+
+
+def test_a_user_without_a_home_folder_is_told_to_choose_one(monkeypatch):
+    def none() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(Path, "home", none)
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env({})
+    assert "export LABKIT_HOME=" in caught.value.fix
+
+
+def test_the_home_is_made_when_it_is_needed(tmp_path):
+    settings = Settings(home=tmp_path / "new" / "home")
+    assert settings.make_home() == settings.make_home() == tmp_path / "new" / "home"
+    assert list(settings.home.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/nope", "x" * 300])
+def test_a_home_that_cannot_be_used(tmp_path, place):
+    (tmp_path / "file").touch()
+    home = tmp_path / place
+    with pytest.raises(SettingsError) as caught:
+        Settings(home=home).make_home()
+    assert str(home)[:100] in caught.value.fact
+    assert "export LABKIT_HOME=" in caught.value.fix
+    assert home_fault(home) in str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["", " ", "\t\n"])
