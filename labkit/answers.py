@@ -10,7 +10,7 @@ wanted, a shape that does not fit) is told to the learner in the same calm way, 
 foresee it. No check looks at seconds: machines differ.
 """
 
-import dis
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,13 @@ __all__ = [
     "same_array",
     "shown",
 ]
+
+
+# What this Python compiles functions to that only return None or `...`, with a docstring and without.
+_STUBS = frozenset(
+    next(filter(inspect.iscode, compile(source, "stub", "exec").co_consts)).co_code
+    for source in ("def f(): ...", "def f(): 'x'", "def f(): return ...", "def f():\n 'x'\n return ...")
+)
 
 
 class Wrong(Exception):  # noqa: N818  a verdict and not a failure
@@ -224,8 +231,8 @@ def _a(noun: str) -> str:
 
 def _is_stub(function: Any) -> bool:
     """Whether a function does nothing but return None or ``...``: its body is ``...`` or ``pass``."""
-    if not hasattr(function, "__code__"):
+    code = getattr(function, "__code__", None)
+    if not inspect.iscode(code):
         return False
-    does = [step for step in dis.get_instructions(function) if step.opname not in ("RESUME", "NOP")]
-    only_returns = {step.opname for step in does} <= {"LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"}
-    return only_returns and all(step.argval in (None, ...) for step in does)
+    constants = {None, ..., function.__doc__}
+    return code.co_code in _STUBS and all(constant in constants for constant in code.co_consts)
