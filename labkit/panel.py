@@ -154,6 +154,10 @@ class Panel:
         try:
             with self._lock:
                 self.state.start(self._first_phase())
+                # If this kernel dies, the record still tells that there was a run.
+                # Where none can be written, the reader is told at the end.
+                with contextlib.suppress(LabError, ValueError):
+                    recording.keep(self._record(), home=self.settings.home)
                 self._open_reporter()
             self._drawer.start()
         except BaseException as error:  # an interrupt: Python does not call __exit__ after this

@@ -59,6 +59,7 @@ class RunState:
         workers: by rank.
         history: one dict per report: ``epoch`` (from 0) and rank 0's metrics.
         note: a sentence that the summary adds, if there is something to add.
+        config, scaling, storage_path: what the run was given, if known: for its record (see `RunRecord`).
     """
 
     def __init__(
@@ -70,7 +71,11 @@ class RunState:
         epochs: int | None = None,
         dataset: str | None = None,
         rows: int | None = None,
+        config: dict[str, Any] | None = None,
+        scaling: dict[str, Any] | None = None,
+        storage_path: str | None = None,
     ) -> None:
+        self.config, self.scaling, self.storage_path = config or {}, scaling or {}, storage_path
         self.name, self.engine, self.world_size = name, engine, world_size
         self.epochs, self.dataset, self.rows = epochs, dataset, _count(rows)
         self.status, self.note = "ready", ""

@@ -1,28 +1,30 @@
 """From the state of a run that is over to the record of it that stays."""
 
-import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from labkit.machine import installed_versions, this_host
 from labkit.progress import RunState
-from labkit.records import RunRecord
+from labkit.records import RunRecord, folder_of, this_process
 
 __all__ = ["keep", "record_of"]
 
 
 def keep(record: RunRecord, *, home: Path) -> Path:
-    """Write the record of a run that is over below ``home/runs``.
+    """Write the record of a run below ``home/runs``; that of one which still runs says in which process.
 
     Raises:
         RunError: it cannot be written there.
     """
-    return record.write(home / "runs" / _folder_name(record.name) / record.run_id)
+    if record.state == "running":
+        record = replace(record, process=this_process())
+    return record.write(folder_of(home, record.name, record.run_id))
 
 
 def record_of(state: RunState, *, run_id: str) -> RunRecord:
-    """The run record of a run that is over."""
+    """The run record of a run, as far as it got."""
     spent = state.seconds()
     failure = state.failures[-1].message if state.status == "failed" and state.failures else None
     return RunRecord(
@@ -33,6 +35,9 @@ def record_of(state: RunState, *, run_id: str) -> RunRecord:
         workers=state.world_size,
         dataset=state.dataset,
         rows=state.rows,
+        config=state.config,
+        scaling=state.scaling,
+        storage_path=state.storage_path,
         started_at=datetime.fromtimestamp(state.started_at, UTC).isoformat(timespec="milliseconds"),
         seconds_total=state.elapsed(),
         seconds_to_start=spent["start"] if state.first_step_at else None,
@@ -42,6 +47,7 @@ def record_of(state: RunState, *, run_id: str) -> RunRecord:
         metrics=state.metrics(),
         history=list(state.history),
         checkpoints=state.checkpoints.kept,
+        checkpoint=next((one.path for one in reversed(state.checkpoints) if not one.deleted), None),
         error=failure,
         seconds=spent,
         versions=installed_versions(),
@@ -77,8 +83,3 @@ def _beside(state: RunState) -> dict[str, Any]:
 
 def _between(begin: float | None, end: float | None) -> float | None:
     return None if begin is None or end is None else max(end - begin, 0.0)
-
-
-def _folder_name(name: str) -> str:
-    """The name of a run as that of one folder: no way out of ``runs``, and not too long for a file system."""
-    return re.sub(r"[^\w.-]+", "-", name)[:80].strip(".-") or "run"

@@ -11,23 +11,33 @@ fields that an older one did not write take their defaults.
 """
 
 import contextlib
+import hashlib
 import json
 import math
 import os
+import platform
+import re
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import RunError
+from labkit.s3_faults import public
 
-__all__ = ["FILE_NAME", "RunRecord", "find", "read"]
+__all__ = ["FILE_NAME", "RunRecord", "find", "folder_of", "read", "this_process"]
 
 FILE_NAME = "run_record.json"
 _FORMAT = 1
 
+# Given by the reader, who may have put secrets into them.
+_GIVEN = ("config", "scaling", "storage_path", "checkpoint")
+# Of settings longer or deeper than this, only the kind and the length are written down.
+_LONGEST, _DEEPEST = 20, 5
+# A text with such a name is not written to a record ("max_tokens" is a number, so it is).
+_SECRET = re.compile(r"(^|_)(key|token|secret|password|passwd|credentials?)s?$", re.IGNORECASE)
 # JSON has no numbers for these, and a loss that became NaN is a result that must be kept.
 _TO_TEXT = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _FROM_TEXT = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -41,12 +51,15 @@ class RunRecord:
         name: what the reader called it ("03-torch"); several runs may share a name.
         run_id: what no other run is called.
         engine: "one process", "Ray Train", "torchrun", "TorchDistributor", "Ray Tune", …
-        state: "finished", "failed" or "stopped".
+        state: "running", "finished", "failed", "stopped", or "lost": the process that ran it is gone.
         started_at: ISO 8601 with its offset, in UTC.
         workers: training processes (1 for one process).
         dataset: name of the data set.
         rows: rows of the training set, all workers together.
-        batch_size: rows between two updates, all workers together.
+        config: the settings that the training function was given; secrets are not written down.
+        scaling: what its workers were given: "num_workers", "use_gpu", "resources_per_worker".
+        storage_path: the folder with its checkpoints, as `ray.train.Result.from_path` takes it.
+        checkpoint: the path of its latest checkpoint.
         seconds_total: from the call to its return.
         seconds_to_start: from the call to the first step (cluster, processes, imports, data).
         seconds_per_epoch: one number for each epoch that ended.
@@ -60,6 +73,7 @@ class RunRecord:
         versions: of Python and of the engines, as `labkit.machine.installed_versions` gives them.
         host: as `labkit.machine.this_host` gives it.
         error: the failure in one line, None where there was none.
+        process: the process that runs it, as `this_process` gives it; empty once the run is over.
         extra: what only one engine or benchmark has to say.
         folder: where the record was read from or written to; not part of the JSON.
     """
@@ -72,7 +86,10 @@ class RunRecord:
     workers: int = 1
     dataset: str | None = None
     rows: int | None = None
-    batch_size: int | None = None
+    config: dict = field(default_factory=dict)
+    scaling: dict = field(default_factory=dict)
+    storage_path: str | None = None
+    checkpoint: str | None = None
     seconds_total: float | None = None
     seconds_to_start: float | None = None
     seconds_per_epoch: list = field(default_factory=list)
@@ -85,6 +102,7 @@ class RunRecord:
     versions: dict = field(default_factory=dict)
     host: dict = field(default_factory=dict)
     error: str | None = None
+    process: dict = field(default_factory=dict)
     extra: dict = field(default_factory=dict)
     folder: Path | None = field(default=None, compare=False, repr=False)
 
@@ -100,7 +118,8 @@ class RunRecord:
 
     def to_json(self) -> str:
         """The record as strict JSON: NaN and infinities are the strings "NaN", "Infinity", "-Infinity"."""
-        values = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "folder"}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "folder"}
+        values = _plain(values | {name: _setting(values[name]) for name in _GIVEN})
         return json.dumps({"format": _FORMAT, **values}, indent=1, allow_nan=False)
 
     @classmethod
@@ -164,18 +183,88 @@ def read(path: Path | str) -> RunRecord:
     except RunError as error:
         raise RunError(f"read the run record {path}", error.fact, error.fix) from error
     object.__setattr__(record, "folder", path.parent)
+    if record.state == "running" and not _may_live(record.process):
+        object.__setattr__(record, "state", "lost")
     return record
 
 
-def find(home: Path | str) -> list[RunRecord]:
-    """All records below ``home/runs``, newest run first; a damaged one is passed over with a warning."""
+def folder_of(home: Path | str, name: str, run_id: str = "") -> Path:
+    """The folder of a run's record, or without `run_id` that of all runs which are called `name`.
+
+    A name may be any text. In the folder's name, characters that could lead out of ``runs`` are replaced,
+    and a long one is cut.
+    """
+    return Path(home) / "runs" / (re.sub(r"[^\w.-]+", "-", name)[:80].strip(".-") or "run") / run_id
+
+
+def find(home: Path | str, *, names: Iterable[str] | None = None) -> list[RunRecord]:
+    """The records below ``home/runs``, newest run first; a damaged one is passed over with a warning.
+
+    Only the folders that `folder_of` gives are searched: a sweep may store thousands of files below ``runs``.
+
+    Args:
+        names: only runs with one of these names.
+    """
+    runs = Path(home) / "runs"
+    folders = runs.glob("*/") if names is None else {folder_of(home, name) for name in names}
     found = []
-    for path in sorted((Path(home) / "runs").glob(f"**/{FILE_NAME}")):
+    for path in sorted(path for folder in folders for path in folder.glob(f"*/{FILE_NAME}")):
         try:
             found.append(read(path))
         except RunError as error:
             warnings.warn(f"passed over {path}: {error.fact}", stacklevel=2)
+    if names is not None:  # two names may share a folder
+        found = [record for record in found if record.name in names]
     return sorted(found, key=lambda record: (_time(record), record.run_id), reverse=True)
+
+
+def this_process() -> dict[str, Any]:
+    """Identifies this process, even when its pid is given to another one, and its machine."""
+    from labkit.pids import Identity
+
+    return {**asdict(Identity.of(os.getpid())), "machine": _machine()}
+
+
+def _machine() -> str:
+    """Tells machines that share a home folder apart, without the machine's name."""
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:12]
+
+
+def _may_live(process: dict[str, Any]) -> bool:
+    """Whether the process of a run may still run it; of other machines' processes we cannot know."""
+    from labkit.pids import Identity
+
+    try:
+        there = Identity(pid=process["pid"], created=process["created"], boot=process["boot"])
+        return process["machine"] != _machine() or there.alive
+    except (KeyError, TypeError):
+        return False
+
+
+def _setting(value: Any, depth: int = 0) -> Any:
+    """A setting of a training in short: no secrets, and of data only the kind and the shape."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, Mapping) and depth < _DEEPEST:
+        return {
+            str(name): "(not recorded)"
+            if isinstance(item, str) and _SECRET.search(str(name))
+            else _setting(item, depth + 1)
+            for name, item in value.items()
+        }
+    if isinstance(value, (list, tuple, set)) and len(value) <= _LONGEST and depth < _DEEPEST:
+        return [_setting(item, depth + 1) for item in value]
+    kind = type(value).__name__
+    if hasattr(value, "shape"):
+        return value.item() if value.shape == () else f"{kind} of shape {tuple(value.shape)}"
+    if isinstance(value, (Mapping, list, tuple, set)):
+        return f"{kind} of {len(value)}"
+    if isinstance(value, type) or callable(value):
+        return getattr(value, "__qualname__", kind)
+    try:
+        return public(str(value))[:200]
+    except Exception:  # an object of the reader's that cannot be told
+        return kind
 
 
 def _time(record: RunRecord) -> datetime:

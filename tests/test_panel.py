@@ -3,6 +3,7 @@
 import copy
 import gc
 import multiprocessing
+import os
 import pickle
 import signal
 import subprocess
@@ -102,6 +103,20 @@ def test_a_run_that_ends_well(settings):
     assert set(record.seconds) == {"start", "data", "training", "between epochs", "rest"}
     assert sum(record.seconds.values()) == pytest.approx(record.seconds_total, abs=0.05)
     assert abs(record.started.timestamp() - time.time()) < 60
+
+
+def test_a_run_has_a_record_from_its_start_on(panel, settings):
+    """A kernel that dies leaves it: the next look calls the run lost."""
+    panel.state.config, panel.state.scaling = {"lr": 0.1}, {"num_workers": 2}
+    with panel:
+        (record,) = records.find(settings.home)
+        assert (record.run_id, record.state) == (panel.run_id, "running")
+        assert record.process["pid"] == os.getpid() and record.error is None
+        panel.checkpoint("bucket/run/checkpoint_0")
+    (record,) = records.find(settings.home)
+    assert (record.run_id, record.state, record.process) == (panel.run_id, "finished", {})
+    assert (record.config, record.scaling) == ({"lr": 0.1}, {"num_workers": 2})
+    assert record.checkpoint == "bucket/run/checkpoint_0"
 
 
 def test_an_error_passes_through_as_it_is(panel, settings):

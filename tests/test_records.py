@@ -3,6 +3,10 @@
 import dataclasses
 import json
 import math
+import subprocess
+import sys
+import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,7 +42,11 @@ def test_what_is_written_is_read_back(tmp_path):
         workers=2,
         dataset="digits",
         rows=1437,
-        batch_size=128,
+        config={"epochs": 2, "lr": 0.1, "layers": [784, 10], "optimizer": {"name": "sgd"}},
+        scaling={"num_workers": 2, "use_gpu": False},
+        storage_path="lab-03/runs/03-torch/a1",
+        checkpoint="lab-03/runs/03-torch/a1/checkpoint_1",
+        process={"pid": 1},
         seconds_total=41.5,
         seconds_to_start=8.25,
         seconds_per_epoch=[3.0, 2.5],
@@ -144,14 +152,87 @@ def test_find_gives_the_newest_first_and_passes_over_damaged_ones(tmp_path):
     runs = tmp_path / "runs"
     record(run_id="old").write(runs / "03-torch" / "old")
     # The same moment as 13:30 UTC: what counts is the time, not the text.
-    record(run_id="new", started_at="2026-01-31T14:30:00+01:00").write(runs / "deep" / "er" / "new")
-    record(run_id="middle", started_at="2026-01-31T13:00:00Z").write(runs / "middle")
-    broken = runs / "broken" / records.FILE_NAME
+    record(run_id="new", started_at="2026-01-31T14:30:00+01:00").write(runs / "other" / "new")
+    record(run_id="middle", started_at="2026-01-31T13:00:00Z").write(runs / "03-torch" / "middle")
+    broken = runs / "03-torch" / "broken" / records.FILE_NAME
     broken.parent.mkdir()
     broken.write_bytes(b"\xff\xfe{")
     with pytest.warns(UserWarning, match="broken"):
         found = records.find(tmp_path)
     assert [r.run_id for r in found] == ["new", "middle", "old"]
+
+
+def test_find_reads_no_more_than_it_is_asked_for(tmp_path):
+    """A sweep keeps its trials below ``runs``, and one damaged record must not be told at each look."""
+    for name in ("03 torch", "03/torch"):  # their folder is the same
+        record(name=name, run_id=name[2]).write(records.folder_of(tmp_path, name, name[2].replace("/", "-")))
+    for elsewhere in ("05-tune/sweep/trial_1/deep", "05-tune/sweep/trial_1/checkpoint_0", "other/run"):
+        path = tmp_path / "runs" / elsewhere / records.FILE_NAME
+        path.parent.mkdir(parents=True)
+        path.write_text("damaged")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [r.name for r in records.find(tmp_path, names=["03/torch"])] == ["03/torch"]
+    with pytest.warns(UserWarning, match="other/run") as told:
+        assert len(records.find(tmp_path)) == 2
+    assert len(told) == 1
+
+
+def test_a_run_whose_process_is_gone_is_lost(tmp_path):
+    code = (
+        "import dataclasses, sys, time; from labkit import records;"
+        f"one = records.RunRecord(**{REQUIRED | {'state': 'running'}}, process=records.this_process());"
+        "print(one.write(sys.argv[1]), flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True)
+    try:
+        path = process.stdout.readline().strip()
+        assert records.read(path).state == "running"
+    finally:
+        process.kill()
+        process.wait()
+    assert records.read(path).state == "lost"
+    # A home folder may be shared by machines, and on another one nobody can look for the process.
+    there = json.loads(Path(path).read_text())
+    there["process"]["machine"] = "another"
+    Path(path).write_text(json.dumps(there))
+    assert records.read(path).state == "running"
+
+
+def test_settings_are_recorded_without_secrets_and_without_data():
+    class Untold:
+        def __str__(self):
+            raise RuntimeError("no words")
+
+    endless: dict = {}
+    endless["again"] = endless
+    config = {
+        "lr": 0.1,
+        "max_tokens": 512,
+        "api_key": "AKIA-1",
+        "store": {"secret": "hunter2", "url": "https://me:hunter2@host/x"},
+        "rows": np.zeros((1000, 64)),
+        "lr_found": np.float32(0.5),
+        "classes": list(range(1000)),
+        "loss": max,
+        "odd": Untold(),
+        "endless": endless,
+    }
+    text = record(config=config, storage_path="s3://me:hunter2@host/runs").to_json()
+    assert "AKIA" not in text and "hunter2" not in text and len(text) < 2000
+    again = RunRecord.from_json(text).config
+    assert {
+        name: again[name] for name in ("lr", "max_tokens", "rows", "lr_found", "classes", "loss", "odd")
+    } == {
+        "lr": 0.1,
+        "max_tokens": 512,
+        "rows": "ndarray of shape (1000, 64)",
+        "lr_found": 0.5,
+        "classes": "list of 1000",
+        "loss": "max",
+        "odd": "Untold",
+    }
+    assert again["store"] == {"secret": "(not recorded)", "url": "https://host/x"}
 
 
 def test_find_where_nothing_was_run(tmp_path):
