@@ -3,12 +3,14 @@
 >>> plt.rcParams.update(figure_style())
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from labkit import wording
+from labkit.errors import RunError
 from labkit.records import RunRecord
 
 if TYPE_CHECKING:  # a second to import, and not needed before the first figure
@@ -30,19 +32,26 @@ _PARTS = {
     "rest": "///",
     "restart": "---",
 }
+_DRAWN_UNASKED = 2  # metrics of runs that report neither loss nor accuracy
 _LINE_WIDTH = 110  # characters that fit beside each other
 
 
-def compare(records: Sequence[RunRecord], *, metrics: Sequence[str] = ("loss", "accuracy")) -> "Figure":
+def compare(records: Sequence[RunRecord], *, metrics: str | Sequence[str] | None = None) -> "Figure":
     """`metrics` per epoch of each run, and below them where the seconds of each went; the oldest run first.
 
     The figure is closed for pyplot, so a notebook shows it once: as the value of its cell.
+
+    Args:
+        metrics: names; default: loss and accuracy, or what the runs report in place of them.
+
+    Raises:
+        RunError: no run reports one of `metrics`.
     """
     import matplotlib.pyplot as plt
 
     found = sorted(records, key=lambda record: record.started)
     labels = _labels(found)
-    shown = [metric for metric in metrics if any(_curve(record, metric)[0] for record in found)]
+    shown = _shown(found, metrics)
     heights = [2.4] * bool(shown) + [0.9 + 0.32 * len(found)]
     columns = max(1, min(3, _LINE_WIDTH // (max(map(len, labels)) + 8)))
     legends = 0.25 * (len(found) / columns + 1)  # inches
@@ -106,19 +115,49 @@ def _labels(found: list[RunRecord]) -> list[str]:
     return labels
 
 
+def _shown(found: list[RunRecord], metrics: str | Sequence[str] | None) -> list[str]:
+    """The metrics to draw: those asked for, or the ones that nearly every training has."""
+    reported = dict.fromkeys(name for record in found for name in _reported(record))
+    if metrics is None:
+        common = [m for m in ("loss", "accuracy") if any(_name_in(record, m) for record in found)]
+        return common or list(reported)[:_DRAWN_UNASKED]
+    asked = list(metrics) if isinstance(metrics, (list, tuple, set)) else [metrics]
+    for metric in asked:
+        if not isinstance(metric, str) or not any(_name_in(record, metric) for record in found):
+            raise RunError(
+                f"plot the metric {metric!r}",
+                f"the runs report {', '.join(reported) or 'no metrics at all'}",
+                "metrics= takes one of these names, or a list of them",
+            )
+    return asked
+
+
+def _reported(record: RunRecord) -> dict[str, None]:
+    """The metrics in a run's history that are numbers, in the order in which they came."""
+    pairs = (pair for entry in record.history for pair in entry.items())
+    return dict.fromkeys(name for name, value in pairs if name != "epoch" and _is_number(value))
+
+
+def _name_in(record: RunRecord, metric: str) -> str | None:
+    """`metric` as this run calls it: the same, or "val_loss" for "loss"."""
+    names = _reported(record)
+    alike = [name for name in names if re.search(rf"[\W_]{re.escape(metric)}$", name)]
+    return metric if metric in names else min(alike, key=len, default=None)
+
+
 def _curve(record: RunRecord, metric: str) -> tuple[list[float], list[float]]:
-    """Epochs (from 1) and values of `metric`, or of the one that is named most like it."""
-    names = sorted({name for entry in record.history for name in entry if name.endswith(metric)}, key=len)
+    """Epochs (from 1) and values of `metric`, whatever the run calls it."""
+    name = _name_in(record, metric)
     points = [
-        (entry.get("epoch", index) + 1, entry[names[0]])
+        (entry.get("epoch", index) + 1, entry[name])
         for index, entry in enumerate(record.history)
-        if names and _is_number(entry.get(names[0])) and _is_number(entry.get("epoch", index))
+        if name and _is_number(entry.get(name)) and _is_number(entry.get("epoch", index))
     ]
     return [epoch for epoch, _ in points], [value for _, value in points]
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float))
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _draw_curves(axes: "Axes", found: list[RunRecord], metric: str) -> None:
@@ -126,7 +165,8 @@ def _draw_curves(axes: "Axes", found: list[RunRecord], metric: str) -> None:
 
     for record in found:
         axes.plot(*_curve(record, metric), marker="o")
-    axes.set(title=metric, xlabel="epoch")
+    drawn = dict.fromkeys(name for record in found if (name := _name_in(record, metric)))
+    axes.set(title=", ".join(drawn).replace("$", r"\$"), xlabel="epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 

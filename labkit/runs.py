@@ -9,7 +9,7 @@ They read the run records (`labkit.records`) below ``LABKIT_HOME/runs``, whateve
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # each takes a second to import, and `latest` needs neither
 __all__ = ["latest", "plot", "table"]
 
 _METRICS_SHOWN = 4
+_STATES = ("finished", "failed", "stopped", "running", "lost")
 
 
 def table(
@@ -37,6 +38,9 @@ def table(
     last: int | None = None,
 ) -> "pandas.DataFrame":
     """One row per run, the newest first. Seconds in s; ``epoch s`` is the median epoch.
+
+    Of the runs' configurations (`RunRecord.config`), the settings in which they differ have a column each;
+    ``checkpoint`` is the path of the latest one.
 
     Args:
         home: the lab's home folder; default: that of the settings.
@@ -49,12 +53,15 @@ def table(
     import pandas
 
     found = _select(home, name=name, engine=engine, last=last)
-    metrics = _metric_names(found)
-    rows = [{**_row(r), **{m: _number(r.metrics.get(m), 4) for m in metrics}} for r in found]
+    metrics, settings = _metric_names(found), _differing_settings(found)
+    rows = [
+        {**_row(r), **own, **{m: _number(r.metrics.get(m), 4) for m in metrics}, "checkpoint": r.checkpoint}
+        for r, own in zip(found, settings, strict=True)
+    ]
     columns = [c for c in rows[0] if any(row[c] is not None for row in rows)]
     frame = pandas.DataFrame(rows, index=range(1, len(rows) + 1))[columns]
     # A count that one run lacks would turn those of all others into floats.
-    return frame.astype({c: "Int64" for c in ("rows", "batch", "rows/s") if c in columns})
+    return frame.astype({c: "Int64" for c in ("rows", "rows/s") if c in columns})
 
 
 def plot(
@@ -63,7 +70,7 @@ def plot(
     name: str | Sequence[str] | None = None,
     engine: str | None = None,
     last: int = 6,
-    metrics: Sequence[str] = ("loss", "accuracy"),
+    metrics: str | Sequence[str] | None = None,
 ) -> "Figure":
     """A figure of the newest runs: `metrics` per epoch, and where the seconds of each run went.
 
@@ -71,44 +78,70 @@ def plot(
 
     Args:
         home, name, engine, last: as in `table`.
-        metrics: what to draw per epoch; for "loss", a run without it shows "val_loss" or the like.
+        metrics: one name or several, to draw per epoch; for "loss", a run without it shows "val_loss" or the
+            like. Default: loss and accuracy; for runs that report neither, their first two metrics.
 
     Raises:
-        RunError: there is no such run.
+        RunError: there is no such run, or none of them reports one of `metrics`.
     """
     return figures.compare(_select(home, name=name, engine=engine, last=last), metrics=metrics)
 
 
-def latest(name: str | None = None, home: Path | str | None = None) -> RunRecord:
-    """The record of the newest run (with this name).
+def latest(
+    name: str | None = None, home: Path | str | None = None, *, state: str | None = "finished"
+) -> RunRecord:
+    """The record of the newest run (with this name) that finished.
+
+    Args:
+        name, home: as in `table`.
+        state: "finished", "failed", "stopped", "running" or "lost"; None for the newest run of all.
 
     Raises:
         RunError: there is no such run.
     """
-    return _select(home, name=name, last=1)[0]
+    if state not in (None, *_STATES):
+        fix = f"one of {', '.join(map(repr, _STATES))}, or None for the newest run of all"
+        raise RunError("find the latest run", f"{state!r} is no state of a run", fix)
+    found = _select(home, name=name)
+    for record in found:
+        if state in (None, record.state):
+            return record
+    newest = found[0]
+    reason = f" ({newest.error})" if newest.error else ""
+    raise RunError(
+        f"find a run of {name!r} that is {state}" if name else f"find a run that is {state}",
+        f"none is: the newest, {newest.run_id}, is {newest.state}{reason}",
+        "runs.latest(..., state=None) gives that one",
+    )
 
 
 def _select(home: Path | str | None, **wanted: Any) -> list[RunRecord]:
     home = Settings.from_env().home if home is None else Path(home)
     last = wanted.pop("last", None)
-    everything = records.find(home)
-    wanted = {field: value for field, value in wanted.items() if value is not None}
-    found = [r for r in everything if all(_is(getattr(r, field), value) for field, value in wanted.items())]
-    if found and (last is None or last > 0):
+    wanted = {field: _texts(field, value) for field, value in wanted.items() if value is not None}
+    if last is not None and not (isinstance(last, int) and last > 0):
+        raise RunError("find a run", f"last={last!r} is no number of runs", "last=3, for the three newest")
+    found = records.find(home, names=wanted.get("name"))
+    found = [r for r in found if all(getattr(r, field) in values for field, values in wanted.items())]
+    if found:
         return found[:last]
-    asked = " and ".join(f"{field}={value!r}" for field, value in wanted.items())
+    everything = records.find(home)
+    asked = " and ".join(f"{field}={' or '.join(map(repr, values))}" for field, values in wanted.items())
     names = ", ".join(sorted({repr(r.name) for r in everything})[:8])
     raise RunError(
         "find a run" + (f" with {asked}" if asked else ""),
         f"the runs below {home / 'runs'} are called {names}" if names else f"{home / 'runs'} has no run yet",
-        "leave name= and engine= away, and last= from 1 on"
+        "leave name= and engine= out, or take one of these names"
         if names
         else "train once: lesson 00 does, in a minute",
     )
 
 
-def _is(value: str, wanted: str | Sequence[str]) -> bool:
-    return value == wanted if isinstance(wanted, str) else value in wanted
+def _texts(field: str, value: str | Sequence[str]) -> list[str]:
+    values = [value] if isinstance(value, str) else value
+    if isinstance(values, (list, tuple, set)) and values and all(isinstance(text, str) for text in values):
+        return list(values)
+    raise RunError("find a run", f"{field}={value!r} is no name", f"{field}='03-torch', or a list of names")
 
 
 def _row(record: RunRecord) -> dict[str, Any]:
@@ -116,21 +149,40 @@ def _row(record: RunRecord) -> dict[str, Any]:
         "run": record.name,
         "started": f"{record.started:%m-%d %H:%M}",
         "engine": record.engine,
+        "id": record.run_id,
+        "state": record.state,
         "workers": record.workers,
         "data": record.dataset,
         "rows": record.rows,
-        "batch": record.batch_size,
         "epochs": record.epochs,
         "start s": _number(record.seconds_to_start, 1),
         "epoch s": _number(median(record.seconds_per_epoch), 2) if record.seconds_per_epoch else None,
         "rows/s": _number(record.rows_per_second, 0) if isfinite(record.rows_per_second or 0) else None,
         "total s": _number(record.seconds_total, 1),
-        "state": record.state,
     }
 
 
 def _number(value: Any, digits: int) -> float | None:
     return round(float(value), digits) if isinstance(value, (int, float)) else None
+
+
+def _differing_settings(found: list[RunRecord]) -> list[dict[str, Any]]:
+    """For each run, the settings of its configuration in which the runs are not alike."""
+    configs = [dict(_flat(record.config)) for record in found]
+    names = dict.fromkeys(name for config in configs for name in config)
+    differing = [n for n in names if any(config.get(n) != configs[0].get(n) for config in configs)]
+    taken = {*_row(found[0]), *_metric_names(found), "checkpoint"}
+    columns = {name: f"config {name}" if name in taken else name for name in differing}
+    return [{columns[name]: config.get(name) for name in differing} for config in configs]
+
+
+def _flat(config: dict, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Each setting with its name; one inside another dict is called ``outer.inner``."""
+    for name, value in config.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
 
 
 def _metric_names(found: list[RunRecord]) -> list[str]:

@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 
+from labkit.errors import RunError
 from labkit.figures import compare, figure_style
 from labkit.records import RunRecord
 
@@ -71,10 +72,30 @@ def test_a_run_without_a_metric_shows_the_one_named_like_it():
     figure = compare(
         [record(history=history(0.5, name="val_loss")), record(minute=1, history=history(0.25, math.nan))]
     )
-    values = [list(line.get_ydata()) for line in axes_of(figure)["loss"].get_lines()]
+    values = [list(line.get_ydata()) for line in axes_of(figure)["val_loss, loss"].get_lines()]
     assert values[0] == [0.5]
     assert values[1][0] == 0.25
     assert math.isnan(values[1][1])
+
+
+def test_a_metric_is_not_taken_for_another(metric="mse"):
+    rmse = record(history=history(0.5, name="val_rmse"))
+    with pytest.raises(RunError, match="val_rmse") as caught:
+        compare([rmse], metrics=metric)
+    assert "'mse'" in caught.value.attempt
+    both = compare([rmse, record(minute=1, history=history(0.25, name="val_mse"))], metrics=[metric])
+    assert [list(line.get_ydata()) for line in axes_of(both)["val_mse"].get_lines()] == [[], [0.25]]
+
+
+def test_metrics_may_be_one_name_and_need_not_be_loss_or_accuracy():
+    run = record(history=[{"epoch": 0, "rmse": 3.0, "r2": 0.5, "mae": 2.0, "ok": True}])
+    titles = "where the time went"
+    assert set(axes_of(compare([run], metrics="r2"))) == {"r2", titles}
+    assert set(axes_of(compare([run]))) == {"rmse", "r2", titles}
+    assert set(axes_of(compare([run], metrics=[]))) == set(axes_of(compare([record()]))) == {titles}
+    for unknown in ("acc", ["rmse", "loss"], [3], 3, "ok"):
+        with pytest.raises(RunError, match="rmse, r2, mae"):
+            compare([run], metrics=unknown)
 
 
 def test_bars_show_where_the_seconds_went():

@@ -131,7 +131,7 @@ def test_what_a_worker_raises_is_shown_with_its_own_lines(lab, home, panel):
     assert (failure.rank, panel.state.status) == (1, "failed")
     assert 'raise ArithmeticError("the loss is no number")' in failure.text
     assert failure.text.startswith("loop, ") and "site-packages" not in failure.text
-    assert runs.latest("run").error == "ArithmeticError: the loss is no number"
+    assert runs.latest("run", state="failed").error == "ArithmeticError: the loss is no number"
     assert idle(lab)
 
 
