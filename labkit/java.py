@@ -20,6 +20,7 @@ from importlib import util
 from pathlib import Path
 
 from labkit.errors import EnvironmentProblem
+from labkit.files import atomic_write
 
 __all__ = ["LEAST", "Java", "find"]
 
@@ -64,11 +65,7 @@ class Java:
         text = _SCRIPT.format(lacking=_LACKING, java=shlex.quote(str(self.home / "bin" / "java")))
         try:
             if not script.is_file() or script.read_text() != text:
-                script.parent.mkdir(parents=True, exist_ok=True)
-                part = script.with_name(f".java.{os.getpid()}")
-                part.write_text(text)
-                part.chmod(0o755)
-                part.replace(script)  # whole or not there: another notebook may be starting it
+                atomic_write(script, text, mode=0o755)  # another notebook may be starting it
         except OSError as error:
             raise EnvironmentProblem(
                 f"prepare Java in {folder}", str(error), "make that folder writable, or move LABKIT_HOME"

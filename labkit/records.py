@@ -10,7 +10,6 @@ version of the lab that wrote it: fields that this version does not know are pas
 fields that an older one did not write take their defaults.
 """
 
-import contextlib
 import hashlib
 import json
 import math
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.errors import RunError
+from labkit.files import atomic_write
 from labkit.s3_faults import public
 
 __all__ = ["FILE_NAME", "RunRecord", "find", "folder_of", "read", "this_process"]
@@ -154,17 +154,11 @@ class RunRecord:
             RunError: the folder cannot be written to.
         """
         path = Path(folder) / FILE_NAME
-        unfinished = path.with_name(f".{FILE_NAME}.{os.getpid()}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(self.to_json(), encoding="utf-8")
-            os.replace(unfinished, path)
+            return atomic_write(path, self.to_json())
         except OSError as error:
-            with contextlib.suppress(OSError):
-                unfinished.unlink(missing_ok=True)
             fix = "make that folder writable, or point LABKIT_HOME at one that is"
             raise RunError(f"write the run record {path}", str(error), fix) from error
-        return path
 
 
 def read(path: Path | str) -> RunRecord:

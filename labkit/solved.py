@@ -5,6 +5,8 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
+from labkit.files import atomic_write
+
 __all__ = ["mark", "read"]
 
 _NAME = "exercises.json"
@@ -38,9 +40,4 @@ def mark(home: Path, id: str) -> None:
             # Damaged, or of a version to come: kept for whoever wants to look into it.
             os.replace(path, path.with_suffix(".unreadable"))
         solved[id] = datetime.now(UTC).isoformat(timespec="seconds")
-        unfinished = path.with_name(f".{_NAME}.{os.getpid()}")
-        try:
-            unfinished.write_text(json.dumps({"format": 1, "solved": solved}, indent=1), encoding="utf-8")
-            os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        atomic_write(path, json.dumps({"format": 1, "solved": solved}, indent=1))

@@ -12,9 +12,20 @@ import labkit
 
 # Lowest first. A new module gets a line here: put it as low as what it imports allows.
 FLOORS = (
-    {"errors", "machine", "diagnosis", "waiting", "tracebacks", "answers", "solved", "pids", "style"}
+    {"errors", "files", "machine", "diagnosis", "waiting", "tracebacks", "answers", "pids", "style"}
     | {"forked_ids", "forked_worker", "forkserver_client"},
-    {"settings", "channel", "processes", "idx", "downloads", "gallery", "rendering", "placement", "knock"}
+    {
+        "settings",
+        "solved",
+        "channel",
+        "processes",
+        "idx",
+        "downloads",
+        "gallery",
+        "rendering",
+        "placement",
+        "knock",
+    }
     | {
         "forkserver",
         "events",

@@ -1,0 +1,57 @@
+"""Files that are written: complete or absent, and private where they have to be."""
+
+import multiprocessing
+import stat
+
+import pytest
+
+from labkit.files import atomic_path, atomic_write, private_file
+
+
+def test_a_file_is_written_and_replaced(tmp_path):
+    path = tmp_path / "new" / "record.json"
+    assert atomic_write(path, "ü") == path
+    assert path.read_bytes() == "ü".encode()
+    atomic_write(str(path), b"\0")
+    assert path.read_bytes() == b"\0"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_what_fails_on_the_way_changes_nothing(tmp_path):
+    path = tmp_path / "model.keras"
+    path.write_text("before")
+    with pytest.raises(ZeroDivisionError), atomic_path(path) as partial:
+        partial.write_text("half")
+        assert (partial.suffix, partial.name[0], partial.parent) == (".keras", ".", tmp_path)
+        raise ZeroDivisionError
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_mode_is_set_before_anything_is_written(tmp_path):
+    with atomic_path(tmp_path / "key", mode=0o600) as partial:
+        assert stat.S_IMODE(partial.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
+    (tmp_path / "file").touch()
+    for write in (atomic_write, private_file):
+        with pytest.raises(OSError):
+            write(tmp_path / "file" / "record", "")
+
+
+def test_a_private_file_is_never_replaced(tmp_path):
+    path = tmp_path / "new" / "token"
+    assert private_file(path, "first") is True
+    assert private_file(path, "second") is False
+    assert path.read_text() == "first"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_of_many_that_try_at_once_one_creates_it(tmp_path):
+    with multiprocessing.get_context("fork").Pool(4) as pool:
+        created = pool.starmap(private_file, [(tmp_path / "token", str(n)) for n in range(40)])
+    assert created.count(True) == 1
+    assert (tmp_path / "token").read_text() == str(created.index(True))
