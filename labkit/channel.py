@@ -1,38 +1,37 @@
 """Carry events from any process of a run to the kernel that draws them.
 
-The kernel listens; workers, whatever engine started them, connect and send one JSON object per line.
-The address and a random key travel inside the training function (pickled with the panel), so no
-engine has to know of it and no secret stands in an environment variable or a command line.
+The kernel listens; each worker connects and sends one JSON object per message, framed and authenticated by
+`multiprocessing.connection`: both sides prove that they know a random key, which never crosses the wire.
+Nothing that arrives is unpickled. Address and key are pickled into the training function together with the
+panel, so no secret stands in an environment variable or on a command line.
 
-A sender never disturbs a training: it waits for at most `_PATIENCE` seconds for a kernel that does not
-read, then gives up for a while. What it is given meanwhile it keeps, the last `_UNSENT_KEPT` events: a
-kernel that is busy for a moment must not lose the report of an epoch.
-
-The handshake is a challenge: the listener sends a nonce, the sender answers with HMAC-SHA256(key,
-nonce), so the key itself never crosses the wire, and only JSON is ever parsed from the other side.
+Sending never blocks the training: `Sender.send` only puts the message into a bounded queue, and a thread of
+its own delivers it. While the kernel is busy or out of reach, the newest messages are kept.
 """
 
 import contextlib
-import hmac
 import json
 import operator
 import os
+import queue
 import secrets
-import select
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from multiprocessing.util import Finalize
 from typing import Any
 
 __all__ = ["Address", "Listener", "Sender"]
 
-_PATIENCE = 0.5  # seconds that a training may be held up by a kernel that does not read
 _RETRY_AFTER = 5.0  # seconds before a sender that failed tries again
-_UNSENT_KEPT = 200  # events
-_MAX_LINE = 1 << 18  # bytes; a longer line is not one of ours
-_GREETING = 5.0  # seconds that a caller has to prove that it knows the key
+_QUEUE_SIZE = 1000  # messages; the oldest are dropped
+_MAX_MESSAGE = 1 << 18  # bytes
+_GREETING_TIMEOUT = 5.0  # seconds in which a client has to prove that it knows the key
+_FLUSH_TIMEOUT = 2.0  # seconds that the end of a training function waits for its last messages to be sent
 
 
 class Address(tuple):
@@ -51,18 +50,17 @@ class Address(tuple):
 
 
 class Listener:
-    """Accepts senders and hands each event to `on_event`, in a thread of its own per sender.
+    """Accepts senders and passes each event to `on_event`, in one thread per sender.
 
     Args:
-        on_event: called with each decoded JSON object. An exception in it ends only that sender.
+        on_event: called with each decoded JSON object. An exception in it disconnects only that sender.
         host: the address to bind; loopback unless workers run on other machines.
     """
 
     def __init__(self, on_event: Callable[[dict[str, Any]], None], *, host: str = "127.0.0.1") -> None:
         self._on_event = on_event
-        self._key = secrets.token_hex(16)
         self._server = socket.create_server((host, 0))
-        self.address = Address(host, self._server.getsockname()[1], self._key)
+        self.address = Address(host, self._server.getsockname()[1], secrets.token_hex(16))
         self._peers: set[_Peer] = set()
         self._closed = False
         threading.Thread(target=self._accept, name="labkit-channel", daemon=True).start()
@@ -71,19 +69,19 @@ class Listener:
         return f"Listener({self.address[0]}:{self.address[1]})"
 
     def drain(self, seconds: float = 1.0) -> None:
-        """Wait until all that has arrived is handed on; at most `seconds`.
+        """Wait until everything that has arrived is passed on; at most `seconds`.
 
-        A worker that reports and ends at once leaves its last events in the socket.
+        A worker that reports and exits at once leaves its last events in the socket.
         """
         deadline = time.monotonic() + seconds
         while any(peer.pending() for peer in list(self._peers)) and time.monotonic() < deadline:
             time.sleep(0.002)
 
     def close(self) -> None:
-        """Stop listening. Senders that are connected notice at their next event."""
+        """Stop listening and disconnect all senders."""
         self._closed = True
         with contextlib.suppress(OSError):
-            # shutdown wakes the thread that sits in accept(); close alone does not.
+            # shutdown wakes the thread that waits in accept(); close alone does not.
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         for peer in list(self._peers):
@@ -92,11 +90,11 @@ class Listener:
     def _accept(self) -> None:
         while not self._closed:
             try:
-                connection, _ = self._server.accept()
+                client, _ = self._server.accept()
             except OSError:
-                time.sleep(0.1)  # closed; or this process has no file descriptor left at the moment
+                time.sleep(0.1)  # closed, or this process has no file descriptor left at the moment
                 continue
-            peer = _Peer(connection)
+            peer = _Peer(client, self.address[2].encode())
             self._peers.add(peer)
             threading.Thread(
                 target=self._serve, args=(peer,), name="labkit-channel-peer", daemon=True
@@ -104,85 +102,66 @@ class Listener:
 
     def _serve(self, peer: "_Peer") -> None:
         try:
-            for line in peer.lines(self._key):
-                event = _event(line)
+            peer.authenticate()
+            while True:
+                event = _event(peer.receive())
                 if event is not None:
                     self._on_event(event)
+        except (OSError, EOFError, AuthenticationError):
+            pass  # it hung up, does not know the key, or sent too long a message
         finally:
             peer.close()
             self._peers.discard(peer)
 
 
 class _Peer:
-    """A caller of a listener: its lines, once it has proved that it knows the key."""
+    """One client of a listener."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._waits = False  # whether its thread sits there until something arrives
+    def __init__(self, client: socket.socket, key: bytes) -> None:
+        self._key = key
+        self._connection = Connection(client.detach())
+        self._waiting = False  # whether its thread waits for the next message
+        self._lock = threading.Lock()  # around the end of the connection
 
-    def lines(self, key: str) -> Iterator[bytes]:
-        """Yield each whole line, until the caller hangs up or sends one that is too long."""
-        nonce = secrets.token_hex(16)
-        with contextlib.suppress(OSError):
-            self._connection.sendall(nonce.encode() + b"\n")
-            proof, rest = self._greeting()
-            # Bytes: compare_digest raises on a text that is not ASCII.
-            if not hmac.compare_digest(proof, _proof(key, nonce)):
-                return
-            while True:
-                *lines, rest = rest.split(b"\n")
-                yield from lines
-                if len(rest) > _MAX_LINE or not (received := self._receive()):
-                    return  # what is left was cut off in the middle
-                rest += received
+    def authenticate(self) -> None:
+        # A client that never answers would keep this thread for ever.
+        timer = threading.Timer(_GREETING_TIMEOUT, self.hang_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            deliver_challenge(self._connection, self._key)
+            answer_challenge(self._connection, self._key)
+        finally:
+            timer.cancel()
+
+    def receive(self) -> bytes:
+        self._waiting = True
+        self._connection.poll(None)
+        self._waiting = False
+        return self._connection.recv_bytes(_MAX_MESSAGE)
 
     def pending(self) -> bool:
-        """Whether something has arrived that its thread is not done with."""
-        # In this order: the thread ceases to wait before it takes anything away.
-        return self._readable(0) or not self._waits
+        """Whether received data is not yet passed on."""
+        # Test readability first: the reader clears `_waiting` before it reads.
+        with self._lock:
+            return not self._connection.closed and (self._connection.poll(0) or not self._waiting)
 
     def hang_up(self) -> None:
-        """Wake its thread, and tell the caller."""
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
+        """End the connection; its thread wakes up."""
+        with self._lock, contextlib.suppress(OSError):
+            if not self._connection.closed:
+                with _socket_of(self._connection) as connected:
+                    connected.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        self._waits = True  # there is nothing to wait for any more
-        self._connection.close()
-
-    def _greeting(self) -> tuple[bytes, bytes]:
-        """The caller's first line, and what came behind it."""
-        received, deadline = b"", time.monotonic() + _GREETING
-        while b"\n" not in received and len(received) < 100:
-            self._connection.settimeout(max(deadline - time.monotonic(), 0.001))
-            part = self._connection.recv(4096)
-            if not part:
-                break
-            received += part
-        self._connection.settimeout(None)
-        line, _, rest = received.partition(b"\n")
-        return line, rest
-
-    def _receive(self) -> bytes:
-        self._waits = True
-        self._readable(None)
-        self._waits = False
-        return self._connection.recv(1 << 16)
-
-    def _readable(self, milliseconds: float | None) -> bool:
-        # select() knows no descriptor above 1023; a poll object serves one thread at a time.
-        poll = select.poll()
-        try:
-            poll.register(self._connection, select.POLLIN)
-        except ValueError:  # it is closed
-            return False
-        return bool(poll.poll(milliseconds))
+        with self._lock:
+            self._connection.close()
 
 
 class Sender:
     """Sends events to a `Listener` from this process; safe to use from several threads.
 
-    It connects at the first event, and anew after a fork.
+    It connects at the first event, and again after a fork.
     """
 
     def __init__(self, address: Address) -> None:
@@ -192,98 +171,102 @@ class Sender:
     def __repr__(self) -> str:
         return f"Sender({self._address!r})"
 
-    def send(self, event: dict[str, Any]) -> bool:
-        """Send one event; False if nobody takes it now: it is kept for later, as long as there is room."""
-        line = _line(event)
+    def send(self, event: dict[str, Any]) -> None:
+        """Queue one event for sending; never blocks. What JSON cannot express is dropped."""
+        message = _message(event)
         if self._pid != os.getpid():
-            self._reset()  # forked: the connection is the parent's, and so is whoever holds the lock
-        if line is None:
-            return False
-        with self._lock:
-            self._unsent.append(line)
-            # A signal's handler that prints may come back to here in the middle of a send.
-            if self._sending or time.monotonic() < self._silent_until:
-                return False
-            self._sending = True
+            self._reset()  # forked: the connection and the thread are the parent's
+        if message is None:
+            return
+        # A signal handler may interrupt this and send something itself, so no lock is waited for.
+        self._unsent.append(message)
+        if self._wake.empty():
+            self._wake.put(True)
+        if time.monotonic() >= self._silent_until and self._starting.acquire(blocking=False):
             try:
-                self._send_all()
-            except OSError:
-                self._give_up()
-            except BaseException:
-                self._give_up()  # interrupted, perhaps in the middle of a line
-                raise
+                self._start_thread()
             finally:
-                self._sending = False
-            return not self._unsent
+                self._starting.release()
+
+    def flush(self, seconds: float = _FLUSH_TIMEOUT) -> bool:
+        """Wait until everything is sent, at most `seconds`; whether it was."""
+        deadline = time.monotonic() + seconds
+        while self._unsent and self._is_sending() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return not self._unsent
 
     def close(self) -> None:
-        """Close the connection; what was sent is still delivered."""
-        with self._lock:
-            if self._socket is not None:
-                self._socket.close()
-                self._socket = None
+        """Send what is queued, and end the connection; the next event opens another one."""
+        self.flush()
+        if self._is_sending():
+            self._wake.put(False)
+            self._thread.join(1)
+        if self._at_exit is not None:
+            self._at_exit.cancel()
+            self._at_exit = None
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._lock = threading.RLock()
-        self._socket: socket.socket | None = None
-        self._unsent: deque[bytes] = deque(maxlen=_UNSENT_KEPT)
-        self._sending = False
+        self._unsent: deque[bytes] = deque(maxlen=_QUEUE_SIZE)
+        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False ends the thread
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._at_exit: Finalize | None = None
         self._silent_until = 0.0
 
-    def _send_all(self) -> None:
-        deadline = time.monotonic() + _PATIENCE
-        if self._socket is None:
-            self._socket = self._connect(deadline)
-        while self._unsent and (left := deadline - time.monotonic()) > 0:
-            self._socket.settimeout(left)
-            self._socket.sendall(self._unsent[0])
-            self._unsent.popleft()
+    def _is_sending(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
-    def _connect(self, deadline: float) -> socket.socket:
+    def _start_thread(self) -> None:
+        if not self._is_sending():
+            # Unlike atexit, this also runs at the end of a process that multiprocessing has forked.
+            self._at_exit = self._at_exit or Finalize(None, self.flush, exitpriority=10)
+            self._thread = threading.Thread(target=self._deliver, name="labkit-sender", daemon=True)
+            self._thread.start()
+
+    def _deliver(self) -> None:
+        """Send until that fails; then the first `send` after a while starts another thread."""
         host, port, key = self._address
-        connection = socket.create_connection((host, port), timeout=_PATIENCE)
         try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.settimeout(max(deadline - time.monotonic(), 0.001))
-            nonce = connection.recv(256).strip().decode("ascii", "replace")
-            connection.sendall(_proof(key, nonce) + b"\n")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _give_up(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-        self._silent_until = time.monotonic() + _RETRY_AFTER
+            with Client((host, port), authkey=key.encode()) as connection:
+                with _socket_of(connection) as connected:
+                    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while self._wake.get():
+                    while self._unsent:
+                        message = self._unsent[0]
+                        connection.send_bytes(message)
+                        # A full queue may have dropped it meanwhile.
+                        if self._unsent and self._unsent[0] is message:
+                            self._unsent.popleft()
+        except (OSError, EOFError, AuthenticationError):
+            self._silent_until = time.monotonic() + _RETRY_AFTER
 
 
-def _proof(key: str, nonce: str) -> bytes:
-    return hmac.new(key.encode(), nonce.encode(), "sha256").hexdigest().encode()
+def _socket_of(connection: Connection) -> socket.socket:
+    """A second handle of the connection's socket, for what `Connection` has no method for."""
+    return socket.socket(fileno=os.dup(connection.fileno()))
 
 
-def _line(event: dict[str, Any]) -> bytes | None:
-    """The event as a line of JSON; None if there is no way to say it."""
+def _message(event: dict[str, Any]) -> bytes | None:
+    """The event as JSON; None if JSON cannot express it, or it is too long."""
     try:
-        line = json.dumps(event, separators=(",", ":"), default=_plain, skipkeys=True).encode() + b"\n"
-    except Exception:  # a metric may be anything, and raise whatever it likes when it is asked for a text
+        message = json.dumps(event, separators=(",", ":"), default=_plain, skipkeys=True).encode()
+    except Exception:  # a metric may be anything, and raise anything when it is converted
         return None
-    return line if len(line) <= _MAX_LINE else None
+    return message if len(message) <= _MAX_MESSAGE else None
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
-    """The JSON object in a line, or None."""
+def _event(message: bytes) -> dict[str, Any] | None:
+    """The JSON object in a message, or None."""
     try:
-        event = json.loads(line)
+        event = json.loads(message)
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) else None
 
 
 def _plain(value: Any) -> int | float | str:
-    """What JSON has no word for: a scalar of numpy or torch as its number, anything else as text."""
+    """A scalar of numpy or torch as a number, anything else as text."""
     for convert in (operator.index, float):
         with contextlib.suppress(TypeError, ValueError, RuntimeError):
             return convert(value)
