@@ -11,6 +11,8 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+import labkit
+
 __all__ = ["shorten", "shorten_text"]
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$')
@@ -66,9 +68,16 @@ def _is_own(file: str) -> bool:
     return not (
         file.startswith("<frozen")
         or {"site-packages", "dist-packages"} & set(path.parts)
-        or path.parent == Path(__file__).parent
         or path.is_relative_to(_LIBRARY)
+        or _is_of_labkit(path)
     )
+
+
+def _is_of_labkit(path: Path) -> bool:
+    """Whether it is a file of this package, or of a copy of it: Ray ships labkit to other machines."""
+    package = Path(labkit.__file__).parent
+    places = [index + 1 for index, part in enumerate(path.parts) if part == package.name]
+    return any(package.joinpath(*path.parts[place:]).is_file() for place in places)
 
 
 def _place(file: str) -> str:

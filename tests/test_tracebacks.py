@@ -4,9 +4,11 @@ import json
 import subprocess
 import sys
 import traceback
+from pathlib import Path
 
 import pytest
 
+import labkit
 from labkit import tracebacks
 from labkit.panel import Panel
 from labkit.tracebacks import shorten, shorten_text
@@ -48,11 +50,34 @@ def test_frames_of_libraries_go():
     assert "JSONDecodeError" in text.splitlines()[-1]
 
 
+class Broken:
+    def __iter__(self):
+        raise TypeError("no batches")
+
+
+@pytest.mark.filterwarnings("ignore:the panel 'run' is not open")
 def test_frames_of_the_lab_go(tmp_path):
     panel = Panel("run")
-    text = shorten(caught(lambda: next(iter(panel.steps(7)))))
-    assert "tracking.py" not in text and "panel.py" not in text
-    assert text.endswith("TypeError: 'int' object is not iterable")
+    text = shorten(caught(lambda: next(iter(panel.steps(Broken())))))
+    assert "in the lab" not in text and "_steps" not in text and "follow" not in text
+    assert text.splitlines()[-1] == "TypeError: no batches"
+
+
+def test_frames_of_a_copy_of_the_lab_go():
+    """On a cluster that runs elsewhere, Ray unpacks the copy of labkit that it was sent."""
+    package = Path(labkit.__file__).parent
+    shipped = Path("/tmp/ray/session_1/runtime_resources/py_modules_files/_ray_pkg_1/labkit")
+    for file in package.rglob("*.py"):  # subpackages too
+        text = (
+            'Traceback (most recent call last):\n  File "/home/me/loop.py", line 3, in loop\n'
+            f'  File "{shipped / file.relative_to(package)}", line 88, in inner\nValueError: x'
+        )
+        assert shorten_text(text).splitlines() == ["loop, loop.py, line 3", "ValueError: x"]
+
+
+def test_a_folder_called_labkit_is_not_the_lab():
+    text = 'Traceback (most recent call last):\n  File "/me/labkit/train_all.py", line 3, in f\nValueError: x'
+    assert shorten_text(text).startswith("f, train_all.py, line 3")
 
 
 def test_a_folder_that_only_begins_like_pythons_is_the_readers_own():
