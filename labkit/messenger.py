@@ -11,7 +11,7 @@ __all__ = ["Messenger", "Receiver"]
 class Receiver(Protocol):
     """A panel, as far as its messengers know it."""
 
-    def where_to_report(self) -> tuple[str, Address]: ...
+    def where_to_report(self) -> tuple[str, Address | None]: ...
 
 
 class Messenger:
@@ -35,7 +35,12 @@ class Messenger:
         return {**state, "_run": run, "_address": address}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _panel=None, _sender=Sender(Address(*state["_address"])))
+        address = state["_address"]  # None: the run was over
+        self.__dict__.update(state, _panel=None, _sender=None if address is None else Sender(address))
+
+    def reports_to(self, panel: Receiver) -> bool:
+        """Whether `panel` made it."""
+        return self._panel is panel
 
     def _send(self, **event: Any) -> None:
         if self._sender is not None:

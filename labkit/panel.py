@@ -13,6 +13,8 @@ happened, so it also moves while the cell's own thread sits in a blocking call.
 """
 
 import contextlib
+import operator
+import reprlib
 import secrets
 import signal
 import threading
@@ -53,7 +55,7 @@ class Panel:
         reporter: default: as ``settings.panel`` says.
 
     Raises:
-        RunError: it is opened twice at the same time.
+        RunError: an argument is of a wrong type, or the panel is opened twice at the same time.
     """
 
     def __init__(
@@ -68,10 +70,11 @@ class Panel:
         settings: Settings | None = None,
         reporter: Reporter | None = None,
     ) -> None:
-        self.settings = settings or Settings.from_env()
         self._about = {
             "engine": engine, "world_size": world_size, "epochs": epochs, "dataset": dataset, "rows": rows,
         }  # fmt: skip
+        _check_arguments(name, self._about, settings, reporter)
+        self.settings = settings or Settings.from_env()
         self._given_reporter = reporter
         self._lock = threading.RLock()
         self._listener: Listener | None = None
@@ -84,9 +87,16 @@ class Panel:
     def __reduce__(self) -> tuple:
         return RemoteTracker, self.where_to_report()
 
-    def __deepcopy__(self, _: Any) -> "Panel":
+    def __copy__(self) -> "Panel":
         # Within this process it is itself: a configuration with a panel in it may be copied.
         return self
+
+    def __deepcopy__(self, _: Any) -> "Panel":
+        return self
+
+    def working(self) -> contextlib.AbstractContextManager:
+        """In a worker, see `RemoteTracker.working`; in this process there is nothing to do."""
+        return contextlib.nullcontext()
 
     # -- what the training loop calls, where it runs in this process --------------------------------
 
@@ -94,24 +104,29 @@ class Panel:
         self, batches: Iterable, *, epoch: int = 0, epochs: int | None = None, total: int | None = None
     ) -> Iterator:
         """Yield each batch, and show how far the epoch is (see `Tracker.steps`)."""
+        self._say_if_closed()
         return self._tracker.steps(batches, epoch=epoch, epochs=epochs, total=total)
 
     def log(self, **metrics: Any) -> None:
         """Metrics of the current step: numbers or 0-d tensors."""
+        self._say_if_closed()
         self._tracker.log(**metrics)
 
     def report(self, metrics: dict[str, Any], *, epoch: int | None = None) -> None:
         """Metrics of an epoch that is done."""
+        self._say_if_closed()
         self._tracker.report(metrics, epoch=epoch)
 
     def checkpoint(
         self, path: str, *, size: int | None = None, metrics: dict[str, Any] | None = None
     ) -> None:
         """A checkpoint of `size` bytes is kept at `path`."""
+        self._say_if_closed()
         self._tracker.checkpoint(path, size=size, metrics=metrics)
 
     def phase(self, name: str) -> None:
         """What is being done now: loading, training, evaluating, …"""
+        self._say_if_closed()
         self._tracker.phase(name)
 
     # -- the run ------------------------------------------------------------------------------------
@@ -123,19 +138,22 @@ class Panel:
                 self._listener = Listener(self.receive, host=self._host())
             return self._listener
 
-    def where_to_report(self) -> tuple[str, Address]:
-        """(run id, address): what another process needs to report to this run, or to the next one."""
+    def where_to_report(self) -> tuple[str, Address | None]:
+        """(run id, address): what another process needs to report to this run; no address once it is over."""
         with self._lock:
-            if self.state.status not in ("ready", "running"):
-                self._new(self.state.name)
-            return self.run_id, self.listen().address
+            over = self.state.status not in ("ready", "running")
+            return self.run_id, None if over else self.listen().address
 
     def receive(self, event: dict[str, Any]) -> None:
         """Take in one event of this run; those of others (a worker that outlived its own) are passed over."""
         # It happened when it arrived, not when it was drawn; and the clocks of other machines differ.
         event = {**event, "at": time.time()}
         with self._lock:
-            if event.get("run") == self.run_id:
+            if event.get("run") != self.run_id:
+                return
+            if self.state.status == "ready":
+                self._say_if_closed()
+            else:
                 self.state.apply(event)
 
     def __enter__(self) -> "Panel":
@@ -153,6 +171,7 @@ class Panel:
         self._drawer = threading.Thread(target=self._draw, name="labkit-panel", daemon=True)
         try:
             with self._lock:
+                self._said_closed = False
                 self.state.start(self._first_phase())
                 # If this kernel dies, the record still tells that there was a run.
                 # Where none can be written, the reader is told at the end.
@@ -264,6 +283,17 @@ class Panel:
         started = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         self.run_id = f"{started}-{secrets.token_hex(3)}"
         self._tracker = Tracker(self.run_id, self.receive)
+        self._said_closed = False
+
+    def _say_if_closed(self) -> None:
+        """Warn, once for each run, that what is reported shows nowhere."""
+        if self.state.status != "running" and not self._said_closed:
+            self._said_closed = True
+            warnings.warn(
+                f"the panel {self.state.name!r} is not open, so what is reported to it shows nowhere: "
+                "put the training into a `with` block of this panel",
+                stacklevel=3,
+            )
 
     def _open_reporter(self) -> None:
         self._reporter = self._given_reporter or self._reporter_of_setting()
@@ -275,16 +305,21 @@ class Panel:
             self._reporter = NullReporter()
 
     def _draw(self) -> None:
-        seen, last, pause = -1, 0.0, self._pause(0.0)
+        seen, last, pause, warned = -1, 0.0, self._pause(0.0), False
         while not self._stop_drawing.wait(pause):
             # Once a second even if nothing came: the clock must move, or people think it hangs.
             if self.state.version == seen and time.monotonic() - last < 1:
                 continue
             with self._lock:
                 seen, last, busy = self.state.version, time.monotonic(), time.thread_time()
-                # A drawing that fails (a front end that went away) must not end the training.
-                with contextlib.suppress(Exception):
+                try:
                     self._reporter.draw(self.state)
+                except Exception as error:  # it must not end the training
+                    if not warned:
+                        warnings.warn(
+                            f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=1
+                        )
+                    warned = True
             pause = self._pause(time.thread_time() - busy)
 
     def _keep_record(self) -> str | None:
@@ -294,6 +329,33 @@ class Panel:
             # A full disk must not turn a training that ended well into one that failed.
             warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=3)
             return None
+
+
+def _check_arguments(name: Any, about: dict[str, Any], settings: Any, reporter: Any) -> None:
+    """Refuse a wrong type at once: most would fail only when the run is over and its record is written."""
+    texts = {"name": name, "engine": about["engine"], "dataset": about["dataset"]}
+    counts = {key: about[key] for key in ("world_size", "epochs", "rows")}
+    optional = {key for key in ("dataset", "epochs", "rows") if about[key] is None}
+    wrong = {key: "a text" for key, value in texts.items() if not isinstance(value, str)}
+    wrong |= {key: "a whole number from 0 on" for key, value in counts.items() if not _is_count(value)}
+    if not (settings is None or isinstance(settings, Settings)):
+        wrong["settings"] = "labkit.Settings"
+    if not (reporter is None or all(hasattr(reporter, method) for method in ("open", "draw", "close"))):
+        wrong["reporter"] = "a reporter"
+    given = {**texts, **counts, "settings": settings, "reporter": reporter}
+    for key in wrong.keys() - optional:
+        raise RunError(
+            f"make a panel with {key}={reprlib.repr(given[key])}",
+            f"{key} is of type {type(given[key]).__name__}, and {wrong[key]} is wanted",
+            'for example Panel("00-baseline", dataset="digits", rows=1437, epochs=3)',
+        )
+
+
+def _is_count(value: Any) -> bool:
+    try:
+        return operator.index(value) >= 0 and not isinstance(value, bool)
+    except TypeError:
+        return False
 
 
 def _in_main_thread() -> bool:

@@ -34,6 +34,7 @@ from labkit.beside import BesideCallback, Watched
 from labkit.errors import RunError, RunFailed
 from labkit.messenger import Messenger
 from labkit.panel import Panel
+from labkit.tracking import TrackedFunction
 
 __all__ = ["ReportCallback", "TrainPanel"]
 
@@ -62,7 +63,7 @@ class TrainPanel(Panel):
         scaling, run_config = trainer.scaling_config, trainer.run_config
         local = scaling.num_workers == 0  # the loop runs in this process, for debugging; nothing calls back
         if not local and not any(
-            getattr(c, "panel_name", None) == self.state.name for c in run_config.callbacks
+            isinstance(c, ReportCallback) and c.reports_to(self) for c in run_config.callbacks
         ):
             raise RunError(
                 f"follow the run {run_config.name!r}",
@@ -80,6 +81,9 @@ class TrainPanel(Panel):
             )
         if getattr(trainer, "validation_config", None) is not None and not local:
             self._watch_validations(trainer, lab)
+        loop = trainer.train_loop_per_worker
+        loop = loop.function if isinstance(loop, TrackedFunction) else loop
+        trainer.train_loop_per_worker = TrackedFunction(loop, self)
         self._trainer = trainer
         self._about["world_size"] = max(scaling.num_workers, 1)
         self._about["engine"] = "one process" if local else "Ray Train"

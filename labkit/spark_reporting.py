@@ -34,7 +34,7 @@ from labkit.errors import LabError, RunFailed
 from labkit.panel import Panel
 from labkit.processes import MARK
 from labkit.spark_start import LOOPBACK
-from labkit.tracking import RemoteTracker, Tracker
+from labkit.tracking import RemoteTracker
 
 __all__ = ["RankTracker", "SparkPanel"]
 
@@ -200,16 +200,14 @@ class SparkPanel(Panel):
 class RankTracker(RemoteTracker):
     """The tracker that a panel becomes in a rank; in a Spark task, which only passes it on, it is silent."""
 
-    def __init__(self, run: str, address: Address) -> None:
-        if "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun sets it for its ranks
-            Tracker.__init__(self, run, lambda event: False)
-            self._address = address
-            return
+    def __init__(self, run: str, address: Address | None) -> None:
         super().__init__(run, address)
-        sys.excepthook = self._failed
-
-    def __reduce__(self) -> tuple:
-        return RankTracker, (self._run, self._address)
+        if "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun sets it for its ranks
+            self._sender = None
+        elif self._sender is not None:
+            # A rank lives for this one function, and nothing else tells when it begins.
+            self._begin()
+            sys.excepthook = self._failed
 
     def _failed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         text = "".join(traceback.format_exception(kind, error, trace))

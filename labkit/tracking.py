@@ -13,17 +13,20 @@ belongs to its kind (see `labkit.events`). The idea of a wrapped iterator is tha
 """
 
 import contextlib
+import functools
 import json
 import os
+import reprlib
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, TypeVar
 
 from labkit.channel import Address, Sender
+from labkit.errors import RunError
 
-__all__ = ["EVENTS_PER_SECOND", "NODE_NAME", "RemoteTracker", "Tracker"]
+__all__ = ["EVENTS_PER_SECOND", "NODE_NAME", "RemoteTracker", "TrackedFunction", "Tracker"]
 
 EVENTS_PER_SECOND = 5
 NODE_NAME = "LABKIT_NODE"  # set for each node that the lab starts; elsewhere the host's name serves
@@ -76,7 +79,19 @@ class Tracker:
             epoch: index of this epoch, from 0.
             epochs: number of epochs of the whole run, if known: then there is an ETA.
             total: steps in this epoch; default: ``len(batches)`` where it has one.
+
+        Raises:
+            RunError: `batches` cannot be iterated over.
         """
+        if not isinstance(batches, Iterable):
+            raise _refusal(
+                "follow the steps of an epoch", "batches", batches, "panel.steps(loader, epoch=epoch)"
+            )
+        return self._steps(batches, epoch=epoch, epochs=epochs, total=total)
+
+    def _steps(
+        self, batches: Iterable[_Batch], *, epoch: int, epochs: int | None, total: int | None
+    ) -> Iterator[_Batch]:
         if total is None and isinstance(batches, Sized):
             # A DataLoader always has __len__, and raises in it if its data set has none.
             with contextlib.suppress(TypeError, NotImplementedError):
@@ -96,17 +111,34 @@ class Tracker:
             self._metrics[name] = value.detach() if hasattr(value, "detach") else value
 
     def report(self, metrics: dict[str, Any], *, epoch: int | None = None) -> None:
-        """Report the metrics of an epoch that is done (Ray's `train.report` does this by itself)."""
+        """Report the metrics of an epoch that is done (Ray's `train.report` does this by itself).
+
+        Raises:
+            RunError: `metrics` is no dict.
+        """
+        if not isinstance(metrics, Mapping):
+            example = 'panel.report({"loss": 0.25})'
+            raise _refusal("report the metrics of an epoch", "metrics", metrics, example)
         self.emit("report", metrics=[_numbers(metrics)], epoch=epoch)
 
     def checkpoint(
         self, path: str, *, size: int | None = None, metrics: dict[str, Any] | None = None
     ) -> None:
         """Say that a checkpoint of `size` bytes is kept at `path` (Ray Train does this by itself)."""
-        self.emit("checkpoint", path=path, bytes=size, status="committed", metrics=_numbers(metrics or {}))
+        if not isinstance(path, str | os.PathLike):
+            raise _refusal("show a checkpoint", "path", path, 'panel.checkpoint("runs/epoch-1")')
+        self.emit(
+            "checkpoint",
+            path=os.fspath(path),
+            bytes=size,
+            status="committed",
+            metrics=_numbers(metrics or {}),
+        )
 
     def phase(self, name: str) -> None:
         """Say what is being done: loading, training, evaluating, uploading, …"""
+        if not isinstance(name, str):
+            raise _refusal("show a phase", "name", name, 'panel.phase("evaluating")')
         self.emit("phase", name=name)
 
     def current_metrics(self) -> dict[str, float]:
@@ -117,24 +149,64 @@ class Tracker:
 class RemoteTracker(Tracker):
     """The tracker that a panel becomes when it is pickled into another process.
 
-    It greets the panel, so that a worker is seen as soon as it exists, and sends what the training
-    function prints: worker logs go to files, but a learner's ``print`` belongs in the notebook.
+    Unpickling it does nothing. It begins with its first event, or with `working` around the training
+    function: then it tells the panel that this worker exists, and sends what the training function prints,
+    because worker logs go to files but a learner's ``print`` belongs in the notebook.
+
+    Args:
+        run: id of the run that the events belong to.
+        address: of the panel; None if that run was over when the panel was pickled: then nothing is sent.
     """
 
     _in_worker = True
 
-    def __init__(self, run: str, address: Address) -> None:
-        self._sender = Sender(address)
-        super().__init__(run, self._sender.send)
-        self._address = address
+    def __init__(self, run: str, address: Address | None) -> None:
+        self._address, self._began_in = address, 0  # the process in which it began
+        self._sender = None if address is None else Sender(address)
+        super().__init__(run, self._send_from_here)
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self._run, self._address)
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """For the time of a training function: begin before it, send what is left and clean up after it."""
+        self._begin()
+        try:
+            yield
+        finally:
+            if isinstance(sys.stdout, _Tee) and sys.stdout.owner is self:
+                sys.stdout = sys.stdout.stream
+            if self._sender is not None:
+                self._sender.close()
+
+    def _send_from_here(self, event: dict[str, Any]) -> None:
+        if self._began_in != os.getpid():
+            self._begin()
+        if self._sender is not None:
+            self._sender.send(event)
+
+    def _begin(self) -> None:
+        self._began_in = os.getpid()
+        if self._sender is None:
+            return
         self.emit("worker")
         if not isinstance(sys.stdout, _Tee):
             # Ray replaces `print`, but passes text on to a stdout that is not the original one.
             sys.stdout = _Tee(sys.stdout)
-        sys.stdout.on_line = lambda line: self.emit("print", text=line)
+        sys.stdout.owner = self
 
-    def __reduce__(self) -> tuple:
-        return RemoteTracker, (self._run, self._address)
+
+class TrackedFunction:
+    """A training function with its panel: where it runs, the panel hears of its beginning, prints and end."""
+
+    def __init__(self, function: Callable[..., Any], panel: Any) -> None:
+        self.function, self._panel = function, panel
+        functools.update_wrapper(self, function, updated=())  # its name and signature are asked for
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._panel.working():
+            return self.function(*args, **kwargs)
 
 
 class _Meter:
@@ -191,21 +263,21 @@ class _Meter:
 
 
 class _Tee:
-    """A stdout that passes everything on and also calls `on_line` with each whole line."""
+    """A stdout that passes everything on and also sends each complete line as an event of `owner`."""
 
     def __init__(self, stream: Any) -> None:
         # Not a TextIOBase: that has an `encoding`, a `fileno` and an `isatty` of its own, all of them wrong.
-        self._stream, self._part = stream, ""
-        self.on_line: Callable[[str], None] = lambda line: None
+        self.stream, self._part = stream, ""
+        self.owner: Tracker | None = None
 
     def write(self, text: str) -> int:
-        self._stream.write(text)
+        self.stream.write(text)
         *lines, self._part = (self._part + text).split("\n")
         # A progress bar writes over its line for hours and never ends it.
         self._part = _seen(self._part) + "\r" * self._part.endswith("\r")
         for line in map(_seen, lines):
-            if line.strip():
-                self.on_line(line)
+            if line.strip() and self.owner is not None:
+                self.owner.emit("print", text=line)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -213,7 +285,12 @@ class _Tee:
             self.write(line)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return getattr(self.stream, name)
+
+
+def _refusal(attempt: str, argument: str, value: Any, example: str) -> RunError:
+    fact = f"{argument} is {reprlib.repr(value)}, of type {type(value).__name__}"
+    return RunError(attempt, fact, f"for example {example}")
 
 
 def _seen(line: str) -> str:

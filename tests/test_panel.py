@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 
 import pytest
 
@@ -260,13 +261,63 @@ def test_two_panels_at_once(settings):
     assert (first.state.metrics(), second.state.metrics()) == ({"loss": 1.0}, {"loss": 2.0})
 
 
-def test_a_loop_outside_of_the_panel_does_no_harm(panel):
-    train(panel)
-    panel.phase("evaluating")
-    with panel:
-        train(panel)
-    train(panel)
-    assert panel.state.status == "finished"
+@pytest.mark.parametrize("call", [train, lambda p: p.log(loss=1.0), lambda p: p.phase("saving")])
+def test_a_loop_outside_of_the_panel_is_said_once(panel, call):
+    with pytest.warns(UserWarning, match="the panel '00-baseline' is not open") as said:
+        call(panel)
+        call(panel)
+    assert len(said) == 1 and said[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with panel:
+            train(panel)
+    with pytest.warns(UserWarning, match="is not open"):
+        call(panel)
+    assert panel.state.status == "finished" and len(panel.state.history) == 2
+
+
+def test_a_tracker_of_a_panel_that_is_not_open_is_said_once(panel):
+    """A training function that holds another panel than the one around its run."""
+    tracker = pickle.loads(pickle.dumps(panel))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with tracker.working():
+            tracker.report({"loss": 1.0})
+            tracker.report({"loss": 1.0})
+        until(lambda: said)
+        panel._listener.drain()
+    assert [str(one.message)[:32] for one in said] == ["the panel '00-baseline' is not o"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"name": None}, {"name": 3}, {"dataset": [1, 2]}, {"rows": "many"}, {"rows": -1}, {"epochs": 2.5},
+        {"world_size": None}, {"engine": None}, {"settings": "small"}, {"reporter": "text"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_wrong_argument_is_refused_at_once(arguments):
+    with pytest.raises(RunError) as caught:
+        Panel(**{"name": "00-baseline", **arguments})
+    (name,) = arguments
+    assert name in caught.value.attempt and "is wanted" in caught.value.fact
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda panel: panel.report(3),
+        lambda panel: panel.report(None),
+        lambda panel: panel.steps(5),
+        lambda panel: panel.phase(None),
+        lambda panel: panel.checkpoint(3),
+    ],
+)
+def test_a_wrong_report_is_refused_at_once(panel, call):
+    with pytest.raises(RunError, match="for example panel"), panel:
+        call(panel)
+    assert panel.state.status == "failed"
 
 
 def test_a_second_interrupt_does_not_leave_it_open(panel, monkeypatch):
@@ -343,13 +394,12 @@ def test_a_reporter_that_fails_does_not_fail_the_run(settings, where):
     reporter = Recorder(fails_in=(where,))
     panel = Panel("run", settings=settings, reporter=reporter)
     for _ in range(2):
-        if where == "draw":
-            with panel:
-                train(panel)
-                until(lambda: "draw" in reporter.calls)
-        else:
-            with pytest.warns(UserWarning, match=f"could not be drawn.*no front end for {where}"), panel:
-                train(panel)
+        reporter.calls.clear()
+        said = pytest.warns(UserWarning, match=f"'run' could not be drawn.*no front end for {where}")
+        with said, panel:
+            train(panel)
+            until(lambda: where != "draw" or reporter.calls.count("draw") > 1)
+        assert len(said) == 1
         assert panel.state.status == "finished"
     assert len(record_files(settings)) == 2
 
@@ -413,15 +463,12 @@ def test_a_run_in_which_nothing_happened(panel, settings):
 
 def remote_train(tracker, rank):
     """The training function of these tests, in a worker."""
-    import os
-
     os.environ["RANK"] = str(rank)
     for epoch in range(2):
         for _ in tracker.steps([[0] * 10] * 5, epoch=epoch, epochs=2):
             tracker.log(loss=1.0 + rank)
     print("done with", rank)
     tracker.report({"loss": 7.0})
-    os._exit(0)  # no good-bye: what was said is in the socket
 
 
 def test_events_of_other_processes(settings):
@@ -455,8 +502,9 @@ def test_a_pickled_panel_is_a_tracker_and_tells_no_key(panel, monkeypatch):
         assert type(tracker) is RemoteTracker
         key = panel.listen().address[2]
         assert key not in repr(panel) + repr(tracker) + repr(panel.listen()) + repr(panel.__reduce__())
-        for _ in tracker.steps([1, 2, 3]):
-            pass
+        with tracker.working():
+            for _ in tracker.steps([1, 2, 3]):
+                pass
         until(lambda: panel.state.leader is not None and panel.state.leader.step == 3)
 
 
@@ -478,11 +526,35 @@ print("went on")
     assert (panel.state.workers, panel.state.history) == ({}, [])
 
 
-def test_a_copy_within_the_process_is_the_panel_itself(panel):
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda panel: copy.deepcopy([panel])[0]])
+def test_a_copy_within_the_process_is_the_panel_itself(panel, copied):
     """A trainer may copy its configuration; that must not make a worker of the kernel."""
     out = sys.stdout
-    config = copy.deepcopy({"panel": panel, "epochs": 3})
-    assert config["panel"] is panel and sys.stdout is out
+    assert copied(panel) is panel and sys.stdout is out and panel._listener is None
+
+
+def test_unpickling_has_no_side_effects(panel):
+    out = sys.stdout
+    with panel:
+        tracker = pickle.loads(pickle.dumps(panel))
+        copy.copy(tracker), copy.deepcopy(tracker)
+        panel._listener.drain()
+        assert panel.state.workers == {} and sys.stdout is out
+
+
+@pytest.mark.parametrize("use", [pickle.dumps, lambda panel: pickle.dumps([panel])])
+def test_pickling_a_finished_panel_leaves_it_as_it_is(panel, use):
+    """A later cell that sends a function which mentions `panel` anywhere pickles it."""
+    with panel:
+        train(panel)
+    run, state, metrics = panel.run_id, panel.state, panel.state.metrics()
+    payload = use(panel)
+    assert (panel.run_id, panel.state, panel._listener) == (run, state, None)
+    assert (panel.state.status, panel.state.metrics()) == ("finished", metrics)
+    loaded = pickle.loads(payload)
+    tracker = loaded[0] if isinstance(loaded, list) else loaded
+    with tracker.working():
+        train(tracker)  # it reports nowhere, and says nothing
 
 
 def test_clocks_of_other_machines_differ(panel):
@@ -498,5 +570,6 @@ def test_it_listens_only_where_somebody_may_call(panel):
     with panel:
         train(panel)
         assert panel._listener is None
-    listener = panel.listen()
-    assert panel.listen() is listener and listener.address[0] == "127.0.0.1"
+    with panel:
+        listener = panel.listen()
+        assert panel.listen() is listener and listener.address[0] == "127.0.0.1"

@@ -1,6 +1,8 @@
 """What a training loop calls: counts, waiting, metrics and prints, at the price of a microsecond a step."""
 
+import contextlib
 import gc
+import inspect
 import json
 import pickle
 import subprocess
@@ -11,9 +13,8 @@ import time
 import numpy as np
 import pytest
 
-from labkit import tracking
 from labkit.channel import Listener
-from labkit.tracking import EVENTS_PER_SECOND, NODE_NAME, RemoteTracker, Tracker
+from labkit.tracking import EVENTS_PER_SECOND, NODE_NAME, RemoteTracker, TrackedFunction, Tracker
 
 
 @pytest.fixture
@@ -414,35 +415,59 @@ def stdout(monkeypatch):
     return Stream()
 
 
-def test_a_remote_tracker_greets(listener, heard, stdout):
-    stdout.install()
-    RemoteTracker("run-1", listener.address)
-    until(lambda: heard)
-    assert (heard[0]["kind"], heard[0]["run"]) == ("worker", "run-1")
+@contextlib.contextmanager
+def worker(listener, run="run-1"):
+    """The tracker of a worker that is in its training function."""
+    tracker = RemoteTracker(run, listener.address)
+    with tracker.working():
+        yield tracker
 
 
-def test_a_remote_tracker_travels(listener, heard, stdout):
+def test_a_remote_tracker_greets_when_its_function_begins(listener, heard, stdout):
     stdout.install()
     tracker = pickle.loads(pickle.dumps(RemoteTracker("run-1", listener.address)))
+    assert sys.stdout is stdout
+    with tracker.working():
+        until(lambda: heard)
+        assert (heard[0]["kind"], heard[0]["run"]) == ("worker", "run-1")
+    assert sys.stdout is stdout  # a worker process that is used again prints as it did before
+
+
+def test_or_with_its_first_event(listener, heard, stdout):
+    stdout.install()
+    tracker = RemoteTracker("run-1", listener.address)
     for _ in tracker.steps([array(4)] * 3):
         tracker.log(loss=1.5)
     tracker.report({"loss": 2.5})
     until(lambda: of_kind(heard, "report"))
+    assert [event["kind"] for event in heard] == ["worker", "phase", "step", "step", "report"]
     assert last_step(heard)["rows"] == 12
     assert of_kind(heard, "report")[0]["metrics"] == [{"loss": 2.5}]
 
 
+def test_a_tracked_function_is_the_function(listener, heard, stdout):
+    stdout.install()
+
+    def loop(config, *, extra=1):
+        print("in the loop")
+        return config["x"] + extra
+
+    tracked = TrackedFunction(loop, RemoteTracker("run-1", listener.address))
+    assert inspect.signature(tracked) == inspect.signature(loop) and tracked.__name__ == "loop"
+    assert tracked({"x": 1}, extra=2) == 3
+    listener.drain(30)
+    assert [event["kind"] for event in heard] == ["worker", "print"]
+
+
 def test_prints_go_on_and_are_sent_once_per_line(listener, heard, stdout):
     stdout.install()
-    first = RemoteTracker("run-1", listener.address)
-    RemoteTracker("run-2", listener.address)  # a second panel in the same process
-    pickle.loads(pickle.dumps(first))  # and the first one again
-    print("one")
-    print("two", "words", end="")
-    print(" and more\n\nthree")
-    print("   ")
-    print("no end", end="")
-    sys.stdout.writelines(["four\n", "five\n"])
+    with worker(listener, "run-2"), worker(listener):  # two panels in the same process
+        print("one")
+        print("two", "words", end="")
+        print(" and more\n\nthree")
+        print("   ")
+        print("no end", end="")
+        sys.stdout.writelines(["four\n", "five\n"])
     assert stdout.text == "one\ntwo words and more\n\nthree\n   \nno endfour\nfive\n"
     until(lambda: len(of_kind(heard, "print")) >= 5)
     texts = [event["text"] for event in of_kind(heard, "print")]
@@ -452,15 +477,15 @@ def test_prints_go_on_and_are_sent_once_per_line(listener, heard, stdout):
 
 def test_long_lines_are_cut_and_progress_bars_are_not_kept(listener, heard, stdout):
     stdout.install()
-    RemoteTracker("run-1", listener.address)
-    tee = sys.stdout
-    print("x" * 10_000)
-    for k in range(2000):
-        print(f"\rstep {k}", end="")
-    print("." * 100_000, end="")
-    assert len(tee._part) <= 2000
-    print()
-    print("\r10%\r100%\r")
+    with worker(listener):
+        tee = sys.stdout
+        print("x" * 10_000)
+        for k in range(2000):
+            print(f"\rstep {k}", end="")
+        print("." * 100_000, end="")
+        assert len(tee._part) <= 2000
+        print()
+        print("\r10%\r100%\r")
     assert len(stdout.text) > 100_000
     until(lambda: len(of_kind(heard, "print")) >= 3)
     texts = [event["text"] for event in of_kind(heard, "print")]
@@ -471,15 +496,15 @@ def test_long_lines_are_cut_and_progress_bars_are_not_kept(listener, heard, stdo
 
 def test_the_tee_is_as_good_as_the_stream(listener, stdout):
     stdout.install()
-    RemoteTracker("run-1", listener.address)
-    out = sys.stdout
-    assert out is not stdout
-    assert (out.encoding, out.errors, out.fileno(), out.isatty(), out.writable()) == (
-        "utf-8", "strict", 17, True, True,
-    )  # fmt: skip
-    assert out.write("abc") == 3
-    out.flush()
-    print("now", flush=True)
+    with worker(listener):
+        out = sys.stdout
+        assert out is not stdout
+        assert (out.encoding, out.errors, out.fileno(), out.isatty(), out.writable()) == (
+            "utf-8", "strict", 17, True, True,
+        )  # fmt: skip
+        assert out.write("abc") == 3
+        out.flush()
+        print("now", flush=True)
     assert stdout.flushed == 2
     with pytest.raises(AttributeError):
         out.no_such_attribute  # noqa: B018
@@ -494,26 +519,26 @@ def test_a_print_in_the_middle_of_an_event_does_no_harm(listener, heard, stdout)
             print("reading")
             return 1.0
 
-    tracker = RemoteTracker("run-1", listener.address)
-    for _ in tracker.steps([1]):
-        tracker.log(loss=Chatty())
+    with worker(listener) as tracker:
+        for _ in tracker.steps([1]):
+            tracker.log(loss=Chatty())
     until(lambda: any(event.get("done") for event in heard))
     assert last_step(heard)["metrics"] == {"loss": 1.0}
 
 
 def test_odd_characters_travel(listener, heard, stdout):
     stdout.install()
-    RemoteTracker("run-1", listener.address)
-    print("é 😀 \udc80 \x1b[31mred\x1b[0m \x00")
+    with worker(listener):
+        print("é 😀 \udc80 \x1b[31mred\x1b[0m \x00")
     until(lambda: of_kind(heard, "print"))
     assert of_kind(heard, "print")[0]["text"].startswith("é 😀")
 
 
-def test_a_kernel_that_is_gone_disturbs_no_training(listener, stdout):
+@pytest.mark.parametrize("over", [True, False], ids=["the run was over", "the kernel is gone"])
+def test_a_kernel_that_is_gone_disturbs_no_training(listener, stdout, over):
     stdout.install()
-    address = listener.address
     listener.close()
-    tracker = RemoteTracker("run-1", address)
+    tracker = RemoteTracker("run-1", None if over else listener.address)
     for _ in tracker.steps([array(4)] * 3, epochs=1):
         tracker.log(loss=1.0)
         print("goes on")
@@ -525,12 +550,13 @@ def test_the_whole_way_from_another_process(listener, heard):
     code = """
 import pickle, sys
 tracker = pickle.loads(sys.stdin.buffer.read())
-print("hello from the worker")
-for batch in tracker.steps([[1, 2], [3]], epochs=1):
-    tracker.log(loss=0.5)
-tracker.report({"loss": 0.5})
+with tracker.working():
+    print("hello from the worker")
+    for batch in tracker.steps([[1, 2], [3]], epochs=1):
+        tracker.log(loss=0.5)
+    tracker.report({"loss": 0.5})
 """
-    payload = pickle.dumps(_Pretend(listener.address))
+    payload = pickle.dumps(RemoteTracker("run-1", listener.address))
     done = subprocess.run([sys.executable, "-c", code], input=payload, capture_output=True, timeout=60)
     assert done.stdout == b"hello from the worker\n" and done.stderr == b""
     listener.drain(30)
@@ -538,26 +564,12 @@ tracker.report({"loss": 0.5})
     assert last_step(heard)["rows"] == 3 and len({event["pid"] for event in heard}) == 1
 
 
-class _Pretend:
-    """Pickles as a panel does."""
-
-    def __init__(self, address):
-        self._address = address
-
-    def __reduce__(self):
-        return RemoteTracker, ("run-1", self._address)
-
-
 def test_threads_may_print_at_once(listener, heard, stdout):
     stdout.install()
-    RemoteTracker("run-1", listener.address)
-    threads = [threading.Thread(target=lambda: [print("x") for _ in range(50)]) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with worker(listener):
+        threads = [threading.Thread(target=lambda: [print("x") for _ in range(50)]) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     assert stdout.text.count("x") == 150
-
-
-def test_no_event_is_sent_more_often_than_the_eye_reads():
-    assert 1 <= tracking.EVENTS_PER_SECOND <= 10
