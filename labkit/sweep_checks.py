@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow.fs
-from ray.tune import Trainable
+from ray.tune import Trainable, Tuner
 from ray.tune.experiment import Trial
 from ray.tune.search.sample import Categorical, Domain
 
@@ -68,23 +68,33 @@ class Plan:
         return pyarrow.fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(path))
 
 
-def read(tuner: Any) -> Plan:
-    """What `tuner` was given. Tune keeps it to itself; this is the one place that looks there.
+def read(tuner: Any) -> Plan | None:
+    """Return what `tuner` was given; None if this version of Ray keeps it elsewhere.
+
+    A Tuner has no public attributes, so this is the one place that reads private ones.
 
     Raises:
-        RunError: it runs behind a Ray client, in a process of the cluster.
+        RunError: it is no Tuner, or it runs behind a Ray client, in a process of the cluster.
     """
-    inner = getattr(tuner, "_local_tuner", None)
-    if inner is None:
+    if not isinstance(tuner, Tuner):
+        given = tuner.__name__ if isinstance(tuner, type) else type(tuner).__name__
+        fact = f"watch() takes a ray.tune.Tuner and got {'None' if tuner is None else given}"
+        fix = "panel.watch(tune.Tuner(trainable, param_space=…)); for a trainer of its own: TrainPanel"
+        raise RunError("follow the sweep", fact, fix)
+    if getattr(tuner, "_remote_tuner", None) is not None:
         fact = "it goes through a Ray client (ray://…), so its loop runs where this panel cannot hear it"
         raise RunError("follow the sweep", fact, "connect directly: RAY_ADDRESS=HOST:6379")
-    return Plan(
-        trainable=inner.trainable,
-        space=inner.param_space or {},
-        options=inner._tune_config,
-        run=inner._run_config,
-        restored=inner._is_restored,
-    )
+    try:
+        inner = tuner._local_tuner
+        return Plan(
+            trainable=inner.trainable,
+            space=inner.param_space or {},
+            options=inner._tune_config,
+            run=inner._run_config,
+            restored=inner._is_restored,
+        )
+    except AttributeError:
+        return None
 
 
 def refuse(plan: Plan, nodes: list[dict[str, float]] | None = None) -> None:
@@ -174,7 +184,10 @@ def _is_empty(value: Any) -> bool:
 
 def _refuse_names(plan: Plan) -> None:
     """A parameter that the trainable never mentions, beside one that it reads and does not get: a slip."""
-    texts, variables, read = sweep_names.of(plan.trainable)
+    found = sweep_names.of(plan.trainable)
+    if found is None:
+        return
+    texts, variables, read = found
     missing = read - plan.space.keys()
     for key in sorted(plan.space.keys() - texts - variables):
         near = difflib.get_close_matches(key, [*missing, *sorted(texts)], n=1, cutoff=_NEAR)

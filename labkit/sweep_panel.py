@@ -21,6 +21,7 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -49,6 +50,16 @@ __all__ = ["SweepCallback", "SweepPanel"]
 _LOOKS_PER_SECOND = 5  # at the list of all trials
 _SHARE = 0.005  # of the time that drawing may take
 _OLD_OUTPUT = "RAY_AIR_NEW_OUTPUT"  # the newer one prints tables in a terminal whatever `verbose` says
+# What Tune logs and the panel shows, by logger.
+_NOISE = {
+    "ray.tune.execution.tune_controller": ("Trial task failed for trial", "Could not re-use actor"),
+    "ray.tune.tune": (
+        "Trials did not complete",
+        "Experiment has been interrupted",
+        "Stop signal received",
+    ),
+    "ray.tune.utils.util": ("may be a performance bottleneck",),
+}
 
 
 class SweepPanel(Panel):
@@ -60,7 +71,7 @@ class SweepPanel(Panel):
     """
 
     def __init__(self, name: str, **about: Any) -> None:
-        self._plan: sweep_checks.Plan | None = None
+        self._watches, self._plan = False, None
         super().__init__(name, **{"engine": "Ray Tune", **about})
 
     def callback(self) -> "SweepCallback":
@@ -74,56 +85,49 @@ class SweepPanel(Panel):
             RunError: the sweep cannot work as it is (see `labkit.sweep_checks`), or would not report here.
         """
         plan = sweep_checks.read(tuner)
-        if not any(isinstance(one, SweepCallback) for one in plan.run.callbacks or []):
-            raise RunError(
-                f"follow the sweep {plan.run.name!r}",
-                "its RunConfig has no callback of this panel, so nothing would be heard from it",
-                "tune.RunConfig(..., callbacks=[panel.callback()])",
+        if plan is None:
+            text = (
+                f"Ray {ray.__version__} hides what a Tuner was given: the sweep is followed, but not checked"
             )
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]] if ray.is_initialized() else None
-        if plan.restored:
-            sweep_snapshot.bring_back(*plan.place())
-        sweep_checks.refuse(plan, nodes)
-        plan.run.verbose, plan.run.progress_reporter = 0, Silent()
-        self._plan = plan
+            warnings.warn(text, stacklevel=2)
+        else:
+            self._refuse(plan)
+            plan.run.verbose, plan.run.progress_reporter = 0, Silent()
+        self._watches, self._plan = True, plan
         if self.state.status != "ready":
             self._new(self.state.name)
-        self._describe()
+        if plan is not None:
+            self._describe(plan.options)
         return self
 
     def __enter__(self) -> "SweepPanel":
         if open_panels:
             fix, other = "close that one first: one sweep at a time", open_panels[0].state.name
             raise RunError(f"open the panel {self.state.name!r}", f"{other!r} is open", fix)
-        if self._plan is None:
+        if not self._watches:
             fact = "it watches no tuner, so it cannot tell what is compared, nor what cannot work"
             raise RunError(f"open the panel {self.state.name!r}", fact, "with panel.watch(tuner): …")
         self._problem: LabError | None = None
         self._interrupted = False
         self._next_look, self._seen = 0.0, 0
         self._live: dict[str, Any] = {}
-        self._output_before = os.environ.get(_OLD_OUTPUT)
-        os.environ[_OLD_OUTPUT] = "0"
-        self._log = logging.getLogger("ray.tune")
-        self._level_before, _ = self._log.level, self._log.setLevel(logging.CRITICAL)
         self._lab = cluster.current()
-        self._snapshots = sweep_snapshot.Snapshots(*self._plan.place())
-        self._snapshots_fail = False
+        self._snapshots = sweep_snapshot.Snapshots(*self._plan.place()) if self._plan else None
+        self._quiet = contextlib.ExitStack()
+        self._quiet.callback(open_panels.remove, self)
         open_panels.append(self)
-        super().__enter__()
-        return self
+        self._quiet.enter_context(_without_noise())
+        try:
+            return super().__enter__()
+        except BaseException:
+            self._quiet.close()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self in open_panels:
-            open_panels.remove(self)
-        self._log.setLevel(self._level_before)
-        if self._output_before is None:
-            os.environ.pop(_OLD_OUTPUT, None)
-        else:
-            os.environ[_OLD_OUTPUT] = self._output_before
-        if error is None:  # also after an interrupt: Tune has written all
+        self._quiet.close()
+        if error is None and self._snapshots is not None:  # also after an interrupt: Tune has written all
             with contextlib.suppress(OSError):
                 self._snapshots.forget()
         if error is None and self._interrupted:
@@ -191,7 +195,7 @@ class SweepPanel(Panel):
         self._failed(trial)
         if sweep_trials.NO_RESET in known.error:
             self._problem = RunError(
-                f"reuse the actors of {self._plan.name}",
+                f"reuse the actors of {self._plan.name if self._plan else 'the sweep'}",
                 f"its {sweep_trials.NO_RESET}: trial {known.number} has no process, and others would follow",
                 "return True at the end of reset_config, when all is as after setup; or reuse_actors=False",
             )
@@ -199,12 +203,12 @@ class SweepPanel(Panel):
 
     def _wrote(self, trials: list[Any]) -> None:
         """Keep the state as a whole: Tune has written it in this step (see `labkit.sweep_snapshot`)."""
-        if self._snapshots_fail:
+        if self._snapshots is None:
             return
         try:
             self._snapshots.keep(trials[0].storage.experiment_driver_staging_path)
         except OSError as error:
-            self._snapshots_fail = True  # said once; the sweep itself goes on
+            self._snapshots = None  # said once; the sweep itself goes on
             text = f"the state of {self.state.name!r} is not kept as a whole, in case of a kill: {error}"
             warnings.warn(text, stacklevel=2)
 
@@ -266,6 +270,7 @@ class SweepPanel(Panel):
         self._ends: dict[str, tuple[str, str]] = {}
         self._checked: set[str] = set()
         self._nodes = sweep_trials.Nodes()
+        self._longest = None
         state = SweepState(name)
         state.dataset = self._about["dataset"]
         return state
@@ -316,8 +321,19 @@ class SweepPanel(Panel):
 
     # -- inside ---------------------------------------------------------------------------------------
 
-    def _describe(self) -> None:
-        options = self._plan.options
+    def _refuse(self, plan: sweep_checks.Plan) -> None:
+        if not any(isinstance(one, SweepCallback) for one in plan.run.callbacks or []):
+            raise RunError(
+                f"follow the sweep {plan.run.name!r}",
+                "its RunConfig has no callback of this panel, so nothing would be heard from it",
+                "tune.RunConfig(..., callbacks=[panel.callback()])",
+            )
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]] if ray.is_initialized() else None
+        if plan.restored:
+            sweep_snapshot.bring_back(*plan.place())
+        sweep_checks.refuse(plan, nodes)
+
+    def _describe(self, options: Any) -> None:
         scheduler = options.scheduler
         state = self.state
         state.metric = options.metric or getattr(scheduler, "_metric", None)
@@ -365,7 +381,7 @@ class SweepPanel(Panel):
         said = f"they report {', '.join(map(repr, names))}" if names else "the trials report others"
         return RunError(
             f"compare trials by {self.state.metric!r}",
-            f"{said} and never that: every comparison would be of nothing",
+            f"{said} but never {self.state.metric!r}, so there is nothing to compare",
             f"TuneConfig(metric=…) with one that is reported, or report {self.state.metric!r}",
         )
 
@@ -385,3 +401,33 @@ class SweepPanel(Panel):
 
         with contextlib.suppress(ValueError):  # not in the main thread: nobody can interrupt it there
             signal.signal(signal.SIGINT, heard)
+
+
+@contextlib.contextmanager
+def _without_noise() -> Iterator[None]:
+    """Keep Tune from printing tables and from logging what the panel shows; its warnings are let through."""
+    with contextlib.ExitStack() as undo:
+        before = os.environ.get(_OLD_OUTPUT)
+        if before is None:
+            undo.callback(os.environ.pop, _OLD_OUTPUT, None)
+        else:
+            undo.callback(os.environ.__setitem__, _OLD_OUTPUT, before)
+        os.environ[_OLD_OUTPUT] = "0"
+        tune_log = logging.getLogger("ray.tune")
+        undo.callback(tune_log.setLevel, tune_log.level)
+        tune_log.setLevel(logging.WARNING)
+        for name, texts in _NOISE.items():
+            undo.enter_context(_dropping(logging.getLogger(name), texts))
+        yield
+
+
+@contextlib.contextmanager
+def _dropping(log: logging.Logger, texts: tuple[str, ...]) -> Iterator[None]:
+    def is_news(record: logging.LogRecord) -> bool:
+        return not any(text in record.getMessage() for text in texts)
+
+    log.addFilter(is_news)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_news)

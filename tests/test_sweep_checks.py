@@ -1,13 +1,18 @@
 """What cannot work in a sweep is refused before anything starts, with the fact and the fix."""
 
+import logging
+import os
 import pickle
 
 import pytest
 from ray import tune
+from ray.train.torch import TorchTrainer
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 from labkit import sweep_checks
-from labkit.errors import RunError
+from labkit.errors import RunError, RunStopped
+from labkit.reporters import NullReporter
+from labkit.sweep_panel import SweepPanel
 
 
 class Model(tune.Trainable):
@@ -156,9 +161,49 @@ def test_rungs_of_a_scheduler():
     assert sweep_checks.rungs(tune.TuneConfig()) == []
 
 
-def test_a_tuner_behind_a_ray_client():
+def test_a_function_without_source_is_let_through(refuse):
+    made = {}
+    exec("def trainable(config): return config['learning_rate']", made)
+    refuse(made["trainable"], {"lr": tune.uniform(0, 1)})
+
+
+def test_names_are_found_in_what_a_function_calls_and_in_inner_functions(refuse):
+    def inner(config):
+        def deeper():
+            return [config["learning_rate"] for _ in range(3)]
+
+        tune.report({"accuracy": sum(deeper())})
+
+    refuse(inner)
+    with pytest.raises(RunError, match="reads 'learning_rate'"):
+        refuse(inner, {"lr": tune.uniform(0, 1)})
+
+
+@pytest.mark.parametrize("given, named", [(None, "None"), (TorchTrainer, "TorchTrainer"), ("lr", "str")])
+def test_what_is_no_tuner(given, named):
+    with pytest.raises(RunError) as refused:
+        SweepPanel("night").watch(given)
+    assert f"takes a ray.tune.Tuner and got {named}" in refused.value.fact
+    assert "Ray client" not in str(refused.value)
+
+
+def test_a_tuner_behind_a_ray_client(tmp_path):
+    tuner = tune.Tuner(function, run_config=tune.RunConfig(name="far", storage_path=str(tmp_path)))
+    tuner._remote_tuner, tuner._local_tuner = object(), None
     with pytest.raises(RunError, match="Ray client"):
-        sweep_checks.read(object())
+        sweep_checks.read(tuner)
+
+
+@pytest.mark.parametrize("renamed", ["_local_tuner", "_tune_config", "_run_config", "_is_restored"])
+def test_a_ray_that_keeps_what_a_tuner_was_given_elsewhere(tmp_path, renamed):
+    tuner = tune.Tuner(function, run_config=tune.RunConfig(name="new", storage_path=str(tmp_path)))
+    delattr(tuner if renamed == "_local_tuner" else tuner._local_tuner, renamed)
+    panel = SweepPanel("night", reporter=NullReporter())
+    with pytest.warns(UserWarning, match="followed, but not checked"):
+        panel.watch(tuner)
+    with panel:
+        pass
+    assert panel.state.status == "finished"
 
 
 @pytest.mark.parametrize("state, fine", [("{}", True), ('{"trial_da', False), (None, False)])
@@ -176,3 +221,52 @@ def test_a_state_that_was_cut_off_in_mid_writing(tmp_path, state, fine):
     else:
         with pytest.raises(RunError, match="cut off in mid-writing"):
             sweep_checks.refuse(plan)
+
+
+# -- around a sweep ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def watching(tmp_path):
+    """A panel that watches a tuner, and has not been opened."""
+
+    def watching(reporter):
+        panel = SweepPanel("night", reporter=reporter)
+        run = tune.RunConfig(name="night", storage_path=str(tmp_path), callbacks=[panel.callback()])
+        return panel.watch(tune.Tuner(function, param_space=GOOD, run_config=run))
+
+    return watching
+
+
+def test_warnings_of_tune_are_heard_and_what_the_panel_shows_is_not(watching):
+    class Said(logging.Handler):
+        def emit(self, record):
+            said.append(record.getMessage())
+
+    said, handler = [], Said()
+    loggers = logging.getLogger("ray.tune"), logging.getLogger("ray.tune.tune")
+    before = [(log.level, log.filters[:]) for log in loggers]
+    logging.getLogger("ray").addHandler(handler)
+    with watching(NullReporter()):
+        logging.getLogger("ray.tune.execution.experiment_state").error("Saving experiment state failed")
+        logging.getLogger("ray.tune.execution.insufficient_resources_manager").warning("No trial is running")
+        logging.getLogger("ray.tune.execution.tune_controller").error("Trial task failed for trial 3")
+        loggers[1].error("Trials did not complete: [3]")
+        loggers[1].info("Total run time: 3 seconds")
+    logging.getLogger("ray").removeHandler(handler)
+    assert said == ["Saving experiment state failed", "No trial is running"]
+    assert [(log.level, log.filters) for log in loggers] == before
+
+
+def test_a_panel_that_cannot_be_displayed_is_not_left_open(watching, monkeypatch):
+    class Interrupted(NullReporter):
+        def open(self, state):
+            raise KeyboardInterrupt
+
+    monkeypatch.delenv("RAY_AIR_NEW_OUTPUT", raising=False)
+    with pytest.raises(RunStopped), watching(Interrupted()):
+        pass
+    assert "RAY_AIR_NEW_OUTPUT" not in os.environ and not logging.getLogger("ray.tune.tune").filters
+    with watching(NullReporter()) as panel:
+        pass
+    assert panel.state.status == "finished"
