@@ -131,12 +131,19 @@ def counts_line(state: SweepState) -> str:
 
 
 def best_line(state: SweepState) -> str:
-    """``best accuracy 0.969 (0.962 at last), trial 17 · lr 0.081 · momentum 0.83``."""
+    """Return the best value of all reports, and the best last one: that is what `get_best_result` goes by.
+
+    ``best accuracy 0.986, trial 17 · lr 0.081 (last 0.962) · best at its end: 0.979, trial 9 · lr 0.043``
+    """
     if state.best is None:
-        return f"nobody reported {state.metric}" if state.metric else "no metric to compare trials by"
-    last = state.best.value
-    after = f" ({wording.number(last)} at last)" if last not in (None, state.best.best) else ""
-    return f"best {state.metric} {wording.number(state.best.best)}{after}, {trial_line(state, state.best)}"
+        return f"no trial reported {state.metric}" if state.metric else "no metric to compare trials by"
+    best, at_end = state.best, state.best_at_end
+    line = f"best {state.metric} {wording.number(best.best)}, {trial_line(state, best)}"
+    if best.value != best.best:
+        line += f" (last {wording.number(best.value)})"
+    if at_end is not best:
+        line += f" · best at its end: {wording.number(at_end.value)}, {trial_line(state, at_end)}"
+    return line
 
 
 def trial_line(state: SweepState, trial: TrialState) -> str:
@@ -200,7 +207,8 @@ def _table(state: SweepState, rows: Sequence[TrialState]) -> str:
     names = parameters(state)
     nodes = len({trial.node for trial in state.trials.values() if trial.node}) > 1
     metric = wording.short(state.metric or "metric", 16)
-    head = ["trial", *(wording.short(name, 14) for name in names), metric, "iteration", "seconds"]
+    head = ["trial", *(wording.short(name, 14) for name in names), f"best {metric}", "last", "iteration"]
+    head += ["seconds"]
     head += ["node"] * nodes + [""]
     cells = "".join(f"<th>{escape(text)}</th>" for text in head)
     return f"<table><tr>{cells}</tr>{''.join(_row(state, trial, names, nodes) for trial in rows)}</table>"
@@ -209,9 +217,11 @@ def _table(state: SweepState, rows: Sequence[TrialState]) -> str:
 def _row(state: SweepState, trial: TrialState, names: Sequence[str], nodes: bool) -> str:
     values = [str(trial.number), *(_value(trial.config.get(name, wording.UNKNOWN)) for name in names)]
     cells = "".join(f"<td>{escape(value)}</td>" for value in values)
-    number = wording.number(trial.value) if trial.value is not None else wording.UNKNOWN
+    number, last = (
+        wording.number(value) if value is not None else wording.UNKNOWN for value in (trial.best, trial.value)
+    )
     best = state.best is trial
-    cells += f"<td>{f'<b>{number}</b>' if best else number}</td><td>{trial.iteration}</td>"
+    cells += f"<td>{f'<b>{number}</b>' if best else number}</td><td>{last}</td><td>{trial.iteration}</td>"
     cells += f"<td>{f'{trial.seconds:.1f}' if trial.iteration else wording.UNKNOWN}</td>"
     cells += f"<td>{escape(wording.short(trial.node, 16))}</td>" if nodes else ""
     kind, words = _LOOK[trial.status]

@@ -13,6 +13,9 @@ if TYPE_CHECKING:  # a second to import
 
 __all__ = ["curves", "parallel"]
 
+# Blue over violet and pink to orange: each can be read on white and on JupyterLab's dark #111.
+_WORST_TO_BEST = ("#2a86c8", "#8c6fd0", "#c75b9b", "#d55e00")
+
 
 def curves(results: Any, metric: str, *, best: int = 6, mode: str = "max") -> "Figure":
     """`metric` by iteration of the best trials, all others in grey.
@@ -52,12 +55,14 @@ def parallel(
 ) -> "Figure":
     """One line for each trial across an axis for each parameter, and `metric` at the end.
 
-    The better a trial, the stronger its line. Words and other choices are spread evenly on their axis.
+    A line has the colour of its trial's `metric`, from blue (worst) to orange (best), so that you can follow
+    it from axis to axis. Words and other choices are spread evenly on their axis.
 
     Args:
         log: the parameters with a logarithmic axis.
     """
     import matplotlib.pyplot as plt
+    from matplotlib.colors import LinearSegmentedColormap
 
     found = [
         result for result in _ranked(results, metric, mode) if all(p in result.config for p in parameters)
@@ -71,11 +76,13 @@ def parallel(
             _draw_axis(axes, x, values, name in log)
             for x, (name, values) in enumerate(zip(names, columns, strict=True))
         ]
+        colours = LinearSegmentedColormap.from_list("worst to best", _WORST_TO_BEST)
         for place in reversed(range(len(found))):
-            share = 1 - place / max(len(found) - 1, 1)
             ys = [height[place] for height in heights]
-            axes.plot(range(len(names)), ys, color="#2a86c8", linestyle="-", alpha=0.12 + 0.85 * share**3,
-                      linewidth=0.8 + 1.8 * share**3)  # fmt: skip
+            merit = ys[-1] if mode == "max" else 1 - ys[-1]
+            axes.plot(
+                range(len(names)), ys, color=colours(merit), linestyle="-", linewidth=1 + 1.5 * merit**3
+            )
         axes.set_xticks(range(len(names)), [f"{name} (log)" if name in log else name for name in names])
         axes.set_yticks([])
         axes.spines["left"].set_visible(False)

@@ -201,6 +201,12 @@ class SweepState:
         """The trial with the best value that was reported at any time."""
         return self._best
 
+    @property
+    def best_at_end(self) -> TrialState | None:
+        """The trial whose newest value is the best: the one that `ResultGrid.get_best_result` returns."""
+        known = [trial for trial in self.trials.values() if trial.value is not None]
+        return max(known, key=lambda trial: (self.sign * trial.value, -trial.number), default=None)
+
     def ranked(self) -> list[TrialState]:
         """All trials, the best first; those without a value last, failures before the rest of them."""
         order = {"failed": 0, "running": 1, "paused": 2}

@@ -47,6 +47,8 @@ class SweepTextReporter:
         for trial in state.ranked()[:_TRIALS_LISTED] if state.best else []:
             number = wording.number(trial.best) if trial.best is not None else wording.UNKNOWN
             line = sweep_drawing.trial_line(state, trial)
+            if trial.value != trial.best:
+                number += f" (last {wording.number(trial.value)})"
             ended = wording.short(trial.why, 60) or f"{trial.status} after {trial.iteration} iterations"
             self._say(state, f"{state.metric} {number} · {line} · {ended}")
         spent = f"{state.status} after {wording.clock(state.elapsed())}"

@@ -115,7 +115,22 @@ def test_the_best_value_and_what_came_of_it():
     state.result("t0", iteration=1, value=0.9, seconds=1, node="head")
     assert sweep_drawing.best_line(state) == "best accuracy 0.900, trial 0 · lr 0.100"
     state.result("t0", iteration=2, value=0.8, seconds=1, node="head")
-    assert sweep_drawing.best_line(state).startswith("best accuracy 0.900 (0.800 at last), trial 0")
+    assert sweep_drawing.best_line(state) == "best accuracy 0.900, trial 0 · lr 0.100 (last 0.800)"
+    state.add("t1", {"lr": 0.3})
+    state.result("t1", iteration=1, value=0.85, seconds=1, node="head")
+    assert sweep_drawing.best_line(state).endswith("· best at its end: 0.850, trial 1 · lr 0.300")
+
+
+def test_the_table_shows_what_it_is_ordered_by_and_the_last_value():
+    state = SweepState("05", metric="accuracy")
+    for number, values in enumerate([(0.979, 0.981), (0.986, 0.951)]):
+        state.add(f"t{number}", {"lr": 0.1 * number})
+        for iteration, value in enumerate(values, 1):
+            state.result(f"t{number}", iteration=iteration, value=value, seconds=1, node="head")
+    for html in (sweep_drawing.body(state, time.time()), sweep_drawing.summary(state)):
+        head, *rows = [["".join(cell.itertext()) for cell in row] for row in parts(html).iter("tr")]
+        best, last = head.index("best accuracy"), head.index("last")
+        assert [(row[best], row[last]) for row in rows[:2]] == [("0.986", "0.951"), ("0.981", "0.981")]
 
 
 def test_trials_that_never_began():
@@ -129,7 +144,7 @@ def test_trials_that_never_began():
 def test_nobody_reported_anything():
     state = SweepState("s", metric="accuracy")
     state.start()
-    assert "nobody reported accuracy" in sweep_drawing.best_line(state)
+    assert "no trial reported accuracy" in sweep_drawing.best_line(state)
     assert "starting" in sweep_drawing.body(state, time.time())
 
 

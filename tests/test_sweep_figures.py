@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pandas
 import pytest
+from matplotlib.colors import to_rgb
 
 from labkit import sweep_figures
 
@@ -46,8 +47,31 @@ def test_parallel_axes_put_each_value_where_it_belongs(results):
     best = max(lines, key=lambda ys: ys[-1])  # trial 9: lr 0.1 of 0.001 to 1, the second of two kinds
     assert best == pytest.approx([2 / 3, 0.75, 1.0])
     assert min(ys[-1] for ys in lines) == 0.0
-    strengths = {round(line.get_alpha(), 3) for line in axes.get_lines() if len(line.get_xdata()) == 3}
-    assert len(strengths) == 10  # the better, the stronger
+
+
+def luminance(colour):
+    """WCAG's relative luminance of an RGB colour."""
+    parts = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def test_lines_can_be_told_apart_and_seen_in_light_and_dark(results):
+    axes = sweep_figures.parallel(results, ["lr", "kind"], "accuracy").axes[0]
+    lines = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
+    colours = {to_rgb(line.get_color()) for line in lines}
+    assert len(colours) == 10 and all(line.get_alpha() is None for line in lines)
+    for colour in colours:
+        own = luminance(colour)
+        assert (1.05 / (own + 0.05)) >= 3.5 and (own + 0.05) / (luminance("#111111") + 0.05) >= 3.5
+
+
+def test_the_best_has_the_same_colour_where_less_is_better(results):
+    def best(mode, pick):
+        lines = sweep_figures.parallel(results, ["lr", "kind"], "accuracy", mode=mode).axes[0].get_lines()
+        lines = [line for line in lines if len(line.get_xdata()) == 3]
+        return to_rgb(pick(lines, key=lambda line: line.get_ydata()[-1]).get_color())
+
+    assert best("max", max) == best("min", min) != best("max", min)
 
 
 def test_one_trial_and_less_is_better():
