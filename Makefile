@@ -26,8 +26,8 @@ help:
 	@echo "make lab          open the lessons in JupyterLab (sets up first)"
 	@echo "make test         lint, unit and fault tests, every notebook, the browser tests"
 	@echo "make setup        make $(VENV) with everything in it; again only when the pins change"
-	@echo "make notebooks    build the notebooks from notebooks/src"
-	@echo "make lint         ruff, check and format"
+	@echo "make notebooks    build the notebooks from lessons/"
+	@echo "make lint         ruff, check and format; the floors of the package"
 	@echo "make bench        all benchmarks, hours; BENCH_ARGS=startup runs one"
 	@echo "make clean        remove caches and artefacts; keeps $(VENV), runs and solved exercises"
 	@echo "make constraints  write the installed versions into constraints.txt"
@@ -64,7 +64,7 @@ $(PY):
 lab: export PATH := $(abspath $(VENV)/bin):$(PATH)
 lab: export JUPYTER_CONFIG_PATH := $(CURDIR)/.jupyter$(if $(JUPYTER_CONFIG_PATH),:$(JUPYTER_CONFIG_PATH))
 lab: setup
-	@$(PY) notebooks/build.py --stale
+	@$(PY) tools/build.py --stale
 	@home="$$($(PY) -m labkit home)" && JUPYTERLAB_WORKSPACES_DIR="$$home/workspaces" $(PY) -m jupyterlab $(AS_ROOT) --Application.log_level=WARN \
 		--LabApp.default_url=/lab/tree/notebooks/00_welcome.ipynb $(LAB_ARGS)
 
@@ -75,7 +75,7 @@ test: export LABKIT_HOME := $(CURDIR)/.labkit/test
 test: setup
 	@begin=$$(date +%s); status=0; trap : INT TERM; \
 	{ $(MAKE) --no-print-directory lint \
-		&& $(PY) notebooks/build.py --check \
+		&& $(PY) tools/build.py --check \
 		&& $(PY) -m tests --durations=10 $(TEST_ARGS); } || status=$$?; \
 	$(PY) -m labkit stop || [ $$status -ne 0 ] || status=1; \
 	if [ $$status -eq 0 ]; then verdict="all passed"; else verdict="FAILED with status $$status"; fi; \
@@ -83,11 +83,12 @@ test: setup
 	exit $$status
 
 notebooks: setup
-	@$(PY) notebooks/build.py
+	@$(PY) tools/build.py
 
 lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	@$(VENV)/bin/lint-imports --no-cache --no-logo
 
 bench: setup
 	@$(PY) -m benchmarks $(BENCH_ARGS)

@@ -33,7 +33,7 @@ def _stage(item: pytest.Item) -> str:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    # What `notebooks/build.py` kept of a learner's work is nobody's test.
+    # What `tools/build.py` kept of a learner's work is nobody's test.
     return True if ".mine-" in collection_path.name else None
 
 

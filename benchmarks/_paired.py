@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.machine import installed_versions, this_host
-from labkit.records import RunRecord
+from labkit.runs.record import RunRecord
 
 __all__ = ["Found", "measure", "parser", "rounds"]
 

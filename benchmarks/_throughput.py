@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._paired import Found, measure, parser
-from labkit import shards
+from labkit.datasets import shards
 from labkit.settings import Settings
 
 __all__ = [

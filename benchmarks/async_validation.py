@@ -4,8 +4,8 @@
 
 One worker trains lesson 03's `cnn` on rendered digits. After each epoch a checkpoint goes to the object
 store, and is validated on 5,000 others: not at all, in the loop, or beside it by each validator of
-`labkit.validation`. Each round has all five, their order changes with the round; model, data and seeds are
-the same. The figures are medians: over the rounds, or over the checkpoints of all rounds.
+`labkit.train.validation`. Each round has all five, their order changes with the round; model, data and
+seeds are the same. The figures are medians: over the rounds, or over the checkpoints of all rounds.
 
 - total: from the call of `fit()` to its return; after the start: from the first step on.
 - blocked: what the loop does between two epochs (save, report, validate), for each checkpoint.
@@ -24,7 +24,7 @@ from benchmarks._paired import Found, parser
 from benchmarks._paired import measure as paired
 from labkit import cluster, datasets, runs, storage
 from labkit.settings import Settings
-from labkit.uploads import upload_shards
+from labkit.storage import upload_shards
 
 WAYS = ("none", "inline", "task", "trainer", "data")
 _VALIDATED_ROWS = 5000
@@ -36,10 +36,8 @@ def train_loop(config: dict[str, Any]) -> list[float]:
     import torch
     from ray.train import CheckpointUploadMode
 
-    from labkit.torch_models import cnn
-    from labkit.torch_states import save_state
-    from labkit.torch_training import batches, train_epoch
-    from labkit.validation import in_a_task
+    from labkit.models.torch import batches, cnn, save_state, train_epoch
+    from labkit.train.validation import in_a_task
 
     panel, data, way, epochs = config["panel"], config["data"], config["way"], config["epochs"]
     model = cnn(seed=0)
@@ -74,10 +72,9 @@ def measure(way: str, *, store: storage.Store, data: Any, epochs: int) -> dict[s
     from ray.train import RunConfig, ScalingConfig, ValidationConfig, ValidationTaskConfig
     from ray.train.torch import TorchTrainer
 
-    from labkit import validation
-    from labkit.ray_reporting import TrainPanel
-    from labkit.reporters import NullReporter
-    from labkit.torch_models import cnn
+    from labkit.models.torch import cnn
+    from labkit.panel.reporters import NullReporter
+    from labkit.train import TrainPanel, validation
 
     rows = {"path": "benchmark-validation/rows", "filesystem": store.filesystem}
     validators = {

@@ -28,9 +28,9 @@ from typing import Any
 from benchmarks._paired import Found, parser
 from labkit import cluster, datasets, storage
 from labkit.errors import LabError
-from labkit.processes import Registry
 from labkit.settings import Settings
-from labkit.uploads import upload
+from labkit.storage import upload
+from labkit.system.process_registry import Registry
 
 _EPOCHS = 4  # that are still to be trained when a training goes on
 _CHECKPOINT = 12 << 20  # bytes: it goes in two parts, and takes long enough to be hit
@@ -74,7 +74,7 @@ def kill_in_a_checkpoint(rng: random.Random, settings: Settings) -> str:
     """Kill the server while a training saves checkpoints; returns what happened in a line."""
     from ray.train import Result
 
-    from labkit.ray_reporting import TrainPanel
+    from labkit.train import TrainPanel
 
     store = storage.start(settings=settings)
     name = f"kill-{rng.getrandbits(32):08x}"

@@ -32,10 +32,11 @@ import psutil
 
 from benchmarks import _throughput, s3_ingest, torch_throughput, tune_sweep
 from benchmarks._paired import Found, parser
-from labkit import cluster, datasets, pids, storage
-from labkit.processes import Registry
+from labkit import cluster, datasets, storage
 from labkit.settings import Settings
-from labkit.uploads import upload
+from labkit.storage import upload
+from labkit.system import process_info as pids
+from labkit.system.process_registry import Registry
 
 _LOOK_EVERY = 1.0  # seconds; to look takes a tenth of one
 _EPOCHS = 4  # of each training; the first is not counted
@@ -104,7 +105,7 @@ def draw(found: Found, figure: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    from labkit.figures import figure_style
+    from labkit.runs import figure_style
 
     kinds = [name.partition(",")[0] for name in found.seconds if name.endswith("MB")]
     with pyplot.rc_context(figure_style()):
@@ -138,7 +139,7 @@ def main() -> None:
     settings = Settings.from_env()
     found = Found("growth", ours="")
     with cluster.start(settings=settings, cpus_per_node=6), storage.start(settings=settings) as store:
-        from labkit.data_progress import quiet
+        from labkit.data import quiet
 
         quiet()
         kinds: dict[str, tuple[list[int], Callable[[int], float]]] = {

@@ -53,7 +53,7 @@ def main() -> None:
     found = Found("import_time", ours="labkit")
     modules = [
         "labkit",
-        *(f"labkit.{m.name}" for m in pkgutil.iter_modules(labkit.__path__) if m.name[0] != "_"),
+        *(m.name for m in pkgutil.walk_packages(labkit.__path__, "labkit.") if "._" not in m.name),
     ]
     for number in range(options.repeat):
         print(f"round {number + 1} of {options.repeat}", flush=True)

@@ -18,9 +18,9 @@ import numpy as np
 
 from benchmarks._paired import Found, parser
 from labkit import cluster, datasets, storage
-from labkit.data_progress import DataPanel
+from labkit.data import DataPanel
 from labkit.settings import Settings
-from labkit.uploads import upload_shards
+from labkit.storage import upload_shards
 
 _SIDE = 224
 _BATCH = 64

@@ -18,8 +18,8 @@ from pathlib import Path
 import nbformat
 
 from benchmarks._paired import Found, parser
-from labkit import records
-from labkit.processes import Registry
+from labkit.runs import record as records
+from labkit.system.process_registry import Registry
 
 LIMIT = 12 * 60
 FOLDER = Path(__file__).parents[1] / "notebooks"

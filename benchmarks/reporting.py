@@ -30,7 +30,7 @@ def train_loop(config):
     from ray.train.torch import prepare_model
     from torch.utils.data import DataLoader, TensorDataset
 
-    from labkit import torch_models
+    from labkit.models.torch import networks as torch_models
 
     panel, data = config["panel"], config["data"]
     rows = TensorDataset(torch_models.to_input(data.images), torch.tensor(data.labels))
@@ -75,7 +75,7 @@ def measure(model: str, found: Found, *, rounds: int, seconds: float, settings: 
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    from labkit.ray_reporting import TrainPanel
+    from labkit.train import TrainPanel
 
     train = datasets.load(split="train")
     panel = TrainPanel(f"benchmark-reporting-{model}", dataset=train.name, rows=len(train))

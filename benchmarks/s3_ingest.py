@@ -18,9 +18,9 @@ import numpy as np
 
 from benchmarks._paired import Found, measure, parser
 from labkit import cluster, datasets, storage
-from labkit.data_progress import quiet
+from labkit.data import quiet
 from labkit.settings import Settings
-from labkit.uploads import upload
+from labkit.storage import upload
 
 _THREADS = 16
 _BLOCKS = 8

@@ -31,8 +31,10 @@ from typing import Any
 
 from benchmarks import _throughput
 from benchmarks._paired import Found
-from labkit import cluster, keras_settings, preload
-from labkit.ray_start import free_port
+from labkit.cluster import lifecycle as cluster
+from labkit.cluster import preload
+from labkit.cluster.nodes import free_port
+from labkit.models.keras import backend as keras_settings
 from labkit.settings import Settings
 
 
@@ -42,7 +44,7 @@ def train(feed: Callable[[], Any], epochs: int, distributed: bool = True) -> lis
 
     import tensorflow as tf
 
-    from labkit.keras_models import mlp
+    from labkit.models.keras import mlp
 
     class Watch(tf.keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
@@ -71,8 +73,8 @@ def in_memory(folder: str) -> Any:
     """All rows, in global batches; of each TensorFlow gives every worker its part."""
     import tensorflow as tf
 
-    from labkit.keras_models import to_input
-    from labkit.rows import read_rows
+    from labkit.datasets import read_rows
+    from labkit.models.keras import to_input
 
     rows = tf.data.Dataset.from_tensor_slices(read_rows(folder))
     return rows.batch(_throughput.GLOBAL_BATCH).map(lambda image, label: (to_input(image), label))
@@ -83,7 +85,7 @@ def of_shard(keep: bool) -> Any:
     import ray.train
     import tensorflow as tf
 
-    from labkit.keras_models import to_input
+    from labkit.models.keras import to_input
 
     rows = ray.train.get_dataset_shard("train").to_tf(
         "image",
@@ -175,7 +177,7 @@ def main() -> None:
     found = Found("tf_throughput", ours="ray data, recipe")
     keras_settings.prepare()
     with cluster.start(settings=settings, preload=preload.TENSORFLOW):
-        from labkit.data_progress import quiet
+        from labkit.data import quiet
 
         quiet()
         ways: dict[str, Callable[[], dict[str, float]]] = {

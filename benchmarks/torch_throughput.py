@@ -42,7 +42,7 @@ def epochs_of(model: Any, epochs: int, feed: Callable[[], Any]) -> list[float]:
     """Train, and return the seconds of each epoch. `feed()` gives the (x uint8, y) batches of one."""
     import torch
 
-    from labkit.torch_models import to_input
+    from labkit.models.torch import to_input
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     seconds = []
@@ -61,7 +61,7 @@ def tensors(folder: str) -> tuple[Any, Any]:
     """All rows as (uint8 [n, 28, 28], int64 [n])."""
     import torch
 
-    from labkit.rows import read_rows
+    from labkit.datasets import read_rows
 
     images, labels = read_rows(folder)
     return torch.from_numpy(images), torch.from_numpy(labels)
@@ -87,7 +87,7 @@ def ray_loop(config: dict[str, Any]) -> None:
     import ray.train
     from ray.train.torch import prepare_model
 
-    from labkit.torch_models import mlp
+    from labkit.models.torch import mlp
 
     feed, size = config["feed"], _throughput.GLOBAL_BATCH // ray.train.get_context().get_world_size()
     model = prepare_model(mlp(seed=0))
@@ -150,7 +150,7 @@ def alone(folder: str, epochs: int) -> list[float]:
     """What the process of `one process` does."""
     import torch
 
-    from labkit.torch_models import mlp
+    from labkit.models.torch import mlp
 
     torch.set_num_threads(2)
     x, y = tensors(folder)
@@ -166,7 +166,7 @@ def torchrun(folder: str, epochs: int) -> list[float] | None:
     import torch
     import torch.distributed as dist
 
-    from labkit.torch_models import mlp
+    from labkit.models.torch import mlp
 
     dist.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(mlp(seed=0))
@@ -213,7 +213,7 @@ def main() -> None:
     folder = _throughput.rows_folder(settings, options.rows)
     found = Found("torch_throughput", ours="ray data, recipe")
     with cluster.start(settings=settings):
-        from labkit.data_progress import quiet
+        from labkit.data import quiet
 
         quiet()
         ways: dict[str, Callable[[], dict[str, float]]] = {

@@ -39,9 +39,7 @@ def make_trainable():
     import torch
     from ray import tune
 
-    from labkit.torch_models import mlp
-    from labkit.torch_states import load_state, save_state
-    from labkit.torch_training import batches, evaluate, train_epoch
+    from labkit.models.torch import batches, evaluate, load_state, mlp, save_state, train_epoch
 
     class Digits(tune.Trainable):
         def setup(self, config, data=None):
@@ -88,7 +86,7 @@ def sweep(folder: str, *, trials: int, seed: int, recipe: bool) -> dict:
     from ray.tune.schedulers import ASHAScheduler
     from ray.tune.search.basic_variant import BasicVariantGenerator
 
-    from labkit.sweep_panel import SweepPanel
+    from labkit.tune import SweepPanel
 
     trainable, options, run = make_trainable(), {}, {}
     panel = SweepPanel("benchmark-sweep") if recipe else None
@@ -207,7 +205,7 @@ def cheap(folder: str, *, trials: int, panel) -> float:
 
 def cost(folder: str, *, trials: int, rounds: int) -> dict:
     """The panel's share of a sweep of cheap trials."""
-    from labkit.sweep_panel import SweepCallback, SweepPanel
+    from labkit.tune.panel import SweepCallback, SweepPanel
 
     spent = {"callbacks": 0.0, "drawing": 0.0}
 

@@ -5,12 +5,10 @@ import io
 import sys
 
 import labkit
-from labkit.environment import doctor
 from labkit.errors import LabError
-from labkit.processes import Registry
 from labkit.settings import Settings
-
-__all__ = ["main"]
+from labkit.system.environment import doctor
+from labkit.system.process_registry import Registry
 
 
 def main(arguments: list[str] | None = None) -> int:

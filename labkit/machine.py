@@ -1,7 +1,7 @@
 """What this machine is and has: cores, memory, shared memory, GPUs, a browser,
 an S3 server, free ports, installed packages.
 
-Facts only, each looked up in milliseconds; `labkit.environment` judges them. A container's limits
+Facts only, each looked up in milliseconds; `labkit.system.environment` judges them. A container's limits
 count, not the size of the machine around it.
 """
 
@@ -20,19 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-
-__all__ = [
-    "chromium",
-    "cores",
-    "gpus",
-    "installed_versions",
-    "memory",
-    "object_server",
-    "port_is_free",
-    "shared_memory",
-    "this_host",
-    "visible_gpus",
-]
 
 _CGROUP = Path("/sys/fs/cgroup")
 _ENGINES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")

@@ -16,7 +16,18 @@ from pathlib import Path
 
 from labkit.errors import SettingsError
 
-__all__ = ["DATASETS", "NAMES", "OTHER_HOME", "Settings", "default_home", "home_fault", "nearest"]
+__all__ = [
+    "CHECKOUT",
+    "DATASETS",
+    "NAMES",
+    "NODE_NAME",
+    "OTHER_HOME",
+    "PACKAGE_ROOT",
+    "Settings",
+    "default_home",
+    "home_fault",
+    "nearest",
+]
 
 NAMES = (
     "LABKIT_CHECK", "LABKIT_DATASET", "LABKIT_GPU", "LABKIT_HOME", "LABKIT_MIRROR", "LABKIT_PANEL",
@@ -26,6 +37,9 @@ NAMES = (
 OTHER_HOME = "export LABKIT_HOME=/path/of/a/folder/that/you/can/write"
 DATASETS = ("digits", "mnist", "fashion_mnist", "rendered")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+PACKAGE_ROOT = Path(__file__).resolve().parent
+CHECKOUT = PACKAGE_ROOT.parent  # where the package lies in a checkout
+NODE_NAME = "LABKIT_NODE"  # set for each node that the lab starts; elsewhere the host's name serves
 
 
 def default_home() -> Path:
@@ -38,9 +52,8 @@ def default_home() -> Path:
     Raises:
         SettingsError: the checkout is read-only, and this user has no home folder.
     """
-    root = Path(__file__).resolve().parent.parent
-    if (root / "pyproject.toml").is_file() and os.access(root, os.W_OK):
-        return root / ".labkit"
+    if (CHECKOUT / "pyproject.toml").is_file() and os.access(CHECKOUT, os.W_OK):
+        return CHECKOUT / ".labkit"
     try:
         return Path.home().absolute() / ".labkit"
     except RuntimeError:  # neither HOME nor an entry in /etc/passwd

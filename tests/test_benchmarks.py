@@ -9,7 +9,7 @@ import pytest
 
 import benchmarks
 from benchmarks._paired import Found, measure, rounds
-from labkit import records
+from labkit.runs import record as records
 
 FOLDER = Path(benchmarks.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("[a-z]*.py"))

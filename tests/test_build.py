@@ -42,14 +42,15 @@ check("07-1", twice)
 # %%
 1 + 1
 """
-SOURCES = sorted((build.FOLDER / "src").glob("*.py"))
+SOURCES = sorted((build.FOLDER.parent / "lessons").glob("*.py"))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "07_sums.py").write_text(HEAD + BODY)
-    return tmp_path
+    (tmp_path / "lessons").mkdir()
+    (tmp_path / "lessons" / "07_sums.py").write_text(HEAD + BODY)
+    (tmp_path / "notebooks").mkdir()
+    return tmp_path / "notebooks"
 
 
 def learners(folder: Path) -> Path:
@@ -90,7 +91,7 @@ def test_ids_follow_the_content(folder):
     build.build(folder)
     before = nbformat.read(learners(folder), as_version=4).cells
     assert len({cell.id for cell in before}) == len(before)  # also where two cells say the same
-    source = folder / "src" / "07_sums.py"
+    source = folder.parent / "lessons" / "07_sums.py"
     source.write_text(source.read_text().replace("# %%\n1 + 1\n", "# %%\nnew = 1\n\n# %%\n1 + 1\n", 1))
     build.build(folder)
     after = nbformat.read(learners(folder), as_version=4).cells
@@ -146,7 +147,7 @@ def test_stale_leaves_a_learners_work_until_the_lesson_changes(folder):
     assert build.build(folder, only_stale=True) == []
     assert learners(folder).read_bytes() == before
 
-    source = folder / "src" / "07_sums.py"
+    source = folder.parent / "lessons" / "07_sums.py"
     source.write_text(source.read_text().replace("A sum is a sum.", "A sum is what you get."))
     build.build(folder, only_stale=True)
     assert [kept.read_bytes() for kept in mine(folder)] == [before]
@@ -229,7 +230,7 @@ def test_command_line_names_the_fault_and_fails(folder, capsys):
     assert "missing" in capsys.readouterr().out
     assert build.main([], folder) == 0
     assert build.main(["--check"], folder) == 0
-    (folder / "src" / "07_sums.py").write_text(HEAD + "\n# %%\nx = = 1\n")
+    (folder.parent / "lessons" / "07_sums.py").write_text(HEAD + "\n# %%\nx = = 1\n")
     assert build.main(["--stale"], folder) == 1
     assert "07_sums.py" in capsys.readouterr().err
 

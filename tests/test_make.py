@@ -95,7 +95,7 @@ def test_test_runs_the_cheap_first_and_stops_the_lab_last(made, tmp_path):
     assert asked == [
         "-m ruff check .",
         "-m ruff format --check .",
-        "notebooks/build.py --check",
+        "tools/build.py --check",
         "-m tests --durations=10 -k some",
         f"home {tmp_path}/.labkit/test",
         "-m labkit stop",
@@ -121,7 +121,7 @@ def test_lab_builds_what_is_stale_and_opens_the_first_lesson(made, tmp_path):
     done, asked = made("lab", "LAB_ARGS=--no-browser --port 8890", JUPYTER_CONFIG_PATH="/theirs")
     assert done.returncode == 0
     build, _, lab, config, tabs = asked
-    assert build == "notebooks/build.py --stale"
+    assert build == "tools/build.py --stale"
     assert lab.startswith("-m jupyterlab ")
     assert "/lab/tree/notebooks/00_welcome.ipynb" in lab
     assert lab.endswith("--no-browser --port 8890")

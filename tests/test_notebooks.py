@@ -19,11 +19,12 @@ import pytest
 from nbmake.nb_result import NotebookResult
 from nbmake.nb_run import NotebookRun
 
-from labkit import exercises, runs, solved
-from labkit.processes import Registry
+from labkit import exercises, runs
+from labkit.exercises import solved
+from labkit.system.process_registry import Registry
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
-LESSONS = sorted(path.stem for path in (FOLDER / "src").glob("*.py"))
+LESSONS = sorted(path.stem for path in (FOLDER.parent / "lessons").glob("*.py"))
 # Enough to know that an exercise which nobody attempted stops nobody; all of them would double the time.
 # Lesson 03 runs unsolved in a browser (test_browser.py).
 UNSOLVED = [name for name in LESSONS if name[:2] == "00"]

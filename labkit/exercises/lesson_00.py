@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy
 
-from labkit.answers import Wrong, array_of, close_to, of_type, same_array
-from labkit.exercises import Exercise, Lesson
-
-__all__ = ["LESSON"]
+from labkit.exercises.answers import Wrong, array_of, close_to, of_type, same_array
+from labkit.exercises.registry import Exercise, Lesson
 
 _BATCH = 64
 _GOAL, _GOALS = 0.95, {"fashion_mnist": 0.85}

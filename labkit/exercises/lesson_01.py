@@ -4,10 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.answers import Wrong, close_to, of_type, same_array, shown
-from labkit.exercises import Exercise, Lesson
-
-__all__ = ["LESSON"]
+from labkit.exercises.answers import Wrong, close_to, of_type, same_array, shown
+from labkit.exercises.registry import Exercise, Lesson
 
 _CPUS_OF_A_BIG_TASK = 3
 

@@ -5,10 +5,17 @@ from typing import Any
 
 import numpy as np
 
-from labkit.answers import NotAttempted, Wrong, array_of, close_to, is_blank, result_of, same_array, shown
-from labkit.exercises import Exercise, Lesson
-
-__all__ = ["LESSON"]
+from labkit.exercises.answers import (
+    NotAttempted,
+    Wrong,
+    array_of,
+    close_to,
+    is_blank,
+    result_of,
+    same_array,
+    shown,
+)
+from labkit.exercises.registry import Exercise, Lesson
 
 
 def _ink(with_ink: Any) -> None:

@@ -3,10 +3,8 @@
 import math
 from typing import Any
 
-from labkit.answers import Wrong, close_to, number, result_of, shown
-from labkit.exercises import Exercise, Lesson
-
-__all__ = ["LESSON"]
+from labkit.exercises.answers import Wrong, close_to, number, result_of, shown
+from labkit.exercises.registry import Exercise, Lesson
 
 
 def _steps(images_per_update: Any, updates_per_epoch: Any) -> None:

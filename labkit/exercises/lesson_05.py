@@ -3,10 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
-from labkit.answers import Wrong, close_to, number, result_of, shown
-from labkit.exercises import Exercise, Lesson
-
-__all__ = ["LESSON"]
+from labkit.exercises.answers import Wrong, close_to, number, result_of, shown
+from labkit.exercises.registry import Exercise, Lesson
 
 _TOOLS = ("grid", "asha", "optuna", "pbt")
 _SITUATIONS = (

@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.answers import Wrong, close_to, number, result_of, shown
-from labkit.exercises import Exercise, Lesson
-
-__all__ = ["LESSON"]
+from labkit.exercises.answers import Wrong, close_to, number, result_of, shown
+from labkit.exercises.registry import Exercise, Lesson
 
 
 def _last_metric(inside: Any, beside: Any) -> None:

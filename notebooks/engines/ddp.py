@@ -7,9 +7,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from labkit.stopwatch import Stopwatch
-from labkit.torch_models import mlp
-from labkit.torch_training import train_epoch
+from labkit.comparison import Stopwatch
+from labkit.models.torch import mlp, train_epoch
 
 work = Stopwatch(sys.argv[1])
 

@@ -5,9 +5,8 @@ import sys
 import torch
 from torch.utils.data import DataLoader
 
-from labkit.stopwatch import Stopwatch
-from labkit.torch_models import mlp
-from labkit.torch_training import train_epoch
+from labkit.comparison import Stopwatch
+from labkit.models.torch import mlp, train_epoch
 
 work = Stopwatch(sys.argv[1])
 

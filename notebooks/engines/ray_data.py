@@ -8,10 +8,9 @@ from ray.train import DataConfig, RunConfig, ScalingConfig, get_context, get_dat
 from ray.train.torch import TorchTrainer, prepare_model
 
 from labkit import cluster
-from labkit.data_progress import quiet
-from labkit.stopwatch import Stopwatch
-from labkit.torch_models import mlp
-from labkit.torch_training import train_epoch
+from labkit.comparison import Stopwatch
+from labkit.data import quiet
+from labkit.models.torch import mlp, train_epoch
 
 work = Stopwatch(sys.argv[1])
 

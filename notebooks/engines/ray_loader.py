@@ -8,9 +8,8 @@ from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from torch.utils.data import DataLoader
 
 from labkit import cluster
-from labkit.stopwatch import Stopwatch
-from labkit.torch_models import mlp
-from labkit.torch_training import train_epoch
+from labkit.comparison import Stopwatch
+from labkit.models.torch import mlp, train_epoch
 
 work = Stopwatch(sys.argv[1])
 

@@ -1,0 +1,10 @@
+"""What a room shows is drawn with these: cards, tables, figures, short tracebacks. Knows nothing of runs."""
+
+from labkit.faces import face
+
+__getattr__, __dir__, __all__ = face(
+    __name__,
+    images=("gallery",),
+    pictures=("picture",),
+    timeline=("Timeline",),
+)

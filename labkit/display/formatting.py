@@ -1,0 +1,81 @@
+"""Numbers and texts as a reader sees them, the same in every panel, table and record."""
+
+import math
+import re
+from typing import Any
+
+UNKNOWN = "–"  # shown where a number is not known
+
+
+def clock(value: float) -> str:
+    """72.4 -> ``01:12``; from an hour on ``1:01:12``."""
+    minutes, rest = divmod(int(max(value, 0)) if math.isfinite(value) else 0, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
+
+
+def seconds(value: float) -> str:
+    """0.034 -> ``34 ms``, 7.23 -> ``7.2 s``, 84 -> ``84 s``, 400 -> ``6 min 40 s``; then ``2 h 13 min``."""
+    if not math.isfinite(value):
+        return UNKNOWN
+    value = max(value, 0.0)
+    if value < 0.0995:
+        return f"{value * 1000:.0f} ms"
+    if value < 9.95:
+        return f"{value:.1f} s"
+    if value < 119.5:
+        return f"{value:.0f} s"
+    if value < 3600:
+        return f"{int(value // 60)} min {int(value % 60)} s"
+    return f"{int(value // 3600)} h {int(value % 3600 // 60)} min"
+
+
+def count(value: float) -> str:
+    """A number of things, such as rows in a second: 512 -> ``512``, 18_312 -> ``18.3 k``."""
+    if not math.isfinite(value):
+        return UNKNOWN
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= limit * 0.9995:
+            scaled = value / limit
+            return f"{scaled:.1f} {unit}" if scaled < 99.95 else f"{scaled:.0f} {unit}"
+    return f"{value:.0f}"
+
+
+def size(value: float | None) -> str:
+    """Bytes: 217_088 -> ``217 kB``."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= limit * 0.9995:
+            scaled = value / limit
+            return f"{scaled:.1f} {unit}" if scaled < 9.95 else f"{scaled:.0f} {unit}"
+    return f"{value:.0f} B"
+
+
+def number(value: Any) -> str:
+    """A metric with three or four digits that matter; of a text, its beginning."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return short(str(value))
+    if abs(value) < 1e6 and value == int(value):
+        return f"{int(value)}"
+    try:
+        return f"{value:.3f}" if 0.001 <= abs(value) < 999.9995 else f"{value:.3g}"
+    except OverflowError:
+        return UNKNOWN  # a whole number beyond all floats
+
+
+def short(text: str, most: int = 40) -> str:
+    """A text in one line of at most `most` characters."""
+    line = " ".join(text[: 10 * most].split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def short_metrics(metrics: dict[str, Any], most: int = 4) -> str:
+    """``loss 0.214 · accuracy 0.951``."""
+    shown = [f"{short(name)} {number(value)}" for name, value in metrics.items() if name != "epoch"]
+    return " · ".join(shown[:most])
+
+
+def without_credentials(endpoint: str) -> str:
+    """The endpoint without a user name and a password that may stand in it."""
+    return re.sub(r"(?<=//)[^/@]*@", "", endpoint)

@@ -1,0 +1,88 @@
+"""A traceback that fits a panel: the frames of the reader's own code, and the error.
+
+A function that was written in a notebook and pickled to a worker has its cell's file name in its
+frames, but no source there: the worker never saw the cell. The kernel did, so the lines are filled in here.
+"""
+
+import linecache
+import re
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+
+import labkit
+
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$')
+_LIBRARY = sysconfig.get_path("stdlib")
+_FRAMES_KEPT = 3
+_MESSAGE_LINES = 6
+_MESSAGE_WIDTH = 300
+
+
+def shorten(error: BaseException) -> str:
+    """The short form of an exception of this process."""
+    if isinstance(error, BaseExceptionGroup):
+        return f"{shorten(error.exceptions[0])}\n{type(error).__name__}: {error}"
+    return shorten_text("".join(traceback.format_exception(error)))
+
+
+def shorten_text(text: str) -> str:
+    """The short form of a formatted traceback, from whatever process it came.
+
+    Frames of installed packages and of labkit go; if nothing is left, the innermost frame stays.
+    """
+    frames, message = _parse(text)
+    own = [frame for frame in frames if _is_own(frame[0])] or frames[-1:]
+    lines = []
+    for file, line, function in own[-_FRAMES_KEPT:]:
+        lines.append(f"{function}, {_place(file)}, line {line}")
+        source = linecache.getline(file, line).strip()
+        lines += [f"    {source}"] if source else []
+    lines += [part[:_MESSAGE_WIDTH] for part in message[:_MESSAGE_LINES]]
+    return "\n".join(lines).strip() or text.strip()[-_MESSAGE_WIDTH:] or "no message"
+
+
+def _parse(text: str) -> tuple[list[tuple[str, int, str]], list[str]]:
+    """(frames, lines of the message) of the last exception in `text`."""
+    frames: list[tuple[str, int, str]] = []
+    message: list[str] = []
+    for line in text.splitlines():
+        found = _FRAME.match(line)
+        if found:
+            frames.append((found["file"], int(found["line"]), found["function"]))
+            message = []
+        elif line.startswith("Traceback (most recent call last)"):
+            frames, message = [], []  # a cause before it: the last exception is what the reader sees
+        elif line.strip() and not line.startswith(" "):
+            message.append(line)
+        elif message and line.strip():
+            message.append(line)  # an indented line of a message of several lines
+    return frames, message
+
+
+def _is_own(file: str) -> bool:
+    path = Path(file)
+    return not (
+        file.startswith("<frozen")
+        or {"site-packages", "dist-packages"} & set(path.parts)
+        or path.is_relative_to(_LIBRARY)
+        or _is_of_labkit(path)
+    )
+
+
+def _is_of_labkit(path: Path) -> bool:
+    """Whether it is a file of this package, or of a copy of it: Ray ships labkit to other machines."""
+    package = Path(labkit.__file__).parent
+    places = [index + 1 for index, part in enumerate(path.parts) if part == package.name]
+    return any(package.joinpath(*path.parts[place:]).is_file() for place in places)
+
+
+def _place(file: str) -> str:
+    """``cell 14`` for a cell's file, which is called something like ``/tmp/ipykernel_123/456.py``."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None:
+        named = shell.compile.format_code_name(file)
+        if named:
+            return " ".join(str(part) for part in named).replace("Cell In[", "cell ").rstrip("]")
+    return "in a cell" if "ipykernel_" in file else Path(file).name

@@ -1,0 +1,79 @@
+"""Which Keras a process uses, and how quiet TensorFlow is: both are decided before its import.
+
+    keras_settings.prepare()                                  # in the notebook, before TensorFlow is imported
+    RunConfig(worker_runtime_env={"env_vars": KERAS_2})       # in the workers
+
+Keras 3 came with TensorFlow 2.16. Its ``model.fit`` does not work with MultiWorkerMirroredStrategy: with
+two workers it raises "PerReplica … unsupported type" (ray issue 47464, keras issue 20585, both open). Keras 2
+goes on as the package ``tf-keras``, and TensorFlow takes that for ``tf.keras`` where TF_USE_LEGACY_KERAS=1.
+
+Ray's trainer sets that variable in its workers, too, but only after ``ray.train.tensorflow`` was imported
+there, and that import already asks for ``tf.keras`` (an annotation in ``TensorflowCheckpoint.from_model``).
+It comes too late: measured with Ray 2.60, the variable is 1 in such a worker, and ``tf.keras`` is Keras 3.
+"""
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+
+from labkit.errors import ModelError
+
+_QUIET = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",  # errors of TensorFlow's own come as Python exceptions anyway
+    "TF_ENABLE_ONEDNN_OPTS": "0",  # no notice about other roundings, and no other roundings
+}
+KERAS_2 = {**_QUIET, "TF_USE_LEGACY_KERAS": "1"}
+"""Environment of a process in which ``tf.keras`` is Keras 2 (the package ``tf-keras``)."""
+
+KERAS_3 = {**_QUIET, "TF_USE_LEGACY_KERAS": "0"}
+"""Environment of a process in which ``tf.keras`` is Keras 3."""
+
+
+def prepare(environment: dict[str, str] = KERAS_2) -> str:
+    """Set `environment` in this process, import TensorFlow without its noise, and say which Keras it has.
+
+    Raises:
+        ModelError: TensorFlow was imported before, with another Keras.
+    """
+    os.environ.update(environment)
+    with _quiet_stderr():
+        import tensorflow as tf
+
+        version = _version(tf)
+    wanted = "2" if environment.get("TF_USE_LEGACY_KERAS") == "1" else "3"
+    if not version.startswith(f"{wanted}."):
+        raise ModelError(
+            f"use Keras {wanted} in this process",
+            f"TensorFlow was imported before, and took Keras {version}",
+            "restart the kernel, and let this cell come before every import of TensorFlow",
+        )
+    return f"TensorFlow {tf.__version__}, Keras {version}"
+
+
+def _version(tf: object) -> str:
+    """Of ``tf.keras``: asking for it makes TensorFlow choose."""
+    module = sys.modules[tf.keras.Model.__module__.partition(".")[0]]
+    return module.__version__
+
+
+@contextlib.contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    """Hold back what C++ writes to the process's stderr; if the block fails, write it after all.
+
+    What is written before absl is initialised ("Could not find cuda drivers") obeys no variable.
+    """
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as kept:
+        saved = os.dup(2)
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            kept.seek(0)
+            os.write(saved, kept.read())
+            raise
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)

@@ -1,0 +1,122 @@
+"""Keras reports into the panel: a callback for ``model.fit``.
+
+    model.fit(rows, epochs=6, callbacks=[PanelCallback(panel, rows_per_step=64)])
+
+It follows batches and epochs, as ``panel.steps`` and ``panel.log`` do in a loop that one writes oneself.
+What the epoch as a whole came to, Ray's own ``ReportCheckpointCallback`` or ``ray.train.report`` tells.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from labkit.errors import ModelError
+
+
+class PanelCallback(tf.keras.callbacks.Callback):
+    """Sends the batches and epochs of a ``fit`` to a panel, from whatever process it runs in.
+
+    The seconds in which Keras waits for data are inside its step, and count as training.
+
+    Args:
+        panel: of this run; in a worker, the tracker that it became there.
+        rows_per_step: rows that THIS worker takes in a step; the last step of an epoch may have fewer.
+        rows: of this worker in an epoch, if known: then the last step is counted exactly.
+        epochs: of the whole run; default: those that ``fit`` was given.
+        report: for a run without Ray Train: what to report to the panel after each epoch, as
+            ``{"accuracy": "val_accuracy"}``: the name in the panel, and the one that Keras gives it.
+
+    Raises:
+        ModelError: (at the start of ``fit``) there are several workers, and the model knows only this one.
+    """
+
+    _supports_tf_logs = True  # Keras 2: else it would fetch every number from the device at every step
+
+    def __init__(
+        self,
+        panel: Any,
+        *,
+        rows_per_step: int = 1,
+        rows: int | None = None,
+        epochs: int | None = None,
+        report: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__()
+        self._panel, self._epochs, self._report = panel, epochs, report or {}
+        self._rows_per_step, self._rows = rows_per_step, rows
+        self._steps: Iterator = iter(())
+        self._over, self._done = True, 0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        _refuse_a_model_of_its_own(self.model)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        total = -(-self._rows // self._rows_per_step) if self._rows else self.params.get("steps")
+        epochs = self._epochs or self.params.get("epochs")
+        self._over, self._done = False, 0
+        self._steps = self._panel.steps(self._batches(), epoch=epoch, epochs=epochs, total=total)
+
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if not self._done:
+            next(self._steps)  # the clock starts
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        replicas = _added_up(self.model)
+        logs = logs or {}
+        self._panel.log(
+            **({name: value / replicas for name, value in logs.items()} if replicas > 1 else logs)
+        )
+        # One behind: only its end tells that there was a batch. Where Keras does not know how many there are,
+        # it announces one more than there is.
+        if self._done:
+            next(self._steps)
+        self._done += 1
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        if not self._over:  # within `fit`: with its validation rows
+            self._end_of_steps()
+            self._panel.phase("evaluating")
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self._end_of_steps()
+        if self._report:
+            metrics = {name: (logs or {})[theirs] for name, theirs in self._report.items()}
+            self._panel.report({"epoch": epoch, **metrics}, epoch=epoch)
+
+    def _end_of_steps(self) -> None:
+        """Count the last step, and say that all are done."""
+        self._over = True
+        next(self._steps, None)
+
+    def _batches(self) -> Iterator[range]:
+        """A stand-in for each batch, as long as it is: Keras keeps the batches themselves to itself."""
+        left = self._rows
+        while not self._over:
+            size = self._rows_per_step if left is None else min(self._rows_per_step, left)
+            yield range(size)
+            left = None if left is None else left - size
+
+
+def _added_up(model: Any) -> int:
+    """How many replicas' values Keras 2 adds up to what it tells of a step (of an epoch it tells the mean).
+
+    Each replica's value is the mean already: with two workers an accuracy of 0.9 is told as 1.8. From
+    ``reduce_per_replica`` in tf_keras.
+    """
+    method = getattr(model, "distribute_reduction_method", None)  # Keras 3 has none
+    return model.distribute_strategy.num_replicas_in_sync if method in ("auto", "sum") else 1
+
+
+def _refuse_a_model_of_its_own(model: Any) -> None:
+    """Built and compiled outside of the scope it would train without an error, each worker for itself."""
+    workers = len(json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).get("worker", [0]))
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if workers > 1 and replicas < workers:
+        raise ModelError(
+            f"train one model in {workers} workers",
+            "it was built outside of the strategy's scope: every worker would train a model of its own",
+            "with strategy.scope(): model = …; model.compile(…)",
+        )

@@ -1,0 +1,1 @@
+"""What a panel knows: events in, the state of the run out."""

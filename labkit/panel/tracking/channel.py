@@ -1,0 +1,271 @@
+"""Carry events from any process of a run to the kernel that draws them.
+
+The kernel listens; each worker connects and sends one JSON object per message, framed and authenticated by
+`multiprocessing.connection`: both sides prove that they know a random key, which never crosses the wire.
+Nothing that arrives is unpickled. Address and key are pickled into the training function together with the
+panel, so no secret stands in an environment variable or on a command line.
+
+Sending never blocks the training: `Sender.send` only puts the message into a bounded queue, and a thread of
+its own delivers it. While the kernel is busy or out of reach, the newest messages are kept.
+"""
+
+import contextlib
+import json
+import operator
+import os
+import queue
+import secrets
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from multiprocessing.util import Finalize
+from typing import Any
+
+_RETRY_AFTER = 5.0  # seconds before a sender that failed tries again
+_QUEUE_SIZE = 1000  # messages; the oldest are dropped
+_MAX_MESSAGE = 1 << 18  # bytes
+_GREETING_TIMEOUT = 5.0  # seconds in which a client has to prove that it knows the key
+_FLUSH_TIMEOUT = 2.0  # seconds that the end of a training function waits for its last messages to be sent
+
+
+class Address(tuple):
+    """(host, port, key) of a listener. The key is left out of its repr."""
+
+    __slots__ = ()
+
+    def __new__(cls, host: str, port: int, key: str) -> "Address":
+        return super().__new__(cls, (host, port, key))
+
+    def __getnewargs__(self) -> tuple[str, int, str]:
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        return f"Address({self[0]}:{self[1]})"
+
+
+class Listener:
+    """Accepts senders and passes each event to `on_event`, in one thread per sender.
+
+    Args:
+        on_event: called with each decoded JSON object. An exception in it disconnects only that sender.
+        host: the address to bind; loopback unless workers run on other machines.
+    """
+
+    def __init__(self, on_event: Callable[[dict[str, Any]], None], *, host: str = "127.0.0.1") -> None:
+        self._on_event = on_event
+        self._server = socket.create_server((host, 0))
+        self.address = Address(host, self._server.getsockname()[1], secrets.token_hex(16))
+        self._peers: set[_Peer] = set()
+        self._closed = False
+        threading.Thread(target=self._accept, name="labkit-channel", daemon=True).start()
+
+    def __repr__(self) -> str:
+        return f"Listener({self.address[0]}:{self.address[1]})"
+
+    def drain(self, seconds: float = 1.0) -> None:
+        """Wait until everything that has arrived is passed on; at most `seconds`.
+
+        A worker that reports and exits at once leaves its last events in the socket.
+        """
+        deadline = time.monotonic() + seconds
+        while any(peer.pending() for peer in list(self._peers)) and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+    def close(self) -> None:
+        """Stop listening and disconnect all senders."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            # shutdown wakes the thread that waits in accept(); close alone does not.
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        for peer in list(self._peers):
+            peer.hang_up()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                time.sleep(0.1)  # closed, or this process has no file descriptor left at the moment
+                continue
+            peer = _Peer(client, self.address[2].encode())
+            self._peers.add(peer)
+            threading.Thread(
+                target=self._serve, args=(peer,), name="labkit-channel-peer", daemon=True
+            ).start()
+
+    def _serve(self, peer: "_Peer") -> None:
+        try:
+            peer.authenticate()
+            while True:
+                event = _event(peer.receive())
+                if event is not None:
+                    self._on_event(event)
+        except (OSError, EOFError, AuthenticationError):
+            pass  # it hung up, does not know the key, or sent too long a message
+        finally:
+            peer.close()
+            self._peers.discard(peer)
+
+
+class _Peer:
+    """One client of a listener."""
+
+    def __init__(self, client: socket.socket, key: bytes) -> None:
+        self._key = key
+        self._connection = Connection(client.detach())
+        self._waiting = False  # whether its thread waits for the next message
+        self._lock = threading.Lock()  # around the end of the connection
+
+    def authenticate(self) -> None:
+        # A client that never answers would keep this thread for ever.
+        timer = threading.Timer(_GREETING_TIMEOUT, self.hang_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            deliver_challenge(self._connection, self._key)
+            answer_challenge(self._connection, self._key)
+        finally:
+            timer.cancel()
+
+    def receive(self) -> bytes:
+        self._waiting = True
+        self._connection.poll(None)
+        self._waiting = False
+        return self._connection.recv_bytes(_MAX_MESSAGE)
+
+    def pending(self) -> bool:
+        """Whether received data is not yet passed on."""
+        # Test readability first: the reader clears `_waiting` before it reads.
+        with self._lock:
+            return not self._connection.closed and (self._connection.poll(0) or not self._waiting)
+
+    def hang_up(self) -> None:
+        """End the connection; its thread wakes up."""
+        with self._lock, contextlib.suppress(OSError):
+            if not self._connection.closed:
+                with _socket_of(self._connection) as connected:
+                    connected.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+
+class Sender:
+    """Sends events to a `Listener` from this process; safe to use from several threads.
+
+    It connects at the first event, and again after a fork.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._reset()
+
+    def __repr__(self) -> str:
+        return f"Sender({self._address!r})"
+
+    def send(self, event: dict[str, Any]) -> None:
+        """Queue one event for sending; never blocks. What JSON cannot express is dropped."""
+        message = _message(event)
+        if self._pid != os.getpid():
+            self._reset()  # forked: the connection and the thread are the parent's
+        if message is None:
+            return
+        # A signal handler may interrupt this and send something itself, so no lock is waited for.
+        self._unsent.append(message)
+        if self._wake.empty():
+            self._wake.put(True)
+        if time.monotonic() >= self._silent_until and self._starting.acquire(blocking=False):
+            try:
+                self._start_thread()
+            finally:
+                self._starting.release()
+
+    def flush(self, seconds: float = _FLUSH_TIMEOUT) -> bool:
+        """Wait until everything is sent, at most `seconds`; whether it was."""
+        deadline = time.monotonic() + seconds
+        while self._unsent and self._is_sending() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return not self._unsent
+
+    def close(self) -> None:
+        """Send what is queued, and end the connection; the next event opens another one."""
+        self.flush()
+        if self._is_sending():
+            self._wake.put(False)
+            self._thread.join(1)
+        if self._at_exit is not None:
+            self._at_exit.cancel()
+            self._at_exit = None
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._unsent: deque[bytes] = deque(maxlen=_QUEUE_SIZE)
+        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False ends the thread
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._at_exit: Finalize | None = None
+        self._silent_until = 0.0
+
+    def _is_sending(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _start_thread(self) -> None:
+        if not self._is_sending():
+            # Unlike atexit, this also runs at the end of a process that multiprocessing has forked.
+            self._at_exit = self._at_exit or Finalize(None, self.flush, exitpriority=10)
+            self._thread = threading.Thread(target=self._deliver, name="labkit-sender", daemon=True)
+            self._thread.start()
+
+    def _deliver(self) -> None:
+        """Send until that fails; then the first `send` after a while starts another thread."""
+        host, port, key = self._address
+        try:
+            with Client((host, port), authkey=key.encode()) as connection:
+                with _socket_of(connection) as connected:
+                    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while self._wake.get():
+                    while self._unsent:
+                        message = self._unsent[0]
+                        connection.send_bytes(message)
+                        # A full queue may have dropped it meanwhile.
+                        if self._unsent and self._unsent[0] is message:
+                            self._unsent.popleft()
+        except (OSError, EOFError, AuthenticationError):
+            self._silent_until = time.monotonic() + _RETRY_AFTER
+
+
+def _socket_of(connection: Connection) -> socket.socket:
+    """A second handle of the connection's socket, for what `Connection` has no method for."""
+    return socket.socket(fileno=os.dup(connection.fileno()))
+
+
+def _message(event: dict[str, Any]) -> bytes | None:
+    """The event as JSON; None if JSON cannot express it, or it is too long."""
+    try:
+        message = json.dumps(event, separators=(",", ":"), default=_plain, skipkeys=True).encode()
+    except Exception:  # a metric may be anything, and raise anything when it is converted
+        return None
+    return message if len(message) <= _MAX_MESSAGE else None
+
+
+def _event(message: bytes) -> dict[str, Any] | None:
+    """The JSON object in a message, or None."""
+    try:
+        event = json.loads(message)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) else None
+
+
+def _plain(value: Any) -> int | float | str:
+    """A scalar of numpy or torch as a number, anything else as text."""
+    for convert in (operator.index, float):
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            return convert(value)
+    return str(value)[:200]

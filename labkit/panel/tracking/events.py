@@ -1,0 +1,115 @@
+"""The events of a run: what each kind carries, and how one that comes from outside is read.
+
+Events are JSON objects, made by a `Tracker`. All have ``kind``, ``run``, ``at`` (Unix seconds),
+``rank``, ``pid`` and ``node``; their kinds, and what each carries:
+
+========== =====================================================================================
+worker     a worker process exists
+phase      ``name`` (loading, training, evaluating, uploading, …)
+step       ``epoch``, ``epochs``, ``step``, ``total``, ``rows``, ``seconds``, ``waiting``, ``first_wait``,
+           ``between``, ``metrics``, ``done``: counts within this epoch and worker
+report     ``metrics``: one dict per rank; ``epoch`` if known; ends an epoch
+checkpoint ``path``, ``bytes``, ``status`` (committed, pending, validated, failed, timed out, deleted),
+           ``metrics``, ``label``
+upload     ``done``: whether it is over; ``seconds`` that it took
+validation ``path`` of the checkpoint, ``done``, ``seconds`` that it took, ``text`` of what it raised: one
+           that runs beside the training
+print      ``text``: a line that the training function printed
+failure    ``text``: the worker's traceback; the engine may start the workers again
+========== =====================================================================================
+
+What arrives may come from a newer version, from a training that reports whatever it likes, or be
+damaged. Here it gets its types, so that nobody behind has to doubt them.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+_MOST_METRICS = 100
+_TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # colours and cursor movements
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def read(event: Any) -> dict[str, Any] | None:
+    """`event` with what is known of it, each field of its type; None if it is none of ours.
+
+    A field of a wrong type counts as not given; an event without a field that its kind needs is dropped.
+    """
+    if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
+        return None
+    needs = _NEEDS.get(event["kind"])
+    if needs is None:
+        return None  # a newer worker may send kinds that this version does not know
+    known: dict[str, Any] = {"kind": event["kind"], "at": time.time(), "rank": 0, "pid": 0, "node": ""}
+    for name in event.keys() & _FIELDS.keys():
+        value = _FIELDS[name](event[name])
+        if value is not None:
+            known[name] = value
+    return known if needs <= known.keys() else None
+
+
+def _whole(value: Any) -> int | None:
+    number = _number(value)
+    return int(number) if number is not None and number.is_integer() else None
+
+
+def _number(value: Any) -> float | None:
+    """A finite number from 0 on."""
+    if not isinstance(value, (int, float)) or not -1 < value < 2**53:
+        return None
+    return float(value) if value >= 0 else None
+
+
+def _flag(value: Any) -> bool:
+    return value is True
+
+
+def _text(most: int) -> Callable[[Any], str | None]:
+    def read(value: Any) -> str | None:
+        if not isinstance(value, (str, int, float)):
+            return None
+        text = str(value)[: 2 * most].replace("\r\n", "\n")
+        return _CONTROL.sub("\ufffd", _TERMINAL.sub("", text))[:most]
+
+    return read
+
+
+def _scalar(value: Any) -> float | int | bool | str | None:
+    """The value of a metric: a number as it is, NaN too; a short text for all else."""
+    if value is None or isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) < 2**63):
+        return value
+    return _short(value if isinstance(value, str) else repr(value))
+
+
+def _metrics(value: Any) -> dict[str, Any] | None:
+    """Metrics by name; of a list with one dict per rank, the first."""
+    if isinstance(value, list) and value:
+        value = value[0]
+    if not isinstance(value, dict):
+        return None
+    return {_short(str(name)): _scalar(value[name]) for name in list(value)[:_MOST_METRICS]}
+
+
+_short = _text(100)
+_FIELDS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("rank", "pid", "epoch", "epochs", "step", "total", "rows", "bytes"), _whole),
+    **dict.fromkeys(("at", "seconds", "waiting", "first_wait", "between"), _number),
+    **dict.fromkeys(("name", "node", "label", "status"), _short),
+    "path": _text(1000),
+    "text": _text(10_000),
+    "done": _flag,
+    "metrics": _metrics,
+}
+_NEEDS: dict[str, set[str]] = {
+    "worker": set(),
+    "phase": {"name"},
+    "step": {"epoch", "step", "rows", "seconds", "waiting"},
+    "report": set(),
+    "checkpoint": {"path"},
+    "upload": set(),
+    "validation": {"path"},
+    "print": {"text"},
+    "failure": {"text"},
+}

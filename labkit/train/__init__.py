@@ -1,0 +1,13 @@
+"""Ray Train: its panel, its callbacks, its checks."""
+
+from labkit.faces import face
+
+__getattr__, __dir__, __all__ = face(
+    __name__,
+    checkpoints=("reported",),
+    closure_size=(
+        "captured",
+        "require_small",
+    ),
+    panel=("TrainPanel",),
+)

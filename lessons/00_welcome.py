@@ -1,0 +1,395 @@
+# %% [markdown]
+# # 00 · Welcome
+#
+# **You will be able to** check whether this machine can run the lab, train a small network on real digits in one process,
+# read every figure of the panel that follows a training, and work with exercises, hints and past runs.
+# · **Time** 25 min (less than one of it waiting) · **Needs** nothing
+#
+# In this lab you learn distributed training by doing it: on clusters that you start yourself, with Ray and Spark, PyTorch and TensorFlow.
+# Two cores are enough, and no network is needed.
+#
+# Every lesson trains the same small network on the same images. Today one process does it. What you measure on this page is
+# the *baseline*: all later lessons have to show what they gain on it, and what they cost.
+
+# %% [markdown]
+# ## How these pages work
+# Run a cell with Shift+Enter. Read the sentence below its output: it says what to see there.
+#
+# - **Before you go on:** a question. Make a guess, on paper, before you run the next cell, which answers it.
+# - **Exercise:** a cell with `...` where your answer goes, and below it a cell that checks it. You may leave any of them out: later cells
+#   never need your answers.
+# - **Hints:** each exercise has three, from a nudge to nearly the answer.
+
+# %%
+from labkit.exercises import check, hint, progress_table
+
+# %% [markdown]
+# ## Can this machine run the lab?
+# The doctor looks at versions, memory, disk, ports, and at what earlier labs left behind.
+
+# %%
+from labkit.system import environment
+
+environment.doctor()
+
+# %% [markdown]
+# Above the table stands the verdict. A line says `[OK]`, or `[FIX]` with the command that mends it. In a terminal,
+# `python -m labkit doctor` says the same.
+#
+# The lab takes its settings from environment variables. These three matter now:
+
+# %%
+from labkit.settings import Settings
+
+settings = Settings.from_env()
+print("small:", settings.small, "· data set:", settings.dataset, "· workers:", settings.num_workers)
+
+# %% [markdown]
+# `LABKIT_SMALL=1` makes every lesson short, for tests and for slow machines. Wherever a size depends on it, the cell says so in plain
+# sight, as in `epochs = 5 if settings.small else 10`, and you may write your own number there.
+
+# %% [markdown]
+# ## Look at the data
+# Always the first thing to do. `train` is what the network learns from. `test` is held out: images that it never trains on.
+
+# %%
+from labkit import datasets
+
+train = datasets.load(split="train")
+test = datasets.load(split="test")
+train
+
+# %% [markdown]
+# Unless you chose another data set, this is real handwriting: digits that people wrote into forms, cut out and scaled to 28×28 pixels.
+
+# %%
+train.images.shape, train.images.dtype, train.labels[:10]
+
+# %% [markdown]
+# A pixel is a number from 0 (black) to 255 (white). A label is the number of the image's class, from 0 to 9.
+
+# %% [markdown] tags=["prediction"]
+# **Before you go on:** somebody calls every image a 3, without looking. What share of their answers is right?
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+from labkit.runs import figure_style
+
+plt.rcParams.update(figure_style())
+figure, axes = plt.subplots(figsize=(6.5, 2.2), layout="constrained")
+axes.bar(train.classes, np.bincount(train.labels))
+axes.set(title="training images of each class", xlabel="class")
+plt.show()
+
+# %% [markdown]
+# The ten classes are about equally frequent, so a fixed answer is right for about one image in ten. An accuracy of 0.1
+# is what you get for knowing nothing.
+
+# %% [markdown]
+# ## A network
+# The 784 pixels go in, 10 numbers come out, one for each class. The largest of them is the network's answer.
+
+# %%
+import torch
+
+torch.set_num_threads(1)
+
+
+def build_model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Flatten(),
+        torch.nn.Linear(28 * 28, 128),
+        torch.nn.ReLU(),
+        torch.nn.Linear(128, 64),
+        torch.nn.ReLU(),
+        torch.nn.Linear(64, 10),
+    )
+
+
+sum(weights.numel() for weights in build_model().parameters())
+
+# %% [markdown]
+# So many weights, and training has to find a good value for each. They start as random numbers; the seed makes them the same
+# random numbers whenever you call `build_model()`. PyTorch gets one thread: for a network this small a second one brings nothing
+# (measured on two cores), and each worker of the later lessons has one too.
+#
+# The network wants decimal numbers from 0 to 1, not bytes:
+
+
+# %%
+def to_tensors(data):
+    return torch.tensor(data.images, dtype=torch.float32) / 255, torch.tensor(data.labels)
+
+
+x_train, y_train = to_tensors(train)
+x_test, y_test = to_tensors(test)
+
+# %% [markdown]
+# How good is a network? Let it answer, and count how often it is right.
+
+
+# %%
+@torch.no_grad()
+def accuracy(model, x, y):
+    answers = model(x).argmax(dim=1)
+    return (answers == y).float().mean().item()
+
+
+# %% [markdown] tags=["prediction"]
+# **Before you go on:** what accuracy has a network that was never trained?
+
+# %%
+round(accuracy(build_model(), x_test, y_test), 3)
+
+# %% [markdown]
+# Near 0.1, as good as the fixed answer. It is measured on the test images, and so is every accuracy in this lab:
+# on images that it trained on, a network may have learned the answers by heart.
+
+# %% [markdown]
+# ## Batches
+# Training goes in small steps: take a few images, see how wrong the network is on them, correct its weights a little. The few
+# images of a step are a *batch*. One pass over all training images is an *epoch*.
+
+
+# %%
+def batches(x, y, size, seed):
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+    for rows in order.split(size):
+        yield x[rows], y[rows]
+
+
+# %%
+x, y = next(batches(x_train, y_train, size=64, seed=0))
+x.shape, y[:8]
+
+# %% [markdown]
+# 64 images and their labels, in random order. Another seed gives another order, so that no two epochs are alike.
+
+# %% [markdown]
+# ### Exercise 00-1 · The steps of an epoch
+# With batches of 64: how many steps has an epoch, and how many images are left for its last batch?
+
+# %%
+steps = ...  # your answer
+last = ...  # your answer
+
+# %% tags=["solution"]
+import math
+
+steps = math.ceil(len(train) / 64)
+last = len(train) - 64 * (steps - 1)
+
+# %%
+check("00-1", steps, last, len(train))
+
+# %% [markdown]
+# *Not attempted* is no error. If you want help, this gives the first hint; run it again for the second and the third:
+
+# %%
+hint("00-1")
+
+# %% [markdown]
+# ## The training loop
+# This is all of it. Nothing in it is hidden, and nothing in it knows of clusters. In lesson 03 you will change a few of its
+# lines, and it will run on many machines.
+
+# %%
+from labkit.panel import Panel
+
+loss_function = torch.nn.CrossEntropyLoss()
+
+
+def fit(name, model, optimizer, epochs, read=batches):
+    with Panel(name, dataset=train.name, rows=len(train)) as panel:
+        for epoch in range(epochs):
+            total_loss = 0.0
+            for x, y in panel.steps(read(x_train, y_train, 64, seed=epoch), epoch=epoch, epochs=epochs):
+                optimizer.zero_grad()  # forget the gradient of the step before
+                loss = loss_function(model(x), y)  # how wrong is the network on this batch?
+                loss.backward()  # the gradient: which way does each weight make it worse?
+                optimizer.step()  # move every weight a little the other way
+                panel.log(loss=loss)
+                total_loss += loss.item() * len(y)
+            panel.report({"loss": total_loss / len(train), "accuracy": accuracy(model, x_test, y_test)})
+
+
+# %% [markdown]
+# The four lines with a comment are the training. `SGD`, the optimizer below, is the rule by which the weights move; `lr`, the learning
+# rate, is how far.
+#
+# The panel only looks on: `panel.steps` passes the batches through and counts them, `panel.log` takes a figure
+# for this step, `panel.report` those of a whole epoch.
+
+# %% [markdown] tags=["prediction"]
+# **Before you go on:** how long will the next cell take on this machine, and what accuracy will it reach?
+
+# %%
+epochs = 5 if settings.small else 10
+model = build_model()
+fit("00-baseline", model, torch.optim.SGD(model.parameters(), lr=0.1), epochs)
+
+# %% [markdown]
+# That is the baseline. The panel stays as a short report: how the run ended, how long it took and for what, and what came out.
+# The curves go from left to right through the epochs. The solid one is the *loss*, a number for how wrong the network is,
+# and should fall; the dashed one is the accuracy on the test images, and should rise.
+
+# %% [markdown]
+# ## Where is it wrong?
+
+# %%
+answers = model(x_test).argmax(dim=1)
+wrong = (answers != y_test).nonzero().flatten().tolist()
+test.show(wrong[:10], [f"{test.classes[y_test[k]]}, not {test.classes[answers[k]]}" for k in wrong[:10]])
+
+# %% [markdown]
+# The first test images that it gets wrong. The caption says what the image is, and what the network took it for. Would you have known them all?
+
+# %% [markdown]
+# ### Exercise 00-2 · Which class is the hardest?
+# For each of the ten classes: what share of *its* test images does the model get right? Make a list or a tensor of ten numbers.
+
+# %%
+shares = ...  # your answer
+
+# %% tags=["solution"]
+shares = [accuracy(model, x_test[y_test == label], y_test[y_test == label]) for label in range(10)]
+
+# %%
+check("00-2", shares, answers, y_test)
+
+# %% [markdown]
+# ## A run that you can watch
+# The baseline may be over before you have looked. Now slow it down, in a way that real trainings know well: the data comes late, from a disk
+# or over a network. Here a pause before each batch stands for that.
+
+# %%
+import time
+
+
+def slowly(x, y, size, seed):
+    for batch in batches(x, y, size, seed):
+        time.sleep(0.04)
+        yield batch
+
+
+# %% [markdown] tags=["prediction"]
+# **Before you go on:** network, batches and steps stay the same. Which of these will differ from the baseline: loss, accuracy, rows/s, waiting for data?
+
+# %%
+epochs = 5 if settings.small else 10
+model = build_model()
+fit("00-slow-data", model, torch.optim.SGD(model.parameters(), lr=0.1), epochs, read=slowly)
+
+# %% [markdown]
+# The network learned the same: the batches were the same, in the same order. Only the time differs, and *waiting for data* says
+# where it went.
+#
+# ### Every figure of the panel
+# | in the panel | what it says |
+# |---|---|
+# | title | the run's name, what runs it, on which data |
+# | ● and ✓ phases | what is being done, and for how long: *preparing*, *loading data*, *training*. With several workers also *starting workers* |
+# | epoch, step, time left | how far it is. The time left follows from the pace so far |
+# | bar | the share of all steps. It is striped while nobody knows how many there are: this loop reads a stream, and learns their number in its first epoch |
+# | loss, accuracy | the newest figures that the loop gave. While it runs, the loss is that of the last batch; in the report, that of the last epoch |
+# | rows/s | images that went through the network per second, all workers together |
+# | waiting for data | the share of an epoch in which the network had nothing to do |
+# | curve | the loss of the batches while it runs; the accuracy at the end of each epoch |
+# | rank, node, pid, step | one line for each worker: its number, its machine, its process, how far it is |
+# | output, files | buttons that show what workers print, and where logs lie. Your own `print` in one process stands in the cell, as always |
+# | run record | in the report, under *files*: the same figures as a small JSON file |
+#
+# **Stop** ends the run. Try it: run the cell above once more and press Stop. The ■ in the notebook's toolbar does the same, and works where
+# a button cannot answer while a cell runs. The cell ends in one calm line, the report says *stopped by you*, and you go on with the next cell.
+
+# %% [markdown]
+# ## Past runs
+# Every run leaves its record, so you can compare runs of today with those of last week.
+
+# %%
+from labkit import runs
+
+runs.table(last=5)
+
+# %% [markdown]
+# The newest stands first. `epoch s` is the median epoch in seconds; `start s` is the time before the first step. One process has nearly
+# none of that. Remember it when you see a cluster start.
+
+# %%
+runs.plot(last=3)
+
+# %% [markdown]
+# On top, what they learned: the curves lie on each other. Below, what it took. In *data* a run waits, in *training* it works.
+
+# %% [markdown]
+# ### Exercise 00-3 · What would fast data bring?
+# A record also answers questions of *what if*. Suppose the slow run had never waited for its data, and all else had
+# stayed. How many rows per second would it have reached? Compute it from the two figures below.
+
+# %%
+record = runs.latest("00-slow-data")
+record.rows_per_second, record.waiting_share
+
+# %%
+without_waiting = ...  # your answer
+
+# %% tags=["solution"]
+without_waiting = record.rows_per_second / (1 - record.waiting_share)
+
+# %%
+check("00-3", without_waiting, record)
+
+# %% [markdown]
+# This is the most that better data loading can bring, and you know it without trying. Compare it with the baseline's rows/s in the table. If it is
+# less, look at *training* in the figure: after a pause the network's own steps may take longer.
+
+# %% [markdown]
+# ### Exercise 00-4 · Do better
+# Train a network, `best`, with an accuracy of at least 0.95 on the test images. Change what you like: `lr`, `momentum`
+# (an option of `SGD`: keep part of the last move), the number of epochs, the network.
+#
+# (For `fashion_mnist` 0.85 will do: clothes are harder than digits.)
+
+# %%
+best = ...  # your answer: a trained network
+
+# %% tags=["solution"]
+best = build_model()
+fit("00-better", best, torch.optim.SGD(best.parameters(), lr=0.1, momentum=0.9), epochs=20)
+
+# %%
+check("00-4", best, x_test, test)
+
+# %% [markdown]
+# One caution. Whoever tries many settings and keeps what looks best on the test images has trained on them after all, by hand. Where it matters,
+# a third set of images is kept back for the last measurement.
+
+# %% [markdown]
+# ## Where things are kept
+# All that the lab keeps lies in one folder.
+
+# %%
+print(settings.home)
+sorted(path.name for path in settings.home.iterdir() if not path.name.startswith("."))
+
+# %% [markdown]
+# - `runs` has the records and, later, checkpoints. `exercises.json` is the list of what you solved. Logs and sockets of clusters come with lesson 01.
+# - **Fresh notebooks:** run `python tools/build.py` in a terminal. Those that you changed are kept beside the new ones.
+# - **All exercises open again:** delete `exercises.json`.
+# - **All as on the first day:** `python -m labkit stop`, then delete the folder.
+#
+# The solved notebooks are in `notebooks/solutions`. They are there to be compared with, after your own try.
+
+# %%
+progress_table()
+
+# %% [markdown]
+# ## In this notebook
+# - the doctor told you whether this machine can run the lab;
+# - you trained a network on real digits in one process, and tested it on images that it had not seen: the baseline for all that follows;
+# - you can read the panel, stop a run, and tell a slow network from slow data by *waiting for data*;
+# - you know the exercises and their hints, and how to compare past runs.
+#
+# There is nothing to clean up: one process did it all, this notebook's kernel. From lesson 01 on there are others, and each lesson ends by stopping them.

@@ -1,0 +1,188 @@
+"""Lesson 03 in JupyterLab, in a real browser: what a reader sees while it runs, afterwards, and on Stop.
+
+No exercise is solved here: nobody must be stopped by one. Solved, it runs in test_notebooks.
+"""
+
+import json
+import re
+import shutil
+import time
+
+import nbformat
+import pytest
+
+from jupyterlab import ARTEFACTS, NotebookPage, browser, served
+from kernels import FIT, SETUP
+from labkit.exercises import solved
+from labkit.system.process_registry import Registry
+from labs import home as home_of_its_own
+
+pytestmark = pytest.mark.browser
+
+LESSON = "03_torch_trainer"
+# The cell that trains on the cluster, by what stands in it.
+TRAINING = "with panel.watch(trainer):\n    result = trainer.fit()"
+
+
+@pytest.fixture(scope="module")
+def home():
+    with home_of_its_own() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def folder(root, tmp_path_factory):
+    """The lessons, copied: what a browser saves is not to come into the checkout."""
+    folder = tmp_path_factory.mktemp("lab")
+    shutil.copytree(root / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns("*.mine-*"))
+    stop = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in (SETUP, FIT, "6 * 7")])
+    stop.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(stop, folder / "stop.ipynb")
+    ARTEFACTS.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def lab(home, folder):
+    with served(folder) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def page(chromium):
+    with browser(chromium) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def lesson(lab, page, folder):
+    """Lesson 03, every cell run in turn; with what was seen during the training."""
+    path = f"notebooks/{LESSON}.ipynb"
+    opened = NotebookPage(page, lab.format(path))
+    cells = nbformat.read(folder / path, as_version=4).cells
+    training = next(k for k, cell in enumerate(cells) if cell.source == TRAINING)
+    seen: list[str] = []
+
+    def watch():
+        card = page.locator(f".jp-Cell[data-windowed-list-index='{training}'] .lk-card").first
+        for text in card.locator(".lk-main .lk-dim").all_inner_texts():
+            if re.search(r"epoch \d+ .* step \d+", text) and text not in seen:
+                seen.append(text)
+                if len(seen) == 8:  # the curve has a shape by then
+                    card.scroll_into_view_if_needed()
+                    page.screenshot(path=ARTEFACTS / "03-running-light.png")
+                    card.screenshot(path=ARTEFACTS / "panel.png")
+
+    for number, cell in enumerate(cells):
+        if cell.cell_type == "code":
+            opened.run(number, meanwhile=watch if number == training else lambda: None)
+    opened.save()
+    yield opened, training, seen, folder / path
+
+
+@pytest.mark.timeout(900)
+def test_every_cell_of_the_lesson_ran(lesson, home):
+    _, _, _, path = lesson
+    assert solved.read(home) == {}
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in cells)
+    for cell in cells:
+        expected = "raises-exception" in cell.metadata.get("tags", [])
+        errors = [output for output in cell.outputs if output.output_type == "error"]
+        assert bool(errors) == expected, (cell.source, errors)
+        # What goes wrong on purpose is told in a few lines, not in a traceback.
+        assert all(len(error.traceback) <= 4 for error in errors)
+
+
+def test_the_panel_moves_while_the_cell_runs(lesson):
+    _, _, seen, _ = lesson
+    assert len(seen) >= 3, seen
+
+
+def test_the_training_cell_is_quiet(lesson):
+    _, training, _, path = lesson
+    cell = nbformat.read(path, as_version=4).cells[training]
+    text = ""
+    for output in cell.outputs:
+        text += output.get("text", "") + output.get("data", {}).get("text/plain", "") + "\n"
+    assert len(text.strip().splitlines()) < 20, text
+    assert "application/vnd.jupyter.widget-view+json" not in json.dumps(cell.outputs)
+
+
+def test_the_summary_is_there_when_the_notebook_is_opened_again(lesson, lab, page):
+    opened, training, _, _ = lesson
+    opened.command("kernelmenu:shutdown")
+    page.goto("about:blank")
+    again = NotebookPage(page, lab.format(f"notebooks/{LESSON}.ipynb"))
+    for theme in ("Dark", "Light"):
+        again.theme(theme)
+        summary = again.cell(training).locator(".lk-card")
+        summary.wait_for(timeout=30_000)
+        shown = summary.inner_text()
+        assert "finished" in shown and "03-torch" in shown and "8 checkpoints" in shown, shown
+        page.wait_for_timeout(500)
+        page.screenshot(path=ARTEFACTS / f"03-summary-{theme.lower()}.png")
+        _legible(page, summary)
+
+
+def _legible(page, card):
+    """Text and ground of the panel differ enough to be read (WCAG's contrast ratio, 4.5 for small text)."""
+    pairs = card.evaluate(
+        """card => [...card.querySelectorAll('*')].filter(one => [...one.childNodes].some(
+                child => child.nodeType === 3 && child.textContent.trim())).map(one => {
+            const ink = getComputedStyle(one).color;
+            let ground = 'rgba(0, 0, 0, 0)', at = one;
+            while (at && /, 0\\)$|transparent/.test(ground)) {
+                ground = getComputedStyle(at).backgroundColor; at = at.parentElement;
+            }
+            return [one.textContent.trim().slice(0, 40), ink, ground];
+        })"""
+    )
+    # JupyterLab makes all columns of a table equally wide; ours are as wide as what stands in them.
+    wide = card.evaluate(
+        "card => [...card.querySelectorAll('td')].filter(one => one.scrollWidth > one.clientWidth + 1).map("
+        "one => one.textContent)"
+    )
+    assert not wide, wide
+    assert pairs
+    for text, ink, ground in pairs:
+        assert _contrast(ink, ground) >= 3, (text, ink, ground)
+
+
+def _contrast(one: str, other: str) -> float:
+    def luminance(colour):
+        parts = [float(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def test_the_stop_button_ends_a_run_and_the_next_cell_runs(lab, page, home):
+    opened = NotebookPage(page, lab.format("stop.ipynb"))
+    opened.run(0)
+    cell = opened.begin(1)
+    cell.locator(".lk-steps").wait_for(timeout=90_000)
+    card = "document.querySelector('.lk-main')?.innerText ?? ''"
+    page.wait_for_function(f"() => /epoch [3-9] of 1000/.test({card})", timeout=60_000)
+    cell.locator(".lk-card").scroll_into_view_if_needed()
+    page.screenshot(path=ARTEFACTS / "stop-running.png")
+    assert opened.busy
+    clicked = time.monotonic()
+    cell.locator("button:has-text('Stop')").click()
+    opened.wait_idle(seconds=30)
+    assert time.monotonic() - clicked < 15
+    shown = cell.inner_text()
+    assert "stopped" in shown and "Traceback" not in shown, shown
+    cell.locator(".lk-card").scroll_into_view_if_needed()
+    page.screenshot(path=ARTEFACTS / "stopped.png")
+    assert "42" in opened.run(2).locator(".jp-OutputArea-output").inner_text()
+    opened.command("kernelmenu:shutdown")
+
+
+def test_afterwards_nothing_of_it_is_left(home):
+    """The server was closed and the kernels with it; what they started is stopped by its record."""
+    registry = Registry(home)
+    registry.stop_all()
+    assert registry.labs() == []

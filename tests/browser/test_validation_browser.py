@@ -1,0 +1,112 @@
+"""A run that validates beside its training, in a real browser: while it runs, and when it is opened again."""
+
+import nbformat
+import pytest
+from test_browser import _legible
+
+from jupyterlab import ARTEFACTS, NotebookPage, browser, served
+from labkit.system.process_registry import Registry
+from labs import home as home_of_its_own
+
+pytestmark = pytest.mark.browser
+
+SETUP = """
+import os, tempfile, time
+import ray.train
+from ray.train import CheckpointUploadMode, RunConfig, ScalingConfig, ValidationConfig, ValidationTaskConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from labkit import cluster
+from labkit.train.panel import TrainPanel
+
+lab = cluster.start()
+
+def loop(config):
+    for epoch, how in enumerate(["well", "raise", "hang", "well"]):
+        for step in panel.steps(range(20), epoch=epoch, epochs=4):
+            time.sleep(0.1)
+            panel.log(loss=1 / (1 + epoch + step / 20))
+        ray.train.report(
+            {"epoch": epoch, "loss": 1 / (2 + epoch)},
+            checkpoint=ray.train.Checkpoint.from_directory(tempfile.mkdtemp()),
+            checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
+            validation=ValidationTaskConfig(fn_kwargs={"how": how}, timeout_s=8),
+        )
+
+def validate(checkpoint, how):
+    time.sleep(1000 if how == "hang" else 1.5)
+    if how == "raise":
+        raise ValueError("no <b>rows</b>")
+    return {"accuracy": 0.875}
+"""
+FIT = """
+panel = TrainPanel("beside")
+trainer = DataParallelTrainer(
+    loop,
+    scaling_config=ScalingConfig(num_workers=1),
+    validation_config=ValidationConfig(validate),
+    run_config=RunConfig(
+        name=panel.run_id, storage_path=os.environ["LABKIT_HOME"] + "/runs", callbacks=[panel.callback()]
+    ),
+)
+with panel.watch(trainer):
+    trainer.fit()
+"""
+
+
+@pytest.fixture(scope="module")
+def home():
+    with home_of_its_own() as folder:
+        yield folder
+        Registry(folder).stop_all()
+
+
+@pytest.mark.timeout(300)
+def test_the_time_axis_is_drawn_live_and_stays(home, chromium, tmp_path):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in (SETUP, FIT)])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, tmp_path / "beside.ipynb")
+    ARTEFACTS.mkdir(exist_ok=True)
+    seen: dict[str, int] = {}
+    with served(tmp_path) as address, browser(chromium) as page:
+        opened = NotebookPage(page, address.format("beside.ipynb"))
+        opened.run(0)
+
+        def watch():
+            card = page.locator(".lk-card").first
+            if not card.locator(".lk-timeline").count():
+                return
+            for words in card.locator("td.lk-wait, td.lk-bad, td.lk-ok").all_inner_texts():
+                if words.startswith("● validating") and words not in seen:
+                    card.scroll_into_view_if_needed()
+                    page.screenshot(path=ARTEFACTS / "beside-running.png")
+                seen[words] = card.locator(".lk-timeline rect").count()
+
+        cell = opened.run(1, meanwhile=watch)
+        # Several moments of a validation that ran, and the growing picture.
+        assert len([words for words in seen if words.startswith("● validating")]) >= 3, seen
+        assert any(words.startswith("○ waits") for words in seen), seen
+        assert max(seen.values()) > min(seen.values()) + 3, seen
+        assert "finished" in cell.inner_text()
+        opened.save()
+        opened.command("kernelmenu:shutdown")
+        page.goto("about:blank")
+        again = NotebookPage(page, address.format("beside.ipynb"))
+        for theme in ("Dark", "Light"):
+            again.theme(theme)
+            summary = again.cell(1).locator(".lk-card")
+            summary.wait_for(timeout=30_000)
+            shown = summary.inner_text()
+            for expected in (
+                "4 checkpoints · 2 validated · 1 validation failed · 1 timed out",
+                "✓ accuracy 0.875",
+                "✕ validation failed: ValueError: no <b>rows</b>",
+                "✕ timed out after",
+            ):
+                assert expected in shown, (expected, shown)
+            rows = summary.locator(".lk-timeline text").all_text_contents()
+            assert {"training", "upload", "waiting", "validation"} <= set(rows), rows
+            assert summary.locator(".lk-timeline rect").count() == 12
+            page.wait_for_timeout(500)
+            summary.scroll_into_view_if_needed()
+            page.screenshot(path=ARTEFACTS / f"beside-summary-{theme.lower()}.png")
+            _legible(page, summary)

@@ -1,0 +1,460 @@
+"""A cluster of real `ray start` nodes: started, grown, shrunk, joined, broken and stopped."""
+
+import http.client
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+import ray
+from ray.scripts import scripts as ray_scripts
+
+from labkit.cluster import lifecycle as cluster
+from labkit.cluster import nodes as ray_start
+from labkit.cluster.probe import knock
+from labkit.errors import ClusterError
+from labkit.settings import Settings
+from labkit.system import process_info as pids
+from labkit.system.process_registry import Registry
+from labs import home as home_of_its_own
+from labs import python
+
+pytestmark = pytest.mark.fault
+
+
+@pytest.fixture(scope="module")
+def home():
+    with home_of_its_own() as folder:
+        # A head looks for its nodes every 3 s and gives each five chances; nobody is to wait for that here.
+        os.environ.update(RAY_health_check_period_ms="300", RAY_health_check_initial_delay_ms="300")
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def lab(home):
+    with cluster.start(nodes=2, cpus_per_node=2) as lab:
+        yield lab
+
+
+def until(condition, seconds=90):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to that"
+        time.sleep(0.1)
+
+
+def members(home, lab):
+    return Registry(home).members(lab._lab)
+
+
+@ray.remote
+def where():
+    return ray.get_runtime_context().get_node_id()
+
+
+# -- before anything runs -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [{"nodes": 0}, {"nodes": -1}, {"cpus_per_node": 0}])
+def test_no_cluster_of_nothing(home, wrong):
+    with pytest.raises(ClusterError, match="take 1 or more"):
+        cluster.start(**wrong)
+    assert Registry(home).labs() == []
+
+
+@pytest.mark.parametrize("role", ["head: ray start", "head: raylet"])
+def test_an_interrupted_start_leaves_nothing(home, role):
+    code = "from labkit import cluster; print('go', flush=True); cluster.start()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        process.stdout.readline()
+        until(lambda: role in [entry.role for entry in Registry(home).entries()])
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) != 0
+    finally:
+        process.kill()
+        process.communicate()
+    assert Registry(home).labs() == []
+
+
+def test_a_head_that_does_not_start_says_why_and_leaves_nothing(home, monkeypatch):
+    monkeypatch.setattr(ray_start, "free_port", lambda: 1 << 17)
+    with pytest.raises(ClusterError, match="start head") as refused:
+        cluster.start()
+    assert "start-head.log" in refused.value.fix
+    assert Registry(home).labs() == [] and cluster.current() is None
+
+
+def test_two_processes_that_start_at_once_get_one_cluster(home):
+    code = (
+        "import time; from labkit import cluster; lab = cluster.start(); print(lab.address, flush=True);"
+        "time.sleep(120)"
+    )
+    commands = [[sys.executable, "-c", code]] * 2
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    try:
+        addresses = [_first_address(process) for process in both]
+        assert addresses[0] == addresses[1]
+        (name,) = Registry(home).labs()
+        assert Registry(home).owned(name)
+        both[0].kill()
+        both[0].wait()
+        assert Registry(home).owned(name), "the other one still uses it"
+    finally:
+        for process in both:
+            process.kill()
+            process.communicate()
+        Registry(home).stop_all()
+
+
+def _first_address(process):
+    return next(line.strip() for line in process.stdout if line.count(":") == 1 and "·" not in line)
+
+
+# -- while it runs --------------------------------------------------------------------------------------
+
+
+def test_it_has_the_nodes_that_were_asked_for(lab):
+    assert [(node.name, node.cpus, node.alive) for node in lab.nodes] == [
+        ("head", 2, True),
+        ("node-2", 2, True),
+    ]
+    assert (lab.cpus, lab.is_ours) == (4, True)
+    assert "2 nodes, 4 CPUs" in repr(lab)
+    shown = lab._repr_html_()
+    assert lab.dashboard_url in shown and "node-2" in shown and "started by the lab" in shown
+    assert lab.log_dir.is_dir()
+
+
+def test_a_second_start_returns_the_first_and_says_if_more_was_asked_for(lab, recwarn):
+    assert cluster.start() is lab
+    assert cluster.start(nodes=2, cpus_per_node=2) is lab
+    assert not recwarn
+    with pytest.warns(UserWarning, match=r"2 nodes, 4 CPUs\) runs already.*lab.stop"):
+        assert cluster.start(nodes=3) is lab
+    with pytest.warns(UserWarning, match="used as it is"):
+        assert cluster.start(cpus_per_node=7) is lab
+
+
+def test_a_start_after_ray_was_shut_down_connects_again(lab):
+    ray.shutdown()
+    assert cluster.start() is lab
+    assert ray.get(where.remote()) in [node.id for node in lab.nodes]
+
+
+def test_a_script_that_ends_leaves_the_cluster_to_the_others(lab):
+    done = python("from labkit import cluster; lab = cluster.start(); print(lab.address); lab.stop()")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines() == [
+        lab.address,
+        "the cluster goes on: another notebook uses it (python -m labkit stop ends it)",
+    ]
+    assert ray.get(where.remote()) in [node.id for node in lab.nodes]
+
+
+def test_a_node_is_added_used_and_removed(lab):
+    node = lab.add_node(cpus=1, resources={"fast_disk": 1})
+    assert (node.name, node.cpus, node.resources["fast_disk"]) == ("node-3", 1, 1)
+    assert ray.get(where.options(resources={"fast_disk": 1}).remote()) == node.id
+    lab.remove_node(node)
+    assert [node.name for node in lab.nodes] == ["head", "node-2"]
+    assert "✕ lost" in lab._repr_html_()
+
+
+def test_a_node_that_dies_is_seen_and_its_place_can_be_filled(lab, home):
+    node = lab.add_node(cpus=1)
+    raylets = [e for e in Registry(home).entries(lab._lab) if e.role == f"{node.name}: raylet"]
+    os.kill(raylets[0].pid, signal.SIGKILL)
+    until(lambda: node.name not in [n.name for n in lab.nodes])
+    assert ray.get(where.remote()) in [n.id for n in lab.nodes]
+    again = lab.add_node(cpus=1)
+    assert again.name not in ("head", "node-2", node.name)
+    lab.remove_node(again.name)
+
+
+@pytest.mark.parametrize("name, said", [("head", "it is the head"), ("node-9", "no such node")])
+def test_what_cannot_be_removed(lab, name, said):
+    with pytest.raises(ClusterError, match=said) as refused:
+        lab.remove_node(name)
+    assert "node-2" in refused.value.fix
+    assert len(lab.nodes) == 2
+
+
+def test_a_training_that_has_no_room_is_refused(lab):
+    lab.require(workers=4)
+    with pytest.raises(ClusterError, match="4 of 4 CPUs"):
+        lab.require(workers=4, data=True)
+    with pytest.raises(ClusterError, match="room for 4"):
+        lab.require(workers=5)
+
+
+def test_another_address_is_refused_while_this_one_is_in_use(lab):
+    assert cluster.connect(lab.address) is lab
+    with pytest.raises(ClusterError, match=f"connected to {lab.address}"):
+        cluster.connect("127.0.0.1:1")
+
+
+def test_the_commands_are_those_of_today(lab):
+    commands = lab.commands(head_ip="10.0.0.7")
+    for line in ("ray start --head", "ray start --address=10.0.0.7:6379", "RAY_AUTH_MODE=token", "ray stop"):
+        assert line in commands
+    assert "temp-dir" not in commands and _token(lab) not in commands
+    options = {option for parameter in ray_scripts.start.params for option in parameter.opts}
+    used = {word.partition("=")[0] for word in commands.split() if word.startswith("--") and "=" in word}
+    assert used and used <= options
+
+
+def _token(lab):
+    return ray_start.lab_token(lab._settings).read_text()
+
+
+# -- another process ------------------------------------------------------------------------------------
+
+CONNECT = """
+import json, sys
+from labkit.cluster import lifecycle as cluster
+from labkit.errors import ClusterError
+from labkit.cluster.probe import knock
+address, token = sys.argv[1:]
+try:
+    lab = cluster.connect(address, token_file=token or None)
+except ClusterError as error:
+    print(error)
+else:
+    import ray
+    @ray.remote
+    def version():
+        import labkit
+        return labkit.__version__
+    print("connected", lab.is_ours, len(lab.nodes), ray.get(version.remote()))
+    try:
+        lab.add_node()
+    except ClusterError as error:
+        print(error)
+    lab.stop()
+    print(repr(lab))
+"""
+
+
+def test_who_connects_uses_the_cluster_and_never_stops_it(lab, home):
+    done = python(CONNECT, lab.address, home / "ray-token", LABKIT_HOME=str(home / "other"))
+    assert "connected False 2 0." in done.stdout, done.stdout
+    assert "was not started by the lab" in done.stdout and "stopped)" in done.stdout
+    assert len(lab.nodes) == 2
+
+
+def test_a_wrong_token_is_refused(lab, tmp_path):
+    wrong = tmp_path / "token"
+    wrong.write_text("f" * 64)
+    done = python(CONNECT, lab.address, wrong, LABKIT_HOME=str(tmp_path))
+    assert "refused the token" in done.stdout and "Traceback" not in done.stdout, done.stdout
+    assert "f" * 64 not in done.stdout
+
+
+def test_no_token(lab, home):
+    with pytest.raises(ClusterError, match="refused the token: none was found"):
+        knock(lab.address, None)
+    assert "there is no token file" in python(CONNECT, lab.address, home / "nothing").stdout
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_nobody_at_an_address(scheme):
+    with pytest.raises(ClusterError, match="nobody answers there") as refused:
+        knock(f"{scheme}127.0.0.1:{ray_start.free_port()}", None)
+    assert "ray status" in refused.value.fix
+
+
+def test_the_head_and_its_server_for_clients_are_told_apart(lab, home):
+    knock(lab.address, home / "ray-token")
+    (clients,) = {
+        f"{a}:{p}" for name, a, p in sockets(home, lab) if name == "ray.util.client" and a != "127.0.0.1"
+    }
+    knock(f"ray://{clients}", home / "ray-token")
+    for wrong in (f"ray://{lab.address}", clients):
+        with pytest.raises(ClusterError, match="no head of a Ray cluster"):
+            knock(wrong, home / "ray-token")
+
+
+# -- who may come in ------------------------------------------------------------------------------------
+
+# One call of each gRPC service of Ray. Arguments do not matter: who has no token is not asked for them.
+CALLS = (
+    "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo",
+    "/ray.rpc.InternalKVGcsService/InternalKVKeys",
+    "/ray.rpc.JobInfoGcsService/GetAllJobInfo",
+    "/ray.rpc.NodeManagerService/GetSystemConfig",
+    "/ray.rpc.CoreWorkerService/GetCoreWorkerStats",
+    "/ray.rpc.ObjectManagerService/Pull",
+    "/ray.rpc.ReporterService/GetTraceback",
+    "/ray.rpc.RayletDriver/ClusterInfo",
+)
+REFUSED = {"UNAUTHENTICATED", "UNIMPLEMENTED"}
+
+
+def http_status(host, port, path, *, method="GET", body=None):
+    """The status of an HTTP request; None from a server that speaks something else."""
+    request = urllib.request.Request(f"http://{host}:{port}{path}", method=method, data=body)
+    try:
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (OSError, http.client.HTTPException):
+        return None
+
+
+def grpc_answers(host, port):
+    answers = set()
+    with grpc.insecure_channel(f"{host}:{port}") as channel:
+        for call in CALLS:
+            try:
+                channel.unary_unary(call)(b"", timeout=10)
+                answers.add(call)
+            except grpc.RpcError as error:
+                answers.add(error.code().name)
+    return answers
+
+
+def sockets(home, lab):
+    """(program, address, port) of each socket that a process of the lab listens on."""
+    for process in members(home, lab):
+        for connection in process.net_connections("inet"):
+            if connection.status == psutil.CONN_LISTEN:
+                yield pids.program(process), connection.laddr.ip.replace("::ffff:", ""), connection.laddr.port
+
+
+def test_every_socket_refuses_who_has_no_token(lab, home):
+    ray.get(where.remote())  # a worker has one, too
+    found = set()
+    for program, address, port in sockets(home, lab):
+        host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}.get(address, address)
+        status = http_status(host, port, "/metrics")
+        if status is None:
+            answers = grpc_answers(host, port)
+            assert answers <= REFUSED and "UNAUTHENTICATED" in answers, (program, address, port, answers)
+            found.add("gRPC")
+        elif status == 200:
+            # Ray's metrics: numbers for Prometheus, open by design.
+            assert http_status(host, port, "/api/jobs/", method="POST", body=b"{}") != 200
+            found.add("metrics")
+        else:
+            # Ray's dashboard, on loopback; its agents, which Ray puts on the node's address.
+            assert status == 401, (program, address, port, status)
+            assert address == "127.0.0.1" or program.endswith("Agent"), (program, address)
+            found.add(program)
+    assert {"gRPC", "metrics", "dashboard"} <= found
+
+
+def test_the_dashboard_and_its_job_api_want_the_token(lab, tmp_path):
+    host, port = lab.dashboard_url.removeprefix("http://").split(":")
+    assert host == "127.0.0.1"
+    token = {"Authorization": f"Bearer {_token(lab)}"}
+    request = urllib.request.Request(f"{lab.dashboard_url}/api/version", headers=token)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert answer.status == 200
+    trace = tmp_path / "trace"
+    job = f'{{"entrypoint": "touch {trace}"}}'.encode()
+    assert http_status(host, port, "/api/version") == 401
+    assert http_status(host, port, "/api/jobs/", method="POST", body=job) == 401
+    time.sleep(1)
+    assert not trace.exists()
+
+
+INTRUDER = """
+import os, sys
+address, trace = sys.argv[1:]
+import ray
+try:
+    ray.init(address, logging_level="CRITICAL", log_to_driver=False)
+    ray.get(ray.remote(lambda: open(trace, "w").close()).remote())
+    print("came in")
+except BaseException as error:
+    print("refused", type(error).__name__)
+os._exit(0)
+"""
+
+
+def test_neither_the_cluster_nor_its_client_server_runs_a_strangers_code(lab, home, tmp_path):
+    (client,) = {
+        (a, p) for name, a, p in sockets(home, lab) if name == "ray.util.client" and a != "127.0.0.1"
+    }
+    trace = tmp_path / "trace"
+    strange = {"RAY_AUTH_TOKEN_PATH": "", "RAY_AUTH_TOKEN": "0" * 64, "HOME": str(tmp_path)}
+    hasty = {"RAY_gcs_rpc_server_reconnect_timeout_s": "3"}
+
+    def intrude(mode, address):
+        return python(INTRUDER, address, trace, RAY_AUTH_MODE=mode, **strange, **hasty).stdout
+
+    ways = list(product(("token", "disabled"), (lab.address, f"ray://{client[0]}:{client[1]}")))
+    with ThreadPoolExecutor() as threads:
+        for way, said in zip(ways, threads.map(intrude, *zip(*ways, strict=True)), strict=True):
+            assert "came in" not in said and "refused" in said, (way, said)
+    assert not trace.exists()
+
+
+def test_the_token_is_for_its_owner_alone_and_stands_nowhere_else(lab, home):
+    path = ray_start.lab_token(lab._settings)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE((home / "ray").stat().st_mode) == 0o700
+    token = path.read_text()
+    assert token not in repr(lab) + lab._repr_html_() + repr(lab._settings)
+    for process in members(home, lab):
+        assert token not in " ".join(process.cmdline()) + str(process.environ())
+    for file in home.rglob("*"):
+        if file.is_file() and file != path:
+            assert token.encode() not in file.read_bytes(), file
+
+
+def test_a_folder_that_others_may_enter_is_not_used():
+    with tempfile.TemporaryDirectory() as home:
+        (Path(home) / "ray").mkdir(mode=0o755)
+        with pytest.raises(ClusterError, match="others may enter it"):
+            ray_start.temp_dir(Settings(home=Path(home)))
+
+
+def test_a_home_with_a_long_path_has_its_sockets_elsewhere(tmp_path):
+    settings = Settings(home=tmp_path / ("x" * 90))
+    folder = ray_start.temp_dir(settings)
+    try:
+        assert tmp_path not in folder.parents and ray_start.temp_dir(settings) == folder
+        assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
+    finally:
+        folder.parent.rmdir()
+
+
+# -- afterwards -----------------------------------------------------------------------------------------
+
+
+def test_after_stop_nothing_is_left_and_the_handle_says_so(lab, home):
+    name = lab._lab
+    assert len(Registry(home).members(name)) > 5
+    lab.stop()
+    assert Registry(home).members(name) == [] and Registry(home).labs() == []
+    assert cluster.current() is None
+    assert repr(lab).endswith("stopped)") and "stopped" in lab._repr_html_()
+    with pytest.raises(ClusterError, match=r"lab = cluster.start\(\)"):
+        lab.add_node()
+    lab.stop()  # a second time is no fault
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"lab": "ray-1"}', '{"lab": "../..", "address": "x"}']
+)
+def test_a_damaged_lab_file_is_no_cluster(home, text):
+    folder = ray_start.temp_dir(Settings(home=home))
+    folder.mkdir(exist_ok=True)
+    (folder / "cluster.json").write_text(text)
+    assert cluster._find(Settings(home=home)) is None

@@ -1,0 +1,116 @@
+"""What a reader does to a kernel, in mid-run: interrupt it, kill it, restart it, shut it down."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from kernels import FIT, SETUP, Kernel, kernel
+from labkit.system.process_registry import Registry
+from labs import home as home_of_its_own
+
+pytestmark = pytest.mark.fault
+
+
+@pytest.fixture(scope="module")
+def home():
+    with home_of_its_own() as folder:
+        os.environ["LABKIT_PANEL"] = "text"
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def first(home):
+    with kernel() as one:
+        yield one
+
+
+def address(cell):
+    (line,) = [line for line in cell.text.splitlines() if line.startswith("address")]
+    return line
+
+
+def begin_fit(one: Kernel, epoch=1):
+    cell = one.begin(FIT)
+    return one.wait(cell, until=f"epoch {epoch}")
+
+
+def test_an_interrupted_fit_ends_in_one_line_and_the_same_cell_then_succeeds(home, first):
+    setup = first.run(SETUP)
+    assert setup.error is None, setup
+    cell = begin_fit(first)
+    assert not cell.done
+    first.interrupt()
+    began = time.monotonic()
+    first.wait(cell)
+    assert time.monotonic() - began < 15
+    assert len(cell.error.splitlines()) == 1 and "stopped by you" in cell.error, cell.error
+    assert first.run("print(ray.available_resources()['CPU'] == lab.cpus)").text == "True\n"
+    first.run("epochs = 2")
+    again = first.run(FIT)
+    assert again.error is None and "finished finished" in again.text, again
+    assert len(again.text.splitlines()) < 20, again.text
+
+
+def test_an_interrupt_while_a_run_starts(home, first):
+    """There is no worker yet, and Ray may not even have its handler in place."""
+    cell = first.begin(FIT)
+    first.wait(cell, until="start")
+    first.interrupt()
+    first.wait(cell)
+    assert len(cell.error.splitlines()) == 1 and "stopped by you" in cell.error, cell.error
+    again = first.run(FIT)
+    assert again.error is None and "finished finished" in again.text, again
+
+
+def test_an_interrupted_start_of_a_cluster_is_calm(home, first):
+    first.run("lab.stop()")
+    cell = first.begin("print('now')\nlab = cluster.start()")
+    first.wait(cell, until="now")
+    time.sleep(2)
+    first.interrupt()
+    first.wait(cell)
+    assert len(cell.error.splitlines()) == 1 and "Nothing of it is left running" in cell.error, cell.error
+    assert Registry(home).labs() == []
+    assert first.run("lab = cluster.start()").error is None
+
+
+def test_a_killed_kernel_then_a_new_one_then_nothing(home, first):
+    before = address(first.run("print('address', lab.address)"))
+    first.run("epochs = 1000")
+    begin_fit(first)
+    first.kill()
+    with kernel() as second:
+        setup = second.run(SETUP)
+        assert setup.error is None and address(setup) == before, setup
+        # The dead kernel's run is gone with it: its CPUs are for this one.
+        second.run("epochs = 2")
+        again = second.run(FIT)
+        assert again.error is None and "finished finished" in again.text, again
+        assert second.shut_down() < 10
+    (lab,) = Registry(home).labs()
+    stop = [sys.executable, "-m", "labkit", "stop"]
+    done = subprocess.run(stop, capture_output=True, text=True, timeout=60, check=True)
+    assert "stopped head: raylet" in done.stdout
+    assert Registry(home).members(lab) == [] and Registry(home).labs() == []
+
+
+def test_a_kernel_that_was_killed_alone_is_followed_by_its_cluster(home):
+    """Nobody comes back: the keeper ends the cluster by itself."""
+    with kernel() as one:
+        one.run("from labkit.cluster import lifecycle as c\nc._KEEP_SECONDS = 2\nlab = c.start()")
+        (lab,) = Registry(home).labs()
+        one.kill()
+    deadline = time.monotonic() + 30
+    while Registry(home).members(lab) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert Registry(home).members(lab) == []
+
+
+def test_a_kernel_with_a_fit_in_it_shuts_down_in_time(home):
+    with kernel() as one:
+        assert one.run(SETUP).error is None
+        begin_fit(one)
+        assert one.shut_down() < 10

@@ -1,0 +1,231 @@
+"""Real Ray workers that begin with their imports done."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import psutil
+import pytest
+import ray
+
+from labkit import cluster
+from labkit.cluster import preload
+from labkit.errors import ClusterError
+from labkit.settings import Settings
+from labkit.system import overview as inventory
+from labkit.system.process_registry import Registry
+from labs import home as home_of_its_own
+from labs import python
+
+pytestmark = pytest.mark.fault
+
+
+@pytest.fixture(scope="module")
+def home():
+    with home_of_its_own() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def lab(home):
+    with cluster.start(nodes=2, cpus_per_node=2) as lab:
+        yield lab
+
+
+@ray.remote
+class Worker:
+    """What a process was before it did anything."""
+
+    def about(self):
+        torch = sys.modules.get("torch")
+        return {
+            "parent": os.getppid(),
+            "pid": os.getpid(),
+            "loaded": torch is not None,
+            "threads": torch.get_num_threads() if torch else None,
+            "node": os.environ["LABKIT_NODE"],
+            "number": ray.get_runtime_context().get_actor_id(),
+        }
+
+
+def servers(home, lab):
+    entries = Registry(home).entries(lab._lab)
+    return {e.role.partition(":")[0]: e.pid for e in entries if e.role.endswith("forkserver") and e.alive}
+
+
+def about(**options):
+    worker = Worker.options(**options).remote()
+    try:
+        return ray.get(worker.about.remote(), timeout=90)
+    finally:
+        ray.kill(worker)
+
+
+def test_each_node_has_a_server_that_forks_its_workers(home, lab):
+    found = servers(home, lab)
+    assert set(found) == {"head", "node-2"}
+    for name in found:
+        (node,) = (node for node in lab.nodes if node.name == name)
+        told = about(num_cpus=1, label_selector={"ray.io/node-id": node.id})
+        said = (lab._temp_dir.parent / f"forkserver-{name}.log").read_text()
+        assert told["parent"] == found[name] and told["loaded"], said
+
+
+def test_workers_draw_ids_of_their_own(lab):
+    """In threads, too: Ray names a task after the thread that submits it."""
+
+    @ray.remote(num_cpus=0)
+    class Drawer:
+        def ids(self):
+            found = [ray.ObjectRef.from_random().hex()]
+            for _ in range(2):
+                thread = threading.Thread(target=lambda: found.append(ray.ObjectRef.from_random().hex()))
+                thread.start()
+                thread.join()
+            return found
+
+    actors = [Drawer.remote() for _ in range(4)]
+    found = [one for ids in ray.get([actor.ids.remote() for actor in actors], timeout=90) for one in ids]
+    assert len(set(found)) == len(found) == 12
+    for actor in actors:
+        ray.kill(actor)
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_torch_has_as_many_threads_as_the_worker_has_cpus(lab, cpus):
+    assert about(num_cpus=cpus)["threads"] == cpus
+
+
+def test_a_task_works_too_and_a_variable_for_one_is_seen(lab):
+    @ray.remote(runtime_env={"env_vars": {"WORD": "here"}})
+    def task():
+        return os.environ["WORD"], "torch" in sys.modules
+
+    assert ray.get(task.remote(), timeout=90) == ("here", True)
+
+
+def test_rays_own_tools_ask_this_cluster_in_a_worker(lab, tmp_path):
+    """And not the one that somebody started last on this machine, and that may be dead by now."""
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:9")
+
+    @ray.remote(runtime_env={"env_vars": {"RAY_TMPDIR": str(tmp_path)}})
+    def task():
+        from ray.util import state
+
+        return {node.node_name for node in state.list_nodes(timeout=20)}
+
+    assert ray.get(task.remote(), timeout=90) == {"head", "node-2"}
+
+
+def test_a_worker_counts_once_and_on_its_node(lab):
+    workers = [Worker.remote() for _ in range(2)]
+    ray.get([worker.about.remote() for worker in workers], timeout=90)
+    rows = {(row[0], row[1]): row for row in inventory.processes().rows}
+    assert ("head", "forkserver") in rows and rows["head", "forkserver"][2] == 1
+    pids = {told["pid"] for told in ray.get([worker.about.remote() for worker in workers])}
+    counted = sum(row[2] for (_, name), row in rows.items() if name == "worker")
+    children = [psutil.Process(pid).children() for pid in servers(*_of(lab)).values()]
+    assert pids <= {child.pid for group in children for child in group}
+    assert counted < 2 * sum(map(len, children)) + 4  # not each of them and its client, too
+    for worker in workers:
+        ray.kill(worker)
+
+
+def _of(lab):
+    return lab._settings.home, lab
+
+
+def test_a_server_that_was_killed_costs_time_and_nothing_else(home, lab):
+    for pid in servers(home, lab).values():
+        os.kill(pid, signal.SIGKILL)
+    told = about(num_cpus=1)
+    assert not told["loaded"]
+    # Another notebook finds the cluster, and does not take it for a broken one.
+    other = python("from labkit import cluster; lab = cluster.start(); print(lab.address); lab.stop()")
+    assert other.stdout.splitlines()[0] == lab.address, other.stdout
+    assert len(lab.nodes) == 2
+
+
+def test_a_new_connection_gets_new_servers(home, lab):
+    ray.shutdown()
+    assert cluster.start() is lab
+    assert set(servers(home, lab)) == {"head", "node-2"}
+    assert about(num_cpus=1)["loaded"]
+
+
+def test_a_node_that_is_lost_takes_its_server_along(home, lab):
+    server = servers(home, lab)["node-2"]
+    lab.remove_node("node-2")
+    assert not psutil.pid_exists(server) or psutil.Process(server).status() == psutil.STATUS_ZOMBIE
+    assert set(servers(home, lab)) == {"head"}
+    node = lab.add_node(cpus=2)
+    assert set(servers(home, lab)) == {"head", node.name}
+
+
+def test_what_prepares_a_worker_is_forked_as_well(home, lab):
+    """Ray starts a Python for it, which imports all of ray before it becomes the worker."""
+    worker = Worker.remote()
+    pid = ray.get(worker.about.remote(), timeout=90)["pid"]
+    server = psutil.Process(pid).parent()
+    assert server.pid in servers(home, lab).values()
+    clients = [p for p in server.children() if any("forkserver_client" in part for part in p.cmdline())]
+    assert clients, [p.cmdline() for p in server.children()]
+    ray.kill(worker)
+
+
+def test_the_launcher_is_python_for_all_else(tmp_path):
+    launcher = preload.Preloader(tmp_path, ["ray"]).launcher()
+    assert launcher.parent == tmp_path and launcher.stat().st_mode & 0o777 == 0o700
+    code = "import sys; print(sys.executable, sys.argv[1:])"
+    said = subprocess.run([launcher, "-c", code, "two words", "$HOME"], capture_output=True, text=True)
+    assert said.stdout.strip() == f"{sys.executable} ['two words', '$HOME']"
+
+
+def test_where_no_program_may_run_there_is_no_launcher(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError("noexec")
+
+    monkeypatch.setattr(preload.subprocess, "run", refuse)
+    assert preload.Preloader(tmp_path, ["ray"]).launcher() is None
+
+
+def test_a_package_that_there_is_not(tmp_path):
+    with pytest.raises(ClusterError, match="could not import torhc, tpyo ahead"):
+        preload.Preloader(tmp_path, ["torhc", "ray", "tpyo.part"])
+
+
+WITHOUT = """
+import ray
+from labkit import cluster
+lab = cluster.start()
+print(ray.get(ray.remote(lambda: __import__("sys").argv[0]).remote()), lab._preloader)
+ray.shutdown()
+"""
+
+
+def test_it_can_be_switched_off(lab):
+    """As Ray does it by itself, in the same cluster."""
+    told = python(WITHOUT, LABKIT_PRELOAD="0").stdout.splitlines()[-2:]
+    assert any(line.endswith("default_worker.py None") for line in told), told
+
+
+def test_the_settings_know_it():
+    assert Settings.from_env({}).preload and not Settings.from_env({"LABKIT_PRELOAD": "0"}).preload
+
+
+def test_what_a_fork_takes_over_is_one_thread(tmp_path):
+    """A lock that another thread held at the fork would be held for ever. jemalloc takes care of its own."""
+    code = (
+        "import importlib, os, sys\n"
+        "[importlib.import_module(name) for name in sys.argv[1:]]\n"
+        "for task in os.listdir('/proc/self/task'):\n"
+        "    print('thread', open(f'/proc/self/task/{task}/comm').read().strip())"
+    )
+    for names in (preload.TORCH, preload.TENSORFLOW):
+        imported = python(code, *names, OMP_NUM_THREADS="1")
+        assert imported.returncode == 0, imported.stdout  # the modules of both lists exist
+        threads = [line for line in imported.stdout.splitlines() if line.startswith("thread ")]
+        assert set(threads) <= {"thread python", "thread jemalloc_bg_thd"}, threads

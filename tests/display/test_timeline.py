@@ -1,0 +1,42 @@
+"""Bars on a time axis, and what is counted of them."""
+
+import pytest
+
+from labkit.display.timeline import Timeline
+
+
+def span(begin, end, *, node="head", pid=1):
+    return {"node": node, "pid": pid, "begin": begin, "end": end}
+
+
+@pytest.mark.parametrize(
+    "spans, at_once",
+    [
+        ([span(5, 6)], 1),
+        ([span(0, 1), span(1, 2)], 1),
+        ([span(0, 1), span(0.5, 2, pid=2), span(1.5, 3)], 2),
+        ([span(0, 9), span(1, 2, pid=2), span(1.5, 3, pid=3)], 3),
+    ],
+)
+def test_counts_what_ran_at_one_moment(spans, at_once):
+    assert Timeline(spans).at_once == at_once
+    assert Timeline(spans[::-1]).at_once == at_once
+
+
+def test_says_what_it_shows():
+    line = Timeline([span(10, 11), span(10.5, 12, pid=2), span(11, 12.5, node="node-2", pid=1)])
+    assert repr(line) == "3 tasks on 3 workers (head 2, node-2 1), at most 2 at once, 2.5 s"
+    assert line.per_node == {"head": 2, "node-2": 1}
+    assert line.seconds == 2.5
+
+
+def test_draws_a_row_for_each_worker_and_a_bar_for_each_task():
+    html = Timeline([span(0, 1), span(1, 2), span(0, 2, node="<b>", pid=2)])._repr_html_()
+    assert html.count("<rect") == 3
+    assert "head · 1" in html
+    assert "&lt;b&gt; · 2" in html and "<b> ·" not in html
+
+
+def test_no_tasks_and_no_time_are_shown_too():
+    assert "0 tasks" in Timeline([])._repr_html_()
+    assert Timeline([span(3, 3)])._repr_html_().count("<rect") == 1

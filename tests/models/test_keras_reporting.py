@@ -1,0 +1,121 @@
+"""The panel follows `fit`: its batches, its rows, its epochs, its evaluation."""
+
+import json
+
+import numpy as np
+import pytest
+
+from labkit import runs
+from labkit.errors import ModelError
+from labkit.models.keras.callback import PanelCallback
+from labkit.models.keras.networks import mlp, tf
+from labkit.panel.base import Panel
+from labkit.panel.reporters import NullReporter
+
+X = np.random.default_rng(0).random((50, 28, 28), dtype=np.float32)
+Y = np.arange(50) % 10
+
+
+@pytest.fixture
+def panel(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    panel = Panel("keras", rows=50, reporter=NullReporter())
+    panel.events = []
+    receive = panel.receive
+    panel.receive = lambda event: (panel.events.append(event), receive(event))
+    panel._tracker._send = panel.receive
+    return panel
+
+
+@pytest.fixture
+def model():
+    model = mlp((4,), seed=0)
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(tf.keras.optimizers.SGD(0.1), loss, metrics=["accuracy"])
+    return model
+
+
+def counted():
+    """Rows whose number TensorFlow knows beforehand."""
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(20)
+
+
+def of_unknown_number():
+    """As from Ray Data: Keras announces one batch more than there is, and then finds out."""
+    signature = (tf.TensorSpec((None, 28, 28), tf.float32), tf.TensorSpec((None,), tf.int64))
+    return tf.data.Dataset.from_generator(
+        lambda: ((X[k : k + 20], Y[k : k + 20]) for k in (0, 20, 40)), output_signature=signature
+    )
+
+
+@pytest.mark.parametrize("rows", [counted, of_unknown_number])
+@pytest.mark.parametrize("known", [50, None])
+def test_steps_rows_and_epochs_are_counted(panel, model, rows, known):
+    follow = PanelCallback(
+        panel, rows_per_step=20, rows=known, report={"loss": "loss", "accuracy": "val_accuracy"}
+    )
+    with panel:
+        model.fit(rows(), epochs=2, validation_data=(X[:10], Y[:10]), verbose=0, callbacks=[follow])
+    ends = [event for event in panel.events if event["kind"] == "step" and event["done"]]
+    assert [(e["epoch"], e["epochs"], e["step"]) for e in ends] == [(0, 2, 3), (1, 2, 3)]
+    assert [e["rows"] for e in ends] == [50 if known else 60] * 2
+    assert all(e["metrics"]["loss"] > 0 and e["seconds"] > 0 for e in ends)
+    reports = [event for event in panel.events if event["kind"] == "report"]
+    assert [report["epoch"] for report in reports] == [0, 1]
+    assert set(reports[0]["metrics"][0]) == {"epoch", "loss", "accuracy"}
+    record = runs.latest("keras")
+    assert (record.state, len(record.seconds_per_epoch)) == ("finished", 2)
+
+
+def test_the_evaluation_is_no_part_of_the_steps(panel, model):
+    order = []
+
+    class Watch(tf.keras.callbacks.Callback):
+        def on_test_begin(self, logs=None):
+            order.append(panel.events[-1])
+
+    with panel:
+        fit = {"epochs": 1, "validation_data": (X, Y), "verbose": 0}
+        model.fit(counted(), callbacks=[PanelCallback(panel, rows_per_step=20), Watch()], **fit)
+    assert order[0]["kind"] == "phase" and order[0]["name"] == "evaluating"
+    done = [n for n, event in enumerate(panel.events) if event.get("done")]
+    assert done and panel.events.index(order[0]) > done[0]
+
+
+def test_an_evaluation_alone_is_no_epoch(panel, model):
+    with panel:
+        model.evaluate(X, Y, verbose=0, callbacks=[PanelCallback(panel)])
+    assert not [event for event in panel.events if event["kind"] in ("step", "report")]
+
+
+def test_a_model_of_one_worker_is_refused_in_two(panel, model, monkeypatch):
+    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    with pytest.raises(ModelError, match="outside of the strategy's scope") as caught:
+        model.fit(counted(), verbose=0, callbacks=[PanelCallback(panel)])
+    assert "with strategy.scope()" in caught.value.fix
+
+
+@pytest.mark.parametrize("method, told", [("auto", 0.9), ("sum", 0.9), ("first", 1.8)])
+def test_what_keras_adds_up_over_workers_is_told_as_a_mean(panel, method, told):
+    """Seen with two workers: an accuracy of 1.968."""
+
+    class Model:
+        distribute_reduction_method = method
+
+        class distribute_strategy:
+            num_replicas_in_sync = 2
+
+    follow = PanelCallback(panel, rows_per_step=20)
+    follow.set_params({"epochs": 1, "steps": 1})
+    with panel:
+        # What Keras's `set_model` does; of Keras 3 it looks into the model.
+        object.__setattr__(
+            follow, "model" if "tf_keras" in type(follow).__mro__[1].__module__ else "_model", Model()
+        )
+        follow.on_epoch_begin(0)
+        follow.on_train_batch_begin(0)
+        follow.on_train_batch_end(0, {"accuracy": tf.constant(1.8)})
+        follow.on_epoch_end(0)
+    (step,) = [event for event in panel.events if event["kind"] == "step" and event["done"]]
+    assert float(step["metrics"]["accuracy"]) == pytest.approx(told)

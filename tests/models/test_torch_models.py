@@ -1,0 +1,85 @@
+"""The torch models: what goes in and comes out, and that a seed is a seed."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from labkit.errors import ModelError
+from labkit.models.torch.networks import cnn, mlp, to_input, unwrapped
+
+IMAGES = np.random.default_rng(0).integers(0, 256, size=(5, 28, 28), dtype=np.uint8)
+
+
+def count(model):
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("build", [mlp, cnn])
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_images_in_logits_out(build, rows):
+    logits = build()(to_input(IMAGES[:rows]))
+    assert logits.shape == (rows, 10)
+    assert logits.dtype == torch.float32
+
+
+def test_sizes():
+    assert count(mlp()) == 784 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10 == 109_386
+    assert count(mlp(())) == 7850
+    assert count(cnn()) == 20_490
+    assert cnn((2, 2, 2, 2))(to_input(IMAGES)).shape == (5, 10)
+    with pytest.raises(ModelError, match="5 convolutions"):
+        cnn((2,) * 5)
+
+
+@pytest.mark.parametrize("build", [mlp, cnn])
+def test_every_weight_gets_a_gradient(build):
+    model = build(seed=0)
+    model(to_input(IMAGES)).square().sum().backward()
+    assert all(p.grad.abs().sum() > 0 for p in model.parameters())
+
+
+@pytest.mark.parametrize("build", [mlp, cnn])
+def test_a_seed_gives_the_same_weights_and_leaves_torchs_numbers_alone(build):
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    first = build(seed=7)
+    assert torch.equal(torch.rand(3), expected)
+    second, other = build(seed=7), build(seed=8)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+    assert not torch.equal(next(first.parameters()), next(other.parameters()))
+    assert not torch.equal(next(build().parameters()), next(build().parameters()))
+
+
+def test_another_process_gets_the_same_weights():
+    code = (
+        "import torch; from labkit.models.torch.networks import mlp; torch.manual_seed(5); torch.rand(9);"
+        "print(repr([p.double().sum().item() for p in mlp(seed=3).parameters()]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == repr([p.double().sum().item() for p in mlp(seed=3).parameters()])
+
+
+def test_to_input_scales_once():
+    for images in (IMAGES, torch.tensor(IMAGES)):
+        x = to_input(images)
+        assert x.dtype == torch.float32
+        assert np.allclose(x.numpy(), IMAGES / 255.0)
+    assert to_input(np.array([0, 255], dtype=np.uint8)).tolist() == [0.0, 1.0]
+    with pytest.raises(ModelError, match="float32"):
+        to_input(to_input(IMAGES))
+
+
+def test_the_data_set_is_not_changed():
+    images = torch.tensor(IMAGES)
+    to_input(images)
+    assert torch.equal(images, torch.tensor(IMAGES))
+
+
+def test_unwrapped_goes_through_every_wrapper():
+    model = mlp()
+    assert unwrapped(model) is model
+    assert unwrapped(torch.compile(torch.nn.DataParallel(model))) is model

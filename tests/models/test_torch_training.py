@@ -1,0 +1,168 @@
+"""Batches, epochs and evaluations: rows are counted once, means are over rows, learning happens."""
+
+import copy
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from labkit.errors import ModelError
+from labkit.models.torch.checkpoint import parameter_distance
+from labkit.models.torch.networks import mlp, to_input
+from labkit.models.torch.training import batches, evaluate, train_epoch
+
+LOSS = nn.CrossEntropyLoss()
+
+
+def stripes(rows=300, seed=0):
+    """Images that can be learned in an epoch: the class is the row of the image that is bright."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 10, rows)
+    images = rng.integers(0, 60, (rows, 28, 28), dtype=np.uint8)
+    images[np.arange(rows), labels * 2] = 255
+    return images, labels.astype(np.int64)
+
+
+def sgd(model, lr=0.1):
+    return torch.optim.SGD(model.parameters(), lr=lr)
+
+
+def test_each_row_comes_once_and_with_its_label():
+    images, labels = stripes(50)
+    images[:, 0, 0] = np.arange(50)  # each image says which one it is
+    got = list(batches(images, labels, size=16, seed=3))
+    assert [len(y) for _, y in got] == [16, 16, 16, 2]
+    assert len(batches(images, labels, size=16)) == 4
+    x, y = (torch.cat(parts) for parts in zip(*got, strict=True))
+    assert (x.dtype, y.dtype) == (torch.float32, torch.int64)
+    rows = (x[:, 0, 0] * 255).round().long()
+    assert sorted(rows.tolist()) == list(range(50))
+    assert torch.equal(y, torch.tensor(labels)[rows])
+
+
+def test_the_order_hangs_on_the_seed_alone():
+    images, labels = stripes(50)
+
+    def order(**options):
+        return torch.cat([y for _, y in batches(images, labels, size=16, **options)]).tolist()
+
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    assert order(seed=1) == order(seed=1) != order(seed=2)
+    assert order(shuffle=False) == labels.tolist() != order(seed=1)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_batches_can_be_gone_through_again_and_read_only_arrays_are_taken_in_silence():
+    images, labels = stripes(20)
+    images.flags.writeable = labels.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = batches(images, labels, size=8)
+    assert len(list(data)) == len(list(data)) == 3
+
+
+@pytest.mark.parametrize(("labels", "size"), [(19, 8), (20, 0)])
+def test_batches_that_cannot_be_are_refused_at_once(labels, size):
+    images, _ = stripes(20)
+    with pytest.raises(ModelError, match="20 images"):
+        batches(images, np.zeros(labels, dtype=np.int64), size=size)
+
+
+def test_a_model_learns():
+    images, labels = stripes()
+    test_images, test_labels = stripes(seed=1)
+    model = mlp(seed=0)
+    optimizer = sgd(model)
+    test = batches(test_images, test_labels, size=128)
+    before = evaluate(model, test)
+    epochs = [train_epoch(model, batches(images, labels, size=32, seed=e), LOSS, optimizer) for e in range(6)]
+    after = evaluate(model, test)
+    assert epochs[-1]["loss"] < epochs[0]["loss"]
+    assert before["accuracy"] < 0.5 < 0.95 < after["accuracy"]
+    assert epochs[0]["rows"] == after["rows"] == 300
+    assert epochs[0]["seconds"] > 0
+
+
+def test_means_are_over_rows_and_not_over_batches():
+    images, labels = stripes(10)
+    model = mlp(seed=0)
+    whole = evaluate(model, batches(images, labels, size=10), LOSS)
+    parts = evaluate(model, batches(images, labels, size=9), LOSS)  # 9 rows, then 1
+    assert parts["loss"] == pytest.approx(whole["loss"], rel=1e-5)
+    assert parts["accuracy"] == whole["accuracy"]
+    x, y = to_input(images), torch.tensor(labels)
+    assert whole["loss"] == pytest.approx(LOSS(model(x), y).item(), rel=1e-5)
+    assert whole["accuracy"] == pytest.approx((model(x).argmax(1) == y).double().mean().item())
+
+
+def test_an_epoch_is_the_loop_that_a_lesson_writes_out():
+    images, labels = stripes(64)
+    imported, written = mlp(seed=0), mlp(seed=0)
+    train_epoch(imported, batches(images, labels, size=16), LOSS, sgd(imported))
+    optimizer = sgd(written)
+    for x, y in batches(images, labels, size=16):
+        optimizer.zero_grad()
+        LOSS(written(x), y).backward()
+        optimizer.step()
+    assert parameter_distance(imported, written) == 0.0
+    assert parameter_distance(imported, mlp(seed=0)) > 0
+
+
+def test_two_halves_of_a_batch_averaged_are_one_worker_with_the_global_batch():
+    images, labels = stripes(64)
+    single, halves = mlp(seed=0), mlp(seed=0)
+    train_epoch(single, batches(images, labels, size=64), LOSS, sgd(single))
+    x, y = next(iter(batches(images, labels, size=64)))
+    for rank in range(2):
+        (LOSS(halves(x[rank::2]), y[rank::2]) / 2).backward()
+    sgd(halves).step()
+    assert parameter_distance(single, halves) < 1e-6
+
+
+def test_dicts_from_ray_data_and_tuples_are_the_same_to_an_epoch():
+    images, labels = stripes(40)
+    a, b = mlp(seed=0), mlp(seed=0)
+    dicts = [{"image": images[i : i + 8], "label": labels[i : i + 8]} for i in range(0, 40, 8)]
+    first = train_epoch(a, dicts, LOSS, sgd(a))
+    second = train_epoch(b, batches(images, labels, size=8, shuffle=False), LOSS, sgd(b))
+    assert parameter_distance(a, b) == 0.0
+    assert first["loss"] == second["loss"]
+
+
+def test_on_step_hears_of_every_update_and_holds_no_graph():
+    images, labels = stripes(40)
+    model, heard = mlp(seed=0), []
+    epoch = train_epoch(
+        model, batches(images, labels, size=8), LOSS, sgd(model), on_step=lambda **m: heard.append(m["loss"])
+    )
+    assert len(heard) == 5
+    assert not any(loss.requires_grad for loss in heard)
+    assert epoch["loss"] == pytest.approx(torch.stack(heard).mean().item(), rel=1e-5)
+
+
+def test_evaluating_changes_nothing():
+    images, labels = stripes(40)
+    model = nn.Sequential(mlp(seed=0), nn.Dropout(0.5))
+    before = copy.deepcopy(model)
+    model[0].eval()  # a mode that a learner set is kept too
+    first, second = (evaluate(model, batches(images, labels, size=8)) for _ in range(2))
+    assert first == second
+    assert model.training
+    assert parameter_distance(model, before) == 0.0
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_no_batch_is_an_error_and_a_loss_that_is_nan_is_a_result():
+    model = mlp(seed=0)
+    with pytest.raises(ModelError, match="no batch"):
+        train_epoch(model, iter(()), LOSS, sgd(model))
+    with pytest.raises(ModelError, match="no batch"):
+        evaluate(model, [])
+    images, labels = stripes(40)
+    wild = train_epoch(model, batches(images, labels, size=8), LOSS, sgd(model, lr=1e30))
+    assert math.isnan(wild["loss"])

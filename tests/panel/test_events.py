@@ -1,0 +1,115 @@
+"""What comes from outside gets its types, or is dropped; nothing of it ever raises."""
+
+import math
+
+import pytest
+
+from labkit.panel.tracking import events
+
+STEP = {"kind": "step", "epoch": 1, "step": 2, "rows": 3, "seconds": 4.5, "waiting": 0.5}
+ODD = [
+    None,
+    "",
+    "text",
+    "x" * 1_000_000,
+    -1,
+    -0.5,
+    1.5,
+    0,
+    10**400,
+    -(10**400),
+    2**63,
+    math.nan,
+    math.inf,
+    -math.inf,
+]
+ODD += [True, False, [], [[]], {}, {"a": 1}, {"a": {"b": [1]}}, b"bytes", object(), "\ud800", "\x00\x1b[31m"]
+
+
+@pytest.mark.parametrize(
+    "event", [None, 7, "step", [], [1], {}, {"kind": None}, {"kind": ["step"]}, {"kind": {}}]
+)
+def test_what_is_no_event(event):
+    assert events.read(event) is None
+
+
+@pytest.mark.parametrize("kind", ["", "unknown", "step_of_leader", "__class__", "_worker", "x" * 1000])
+def test_kinds_of_a_newer_version_are_passed_over(kind):
+    assert events.read({**STEP, "kind": kind}) is None
+
+
+def test_an_event_has_what_all_have():
+    known = events.read({"kind": "worker"})
+    assert (known["rank"], known["pid"], known["node"]) == (0, 0, "")
+    assert known["at"] > 1e9
+    assert events.read({"kind": "worker", "rank": 3, "pid": 17, "node": "n", "at": 2.5, "more": 1}) == {
+        "kind": "worker", "rank": 3, "pid": 17, "node": "n", "at": 2.5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", sorted(STEP.keys() - {"kind"}))
+def test_a_step_without_what_it_needs_is_dropped(missing):
+    assert events.read(STEP) is not None
+    assert events.read({name: value for name, value in STEP.items() if name != missing}) is None
+    for wrong in (None, "2", -1, math.nan, math.inf, [], {}):
+        assert events.read({**STEP, missing: wrong}) is None
+
+
+def test_what_a_kind_does_not_need_may_be_wrong():
+    known = events.read(
+        {**STEP, "total": "many", "epochs": -3, "between": math.nan, "metrics": 7, "done": "yes"}
+    )
+    assert known.keys() & {"total", "epochs", "between", "metrics"} == set()
+    assert known["done"] is False
+
+
+def test_numbers():
+    known = events.read({**STEP, "epoch": 3.0, "step": True, "seconds": 2, "done": True})
+    assert (known["epoch"], known["step"], known["seconds"], known["done"]) == (3, 1, 2.0, True)
+    assert type(known["epoch"]) is int and type(known["seconds"]) is float
+    assert events.read({**STEP, "epoch": 0.5}) is None
+    assert events.read({**STEP, "rows": 10**400}) is None
+
+
+def test_metrics_keep_numbers_and_short_texts():
+    metrics = {
+        "loss": 0.5, "nan": math.nan, "inf": math.inf, "none": None, "hit": True, "n": 3, "huge": 10**400,
+        "text": "x" * 5000, "list": [1, 2], "dict": {"a": 1}, 7: "seven", "bad\x00name": 1,
+    }  # fmt: skip
+    known = events.read({**STEP, "metrics": metrics})["metrics"]
+    assert (known["loss"], known["none"], known["hit"], known["n"]) == (0.5, None, True, 3)
+    assert math.isnan(known["nan"]) and known["inf"] == math.inf
+    assert len(known["text"]) == 100 and len(known["huge"]) == 100
+    assert (known["list"], known["dict"], known["7"]) == ("[1, 2]", "{'a': 1}", "seven")
+    assert known["bad\ufffdname"] == 1
+
+
+def test_of_many_ranks_the_first_is_kept():
+    assert events.read({"kind": "report", "metrics": [{"a": 1}, {"a": 2}]})["metrics"] == {"a": 1}
+    assert events.read({"kind": "report", "metrics": {"a": 1}})["metrics"] == {"a": 1}
+    for nothing in ([], [None], [7], None, "x"):
+        assert "metrics" not in events.read({"kind": "report", "metrics": nothing})
+
+
+def test_many_metrics_are_cut():
+    known = events.read({"kind": "report", "metrics": {f"m{k}": k for k in range(10_000)}})
+    assert len(known["metrics"]) == 100
+
+
+def test_texts_can_be_shown():
+    text = "a\x1b[1;31mred\x1b[0m\tb\r\nc\x00\x07\udc80\ud800 é😀\x85 end"
+    shown = events.read({"kind": "print", "text": text})["text"]
+    assert shown.startswith("ared\tb\nc\ufffd\ufffd\ufffd\ufffd é😀\ufffd end")
+    shown.encode()
+    assert len(events.read({"kind": "failure", "text": "x" * 10**6})["text"]) == 10_000
+    assert len(events.read({"kind": "phase", "name": "x" * 10**6})["name"]) == 100
+    assert events.read({"kind": "print", "text": 7})["text"] == "7"
+    assert events.read({"kind": "print", "text": None}) is None
+
+
+@pytest.mark.parametrize("kind", sorted(events._NEEDS))
+def test_odd_values_never_raise(kind):
+    for name in events._FIELDS:
+        for value in ODD:
+            known = events.read({**STEP, "name": "n", "path": "p", "text": "t", "kind": kind, name: value})
+            assert known is None or known["kind"] == kind

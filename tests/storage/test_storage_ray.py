@@ -1,0 +1,105 @@
+"""A store in Ray: tasks, Ray Data and Ray Train reach it from processes that were told no key."""
+
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+from ray import cloudpickle
+
+import labs
+import object_servers
+from labkit import cluster, datasets
+from labkit.storage.uploads import upload, upload_shards
+
+pytestmark = pytest.mark.fault
+
+# The workers cannot import this file: what is in it travels by value, as from a notebook.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def lab():
+    """Two nodes; nothing of S3 is in their environment."""
+    with labs.home():
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            del os.environ[name]  # labs.home puts them back
+        yield cluster.start(nodes=2, cpus_per_node=2)
+
+
+@pytest.fixture(scope="module", params=object_servers.KINDS)
+def store(lab, request, tmp_path_factory):
+    # A home of its own: what is started in it is stopped with it.
+    with object_servers.start(request.param, tmp_path_factory.mktemp("store")) as store:
+        yield store
+
+
+def test_a_task_on_every_node_reads_without_an_environment(lab, store):
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    store.files.pipe_file(store.storage_path("hello"), b"from the store")
+    fs, path = store.filesystem, store.storage_path("hello")
+
+    @ray.remote
+    def read():
+        named = [name for name in os.environ if name.startswith(("AWS_", "LABKIT_S3_", "RCLONE_"))]
+        return os.getpid(), named, fs.open_input_stream(path).read()
+
+    nodes = [NodeAffinitySchedulingStrategy(node.id, soft=False) for node in lab.nodes]
+    found = ray.get([read.options(scheduling_strategy=node).remote() for node in nodes])
+    assert [(named, body) for _, named, body in found] == [([], b"from the store")] * 2
+    assert len({os.getpid(), *(pid for pid, *_ in found)}) == 3
+
+
+def test_ray_data_reads_images_and_shards(store):
+    import ray
+    from ray.data.datasource.partitioning import Partitioning
+
+    digits = datasets.load("digits", n=40)
+    images, shards = upload(digits, store, "lab"), upload_shards(digits, store, "lab", rows_per_shard=16)
+    labels = Partitioning("dir", field_names=["label"], base_dir=images.path)
+    read = ray.data.read_images(images.path, filesystem=store.filesystem, partitioning=labels).take_all()
+    assert sorted((int(row["label"]), row["image"].tobytes()) for row in read) == sorted(
+        (int(label), image.tobytes()) for image, label in zip(digits.images, digits.labels, strict=True)
+    )
+    table = ray.data.read_parquet(shards.path, filesystem=store.filesystem)
+    assert table.count() == 40
+    assert np.sort(np.concatenate([b["label"] for b in table.iter_batches()])).tolist() == sorted(
+        digits.labels.tolist()
+    )
+
+
+def loop(config):
+    import tempfile
+
+    import ray.train
+
+    for epoch in range(3):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(f"{folder}/epoch.json", "w") as file:
+                json.dump(epoch, file)
+            ray.train.report({"epoch": epoch}, checkpoint=ray.train.Checkpoint.from_directory(folder))
+
+
+def test_ray_train_keeps_checkpoints_there_and_finds_the_run_again(store):
+    from ray.train import CheckpointConfig, Result, RunConfig, ScalingConfig
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    trainer = DataParallelTrainer(
+        loop,
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(
+            name="kept",
+            storage_path=store.storage_path("runs"),
+            storage_filesystem=store.filesystem,
+            checkpoint_config=CheckpointConfig(num_to_keep=2),
+        ),
+    )
+    trainer.fit()
+    again = Result.from_path(store.storage_path("runs", "kept"), storage_filesystem=store.filesystem)
+    with again.checkpoint.as_directory() as folder, open(f"{folder}/epoch.json") as file:
+        assert json.load(file) == 2
+    kept = [path for path in store.files.find(store.storage_path("runs", "kept")) if "epoch.json" in path]
+    assert len(kept) == 2

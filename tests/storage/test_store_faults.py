@@ -1,0 +1,46 @@
+"""The object store is killed in the middle of things: told by its name, nothing lost, and the work goes on.
+
+One kill of each kind, at the same moment each time; `python -m benchmarks faults` does it at random ones.
+"""
+
+import os
+import random
+import sys
+
+import pytest
+from ray import cloudpickle
+
+import labs
+from benchmarks import faults
+from labkit import cluster, storage
+from labkit.settings import Settings
+
+pytestmark = pytest.mark.fault
+
+cloudpickle.register_pickle_by_value(sys.modules["benchmarks.faults"])  # workers cannot import it
+
+
+@pytest.fixture(scope="module")
+def settings():
+    with labs.home():
+        os.environ["LABKIT_PANEL"] = "none"
+        with cluster.start(), storage.start():
+            yield Settings.from_env()
+
+
+def test_in_an_upload(settings):
+    assert "sent" in faults.kill_in_an_upload(random.Random(1), settings)
+
+
+def test_while_a_training_saves_checkpoints(settings):
+    assert "went on from there" in faults.kill_in_a_checkpoint(random.Random(1), settings)
+
+
+def test_what_is_not_as_it_was_sent_is_noticed(settings):
+    """The check itself: an object that lost a byte, and one that is gone."""
+    store = storage.start(settings=settings)
+    store.files.pipe_file("lab/one", b"whole")
+    with pytest.raises(faults.Lost, match="not what was sent"):
+        faults._all_there(store, {"lab/one": "0" * 32})
+    with pytest.raises(faults.Lost, match="not there"):
+        faults._all_there(store, {"lab/two": "0" * 32})

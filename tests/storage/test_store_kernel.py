@@ -1,0 +1,73 @@
+"""A kernel that reads from the store: its panel moves, it is interrupted, and it ends in time."""
+
+import time
+
+import pytest
+
+import labs
+from kernels import kernel
+
+pytestmark = pytest.mark.fault
+
+SETUP = """
+import time
+import ray.data
+from labkit import cluster, datasets
+from labkit.storage import store as storage
+from labkit.data.panel import DataPanel
+from labkit.storage.uploads import upload_shards
+
+lab, store = cluster.start(), storage.start()
+upload_shards(datasets.load("digits"), store, "lab", prefix="shards", rows_per_shard=64)
+ray.data.DataContext.get_current().use_datasource_v2 = False
+pause = 0.2
+
+def slow(batch):
+    time.sleep(pause)
+    return batch
+"""
+# One cell, run again as it is after the interrupt.
+READ = """
+with DataPanel("read") as panel:
+    data = ray.data.read_parquet("lab/shards", filesystem=store.filesystem, override_num_blocks=24)
+    for batch in data.map_batches(slow, batch_size=8).iter_batches(batch_size=64):
+        pass
+print("read", panel.rows, "rows")
+"""
+
+
+@pytest.fixture(scope="module")
+def one():
+    with labs.home() as home, kernel(LABKIT_PANEL="widgets", LABKIT_HOME=str(home)) as kernel_of_its_own:
+        done = kernel_of_its_own.run(SETUP)
+        assert done.error is None, done
+        yield kernel_of_its_own
+
+
+def drawings(cell):
+    """Different pictures of the panel that came while the cell ran."""
+    return list(dict.fromkeys(bundle["text/html"] for bundle in cell.bundles if "text/html" in bundle))
+
+
+def test_an_interrupted_reading_ends_in_one_line_and_the_same_cell_then_succeeds(one):
+    cell = one.begin(READ)
+    deadline = time.monotonic() + 60
+    while not any("1 running" in drawing or "2 running" in drawing for drawing in drawings(cell)):
+        assert time.monotonic() < deadline and not cell.done, cell
+        one.listen(cell)
+    one.interrupt()
+    began = time.monotonic()
+    one.wait(cell)
+    assert time.monotonic() - began < 15
+    assert len(cell.error.splitlines()) == 1 and "stopped by you" in cell.error, cell.error
+    one.run("pause = 0.02")
+    again = one.run(READ)
+    assert again.error is None and "read 1437 rows" in again.text, again
+    assert len(drawings(again)) >= 3
+    assert "streaming_executor" not in again.text and "Traceback" not in again.text
+
+
+def test_a_kernel_that_used_the_store_ends_in_time(one):
+    done = one.run("store.filesystem.open_input_stream('lab/shards.json').read()[:9]; store")
+    assert done.error is None, done
+    assert one.shut_down() < 10

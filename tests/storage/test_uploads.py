@@ -1,0 +1,159 @@
+"""Uploads: every object once, what is there is not sent again, and a server that dies in between."""
+
+import hashlib
+import io
+import json
+import signal
+import threading
+
+import numpy as np
+import psutil
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+import object_servers
+from labkit import datasets
+from labkit.errors import StorageError
+from labkit.settings import Settings
+from labkit.storage import store as storage
+from labkit.storage.uploads import upload, upload_shards
+from labkit.system.process_registry import Registry
+
+
+@pytest.fixture(scope="module", params=object_servers.KINDS)
+def store(request, tmp_path_factory):
+    with object_servers.start(request.param, tmp_path_factory.mktemp("home")) as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return datasets.load("digits", n=60)
+
+
+@pytest.fixture
+def bucket(store, request):
+    name = "t-" + hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
+    yield name
+    if store.files.exists(name):
+        store.files.rm(name, recursive=True)
+
+
+def test_each_image_is_a_png_with_its_label_in_the_key(store, bucket, digits):
+    done = upload(digits, store, bucket)
+    keys = sorted(store.files.find(f"{bucket}/digits/train"))
+    assert keys == sorted(
+        f"{bucket}/digits/train/{label}/{row:05}.png" for row, label in enumerate(digits.labels)
+    )
+    for key in keys[::13]:
+        image = np.array(Image.open(io.BytesIO(store.files.cat_file(key))))
+        row, label = int(key[-9:-4]), int(key.split("/")[-2])
+        assert np.array_equal(image, digits.images[row]) and label == digits.labels[row]
+    assert (done.objects, done.sent, done.skipped, done.path) == (60, 60, 0, f"{bucket}/digits/train")
+    assert done.bytes == sum(store.files.sizes(keys))
+    assert "60 objects" in repr(done)
+
+
+def test_the_manifest_names_them_all(store, bucket, digits):
+    done = upload(digits, store, bucket, prefix="some where/größe")
+    about = json.loads(store.files.cat_file(done.manifest))
+    assert done.manifest == f"{bucket}/some where/größe.json"
+    assert (about["dataset"], about["split"], about["rows"]) == ("digits", "train", 60)
+    for entry in about["objects"][::17]:
+        body = store.files.cat_file(f"{bucket}/{entry['key']}")
+        assert (len(body), hashlib.md5(body).hexdigest()) == (entry["bytes"], entry["md5"])
+
+
+def test_what_is_there_is_not_sent_again(store, bucket, digits):
+    upload(digits, store, bucket)
+    first, second, third = (f"{bucket}/digits/train/{digits.labels[k]}/{k:05}.png" for k in range(3))
+    body = store.files.cat_file(second)
+    store.files.rm(first)
+    store.files.pipe_file(second, body[:-1] + b"?")  # of the same size
+    store.files.pipe_file(third, body[:20])
+    again = upload(digits, store, bucket)
+    assert (again.sent, again.skipped, again.objects) == (3, 57, 60)
+    assert store.files.cat_file(second) == body
+
+
+def test_other_objects_in_the_way_are_named(store, bucket, digits):
+    store.bucket(bucket)
+    store.files.pipe_file(f"{bucket}/digits/train/stranger.txt", b"1")
+    with pytest.raises(StorageError, match=r"1 other objects.*stranger\.txt") as caught:
+        upload(digits, store, bucket)
+    assert f'store.files.rm("{bucket}/digits/train", recursive=True)' in caught.value.fix
+    assert not store.files.exists(f"{bucket}/digits/train.json")
+
+
+def test_shards_hold_the_same_rows(store, bucket, digits):
+    done = upload_shards(digits, store, bucket, rows_per_shard=25)
+    names = sorted(store.files.find(f"{bucket}/digits/train-shards"))
+    assert [name.rpartition("/")[2] for name in names] == [f"part-{k:05}.parquet" for k in range(3)]
+    tables = [pyarrow.parquet.read_table(name, filesystem=store.filesystem) for name in names]
+    assert [table.num_rows for table in tables] == [25, 25, 10]
+    assert pyarrow.concat_tables(tables).equals(digits.to_arrow())
+    assert (done.objects, done.sent) == (3, 3)
+    assert upload_shards(digits, store, bucket, rows_per_shard=25).sent == 0
+
+
+def test_one_worker_and_more_workers_than_objects(store, bucket, digits):
+    assert upload(digits[:3], store, bucket, workers=1).sent == 3
+    assert upload(digits[:3], store, bucket, workers=50, prefix="b").sent == 3
+    assert upload(digits[:0], store, bucket, prefix="empty").objects == 0
+
+
+def test_requests_that_cannot_be(store, bucket, digits):
+    for options in ({"prefix": "../a"}, {"prefix": ""}, {"workers": 0}):
+        with pytest.raises(StorageError):
+            upload(digits, store, bucket, **options)
+    with pytest.raises(StorageError, match="rows_per_shard is 0"):
+        upload_shards(digits, store, bucket, rows_per_shard=0)
+
+
+def test_a_server_killed_in_between(tmp_path):
+    """What was sent is there after a restart, whole; a second upload sends the rest and checks all."""
+    home = tmp_path / "home"
+    data = datasets.load("digits", n=600)
+    with object_servers.embedded(home) as store:
+        server = store._server
+        (entry,) = [e for e in Registry(home).entries(server.lab) if e.role == "object server"]
+        victim = psutil.Process(entry.pid)
+        sending = server.folder / "digits" / "digits" / "train"
+
+        def kill_when_some_are_there():
+            while sum(1 for _ in sending.rglob("*.png")) < 50:
+                pass
+            victim.send_signal(signal.SIGKILL)
+
+        killer = threading.Thread(target=kill_when_some_are_there, daemon=True)
+        killer.start()
+        with pytest.raises(StorageError) as caught:
+            upload(data, store, "digits")
+        killer.join()
+        assert store.endpoint in caught.value.fact
+        assert "storage.start()" in caught.value.fix and "upload again" in caught.value.fix
+        assert not (sending.parent / "train.json").exists()
+        again = storage.start(settings=Settings(home=home))
+        done = upload(data, again, "digits")
+        assert done.skipped >= 50 and done.sent == 600 - done.skipped > 0
+        assert not list(server.folder.rglob(".rclone_temp_*"))
+
+
+def test_an_interrupt_ends_it_soon(store, bucket, digits, monkeypatch):
+    """The threads end after the object that they have in hand; the next upload sends the rest."""
+    calls, real = [], store.files.call
+
+    def call(method, **options):
+        if method == "put_object":
+            calls.append(options["Key"])
+            if len(calls) == 10:
+                raise KeyboardInterrupt
+        return real(method, **options)
+
+    monkeypatch.setattr(store.files, "call", call)
+    with pytest.raises(KeyboardInterrupt):
+        upload(digits, store, bucket, workers=2)
+    assert 10 <= len(calls) <= 12
+    assert threading.active_count() < 50
+    assert upload(digits, store, bucket).skipped >= 9

@@ -1,0 +1,157 @@
+"""JupyterLab in a real browser: a server of `make lab`, and a notebook in it as a reader works through it."""
+
+import contextlib
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from playwright.sync_api import Locator, Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[2]
+# What a screenshot is compared by is the eye; it is kept for that.
+ARTEFACTS = ROOT / "artefacts"
+
+
+@contextlib.contextmanager
+def served(folder: Path, **variables: str) -> Iterator[str]:
+    """`make lab` with `folder` as its root; yields the address, with the token in it."""
+    token = secrets.token_hex(16)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = (
+        f"--no-browser --port {port} --ServerApp.root_dir={folder} --LabApp.expose_app_in_browser=True "
+        "--MultiKernelManager.default_kernel_name=python3"
+    )
+    command = ["make", "--no-print-directory", "lab", f"VENV={sys.prefix}", f"LAB_ARGS={options}"]
+    # Its own settings: a test that changes the theme is not to change that of the person who runs it.
+    settings = {"JUPYTER_TOKEN": token, "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings")}
+    environment = {**os.environ, **variables, **settings}
+    with (folder / "server.log").open("wb") as log:
+        server = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        _wait_for(f"http://127.0.0.1:{port}/api?token={token}", server, folder / "server.log")
+        yield f"http://127.0.0.1:{port}/doc/tree/{{}}?token={token}"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGINT)
+            os.killpg(server.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(20)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+
+
+def _wait_for(url: str, server: subprocess.Popen, log: Path) -> None:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError, urllib.error.URLError), urllib.request.urlopen(url, timeout=5):
+            return
+        assert server.poll() is None, log.read_text()
+        time.sleep(0.3)
+    raise AssertionError(f"no JupyterLab after 90 s: {log.read_text()}")
+
+
+@contextlib.contextmanager
+def browser(chromium: str) -> Iterator[Page]:
+    with sync_playwright() as playwright:
+        # No sandbox: a container's root has none. No network but ours.
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        one = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        try:
+            yield one.new_page(viewport={"width": 1200, "height": 1000})
+        finally:
+            one.close()
+
+
+class NotebookPage:
+    """An open notebook.
+
+    Args:
+        page: a browser's page.
+        address: of the notebook, with its token.
+    """
+
+    def __init__(self, page: Page, address: str) -> None:
+        self.page = page
+        page.goto(address)
+        page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=90_000)
+        # "idle" is shown before there is a kernel, too.
+        page.wait_for_function(
+            "() => window.jupyterapp.shell.currentWidget?.context?.sessionContext?.session?.kernel"
+            "?.status === 'idle'",
+            timeout=90_000,
+        )
+
+    def command(self, name: str, **arguments: object) -> None:
+        """Begin one of JupyterLab's own commands (what its menus do); that of a cell ends with the cell."""
+        self.page.evaluate(
+            "([name, given]) => { void window.jupyterapp.commands.execute(name, given); }", [name, arguments]
+        )
+
+    def theme(self, name: str) -> None:
+        self.command("apputils:change-theme", theme=f"JupyterLab {name}")
+        light = "true" if name == "Light" else "false"
+        self.page.wait_for_selector(f"body[data-jp-theme-light='{light}']", state="attached", timeout=30_000)
+        self.page.wait_for_timeout(1000)  # its style sheet comes over the network
+
+    @property
+    def busy(self) -> bool:
+        """Whether a cell runs or waits to. Asked in the page's own words: a locator costs it far more."""
+        return self.page.evaluate(
+            "() => Array.from(document.querySelectorAll('.jp-InputPrompt')).some("
+            "one => one.textContent.includes('[*]'))"
+        )
+
+    def wait_idle(self, *, seconds: float = 120, meanwhile: Callable[[], None] = lambda: None) -> None:
+        deadline = time.monotonic() + seconds
+        while self.busy:
+            assert time.monotonic() < deadline, f"the kernel is busy after {seconds} s"
+            meanwhile()
+            self.page.wait_for_timeout(250)
+
+    def cell(self, number: int) -> Locator:
+        """A cell by its place; it is scrolled to, since JupyterLab draws only what is near the screen."""
+        self.page.evaluate(
+            """number => {
+                const notebook = window.jupyterapp.shell.currentWidget.content;
+                notebook.activeCellIndex = number;
+                return notebook.scrollToItem(number, 'smart');
+            }""",
+            number,
+        )
+        one = self.page.locator(f".jp-Notebook .jp-Cell[data-windowed-list-index='{number}']")
+        one.wait_for(state="attached", timeout=30_000)
+        return one
+
+    def run(
+        self, number: int, *, seconds: float = 120, meanwhile: Callable[[], None] = lambda: None
+    ) -> Locator:
+        """Run a cell as Shift+Enter does, and wait for its end."""
+        one = self.begin(number)
+        self.wait_idle(seconds=seconds, meanwhile=meanwhile)
+        return one
+
+    def begin(self, number: int) -> Locator:
+        one = self.cell(number)
+        self.command("notebook:run-cell")
+        # A cell that waits or runs has a star, and one that has run a number.
+        one.locator(".jp-InputPrompt").filter(has_text=re.compile(r"\[(\*|\d+)\]")).wait_for(timeout=30_000)
+        return one
+
+    def save(self) -> None:
+        self.command("docmanager:save")
+        self.page.wait_for_function(
+            "() => !window.jupyterapp.shell.currentWidget.context.model.dirty", timeout=30_000
+        )

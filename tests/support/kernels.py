@@ -1,0 +1,146 @@
+"""A Jupyter kernel as a front end drives it: cells run in it, it is interrupted, killed and shut down."""
+
+import contextlib
+import os
+import queue
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from jupyter_client.manager import KernelManager
+
+# A cluster, and a training that lasts for minutes and does nothing but report.
+SETUP = """
+import os, time
+import ray, ray.train
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+from labkit import cluster
+from labkit.train.panel import TrainPanel
+
+lab = cluster.start()
+
+def loop(config):
+    for epoch in range(config["epochs"]):
+        for step in panel.steps(range(10), epoch=epoch, epochs=config["epochs"]):
+            time.sleep(0.05)
+            panel.log(loss=1 / (step + 1))
+        ray.train.report({"epoch": epoch})
+
+epochs = 1000
+print("address", lab.address)
+"""
+# One cell, run again as it is after the interrupt.
+FIT = """
+panel = TrainPanel("run")
+trainer = TorchTrainer(
+    loop,
+    train_loop_config={"epochs": epochs},
+    scaling_config=ScalingConfig(num_workers=2),
+    run_config=RunConfig(
+        name=panel.run_id, storage_path=os.environ["LABKIT_HOME"] + "/runs", callbacks=[panel.callback()]
+    ),
+)
+with panel.watch(trainer):
+    result = trainer.fit()
+print("finished", panel.state.status)
+"""
+
+
+@dataclass
+class Cell:
+    """What a cell has put out so far.
+
+    Attributes:
+        text: all of its plain text: streams, results, displays.
+        html: all of its HTML.
+        error: what a front end shows for an exception, or None.
+        done: whether the kernel is idle again.
+    """
+
+    request: str
+    text: str = ""
+    html: str = ""
+    error: str | None = None
+    done: bool = False
+    bundles: list[dict] = field(default_factory=list)
+
+
+class Kernel:
+    """One kernel, of the Python that runs the tests."""
+
+    def __init__(self, **variables: str) -> None:
+        self._manager = KernelManager(kernel_name="python3")
+        self._manager.start_kernel(env={**os.environ, **variables})
+        self._client = self._manager.client()
+        self._client.start_channels()
+        self._client.wait_for_ready(timeout=60)
+
+    @property
+    def pid(self) -> int:
+        return self._manager.provisioner.process.pid
+
+    def begin(self, code: str) -> Cell:
+        """Send a cell off; do not wait for it."""
+        return Cell(self._client.execute(code))
+
+    def wait(self, cell: Cell, *, until: str | None = None, seconds: float = 90) -> Cell:
+        """Wait for the end of a cell, or until a text stands in its output."""
+        deadline = time.monotonic() + seconds
+        while not cell.done and not (until is not None and until in cell.text):
+            assert time.monotonic() < deadline, f"after {seconds} s: {cell}"
+            self.listen(cell)
+        return cell
+
+    def listen(self, cell: Cell) -> None:
+        """Take in the next message of the kernel, if one comes soon."""
+        with contextlib.suppress(queue.Empty):
+            self._take(cell, self._client.get_iopub_msg(timeout=0.2))
+
+    def run(self, code: str, *, seconds: float = 90) -> Cell:
+        return self.wait(self.begin(code), seconds=seconds)
+
+    def interrupt(self) -> None:
+        self._manager.interrupt_kernel()
+
+    def kill(self) -> None:
+        """As the system does it when memory runs out: no cell, no `atexit`, nothing."""
+        self._manager.provisioner.process.kill()
+        self._manager.provisioner.process.wait()
+
+    def shut_down(self) -> float:
+        """End it as JupyterLab does: interrupt, ask, and only then insist. Returns seconds."""
+        began = time.monotonic()
+        self._manager.shutdown_kernel()
+        return time.monotonic() - began
+
+    def close(self) -> None:
+        self._client.stop_channels()
+        if self._manager.provisioner is not None and self._manager.provisioner.has_process:
+            self._manager.shutdown_kernel(now=True)
+        self._manager.cleanup_resources()
+
+    def _take(self, cell: Cell, message: dict) -> None:
+        if message["parent_header"].get("msg_id") != cell.request:
+            return
+        kind, content = message["msg_type"], message["content"]
+        if kind == "stream":
+            cell.text += content["text"]
+        elif kind in ("execute_result", "display_data", "update_display_data"):
+            cell.bundles.append(content["data"])
+            cell.text += content["data"].get("text/plain", "") + "\n"
+            cell.html += content["data"].get("text/html", "")
+        elif kind == "error":
+            cell.error = "\n".join(content["traceback"])
+        elif kind == "status" and content["execution_state"] == "idle":
+            cell.done = True
+
+
+@contextlib.contextmanager
+def kernel(**variables: str) -> Iterator[Kernel]:
+    """A kernel that is gone at the end of the block."""
+    one = Kernel(**variables)
+    try:
+        yield one
+    finally:
+        one.close()

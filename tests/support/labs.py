@@ -1,0 +1,41 @@
+"""For tests that start real clusters: a home of their own, and no trace of it afterwards."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from labkit import cluster
+from labkit.system.process_registry import Registry
+
+
+@contextlib.contextmanager
+def home() -> Iterator[Path]:
+    """A home folder with a short path (Ray's sockets lie in it); what was started there is stopped."""
+    folder = Path(tempfile.mkdtemp(prefix="lk"))
+    before = dict(os.environ)
+    for name in [name for name in os.environ if name.startswith(("LABKIT_", "RAY_"))]:
+        del os.environ[name]
+    os.environ.update(LABKIT_HOME=str(folder), LABKIT_SMALL="1")
+    try:
+        yield folder
+    finally:
+        if (lab := cluster.current()) is not None:
+            lab.stop()
+        Registry(folder).stop_all()
+        os.environ.clear()
+        os.environ.update(before)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def python(code: str, *args: object, timeout: float = 90, **variables: str) -> subprocess.CompletedProcess:
+    """Run some lines in a process of their own, with further environment variables."""
+    command = [sys.executable, "-c", code, *map(str, args)]
+    environment = {**os.environ, **variables}
+    return subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout
+    )

@@ -1,0 +1,91 @@
+"""The object stores that the storage tests run against: the lab's own server, moto's, and one that is named.
+
+`KINDS` are what the same cases run against; the third is there only where LABKIT_S3_ENDPOINT names one.
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from labkit.settings import Settings
+from labkit.storage import store as storage
+from labkit.system.process_registry import Registry
+
+NAMED = {
+    name: os.environ[name]
+    for name in ("LABKIT_S3_ENDPOINT", "LABKIT_S3_ACCESS_KEY", "LABKIT_S3_SECRET_KEY")
+    if name in os.environ
+}
+KINDS = ["embedded", "moto", *(["named"] if "LABKIT_S3_ENDPOINT" in NAMED else [])]
+
+
+@contextlib.contextmanager
+def embedded(home: Path) -> Iterator[storage.Store]:
+    """The lab's own server, with its home there; whatever was started in it is stopped."""
+    try:
+        yield storage.start(settings=Settings(home=home))
+    finally:
+        if storage._current is not None:
+            storage._current.stop()
+        Registry(home).stop_all()
+
+
+@contextlib.contextmanager
+def moto(home: Path) -> Iterator[storage.Store]:
+    """moto's server, in this process: another reading of the S3 API, which checks no signatures."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        with storage.connect(
+            f"http://{host}:{port}", "anything", "at-all", settings=Settings(home=home)
+        ) as store:
+            yield store
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def named(home: Path) -> Iterator[storage.Store]:
+    with storage.start(settings=Settings.from_env({**NAMED, "LABKIT_HOME": str(home)})) as store:
+        yield store
+
+
+def start(kind: str, home: Path) -> contextlib.AbstractContextManager[storage.Store]:
+    return {"embedded": embedded, "moto": moto, "named": named}[kind](home)
+
+
+@contextlib.contextmanager
+def answering(*answers: tuple[int, str]) -> Iterator[str]:
+    """The URL of a server that refuses: each request gets the next (status, S3 code), at last the last."""
+    left = list(answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            status, code = left.pop(0) if len(left) > 1 else left[0]
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/xml")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_PUT = do_HEAD = do_DELETE = answer
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,136 @@
+"""The command line, each time as a process of its own: that is how it is used."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import labkit
+from labkit.system.process_registry import Registry
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    def _run(*arguments: str, **env: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "labkit", *arguments]
+        variables = {**os.environ, "LABKIT_HOME": str(tmp_path / "home"), **env}
+        return subprocess.run(
+            command,
+            env=variables,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+        )
+
+    return _run
+
+
+def test_doctor_prints_a_line_for_each_topic_and_a_verdict(run):
+    done = run("doctor")
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if "Python: " in line][0].startswith("[OK]")
+    assert "lessons" in lines[-1]
+    assert done.returncode == int("cannot" in lines[-1])
+    assert done.stderr == ""
+
+
+def test_doctor_fails_where_a_lesson_could_not_run(run):
+    done = run("doctor", LABKIT_GPU="perhaps")
+    assert done.returncode == 1
+    assert "[FIX] settings" in done.stdout
+
+
+def test_doctor_looks_on_where_no_folder_can_be_chosen(run):
+    done = run("doctor", LABKIT_HOME="~nobody-of-this-name/lab")
+    assert "[FIX] settings" in done.stdout and "leftovers" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_doctor_on_a_terminal_that_is_not_utf_8(run, tmp_path, encoding):
+    done = run("doctor", PYTHONIOENCODING=encoding, LABKIT_HOME=str(tmp_path / "müller…"))
+    assert done.stderr == ""
+    assert "lessons" in done.stdout.splitlines()[-1]
+
+
+def test_home_says_where_the_lab_lives(run, tmp_path):
+    assert run("home").stdout == f"{tmp_path / 'home'}\n"
+
+
+def test_doctor_says_no_secret(run):
+    done = run(
+        "doctor",
+        LABKIT_S3_ENDPOINT="http://127.0.0.1:9",
+        LABKIT_S3_ACCESS_KEY="aKeyToLookFor",
+        LABKIT_S3_SECRET_KEY="sEcretToLookFor",
+    )
+    assert "ToLookFor" not in done.stdout + done.stderr
+
+
+def test_doctor_leaves_nothing_behind(run, tmp_path):
+    run("doctor")
+    assert not list(tmp_path.iterdir())
+
+
+def test_stop_stops_what_is_recorded_and_nothing_else(run, tmp_path):
+    registry = Registry(tmp_path / "home")
+    ours = registry.start(SLEEP, role="a sleeper", lab="one", log=tmp_path / "log")
+    threading.Thread(target=ours.wait, daemon=True).start()  # a parent that waits: no zombie is left
+    other = subprocess.Popen(SLEEP, start_new_session=True)
+    try:
+        done = run("stop")
+        assert done.returncode == 0
+        assert done.stdout == f"stopped a sleeper (process {ours.pid})\n"
+        assert ours.wait(timeout=5) != 0
+        assert other.poll() is None
+        assert registry.entries() == []
+    finally:
+        other.kill()
+        other.wait()
+        registry.stop_all()
+
+
+def test_stop_tells_whose_notebook_is_open(run, tmp_path):
+    registry = Registry(tmp_path / "home")
+    process = registry.start(SLEEP, role="a sleeper", lab="one", log=tmp_path / "log")
+    threading.Thread(target=process.wait, daemon=True).start()
+    registry.own("one")  # this process is the notebook
+    assert "restart its kernel" in run("stop").stdout.splitlines()[-1]
+
+
+def test_stop_without_a_lab_says_so(run, tmp_path):
+    done = run("stop")
+    assert (done.returncode, done.stdout) == (0, "nothing of this lab is running\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_setting_is_three_lines_and_no_traceback(run):
+    done = run("stop", LABKIT_DATASET="imagenet")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 3
+    assert "LABKIT_DATASET" in done.stderr
+
+
+def test_version(run):
+    assert run("version").stdout.strip() == labkit.__version__
+
+
+@pytest.mark.parametrize("arguments", [("frob",), ("stop", "now"), ("doctor", "--fix")])
+def test_a_wrong_command_is_refused_and_stops_nothing(run, arguments):
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert arguments[-1] in done.stderr.splitlines()[-1]
+
+
+def test_no_command_lists_them(run):
+    done = run()
+    assert done.returncode == 2
+    assert "usage" in done.stderr
+    assert all(word in run("--help").stdout for word in ("doctor", "home", "stop", "version"))

@@ -1,0 +1,540 @@
+"""What the lab started is found again, stopped whole, and nothing else is touched."""
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labkit.errors import EnvironmentProblem
+from labkit.system import process_info as pids
+from labkit.system.process_info import Identity
+from labkit.system.process_registry import MARK, Registry
+
+SLEEP = ["sleep", "120"]
+
+
+@pytest.fixture
+def registry(tmp_path):
+    registry = Registry(tmp_path / "home")
+    yield registry
+    registry.stop_all()
+    for path in tmp_path.glob("**/*"):
+        path.chmod(0o700)
+
+
+@pytest.fixture
+def foreign():
+    """A process that nobody recorded, in a session of its own."""
+    process = subprocess.Popen(SLEEP, start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def start(registry, tmp_path):
+    def start(command=SLEEP, *, role="sleeper", lab="one", log="log", **options):
+        return registry.start(command, role=role, lab=lab, log=tmp_path / log, **options)
+
+    return start
+
+
+def until(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.02)
+
+
+def runs(pid):
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def marked(lab):
+    """Pids of all living processes with the mark of a lab, wherever they are."""
+    return {process.pid for process, _ in pids.living() if pids.variable(process, MARK) == lab}
+
+
+def shell(script):
+    return ["sh", "-c", script]
+
+
+def path_of(registry, entry):
+    return registry._folder / entry.lab / f"{entry.pid}.json"
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+# -- start and record -----------------------------------------------------------------------------------
+
+
+def test_nothing_is_made_before_the_first_start(registry, tmp_path):
+    assert (registry.entries(), registry.labs(), registry.stop_all()) == ([], [], [])
+    assert registry.stop("never-was") == []
+    assert not registry.owned("never-was")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_started_is_recorded(registry, start, tmp_path):
+    process = start(shell(f"echo mark=${MARK}; exec sleep 120"), role="head: raylet")
+    (entry,) = registry.entries("one")
+    assert (entry.pid, entry.role, entry.lab) == (process.pid, "head: raylet", "one")
+    assert entry.session == process.pid == os.getsid(process.pid)  # a session of its own
+    assert entry.alive
+    assert registry.labs() == ["one"]
+    until(lambda: (tmp_path / "log").read_text() == "mark=one\n")
+    assert stat.S_IMODE((registry._folder / "one").stat().st_mode) == 0o700
+    assert "1 recorded" in repr(registry)
+
+
+def test_it_gets_the_environment_that_was_asked_for(start, tmp_path):
+    start(shell(f"echo $WORD ${MARK} $HOME"), env={"WORD": "hello"}).wait()
+    assert (tmp_path / "log").read_text() == "hello one\n"
+
+
+def test_output_is_appended_to_the_log(start, tmp_path):
+    (tmp_path / "log").write_text("before\n")
+    start(shell("echo out; echo err >&2")).wait()
+    assert (tmp_path / "log").read_text() == "before\nout\nerr\n"
+
+
+def test_entries_are_ordered_and_filtered(registry, start):
+    roles = [f"r{k}" for k in range(5)]
+    for k, role in enumerate(roles):
+        start(role=role, lab="odd" if k % 2 else "even")
+        time.sleep(0.02)  # the system counts in hundredths of a second
+    assert [entry.role for entry in registry.entries()] == roles
+    assert [entry.role for entry in registry.entries("odd")] == ["r1", "r3"]
+    assert registry.labs() == ["even", "odd"]
+
+
+def test_a_program_that_is_not_there_leaves_no_record(registry, start):
+    with pytest.raises(FileNotFoundError):
+        start(["/no/such/program"])
+    assert registry.entries() == []
+
+
+def test_a_process_that_is_gone_reads_as_dead(registry, foreign):
+    foreign.kill()
+    foreign.wait()
+    entry = registry.record(foreign.pid, role="gone", lab="one")
+    assert not entry.alive
+    assert not registry.entries()[0].alive
+    assert registry.stop("one") == []
+
+
+def test_a_child_that_nobody_waited_for_is_dead(registry, start):
+    process = start()
+    os.kill(process.pid, signal.SIGKILL)
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+    (entry,) = registry.entries()
+    assert not entry.alive
+    assert registry.members("one") == []
+    assert registry.stop("one") == []
+    process.wait()
+
+
+@pytest.mark.parametrize("below", ["home", "log"])
+def test_a_folder_that_cannot_be_written(tmp_path, below):
+    # Root may write anywhere, but not below a file.
+    (tmp_path / "file").touch()
+    home = tmp_path / ("file" if below == "home" else "dir") / "home"
+    log = tmp_path / ("file" if below == "log" else "dir") / "log"
+    with pytest.raises(EnvironmentProblem) as caught:
+        Registry(home).start(SLEEP, role="sleeper", lab="unwritable-test", log=log)
+    assert "file" in str(caught.value) and "LABKIT_HOME" in caught.value.fix
+    assert marked("unwritable-test") == set()  # what nobody can find again does not run
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has it")
+def test_a_full_disk_leaves_no_half_record(registry, start, monkeypatch):
+    def full(path, text):
+        with open("/dev/full", "w") as file:
+            file.write(text)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(EnvironmentProblem, match="No space left"):
+        start(lab="full-test")
+    monkeypatch.undo()
+    assert registry.entries() == [] and marked("full-test") == set()
+
+
+# -- stop -----------------------------------------------------------------------------------------------
+
+
+def test_stop_ends_and_forgets(registry, start, foreign):
+    process = start()
+    dead = start(shell("exit 0"), role="dead")
+    dead.wait()
+    other = start(lab="two")
+    stopped = registry.stop("one")
+    assert [(entry.pid, entry.role) for entry in stopped] == [(process.pid, "sleeper")]
+    assert not runs(process.pid)
+    assert runs(foreign.pid) and runs(other.pid)
+    assert registry.labs() == ["two"]
+    assert registry.stop("one") == []
+    assert [entry.pid for entry in registry.stop_all()] == [other.pid]
+    assert registry.labs() == [] and not runs(other.pid) and runs(foreign.pid)
+
+
+def test_one_session_of_several(registry, start):
+    """One node of a cluster goes; its records go with it, the others stay."""
+    first, second = start(role="node-2"), start(role="node-3")
+    (entry,) = registry.stop("one", session=first.pid)
+    assert entry.role == "node-2"
+    assert not runs(first.pid) and runs(second.pid)
+    assert [entry.pid for entry in registry.entries("one")] == [second.pid]
+
+
+def test_the_last_one_started_is_asked_first(registry, start, tmp_path):
+    """In a session, what was started later depends on what was started before."""
+    order, late = tmp_path / "order", tmp_path / "late.sh"
+    loop = "echo up; while :; do sleep 0.05; done"
+    late.write_text(f'trap "sleep 0.5; echo last >> {order}; exit" TERM; {loop}')
+    start(shell(f'trap "echo first >> {order}; exit" TERM; sh {late} & echo $! > {tmp_path}/pid; {loop}'))
+    until(lambda: (tmp_path / "log").read_text().count("up") == 2)
+    registry.record(int((tmp_path / "pid").read_text()), role="depends on the first", lab="one")
+    registry.stop("one", grace=30)
+    assert order.read_text().split() == ["last", "first"]
+
+
+def test_who_ignores_the_request_is_killed(registry, start, tmp_path):
+    process = start(shell('trap "" TERM; echo up; while :; do sleep 0.05; done'))
+    until(lambda: (tmp_path / "log").read_text())
+    assert [entry.pid for entry in registry.stop("one", grace=0.3)] == [process.pid]
+    assert not runs(process.pid) and marked("one") == set()
+
+
+def test_who_is_suspended_is_killed(registry, start):
+    process = start()
+    process.send_signal(signal.SIGSTOP)
+    registry.stop("one", grace=0.3)
+    assert not runs(process.pid)
+
+
+def test_grandchildren_and_orphans_are_found(registry, start, tmp_path):
+    start(shell(f"(sleep 120 & echo $! > {tmp_path}/orphan) & sh -c 'sleep 120; :' & wait $!"))
+    until(lambda: (tmp_path / "orphan").exists() and (tmp_path / "orphan").read_text().strip())
+    orphan = int((tmp_path / "orphan").read_text())
+    until(lambda: len(registry.members("one")) >= 4)
+    assert orphan in {process.pid for process in registry.members("one")}
+    registry.stop("one")
+    assert not runs(orphan) and marked("one") == set()
+
+
+def test_orphans_of_a_leader_that_is_gone(registry, start, tmp_path):
+    leader = start(shell(f"sleep 120 & echo $! > {tmp_path}/orphan"))
+    leader.wait()
+    orphan = int((tmp_path / "orphan").read_text())
+    assert [process.pid for process in registry.members("one")] == [orphan]
+    assert registry.stop("one") == []  # the one that was recorded had ended by itself
+    assert not runs(orphan)
+
+
+def test_who_made_a_session_of_its_own_is_found(registry, start, tmp_path):
+    start(shell(f"setsid sh -c 'echo $$ > {tmp_path}/daemon; exec sleep 120' & wait"))
+    until(lambda: (tmp_path / "daemon").exists() and (tmp_path / "daemon").read_text().strip())
+    daemon = int((tmp_path / "daemon").read_text())
+    assert os.getsid(daemon) == daemon
+    registry.stop("one")
+    assert not runs(daemon)
+
+
+def test_who_overwrote_its_environment_is_found(registry, start, tmp_path):
+    """Ray's workers do, with their title: the session tells whose they are."""
+    start(shell(f"env -i sleep 120 & echo $! > {tmp_path}/pid; wait"))
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: psutil.Process(pid).name() == "sleep")
+    assert psutil.Process(pid).environ() == {}
+    registry.stop("one")
+    assert not runs(pid)
+
+
+def test_it_does_not_stop_itself(registry, start, tmp_path):
+    code = (
+        "import os\n"
+        "from labkit.system.process_registry import Registry\n"
+        f"stopped = Registry({str(tmp_path / 'home')!r}).stop('one')\n"
+        "print('still here', len(stopped))\n"
+    )
+    sleeper = start()
+    start([sys.executable, "-c", code], role="who stops", log="out").wait(60)
+    assert (tmp_path / "out").read_text() == "still here 2\n"
+    assert not runs(sleeper.pid) and registry.labs() == []
+
+
+@pytest.mark.timeout(40)
+def test_a_zombie_of_somebody_else_is_not_waited_for(registry, start, tmp_path):
+    """In a container there may be nobody who reaps orphans."""
+    code = (
+        "import subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '120'], start_new_session=True)\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(120)\n"
+    )
+    start([sys.executable, "-c", code])
+    until(lambda: (tmp_path / "log").read_text().strip())
+    child = int((tmp_path / "log").read_text())
+    pids.end([psutil.Process(child)], grace=100)
+    assert psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+def test_two_stop_at_once(registry, start, tmp_path):
+    sleepers = [start(role=f"s{k}") for k in range(4)]
+    home = str(tmp_path / "home")
+    code = f"from labkit.system.process_registry import Registry; Registry({home!r}).stop_all()"
+    rivals = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) for _ in range(2)]
+    for rival in rivals:
+        assert rival.communicate(timeout=60)[1] == b""
+        assert rival.returncode == 0
+    assert not any(runs(sleeper.pid) for sleeper in sleepers)
+    assert registry.labs() == []
+
+
+def test_looking_while_others_clear_away(registry):
+    """`labkit stop` in one terminal, a kernel that looks for its cluster in another."""
+    done = threading.Event()
+
+    def churn():
+        folder = registry._folder / "one"
+        while not done.is_set():
+            folder.mkdir(parents=True, exist_ok=True)
+            for k in range(10):
+                (folder / f"{k + 10}.json").write_text("{}")
+            shutil.rmtree(folder, ignore_errors=True)
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        for _ in range(300):
+            assert registry.entries() == []
+            assert not registry.owned("one")
+            assert set(registry.labs()) <= {"one"}
+    finally:
+        done.set()
+        thread.join()
+
+
+# -- nobody else's process ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", [{"created": 17.25}, {"boot": "another"}], ids=["created", "boot"])
+def test_a_pid_that_was_used_again_is_not_ours(registry, foreign, change):
+    entry = registry.record(foreign.pid, role="raylet", lab="one")
+    assert entry.alive
+    edit(path_of(registry, entry), **change)
+    (again,) = registry.entries()
+    assert again.session == foreign.pid and not again.alive
+    assert registry.members("one") == []
+    assert registry.stop("one") == []
+    assert runs(foreign.pid)
+    assert registry.labs() == []  # and the record is cleared away
+
+
+def test_a_session_number_that_was_used_again_is_not_ours(registry, start, foreign):
+    dead = start(shell("exit"))
+    dead.wait()
+    edit(path_of(registry, registry.entries()[0]), session=foreign.pid)
+    registry.stop("one")
+    assert runs(foreign.pid)
+
+
+def test_who_overwrote_its_environment_elsewhere_is_not_ours(registry, start):
+    wiped = subprocess.Popen(["env", "-i", *SLEEP], start_new_session=True)
+    try:
+        start()
+        dead = start(shell("exit"))
+        dead.wait()
+        edit(registry._folder / "one" / f"{dead.pid}.json", session=wiped.pid)
+        registry.stop("one")
+        assert wiped.poll() is None
+    finally:
+        wiped.kill()
+        wiped.wait()
+
+
+def test_the_clock_may_be_set_right(registry, start, monkeypatch):
+    """A step of the clock moves the time of the boot, and with it psutil's creation times."""
+    process = start()
+    registry.own("one")
+    real = psutil.boot_time()
+    monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: real + 7.0)
+    assert psutil.boot_time() == real + 7.0
+    assert psutil.Process(process.pid).create_time() > time.time() + 5  # what psutil says has moved
+    (entry,) = registry.entries()
+    assert entry.alive and registry.owned("one")
+
+
+def test_two_identities_differ(foreign):
+    mine = Identity.of(os.getpid())
+    assert mine.alive and Identity.of(os.getpid()) == mine
+    assert Identity.of(foreign.pid) != mine
+    assert not Identity(pid=mine.pid, created=mine.created + 1, boot=mine.boot).alive
+    assert not Identity.of(2**22 + 1).alive
+
+
+@pytest.mark.parametrize("lab", ["", ".", "..", "a/b", "../../etc", "/", "*"])
+def test_an_id_that_is_a_path_is_refused(registry, start, tmp_path, lab):
+    start()
+    with pytest.raises(ValueError, match="no id of a lab"):
+        registry.stop(lab)
+    assert registry.labs() == ["one"] and (tmp_path / "log").exists()
+
+
+# -- damaged records ------------------------------------------------------------------------------------
+
+DAMAGED = [
+    "",
+    "{",
+    "null",
+    "[]",
+    "7",
+    "{}",
+    '{"pid": 1}',
+    '{"pid": "1", "created": 1.0, "boot": "", "role": "x", "lab": "one", "session": 1}',
+    '{"pid": 12, "created": "soon", "boot": "", "role": "x", "lab": "one", "session": 1}',
+    '{"pid": -1, "created": 1.0, "boot": "", "role": "x", "lab": "one", "session": 1}',
+    '{"pid": 12345678901234567890, "created": 1.0, "boot": "", "role": "x", "lab": "one", "session": 1}',
+    '{"pid": 12, "created": 1.0, "boot": "", "role": "x", "lab": "one", "session": null}',
+    '{"pid": 12, "created": 1.0, "boot": "", "role": "x", "lab": "one", "session": 1, "more": 1}',
+    "\0\0\0\0",
+]  # fmt: skip
+
+
+def test_damaged_records_are_passed_over(registry, start):
+    process = start()
+    for k, text in enumerate(DAMAGED):
+        (registry._folder / "one" / f"{1000 + k}.json").write_text(text)
+    (registry._folder / "one" / "2000.json").write_bytes(b"\xff\xfe\x00")
+    (registry._folder / "one" / "3000.json").mkdir()
+    (registry._folder / "stray file").write_text("no folder of a lab")
+    assert [entry.pid for entry in registry.entries()] == [process.pid]
+    assert [entry.pid for entry in registry.stop_all()] == [process.pid]
+    assert registry.labs() == []
+
+
+def test_what_has_lost_its_record_is_still_found(registry, start):
+    process = start()
+    path_of(registry, registry.entries()[0]).write_text("{")
+    assert registry.entries() == []
+    registry.stop("one")
+    assert not runs(process.pid)
+
+
+OF_THIS_PROCESS = json.dumps({"pid": os.getpid(), "created": None, "boot": ""})
+
+
+@pytest.mark.parametrize("text", [*DAMAGED, pytest.param(OF_THIS_PROCESS, id="of this process")])
+def test_a_damaged_owner_owns_nothing(registry, start, text):
+    start(shell("exit")).wait()
+    registry.own("one")
+    assert registry.owned("one")
+    (registry._folder / "one" / f"owner-{os.getpid()}.json").write_text(text)
+    assert not registry.owned("one")
+
+
+# -- what a command leaves running ----------------------------------------------------------------------
+
+
+def test_what_a_leader_left_is_recorded_in_its_stead(registry, start, tmp_path):
+    leader = start(shell("(sh -c 'sleep 120; :' &) ; (sleep 120 &)"), role="head: ray start")
+    leader.wait()
+    left = registry.record_session(leader, role="head", lab="one")
+    # The shell and one `sleep`; the other `sleep` is a child of the shell, and found through the session.
+    assert sorted(entry.role for entry in left) == ["head: sh", "head: sleep"]
+    assert {entry.session for entry in left} == {leader.pid}
+    assert set(registry.entries()) == set(left)
+    assert len(registry.members("one")) == 3
+    registry.stop("one")
+    assert marked("one") == set()
+
+
+def test_a_leader_that_still_runs_stays_on_record(registry, start):
+    leader = start(shell("sleep 120 & wait"), role="head: ray start")
+    until(lambda: len(registry.members("one")) == 2)
+    registry.record_session(leader, role="head", lab="one")
+    assert {entry.role for entry in registry.entries()} == {"head: ray start", "head: sleep"}
+
+
+def test_names_of_programs(start):
+    python = start([sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "0"])
+    until(lambda: pids.program(psutil.Process(python.pid)) == "http")
+    process = start()
+    until(lambda: pids.program(psutil.Process(process.pid)) == "sleep")
+    gone = psutil.Process(process.pid)
+    process.kill()
+    process.wait()
+    assert (pids.program(gone), pids.parent_of(gone)) == ("gone", 0)
+
+
+# -- the keeper -----------------------------------------------------------------------------------------
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from labkit.system.process_registry import Registry
+registry = Registry(sys.argv[1])
+sleeper = registry.start(["sleep", "120"], role="sleeper", lab="one", log=Path(sys.argv[1]) / "log")
+registry.keep("one", seconds=float(sys.argv[2]))
+print(sleeper.pid, flush=True)
+time.sleep(120)
+"""
+
+
+@pytest.fixture
+def owned(registry, tmp_path):
+    """A lab whose owner is another process: (owner, pid of what it started)."""
+    command = [sys.executable, "-c", OWNER, str(tmp_path / "home"), "0.5"]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    pid = int(owner.stdout.readline())
+    yield owner, pid
+    owner.kill()
+    owner.communicate()
+
+
+def test_a_killed_kernel_leaves_nothing(registry, owned):
+    owner, sleeper = owned
+    assert registry.owned("one")
+    assert sorted(entry.role for entry in registry.entries("one")) == ["keeper", "sleeper"]
+    owner.kill()
+    owner.wait()
+    assert not registry.owned("one")
+    until(lambda: not runs(sleeper) and not registry.labs())
+    until(lambda: marked("one") == set())  # the keeper went as well
+
+
+def test_another_kernel_takes_over(registry, owned):
+    owner, sleeper = owned
+    registry.own("one")  # this process is the restarted kernel
+    owner.kill()
+    owner.wait()
+    time.sleep(3)  # several looks of the keeper, each longer than its patience
+    assert runs(sleeper) and registry.owned("one")
+    edit(registry._folder / "one" / f"owner-{os.getpid()}.json", created=1.0)
+    until(lambda: marked("one") == set())
+    assert registry.labs() == []
+
+
+def test_a_removed_home_stops_the_lab(registry, owned):
+    """`rm -rf .labkit` while the lab runs: after that nobody but the keeper knows of it."""
+    _, sleeper = owned
+    shutil.rmtree(registry._folder)
+    until(lambda: not runs(sleeper) and marked("one") == set())
+
+
+def test_stop_ends_the_keeper_too(registry, owned):
+    _, sleeper = owned
+    assert {entry.role for entry in registry.stop("one")} == {"keeper", "sleeper"}
+    assert not runs(sleeper) and marked("one") == set()

@@ -1,0 +1,132 @@
+"""What a validation, a controller and an upload tell the panel, from wherever they run."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from ray import cloudpickle
+from ray.train import ReportedCheckpointStatus
+
+from labkit.panel.base import Panel
+from labkit.panel.reporters import NullReporter
+from labkit.settings import Settings
+from labkit.train.callbacks import STATUSES, BesideCallback, Watched
+
+
+@pytest.fixture
+def panel(tmp_path):
+    settings = Settings.from_env({"LABKIT_HOME": str(tmp_path)})
+    with Panel("run", reporter=NullReporter(), settings=settings) as panel:
+        yield panel
+
+
+def sent(thing):
+    """As it comes out in another process."""
+    return cloudpickle.loads(cloudpickle.dumps(thing))
+
+
+def heard(panel, condition):
+    deadline = time.monotonic() + 10
+    while not condition(panel.state):
+        assert time.monotonic() < deadline, "nothing came"
+        time.sleep(0.01)
+    return panel.state
+
+
+CHECKPOINT = SimpleNamespace(path="/runs/checkpoint_1")
+
+
+def test_a_validation_is_the_function_that_it_watches(panel):
+    def validate(checkpoint, rows=10):
+        """What it is for."""
+        return {"path": checkpoint.path, "rows": rows}
+
+    watched = Watched(validate, panel)
+    assert (watched.__name__, watched.__doc__) == ("validate", "What it is for.")
+    assert sent(watched)(CHECKPOINT, rows=3) == {"path": CHECKPOINT.path, "rows": 3}
+    state = heard(panel, lambda state: state.checkpoints and state.checkpoints[0].seconds is not None)
+    (span,) = state.spans.row("validation")
+    assert span.end is not None and span.status == ""
+    assert state.checkpoints[0].reason == ""
+
+
+def test_what_it_raises_is_told_and_goes_on_to_ray(panel):
+    def validate(checkpoint):
+        raise ValueError("no\n  rows")
+
+    with pytest.raises(ValueError, match="no"):
+        sent(Watched(validate, panel))(CHECKPOINT)
+    state = heard(panel, lambda state: state.checkpoints and state.checkpoints[0].reason)
+    assert state.checkpoints[0].reason == "ValueError: no rows"
+    assert state.spans.row("validation")[0].status == "failed"
+
+
+def test_what_is_no_dict_is_told(panel):
+    assert sent(Watched(lambda checkpoint: 0.9, panel))(CHECKPOINT) == 0.9  # Ray itself refuses it
+    state = heard(panel, lambda state: state.checkpoints and state.checkpoints[0].reason)
+    assert state.checkpoints[0].reason == "it returned float, and a dict of metrics is wanted"
+
+
+def reported(status, path="/runs/checkpoint_1", **metrics):
+    return SimpleNamespace(
+        checkpoint=SimpleNamespace(path=path), status=ReportedCheckpointStatus[status], metrics=metrics
+    )
+
+
+@pytest.fixture
+def callback(panel):
+    """One that has come to the controller."""
+    callback = sent(BesideCallback(panel))
+    callback._known = {}
+    return callback
+
+
+def test_all_of_rays_statuses_have_a_word():
+    assert set(STATUSES) == {status.value for status in ReportedCheckpointStatus}
+
+
+def test_each_change_is_told_once(panel, callback):
+    told = []
+    callback._send = lambda **event: told.append((event["status"], event["metrics"]))
+    for status, metrics in (
+        ("PENDING_VALIDATION", {"loss": 1}),
+        ("PENDING_VALIDATION", {"loss": 1}),
+        ("VALIDATED", {"loss": 1, "accuracy": 0.9}),
+        ("VALIDATED", {"loss": 1, "accuracy": 0.9}),
+    ):
+        callback._tell([reported(status, **metrics)])
+    assert told == [("pending", {"loss": 1}), ("validated", {"loss": 1, "accuracy": 0.9})]
+
+
+def test_of_an_earlier_run_only_what_is_left_to_do_is_told(panel, callback):
+    told = []
+    callback._send = lambda **event: told.append((event["path"], event["status"]))
+    old = [reported("VALIDATED", "/a"), reported("PENDING_VALIDATION", "/b"), reported("COMMITTED", "/c")]
+    callback._begin(old)
+    callback._tell([*old[:1], reported("VALIDATION_FAILED", "/b"), *old[2:], reported("COMMITTED", "/d")])
+    assert told == [("/b", "pending"), ("/b", "failed"), ("/d", "committed")]
+
+
+def test_an_upload_is_timed_also_where_it_fails(panel):
+    callback = sent(BesideCallback(panel))
+    with callback.on_checkpoint_transfer():
+        time.sleep(0.05)
+    with pytest.raises(OSError, match="full"), callback.on_checkpoint_transfer():
+        raise OSError("the disk is full")
+    spans = heard(panel, lambda state: len(state.spans.row("upload")) == 2).spans.row("upload")
+    heard(panel, lambda state: all(span.end for span in spans))
+    assert spans[0].end - spans[0].begin > 0.02
+
+
+def test_it_goes_on_from_the_controller_to_the_workers(panel, callback):
+    """With threads and locks that are the controller's own."""
+    import threading
+
+    callback._over = threading.Event()
+    assert not hasattr(sent(callback), "_over")
+
+
+def test_a_panel_that_is_gone_disturbs_nobody(panel):
+    watched = cloudpickle.dumps(Watched(lambda checkpoint: {"a": 1}, panel))
+    panel._listener.close()
+    assert cloudpickle.loads(watched)(CHECKPOINT) == {"a": 1}

@@ -1,0 +1,252 @@
+"""A run of Ray Train and its panel: what workers on two nodes do is seen here, and how a run ends."""
+
+import contextlib
+import pickle
+import signal
+import sys
+import tempfile
+import threading
+import time
+
+import pytest
+import ray.data
+import ray.train
+from ray import cloudpickle
+from ray.train import RunConfig, ScalingConfig
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+from labkit import cluster, runs
+from labkit.cluster import nodes as ray_start
+from labkit.errors import ClusterError, RunError, RunFailed, RunStopped
+from labkit.panel.reporters import NullReporter
+from labkit.train.panel import TrainPanel
+from labs import home as home_of_its_own
+
+pytestmark = pytest.mark.fault
+
+
+# The workers cannot import this file: what is in it travels by value, as from a notebook.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def home():
+    with home_of_its_own() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def lab(home):
+    with cluster.start(nodes=2, cpus_per_node=2) as lab:
+        yield lab
+
+
+class Summary(NullReporter):
+    """Keeps what the summary would list."""
+
+    def close(self, state, files, record):
+        self.files, self.record = files, record
+
+
+@pytest.fixture
+def panel(home):
+    return TrainPanel("run", reporter=Summary(), dataset="none", rows=40)
+
+
+def loop(config, _=None):
+    """Epochs of five steps in each worker; the panel comes with the configuration."""
+    panel, rank = config["panel"], ray.train.get_context().get_world_rank()
+    for epoch in range(config["epochs"]):
+        for step in panel.steps(range(5), epoch=epoch, epochs=config["epochs"]):
+            time.sleep(config.get("seconds_per_step", 0.01))
+            panel.log(loss=1.0 / (step + 1))
+            if config.get("breaks") == (rank, epoch, step):
+                raise ArithmeticError("the loss is no number")
+        print("epoch", epoch, "is over")
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint = None
+            if rank == 0:
+                with open(f"{folder}/weights", "w") as file:
+                    file.write("w" * 1000)
+                checkpoint = ray.train.Checkpoint.from_directory(folder)
+            ray.train.report({"epoch": epoch, "loss": 0.5, "rank": rank}, checkpoint=checkpoint)
+
+
+def trainer_of(panel, home, *, workers=2, epochs=3, callbacks=True, datasets=None, **config):
+    return DataParallelTrainer(
+        loop,
+        train_loop_config={"panel": panel, "epochs": epochs, **config},
+        # One worker on each node: what the second one says has to come a longer way.
+        scaling_config=ScalingConfig(num_workers=workers, placement_strategy="SPREAD"),
+        datasets=datasets,
+        run_config=RunConfig(
+            name=panel.run_id,
+            storage_path=str(home / "runs"),
+            callbacks=[panel.callback()] if callbacks else [],
+        ),
+    )
+
+
+def fit(panel, trainer):
+    with panel.watch(trainer):
+        return trainer.fit()
+
+
+def idle(lab):
+    """Whether all CPUs come free again."""
+    deadline = time.monotonic() + 30
+    while ray.available_resources().get("CPU", 0) < lab.cpus:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel):
+    result = fit(panel, trainer_of(panel, home))
+    state = panel.state
+    assert (state.status, state.world_size, state.engine) == ("finished", 2, "Ray Train")
+    assert {worker.rank for worker in state.workers.values()} == {0, 1}
+    assert {worker.node for worker in state.workers.values()} == {"head", "node-2"}
+    assert len({worker.pid for worker in state.workers.values()}) == 2
+    assert [report["epoch"] for report in state.history] == [0, 1, 2]
+    assert len(state.epoch_seconds) == 3 and min(state.epoch_seconds) > 0.05
+    assert {c.status for c in state.checkpoints} == {"committed"}
+    assert [c.bytes for c in state.checkpoints] == [1000] * 3
+    assert state.printed == 6 and any(line.startswith("[rank 1] epoch") for line in state.prints)
+    assert result.metrics["epoch"] == 2
+    listed = dict(panel._given_reporter.files)
+    assert listed["checkpoints"] == result.path
+    assert str(lab.log_dir) in listed["Ray's logs"]
+    record = runs.latest("run")
+    assert (record.state, record.workers, record.checkpoints) == ("finished", 2, 3)
+    # Where the time went: start, steps, and what is between epochs, together the whole.
+    assert sum(record.seconds.values()) == pytest.approx(record.seconds_total, rel=0.05)
+    assert record.seconds["start"] > 0
+
+
+def test_what_a_worker_raises_is_shown_with_its_own_lines(lab, home, panel):
+    with pytest.raises(RunFailed, match="rank 1 raised ArithmeticError: the loss is no number"):
+        fit(panel, trainer_of(panel, home, breaks=(1, 1, 2)))
+    (failure, *_) = panel.state.failures
+    assert (failure.rank, panel.state.status) == (1, "failed")
+    assert 'raise ArithmeticError("the loss is no number")' in failure.text
+    assert failure.text.startswith("loop, ") and "site-packages" not in failure.text
+    assert runs.latest("run", state="failed").error == "ArithmeticError: the loss is no number"
+    assert idle(lab)
+
+
+def test_the_next_run_with_the_same_panel_is_a_new_one(lab, home, panel):
+    for _ in range(2):
+        before = panel.run_id
+        trainer = trainer_of(panel, home, epochs=1)
+        fit(panel, trainer)
+        assert (panel.state.status, len(panel.state.history)) == ("finished", 1)
+    assert panel.run_id != before
+
+
+def test_an_interrupt_ends_the_run_and_frees_its_cpus(lab, home, panel):
+    def interrupt():
+        while not panel.state.first_step_at:
+            time.sleep(0.05)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    main = threading.main_thread().ident
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(RunStopped, match="stopped by you"):
+        fit(panel, trainer_of(panel, home, epochs=1000))
+    assert panel.state.status == "stopped"
+    assert idle(lab)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_lost_node_is_a_failure_that_is_told(lab, home, panel):
+    """The node is switched off in mid-run: no worker is left to say why."""
+    node = lab.add_node(cpus=1, resources={"lost": 1})
+    trainer = DataParallelTrainer(
+        loop,
+        train_loop_config={"panel": panel, "epochs": 1000},
+        scaling_config=ScalingConfig(num_workers=1, resources_per_worker={"CPU": 1, "lost": 1}),
+        run_config=RunConfig(
+            name=panel.run_id, storage_path=str(home / "runs"), callbacks=[panel.callback()]
+        ),
+    )
+
+    def switch_off():
+        while not panel.state.first_step_at:
+            time.sleep(0.05)
+        lab.remove_node(node)
+
+    thread = threading.Thread(target=switch_off)
+    thread.start()
+    with pytest.raises(RunFailed) as failed:
+        fit(panel, trainer)
+    thread.join()
+    assert panel.state.failures[-1].message in str(failed.value)
+    assert idle(lab)
+
+
+def test_what_cannot_work_is_refused_before_anything_starts(lab, home, panel):
+    with pytest.raises(ClusterError, match="5 workers with 1 CPU each"):
+        panel.watch(trainer_of(panel, home, workers=5))
+    data = {"train": ray.data.range(8)}
+    with pytest.raises(ClusterError, match="fed by Ray Data"):
+        panel.watch(trainer_of(panel, home, workers=4, datasets=data))
+    with pytest.raises(RunError, match=r"callbacks=\[panel.callback\(\)\]"):
+        panel.watch(trainer_of(panel, home, callbacks=False))
+    with pytest.raises(RunError, match="no callback of this panel"):
+        panel.watch(trainer_of(TrainPanel("another"), home))
+    assert panel.state.status == "ready" and idle(lab)
+
+
+class NotHere:
+    """Can be sent, and not be received."""
+
+    def __reduce__(self):
+        return eval, ("missing_module",)
+
+
+@pytest.mark.parametrize("receiver", ["workers", "controller"])
+def test_what_cannot_be_received_leaves_no_worker_behind(lab, home, panel, receiver, monkeypatch):
+    """Ray's controller fails then, and leaves its placement group behind."""
+    # What a ray.init() that crashed left behind: Ray asks there where it is not told whom to ask.
+    monkeypatch.setattr("ray._private.utils.read_ray_address", lambda *_: "127.0.0.1:9")
+    secret = NotHere()
+    of_workers = secret if receiver == "workers" else None
+    trainer = trainer_of(panel, home, epochs=1, more=secret if receiver == "controller" else None)
+    trainer.train_loop_per_worker = lambda config: loop(config, of_workers)
+    with pytest.raises(RunFailed, match=r"the controller of the run raised .*missing_module") as failed:
+        fit(panel, trainer)
+    assert failed.value.__cause__ is not None
+    assert idle(lab)
+
+
+@ray.remote(num_cpus=2)
+class Sitter:
+    def here(self):
+        return True
+
+
+def test_what_others_hold_is_told(lab, home, panel, monkeypatch):
+    monkeypatch.setattr("ray._private.utils.read_ray_address", lambda *_: "127.0.0.1:9")
+    holders = [Sitter.remote() for _ in range(2)]
+    ray.get([holder.here.remote() for holder in holders])
+    with pytest.raises(ClusterError, match="2 free CPUs") as refused:
+        panel.watch(trainer_of(panel, home))
+    assert "only 0 are free" in refused.value.fact and "Sitter (pid" in refused.value.fact
+    for holder in holders:
+        ray.kill(holder)
+    panel.watch(trainer_of(panel, home))  # as soon as they are gone there is room
+
+
+def test_without_workers_the_loop_runs_here(lab, home, panel):
+    fit(panel, trainer_of(panel, home, workers=0, epochs=2))
+    assert (panel.state.engine, panel.state.status) == ("one process", "finished")
+    assert len(panel.state.epoch_seconds) == 2  # its reports go to nobody: Ray calls no callback there
+
+
+def test_no_secret_travels_with_a_panel(lab, home, panel):
+    token = ray_start.lab_token(lab._settings).read_bytes()
+    with contextlib.closing(panel.listen()):
+        assert token not in pickle.dumps(panel.callback()) + pickle.dumps(panel)
+        assert token.decode() not in repr(panel)

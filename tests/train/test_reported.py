@@ -1,0 +1,59 @@
+"""What a run's store says of its checkpoints, read from the list that Ray keeps there."""
+
+import json
+
+import pytest
+from pyarrow.fs import LocalFileSystem
+
+from labkit.errors import RunError
+from labkit.train.checkpoints import reported
+
+NAMES = ["c0", "c1", "c2", "c3", "c4"]
+
+
+def kept(**changes):
+    """A list as Ray 2.60 writes it: by score, with the numbers of the reports beside it."""
+    order = [3, 0, 4, 1, 2]
+    return {
+        "checkpoint_results": [
+            {"version": 0, "checkpoint_dir_name": NAMES[k], "metrics": {"epoch": k}} for k in order
+        ],
+        "checkpoint_report_indices": order,
+        "pending_training_results": [{"version": 0, "checkpoint_dir_name": "c4", "metrics": {"epoch": 4}}],
+        "validated_checkpoint_dir_names": ["c0"],
+        "timed_out_validation_checkpoint_dir_names": ["c1"],
+        "failed_validation_checkpoint_dir_names": ["c2"],
+        **changes,
+    }
+
+
+def write(folder, content):
+    (folder / "checkpoint_manager_snapshot.json").write_text(content)
+    return str(folder)
+
+
+@pytest.mark.parametrize("filesystem", [None, LocalFileSystem()])
+def test_every_status_in_the_order_of_the_reports(tmp_path, filesystem):
+    found = reported(write(tmp_path, json.dumps(kept())), filesystem)
+    assert [(one.metrics["epoch"], one.status.value) for one in found] == [
+        (0, "VALIDATED"),
+        (1, "VALIDATION_TIMEOUT"),
+        (2, "VALIDATION_FAILED"),
+        (3, "COMMITTED"),
+        (4, "PENDING_VALIDATION"),
+    ]
+    assert [one.checkpoint.path for one in found] == [f"{tmp_path}/{name}" for name in NAMES]
+
+
+def test_a_run_that_reported_nothing(tmp_path):
+    with pytest.raises(RunError, match="there is no list of them") as refused:
+        reported(str(tmp_path))
+    assert "result.path" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", json.dumps(kept(checkpoint_report_indices=[1])), '{"checkpoint_results": 3}']
+)
+def test_a_list_that_is_not_rays(tmp_path, content):
+    with pytest.raises(RunError, match=r"is not as Ray 2\.60 writes it"):
+        reported(write(tmp_path, content))

@@ -1,0 +1,497 @@
+"""TensorFlow under Ray Train: it is one model, each row is seen once, a crash loses nothing, errors are told.
+
+Nothing here imports TensorFlow: it is in the workers, with the Keras that each run asks for.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray.data
+import ray.train
+from ray import cloudpickle
+from ray.train import RunConfig, ScalingConfig
+
+from labkit import cluster, datasets, runs
+from labkit.cluster import preload
+from labkit.errors import RunFailed
+from labkit.models.keras.backend import KERAS_2, KERAS_3
+from labkit.panel.reporters import NullReporter
+from labkit.train.panel import TrainPanel
+from labs import home as home_of_its_own
+
+pytestmark = pytest.mark.fault
+
+# The workers cannot import this file: what is in it travels by value, as from a notebook.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+# A worker's part of the rows is a multiple of the global batch: TensorFlow divides each batch it is given,
+# and would make two small ones of a last batch that is not full.
+GLOBAL_BATCH, ROWS, EPOCHS = 64, 384, 4
+
+
+@pytest.fixture(scope="module")
+def home():
+    with home_of_its_own() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def lab(home):
+    os.environ.update(KERAS_2)  # the workers' imports are done ahead with the Keras of this process
+    with cluster.start(nodes=2, cpus_per_node=2, preload=preload.TENSORFLOW) as lab:
+        yield lab
+
+
+def fit(home, loop, *, workers=2, environment=KERAS_2, data=None, run_name=None, **config):
+    """Run `loop` in workers, one on each node; returns (panel, result)."""
+    from ray.train.tensorflow import TensorflowTrainer
+
+    panel = TrainPanel("tf", reporter=NullReporter(), rows=ROWS)
+    trainer = TensorflowTrainer(
+        loop,
+        train_loop_config={"panel": panel, "folder": str(home), **config},
+        scaling_config=ScalingConfig(num_workers=workers, placement_strategy="SPREAD"),
+        datasets={"train": data} if data is not None else None,
+        run_config=RunConfig(
+            name=run_name or panel.run_id,
+            storage_path=str(home / "runs"),
+            worker_runtime_env={"env_vars": environment},
+            callbacks=[panel.callback()],
+        ),
+    )
+    fit.panel = panel
+    with panel.watch(trainer):
+        return panel, trainer.fit()
+
+
+def fails(home, loop, **options):
+    """(error, panel) of a run that must fail."""
+    with pytest.raises(RunFailed) as caught:
+        fit(home, loop, **options)
+    return caught.value, fit.panel
+
+
+def idle(lab):
+    """Whether all CPUs come free again."""
+    deadline = time.monotonic() + 30
+    while ray.available_resources().get("CPU", 0) < lab.cpus:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def distance(a, b):
+    return max(float(np.abs(x - y).max()) for x, y in zip(a, b, strict=True))
+
+
+def weights_of(home, name, rank=0):
+    with np.load(home / f"{name}-{rank}.npz") as file:
+        return [file[key] for key in sorted(file.files, key=lambda key: int(key[4:]))]
+
+
+# -- what the workers run ---------------------------------------------------------------------------
+
+
+def place():
+    context = ray.train.get_context()
+    return context.get_world_rank(), context.get_world_size()
+
+
+def mine(rank, world):
+    """Rows of this rank in the order in which one process would take them, `GLOBAL_BATCH` at a time."""
+    steps = np.arange(ROWS).reshape(-1, world, GLOBAL_BATCH // world)
+    return steps[:, rank].ravel()
+
+
+def batches(rows, size, *, shard_again=False, length_known=False):
+    import tensorflow as tf
+    from ray.train.tensorflow import prepare_dataset_shard
+
+    from labkit.models.keras.networks import to_input
+
+    train = datasets.load("digits", split="train")[:ROWS]
+    made = tf.data.Dataset.from_tensor_slices((to_input(train.images[rows]), train.labels[rows])).batch(size)
+    if shard_again:
+        return made
+    if not length_known:  # as what comes from Ray Data; see `test_a_shard_of_known_length_…`
+        made = made.filter(lambda x, y: True)
+    return prepare_dataset_shard(made)
+
+
+def compiled(model, optimizer):
+    import tensorflow as tf
+
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])
+    return model
+
+
+def keep(config, name, model):
+    np.savez(f"{config['folder']}/{name}-{place()[0]}.npz", *model.get_weights())
+
+
+def with_fit(config):
+    """`fit` from the same weights on: with the global batch, with the worker's, auto-sharded, …"""
+    import tensorflow as tf
+
+    from labkit.models.keras.callback import PanelCallback
+    from labkit.models.keras.networks import mlp
+
+    strategy, (rank, world) = tf.distribute.MultiWorkerMirroredStrategy(), place()
+    assert strategy.num_replicas_in_sync == world
+    feeds = {"right": batches(mine(rank, world), GLOBAL_BATCH)}
+    if world > 1:
+        feeds["per-worker"] = batches(mine(rank, world), GLOBAL_BATCH // world)
+        feeds["auto"] = batches(np.arange(ROWS), GLOBAL_BATCH, shard_again=True)
+        feeds["known"] = batches(mine(rank, world), GLOBAL_BATCH, length_known=True)
+    for name, rows in feeds.items():
+        with strategy.scope():
+            model = compiled(mlp(seed=0), tf.keras.optimizers.SGD(0.1))
+        follow = PanelCallback(config["panel"], rows_per_step=GLOBAL_BATCH // world)
+        history = model.fit(rows, epochs=2, verbose=0, callbacks=[follow]).history
+        history["updates"] = int(model.optimizer.iterations.numpy())
+        keep(config, f"{name}{world}", model)
+        Path(config["folder"], f"{name}{world}-{rank}.json").write_text(json.dumps(history))
+    # The same with an optimizer that has a memory, without an interruption.
+    with strategy.scope():
+        model = compiled(mlp(seed=0), tf.keras.optimizers.Adam(0.001))
+    model.fit(batches(np.arange(ROWS), GLOBAL_BATCH, shard_again=True), epochs=EPOCHS, verbose=0)
+    keep(config, f"adam{world}", model)
+    ray.train.report({"loss": history["loss"][-1]})
+
+
+def by_hand(config):
+    """`strategy.run` on layers and an optimizer of Keras 3."""
+    import tensorflow as tf
+
+    from labkit.models.keras.networks import mlp, to_input
+
+    assert tf.keras.Model.__module__.startswith("keras.")
+    strategy, (rank, world) = tf.distribute.MultiWorkerMirroredStrategy(), place()
+    train = datasets.load("digits", split="train")[:ROWS]
+    loss_of_rows = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+    for name, optimizer_class, rate, epochs in (("sgd", "SGD", 0.1, 2), ("adam", "Adam", 0.001, EPOCHS)):
+        with strategy.scope():
+            model, optimizer = mlp(seed=0), getattr(tf.keras.optimizers, optimizer_class)(rate)
+            optimizer.build(model.trainable_variables)
+
+        def worker_step(x, y, model=model, optimizer=optimizer):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(loss_of_rows(y, model(x, training=True))) / GLOBAL_BATCH
+            gradients = tape.gradient(loss, model.trainable_variables)
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            return loss
+
+        @tf.function
+        def step(x, y, worker_step=worker_step):
+            return strategy.reduce("SUM", strategy.run(worker_step, args=(x, y)), axis=None)
+
+        for _ in range(epochs):
+            for rows in mine(rank, world).reshape(-1, GLOBAL_BATCH // world):
+                step(to_input(train.images[rows]), train.labels[rows])
+        keep(config, f"raw-{name}{world}", model)
+    ray.train.report({})
+
+
+def three_feeds(config):
+    """The rows that each way of feeding brings to this worker, by their number."""
+    import tensorflow as tf
+    from ray.train.tensorflow import prepare_dataset_shard
+
+    strategy, (rank, world) = tf.distribute.MultiWorkerMirroredStrategy(), place()
+    shard = ray.train.get_dataset_shard("train")
+
+    def generate():
+        for batch in shard.iter_tf_batches(batch_size=GLOBAL_BATCH):
+            yield batch["id"]
+
+    from_generator = tf.data.Dataset.from_generator(
+        generate, output_signature=tf.TensorSpec((None,), tf.int64)
+    )
+    feeds = {
+        "to_tf": shard.to_tf("id", "id", batch_size=GLOBAL_BATCH).map(lambda x, y: x),
+        "generator": prepare_dataset_shard(from_generator),
+        "auto": tf.data.Dataset.range(ROWS).batch(GLOBAL_BATCH),
+        "twice": from_generator,  # auto-sharding is on: each worker takes a part of its part
+    }
+    for name, rows in feeds.items():
+        # As `fit` does with what it is given.
+        seen = list(strategy.experimental_distribute_dataset(rows))
+        parts = [part.numpy() for batch in seen for part in strategy.experimental_local_results(batch)]
+        found = {"rows": np.concatenate(parts).tolist(), "largest": max(map(len, parts))}
+        Path(config["folder"], f"feed-{name}{world}-{rank}.json").write_text(json.dumps(found))
+    ray.train.report({})
+
+
+def resumable(config):
+    """Adam, one epoch at a time, from the last checkpoint on."""
+    import tensorflow as tf
+
+    from labkit.models.keras.checkpoint import load_state, save_state
+    from labkit.models.keras.networks import mlp
+
+    strategy, (rank, world), first = tf.distribute.MultiWorkerMirroredStrategy(), place(), 0
+    checkpoint = ray.train.get_checkpoint() or config.get("checkpoint")
+    with strategy.scope():
+        if checkpoint:
+            with checkpoint.as_directory() as folder:
+                model, state = load_state(folder)
+            first = state["epoch"] + 1
+        else:
+            model = compiled(mlp(seed=0), tf.keras.optimizers.Adam(0.001))
+    rows = batches(np.arange(ROWS), GLOBAL_BATCH, shard_again=True)
+    print("first", first, "updates", int(model.optimizer.iterations.numpy()))
+    for epoch in range(first, EPOCHS):
+        if epoch == config.get("breaks_in"):
+            # Ray's controller looks for reports five times a second, and drops what one rank reported
+            # if it sees another one's error first. So wait until it has the last epoch's.
+            ray.train.get_all_reported_checkpoints(ray.train.CheckpointConsistencyMode.COMMITTED)
+            raise OSError("the disk is full")
+        model.fit(rows, initial_epoch=epoch, epochs=epoch + 1, verbose=0)
+        with tempfile.TemporaryDirectory() as folder:
+            save_state(folder, model, epoch)
+            kept = ray.train.Checkpoint.from_directory(folder) if rank == 0 else None
+            ray.train.report({"epoch": epoch}, checkpoint=kept)
+    keep(config, f"resumed{world}", model)
+
+
+def outside_of_the_scope(config):
+    import tensorflow as tf
+
+    from labkit.models.keras.callback import PanelCallback
+    from labkit.models.keras.networks import mlp
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    model = mlp(seed=0)
+    if config["compiled"] == "inside":
+        with strategy.scope():
+            compiled(model, "sgd")
+    else:
+        compiled(model, "sgd")
+    rank, world = place()
+    model.fit(batches(mine(rank, world), GLOBAL_BATCH), verbose=0, callbacks=[PanelCallback(config["panel"])])
+
+
+def no_such_column(config):
+    import tensorflow as tf
+
+    tf.distribute.MultiWorkerMirroredStrategy()
+    ray.train.get_dataset_shard("train").to_tf("pixels", "id", batch_size=GLOBAL_BATCH)
+
+
+def which_keras(config):
+    import os
+
+    import tensorflow as tf
+
+    config = json.loads(os.environ["TF_CONFIG"])
+    print(
+        tf.keras.Model.__module__.partition(".")[0],
+        "legacy", os.environ.get("TF_USE_LEGACY_KERAS"),
+        "threads", os.environ.get("OMP_NUM_THREADS"), tf.config.threading.get_intra_op_parallelism_threads(),
+        "workers", len(set(config["cluster"]["worker"])), "task", config["task"]["index"],
+    )  # fmt: skip
+    ray.train.report({})
+
+
+def with_fit_of_keras_3(config):
+    import tensorflow as tf
+
+    from labkit.models.keras.networks import mlp
+
+    strategy, (rank, world) = tf.distribute.MultiWorkerMirroredStrategy(), place()
+    with strategy.scope():
+        model = compiled(mlp(seed=0), "sgd")
+    model.fit(batches(mine(rank, world), GLOBAL_BATCH), verbose=0)
+
+
+# -- one model --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(lab, home):
+    """Two workers on two nodes, and one: the same loop."""
+    return {workers: fit(home, with_fit, workers=workers)[0] for workers in (2, 1)}
+
+
+def test_one_loop_for_one_worker_and_for_two_nodes(trained):
+    for workers, panel in trained.items():
+        assert panel.state.status == "finished"
+        assert {worker.rank for worker in panel.state.workers.values()} == set(range(workers))
+    assert {worker.node for worker in trained[2].state.workers.values()} == {"head", "node-2"}
+
+
+@pytest.mark.parametrize("name", ["right", "auto", "per-worker", "known", "adam"])
+def test_both_workers_hold_the_same_weights(trained, home, name):
+    assert distance(weights_of(home, f"{name}2", 0), weights_of(home, f"{name}2", 1)) == 0
+
+
+@pytest.mark.parametrize("name", ["right", "auto"])
+def test_they_are_those_of_one_process_with_the_global_batch(trained, home, name):
+    one = weights_of(home, "right1")
+    assert distance(weights_of(home, f"{name}2"), one) < 1e-6
+    assert distance(weights_of(home, "adam2"), weights_of(home, "adam1")) < 1e-4
+
+
+def test_a_batch_for_one_worker_is_another_training(trained, home):
+    """The mistake that PyTorch's habit suggests: were it no mistake, the distance would be rounding."""
+    assert distance(weights_of(home, "per-worker2"), weights_of(home, "right1")) > 1e-2
+
+
+def updates(home, name):
+    return json.loads((home / f"{name}-0.json").read_text())["updates"]
+
+
+def test_the_batch_decides_how_many_updates_there_are(trained, home):
+    steps = 2 * ROWS // GLOBAL_BATCH
+    assert updates(home, "auto2") == steps
+    # Where Keras does not know the length it tries one step more, once, and its optimizer may count that.
+    for name, expected in (("right1", steps), ("right2", steps), ("per-worker2", 2 * steps)):
+        assert updates(home, name) - expected in (0, 1)
+
+
+def test_a_shard_of_known_length_is_seen_by_half(trained, home):
+    """Keras 2 counts the batches before TensorFlow divides them, and ends the epoch after as many steps.
+
+    (`DataHandler._infer_steps`.) What comes from Ray Data has no known length: to it, it does not happen.
+    """
+    assert updates(home, "known2") == ROWS // GLOBAL_BATCH
+    assert distance(weights_of(home, "known2"), weights_of(home, "right1")) > 1e-2
+
+
+def test_keras_adds_its_metrics_up_over_workers(trained, home):
+    two, again, one = (json.loads((home / f"right{name}.json").read_text()) for name in ("2-0", "2-1", "1-0"))
+    assert two == again
+    for name in ("loss", "accuracy"):
+        assert two[name] == pytest.approx(one[name], rel=1e-5)
+
+
+def test_the_panel_followed_fit(trained):
+    record = runs.latest("tf")
+    assert record.state == "finished" and len(record.seconds_per_epoch) >= 2
+    for panel in trained.values():
+        begun = [metrics["loss"] for _, metrics in panel.state.curve if "loss" in metrics]
+        # Ten digits, and a model that knows nothing: ln 10 = 2.3, however many workers there are.
+        assert 2 < begun[0] < 2.7
+        assert all(metrics["accuracy"] <= 1 for _, metrics in panel.state.curve if "accuracy" in metrics)
+
+
+def test_a_loop_by_hand_with_keras_3_trains_that_model_too(trained, home):
+    """Its optimizer adds up the gradients of all workers: were it not so, the weights would differ."""
+    fit(home, by_hand, environment=KERAS_3)
+    for name, reference, tolerance in (("raw-sgd2", "right1", 1e-6), ("raw-adam2", "adam1", 1e-4)):
+        assert distance(weights_of(home, name, 0), weights_of(home, name, 1)) == 0
+        assert distance(weights_of(home, name), weights_of(home, reference)) < tolerance
+
+
+# -- the rows ---------------------------------------------------------------------------------------
+
+
+def rows_of(home, name):
+    return [json.loads((home / f"feed-{name}2-{rank}.json").read_text()) for rank in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def numbered(lab):
+    return ray.data.range(ROWS, override_num_blocks=4)
+
+
+@pytest.fixture(scope="module")
+def fed(lab, home, numbered):
+    fit(home, three_feeds, data=numbered)
+
+
+@pytest.mark.parametrize("name", ["to_tf", "generator", "auto"])
+def test_each_row_goes_to_one_worker(fed, home, name):
+    first, second = rows_of(home, name)
+    assert sorted(first["rows"] + second["rows"]) == list(range(ROWS))
+    assert len(first["rows"]) == len(second["rows"])
+    assert first["largest"] == second["largest"] == GLOBAL_BATCH // 2  # what is given is divided
+
+
+def test_sharded_twice_half_of_the_rows_is_lost(fed, home):
+    first, second = rows_of(home, "twice")
+    assert len(set(first["rows"]) | set(second["rows"])) <= ROWS // 2 + GLOBAL_BATCH
+
+
+# -- after a crash ----------------------------------------------------------------------------------
+
+
+def test_a_crash_loses_nothing(trained, lab, home):
+    error, panel = fails(home, resumable, run_name="crash", breaks_in=2)
+    assert "OSError: the disk is full" in error.fact and panel.state.failures[-1].rank in (0, 1)
+    assert idle(lab)
+    panel, result = fit(home, resumable, run_name="crash")
+    updates = 2 * ROWS // GLOBAL_BATCH
+    assert {line.partition("] ")[2] for line in panel.state.prints} == {f"first 2 updates {updates}"}
+    assert sorted(metrics["epoch"] for _, metrics in result.best_checkpoints) == [0, 1, 2, 3]
+    # As if it had never stopped: also what the optimizer remembers.
+    assert distance(weights_of(home, "resumed2"), weights_of(home, "adam2")) < 1e-6
+    # And from a checkpoint in the settings, with another number of workers.
+    checkpoint = next(c for c, metrics in result.best_checkpoints if metrics["epoch"] == 1)
+    fit(home, resumable, workers=1, checkpoint=checkpoint)
+    assert distance(weights_of(home, "resumed1"), weights_of(home, "adam1")) < 1e-4
+
+
+# -- what goes wrong --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    [(b"PK no more", "damaged"), (None, "there is no such file; the folder holds weights.h5")],
+)
+def test_a_checkpoint_that_cannot_be_loaded(lab, home, tmp_path, content, said):
+    (tmp_path / "weights.h5").write_text("")
+    if content:
+        (tmp_path / "model.keras").write_bytes(content)
+    checkpoint = ray.train.Checkpoint.from_directory(str(tmp_path))
+    error, panel = fails(home, resumable, workers=1, checkpoint=checkpoint)
+    assert "rank 0 raised" in error.fact and "ModelError: could not load the model" in error.fact
+    assert said in panel.state.failures[-1].text
+    assert idle(lab)
+
+
+@pytest.mark.parametrize(
+    "compiled, said",
+    [
+        ("inside", "was not created in the distribution strategy scope"),
+        ("outside", "ModelError: could not train one model in 2 workers"),
+    ],
+)
+def test_a_model_outside_of_the_scope(lab, home, compiled, said):
+    error, panel = fails(home, outside_of_the_scope, compiled=compiled)
+    assert said in panel.state.failures[-1].text and "rank " in error.fact
+    assert idle(lab)
+
+
+def test_a_column_that_does_not_exist(lab, home, numbered):
+    error, panel = fails(home, no_such_column, data=numbered)
+    assert "'pixels'" in error.fact
+    assert "Valid column names are: {'id'}" in panel.state.failures[-1].text
+    assert idle(lab)
+
+
+# -- which Keras ------------------------------------------------------------------------------------
+
+
+def test_rays_own_variable_comes_too_late(lab, home):
+    """When this fails, Ray has mended it, and `worker_runtime_env` may leave the lesson."""
+    # This cluster's nodes have it from their start; here it is as if they had not.
+    panel, _ = fit(home, which_keras, environment={"TF_USE_LEGACY_KERAS": "0"})
+    said = sorted(line.partition("] ")[2] for line in panel.state.prints)
+    # OMP_NUM_THREADS is Ray's; TensorFlow does not ask for it (0: as many as there are cores).
+    assert said == [f"keras legacy 1 threads 1 0 workers 2 task {rank}" for rank in (0, 1)]
+
+
+def test_fit_of_keras_3_fails_with_two_workers(lab, home):
+    """Ray issue 47464, keras issue 20585. When this fails, they are mended, and tf-keras may go."""
+    error, _ = fails(home, with_fit_of_keras_3, environment=KERAS_3)
+    assert "PerReplica" in fit.panel.state.failures[-1].text or "PerReplica" in error.fact
+    assert idle(lab)

@@ -1,0 +1,378 @@
+"""Checkpoints that are validated beside the training: three ways, one answer; and how one may end."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+import ray.train
+import torch
+from ray import cloudpickle
+from ray.train import (
+    CheckpointUploadMode,
+    ReportedCheckpointStatus,
+    RunConfig,
+    ScalingConfig,
+    ValidationConfig,
+    ValidationTaskConfig,
+)
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+import labs
+from labkit import cluster, runs
+from labkit.datasets import catalog as datasets
+from labkit.datasets.rows import read_rows
+from labkit.errors import ClusterError, RunError, RunFailed
+from labkit.models.torch.checkpoint import load_state, save_state
+from labkit.models.torch.networks import cnn
+from labkit.models.torch.training import batches, train_epoch
+from labkit.panel.reporters import NullReporter
+from labkit.storage import store as storage
+from labkit.storage.uploads import upload_shards
+from labkit.train import validation
+from labkit.train.checkpoints import reported
+from labkit.train.panel import TrainPanel
+from labs import home as home_of_its_own
+from numpy_evaluation import evaluate as evaluate_in_numpy
+
+pytestmark = pytest.mark.fault
+
+# The workers cannot import this file: what is in it travels by value, as from a notebook.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+ROWS = 301  # no multiple of a batch, nor of the number of workers
+PENDING, VALIDATED, FAILED, TIMED_OUT = (
+    ReportedCheckpointStatus.PENDING_VALIDATION,
+    ReportedCheckpointStatus.VALIDATED,
+    ReportedCheckpointStatus.VALIDATION_FAILED,
+    ReportedCheckpointStatus.VALIDATION_TIMEOUT,
+)
+
+
+@pytest.fixture(scope="module")
+def home():
+    with home_of_its_own() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def lab(home):
+    with cluster.start(cpus_per_node=4) as lab:
+        yield lab
+
+
+@pytest.fixture
+def panel(home):
+    return TrainPanel("run", reporter=NullReporter())
+
+
+def loop(config):
+    """Epochs of a few steps; what each epoch's validation is to do comes with the configuration."""
+    panel, again = config["panel"], ray.train.get_checkpoint()
+    first = 0
+    if again:
+        with again.as_directory() as folder:
+            first = int(Path(folder, "epoch").read_text()) + 1
+    for epoch in range(first, config["epochs"]):
+        for _ in panel.steps(range(4), epoch=epoch, epochs=config["epochs"]):
+            time.sleep(config.get("seconds_per_epoch", 0.4) / 4)
+        checkpoint, how = None, config["how"].get(epoch, "well")
+        if ray.train.get_context().get_world_rank() == 0:
+            folder = tempfile.mkdtemp()
+            Path(folder, "epoch").write_text(str(epoch))
+            checkpoint = ray.train.Checkpoint.from_directory(folder)
+        ray.train.report(
+            {"epoch": epoch, "loss": 1 / (epoch + 1), "both": "training"},
+            checkpoint=checkpoint,
+            checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
+            # Ray refuses one without a checkpoint.
+            validation=checkpoint is not None
+            and ValidationTaskConfig(fn_kwargs={"how": how}, timeout_s=config.get("timeout_s")),
+        )
+    if log := config.get("reported"):
+        found = ray.train.get_all_reported_checkpoints(
+            consistency_mode=ray.train.CheckpointConsistencyMode.COMMITTED
+        )
+        Path(log).write_text(" ".join(one.status.value for one in found))
+
+
+def validate(checkpoint, how="well"):
+    with checkpoint.as_directory() as folder:
+        epoch = int(Path(folder, "epoch").read_text())
+    if how == "raise":
+        raise ValueError("the labels are <gone>")
+    if how == "crash":
+        os._exit(3)
+    if how == "text":
+        return "fine"
+    if how.startswith("gate "):
+        behind_a_gate(epoch, Path(how.removeprefix("gate ")))
+    if how.startswith("trainer "):
+        hang_in_a_trainer(how.removeprefix("trainer "))
+    time.sleep({"hang": 1000, "slow": 1.2}.get(how, 0))
+    return {"score": -abs(epoch - 1), "both": "validation"}
+
+
+def behind_a_gate(epoch, folder):
+    """Notes when it begins and ends; all but the first wait until somebody opens."""
+    with (folder / "notes").open("a") as notes:
+        notes.write(f"begin {epoch}\n")
+    while epoch and not (folder / "open").exists():
+        time.sleep(0.1)
+    with (folder / "notes").open("a") as notes:
+        notes.write(f"end {epoch}\n")
+
+
+def hang_in_a_trainer(folder):
+    def hang(config):
+        Path(folder, "hangs").touch()
+        time.sleep(1000)
+
+    run_config = RunConfig(name="hangs", storage_path=folder)
+    DataParallelTrainer(hang, scaling_config=ScalingConfig(num_workers=1), run_config=run_config).fit()
+
+
+def trainer_of(panel, home, *, workers=1, epochs=3, how=None, fn=validate, options=None, name=None, **config):
+    return DataParallelTrainer(
+        loop,
+        train_loop_config={"panel": panel, "epochs": epochs, "how": how or {}, **config},
+        scaling_config=ScalingConfig(num_workers=workers),
+        validation_config=ValidationConfig(fn, ray_remote_kwargs=options),
+        run_config=RunConfig(
+            name=name or panel.run_id, storage_path=str(home / "runs"), callbacks=[panel.callback()]
+        ),
+    )
+
+
+def fit(panel, trainer):
+    with panel.watch(trainer):
+        return trainer.fit()
+
+
+def statuses(panel):
+    return {checkpoint.label: checkpoint.status for checkpoint in panel.state.checkpoints}
+
+
+# -- three ways, one answer -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def store(lab):
+    with storage.start() as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def rows(store):
+    """Rows to validate on, in the store in three shards of unequal length."""
+    rows = datasets.load("digits")[:ROWS]
+    upload_shards(rows, store, "validation", prefix="rows", rows_per_shard=140)
+    return rows
+
+
+@pytest.fixture(scope="module")
+def checkpoints(rows, store):
+    """Two checkpoints of a training, in the store."""
+    model, made = cnn(seed=0), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+    for epoch in range(2):
+        train_epoch(
+            model, batches(rows.images, rows.labels, size=32), torch.nn.functional.cross_entropy, optimizer
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            save_state(folder, model, optimizer, epoch)
+            store.files.put(f"{folder}/state.pt", f"validation/epoch-{epoch}/state.pt")
+        made.append(ray.train.Checkpoint(f"validation/epoch-{epoch}", store.filesystem))
+    return made
+
+
+def test_three_validators_and_numpy_agree_on_every_checkpoint(lab, store, rows, checkpoints):
+    given = {"path": "validation/rows", "filesystem": store.filesystem, "batch_size": 64}
+    ways = [
+        validation.in_a_task(cnn, **given),
+        validation.in_a_trainer(cnn, **given, workers=2, storage_path="validation/runs"),
+        validation.in_ray_data(cnn, **given, actors=2),
+    ]
+    found = []
+    for checkpoint in checkpoints:
+        model = cnn(seed=None)
+        with checkpoint.as_directory() as folder:
+            load_state(folder, model)
+        expected = evaluate_in_numpy(model.state_dict(), rows.images, rows.labels)
+        found.append(expected)
+        for way in ways:
+            assert way(checkpoint) == pytest.approx(expected, abs=1e-6)
+    assert found[0]["val_loss"] > found[1]["val_loss"] + 0.01  # two models, not one twice
+    assert 0.2 < found[1]["val_accuracy"] < 1
+
+
+def test_each_row_is_in_exactly_one_part(lab, store, rows):
+    parts = [read_rows("validation/rows", store.filesystem, part=k, parts=3) for k in range(3)]
+    assert [len(labels) for _, labels in parts] == [101, 100, 100]
+    together = np.concatenate([images for images, _ in parts])
+    order = np.argsort(np.concatenate([np.arange(ROWS)[k::3] for k in range(3)]))
+    assert (together[order] == rows.images).all()
+
+
+# -- how a validation may end ---------------------------------------------------------------------------
+
+
+def test_one_that_raises_and_one_that_hangs_disturb_nobody(lab, home, panel, tmp_path):
+    """Statuses in the panel, in the result's store and in the worker; the others keep their metrics."""
+    how, log = {1: "raise", 2: "hang", 4: "text"}, tmp_path / "seen"
+    trainer = trainer_of(panel, home, workers=2, epochs=6, how=how, timeout_s=5, reported=log)
+    result = fit(panel, trainer)
+    assert panel.state.status == "finished"
+    assert statuses(panel) == {
+        "epoch 1": "validated", "epoch 2": "failed", "epoch 3": "timed out", "epoch 4": "validated",
+        "epoch 5": "failed", "epoch 6": "validated",
+    }  # fmt: skip
+    by_epoch = {one.label: one for one in panel.state.checkpoints}
+    assert by_epoch["epoch 2"].reason == "ValueError: the labels are <gone>"
+    assert "a dict of metrics is wanted" in by_epoch["epoch 5"].reason
+    assert by_epoch["epoch 4"].late == {"score": -2, "both": "validation"}
+    # The same key in both: the validated one wins, and where there is none the other stays.
+    kept = {metrics["epoch"]: metrics for _, metrics in result.best_checkpoints}
+    assert [kept[epoch]["both"] for epoch in range(6)] == [
+        "validation", "training", "training", "validation", "training", "validation",
+    ]  # fmt: skip
+    assert [kept[epoch].get("score") for epoch in range(6)] == [-1, None, None, -2, None, -4]
+    found = reported(result.path, result.filesystem)
+    assert [one.status for one in found] == [VALIDATED, FAILED, TIMED_OUT, VALIDATED, FAILED, VALIDATED]
+    assert [one.metrics["epoch"] for one in found] == list(range(6))
+    # The best by the validated metric is not the last one.
+    assert result.get_best_checkpoint("score", "max").path == found[0].checkpoint.path
+    assert len(log.read_text().split()) == 6  # the loop was over before its validations were
+    assert "PENDING_VALIDATION" in log.read_text()
+    # Each epoch, each upload and each validation has its place on the time axis, and an end.
+    spans = panel.state.spans
+    assert [span.label for span in spans.row("training")] == list("123456")
+    assert len(spans.row("upload")) == 6
+    assert [(s.label, s.status) for s in spans.row("validation")] == [
+        ("1", "validated"), ("2", "failed"), ("3", "timed out"), ("4", "validated"), ("5", "failed"),
+        ("6", "validated"),
+    ]  # fmt: skip
+    assert all(span.end is not None for span in spans)
+    hung = spans.row("validation")[2]
+    assert hung.end - hung.begin > 3
+    # The training did not wait for it: its last epoch began before the one that hung was given up.
+    assert spans.row("training")[-1].begin < hung.end
+    kept = runs.latest("run").extra["checkpoints"]
+    assert [one["status"] for one in kept] == [one.status for one in panel.state.checkpoints]
+
+
+def test_slower_than_an_epoch_they_queue_and_all_are_done(lab, home, panel):
+    result = fit(panel, trainer_of(panel, home, epochs=4, how=dict.fromkeys(range(4), "slow")))
+    assert set(statuses(panel).values()) == {"validated"}
+    validations = panel.state.spans.row("validation")
+    for one, other in zip(validations, validations[1:], strict=False):
+        assert other.begin >= one.end  # one at a time
+    waited = [checkpoint.waited for checkpoint in panel.state.checkpoints]
+    assert waited[3] > waited[0] and waited[3] > 1
+    assert len(result.best_checkpoints) == 4
+
+
+def test_one_that_takes_its_process_down_is_told(lab, home, panel):
+    """Ray 2.60 does not count this as a failed validation: it ends the run. So it must be plain to see."""
+    trainer = trainer_of(panel, home, epochs=2, how={0: "crash"}, options={"max_retries": 0})
+    with pytest.raises(RunFailed, match="worker died unexpectedly") as failed:
+        fit(panel, trainer)
+    assert "a validation took its process down" in failed.value.fix
+    assert panel.state.status == "failed"
+
+
+def test_one_that_hangs_in_a_trainer_of_its_own_gives_its_cpus_back(lab, home, panel, tmp_path):
+    how = {0: f"trainer {tmp_path}"}
+    fit(panel, trainer_of(panel, home, epochs=2, how=how, timeout_s=25, options={"num_cpus": 0}))
+    assert (tmp_path / "hangs").exists()  # the worker of that trainer did start
+    assert statuses(panel) == {"epoch 1": "timed out", "epoch 2": "validated"}
+    deadline = time.monotonic() + 60
+    while ray.available_resources().get("CPU", 0) < lab.cpus:
+        assert time.monotonic() < deadline, ray.available_resources()
+        time.sleep(0.1)
+
+
+# -- killed, and started again --------------------------------------------------------------------------
+
+FIRST_LIFE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import test_validation as t
+
+with t.cluster.start():
+    panel = t.TrainPanel("run", reporter=t.NullReporter())
+    how = {epoch: f"gate {sys.argv[3]}" for epoch in range(4)}
+    t.fit(panel, t.trainer_of(panel, Path(sys.argv[2]), epochs=3, how=how, name="killed"))
+"""
+
+
+def wait_for(condition, seconds=90):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def known_of(path):
+    try:
+        return [one.status for one in reported(str(path))]
+    except RunError:  # nothing yet
+        return []
+
+
+def test_killed_while_validations_are_pending_and_resumed(lab, home, panel, tmp_path):
+    """The pending ones are validated then; what began twice counts once."""
+    notes, path = tmp_path / "notes", home / "runs" / "killed"
+    command = [sys.executable, "-c", FIRST_LIFE, str(Path(labs.__file__).parent), str(home), str(tmp_path)]
+    first_life = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: known_of(path) == [VALIDATED, PENDING, PENDING] and "begin 1" in notes.read_text())
+    finally:
+        first_life.kill()
+        first_life.wait()
+    assert [one.metrics.get("score") for one in reported(str(path))] == [-1, None, None]
+    (tmp_path / "open").touch()
+    how = dict.fromkeys(range(4), f"gate {tmp_path}")
+    result = fit(panel, trainer_of(panel, home, epochs=4, how=how, name="killed"))
+    assert known_of(path) == [VALIDATED] * 4
+    told = notes.read_text().split("\n")
+    assert [told.count(f"begin {epoch}") for epoch in range(4)] == [1, 2, 1, 1]
+    kept = sorted((metrics["epoch"], metrics["score"]) for _, metrics in result.best_checkpoints)
+    assert kept == [(0, -1), (1, 0), (2, -1), (3, -2)]
+    # The panel shows what was left to do, and what this run did itself.
+    assert statuses(panel) == dict.fromkeys(["epoch 2", "epoch 3", "epoch 4"], "validated")
+    assert [span.label for span in panel.state.spans.row("training")] == ["4"]
+
+
+# -- refused --------------------------------------------------------------------------------------------
+
+
+def test_a_data_set_that_travels_along_is_refused(lab, home, panel):
+    validation_images = np.zeros((2000, 28, 28), np.uint8)
+    small = {"rate": 0.1}
+
+    def with_images(checkpoint):
+        return {"mean": float(validation_images.mean()) * small["rate"]}
+
+    with pytest.raises(RunError, match=r"'validation_images', 1.6 MB of 1.6 MB") as refused:
+        panel.watch(trainer_of(panel, home, fn=with_images))
+    assert "load it inside the function" in refused.value.fix
+    assert panel.state.status == "ready"
+
+
+def test_a_validation_that_no_node_can_run_is_refused(lab, home, panel):
+    with pytest.raises(ClusterError, match="1 CPU and 1 lab_gpu of one node"):
+        panel.watch(trainer_of(panel, home, options={"resources": {"lab_gpu": 1}}))
+    with pytest.raises(ClusterError, match="9 CPU"):
+        panel.watch(trainer_of(panel, home, options={"num_cpus": 9}))
+
+
+def test_where_no_cpu_is_left_for_validations_it_is_told(lab, home, panel):
+    with pytest.warns(UserWarning, match="leave 0 of 4 CPUs"):
+        panel.watch(trainer_of(panel, home, workers=4))

@@ -1,0 +1,272 @@
+"""What cannot work in a sweep is refused before anything starts, with the fact and the fix."""
+
+import logging
+import os
+import pickle
+
+import pytest
+from ray import tune
+from ray.train.torch import TorchTrainer
+from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+
+from labkit.errors import RunError, RunStopped
+from labkit.panel.reporters import NullReporter
+from labkit.tune import checks as sweep_checks
+from labkit.tune.panel import SweepPanel
+
+
+class Model(tune.Trainable):
+    """Reads two parameters, one of them with a default."""
+
+    def setup(self, config):
+        self.lr, self.momentum = config["learning_rate"], config.get("momentum", 0.9)
+
+    def step(self):
+        return {"accuracy": self.lr}
+
+    def reset_config(self, config):
+        self.setup(config)
+        return True
+
+
+class Fixed(Model):
+    reset_config = tune.Trainable.reset_config
+
+
+def helper(config):
+    return config["learning_rate"] * config.get("momentum", 1)
+
+
+def function(config):
+    tune.report({"accuracy": helper(config)})
+
+
+def whole(config):
+    tune.report({"accuracy": len(dict(**config))})
+
+
+GOOD = {"learning_rate": tune.loguniform(1e-3, 1)}
+
+
+@pytest.fixture
+def refuse(tmp_path):
+    def refuse(trainable=Model, space=GOOD, *, nodes=({"CPU": 2.0},), name="new", **options):
+        tuner = tune.Tuner(
+            trainable,
+            param_space=space,
+            tune_config=tune.TuneConfig(**{"metric": "accuracy", "mode": "max", **options}),
+            run_config=tune.RunConfig(name=name, storage_path=str(tmp_path)),
+        )
+        sweep_checks.refuse(sweep_checks.read(tuner), list(nodes))
+
+    return refuse
+
+
+@pytest.mark.parametrize("trainable", [Model, function, whole, tune.with_parameters(Model)])
+@pytest.mark.parametrize(
+    "space",
+    [
+        GOOD,
+        {"learning_rate": tune.grid_search([0.1, 0.2]), "momentum": tune.uniform(0, 1)},
+        {"learning_rate": 0.1},
+        {"learning_rate": 0.1, "seed": tune.randint(0, 9), "note": "nobody reads this one"},
+    ],
+)
+def test_what_works_is_let_through(refuse, trainable, space):
+    refuse(trainable, space, reuse_actors=True)
+
+
+@pytest.mark.parametrize(
+    "space, fact, fix",
+    [
+        ({"learning_rte": tune.uniform(0, 1)}, "reads 'learning_rate'", "rename"),
+        ({"learning_rate": 0.1, "momentun": tune.uniform(0, 1)}, "there reads 'momentun'", "'momentum'"),
+        ({"lr": tune.grid_search([1, 2])}, "nothing there reads 'lr'", "'learning_rate'"),
+        ({"learning_rate": {"grid_serch": [1, 2]}}, "hands to every trial as it is", "grid_search"),
+        ({"learning_rate": [0.1, 0.2]}, "a plain list", "grid_search"),
+        ({"learning_rate": tune.grid_search([])}, "no value to choose from", "one or more"),
+        ({"learning_rate": tune.choice([])}, "no value to choose from", "one or more"),
+        ({}, "the search space is empty", "param_space="),
+        (None, "the search space is empty", "param_space="),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("trainable", [Model, function])
+def test_a_space_that_is_empty_or_misspelt(refuse, trainable, space, fact, fix):
+    with pytest.raises(RunError) as refused:
+        refuse(trainable, space)
+    assert fact in refused.value.fact and fix in refused.value.fix
+
+
+def test_many_trials_of_one_configuration(refuse):
+    with pytest.raises(RunError, match="all 8 trials would be the same"):
+        refuse(space={"learning_rate": 0.1}, num_samples=8)
+
+
+def test_a_searcher_brings_its_own_space(refuse):
+    from ray.tune.search.basic_variant import BasicVariantGenerator
+
+    refuse(space={}, search_alg=BasicVariantGenerator())
+
+
+def test_actors_that_cannot_be_reused(refuse):
+    with pytest.raises(RunError, match="it has no reset_config"):
+        refuse(Fixed, reuse_actors=True)
+    refuse(Fixed, reuse_actors=False)
+    refuse(function, reuse_actors=True)
+
+
+@pytest.mark.parametrize(
+    "asked, nodes, said",
+    [
+        ({"CPU": 4}, [{"CPU": 2.0}], "have 2 CPU"),
+        ({"CPU": 3}, [{"CPU": 2.0}, {"CPU": 2.0}], "have 2, 2 CPU"),
+        ({"CPU": 1, "GPU": 1}, [{"CPU": 2.0}], "have 0 GPU"),
+        (tune.PlacementGroupFactory([{"CPU": 1}, {"CPU": 2}]), [{"CPU": 2.0}], "3 CPU each"),
+        ({"CPU": 2}, [{"CPU": 2.0}], None),
+        ({"CPU": 0.5}, [{"CPU": 2.0}], None),
+        (tune.PlacementGroupFactory([{"CPU": 2}, {"CPU": 2}]), [{"CPU": 2.0}, {"CPU": 2.0}], None),
+    ],
+)
+@pytest.mark.parametrize("trainable", [Model, function])
+def test_trials_that_fit_nowhere(refuse, trainable, asked, nodes, said):
+    trainable = tune.with_resources(trainable, asked)
+    if said is None:
+        refuse(trainable, nodes=nodes)
+        return
+    with pytest.raises(RunError) as refused:
+        refuse(trainable, nodes=nodes)
+    assert said in str(refused.value) and "no trial would ever start" in refused.value.fact
+
+
+@pytest.mark.parametrize(
+    "scheduler", [ASHAScheduler(), PopulationBasedTraining(hyperparam_mutations={"a": [1]})]
+)
+def test_a_scheduler_needs_a_metric(refuse, scheduler):
+    with pytest.raises(RunError, match="names a metric"):
+        refuse(scheduler=scheduler, metric=None, mode=None)
+
+
+def test_a_name_that_is_taken(refuse, tmp_path):
+    folder = tmp_path / "old"
+    folder.mkdir()
+    (folder / "experiment_state-2026-01-01_00-00-00.json").write_text("{}")
+    with pytest.raises(RunError, match="'old'") as refused:
+        refuse(name="old")
+    assert "Tuner.restore" in refused.value.fix
+
+
+def test_rungs_of_a_scheduler():
+    options = tune.TuneConfig(scheduler=ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3))
+    assert sweep_checks.rungs(options) == [1, 3, 9, 27]
+    assert sweep_checks.rungs(tune.TuneConfig()) == []
+
+
+def test_a_function_without_source_is_let_through(refuse):
+    made = {}
+    exec("def trainable(config): return config['learning_rate']", made)
+    refuse(made["trainable"], {"lr": tune.uniform(0, 1)})
+
+
+def test_names_are_found_in_what_a_function_calls_and_in_inner_functions(refuse):
+    def inner(config):
+        def deeper():
+            return [config["learning_rate"] for _ in range(3)]
+
+        tune.report({"accuracy": sum(deeper())})
+
+    refuse(inner)
+    with pytest.raises(RunError, match="reads 'learning_rate'"):
+        refuse(inner, {"lr": tune.uniform(0, 1)})
+
+
+@pytest.mark.parametrize("given, named", [(None, "None"), (TorchTrainer, "TorchTrainer"), ("lr", "str")])
+def test_what_is_no_tuner(given, named):
+    with pytest.raises(RunError) as refused:
+        SweepPanel("night").watch(given)
+    assert f"takes a ray.tune.Tuner and got {named}" in refused.value.fact
+    assert "Ray client" not in str(refused.value)
+
+
+def test_a_tuner_behind_a_ray_client(tmp_path):
+    tuner = tune.Tuner(function, run_config=tune.RunConfig(name="far", storage_path=str(tmp_path)))
+    tuner._remote_tuner, tuner._local_tuner = object(), None
+    with pytest.raises(RunError, match="Ray client"):
+        sweep_checks.read(tuner)
+
+
+@pytest.mark.parametrize("renamed", ["_local_tuner", "_tune_config", "_run_config", "_is_restored"])
+def test_a_ray_that_keeps_what_a_tuner_was_given_elsewhere(tmp_path, renamed):
+    tuner = tune.Tuner(function, run_config=tune.RunConfig(name="new", storage_path=str(tmp_path)))
+    delattr(tuner if renamed == "_local_tuner" else tuner._local_tuner, renamed)
+    panel = SweepPanel("night", reporter=NullReporter())
+    with pytest.warns(UserWarning, match="followed, but not checked"):
+        panel.watch(tuner)
+    with panel:
+        pass
+    assert panel.state.status == "finished"
+
+
+@pytest.mark.parametrize("state, fine", [("{}", True), ('{"trial_da', False), (None, False)])
+def test_a_state_that_was_cut_off_in_mid_writing(tmp_path, state, fine):
+    """Tune would begin anew, silently, with one trial of an empty configuration."""
+    folder = tmp_path / "night"
+    folder.mkdir()
+    (folder / "search_gen_state-2026-01-01_00-00-00.json").write_bytes(pickle.dumps({}))
+    if state is not None:
+        (folder / "experiment_state-2026-01-01_00-00-00.json").write_text(state)
+    run = tune.RunConfig(name="night", storage_path=str(tmp_path))
+    plan = sweep_checks.Plan(function, {}, tune.TuneConfig(), run, restored=True)
+    if fine:
+        sweep_checks.refuse(plan)
+    else:
+        with pytest.raises(RunError, match="cut off in mid-writing"):
+            sweep_checks.refuse(plan)
+
+
+# -- around a sweep ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def watching(tmp_path):
+    """A panel that watches a tuner, and has not been opened."""
+
+    def watching(reporter):
+        panel = SweepPanel("night", reporter=reporter)
+        run = tune.RunConfig(name="night", storage_path=str(tmp_path), callbacks=[panel.callback()])
+        return panel.watch(tune.Tuner(function, param_space=GOOD, run_config=run))
+
+    return watching
+
+
+def test_warnings_of_tune_are_heard_and_what_the_panel_shows_is_not(watching):
+    class Said(logging.Handler):
+        def emit(self, record):
+            said.append(record.getMessage())
+
+    said, handler = [], Said()
+    loggers = logging.getLogger("ray.tune"), logging.getLogger("ray.tune.tune")
+    before = [(log.level, log.filters[:]) for log in loggers]
+    logging.getLogger("ray").addHandler(handler)
+    with watching(NullReporter()):
+        logging.getLogger("ray.tune.execution.experiment_state").error("Saving experiment state failed")
+        logging.getLogger("ray.tune.execution.insufficient_resources_manager").warning("No trial is running")
+        logging.getLogger("ray.tune.execution.tune_controller").error("Trial task failed for trial 3")
+        loggers[1].error("Trials did not complete: [3]")
+        loggers[1].info("Total run time: 3 seconds")
+    logging.getLogger("ray").removeHandler(handler)
+    assert said == ["Saving experiment state failed", "No trial is running"]
+    assert [(log.level, log.filters) for log in loggers] == before
+
+
+def test_a_panel_that_cannot_be_displayed_is_not_left_open(watching, monkeypatch):
+    class Interrupted(NullReporter):
+        def open(self, state):
+            raise KeyboardInterrupt
+
+    monkeypatch.delenv("RAY_AIR_NEW_OUTPUT", raising=False)
+    with pytest.raises(RunStopped), watching(Interrupted()):
+        pass
+    assert "RAY_AIR_NEW_OUTPUT" not in os.environ and not logging.getLogger("ray.tune.tune").filters
+    with watching(NullReporter()) as panel:
+        pass
+    assert panel.state.status == "finished"

@@ -1,0 +1,279 @@
+"""Real sweeps and their panel: counts, failures, what is never reported, interrupts."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+from ray import cloudpickle, tune
+from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+
+from labkit import cluster, runs
+from labkit.errors import RunError, RunFailed, RunStopped
+from labkit.panel.reporters import NullReporter
+from labkit.tune import snapshot as sweep_snapshot
+from labkit.tune.panel import SweepPanel
+from labs import home as home_of_its_own
+
+pytestmark = pytest.mark.fault
+
+# The trials cannot import this file: what is in it travels by value, as from a notebook.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(scope="module")
+def home():
+    with home_of_its_own() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def lab(home):
+    with cluster.start() as lab:
+        yield lab
+
+
+class Summary(NullReporter):
+    """Keeps what the summary would list."""
+
+    def close(self, state, files, record):
+        self.files, self.record = files, record
+
+
+def climb(config):
+    """Three reports; what goes wrong hangs on x."""
+    for step in range(config.get("steps", 3)):
+        if config["x"] == "raises":
+            raise ValueError("this one is bad")
+        if config["x"] == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if config["x"] == "memory":
+            _ask_for_more_than_there_is()
+        time.sleep(config.get("seconds", 0.0))
+        tune.report({"score": (config["x"] if isinstance(config["x"], (int, float)) else 0) * (step + 1)})
+
+
+def _ask_for_more_than_there_is():
+    """The allocator refuses, as it does where a machine is full: here the process may have 1 GB more."""
+    import resource
+
+    import numpy
+    import psutil
+
+    limit = psutil.Process().memory_info().vms + 2**30
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    numpy.ones(4 * 2**30, dtype="uint8")
+
+
+class Counter(tune.Trainable):
+    """Counts its steps; forgets to say that it could be used again."""
+
+    def setup(self, config):
+        self.count = 0
+
+    def step(self):
+        time.sleep(self.config.get("seconds", 0.0))
+        self.count += 1
+        return {"score": self.count * self.config["x"]}
+
+    def save_checkpoint(self, folder):
+        with open(f"{folder}/count", "w") as file:
+            file.write(str(self.count))
+
+    def load_checkpoint(self, folder):
+        with open(f"{folder}/count") as file:
+            self.count = int(file.read())
+
+    def reset_config(self, config):
+        self.config = config
+        self.count = 0
+        return config.get("resets", True)
+
+
+@pytest.fixture
+def sweep(lab, home):
+    """A panel and the tuner that it watches, run."""
+
+    def sweep(trainable, space, *, stop=None, metric="score", **options):
+        sweep.panel = panel = SweepPanel("sweep", reporter=Summary(), dataset="none")
+        tuner = tune.Tuner(
+            trainable,
+            param_space=space,
+            tune_config=tune.TuneConfig(**{"metric": metric, "mode": "max", "reuse_actors": True, **options}),
+            run_config=tune.RunConfig(
+                name=panel.run_id, storage_path=str(home / "runs"), callbacks=[panel.callback()], stop=stop
+            ),
+        )
+        with panel.watch(tuner):
+            sweep.results = tuner.fit()
+        return sweep.results
+
+    return sweep
+
+
+def test_a_grid_of_nine_and_twice_that(sweep, home, capfd):
+    grid = {"x": tune.grid_search([1, 2, 3]), "y": tune.grid_search([10, 20, 30]), "z": tune.uniform(0, 1)}
+    assert len(sweep(climb, grid)) == 9
+    state = sweep.panel.state
+    assert (state.total, state.status, dict(state.counts())) == (9, "finished", {"finished": 9})
+    assert len(sweep(climb, grid, num_samples=2)) == 18
+    state = sweep.panel.state
+    assert (state.total, len(state.trials), state.best.best) == (18, 18, 9)
+    assert len({(t.config["x"], t.config["y"]) for t in state.trials.values()}) == 9
+    assert len({t.config["z"] for t in state.trials.values()}) == 18
+    assert {t.node for t in state.trials.values()} == {"head"}
+    record = runs.latest("sweep")
+    assert (record.engine, record.state, record.metrics) == ("Ray Tune", "finished", {"score": 9})
+    assert len(record.extra["trials"]) == 18 and record.extra["config"]["x"] == 3
+    assert sum(record.seconds.values()) == pytest.approx(record.seconds_total)
+    listed = dict(sweep.panel._given_reporter.files)
+    assert listed["results and checkpoints"] == sweep.results.experiment_path
+    said = capfd.readouterr()
+    assert "Trial" not in said.out + said.err  # Tune's own tables are off
+
+
+def test_the_others_go_on_where_some_fail(sweep):
+    results = sweep(climb, {"x": tune.grid_search([1, "raises", "killed", "memory", 2])})
+    assert (len(results), results.num_errors) == (5, 3)
+    by_x = {trial.config["x"]: trial for trial in sweep.panel.state.trials.values()}
+    assert {x: trial.status for x, trial in by_x.items()} == {
+        1: "finished", 2: "finished", "raises": "failed", "killed": "failed", "memory": "failed"
+    }  # fmt: skip
+    assert "ValueError: this one is bad" in by_x["raises"].error
+    assert 'raise ValueError("this one is bad")' in by_x["raises"].error
+    assert "site-packages" not in by_x["raises"].error
+    assert "its process is gone" in by_x["killed"].error
+    assert "MemoryError" in by_x["memory"].error
+    assert sweep.panel.state.status == "finished"
+    assert runs.latest("sweep").extra["counts"] == {"finished": 2, "failed": 3}
+
+
+def test_a_sweep_of_which_nothing_is_left_says_so(sweep):
+    with pytest.raises(RunFailed, match="every one of its 2 trials failed.*this one is bad"):
+        sweep(climb, {"x": tune.grid_search(["raises", "raises"])})
+    assert sweep.panel.state.status == "failed"
+    assert len(sweep.results) == 2  # the reader has them all the same
+
+
+def test_a_metric_that_is_never_reported(sweep):
+    with pytest.raises(RunError, match="'skore'") as refused:
+        sweep(climb, {"x": tune.grid_search([1, 2])}, metric="skore")
+    assert "they report 'score'" in refused.value.fact
+    assert set(sweep.panel.state.counts()) <= {"cut off"}
+
+
+def test_a_stop_criterion_that_is_never_reported(sweep):
+    """A class without it would go on for ever: Tune says one line in its log."""
+    with pytest.raises(RunError, match="stop trials by 'accuracy'") as refused:
+        sweep(Counter, {"x": tune.grid_search([1, 2])}, stop={"accuracy": 0.9})
+    assert "no trial would ever stop" in refused.value.fact and "'score'" in refused.value.fact
+
+
+def test_whichever_comes_first_ends_a_trial(sweep):
+    sweep(Counter, {"x": tune.grid_search([1, 4])}, stop={"score": 10, "training_iteration": 5})
+    ends = {t.config["x"]: (t.iteration, t.why) for t in sweep.panel.state.trials.values()}
+    assert ends == {1: (5, "5 iterations"), 4: (3, "score ≥ 10")}
+
+
+@pytest.mark.parametrize("at_once", [1, None])
+def test_a_reset_that_does_not_say_so(sweep, at_once):
+    """Tune fails such a trial with a line in its log; behind a limit it waits for it for ten minutes."""
+    space = {"x": tune.grid_search([1, 2, 3, 4, 5]), "resets": None}
+    with pytest.raises(RunError, match="its reset_config did not return True"):
+        sweep(Counter, space, stop={"training_iteration": 2}, max_concurrent_trials=at_once)
+    assert sweep.panel.state.status == "failed"
+
+
+def test_asha_stops_at_rungs_and_the_panel_says_where(sweep):
+    scheduler = ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
+    sweep(Counter, {"x": tune.grid_search([8, 7, 6, 5, 4, 3, 2, 1])}, scheduler=scheduler)
+    state = sweep.panel.state
+    assert state.rungs == [1, 3, 9]
+    assert state.trials and state.best.config["x"] == 8
+    for trial in state.trials.values():
+        if trial.status == "stopped early":
+            assert trial.iteration in (1, 3) and trial.why == f"stopped at rung {trial.iteration}"
+        else:
+            assert (trial.status, trial.iteration) == ("finished", 9)
+    assert state.counts()["stopped early"] >= 4
+
+
+def test_population_based_training_changes_configurations(sweep):
+    scheduler = PopulationBasedTraining(
+        time_attr="training_iteration",
+        perturbation_interval=2,
+        hyperparam_mutations={"x": [1, 2, 4, 8]},
+        quantile_fraction=0.5,
+    )
+    space = {"x": tune.grid_search([1, 8]), "seconds": 0.2}
+    sweep(Counter, space, scheduler=scheduler, stop={"training_iteration": 12}, max_concurrent_trials=2)
+    state = sweep.panel.state
+    assert dict(state.counts()) == {"finished": 2}
+    assert sum(trial.changes for trial in state.trials.values()) >= 1
+
+
+def test_an_interrupt_ends_the_sweep_and_is_told(sweep, lab):
+    def interrupt():
+        while not (panel := getattr(sweep, "panel", None)) or panel.state.counts()["running"] == 0:
+            time.sleep(0.05)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    main = threading.main_thread().ident
+    threading.Thread(target=interrupt, daemon=True).start()
+    space = {"x": tune.grid_search([1, 2, 3, 4]), "steps": 1000, "seconds": 0.1}
+    with pytest.raises(RunStopped, match="stopped by you"):
+        sweep(climb, space)
+    state = sweep.panel.state
+    assert state.status == "stopped" and set(state.counts()) == {"cut off"}
+    assert runs.latest("sweep", state="stopped").error is None
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_one_panel_at_a_time_and_only_with_its_callback(lab, home):
+    first = SweepPanel("first", reporter=Summary())
+    space = {"x": tune.grid_search([1])}
+    deaf = tune.RunConfig(name="deaf", storage_path=str(home / "runs"))
+    with pytest.raises(RunError, match="no callback of this panel"):
+        first.watch(tune.Tuner(climb, param_space=space, run_config=deaf))
+    with pytest.raises(RunError, match="it watches no tuner"), first:
+        pass
+    run = tune.RunConfig(name="hears", storage_path=str(home / "runs"), callbacks=[first.callback()])
+    tuner = tune.Tuner(climb, param_space=space, run_config=run)
+    with (
+        first.watch(tuner),
+        pytest.raises(RunError, match="'first' is open"),
+        SweepPanel("second").watch(tuner),
+    ):
+        pass
+
+
+def whence(config):
+    import psutil
+
+    parent = psutil.Process(os.getppid()).cmdline()
+    tune.report({"score": 1, "forked": float("labkit.cluster.forkserver.server" in parent)})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a fork after imports is not safe")
+def test_trials_begin_with_their_imports_done(sweep, lab):
+    """Functions and classes alike run in actors, and those are forked as a training's workers are."""
+    results = sweep(whence, {"x": tune.grid_search([1, 2])})
+    assert [result.metrics["forked"] for result in results] == [1.0, 1.0]
+
+
+def test_a_state_that_cannot_be_kept_does_not_cost_the_sweep(sweep, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sweep_snapshot.Snapshots, "keep", full)
+    with pytest.warns(UserWarning, match="not kept as a whole.*No space left") as said:
+        results = sweep(climb, {"x": tune.grid_search([1, 2])})
+    assert sum("not kept as a whole" in str(one.message) for one in said) == 1
+    assert [len(result.metrics_dataframe) for result in results] == [3, 3]
+
+
+def test_more_cpus_than_the_cluster_has(sweep, lab):
+    with pytest.raises(RunError, match="no trial would ever start"):
+        sweep(tune.with_resources(climb, {"CPU": lab.cpus + 1}), {"x": tune.grid_search([1])})

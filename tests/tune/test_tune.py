@@ -1,0 +1,201 @@
+"""A sweep whose notebook is killed, and what becomes of it in the next one."""
+
+import random
+import re
+import shutil
+import time
+
+import pytest
+
+from kernels import kernel
+from labkit.system.process_registry import Registry
+from labkit.tune import snapshot as sweep_snapshot
+from labs import home as home_of_its_own
+
+pytestmark = pytest.mark.fault
+
+TRIALS, STEPS = 8, 10
+
+SETUP = """
+import os, tempfile, time
+os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0"
+from ray import tune
+from labkit import cluster
+from labkit.tune import whole_files
+from labkit.tune.panel import SweepPanel
+
+home = os.environ["LABKIT_HOME"]
+lab = cluster.start()
+
+class Count(tune.Trainable):
+    def setup(self, config):
+        self.reset_config(config)
+
+    def reset_config(self, config):
+        self.config, self.count = config, 0
+        return True
+
+    def step(self):
+        time.sleep(0.1)
+        self.count += 1
+        with open(self.config["log"], "a") as log:
+            log.write(f"{self.config['x']} {self.count}\\n")
+        return {"count": self.count}
+
+    def save_checkpoint(self, folder):
+        with open(f"{folder}/count", "w") as file:
+            file.write(str(self.count))
+
+    def load_checkpoint(self, folder):
+        with open(f"{folder}/count") as file:
+            self.count = int(file.read())
+
+class Witness(tune.Callback):
+    # It writes down the trials that are over, when Tune has had its chance to do so.
+    over = set()
+
+    def on_step_end(self, iteration, trials, **_):
+        new = {trial.config["x"] for trial in trials if trial.status == "TERMINATED"} - self.over
+        with open(home + "/over", "a") as file:
+            file.writelines(f"{x}\\n" for x in new)
+        self.over |= new
+
+files = whole_files.filesystem()
+panel = SweepPanel("night")
+"""
+FIT = f"""
+tuner = tune.Tuner(
+    Count,
+    param_space={{"x": tune.grid_search(list(range({TRIALS}))), "log": home + "/steps"}},
+    tune_config=tune.TuneConfig(metric="count", mode="max", reuse_actors=True, max_concurrent_trials=2),
+    run_config=tune.RunConfig(
+        name="night",
+        storage_path=home + "/runs",
+        storage_filesystem=files,
+        stop={{"training_iteration": {STEPS}}},
+        checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
+        callbacks=[panel.callback(), Witness()],
+    ),
+)
+with panel.watch(tuner):
+    tuner.fit()
+"""
+RESTORE = """
+tuner = tune.Tuner.restore(home + "/runs/night", trainable=Count, storage_filesystem=files)
+with panel.watch(tuner):
+    results = tuner.fit()
+print("counts", sorted(result.metrics["count"] for result in results), "errors", results.num_errors)
+print("known", len(panel.state.trials), dict(panel.state.counts()), "best", panel.state.best.best)
+print("rows", sorted(len(result.metrics_dataframe) for result in results))
+print("before", sorted(t.number for t in panel.state.trials.values() if t.why == "before the restart"))
+"""
+
+
+@pytest.fixture
+def home():
+    with home_of_its_own() as folder:
+        yield folder
+        Registry(folder).stop_all()
+
+
+def steps(home):
+    """(trial, step) in the order in which they were made."""
+    return [tuple(map(int, line.split())) for line in lines(home / "steps")]
+
+
+def over(home):
+    """The trials that Tune has ended, and had its chance to write so."""
+    return {int(line) for line in lines(home / "over")}
+
+
+def lines(path):
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def killed_in(home, code, *, when):
+    """Run the sweep in a kernel, and kill that as soon as `when()`; how many steps were made by then."""
+    with kernel(LABKIT_PANEL="text") as one:
+        assert one.run(SETUP).error is None
+        cell, deadline = one.begin(code), time.monotonic() + 90
+        while not when():
+            assert not cell.done and time.monotonic() < deadline, cell.text
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, 0.1))
+        one.kill()
+    return len(steps(home))
+
+
+def finished_in_a_fresh_kernel(home):
+    """Restore the sweep, and let it come to its end. What it says."""
+    with kernel(LABKIT_PANEL="text") as last:
+        assert last.run(SETUP).error is None
+        cell = last.run(RESTORE, seconds=120)
+        assert cell.error is None, cell.error
+    assert f"counts {[STEPS] * TRIALS} errors 0" in cell.text, cell.text
+    assert f"known {TRIALS} {{'finished': {TRIALS}}} best {STEPS}" in cell.text, cell.text
+    return cell.text
+
+
+def nothing_is_lost(home, kills):
+    made = steps(home)
+    for x in range(TRIALS):
+        assert sorted({step for trial, step in made if trial == x}) == list(range(1, STEPS + 1))
+    # Of each trial that was cut off: the step that was under way, and one whose checkpoint was.
+    assert len(made) - TRIALS * STEPS <= 4 * kills, "a trial that was cut off began anew"
+
+
+@pytest.mark.timeout(400)
+def test_a_killed_kernel_and_the_next_one(home, tmp_path):
+    """Killed in mid-sweep; then all is there, or a file of Tune's is cut off, as a kill may leave it.
+
+    A second restoration would find what the first left: Tune keeps files of a sweep in the folder of Ray's
+    session, too. So the cluster is started anew.
+    """
+    before = killed_in(home, FIT, when=lambda: len(over(home)) >= 3)
+    done = over(home)
+    assert 3 <= len(done) < TRIALS
+    assert (home / "runs" / "night" / sweep_snapshot.NAME).exists()
+    runs, made = shutil.copytree(home / "runs", tmp_path / "runs"), shutil.copy(home / "steps", tmp_path)
+    for cut in (None, "experiment_state", "search_gen_state"):
+        if cut is not None:
+            Registry(home).stop_all()
+        shutil.rmtree(home / "runs")
+        shutil.copytree(runs, home / "runs")
+        shutil.copy(made, home / "steps")
+        for path in (home / "runs" / "night").glob(f"{cut}*"):
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        text = finished_in_a_fresh_kernel(home)
+        told = {int(number) for number in re.search(r"before \[(.*)\]", text)[1].split(",")}
+        assert told >= done, cut
+        again = [x for x, _ in steps(home)[before:] if x in done]
+        assert not again, (cut, "a finished trial ran again")
+        nothing_is_lost(home, 1)
+        assert not (home / "runs" / "night" / sweep_snapshot.NAME).exists()  # no use for it any more
+
+
+@pytest.mark.timeout(300)
+def test_kills_at_any_moment(home):
+    """Twice, the second time after a restart: whatever Tune is just writing."""
+    moments = sorted(random.sample(range(4, TRIALS * STEPS - 8), 2))
+    print("killed after steps", moments)
+    settled = []
+    for code, moment in zip((FIT, RESTORE), moments, strict=True):
+        before = killed_in(home, code, when=lambda moment=moment: len(steps(home)) >= moment)
+        settled.append((before, over(home)))
+    text = finished_in_a_fresh_kernel(home)
+    for before, done in settled:
+        again = [x for x, _ in steps(home)[before:] if x in done]
+        assert not again, (moments, "a finished trial ran again")
+    nothing_is_lost(home, 2)
+    # What a trial reported is kept, too. The steps that were under way may be missing or twice in its table.
+    rows = [int(number) for number in re.search(r"rows \[(.*)\]", text)[1].split(",")]
+    assert len(rows) == TRIALS and min(rows) >= STEPS - 4, (moments, rows)
+
+
+def test_how_far_a_sweep_is_can_be_asked(home):
+    """The errors that people meet: a path without a sweep, and a trainable of another name."""
+    from ray import tune
+
+    assert not tune.Tuner.can_restore(str(home / "nothing"))
+    with pytest.raises(FileNotFoundError, match=r"tuner\.pkl"):
+        tune.Tuner.restore(str(home / "nothing"), trainable=time.sleep)

@@ -1,0 +1,166 @@
+"""Build the notebooks from their sources: ``lessons/NN_name.py`` (jupytext's percent format).
+
+    python tools/build.py            build all: NN_name.ipynb for learners, solutions/NN_name.ipynb
+    python tools/build.py --stale    only what is missing or older than its source (`make lab`)
+    python tools/build.py --check    change nothing; fail where a notebook differs from its source
+
+The learner's build is the solutions without the cells tagged ``solution``. What a learner changed is
+never overwritten: it is kept beside as ``NN_name.mine-<time>.ipynb``, and that is said.
+"""
+
+import argparse
+import hashlib
+import itertools
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+import lesson
+from labkit.errors import LabError
+from lesson import Cell
+
+FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+_KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+
+
+def notebook(cells: list[Cell], *, solutions: bool) -> nbformat.NotebookNode:
+    """A notebook of `cells`, with or without the solutions; nothing in it hangs on when it was built."""
+    kept = [cell for cell in cells if solutions or not cell.is_solution]
+    seen: Counter[str] = Counter()
+    made = []
+    for cell in kept:
+        # An id that follows the content: a new cell changes one id, and not all those below it.
+        digest = hashlib.sha256(f"{cell.kind}\n{cell.source}".encode()).hexdigest()[:8]
+        seen[digest] += 1
+        new = new_code_cell if cell.kind == "code" else new_markdown_cell
+        metadata = {"tags": list(cell.tags)} if cell.tags else {}
+        id_ = digest if seen[digest] == 1 else f"{digest}-{seen[digest]}"
+        made.append(new(cell.source, id=id_, metadata=metadata))
+    built = new_notebook(cells=made)
+    built.metadata = {
+        "kernelspec": _KERNEL,
+        "language_info": {"name": "python"},
+        "labkit": {"built": fingerprint(built)},
+    }
+    built = nbformat.from_dict(built)
+    nbformat.validate(built)
+    return built
+
+
+def fingerprint(built: nbformat.NotebookNode) -> str:
+    """A hash of what was written in a notebook: sources and tags; not of outputs and counts."""
+    cells = [[cell.cell_type, cell.source, cell.metadata.get("tags", [])] for cell in built.cells]
+    return hashlib.sha256(json.dumps(cells).encode()).hexdigest()[:16]
+
+
+def lessons(folder: Path = FOLDER) -> Iterator[tuple[Path, Path, nbformat.NotebookNode]]:
+    """(source, target, notebook) of every notebook of `folder`; the sources are in ``lessons`` next to it."""
+    for source in sorted((folder.parent / "lessons").glob("*.py")):
+        cells = lesson.read(source)
+        yield source, folder / f"{source.stem}.ipynb", notebook(cells, solutions=False)
+        yield source, folder / "solutions" / f"{source.stem}.ipynb", notebook(cells, solutions=True)
+
+
+def build(folder: Path = FOLDER, *, only_stale: bool = False) -> list[str]:
+    """Build the lessons below `folder`.
+
+    Args:
+        only_stale: leave a notebook alone that was built from the source as it is now, whatever a
+            learner did in it since.
+
+    Returns:
+        One line for each file that was written or kept.
+    """
+    said = []
+    for _, target, built in lessons(folder):
+        there = _load(target) if target.exists() else None
+        if only_stale and there is not None and _origin(there) == _origin(built):
+            continue
+        text = nbformat.writes(built) + "\n"
+        if target.exists():
+            if target.read_text(encoding="utf-8") == text:
+                continue
+            if there is None or fingerprint(there) not in (_origin(there), fingerprint(built)):
+                said.append(f"kept your {target.name} as {_set_aside(target).name}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_suffix(".part")
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(target)
+        said.append(f"built {target.relative_to(folder.parent)}")
+    return said
+
+
+def differences(folder: Path = FOLDER) -> list[str]:
+    """One line for each notebook that is not what its source says (outputs and counts aside)."""
+    found, targets = [], set()
+    for source, target, built in lessons(folder):
+        targets.add(target)
+        there = _load(target) if target.exists() else None
+        if there is None:
+            found.append(f"{target.relative_to(folder.parent)} is missing or not a notebook")
+        elif (cell := _first_difference(there, built)) is not None:
+            found.append(f"{target.relative_to(folder.parent)} differs from lessons/{source.name}: {cell}")
+    for path in sorted([*folder.glob("*.ipynb"), *folder.glob("solutions/*.ipynb")]):
+        if lesson.NAME.fullmatch(path.stem) and path not in targets:
+            found.append(f"{path.relative_to(folder.parent)} has no source: delete it")
+    return found
+
+
+def _first_difference(there: nbformat.NotebookNode, built: nbformat.NotebookNode) -> str | None:
+    for number, (a, b) in enumerate(itertools.zip_longest(there.cells, built.cells), start=1):
+        if a is None or b is None:
+            return f"it has {len(there.cells)} cells, the source {len(built.cells)}"
+        same_tags = a.metadata.get("tags", []) == b.metadata.get("tags", [])
+        if (a.cell_type, a.source, a.get("id")) != (b.cell_type, b.source, b.id) or not same_tags:
+            return f"cell {number}, {b.source.partition(chr(10))[0][:60]!r}"
+    same = _origin(there) == _origin(built) and there.metadata.get("kernelspec") == built.metadata.kernelspec
+    return None if same else "its metadata"
+
+
+def _load(path: Path) -> nbformat.NotebookNode | None:
+    """The notebook at `path`; None if the file is none."""
+    try:
+        return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+    except Exception:  # nbformat raises its own, json's and plain ones; all mean the same here
+        return None
+
+
+def _origin(built: nbformat.NotebookNode) -> str | None:
+    """The fingerprint that a notebook had when it was built."""
+    return built.metadata.get("labkit", {}).get("built")
+
+
+def _set_aside(path: Path) -> Path:
+    """Move a learner's file to a name of its own."""
+    stamp = f"{datetime.now():%Y%m%d-%H%M%S}"
+    names = (f"{path.stem}.mine-{stamp}{more}.ipynb" for more in itertools.chain([""], itertools.count(2)))
+    kept = next(path.with_name(name) for name in names if not path.with_name(name).exists())
+    return path.rename(kept)
+
+
+def main(arguments: list[str] | None = None, folder: Path = FOLDER) -> int:
+    parser = argparse.ArgumentParser(description="Build the notebooks from lessons/.")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--stale", action="store_true", help="only what is missing or older than its source")
+    mode.add_argument("--check", action="store_true", help="change nothing; fail where something differs")
+    options = parser.parse_args(arguments)
+    try:
+        lines = differences(folder) if options.check else build(folder, only_stale=options.stale)
+    except LabError as error:
+        print(error, file=sys.stderr)
+        return 1
+    for line in lines:
+        print(line)
+    if options.check and lines:
+        print("  fix: change the source in lessons/, then: python tools/build.py")
+    return int(options.check and bool(lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
