@@ -40,7 +40,7 @@ def look(home, monkeypatch):
 @pytest.fixture
 def checkout(tmp_path, monkeypatch) -> Path:
     """A checkout that the doctor takes for its own."""
-    monkeypatch.setattr(environment, "_CHECKOUT", tmp_path)
+    monkeypatch.setattr(environment, "CHECKOUT", tmp_path)
     return tmp_path
 
 
