@@ -119,7 +119,7 @@ import ray.train
 from ray.train.torch import prepare_model
 
 # %% [markdown]
-# **2 · The data.** The training images go to the store, once, as four Parquet files. A Ray dataset reads them from there, anew in each epoch. Each worker gets a part of its
+# **2 · The data.** The training images go to the store, once, as four Parquet files, and the test images as one. A Ray dataset reads them from there, anew in each epoch. Each worker gets a part of its
 # own, its *shard*. All shards are equally long. (`use_datasource_v2` is
 # switched off because there are so few files: lesson 02 says why.)
 
@@ -129,6 +129,7 @@ from labkit.data import DataPanel
 from labkit.storage import upload_shards
 
 upload_shards(train, store, "lab-03", prefix="train", rows_per_shard=len(train) // 4 + 1)
+upload_shards(test, store, "lab-03", prefix="test")
 ray.data.DataContext.get_current().use_datasource_v2 = False
 
 data = ray.data.read_parquet("lab-03/train", filesystem=store.filesystem)
@@ -315,53 +316,56 @@ files = result.filesystem.get_file_info(FileSelector(result.path, recursive=True
 # The panel lists every checkpoint that was saved; two of them were kept. Beside them lies Ray's own list of them, which it needs to find them again.
 #
 # ## Found again, somewhere else
-# All that the run left is in the store now. So another process, on another day, on another machine, can take the model from there. It needs
-# the path of the run, and nothing else:
+# Everything the run produced is now in the store. Another process, on another day and on another machine, can load the model from there. It
+# needs the path of the run, and the path of some images to test the model on:
 
 # %%
 path = f"{run_config.storage_path}/{run_config.name}"
 path
 
 # %% [markdown]
-# Here is a program that does so. It knows nothing of this notebook. `Result.from_path` reads Ray's list, `get_best_checkpoint` picks from it, and
-# `load_state` fills a plain model.
+# The next cell writes a program to a file. The program shares nothing with this notebook: both paths are given to it when it is started. `Result.from_path`
+# reads Ray's list of checkpoints, `get_best_checkpoint` picks one of them, and `load_state` loads it into a plain model.
 
 # %%
-program = """
+program = settings.home / "test_checkpoint.py"
+
+# %%
+# %%writefile "{program}"
 import sys
 import time
 
-from labkit import datasets, storage
-from labkit.models.torch import cnn
-from labkit.models.torch import load_state
-from labkit.models.torch import batches, evaluate
+from labkit import storage
+from labkit.datasets import read_rows
+from labkit.models.torch import batches, cnn, evaluate, load_state
 from ray.train import Result
 
-store = storage.start()  # the one that runs already
+run, rows = sys.argv[1:]
+store = storage.start()  # connects to the server that is already running
 begin = time.perf_counter()
-result = Result.from_path(sys.argv[1], storage_filesystem=store.filesystem)
+result = Result.from_path(run, storage_filesystem=store.filesystem)
 best = result.get_best_checkpoint("accuracy", "max")
 model = cnn(seed=None)
 with best.as_directory() as folder:
     epoch = load_state(folder, model)["epoch"]
 print(f"loaded the model of epoch {epoch + 1} in {time.perf_counter() - begin:.2f} s")
 
-test = datasets.load(split="test")
-accuracy = evaluate(model, batches(test.images, test.labels, size=512, shuffle=False))["accuracy"]
-print(f"accuracy on {len(test)} test images: {accuracy:.3f}")
-"""
+images, labels = read_rows(rows, store.filesystem)
+accuracy = evaluate(model, batches(images, labels, size=512, shuffle=False))["accuracy"]
+print(f"accuracy on {len(labels)} test images: {accuracy:.3f}")
 
 # %%
 import subprocess
 import sys
 
-done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True)
+command = [sys.executable, program, path, "lab-03/test"]
+done = subprocess.run(command, capture_output=True, text=True)
 print(done.stdout or done.stderr)
 done.check_returncode()
 
 # %% [markdown]
-# Other processes trained it, yet another one tested it. On the digits you should see at least 0.95. It was chosen *because* it does
-# well on the test images, so on new ones expect a little less.
+# The workers trained the model, and another process tested it. On the digits you should see at least 0.95. The checkpoint was chosen *because* it does
+# well on these images, so expect a little less on new ones.
 #
 # In this notebook `result` is still at hand, and the rest is the same:
 
@@ -429,14 +433,16 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 # rows that do not fill a step of 128 are left out.
 
 # %%
+from labkit.datasets import read_rows
 from ray.train.torch import prepare_data_loader
 
-dataset, full = train.name, len(train) // 128 * 128
+full = len(train) // 128 * 128
+files = store.filesystem
 
 
 def make_loader(batch_size):
-    rows = datasets.load(dataset)[:full]
-    rows = TensorDataset(torch.tensor(rows.images), torch.tensor(rows.labels))
+    images, labels = read_rows("lab-03/train", files)
+    rows = TensorDataset(torch.tensor(images[:full]), torch.tensor(labels[:full]))
     return prepare_data_loader(DataLoader(rows, batch_size=batch_size))
 
 
