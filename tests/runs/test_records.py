@@ -180,7 +180,7 @@ def test_find_reads_no_more_than_it_is_asked_for(tmp_path):
 
 def test_a_run_whose_process_is_gone_is_lost(tmp_path):
     code = (
-        "import dataclasses, sys, time; from labkit import records;"
+        "import sys, time; from labkit.runs import record as records;"
         f"one = records.RunRecord(**{REQUIRED | {'state': 'running'}}, process=records.this_process());"
         "print(one.write(sys.argv[1]), flush=True); time.sleep(60)"
     )
