@@ -212,7 +212,7 @@ def find(home: Path | str, *, names: Iterable[str] | None = None) -> list[RunRec
 
 def this_process() -> dict[str, Any]:
     """Identifies this process, even when its pid is given to another one, and its machine."""
-    from labkit.pids import Identity
+    from labkit.system.process_info import Identity
 
     return {**asdict(Identity.of(os.getpid())), "machine": _machine()}
 
@@ -224,7 +224,7 @@ def _machine() -> str:
 
 def _may_live(process: dict[str, Any]) -> bool:
     """Whether the process of a run may still run it; of other machines' processes we cannot know."""
-    from labkit.pids import Identity
+    from labkit.system.process_info import Identity
 
     try:
         there = Identity(pid=process["pid"], created=process["created"], boot=process["boot"])
