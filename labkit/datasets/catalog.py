@@ -31,6 +31,7 @@ _DIGITS = tuple("0123456789")
 _DIGITS_SHA256 = "31c502b7acea0297e1bb114f8a85993f707e10584e7683721bc56fac0f34e630"
 _DIGITS_TRAIN = 1437  # rows of the file that are for training; the other 360 are for testing
 _RENDERED_ROWS = {"train": 60_000, "test": 10_000}  # as many as MNIST has, unless n says otherwise
+_SMALL_ROWS = {"train": 1_500, "test": 400}  # in small mode, unless n says otherwise: as many as `digits` has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +106,9 @@ def load(
     Args:
         name: one of `DATASETS` (default: the setting ``LABKIT_DATASET``), or your own for a `source`.
         split: "train" or "test".
-        n: how many rows (default: all, in their fixed order). A sample is drawn by `seed`; a larger one
-            of the same seed starts with the smaller.
+        n: how many rows (default: all, in their fixed order; where ``LABKIT_SMALL`` is set, at most 1,500
+            for training and 400 for testing). A sample is drawn by `seed`; a larger one of the same seed
+            starts with the smaller.
         seed: of the sample, and of the data set `rendered`.
         source: IDX files of your own.
         settings: for tests (default: the environment's).
@@ -119,8 +121,11 @@ def load(
     _check_name(name, source)
     check_request(1 if n is None else n, seed, split)
     if name == "rendered":
-        return rendered(_RENDERED_ROWS[split] if n is None else n, seed, split=split)
+        rows = _SMALL_ROWS if settings.small else _RENDERED_ROWS
+        return rendered(rows[split] if n is None else n, seed, split=split)
     whole = _digits(split) if name == "digits" else _idx(name, source or SOURCES[name], split, settings)
+    if n is None and settings.small and len(whole) > _SMALL_ROWS[split]:
+        n = _SMALL_ROWS[split]
     return whole if n is None else _sample(whole, n, seed)
 
 

@@ -285,6 +285,21 @@ def test_the_default_is_what_the_settings_say(monkeypatch):
     assert load(n=10).name == "rendered"
 
 
+def test_small_mode_bounds_every_set(settings):
+    small = replace(settings, small=True)
+    for split, rows in (("train", 1500), ("test", 400)):
+        assert len(load("rendered", split, settings=small)) == rows
+    assert len(load("rendered", n=2000, settings=small)) == 2000  # who asks for more gets it
+    assert len(load("digits", settings=small)) == 1437
+    many = {f"{split}-images.gz": idx(np.zeros((2000, 28, 28), np.uint8)) for split in ARRAYS}
+    many |= {f"{split}-labels.gz": idx(np.zeros(2000, np.uint8)) for split in ARRAYS}
+    with FileServer(many) as server:
+        own = source(server.url, files=many)
+        assert len(load("many", source=own, settings=small)) == 1500
+        assert len(load("many", "test", source=own, settings=small)) == 400
+        assert len(load("many", source=own, settings=settings)) == 2000
+
+
 def test_a_sample_is_drawn_by_its_seed():
     whole = load("digits")
     some, more, other = load("digits", n=50), load("digits", n=100), load("digits", n=50, seed=1)
