@@ -4,12 +4,14 @@ It pickles into an endpoint and the path of a key file (`labkit.storage.keys`): 
 The client of pyarrow itself would not do: it writes an object for each folder, which rclone refuses.
 """
 
+import errno
 import os
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import s3fs
-from fsspec.asyn import sync
+from fsspec.asyn import sync, sync_wrapper
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 from labkit.storage.explain import code_of
@@ -50,6 +52,7 @@ class ObjectFiles(s3fs.S3FileSystem):
                 "read_timeout": 4 if hasty else 60,
                 "retries": {"mode": "standard", "total_max_attempts": 1 if hasty else 4},
                 "max_pool_connections": 32,
+                **_proxies(endpoint),
             },
             default_block_size=_PART,
             use_listings_cache=False,  # workers write what others list
@@ -66,6 +69,19 @@ class ObjectFiles(s3fs.S3FileSystem):
         except Exception as error:
             if code_of(error) != "BucketAlreadyOwnedByYou":
                 raise
+
+    async def _call_s3(self, method: str, *args: Any, **options: Any) -> Any:
+        """s3fs's own, and an unknown bucket says what is the bucket in a path."""
+        try:
+            return await super()._call_s3(method, *args, **options)
+        except FileNotFoundError as error:
+            if code_of(error) != "NoSuchBucket" or method in ("create_bucket", "list_objects_v2"):
+                raise
+            bucket = next((o["Bucket"] for o in (options, *args) if "Bucket" in o), "")
+            text = f"there is no bucket {bucket!r}. The first part of a path is its bucket"
+            raise FileNotFoundError(errno.ENOENT, f"{text}: store.bucket({bucket!r}) makes it") from error
+
+    call_s3 = sync_wrapper(_call_s3)  # what s3fs's open files call
 
     def call(self, method: str, *, timeout: float | None = None, **options: Any) -> dict:
         """One request of the S3 API ("put_object"); `timeout` in seconds bounds all of it."""
@@ -98,6 +114,12 @@ class _Handler(FSSpecHandler):
             if code_of(error) not in ("InvalidRange", "416"):  # an empty object has no first byte
                 raise
         return super().open_input_stream(path)
+
+
+def _proxies(endpoint: str) -> dict[str, Any]:
+    """For a store on this machine, none: a proxy elsewhere cannot reach it. Else the environment's."""
+    host = urlsplit(endpoint).hostname or ""
+    return {"proxies": {}} if host in ("localhost", "::1") or host.startswith("127.") else {}
 
 
 def _region() -> str:

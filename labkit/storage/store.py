@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _PAGES = 10  # of 1,000 objects each: as far as a display counts in one bucket
 _BUCKETS_SHOWN = 8
 
-_current: "Store | None" = None  # the lab's own, of this process
+_handles: list["Store"] = []  # of this process, on the lab's own server; it runs until the last one stops
 
 
 class Store:
@@ -100,7 +100,7 @@ class Store:
             parts: of the path below the store's home bucket.
         """
         for part in parts:
-            if not part or not set(part.split("/")).isdisjoint({"", ".", ".."}):
+            if not isinstance(part, str) or not part or not set(part.split("/")).isdisjoint({"", ".", ".."}):
                 fix = 'write parts such as "runs", "03-torch"'
                 raise StorageError("make a path in the store", f"{part!r} is no part of one", fix)
         return "/".join((self.home_bucket, *parts))
@@ -125,23 +125,23 @@ class Store:
         try:
             yield
         except Exception as error:
-            raise s3_faults.explain(error, attempt=attempt, endpoint=self.endpoint, fix=self._fix()) from None
+            raise s3_faults.explain(error, attempt=attempt, endpoint=self.endpoint, **self._known()) from None
 
     # -- how it ends --------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Leave the store. The lab's own server is stopped, unless another process uses it; data stay."""
-        global _current
+        """Leave the store. The lab's own server stops with its last handle of all processes; data stay."""
         if not self._running:
             return
         self._running = False
         atexit.unregister(self.stop)
-        if _current is self:
-            _current = None
-        if self._server is not None:
-            self._server.leave()
-        else:
+        if self._server is None:
             self._keys.forget()
+            return
+        if self in _handles:
+            _handles.remove(self)
+        if all(handle._server != self._server for handle in _handles):
+            self._server.leave()
 
     def __enter__(self) -> "Store":
         return self
@@ -153,12 +153,7 @@ class Store:
 
     def __repr__(self) -> str:
         where = without_credentials(self.endpoint)
-        if not self._running:
-            return f"Store({where}, stopped)"
-        try:
-            return f"Store({where}, {store_card.summary(self.buckets())})"
-        except StorageError as error:
-            return f"Store({where}, {error.fact})"
+        return f"Store({where}, {'stopped' if not self._running else f'bucket {self.home_bucket!r}'})"
 
     def _repr_html_(self) -> str:
         whose = f"the lab's own, {self._server.program}" if self._server else "not started by the lab"
@@ -177,14 +172,16 @@ class Store:
 
         return ObjectFiles(endpoint=self.endpoint, keys=self._keys.path, mark=self._mark, **options)
 
-    def _fix(self) -> str | None:
+    def _known(self) -> dict[str, Any]:
+        """What `explain` cannot know: of the lab's own server, how to start it and what ails it."""
         if self._server is None:
-            return None
-        return "store = storage.start() starts it again on the same data; its log is " + str(self._server.log)
+            return {}
+        fix = f"store = storage.start() starts it again on the same data; its log is {self._server.log}"
+        return {"fix": fix, "trouble": self._server.trouble}
 
     def _checked(self) -> "Store":
         files = self._files(hasty=True)
-        preflight.check(files, self.home_bucket, endpoint=self.endpoint, fix=self._fix())
+        preflight.check(files, self.home_bucket, endpoint=self.endpoint, **self._known())
         return self
 
 
@@ -199,16 +196,16 @@ def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
     Raises:
         StorageError: no server could be started, or one of its functions fails.
     """
-    global _current
     settings = settings or Settings.from_env()
     if settings.s3_endpoint:
         return connect(bucket=bucket, settings=settings)
     server = object_server.start(settings)
-    if _current is not None and _current._server == server and _current.home_bucket == bucket:
-        return _current
+    for handle in _handles:
+        if handle._server == server and handle.home_bucket == bucket:
+            return handle
     store = Store(endpoint=server.endpoint, keys=server.keys, home_bucket=bucket, server=server)
     _undone_unless(store._checked, store.stop)
-    _current = store
+    _handles.append(store)
     # A script stops its store when it ends. A kernel leaves that to the keeper: it may be a restart.
     if "ipykernel" not in sys.modules:
         atexit.register(store.stop)
@@ -236,7 +233,7 @@ def connect(
         StorageUnreachable, StorageDenied, StorageError: a step of the preflight failed, within 10 s.
     """
     settings = settings or Settings.from_env()
-    endpoint = (endpoint or settings.s3_endpoint or "").rstrip("/")
+    endpoint = str(endpoint or settings.s3_endpoint or "").rstrip("/")
     if not re.fullmatch(r"https?://[^\s/?#]+", endpoint):
         fact = (
             f"the endpoint is {without_credentials(endpoint)!r}, and no URL"

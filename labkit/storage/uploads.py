@@ -7,7 +7,8 @@ The key of an image is ``NAME/SPLIT/LABEL/ROW.png``: a reader gets the label fro
 another request. Beside it, ``NAME/SPLIT.json`` (the manifest) names all objects with their sizes and MD5
 sums; it is written last, so that where it stands, all stands.
 
-Done again, an upload sends only what is not there yet: after an interrupt, call it once more.
+Done again, an upload sends only what is not there yet: after an interrupt, call it once more. (A store that
+encrypts by KMS does not say what is there: it gets all of it again.)
 """
 
 import contextlib
@@ -66,7 +67,11 @@ class Uploaded:
 
 @dataclass(frozen=True)
 class _Sum:
-    """What an object is known by."""
+    """What an object is known by.
+
+    Attributes:
+        md5: in a listing its ETag, which is the MD5 in most stores, and never an MD5 that is not.
+    """
 
     bytes: int
     md5: str
@@ -85,6 +90,7 @@ def upload(
     Raises:
         StorageError: the store failed, or what it holds at the end is not what was sent.
     """
+    _check(dataset, store, bucket)
     prefix = _prefix(prefix, f"{dataset.name}/{dataset.split}")
     keys = [f"{prefix}/{label}/{row:05}.png" for row, label in enumerate(dataset.labels.tolist())]
     bodies = [lambda row=row: _png(dataset.images[row]) for row in range(len(dataset))]
@@ -104,8 +110,9 @@ def upload_shards(
 
     Args, Raises: as in `upload`; default of the prefix: ``NAME/SPLIT-shards``.
     """
-    if rows_per_shard < 1:
-        raise StorageError("upload shards", f"rows_per_shard is {rows_per_shard}", "take 1 or more")
+    _check(dataset, store, bucket)
+    if not isinstance(rows_per_shard, int) or rows_per_shard < 1:
+        raise StorageError("upload shards", f"rows_per_shard is {rows_per_shard!r}", "take 1 or more")
     prefix = _prefix(prefix, f"{dataset.name}/{dataset.split}-shards")
     starts = range(0, len(dataset), rows_per_shard)
     keys = [f"{prefix}/part-{number:05}.parquet" for number in range(len(starts))]
@@ -123,8 +130,8 @@ def _upload(
     form: str,
     workers: int,
 ) -> Uploaded:
-    if workers < 1:
-        raise StorageError("upload", f"workers is {workers}", "take 1 or more")
+    if not isinstance(workers, int) or workers < 1:
+        raise StorageError("upload", f"workers is {workers!r}", "take 1 or more")
     began = time.monotonic()
     attempt = f"upload {dataset.name} to {bucket}/{prefix}"
     with _continuable(store, attempt):
@@ -132,7 +139,7 @@ def _upload(
         there = _listed(store, bucket, prefix)
         with Waiting(f"uploading {dataset.name}", unit="objects") as line:
             sums, sent = _send_all(store, bucket, dict(zip(keys, bodies, strict=True)), there, workers, line)
-        _verify(sums, _listed(store, bucket, prefix), attempt, f"{bucket}/{prefix}")
+        _check_listing(sums, _listed(store, bucket, prefix), attempt, f"{bucket}/{prefix}")
         manifest = f"{prefix}.json"
         about = _manifest(dataset, form, sums)
         store.files.call("put_object", Bucket=bucket, Key=manifest, Body=about)
@@ -163,7 +170,7 @@ def _send_all(
                 return
             body = make()
             known = _Sum(len(body), hashlib.md5(body, usedforsecurity=False).hexdigest())
-            missing = not _same(there.get(key), known)
+            missing = there.get(key) != known  # not provably the same; to send it once more does no harm
             if missing:
                 store.files.call("put_object", Bucket=bucket, Key=key, Body=body)
             with lock:
@@ -210,18 +217,15 @@ def _listed(store: Store, bucket: str, prefix: str) -> dict[str, _Sum]:
         more = {"ContinuationToken": page["NextContinuationToken"]}
 
 
-def _same(there: _Sum | None, known: _Sum) -> bool:
-    """Whether an object in the store is this one. A tag that is no MD5 (an encrypted store) tells nothing."""
-    if there is None or there.bytes != known.bytes:
-        return False
-    return there.md5 == known.md5 or len(there.md5) != 32
+def _check_listing(sums: dict[str, _Sum], there: dict[str, _Sum], attempt: str, path: str) -> None:
+    """Raise StorageError unless all objects are there, each of its size, and no others.
 
-
-def _verify(sums: dict[str, _Sum], there: dict[str, _Sum], attempt: str, path: str) -> None:
+    Their ETags say nothing here: that of an object which the store encrypts, or took in parts, is no MD5.
+    """
     missing = [key for key in sums if key not in there]
-    other = [key for key in sums if key in there and not _same(there[key], sums[key])]
+    other = [key for key in sums if key in there and there[key].bytes != sums[key].bytes]
     if missing or other:
-        count = f"{len(missing):,} of {len(sums):,} objects are missing and {len(other):,} are damaged"
+        count = f"{len(missing):,} of {len(sums):,} objects are missing and {len(other):,} have another size"
         fact = f"{count} in the store, {(missing + other)[0]} for one"
         raise StorageError(attempt, fact, "see who else writes or deletes there")
     if strangers := sorted(there.keys() - sums.keys()):
@@ -241,8 +245,25 @@ def _manifest(dataset: Dataset, form: str, sums: dict[str, _Sum]) -> bytes:
     return json.dumps(about, ensure_ascii=False).encode()
 
 
+def _check(dataset: Dataset, store: Store, bucket: str) -> None:
+    """Raise StorageError unless these can be what they stand for."""
+    attempt = "upload a data set"
+    if not isinstance(dataset, Dataset):
+        fact = f"the first argument is a {type(dataset).__name__}, and a labkit Dataset of images is wanted"
+        fix = "images and labels: Dataset(images, labels, name, split, classes) of labkit.images; a table: "
+        fix += 'store.bucket("tables"), then pyarrow.parquet.write_table('
+        raise StorageError(attempt, fact, fix + 'table, "tables/mine.parquet", filesystem=store.filesystem)')
+    if not len(dataset):
+        raise StorageError(attempt, f"{dataset!r} has no rows", "upload one that has some")
+    if not isinstance(store, Store):
+        fact = f"the second argument is a {type(store).__name__}, and a store is wanted"
+        raise StorageError(attempt, fact, "store = storage.start(), then upload(dataset, store, bucket)")
+    if not isinstance(bucket, str) or not bucket:
+        raise StorageError(attempt, f"the bucket is {bucket!r}", 'give its name, such as "digits"')
+
+
 def _prefix(given: str | None, default: str) -> str:
-    prefix = default if given is None else given.strip("/")
+    prefix = default if given is None else str(given).strip("/")
     if not set(prefix.split("/")).isdisjoint({"", ".", ".."}):
         raise StorageError("upload", f"the prefix is {given!r}", 'take one such as "digits/train"')
     return prefix

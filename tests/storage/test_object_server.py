@@ -83,6 +83,76 @@ def test_started_twice_it_is_one(store, settings):
     assert object_server.start(settings) == store._server
 
 
+def refuse_a_bucket(settings):
+    with pytest.raises(StorageError, match="My_Bucket"):
+        storage.start(bucket="My_Bucket", settings=settings)
+
+
+def stop_another(settings):
+    storage.start(bucket="other", settings=settings).stop()
+
+
+def leave_a_block(settings):
+    with storage.start(bucket="other", settings=settings):
+        pass
+
+
+@pytest.mark.parametrize("end", [refuse_a_bucket, stop_another, leave_a_block])
+def test_a_handle_on_another_bucket_ends_without_this_one(store, settings, end):
+    end(settings)
+    store.files.pipe_file("lab/a", b"1")
+    assert store.files.cat_file("lab/a") == b"1"
+    assert storage.start(settings=settings) is store
+
+
+def test_the_server_ends_with_its_last_handle(store, settings):
+    other = storage.start(bucket="other", settings=settings)
+    store.stop()
+    assert other._server.alive
+    other.files.pipe_file("other/a", b"1")
+    other.stop()
+    assert not other._server.alive and Registry(settings.home).labs() == []
+
+
+def test_a_repr_asks_nobody(store, monkeypatch):
+    monkeypatch.setattr(type(store.files), "_call_s3", None)
+    assert repr(store) == f"Store({store.endpoint}, bucket 'lab')"
+    kill(store._server)
+    assert repr(store) == f"Store({store.endpoint}, bucket 'lab')"
+
+
+def test_a_port_that_is_taken_in_the_last_moment(settings, monkeypatch):
+    """Between the look for a free port and the server's start another process listens there."""
+    import socket
+
+    free, taken = object_server._free_port, []
+
+    def lose(wanted):
+        port = free(wanted)
+        if not taken:
+            taken.append(socket.create_server(("127.0.0.1", port)))
+        return port
+
+    monkeypatch.setattr(object_server, "_free_port", lose)
+    with object_servers.embedded(settings.home) as store:
+        assert int(store.endpoint.rpartition(":")[2]) != taken[0].getsockname()[1]
+        store.files.pipe_file("lab/a", b"1")
+    taken[0].close()
+
+
+def test_only_after_a_server_that_was_killed_are_all_objects_walked_through(settings, monkeypatch):
+    walks, clear = [], object_server._clear
+    monkeypatch.setattr(object_server, "_clear", lambda folder: (walks.append(folder), clear(folder)))
+    for _ in range(2):
+        with object_servers.embedded(settings.home) as store:
+            store.files.pipe_file("lab/a", b"1")
+    assert walks == []
+    with object_servers.embedded(settings.home) as store:
+        kill(store._server)
+        storage.start(settings=settings)
+    assert walks == [store._server.folder]
+
+
 def test_after_stop_and_start_all_is_there(settings):
     with object_servers.embedded(settings.home) as first:
         first.files.pipe_file("lab/kept/a b", b"1")
@@ -103,7 +173,7 @@ def test_after_a_kill_an_old_handle_says_so_and_goes_on_later(store, settings):
     with pytest.raises(StorageError, match="nobody listens") as caught:
         store.bucket("lab")
     assert "storage.start()" in caught.value.fix
-    assert "nobody listens" in repr(store) and "not usable" in store._repr_html_()
+    assert "nobody listens" in store._repr_html_() and "not usable" in store._repr_html_()
     again = storage.start(settings=settings)
     assert again.endpoint == store.endpoint
     assert store.files.cat_file("lab/a") == b"1"

@@ -168,7 +168,7 @@ def test_keys_lie_in_a_file_of_mine_alone(store):
 def test_storage_path(store):
     assert store.storage_path() == "lab"
     assert store.storage_path("runs", "03-torch") == "lab/runs/03-torch"
-    for part in ("", "/runs", "../other", "a//b"):
+    for part in ("", "/runs", "../other", "a//b", 3, None):
         with pytest.raises(StorageError, match="no part of one"):
             store.storage_path(part)
 
@@ -176,6 +176,19 @@ def test_storage_path(store):
 def test_no_such_bucket(store):
     with pytest.raises(StorageError, match="no such bucket"), store.explained("write"):
         store.files.call("put_object", Bucket="there-is-none", Key="a", Body=b"1")
+
+
+def test_an_unknown_bucket_in_a_path(store):
+    """A reader's own table, written by pyarrow: what of the path is the bucket?"""
+    table, path = pa.table({"a": [1]}), "there-is-none/tables/mine.parquet"
+    for use in (
+        lambda: pyarrow.parquet.write_table(table, path, filesystem=store.filesystem),
+        lambda: put(store.filesystem, path, b"1" * (20 << 20)),
+        lambda: get(store.filesystem, path),
+    ):
+        with pytest.raises(FileNotFoundError, match="first part of a path is its bucket") as caught:
+            use()
+        assert "store.bucket('there-is-none')" in str(caught.value)
 
 
 def test_a_bucket_needs_a_proper_name(store):
@@ -214,6 +227,32 @@ def test_a_process_that_used_a_store_ends(store, place):
     put(store.filesystem, f"{place}/a", b"found")
     done = labs.python(lines, pickle.dumps(store.filesystem).hex(), f"{place}/a", timeout=30)
     assert (done.returncode, done.stdout.split()) == (0, ["found", "end"])
+
+
+# -- a proxy ----------------------------------------------------------------------------------------
+
+PROXY = "http://127.0.0.1:9"  # nobody listens there
+
+
+@pytest.fixture
+def proxy(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, PROXY)
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_store_on_this_machine_is_reached_without_the_proxy(proxy, tmp_path):
+    with object_servers.embedded(tmp_path / "home") as own:
+        put(own.filesystem, "lab/a", b"found")
+        pickled = pickle.dumps(own.filesystem).hex()
+        assert labs.python(READ, pickled, "lab/a", http_proxy=PROXY).stdout.strip() == "found"
+
+
+def test_a_store_elsewhere_is_asked_through_the_proxy(proxy, tmp_path):
+    with pytest.raises(StorageUnreachable, match="the proxy .* does not reach") as caught:
+        connect("http://store.example:9000", "key", "secret", home=tmp_path)
+    assert "no_proxy" in caught.value.fix and "storage.start()" not in str(caught.value)
 
 
 # -- connect -----------------------------------------------------------------------------------------
@@ -323,7 +362,16 @@ def test_a_certificate_that_nobody_signed(tls_port, tmp_path):
     assert "AWS_CA_BUNDLE" in caught.value.fix
 
 
-@pytest.mark.parametrize("endpoint", ["", "127.0.0.1:9000", "s3://bucket", "http://host/path", "http://"])
+@pytest.mark.parametrize("status", [403, 404, 405, 500])
+def test_an_endpoint_that_is_a_web_page(status, tmp_path):
+    with object_servers.answering((status, "")) as url, pytest.raises(StorageError) as caught:
+        connect(url, "key", "secret", home=tmp_path)
+    assert f"HTTP status {status}" in caught.value.fact and "S3 endpoint" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["", "127.0.0.1:9000", "s3://bucket", "http://host/path", "http://", 9000, ["http://a"]]
+)
 def test_an_endpoint_is_a_url(endpoint, tmp_path):
     with pytest.raises(StorageError, match="endpoint"):
         connect(endpoint, home=tmp_path)

@@ -1,5 +1,6 @@
 """Uploads: every object once, what is there is not sent again, and a server that dies in between."""
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -100,11 +101,65 @@ def test_shards_hold_the_same_rows(store, bucket, digits):
 def test_one_worker_and_more_workers_than_objects(store, bucket, digits):
     assert upload(digits[:3], store, bucket, workers=1).sent == 3
     assert upload(digits[:3], store, bucket, workers=50, prefix="b").sent == 3
-    assert upload(digits[:0], store, bucket, prefix="empty").objects == 0
+
+
+def test_a_bucket_that_is_encrypted(tmp_path, monkeypatch, digits):
+    """The ETag of an object in it looks like an MD5, and is none (SSE-KMS, SSE-C)."""
+    from moto.s3.models import FakeKey
+
+    monkeypatch.setattr(
+        FakeKey, "etag", property(lambda key: f'"{hashlib.md5(b"x" + key.value).hexdigest()}"')
+    )
+    with object_servers.moto(tmp_path) as store:
+        assert upload(digits, store, "encrypted").objects == 60
+        again = upload(digits, store, "encrypted")
+        assert (again.sent, again.skipped) == (60, 0)
+
+
+def test_objects_that_came_in_parts(tmp_path, monkeypatch, digits):
+    from moto.s3.models import FakeKey
+
+    monkeypatch.setattr(FakeKey, "etag", property(lambda key: f'"{"0" * 32}-2"'))
+    with object_servers.moto(tmp_path) as store:
+        assert upload_shards(digits, store, "parts").objects == 1
+
+
+def test_a_full_disk(tmp_path, digits):
+    """No file of the server's may grow larger than this, as under a quota."""
+    import resource
+
+    with object_servers.embedded(tmp_path / "home") as store:
+        server = store._server
+        (entry,) = [e for e in Registry(server.home).entries(server.lab) if e.role == "object server"]
+        resource.prlimit(entry.pid, resource.RLIMIT_FSIZE, (1 << 14, 1 << 14))
+        noise = np.random.default_rng(0).integers(0, 256, (60, 28, 28), dtype=np.uint8)
+        with pytest.raises(StorageError, match="no room") as caught:
+            upload_shards(dataclasses.replace(digits, images=noise), store, "lab")
+    assert str(server.folder) in caught.value.fact
+    assert "LABKIT_HOME" in caught.value.fix and "storage.start()" not in caught.value.fix
+
+
+@pytest.mark.parametrize("send", [upload, upload_shards])
+def test_what_cannot_be_uploaded(store, digits, send):
+    import pandas as pd
+
+    for given, fact in (
+        (digits.images, "the first argument is a ndarray"),
+        (pd.DataFrame({"a": [1]}), "the first argument is a DataFrame"),
+        (None, "the first argument is a NoneType"),
+        (digits[:0], "has no rows"),
+    ):
+        with pytest.raises(StorageError) as caught:
+            send(given, store, "lab")
+        assert fact in caught.value.fact
+    with pytest.raises(StorageError, match="the second argument is a str"):
+        send(digits, "digits", store)
+    with pytest.raises(StorageError, match="the bucket is None"):
+        send(digits, store, None)
 
 
 def test_requests_that_cannot_be(store, bucket, digits):
-    for options in ({"prefix": "../a"}, {"prefix": ""}, {"workers": 0}):
+    for options in ({"prefix": "../a"}, {"prefix": ""}, {"workers": 0}, {"workers": "2"}):
         with pytest.raises(StorageError):
             upload(digits, store, bucket, **options)
     with pytest.raises(StorageError, match="rows_per_shard is 0"):

@@ -28,8 +28,8 @@ def embedded(home: Path) -> Iterator[storage.Store]:
     try:
         yield storage.start(settings=Settings(home=home))
     finally:
-        if storage._current is not None:
-            storage._current.stop()
+        for handle in list(storage._handles):
+            handle.stop()
         Registry(home).stop_all()
 
 
@@ -62,16 +62,20 @@ def start(kind: str, home: Path) -> contextlib.AbstractContextManager[storage.St
 
 @contextlib.contextmanager
 def answering(*answers: tuple[int, str]) -> Iterator[str]:
-    """The URL of a server that refuses: each request gets the next (status, S3 code), at last the last."""
+    """The URL of a server that refuses: each request gets the next (status, S3 code), at last the last.
+
+    Without a code it answers with a web page.
+    """
     left = list(answers)
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
             status, code = left.pop(0) if len(left) > 1 else left[0]
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+            error = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>"
+            body = (error if code else f"<!DOCTYPE html><p>{status}</p>").encode()
             self.send_response(status)
-            self.send_header("Content-Type", "application/xml")
+            self.send_header("Content-Type", "application/xml" if code else "text/html")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
