@@ -13,7 +13,7 @@ import pytest
 import labs
 import object_servers
 from labkit import storage
-from labkit.errors import StorageError
+from labkit.errors import LabError, StorageError
 from labkit.settings import Settings
 from labkit.storage import server as object_server
 from labkit.system.process_registry import Registry
@@ -272,7 +272,7 @@ def test_a_server_that_ends_at_once_tells_why(minio, settings):
 def test_a_home_that_cannot_be_written(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("no folder")
-    with pytest.raises(StorageError, match="LABKIT_HOME"):
+    with pytest.raises(LabError, match="LABKIT_HOME"):
         object_server.start(Settings(home=blocked))
 
 
