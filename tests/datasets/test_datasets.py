@@ -24,6 +24,7 @@ from labkit.errors import DatasetError
 from labkit.settings import DATASETS, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = ROOT / "labkit" / "datasets" / "files"
 RANDOM = np.random.default_rng(0)
 ARRAYS = {
     "train": (RANDOM.integers(0, 256, (30, 28, 28), dtype=np.uint8), (np.arange(30) % 10).astype(np.uint8)),
@@ -104,8 +105,8 @@ def test_the_digits_can_be_learned():
 
 
 def test_the_readme_tells_the_checksum_and_the_licence():
-    readme = (ROOT / "datasets" / "README.md").read_text()
-    content = (ROOT / "datasets" / "digits.parquet").read_bytes()
+    readme = (SHIPPED / "README.md").read_text()
+    content = (SHIPPED / "digits.parquet").read_bytes()
     assert hashlib.sha256(content).hexdigest() in readme
     assert f"{len(content):,} bytes" in readme
     assert "CC BY 4.0" in readme
@@ -117,7 +118,7 @@ def test_the_readme_tells_the_checksum_and_the_licence():
 )
 def test_a_changed_file_of_digits_is_refused(tmp_path, monkeypatch, change):
     path = tmp_path / "digits.parquet"
-    path.write_bytes(change((ROOT / "datasets" / "digits.parquet").read_bytes()))
+    path.write_bytes(change((SHIPPED / "digits.parquet").read_bytes()))
     monkeypatch.setattr(datasets, "shipped", lambda name: path)
     error = refused("digits")
     assert str(path) in error.fact
@@ -125,15 +126,14 @@ def test_a_changed_file_of_digits_is_refused(tmp_path, monkeypatch, change):
 
 
 def test_a_missing_file_of_digits_is_told():
-    with pytest.raises(DatasetError, match="nothing.parquet is not there"):
+    with pytest.raises(DatasetError, match="nothing.parquet does not exist"):
         datasets.shipped("nothing.parquet")
 
 
 def test_an_installed_package_has_the_digits(tmp_path):
     """Not from the checkout: a wheel is built from a copy, unpacked, and used."""
     copy, unpacked = tmp_path / "copy", tmp_path / "unpacked"
-    for name in ("labkit", "datasets"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "labkit", copy / "labkit", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, copy)
     build = "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
@@ -150,7 +150,7 @@ def test_an_installed_package_has_the_digits(tmp_path):
         [sys.executable, "-c", use], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     shown = "<Dataset digits, test: 360 images of 28×28, 10 classes>"
-    assert done.stdout == f"{shown} {unpacked / 'labkit' / 'datasets.py'}\n", done.stderr[-2000:]
+    assert done.stdout == f"{shown} {unpacked / 'labkit' / 'datasets' / '__init__.py'}\n", done.stderr[-2000:]
 
 
 # downloads
