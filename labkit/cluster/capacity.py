@@ -1,6 +1,7 @@
 """Whether a training's workers fit on the nodes of a cluster: Ray would wait for ever, and say nothing."""
 
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,30 @@ class Node:
         return self.resources.get("GPU", 0.0)
 
 
+def whole(attempt: str, name: str, value: Any, *, least: int = 1) -> int:
+    """`value` as an int, if it is a whole number from `least` on.
+
+    Raises:
+        ClusterError: it is not; True and 2.0 are not either.
+    """
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= least:
+        return int(value)
+    raise ClusterError(
+        attempt, f"{name}={value!r} is not a whole number from {least} on", f"for example {name}={least + 1}"
+    )
+
+
+def require_type(attempt: str, name: str, value: Any, kind: type | tuple[type, ...], example: str) -> None:
+    """Refuse a value of another type, or an empty one.
+
+    Raises:
+        ClusterError: with an example of one that works.
+    """
+    if not isinstance(value, kind) or not value:
+        given = f"a {type(value).__name__}" if value or not isinstance(value, kind) else "empty"
+        raise ClusterError(attempt, f"{name}={value!r} is {given}", f"for example {example}")
+
+
 def require_room(
     nodes: list[Node],
     *,
@@ -55,6 +80,11 @@ def require_room(
     Raises:
         ClusterError: with the numbers, and what to change.
     """
+    whole("start workers", "workers", workers)
+    for name, value in (("cpus_per_worker", cpus_per_worker), ("gpus_per_worker", gpus_per_worker)):
+        if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 <= value < math.inf:
+            fact = f"{name}={value!r} is not a number from 0 on"
+            raise ClusterError("start workers", fact, f"for example {name}=1")
     each = f"{cpus_per_worker:g} CPU" + (f" and {gpus_per_worker:g} GPU" if gpus_per_worker else "")
     attempt = f"start {workers} worker{'s' * (workers != 1)} with {each} each"
     places = sum(_places(node, cpus_per_worker, gpus_per_worker) for node in nodes)

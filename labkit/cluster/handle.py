@@ -6,21 +6,26 @@ or by connecting to somebody else's.
 
 import contextlib
 import shlex
+import threading
 import time
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from labkit.cluster import connection
 from labkit.cluster import nodes as ray_start
-from labkit.cluster.capacity import Node, require_room
+from labkit.cluster.capacity import Node, require_room, require_type, whole
 from labkit.cluster.preload import Preloader
 from labkit.display.progress import Waiting
 from labkit.display.style import STYLE
 from labkit.errors import ClusterError
 from labkit.settings import Settings
+from labkit.system import interrupts
 from labkit.system.process_registry import Registry
 
+_LOOK_EVERY = 3.0  # seconds between two looks at whether the head lives
+_NOTICED_WITHIN = 30  # seconds until the head has noticed that a node has gone
 _RELEASED_WITHIN = 5.0  # seconds until the CPUs of a run that has just ended are free
 
 
@@ -44,6 +49,7 @@ class Cluster:
         self._registry = Registry(settings.home)
         self._running = True
         self._preloader: Preloader | None = None
+        self._letting_go = threading.Lock()
 
     # -- what it is ---------------------------------------------------------------------------------
 
@@ -98,12 +104,31 @@ class Cluster:
             ClusterError: the cluster is not ours, or the node did not join.
         """
         self._require_ours("add a node")
+        if cpus is not None:
+            cpus = whole("add a node", "cpus", cpus, least=0)
+        if resources is not None:
+            require_type("add a node", "resources", resources, dict, 'resources={"fast_disk": 1}')
+            for key, amount in resources.items():
+                require_type("add a node", "a name in resources", key, str, 'resources={"fast_disk": 1}')
+                require_type("add a node", f"resources[{key!r}]", amount, (int, float), "1")
         taken = {node.name for node in self.all_nodes()}
         name = next(f"node-{k}" for k in range(2, 1000) if f"node-{k}" not in taken)
         cpus = int(next((n.cpus for n in self.nodes), 1)) if cpus is None else cpus
         command = ray_start.node_command(self.address, name=name, cpus=cpus, resources=resources)
-        with Waiting(f"starting {name}", unit="nodes") as waiting:
-            return self._join(command, name, lambda: waiting(0, 1))
+        undone = interrupts.stoppable(f"the start of {name}", undo=lambda: self._end_node(name))
+        with undone as check, Waiting(f"starting {name}", unit="nodes") as waiting:
+
+            def show() -> None:
+                check()
+                waiting(0, 1)
+
+            return self._join(command, name, show)
+
+    def _end_node(self, name: str) -> None:
+        """Stop the recorded processes of a node and what they started."""
+        sessions = {e.session for e in self._registry.entries(self._lab) if e.role.startswith(f"{name}:")}
+        for session in sessions:
+            self._registry.stop(self._lab, session=session)
 
     def _join(self, command: list[str], name: str, waiting: Callable[[], None]) -> Node:
         """Run the command that starts a node, and return the node once the head lists it."""
@@ -149,12 +174,19 @@ class Cluster:
             raise ClusterError(
                 f"remove the node {name!r}", fact, f"take one of these: {others}; lab.stop() ends all"
             )
-        sessions = {e.session for e in self._registry.entries(self._lab) if e.role.startswith(f"{name}:")}
-        for session in sessions:
-            self._registry.stop(self._lab, session=session)
-        deadline = time.monotonic() + 30
-        while any(n.name == name for n in self.nodes) and time.monotonic() < deadline:
-            time.sleep(0.1)
+        left = f"The processes of {name} have ended"
+        with interrupts.stoppable(f"the removal of {name}", undo=lambda: None, left=left) as check:
+            self._end_node(name)
+            deadline = time.monotonic() + _NOTICED_WITHIN
+            while any(n.name == name for n in self.nodes):
+                check()
+                if time.monotonic() > deadline:
+                    raise ClusterError(
+                        f"remove {name} from the cluster at {self.address}",
+                        f"its processes have ended, but the head still lists it after {_NOTICED_WITHIN} s",
+                        f"look into {self.log_dir}/gcs_server.out, then lab.stop() and start again",
+                    )
+                time.sleep(0.1)
 
     def stop(self) -> None:
         """Disconnect, and stop all that `start` started, unless another notebook or script uses it too.
@@ -163,20 +195,46 @@ class Cluster:
         """
         if not self._running:
             return
-        self._running = False
-        import ray
-
-        ray.shutdown()
-        if self._preloader is not None:
-            self._preloader.stop()
-        if self._lab is not None:
-            self._registry.disown(self._lab)
+        left = "The cluster has been stopped all the same"
+        with interrupts.stoppable("lab.stop()", undo=lambda: None, left=left):
+            self._let_go()
+            if self._lab is None:
+                return
             if self._registry.owned(self._lab):
                 print("the cluster goes on: another notebook uses it (python -m labkit stop ends it)")
                 return
             self._registry.stop(self._lab)
             if self._temp_dir is not None:
                 ray_start.about_file(self._temp_dir).unlink(missing_ok=True)
+
+    def _let_go(self) -> None:
+        """Disconnect from the cluster, which goes on, and put the environment back."""
+        with self._letting_go:
+            if not self._running:
+                return
+            self._running = False
+            import ray
+
+            ray.shutdown()
+            if self._preloader is not None:
+                self._preloader.stop()
+            connection.restore()
+            if self._lab is not None:
+                self._registry.disown(self._lab)
+
+    def _watch(self) -> None:
+        """Disconnect once the head is gone: Ray tries for a minute to reach it, then ends this process."""
+
+        def look() -> None:
+            while self._running and self._has_head():
+                time.sleep(_LOOK_EVERY)
+            self._let_go()
+
+        threading.Thread(target=look, name="labkit-head", daemon=True).start()
+
+    def _has_head(self) -> bool:
+        """Whether the processes of its head are alive; True for a cluster that is not ours."""
+        return self._lab is None or ray_start.has_head(self._registry, self._lab)
 
     def require(
         self, *, workers: int, cpus_per_worker: float = 1, gpus_per_worker: float = 0, data: bool = False
@@ -249,14 +307,19 @@ class Cluster:
 
     # -- how it shows itself ------------------------------------------------------------------------
 
-    def __repr__(self) -> str:
-        if not self._running:
-            return f"Cluster({self.address}, stopped)"
+    @property
+    def size(self) -> str:
+        """Its living nodes and their logical CPUs, in words."""
         nodes = self.nodes
-        return f"Cluster({self.address}, {len(nodes)} node{'s' * (len(nodes) != 1)}, {self.cpus:g} CPUs)"
+        return f"{len(nodes)} node{'s' * (len(nodes) != 1)}, {sum(n.cpus for n in nodes):g} CPUs"
+
+    def __repr__(self) -> str:
+        # Tracebacks and debuggers call this: it asks neither Ray nor the disk.
+        how = "started by the lab" if self.is_ours else "not started by the lab"
+        return f"Cluster({self.address}, {how if self._running else 'stopped'})"
 
     def _repr_html_(self) -> str:
-        if not self._running:
+        if not self._running or not self._has_head():
             return (
                 f'{STYLE}<div class="labkit lk-card"><div class="lk-head"><b>Ray cluster</b>'
                 '<span class="lk-dim">stopped</span></div></div>'
@@ -292,6 +355,9 @@ class Cluster:
     def _require_running(self, attempt: str) -> None:
         if not self._running:
             raise ClusterError(attempt, "this cluster was stopped", "lab = cluster.start()")
+        if not self._has_head():
+            fact = "its processes are gone: `labkit stop` ended them, or they died"
+            raise ClusterError(attempt, fact, "lab = cluster.start()")
 
     def _require_ours(self, attempt: str) -> None:
         self._require_running(attempt)

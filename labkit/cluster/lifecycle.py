@@ -18,27 +18,29 @@ the token protects. The dashboard can, and is.
 import atexit
 import contextlib
 import json
-import logging
 import math
-import os
 import secrets
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from labkit import machine
+from labkit.cluster import connection
 from labkit.cluster import nodes as ray_start
+from labkit.cluster.capacity import require_type, whole
 from labkit.cluster.handle import Cluster
-from labkit.cluster.preload import TORCH, Preloader
+from labkit.cluster.preload import Preloader, modules_of, require_installed
 from labkit.cluster.probe import knock
 from labkit.display.progress import Waiting
-from labkit.errors import ClusterError, RunStopped
+from labkit.errors import ClusterError
 from labkit.settings import PACKAGE_ROOT, Settings
+from labkit.system import interrupts
 from labkit.system.process_registry import Registry
 
+_LEAST_STORE = 78_643_200  # bytes; `ray start` refuses less
 _KEEP_SECONDS = 60  # a cluster waits that long for a kernel that restarts
 
 _current: Cluster | None = None
@@ -50,7 +52,7 @@ def start(
     cpus_per_node: int | None = None,
     settings: Settings | None = None,
     object_store_bytes: int = ray_start.OBJECT_STORE_BYTES,
-    preload: Sequence[str] = TORCH,
+    preload: str | Sequence[str] = "torch",
 ) -> Cluster:
     """Start a cluster on this machine and connect to it; or return the one that runs already.
 
@@ -62,30 +64,40 @@ def start(
         cpus_per_node: logical CPUs of each. Default: together enough for the settings' workers and one
             more for Ray Data, and at least the machine's cores. A logical CPU is a ticket, not a core.
         object_store_bytes: shared memory of each node.
-        preload: modules that workers find imported, so that they start in a fraction of the time:
-            `labkit.cluster.preload.TORCH`, ``TENSORFLOW`` or your own; empty: Ray starts them as always. It
-            counts when this process connects; a cluster that is connected already is not changed.
+        preload: what workers find imported, so that they start in a fraction of the time: "torch",
+            "tensorflow", or a list of module names; an empty list: Ray starts them as always. It counts
+            when this process connects; a cluster that is connected already is not changed.
 
     Raises:
-        ClusterError: a node did not start, or the arguments cannot work.
+        ClusterError: a node did not start, or an argument has a value that cannot work.
+        RunStopped: the reader interrupted; nothing is left running.
     """
+    if settings is not None:
+        require_type("start a cluster", "settings", settings, Settings, "settings=Settings(small=True)")
     settings = settings or Settings.from_env()
-    if (nodes or 1) < 1 or (cpus_per_node is not None and cpus_per_node < 1) or nodes == 0:
-        raise ClusterError(
-            "start a cluster",
-            f"nodes={nodes} and cpus_per_node={cpus_per_node} make none",
-            "take 1 or more of each, for example cluster.start(nodes=2, cpus_per_node=2)",
-        )
-    running = current()
-    if running is not None and not _is_connected():
-        running = _reconnected(running)
-    if running is None and settings.ray_address:
-        running = connect(settings.ray_address, settings=settings)
-    if running is None:
-        with ray_start.one_at_a_time(settings):
-            running = _find(settings, preload)
-            if running is None:
-                return _start(nodes or 1, cpus_per_node, settings, object_store_bytes, preload)
+    if nodes is not None:
+        nodes = whole("start a cluster", "nodes", nodes)
+    if cpus_per_node is not None:
+        cpus_per_node = whole("start a cluster", "cpus_per_node", cpus_per_node)
+    whole("start a cluster", "object_store_bytes", object_store_bytes, least=_LEAST_STORE)
+    modules = modules_of(preload)
+    require_installed(modules)
+    before = running = current()
+
+    def undo() -> None:
+        if (begun := current()) is not None and begun is not before:
+            begun.stop()
+
+    with interrupts.stoppable("the start of the cluster", undo=undo) as check:
+        if running is not None and not _is_connected():
+            running = _reconnected(running)
+        if running is None and settings.ray_address:
+            running = connect(settings.ray_address, settings=settings)
+        if running is None:
+            with ray_start.one_at_a_time(settings, check):
+                running = _find(settings, modules)
+                if running is None:
+                    return _start(nodes or 1, cpus_per_node, settings, object_store_bytes, modules, check)
     _warn_of_another_shape(running, nodes, cpus_per_node)
     return running
 
@@ -95,7 +107,8 @@ def _start(
     cpus_per_node: int | None,
     settings: Settings,
     object_store_bytes: int,
-    preload: Sequence[str],
+    modules: Sequence[str],
+    check: Callable[[], None],
 ) -> Cluster:
     global _current
     if cpus_per_node is None:
@@ -103,41 +116,62 @@ def _start(
     lab = f"ray-{secrets.token_hex(4)}"
     registry = Registry(settings.make_home())
     temp_dir = ray_start.temp_dir(settings)
-    port, dashboard_port = ray_start.free_port(), ray_start.free_port()
     try:
         registry.keep(lab, seconds=_KEEP_SECONDS)
-        command = ray_start.head_command(
-            name="head", cpus=cpus_per_node, port=port, dashboard_port=dashboard_port, temp_dir=temp_dir,
-            object_store_bytes=object_store_bytes,
-        )  # fmt: skip
-        preloader = _preloader(settings, preload, temp_dir)
-        _prepare_environment(ray_start.lab_token(settings))
+        preloader = _preloader(settings, modules, temp_dir)
+        connection.prepare(ray_start.lab_token(settings))
         # What takes a second of this process goes on beside what takes several in others.
         threading.Thread(target=_import_ray, daemon=True).start()
         with Waiting("starting the cluster", unit="nodes") as waiting:
-            output = ray_start.run(
-                registry, lab, command, "head", temp_dir, settings, lambda: waiting(0, nodes), preloader
-            )
-            address = f"{ray_start.address_of(output)}:{port}"
-            about = {"lab": lab, "address": address, "dashboard": f"http://127.0.0.1:{dashboard_port}"}
-            ray_start.about_file(temp_dir).write_text(json.dumps(about))
+
+            def show(have: int) -> None:
+                check()
+                waiting(have, nodes)
+
+            ask = {"cpus": cpus_per_node, "object_store_bytes": object_store_bytes}
+            about = _start_head(registry, lab, temp_dir, settings, ask, lambda: show(0), preloader)
+            check()
             cluster = _current = _connected(settings, about, temp_dir, preloader)
             for have in range(1, nodes):
                 name = f"node-{have + 1}"
-                command = ray_start.node_command(address, name=name, cpus=cpus_per_node)
-                cluster._join(command, name, lambda have=have: waiting(have, nodes))
-            waiting(nodes, nodes)
-    except BaseException as error:
+                command = ray_start.node_command(about["address"], name=name, cpus=cpus_per_node)
+                cluster._join(command, name, lambda have=have: show(have))
+            show(nodes)
+    except BaseException:
         # Also when the reader interrupts: half a cluster is of no use to anyone.
         if _current is not None:
             _current.stop()
         registry.stop(lab)
-        if isinstance(error, KeyboardInterrupt):
-            raise RunStopped(
-                "the start of the cluster", "stopped by you", "Nothing of it is left running"
-            ) from None
+        connection.restore()
         raise
     return cluster
+
+
+def _start_head(
+    registry: Registry,
+    lab: str,
+    temp_dir: Path,
+    settings: Settings,
+    ask: dict[str, int],
+    waiting: Callable[[], None],
+    preloader: Preloader | None,
+) -> dict[str, str]:
+    """Start the head, and once more if another program has taken one of its ports; record its address."""
+    for last in (False, True):
+        port, dashboard_port = ray_start.free_port(), ray_start.free_port()
+        command = ray_start.head_command(
+            name="head", port=port, dashboard_port=dashboard_port, temp_dir=temp_dir, **ask
+        )
+        try:
+            output = ray_start.run(registry, lab, command, "head", temp_dir, settings, waiting, preloader)
+            break
+        except ClusterError:
+            if last or machine.port_is_free(port) and machine.port_is_free(dashboard_port):
+                raise
+    address = f"{ray_start.address_of(output)}:{port}"
+    about = {"lab": lab, "address": address, "dashboard": f"http://127.0.0.1:{dashboard_port}"}
+    ray_start.about_file(temp_dir).write_text(json.dumps(about))
+    return about
 
 
 def _warn_of_another_shape(running: Cluster, nodes: int | None, cpus_per_node: int | None) -> None:
@@ -148,7 +182,8 @@ def _warn_of_another_shape(running: Cluster, nodes: int | None, cpus_per_node: i
     if other_nodes or other_cpus:
         change = "lab.add_node() or lab.remove_node(), or " if running.is_ours else ""
         warnings.warn(
-            f"{running!r} runs already, and is used as it is; for another one: {change}lab.stop() first",
+            f"a cluster with {running.size} runs already and is used as it is; for another one: "
+            f"{change}lab.stop() first",
             stacklevel=3,
         )
 
@@ -168,6 +203,7 @@ def connect(
         ClusterError: nobody answers, or the token is not the cluster's.
     """
     global _current
+    require_type(f"connect to {address!r}", "address", address, str, 'connect("10.0.0.7:6379")')
     settings = settings or Settings.from_env()
     running = current()
     if running is not None:
@@ -178,19 +214,32 @@ def connect(
             f"this notebook is connected to {running.address}",
             "lab.stop() first",
         )
+    if token_file is not None:
+        require_type(f"connect to {address}", "token_file", token_file, (str, Path), 'token_file="~/token"')
     token = Path(token_file).expanduser() if token_file else ray_start.users_token()
     if token_file and not token.is_file():
         raise ClusterError(
             f"connect to {address}", f"there is no token file {token}", "copy it from the cluster's head"
         )
-    cluster = _init(address, token, settings, ship=True)
-    _current = cluster
-    return cluster
+    left = "This process is connected to no cluster"
+    with interrupts.stoppable(f"the connection to {address}", undo=_disconnect, left=left):
+        _current = _init(address, token, settings, ship=True)
+    return _current
 
 
 def current() -> Cluster | None:
-    """The cluster that this process is connected to through the lab, if any."""
+    """The cluster that this process is connected to through the lab, if any.
+
+    A cluster that `labkit stop` has ended, or whose head has died, is let go.
+    """
+    if _current is not None and _current._running and not _current._has_head():
+        _current._let_go()
     return _current if _current is not None and _current._running else None
+
+
+def _disconnect() -> None:
+    if _current is not None:
+        _current._let_go()
 
 
 def _is_connected() -> bool:
@@ -201,16 +250,15 @@ def _is_connected() -> bool:
 
 def _reconnected(cluster: Cluster) -> Cluster | None:
     """The same handle, where the reader called `ray.shutdown` in between; None if its cluster is gone."""
-    global _current
     token = ray_start.lab_token(cluster._settings) if cluster.is_ours else ray_start.users_token()
     try:
         again = _init(
             cluster.address, token, cluster._settings, ship=not cluster.is_ours, preloader=cluster._preloader
         )
     except ClusterError:
+        cluster._let_go()
         if not cluster.is_ours:
             raise
-        cluster._running, _current = False, None
         return None
     if cluster._preloader is not None:
         cluster._preloader.stop()  # it was for the connection before
@@ -224,9 +272,9 @@ def _import_ray() -> None:
         import ray  # noqa: F401
 
 
-def _preloader(settings: Settings, preload: Sequence[str], temp_dir: Path) -> Preloader | None:
-    wanted = preload and settings.preload and Preloader.possible()
-    return Preloader(temp_dir.parent, preload) if wanted else None
+def _preloader(settings: Settings, modules: Sequence[str], temp_dir: Path) -> Preloader | None:
+    wanted = modules and settings.preload and Preloader.possible()
+    return Preloader(temp_dir.parent, modules) if wanted else None
 
 
 def _connected(
@@ -237,6 +285,7 @@ def _connected(
     cluster.dashboard_url, cluster._lab, cluster._temp_dir = about["dashboard"], about["lab"], temp_dir
     cluster._registry.own(about["lab"])
     cluster._preloader = preloader
+    cluster._watch()
     for node in cluster.nodes:
         cluster._preload_on(node.name)
     # A script stops its cluster when it ends. A kernel leaves that to the keeper: it may be a restart.
@@ -254,7 +303,20 @@ def _init(
     preloader: Preloader | None = None,
 ) -> Cluster:
     knock(address, token)
-    _prepare_environment(token)
+    connection.prepare(token)
+    try:
+        context = _ray_init(address, ship=ship, preloader=preloader)
+    except BaseException:
+        import ray
+
+        ray.shutdown()
+        connection.restore()
+        raise
+    url = getattr(context, "dashboard_url", None)
+    return Cluster(address=address, dashboard_url=f"http://{url}" if url else None, settings=settings)
+
+
+def _ray_init(address: str, *, ship: bool, preloader: Preloader | None) -> Any:
     import ray
 
     ray.shutdown()  # a connection that the reader made without the lab would be in the way
@@ -268,53 +330,29 @@ def _init(
     if preloader is not None:
         options["runtime_env"]["py_executable"] = preloader.py_executable
     try:
-        context = ray.init(address=address, **options)
+        return ray.init(address=address, **options)
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
         raise ClusterError(
             f"connect to the cluster at {address}",
             f"Ray says: {str(error).splitlines()[0][:200]}",
             "check it with `ray status` on its head; its Ray and Python must be of the same version as here",
         ) from error
-    url = getattr(context, "dashboard_url", None)
-    return Cluster(address=address, dashboard_url=f"http://{url}" if url else None, settings=settings)
 
 
-def _prepare_environment(token: Path | None) -> None:
-    """Set what Ray reads from the environment of this process, also where it is imported already."""
-    for name, value in ray_start.ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    if token is not None:
-        os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
-    if "ray" in sys.modules:
-        # Ray reads these when it is imported; `import ray` in an earlier cell must not lock us out.
-        from ray._raylet import AuthenticationTokenLoader, Config
-
-        Config.initialize("")
-        AuthenticationTokenLoader.instance().reset_cache()
-    # Ray Data would say once that its bars are off.
-    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
-    if "ray.data" in sys.modules and os.environ["RAY_DATA_DISABLE_PROGRESS_BARS"] == "1":
-        from ray.data import DataContext
-
-        DataContext.get_current().enable_progress_bars = False
-
-
-def _find(settings: Settings, preload: Sequence[str] = TORCH) -> Cluster | None:
+def _find(settings: Settings, modules: Sequence[str]) -> Cluster | None:
     """The cluster of this home that an earlier kernel left running, or None."""
     temp_dir = ray_start.temp_dir(settings)
     registry = Registry(settings.home)
     try:
         about = json.loads(ray_start.about_file(temp_dir).read_text())
-        recorded = registry.entries(about["lab"])
-        # A forkserver is its kernel's, and gone when that is gone: the cluster is none the worse for it.
-        head = [e for e in recorded if e.role.startswith("head:") and e.role != "head: forkserver"]
+        lives = ray_start.has_head(registry, about["lab"])
         _ = about["address"], about["dashboard"]
     except (OSError, ValueError, KeyError, TypeError):
         # No cluster was left; or nobody can tell which, and then its keeper will end it.
         return None
-    if head and all(entry.alive for entry in head):
+    if lives:
         try:
-            return _connected(settings, about, temp_dir, _preloader(settings, preload, temp_dir))
+            return _connected(settings, about, temp_dir, _preloader(settings, modules, temp_dir))
         except ClusterError:
             pass  # it is dying: clear it away and start anew
     registry.stop(about["lab"])

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from labkit.cluster.connection import VARIABLES
 from labkit.cluster.preload import Preloader
 from labkit.display.progress import Waiting
 from labkit.errors import ClusterError
@@ -30,16 +31,9 @@ OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far le
 _START_TIMEOUT = 120  # seconds for one `ray start`; a cold disk needs 40
 # What `ray` is, but for the Python that its processes get: Ray takes the one that it runs in itself.
 _PROGRAM = "import sys; sys.executable = sys.argv.pop(1); from ray.scripts.scripts import main; main()"
-_SOCKET_LIMIT = 107  # bytes of a Unix socket's path on Linux
+_SOCKET_LIMIT = 107 if sys.platform == "linux" else 103  # bytes of a Unix socket's path
 _SOCKET_TAIL = len("/t/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1")
 
-# What the lab sets for Ray, in the nodes and in the kernel; each is a documented setting.
-ENVIRONMENT = {
-    "RAY_AUTH_MODE": "token",
-    "RAY_USAGE_STATS_ENABLED": "0",  # silent, and no waiting for a network that is not there
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # seconds between a controller's looks at its workers, not 2
-    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",  # the panel shows progress; Ray Data would print lines
-}
 # For a node whose workers are forked; both are settings of Ray's.
 FORKED = {
     # Ray would start one for each CPU when the first driver connects, in its own way; but those that this
@@ -113,7 +107,7 @@ def run(
     """
     log = temp_dir / f"start-{name}.log"
     log.unlink(missing_ok=True)
-    env = {**os.environ, **ENVIRONMENT, "RAY_AUTH_TOKEN_PATH": str(lab_token(settings)), NODE_NAME: name}
+    env = {**os.environ, **VARIABLES, "RAY_AUTH_TOKEN_PATH": str(lab_token(settings)), NODE_NAME: name}
     env.pop("RAY_ADDRESS", None)
     python = None
     if preloader is not None:
@@ -156,11 +150,15 @@ def address_of(output: str) -> str:
 
 
 def temp_dir(settings: Settings) -> Path:
-    """Ray's folder for sockets and logs: in the home, or in a shorter place where sockets would not fit."""
-    wanted = settings.home / "ray"
-    if len(str(wanted)) + _SOCKET_TAIL > _SOCKET_LIMIT:
-        mark = hashlib.sha256(str(settings.home).encode()).hexdigest()[:8]
-        wanted = Path(tempfile.gettempdir()) / f"labkit-{os.getuid()}-{mark}"
+    """Ray's folder for sockets and logs: in the home, unless that path is too long for them or not ASCII.
+
+    Raises:
+        ClusterError: others may enter the folder.
+    """
+    mark = hashlib.sha256(os.fsencode(settings.home)).hexdigest()[:8]
+    elsewhere = f"labkit-{os.getuid()}-{mark}"
+    places = [settings.home / "ray", Path(tempfile.gettempdir()) / elsewhere, Path("/tmp") / elsewhere]
+    wanted = next((place for place in places if _suits_ray(place)), places[-1])
     wanted.mkdir(parents=True, exist_ok=True, mode=0o700)
     if wanted.stat().st_uid != os.getuid() or stat.S_IMODE(wanted.stat().st_mode) & 0o077:
         raise ClusterError(
@@ -172,9 +170,21 @@ def temp_dir(settings: Settings) -> Path:
     return wanted / "t"
 
 
+def _suits_ray(folder: Path) -> bool:
+    """Whether Ray's sockets fit below a folder. Ray's core takes ASCII alone."""
+    return str(folder).isascii() and len(str(folder)) + _SOCKET_TAIL <= _SOCKET_LIMIT
+
+
 def about_file(temp_dir: Path) -> Path:
     """Where the lab writes down which cluster runs there."""
     return temp_dir / "cluster.json"
+
+
+def has_head(registry: Registry, lab: str) -> bool:
+    """Whether all processes of a cluster's head are alive, as recorded at its start."""
+    # A forkserver is its kernel's, and ends with it: the cluster is none the worse for it.
+    head = [e for e in registry.entries(lab) if e.role.startswith("head:") and e.role != "head: forkserver"]
+    return bool(head) and all(entry.alive for entry in head)
 
 
 def lab_token(settings: Settings) -> Path:
@@ -205,8 +215,11 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def one_at_a_time(settings: Settings) -> Iterator[None]:
+def one_at_a_time(settings: Settings, check: Callable[[], None]) -> Iterator[None]:
     """Let one process of this home start a cluster; others wait, and then find it.
+
+    Args:
+        check: called several times a second while it waits.
 
     Raises:
         ClusterError: the other one is not done after two minutes.
@@ -217,6 +230,7 @@ def one_at_a_time(settings: Settings) -> Iterator[None]:
         while not lock.is_locked:
             with contextlib.suppress(Timeout):
                 lock.acquire(timeout=0.2)
+            check()
             waiting(0, 1)
             if not lock.is_locked and time.monotonic() > deadline:
                 raise ClusterError(

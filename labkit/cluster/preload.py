@@ -1,8 +1,8 @@
 """Workers that begin with their imports done: servers that fork them (`labkit.cluster.forkserver.server`).
 
-    lab = cluster.start()                                  # for PyTorch, the default
-    lab = cluster.start(preload=preload.TENSORFLOW)        # for TensorFlow
-    lab = cluster.start(preload=())                        # each worker imports for itself, as Ray does it
+    lab = cluster.start()                        # for PyTorch, the default
+    lab = cluster.start(preload="tensorflow")
+    lab = cluster.start(preload=[])              # each worker imports for itself, as Ray does it
 
 Only for a cluster that the lab started, on Linux: a server is a process of this machine, and elsewhere
 a fork after imports is not safe. On a cluster of somebody else's Ray starts its workers as always.
@@ -16,7 +16,8 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import psutil
@@ -32,6 +33,58 @@ _RAY += ("aiobotocore.session", "s3fs", "PIL.Image")
 TORCH = (*_RAY, "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
 TORCH += ("ray.train.torch", "ray.data", "ray.tune", "torch._dynamo")
 TENSORFLOW = (*_RAY, "tensorflow", "tf_keras", "ray.train.tensorflow", "ray.data", "ray.tune")
+_LISTS = {"torch": TORCH, "tensorflow": TENSORFLOW}
+
+
+def modules_of(preload: str | Sequence[str]) -> tuple[str, ...]:
+    """The modules that ``cluster.start(preload=…)`` asks for.
+
+    Args:
+        preload: "torch", "tensorflow", or module names.
+
+    Raises:
+        ClusterError: it is neither.
+    """
+    if isinstance(preload, str):
+        if preload in _LISTS:
+            return _LISTS[preload]
+        fact = f"preload={preload!r} is no list of modules, and not the name of one"
+    elif isinstance(preload, Iterable):
+        modules = tuple(preload)
+        wrong = [m for m in modules if not isinstance(m, str) or not all(map(str.isidentifier, m.split(".")))]
+        if not wrong:
+            return modules
+        fact = f"{wrong[0]!r} in preload is no name of a module"
+    else:
+        fact = f"preload={preload!r} is a {type(preload).__name__}"
+    fix = 'preload="torch", preload="tensorflow", a list such as ["torch", "pandas"], or [] for none'
+    raise ClusterError("import modules ahead for the workers", fact, fix)
+
+
+def require_installed(modules: Iterable[str]) -> None:
+    """Refuse names of modules that are not there.
+
+    Raises:
+        ClusterError: with their names.
+    """
+    if missing := sorted({module for module in modules if not _is_there(module)}):
+        raise ClusterError(
+            f"import {', '.join(missing)} ahead for the workers",
+            "there is no such module here",
+            "correct the name in cluster.start(preload=…), or install it",
+        )
+
+
+def _is_there(module: str) -> bool:
+    """Whether a module is installed, looked up without importing the packages that it is in."""
+    name, *rest = module.split(".")
+    spec = importlib.util.find_spec(name)
+    for part in rest:
+        if spec is None or spec.submodule_search_locations is None:
+            break  # not there; or no package, and then its import alone can tell (os.path)
+        name = f"{name}.{part}"
+        spec = PathFinder.find_spec(name, spec.submodule_search_locations)
+    return spec is not None
 
 
 class Preloader:
@@ -40,20 +93,9 @@ class Preloader:
     Args:
         folder: where their sockets and logs come, one that only this user can enter.
         modules: what they import. None may draw ids from Ray meanwhile: then nothing is forked any more.
-
-    Raises:
-        ClusterError: a package of `modules` is not installed.
     """
 
     def __init__(self, folder: Path, modules: Sequence[str]) -> None:
-        packages = sorted({module.partition(".")[0] for module in modules})
-        missing = [package for package in packages if importlib.util.find_spec(package) is None]
-        if missing:
-            raise ClusterError(
-                f"import {', '.join(missing)} ahead for the workers",
-                "there is no such package here",
-                "mend the name in cluster.start(preload=…), or install it",
-            )
         self._modules, self._folder = list(modules), folder
         self._sockets: list[Path] = []
         self._servers: list[tuple[subprocess.Popen, Registry, str]] = []

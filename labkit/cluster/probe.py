@@ -3,6 +3,7 @@
 Ray itself tries for one to two minutes before it says that nobody is there, and in words of its own.
 """
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -24,7 +25,9 @@ def knock(address: str, token: Path | None) -> None:
     host = address.removeprefix("ray://")
     if ":" not in host or "/" in host or os.environ.get("RAY_USE_TLS") == "1":
         return
-    answer, details = _answer(host, _CLIENTS if address.startswith("ray://") else _HEAD, token)
+    for_clients = address.startswith("ray://")
+    own, other = (_CLIENTS, _HEAD) if for_clients else (_HEAD, _CLIENTS)
+    answer, details = _answer(host, own, token)
     attempt = f"connect to the cluster at {address}"
     if answer == "UNAUTHENTICATED":
         named = token or "~/.ray/auth_token"
@@ -33,12 +36,11 @@ def knock(address: str, token: Path | None) -> None:
             "it refused the token" + ("" if token else ": none was found"),
             f"copy the token file of its head to {named}, or name it: connect(address, token_file=…)",
         )
-    if answer == "UNIMPLEMENTED":
-        raise ClusterError(
-            attempt,
-            "what answers there is no head of a Ray cluster",
-            "check the port: 6379 is usual, and 10001 for ray:// addresses",
-        )
+    # Another version of Ray may have renamed the call: then Ray itself is to try.
+    if answer == "UNIMPLEMENTED" and _answer(host, other, token)[0] != "UNIMPLEMENTED":
+        there = "a cluster's head" if for_clients else "a cluster's server for Ray clients"
+        better = f'connect("{host}")' if for_clients else f'connect("ray://{host}"), or the port of its head'
+        raise ClusterError(attempt, f"what answers there is {there}", f"{better} (6379 and 10001 are usual)")
     if answer in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
         raise ClusterError(
             attempt,
@@ -51,7 +53,7 @@ def _answer(host: str, call: str, token: Path | None) -> tuple[str, str]:
     """(gRPC status, its details) of one call."""
     import grpc  # Ray's own transport; it comes with Ray
 
-    secret = token.read_text().strip() if token else ""
+    secret = _secret(token) if token else ""
     metadata = [("authorization", f"Bearer {secret}")] if secret else []
     with grpc.insecure_channel(host, options=[("grpc.enable_http_proxy", 0)]) as channel:
         try:
@@ -59,3 +61,12 @@ def _answer(host: str, call: str, token: Path | None) -> tuple[str, str]:
         except grpc.RpcError as error:
             return error.code().name, error.details() or ""
     return "OK", ""
+
+
+def _secret(token: Path) -> str:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if (text := token.read_text(encoding="ascii").strip()).isprintable():
+            return text
+    raise ClusterError(
+        "read the cluster's token", f"{token} is no token file", "copy the token file from the cluster's head"
+    )

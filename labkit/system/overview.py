@@ -19,6 +19,7 @@ import psutil
 from labkit.display.style import STYLE
 from labkit.errors import ClusterError
 from labkit.settings import Settings
+from labkit.system import process_info as pids
 from labkit.system.process_registry import Entry, Registry
 
 # What each program is for, in the order in which a reader wants them.
@@ -91,7 +92,7 @@ def _cell(value: object) -> str:
 def processes(node: str | None = None, *, home: Path | str | None = None) -> Table:
     """One row for each program on each node: how many processes, their memory in MB, what it is for.
 
-    The memory is what the system would get back if they ended; what they share is not counted.
+    A page of memory that several processes share counts in parts, so that the sum is what they take together.
 
     Args:
         node: only this one, such as "node-2".
@@ -101,7 +102,7 @@ def processes(node: str | None = None, *, home: Path | str | None = None) -> Tab
         ClusterError: the lab runs nothing on this machine, or there is no such node.
     """
     programs = _programs(home, node)
-    megabytes = [round(sum(map(_own_memory, program.members)) / 1e6) for program in programs]
+    megabytes = [round(sum(map(pids.memory, program.members)) / 1e6) for program in programs]
     rows = [
         (program.node, program.name, len(program.members), size, _PURPOSES.get(program.name, ""))
         for program, size in zip(programs, megabytes, strict=True)
@@ -164,12 +165,6 @@ def _kind(child: psutil.Process) -> str:
         if any(part.endswith("forkserver/client.py") for part in child.cmdline()):
             return "client"  # stands for a worker that a forkserver forked, and is counted there
     return "worker"
-
-
-def _own_memory(process: psutil.Process) -> int:
-    with contextlib.suppress(psutil.Error):
-        return process.memory_full_info().uss
-    return 0  # it ended while we looked
 
 
 def _listening(members: list[psutil.Process]) -> dict[str, set[int]]:

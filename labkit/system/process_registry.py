@@ -58,7 +58,7 @@ class Registry:
         self._folder = Path(home) / "processes"
 
     def __repr__(self) -> str:
-        return f"Registry({str(self._folder)!r}, {len(self.entries())} recorded)"
+        return f"Registry({str(self._folder)!r})"
 
     def start(
         self,

@@ -3,10 +3,12 @@
 import http.client
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -20,10 +22,12 @@ import pytest
 import ray
 from ray.scripts import scripts as ray_scripts
 
+from labkit.cluster import handle as cluster_handle
 from labkit.cluster import lifecycle as cluster
 from labkit.cluster import nodes as ray_start
+from labkit.cluster import probe as knocking
 from labkit.cluster.probe import knock
-from labkit.errors import ClusterError
+from labkit.errors import ClusterError, RunStopped
 from labkit.settings import Settings
 from labkit.system import process_info as pids
 from labkit.system.process_registry import Registry
@@ -66,10 +70,63 @@ def where():
 # -- before anything runs -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wrong", [{"nodes": 0}, {"nodes": -1}, {"cpus_per_node": 0}])
-def test_no_cluster_of_nothing(home, wrong):
-    with pytest.raises(ClusterError, match="take 1 or more"):
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ({"nodes": 0}, "nodes=0 is not a whole number from 1 on"),
+        ({"nodes": -1}, "nodes=-1 is not"),
+        ({"nodes": 1.5}, "nodes=1.5 is not"),
+        ({"nodes": "2"}, "nodes='2' is not"),
+        ({"nodes": True}, "nodes=True is not"),
+        ({"cpus_per_node": 0}, "cpus_per_node=0 is not"),
+        ({"cpus_per_node": [2]}, r"cpus_per_node=\[2\] is not"),
+        ({"object_store_bytes": 1000}, "object_store_bytes=1000 is not a whole number from 78643200 on"),
+        ({"settings": "small"}, "settings='small' is a str"),
+        ({"preload": "torhc"}, "preload='torhc' is no list of modules"),
+        ({"preload": 3}, "preload=3 is a int"),
+        ({"preload": None}, "preload=None is a NoneType"),
+        ({"preload": ["torch", 3]}, "3 in preload is no name of a module"),
+        ({"preload": ["torch."]}, "'torch.' in preload is no name"),
+        ({"preload": ["torch.nope", "nope"]}, "no such module here"),
+    ],
+)
+def test_arguments_that_make_no_cluster_are_refused_at_once(home, wrong, said):
+    with pytest.raises(ClusterError, match=said) as refused:
         cluster.start(**wrong)
+    assert refused.value.fix
+    assert Registry(home).labs() == [] and not list(home.iterdir())
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [((None,), "address=None is a NoneType"), (("",), "empty"), ((6379,), "address=6379 is a int")],
+)
+def test_addresses_that_are_none(wrong, said):
+    with pytest.raises(ClusterError, match=said):
+        cluster.connect(*wrong)
+
+
+def test_a_token_file_that_is_none(tmp_path):
+    with pytest.raises(ClusterError, match="token_file=3 is a int"):
+        cluster.connect("127.0.0.1:1", token_file=3)
+    (tmp_path / "token").write_bytes(b"\xff\n\0")
+    with pytest.raises(ClusterError, match="is no token file"):
+        cluster.connect("127.0.0.1:1", token_file=tmp_path / "token")
+
+
+def test_a_port_that_another_program_took_meanwhile_is_no_end(home, monkeypatch):
+    """Between the choice of a port and its use, anyone may take it."""
+    real, given = ray_start.free_port, []
+    with socket.create_server(("0.0.0.0", 0)) as other:
+        taken = other.getsockname()[1]
+
+        def free_port():
+            given.append(taken if not given else real())
+            return given[-1]
+
+        monkeypatch.setattr(ray_start, "free_port", free_port)
+        with cluster.start() as lab:
+            assert taken in given and not lab.address.endswith(f":{taken}")
     assert Registry(home).labs() == []
 
 
@@ -77,24 +134,26 @@ def test_no_cluster_of_nothing(home, wrong):
 def test_an_interrupted_start_leaves_nothing(home, role):
     code = "from labkit import cluster; print('go', flush=True); cluster.start()"
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         process.stdout.readline()
         until(lambda: role in [entry.role for entry in Registry(home).entries()])
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) != 0
+        said = process.communicate(timeout=60)[1]
     finally:
         process.kill()
-        process.communicate()
+    assert process.returncode != 0
+    assert said.splitlines()[-1].endswith("stopped by you. Nothing of it is left running"), said
+    assert "Exception ignored" not in said
     assert Registry(home).labs() == []
 
 
 def test_a_head_that_does_not_start_says_why_and_leaves_nothing(home, monkeypatch):
-    monkeypatch.setattr(ray_start, "free_port", lambda: 1 << 17)
+    monkeypatch.setattr(ray_start, "_PROGRAM", "raise SystemExit('no Ray here')")
     with pytest.raises(ClusterError, match="start head") as refused:
         cluster.start()
-    assert "start-head.log" in refused.value.fix
+    assert "start-head.log" in refused.value.fix and "no Ray here" in refused.value.fact
     assert Registry(home).labs() == [] and cluster.current() is None
 
 
@@ -133,7 +192,7 @@ def test_it_has_the_nodes_that_were_asked_for(lab):
         ("node-2", 2, True),
     ]
     assert (lab.cpus, lab.is_ours) == (4, True)
-    assert "2 nodes, 4 CPUs" in repr(lab)
+    assert lab.size == "2 nodes, 4 CPUs"
     shown = lab._repr_html_()
     assert lab.dashboard_url in shown and "node-2" in shown and "started by the lab" in shown
     assert lab.log_dir.is_dir()
@@ -143,7 +202,7 @@ def test_a_second_start_returns_the_first_and_says_if_more_was_asked_for(lab, re
     assert cluster.start() is lab
     assert cluster.start(nodes=2, cpus_per_node=2) is lab
     assert not recwarn
-    with pytest.warns(UserWarning, match=r"2 nodes, 4 CPUs\) runs already.*lab.stop"):
+    with pytest.warns(UserWarning, match=r"2 nodes, 4 CPUs runs already.*lab.stop"):
         assert cluster.start(nodes=3) is lab
     with pytest.warns(UserWarning, match="used as it is"):
         assert cluster.start(cpus_per_node=7) is lab
@@ -185,7 +244,60 @@ def test_a_node_that_dies_is_seen_and_its_place_can_be_filled(lab, home):
     lab.remove_node(again.name)
 
 
-@pytest.mark.parametrize("name, said", [("head", "it is the head"), ("node-9", "no such node")])
+def test_an_interrupted_new_node_is_gone_again(lab, home):
+    """The signal comes from a thread, as a kernel's comes from another process."""
+
+    def entries():
+        return Registry(home).entries(lab._lab)
+
+    def interrupt():
+        until(lambda: any("ray start" in entry.role for entry in entries()))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    roles = [entry.role for entry in entries()]
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(RunStopped, match="the start of node-"):
+        lab.add_node(cpus=1)
+    thread.join()
+    assert sorted(entry.role for entry in entries()) == sorted(roles)
+    until(lambda: lab.size == "2 nodes, 4 CPUs")
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        ({"cpus": 1.5}, "cpus=1.5 is not"),
+        ({"cpus": "1"}, "cpus='1' is not"),
+        ({"resources": "disk"}, "resources='disk' is a str"),
+        ({"resources": {"disk": "much"}}, "'much' is a str"),
+        ({"resources": {1: 1}}, "a name in resources=1 is a int"),
+    ],
+)
+def test_arguments_that_make_no_node_are_refused_at_once(lab, wrong, said):
+    with pytest.raises(ClusterError, match=said):
+        lab.add_node(**wrong)
+    assert len(lab.nodes) == 2
+
+
+def test_a_node_that_does_not_go_is_told(lab, monkeypatch):
+    monkeypatch.setattr(cluster_handle, "_NOTICED_WITHIN", 0.2)
+    monkeypatch.setattr(cluster_handle.Cluster, "_end_node", lambda *_: None)
+    with pytest.raises(ClusterError, match="remove node-2.*\n.*still lists it"):
+        lab.remove_node("node-2")
+    assert len(lab.nodes) == 2
+
+
+def test_repr_asks_neither_ray_nor_the_disk(lab, monkeypatch):
+    monkeypatch.setattr(ray, "nodes", lambda: pytest.fail("asked Ray"))
+    monkeypatch.setattr(Registry, "entries", lambda *_: pytest.fail("read the disk"))
+    assert repr(lab) == f"Cluster({lab.address}, started by the lab)"
+    assert str(lab._settings.home) in repr(lab._registry)
+
+
+@pytest.mark.parametrize(
+    "name, said", [(3, "no such node"), ("head", "it is the head"), ("node-9", "no such node")]
+)
 def test_what_cannot_be_removed(lab, name, said):
     with pytest.raises(ClusterError, match=said) as refused:
         lab.remove_node(name)
@@ -199,6 +311,8 @@ def test_a_training_that_has_no_room_is_refused(lab):
         lab.require(workers=4, data=True)
     with pytest.raises(ClusterError, match="room for 4"):
         lab.require(workers=5)
+    with pytest.raises(ClusterError, match="workers='4' is not"):
+        lab.require(workers="4")
 
 
 def test_another_address_is_refused_while_this_one_is_in_use(lab):
@@ -227,7 +341,6 @@ CONNECT = """
 import json, sys
 from labkit.cluster import lifecycle as cluster
 from labkit.errors import ClusterError
-from labkit.cluster.probe import knock
 address, token = sys.argv[1:]
 try:
     lab = cluster.connect(address, token_file=token or None)
@@ -283,9 +396,14 @@ def test_the_head_and_its_server_for_clients_are_told_apart(lab, home):
         f"{a}:{p}" for name, a, p in sockets(home, lab) if name == "ray.util.client" and a != "127.0.0.1"
     }
     knock(f"ray://{clients}", home / "ray-token")
-    for wrong in (f"ray://{lab.address}", clients):
-        with pytest.raises(ClusterError, match="no head of a Ray cluster"):
+    for wrong, there in ((f"ray://{lab.address}", "a cluster's head"), (clients, "server for Ray clients")):
+        with pytest.raises(ClusterError, match=f"what answers there is {there}"):
             knock(wrong, home / "ray-token")
+
+
+def test_a_call_that_another_ray_has_renamed_is_no_reason_to_refuse(lab, home, monkeypatch):
+    monkeypatch.setattr(knocking, "_HEAD", "/ray.rpc.NodeInfoGcsService/CheckAliveOfTomorrow")
+    knock(lab.address, home / "ray-token")
 
 
 # -- who may come in ------------------------------------------------------------------------------------
@@ -435,6 +553,18 @@ def test_a_home_with_a_long_path_has_its_sockets_elsewhere(tmp_path):
         folder.parent.rmdir()
 
 
+def test_a_home_whose_path_is_not_ascii_has_its_sockets_elsewhere(tmp_path, monkeypatch):
+    """Ray's core encodes the path as ASCII. A deep TMPDIR, as on many clusters, is no place either."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("t" * 60)))
+    for home in (tmp_path / "müller", tmp_path / ("x" * 90)):
+        folder = ray_start.temp_dir(Settings(home=home))
+        try:
+            assert folder.parent.parent == Path("/tmp") and str(folder).isascii()
+            assert len(f"{folder}/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1") < 104
+        finally:
+            folder.parent.rmdir()
+
+
 # -- afterwards -----------------------------------------------------------------------------------------
 
 
@@ -450,6 +580,54 @@ def test_after_stop_nothing_is_left_and_the_handle_says_so(lab, home):
     lab.stop()  # a second time is no fault
 
 
+def test_the_environment_is_put_back_and_the_right_token_is_sent(home, monkeypatch):
+    """After start and stop, connect() took the lab's own token for the user's."""
+    monkeypatch.setenv("HOME", str(home / "user"))
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
+    (home / "user" / ".ray").mkdir(parents=True)
+    (home / "user" / ".ray" / "auth_token").write_text("e" * 64)
+    before = dict(os.environ)
+    with cluster.start():
+        assert os.environ["RAY_AUTH_TOKEN_PATH"] == str(home / "ray-token")
+        os.environ["LABKIT_OF_THE_READER"] = "1"
+    del os.environ["LABKIT_OF_THE_READER"]
+    assert dict(os.environ) == before
+    assert ray_start.users_token() == home / "user" / ".ray" / "auth_token"
+
+
+STOPPED = """
+import os, subprocess, sys, time
+from labkit import cluster
+lab = cluster.start()
+subprocess.run([sys.executable, "-m", "labkit", "stop"], check=True, stdout=subprocess.DEVNULL)
+print(repr(lab))
+print("stopped" in lab._repr_html_())
+for call in (lambda: lab.nodes, lab.add_node, lambda: lab.require(workers=1)):
+    try:
+        call()
+    except Exception as error:
+        print(type(error).__name__, "gone" in str(error))
+if sys.argv[1] == "look":
+    print(cluster.current())
+elif sys.argv[1] == "idle":
+    time.sleep(18)
+again = cluster.start()
+print(again is lab, len(again.nodes))
+again.stop()
+"""
+
+
+@pytest.mark.parametrize("way", ["start", "look", "idle"])
+def test_a_process_whose_cluster_was_stopped_in_a_terminal_goes_on(home, way):
+    """Ray waits for a head that is gone (60 s; here 15), and then ends the process."""
+    done = python(STOPPED, way, timeout=150, RAY_gcs_rpc_server_reconnect_timeout_s="15")
+    said = [line for line in done.stdout.splitlines() if "·" not in line]
+    assert done.returncode == 0 and "rpc_client" not in done.stdout, done.stdout
+    assert said[0].startswith("Cluster(") and said[1] == "True"
+    assert said[2:5] == ["ClusterError True"] * 3
+    assert said[-1] == "False 1"
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "{}", '{"lab": "ray-1"}', '{"lab": "../..", "address": "x"}']
 )
@@ -457,4 +635,4 @@ def test_a_damaged_lab_file_is_no_cluster(home, text):
     folder = ray_start.temp_dir(Settings(home=home))
     folder.mkdir(exist_ok=True)
     (folder / "cluster.json").write_text(text)
-    assert cluster._find(Settings(home=home)) is None
+    assert cluster._find(Settings(home=home), ()) is None

@@ -26,8 +26,12 @@ print(json.dumps(about), flush=True)
 sys.exit(7)
 """
 SLEEP = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
-
-
+LINKS = """
+import json, os, sys
+descriptors = [name for name in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{name}")]
+print(json.dumps([os.readlink(f"/proc/self/fd/{name}") for name in descriptors]), flush=True)
+sys.exit(7)
+"""
 FORKSERVER = [sys.executable, "-P", "-m", "labkit.cluster.forkserver.server"]
 
 
@@ -215,6 +219,33 @@ def test_the_server_ends_when_its_owner_and_its_workers_are_gone(run, socket, tm
     assert not Path(f"{socket}-0a000000-1").exists()
 
 
+def test_a_worker_has_no_descriptors_of_another_one(server, run):
+    """Its copy of the other one's connection would hide from that client that the server has ended."""
+    first = run(SLEEP)
+    worker = int(first.stdout.readline())
+    links = told(run(LINKS))
+    assert not [link for link in links if "pidfd" in link or link.startswith("socket")], links
+    third = run(SLEEP)
+    other = int(third.stdout.readline())
+    server.kill()
+    assert first.wait(30) == third.wait(30) == 0
+    for pid in (worker, other):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_nothing_is_forked_while_a_thread_runs(start, run, socket, tmp_path, monkeypatch):
+    """A lock that the thread holds would stay held in the fork."""
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    server = start([*FORKSERVER, "threaded"])
+    tell(server, socket)
+    until(lambda: "ready" in (tmp_path / "log").read_text())
+    assert told(run(TELL))["parent"] == os.getpid()
+    assert "refused, since these threads run: python" in (tmp_path / "log").read_text()
+
+
 @pytest.fixture
 def early(start):
     """A server that nobody has told for which node it is."""
@@ -303,7 +334,10 @@ def test_nothing_is_forked_that_would_draw_the_same_ids(socket, tmp_path):
 def test_what_draws_ids_at_leisure_ends_the_service_and_no_worker(start, run, socket, tmp_path, monkeypatch):
     (tmp_path / "draws.py").write_text("import ray\nray.ObjectRef.from_random()\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
-    code = "from labkit import forkserver; forkserver._LATER = {'draws'}; forkserver.serve(['draws', 'wave'])"
+    code = (
+        "from labkit.cluster.forkserver import server;"
+        "server._LATER = {'draws'}; server.serve(['draws', 'wave'])"
+    )
     server = start([sys.executable, "-c", code])
     tell(server, socket)
     until(lambda: "ready" in (tmp_path / "log").read_text())

@@ -171,7 +171,7 @@ def test_what_prepares_a_worker_is_forked_as_well(home, lab):
     pid = ray.get(worker.about.remote(), timeout=90)["pid"]
     server = psutil.Process(pid).parent()
     assert server.pid in servers(home, lab).values()
-    clients = [p for p in server.children() if any("forkserver_client" in part for part in p.cmdline())]
+    clients = [p for p in server.children() if any("forkserver/client.py" in part for part in p.cmdline())]
     assert clients, [p.cmdline() for p in server.children()]
     ray.kill(worker)
 
@@ -192,9 +192,17 @@ def test_where_no_program_may_run_there_is_no_launcher(tmp_path, monkeypatch):
     assert preload.Preloader(tmp_path, ["ray"]).launcher() is None
 
 
-def test_a_package_that_there_is_not(tmp_path):
-    with pytest.raises(ClusterError, match="could not import torhc, tpyo ahead"):
-        preload.Preloader(tmp_path, ["torhc", "ray", "tpyo.part"])
+def test_a_package_that_there_is_not():
+    with pytest.raises(ClusterError, match="could not import torch.nope, torhc, tpyo.part ahead"):
+        preload.require_installed(["torhc", "ray", "tpyo.part", "torch.nope", "os.path", "torch.nn.parallel"])
+
+
+def test_lists_have_names():
+    assert preload.modules_of("torch") == preload.TORCH
+    assert preload.modules_of("tensorflow") == preload.TENSORFLOW
+    assert preload.modules_of(["torch"]) == ("torch",) and preload.modules_of(()) == ()
+    for modules in (preload.TORCH, preload.TENSORFLOW):
+        preload.require_installed(modules)
 
 
 WITHOUT = """

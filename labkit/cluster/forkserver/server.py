@@ -29,6 +29,7 @@ import sys
 import threading
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from labkit.cluster.forkserver.ids import forks_are_alike, ids_of_the_system
 from labkit.cluster.forkserver.worker import Request, become
@@ -200,17 +201,19 @@ def _until_forked(
             if key.fileobj is listener:
                 client, _ = listener.accept()
                 request = _receive(client, given)
+                if request is not None and (threads := _other_threads()):
+                    print(f"refused, since these threads run: {', '.join(threads)}", flush=True)
+                    _close(request.streams)
+                    request = None
                 if request is None:
                     client.close()
                     continue
                 pid = os.fork()
                 if pid == 0:
                     client.close()
-                    selector.close()
-                    listener.close()
+                    _close_all(selector)
                     return request
-                for stream in request.streams:
-                    os.close(stream)
+                _close(request.streams)
                 workers, leisure = workers + 1, _LEISURE
                 worker = _Worker(pid, os.pidfd_open(pid), client)
                 selector.register(worker.pidfd, selectors.EVENT_READ, worker)
@@ -249,9 +252,39 @@ def _receive(client: socket.socket, given: Mapping[str, str]) -> Request | None:
         client.sendall(_LENGTH.pack(_REFUSED))
     except (OSError, EOFError, ValueError, TypeError, struct.error) as error:
         print(f"a request failed: {error!r}", flush=True)
-    for stream in streams:
-        os.close(stream)
+    _close(streams)
     return None
+
+
+def _close_all(selector: selectors.BaseSelector) -> None:
+    """Close what belongs to other workers: a copy would hide from their clients that this server ended."""
+    for key in list(selector.get_map().values()):
+        if key.data is None:
+            key.fileobj.close()
+        elif key.fd == key.data.pidfd:
+            os.close(key.fd)
+            key.data.client.close()
+    selector.close()
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+
+
+def _other_threads() -> list[str]:
+    """Names of this process's threads but for its first: a lock that one of them holds stays held in a fork.
+
+    Threads of native libraries count, of which Python knows nothing; jemalloc looks after its own.
+    """
+    names = []
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            name = Path(f"/proc/self/task/{task}/comm").read_text().strip()
+            if int(task) != os.getpid() and name != "jemalloc_bg_thd":
+                names.append(name)
+    return names
 
 
 def _exactly(client: socket.socket, length: int) -> bytes:

@@ -1,0 +1,142 @@
+"""Ctrl-C during a start: noticed, undone, and told in one line."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from labkit.errors import RunStopped
+from labkit.system import interrupts
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_waits_for_the_next_check():
+    steps = []
+    with pytest.raises(KeyboardInterrupt), interrupts.deferred() as check:
+        interrupt()
+        steps.append("went on")
+        check()
+        steps.append("never")
+    assert steps == ["went on"]
+
+
+def test_what_nobody_checked_is_raised_at_the_end():
+    with pytest.raises(KeyboardInterrupt), interrupts.deferred():
+        interrupt()
+
+
+def test_afterwards_an_interrupt_is_what_it_was():
+    before = signal.getsignal(signal.SIGINT)
+    with interrupts.deferred():
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_stopped_by_the_reader_means_undone_and_one_line():
+    undone = []
+
+    def undo():
+        interrupt()  # an impatient reader: the clean-up is not cut short
+        undone.append(True)
+
+    with (
+        pytest.raises(RunStopped) as stopped,
+        interrupts.stoppable("the start of a thing", undo=undo) as check,
+    ):
+        interrupt()
+        check()
+    assert undone == [True]
+    assert str(stopped.value) == "the start of a thing: stopped by you. Nothing of it is left running"
+    assert stopped.value.__suppress_context__
+
+
+def test_an_error_is_undone_too_and_stays_what_it_is():
+    undone = []
+    with pytest.raises(ValueError), interrupts.stoppable("x", undo=lambda: undone.append(True)):
+        raise ValueError
+    assert undone == [True]
+
+
+def test_what_went_well_is_not_undone():
+    with interrupts.stoppable("x", undo=lambda: pytest.fail("undone")) as check:
+        check()
+
+
+def test_a_stop_within_a_stop_is_told_once():
+    undone = []
+    with (
+        pytest.raises(RunStopped, match="inner"),
+        interrupts.stoppable("outer", undo=lambda: undone.append("outer")),
+        interrupts.stoppable("inner", undo=lambda: undone.append("inner")) as check,
+    ):
+        interrupt()
+        check()
+    assert undone == ["inner", "outer"]
+
+
+def test_who_insists_gets_out_of_a_call_that_never_checks(monkeypatch):
+    monkeypatch.setattr(interrupts, "_INSIST", 0.0)
+    with pytest.raises(KeyboardInterrupt), interrupts.deferred():
+        interrupt()
+        time.sleep(0.01)
+        interrupt()
+        pytest.fail("the second one was ignored")
+
+
+def test_a_thread_gets_no_signals_and_changes_no_handler():
+    seen = []
+
+    def run():
+        with interrupts.deferred() as check:
+            check()
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [signal.getsignal(signal.SIGINT)]
+
+
+# Imports of modules made on the fly, over and over: where a KeyboardInterrupt is printed and dropped.
+IMPORTS = """
+import sys
+from pathlib import Path
+from labkit.system import interrupts
+folder = Path(sys.argv[1])
+for k in range(50):
+    (folder / f"module_{k}.py").write_text("")
+sys.path.insert(0, str(folder))
+print("go", flush=True)
+try:
+    with interrupts.stoppable("importing", undo=lambda: None) as check:
+        while True:
+            for k in range(50):
+                __import__(f"module_{k}")
+                del sys.modules[f"module_{k}"]
+            check()
+except BaseException as error:
+    print(error)
+"""
+
+
+def test_an_interrupt_in_the_middle_of_an_import_is_not_lost(tmp_path):
+    for k in range(5):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        command = [sys.executable, "-c", IMPORTS, str(folder)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            process.stdout.readline()
+            time.sleep(0.05 + k * 0.013)
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=30)
+        finally:
+            process.kill()
+        assert said == "importing: stopped by you. Nothing of it is left running\n"
