@@ -105,7 +105,7 @@ def draw(found: Found, figure: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    from labkit.runs import figure_style
+    from labkit.display import figure_style
 
     kinds = [name.partition(",")[0] for name in found.seconds if name.endswith("MB")]
     with pyplot.rc_context(figure_style()):

@@ -74,7 +74,7 @@ train.images.shape, train.images.dtype, train.labels[:10]
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
-from labkit.runs import figure_style
+from labkit.display import figure_style
 
 plt.rcParams.update(figure_style())
 figure, axes = plt.subplots(figsize=(6.5, 2.2), layout="constrained")

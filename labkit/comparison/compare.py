@@ -23,9 +23,9 @@ from labkit.cluster.preload import Preloader
 from labkit.comparison import launches
 from labkit.comparison.launches import ENGINES, Engine, changed_lines
 from labkit.comparison.stopwatch import Task
+from labkit.display import figures
 from labkit.display.progress import Waiting
 from labkit.errors import RunError, RunStopped
-from labkit.runs import figures
 from labkit.settings import Settings
 from labkit.system.overview import Table
 

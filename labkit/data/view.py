@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.data.state import ExecutionState, OperatorState
 from labkit.display import formatting
+from labkit.display.figures import figure_style
 from labkit.display.style import STYLE
-from labkit.runs.figures import figure_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,6 +4,7 @@ from labkit.faces import face
 
 __getattr__, __dir__, __all__ = face(
     __name__,
+    figures=("figure_style", "stacked_bars"),
     images=("gallery",),
     pictures=("picture",),
     timeline=("Timeline",),

@@ -4,14 +4,7 @@ from labkit.faces import face
 
 __getattr__, __dir__, __all__ = face(
     __name__,
-    browse=(
-        "latest",
-        "plot",
-        "table",
-    ),
-    figures=(
-        "compare",
-        "figure_style",
-    ),
+    browse=("latest", "plot", "table"),
+    figures=("compare",),
     record=("RunRecord",),
 )

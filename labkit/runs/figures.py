@@ -1,55 +1,39 @@
-"""Figures of past runs, and the one style of all figures: legible in light and dark JupyterLab.
-
->>> plt.rcParams.update(figure_style())
-"""
+"""A figure that compares runs: their metrics per epoch, and where their seconds went."""
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from math import isfinite
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.display import formatting
+from labkit.display.figures import figure_style, stacked_bars
 from labkit.errors import RunError
 from labkit.runs.record import RunRecord
 
-if TYPE_CHECKING:  # a second to import, and not needed before the first figure
+if TYPE_CHECKING:  # takes a second to import
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# All have a contrast of at least 3.8 on white and on JupyterLab's dark #111; text and axes 4.2.
-_GREY = "#7a7a7a"
-_COLOURS = ("#2a86c8", "#d55e00", "#00916a", "#c75b9b", "#97802a", "#8c6fd0")
-_LINES = ("-", "--", "-.", ":", (0, (6, 1)), (0, (3, 1, 1, 1, 1, 1)))
-# The parts of a run's time, as `RunState.seconds` calls them, and the hatching of each.
-_PARTS = {
-    "start": "\\\\\\",
-    "data": "...",
-    "training": "",
-    "between epochs": "xxx",
-    "rest": "///",
-    "restart": "---",
-}
+_PARTS = ("start", "data", "training", "between epochs", "rest", "restart")  # of `RunRecord.seconds`
 _DRAWN_UNASKED = 2  # metrics of runs that report neither loss nor accuracy
-_LINE_WIDTH = 110  # characters that fit beside each other
+_LINE_WIDTH = 110  # characters that fit next to each other
 
 
 def compare(records: Sequence[RunRecord], *, metrics: str | Sequence[str] | None = None) -> "Figure":
-    """`metrics` per epoch of each run, and below them where the seconds of each went; the oldest run first.
+    """Plot `metrics` per epoch of each run and, below them, where its seconds went; the oldest run first.
 
     The figure is closed for pyplot, so a notebook shows it once: as the value of its cell.
 
     Args:
-        metrics: names; default: loss and accuracy, or what the runs report in place of them.
+        metrics: names; default: loss and accuracy, or what the runs report instead.
 
     Raises:
         RunError: no run reports one of `metrics`.
     """
     import matplotlib.pyplot as plt
 
-    found = sorted(records, key=lambda record: record.started)
-    labels = _labels(found)
-    shown = _shown(found, metrics)
+    found = sorted(records, key=lambda run: run.started)
+    labels, shown = _labels(found), _shown(found, metrics)
     heights = [2.4] * bool(shown) + [0.9 + 0.32 * len(found)]
     columns = max(1, min(3, _LINE_WIDTH // (max(map(len, labels)) + 8)))
     legends = 0.25 * (len(found) / columns + 1)  # inches
@@ -68,60 +52,28 @@ def compare(records: Sequence[RunRecord], *, metrics: str | Sequence[str] | None
     return figure
 
 
-def figure_style() -> dict[str, Any]:
-    """matplotlib's settings for figures that can be read in light and dark JupyterLab.
-
-    ``plt.rcParams.update(figure_style())`` sets it for a notebook's own figures.
-    """
-    from cycler import cycler
-
-    greys = (
-        "text.color",
-        "axes.labelcolor",
-        "axes.edgecolor",
-        "axes.titlecolor",
-        "xtick.color",
-        "ytick.color",
-    )
-    return {
-        **dict.fromkeys(greys, _GREY),
-        **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
-        **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
-        "axes.prop_cycle": cycler(color=_COLOURS, linestyle=_LINES),
-        "axes.titlesize": 11,
-        "axes.titlelocation": "left",
-        "font.size": 10,
-        "lines.linewidth": 1.8,
-        "lines.markersize": 4,
-        "hatch.color": "#ffffffb0",
-        "hatch.linewidth": 0.8,
-        "figure.dpi": 110,
-    }
-
-
 def _labels(found: list[RunRecord]) -> list[str]:
-    """What the reader called each run; where that does not tell them apart, when and by what it was run."""
-    names, engines = Counter(record.name for record in found), {record.engine for record in found}
+    """The name of each run and, where names are not enough to tell them apart, its time and its engine."""
+    names, engines = Counter(run.name for run in found), {run.engine for run in found}
     labels = []
-    for record in found:
-        name = record.name if len(record.name) <= 22 else record.name[:21] + "…"
-        when = f" · {record.started:%H:%M:%S}" if names[record.name] > 1 else ""
-        engine = f" · {record.engine}" if len(engines) > 1 else ""
-        # A dollar sign would begin a formula, and a label that begins with _ is not shown.
-        label = f"{name}{when}{engine}".replace("$", r"\$")
+    for run in found:
+        when = f" · {run.started:%H:%M:%S}" if names[run.name] > 1 else ""
+        engine = f" · {run.engine}" if len(engines) > 1 else ""
+        # matplotlib reads a dollar sign as the start of a formula, and hides labels that start with _.
+        label = f"{formatting.short(run.name, 22)}{when}{engine}".replace("$", r"\$")
         labels.append(" " + label if label.startswith("_") else label)
     return labels
 
 
 def _shown(found: list[RunRecord], metrics: str | Sequence[str] | None) -> list[str]:
-    """The metrics to draw: those asked for, or the ones that nearly every training has."""
-    reported = dict.fromkeys(name for record in found for name in _reported(record))
+    """The metrics to draw: those asked for, or those that nearly every training has."""
+    reported = list(dict.fromkeys(name for run in found for name in _reported(run)))
     if metrics is None:
-        common = [m for m in ("loss", "accuracy") if any(_name_in(record, m) for record in found)]
-        return common or list(reported)[:_DRAWN_UNASKED]
+        common = [metric for metric in ("loss", "accuracy") if any(_name_in(run, metric) for run in found)]
+        return common or reported[:_DRAWN_UNASKED]
     asked = list(metrics) if isinstance(metrics, (list, tuple, set)) else [metrics]
     for metric in asked:
-        if not isinstance(metric, str) or not any(_name_in(record, metric) for record in found):
+        if not isinstance(metric, str) or not any(_name_in(run, metric) for run in found):
             raise RunError(
                 f"plot the metric {metric!r}",
                 f"the runs report {', '.join(reported) or 'no metrics at all'}",
@@ -130,28 +82,17 @@ def _shown(found: list[RunRecord], metrics: str | Sequence[str] | None) -> list[
     return asked
 
 
-def _reported(record: RunRecord) -> dict[str, None]:
-    """The metrics in a run's history that are numbers, in the order in which they came."""
-    pairs = (pair for entry in record.history for pair in entry.items())
-    return dict.fromkeys(name for name, value in pairs if name != "epoch" and _is_number(value))
+def _reported(run: RunRecord) -> list[str]:
+    """The names of a run's metrics that are numbers, in the order in which they came."""
+    pairs = (pair for entry in run.history for pair in entry.items())
+    return list(dict.fromkeys(name for name, value in pairs if name != "epoch" and _is_number(value)))
 
 
-def _name_in(record: RunRecord, metric: str) -> str | None:
-    """`metric` as this run calls it: the same, or "val_loss" for "loss"."""
-    names = _reported(record)
-    alike = [name for name in names if re.search(rf"[\W_]{re.escape(metric)}$", name)]
-    return metric if metric in names else min(alike, key=len, default=None)
-
-
-def _curve(record: RunRecord, metric: str) -> tuple[list[float], list[float]]:
-    """Epochs (from 1) and values of `metric`, whatever the run calls it."""
-    name = _name_in(record, metric)
-    points = [
-        (entry.get("epoch", index) + 1, entry[name])
-        for index, entry in enumerate(record.history)
-        if name and _is_number(entry.get(name)) and _is_number(entry.get("epoch", index))
-    ]
-    return [epoch for epoch, _ in points], [value for _, value in points]
+def _name_in(run: RunRecord, metric: str) -> str | None:
+    """The name that this run has for `metric`: the same or, for "loss", "val_loss"."""
+    names = _reported(run)
+    similar = [name for name in names if re.search(rf"[\W_]{re.escape(metric)}$", name)]
+    return metric if metric in names else min(similar, key=len, default=None)
 
 
 def _is_number(value: Any) -> bool:
@@ -161,40 +102,18 @@ def _is_number(value: Any) -> bool:
 def _draw_curves(axes: "Axes", found: list[RunRecord], metric: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    for record in found:
-        axes.plot(*_curve(record, metric), marker="o")
-    drawn = dict.fromkeys(name for record in found if (name := _name_in(record, metric)))
-    axes.set(title=", ".join(drawn).replace("$", r"\$"), xlabel="epoch")
+    names = [_name_in(run, metric) for run in found]
+    for run, name in zip(found, names, strict=True):
+        entries = [(entry.get("epoch", place), entry.get(name)) for place, entry in enumerate(run.history)]
+        points = [(epoch + 1, value) for epoch, value in entries if _is_number(epoch) and _is_number(value)]
+        axes.plot([epoch for epoch, _ in points], [value for _, value in points], marker="o")
+    axes.set(title=", ".join(dict.fromkeys(filter(None, names))).replace("$", r"\$"), xlabel="epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def _draw_seconds(axes: "Axes", found: list[RunRecord], labels: list[str]) -> None:
-    rows = range(len(found))
-    ends = [0.0] * len(found)
-    colours = dict(zip(_PARTS, _COLOURS, strict=False))
-    for part, values in _parts(found):
-        axes.barh(rows, values, left=ends, height=0.6, color=colours[part], hatch=_PARTS[part], label=part)
-        ends = [end + value for end, value in zip(ends, values, strict=True)]
-    for row, (record, end) in enumerate(zip(found, ends, strict=True)):
-        text = formatting.seconds(end) + ("" if record.state == "finished" else f" ({record.state})")
-        axes.annotate(text, (end, row), (4, 0), textcoords="offset points", va="center")
+    parts = {part: [run.seconds.get(part, 0.0) for run in found] for part in _PARTS}
+    ends = [formatting.seconds(sum(lengths)) for lengths in zip(*parts.values(), strict=True)]
+    states = ["" if run.state == "finished" else f" ({run.state})" for run in found]
+    stacked_bars(axes, labels, parts, [end + state for end, state in zip(ends, states, strict=True)])
     axes.set(title="where the time went", xlabel="seconds")
-    axes.set_yticks(rows, labels)
-    axes.set_xmargin(0.12)
-    axes.invert_yaxis()
-
-
-def _parts(found: list[RunRecord]) -> Iterator[tuple[str, list[float]]]:
-    """Each part of the time, with its seconds in each run; parts that no run has are left out."""
-    spent = [record.seconds or _estimated(record) for record in found]
-    for part in _PARTS:
-        values = [seconds.get(part) for seconds in spent]
-        values = [float(v) if _is_number(v) and isfinite(v) and v > 0 else 0.0 for v in values]
-        if any(values):
-            yield part, values
-
-
-def _estimated(record: RunRecord) -> dict[str, float]:
-    """The parts of a run that did not say where its time went."""
-    start, training = record.seconds_to_start or 0.0, sum(record.seconds_per_epoch)
-    return {"start": start, "training": training, "rest": (record.seconds_total or 0.0) - start - training}

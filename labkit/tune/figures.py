@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.display import formatting
-from labkit.runs.figures import figure_style
+from labkit.display.figures import figure_style
 
 if TYPE_CHECKING:  # a second to import
     from matplotlib.axes import Axes
