@@ -30,6 +30,16 @@ def seconds(value: float) -> str:
     return f"{int(value // 3600)} h {int(value % 3600 // 60)} min"
 
 
+def duration(value: float) -> str:
+    """How long something took: like `seconds` below a minute, like `clock` from then on."""
+    return seconds(value) if value < 59.95 else clock(value)
+
+
+def plural(number: int, noun: str) -> str:
+    """``1 epoch``, ``2 epochs``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
 def count(value: float) -> str:
     """A number of things, such as rows in a second: 512 -> ``512``, 18_312 -> ``18.3 k``."""
     if not math.isfinite(value):

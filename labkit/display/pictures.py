@@ -10,7 +10,7 @@ from pathlib import Path
 
 from labkit.errors import LessonError
 
-_FOLDER = Path(__file__).with_name("svg")
+_FOLDER = Path(__file__).with_name("svg_files")
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,12 @@ Tasks tell their own begin and end (``time.time()``), so a cluster's machines mu
 
 from collections import Counter
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
-from labkit.display.style import STYLE
+from labkit.display import cards, svg
+from labkit.display.formatting import plural
 
 _WIDTH, _LEFT, _RIGHT, _ROW = 640, 110, 16, 20  # in SVG units
-_TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)  # seconds between two marks
 
 
 class Timeline:
@@ -46,52 +45,26 @@ class Timeline:
         return dict(sorted(Counter(span["node"] for span in self._spans).items()))
 
     def __repr__(self) -> str:
-        workers = _count(len(self._workers()), "worker")
+        workers = plural(len(self._workers()), "worker")
         nodes = ", ".join(f"{node} {count}" for node, count in self.per_node.items())
         where = f" ({nodes})" if len(self.per_node) > 1 else ""
-        tasks = _count(len(self._spans), "task")
+        tasks = plural(len(self._spans), "task")
         return f"{tasks} on {workers}{where}, at most {self.at_once} at once, {self.seconds:.1f} s"
 
     def _repr_html_(self) -> str:
-        height = _ROW * len(self._workers()) + 24
-        return (
-            f'{STYLE}<div class="labkit lk-text">{escape(repr(self))}'
-            f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(repr(self))}">'
-            f"{self._axis()}{''.join(map(self._row, range(len(self._workers()))))}</svg></div>"
-        )
+        workers = self._workers()
+        axis = svg.Axis(0.0, self.seconds, _LEFT, _WIDTH - _RIGHT)
+        parts = [axis.time_grid(_ROW * len(workers))]
+        for number, (node, pid) in enumerate(workers):
+            parts.append(svg.text(0, number * _ROW + 14, f"{node} · {pid}"))
+        for span in self._spans:
+            begin, end = axis(span["begin"] - self._zero), axis(span["end"] - self._zero)
+            top = workers.index((span["node"], span["pid"])) * _ROW + 3
+            # A little short: bars that follow each other can be told apart.
+            width, said = max(end - begin - 1.5, 1), f"{span['end'] - span['begin']:.2f} s"
+            parts.append(svg.bar(begin, top, width, _ROW - 6, svg.MAIN, said, opacity=0.75))
+        figure = svg.svg(_WIDTH, _ROW * len(workers) + 24, repr(self), *parts)
+        return str(cards.figure(repr(self), figure))
 
     def _workers(self) -> list[tuple[str, int]]:
         return sorted({(span["node"], span["pid"]) for span in self._spans})
-
-    def _x(self, seconds: float) -> float:
-        return _LEFT + seconds / (self.seconds or 1.0) * (_WIDTH - _LEFT - _RIGHT)
-
-    def _axis(self) -> str:
-        bottom = _ROW * len(self._workers())
-        step = next((tick for tick in _TICKS if self.seconds / tick <= 8), 300)
-        marks = []
-        for number in range(int(self.seconds / step + 1e-9) + 1):
-            x, label = f"{self._x(number * step):.1f}", f"{number * step:g} s"
-            marks.append(f'<path d="M{x} 0V{bottom}" stroke="currentColor" opacity=".2"/>')
-            marks.append(f'<text x="{x}" y="{bottom + 14}" text-anchor="middle">{label}</text>')
-        return "".join(marks)
-
-    def _row(self, number: int) -> str:
-        node, pid = worker = self._workers()[number]
-        top = number * _ROW
-        text = f'<text x="0" y="{top + 14}">{escape(node)} · {pid}</text>'
-        return text + "".join(
-            self._bar(span, top) for span in self._spans if (span["node"], span["pid"]) == worker
-        )
-
-    def _bar(self, span: dict[str, Any], top: int) -> str:
-        begin, end = self._x(span["begin"] - self._zero), self._x(span["end"] - self._zero)
-        width = max(end - begin - 1.5, 1)  # a little short: bars that follow each other can be told apart
-        return (
-            f'<rect x="{begin:.1f}" y="{top + 3}" width="{width:.1f}" height="{_ROW - 6}" rx="2" '
-            f'fill="var(--lk-main)" opacity=".75"><title>{span["end"] - span["begin"]:.2f} s</title></rect>'
-        )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

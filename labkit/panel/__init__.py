@@ -4,5 +4,5 @@ from labkit.faces import face
 
 __getattr__, __dir__, __all__ = face(
     __name__,
-    base=("Panel",),
+    run=("Panel",),
 )

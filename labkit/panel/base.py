@@ -1,184 +1,161 @@
-"""The panel of one run: it takes events in from the loop, wherever it runs, and shows them here.
+"""The machine of all panels: it opens, draws while the run lasts, stops, keeps a record and closes.
 
-    panel = Panel("00-baseline")
-    with panel:
-        for epoch in range(3):
-            for x, y in panel.steps(batches(...), epoch=epoch, epochs=3):
-                ...
-                panel.log(loss=loss)
-            panel.report({"loss": ..., "accuracy": ...})
-
-It is drawn by a thread of its own, at most `_DRAWS_PER_SECOND` times a second and only when something
-happened, so it also moves while the cell's own thread sits in a blocking call.
+What happened is in a `State`, how it looks in a `View`, where it shows in a `Reporter`. A thread draws, at
+most `_DRAWS_PER_SECOND` times a second and only if something happened, so a panel also moves while the
+cell's own thread sits in a blocking call.
 """
 
 import contextlib
-import operator
 import reprlib
 import secrets
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from labkit.display import formatting, tracebacks
+from labkit.display import tracebacks
+from labkit.display.formatting import duration
 from labkit.errors import LabError, RunError, RunStopped
-from labkit.panel import recording
+from labkit.machine import installed_versions, this_host
 from labkit.panel.reporters import NullReporter, Reporter, choose
-from labkit.panel.state.run import RunState
-from labkit.panel.tracking.channel import Address, Listener
-from labkit.panel.tracking.tracker import RemoteTracker, Tracker
-from labkit.runs.record import RunRecord
+from labkit.panel.state.base import State
+from labkit.panel.view.base import View
+from labkit.runs.record import RunRecord, folder_of, this_process
 from labkit.settings import Settings
 
 _DRAWS_PER_SECOND = 5
 
 
-class Panel:
-    """Follows one run: shows it while it lasts, keeps its record when it is over.
-
-    Use it as a context manager around the run, and its `steps`, `log` and `report` inside the loop.
-    Pickled into another process (with the training function), it becomes a `RemoteTracker` there
-    that reports back to this one.
+class LivePanel:
+    """Follows one run at a time in a ``with`` block. Engines' panels are subclasses.
 
     Args:
         name: of the run; also the folder of its record below ``HOME/runs``.
-        engine: what runs it, in the record's words ("one process", "Ray Train", …).
-        world_size: number of workers.
-        epochs, dataset, rows: shown and recorded, if known.
         settings: default: from the environment.
         reporter: default: as ``settings.panel`` says.
+
+    Attributes:
+        view: draws the state.
+        exclusive: whether only one panel of this class may be open in this process.
+        state: of the present run, or of the last one.
+        run_id: of the same; no other run has it.
 
     Raises:
         RunError: an argument is of a wrong type, or the panel is opened twice at the same time.
     """
 
+    view: View = View()
+    exclusive = False
+    _open: ClassVar[list["LivePanel"]] = []
+
     def __init__(
-        self,
-        name: str,
-        *,
-        engine: str = "one process",
-        world_size: int = 1,
-        epochs: int | None = None,
-        dataset: str | None = None,
-        rows: int | None = None,
-        settings: Settings | None = None,
-        reporter: Reporter | None = None,
+        self, name: str, *, settings: Settings | None = None, reporter: Reporter | None = None
     ) -> None:
-        self._about = {
-            "engine": engine, "world_size": world_size, "epochs": epochs, "dataset": dataset, "rows": rows,
-        }  # fmt: skip
-        _check_arguments(name, self._about, settings, reporter)
+        require("name", name, "a text", isinstance(name, str))
+        require("settings", settings, "labkit.Settings", settings is None or isinstance(settings, Settings))
+        is_reporter = all(hasattr(reporter, method) for method in ("open", "draw", "close"))
+        require("reporter", reporter, "a reporter", reporter is None or is_reporter)
         self.settings = settings or Settings.from_env()
-        self._given_reporter = reporter
+        self._name, self._given_reporter = name, reporter
         self._lock = threading.RLock()
-        self._listener: Listener | None = None
-        self._stop_drawing = threading.Event()
-        self._new(name)
+        self.renew()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.state.name!r}, {self.state.status})"
 
-    def __reduce__(self) -> tuple:
-        return RemoteTracker, self.where_to_report()
+    @classmethod
+    def current(cls) -> Self | None:
+        """The panel of this class that is open in this process, if there is one."""
+        return next((panel for panel in reversed(LivePanel._open) if isinstance(panel, cls)), None)
 
-    def __copy__(self) -> "Panel":
-        # Within this process it is itself: a configuration with a panel in it may be copied.
-        return self
+    # -- what an engine's panel may override ---------------------------------------------------------
 
-    def __deepcopy__(self, _: Any) -> "Panel":
-        return self
+    def new_state(self) -> State:
+        """The state of a run that has not begun."""
+        return State(self._name)
 
-    def working(self) -> contextlib.AbstractContextManager:
-        """In a worker, see `RemoteTracker.working`; in this process there is nothing to do."""
+    def surroundings(self) -> contextlib.AbstractContextManager:
+        """What the engine needs around the run: entered when the panel is open, left before it closes."""
         return contextlib.nullcontext()
 
-    # -- what the training loop calls, where it runs in this process --------------------------------
+    def first_phase(self) -> str:
+        """The phase in which a run begins, where it has phases."""
+        return ""
 
-    def steps(
-        self, batches: Iterable, *, epoch: int = 0, epochs: int | None = None, total: int | None = None
-    ) -> Iterator:
-        """Yield each batch, and show how far the epoch is (see `Tracker.steps`)."""
-        self._say_if_closed()
-        return self._tracker.steps(batches, epoch=epoch, epochs=epochs, total=total)
+    def ended_by(self, error: BaseException | None) -> BaseException | None:
+        """What really ended the run, where the engine hides an interrupt or a failure."""
+        return error
 
-    def log(self, **metrics: Any) -> None:
-        """Metrics of the current step: numbers or 0-d tensors."""
-        self._say_if_closed()
-        self._tracker.log(**metrics)
+    def failure_text(self, error: BaseException) -> str:
+        """A traceback that fits the panel: the frames of the reader's own code and the error."""
+        return tracebacks.shorten(error)
 
-    def report(self, metrics: dict[str, Any], *, epoch: int | None = None) -> None:
-        """Metrics of an epoch that is done."""
-        self._say_if_closed()
-        self._tracker.report(metrics, epoch=epoch)
+    def keep_failure(self, error: BaseException) -> None:
+        """Take the error that ended the run into the state, unless a worker told more of it."""
+        text = self.failure_text(error)
+        if not self.state.failures:
+            self.state.fail(text)
+        elif len(text.splitlines()) > len(self.state.failures[-1].text.splitlines()):
+            self.state.failures[-1].text = text
 
-    def checkpoint(
-        self, path: str, *, size: int | None = None, metrics: dict[str, Any] | None = None
-    ) -> None:
-        """A checkpoint of `size` bytes is kept at `path`."""
-        self._say_if_closed()
-        self._tracker.checkpoint(path, size=size, metrics=metrics)
+    def translate(self, error: BaseException) -> BaseException | None:
+        """What the cell raises instead of the engine's error; None: the error as it is."""
+        return None
 
-    def phase(self, name: str) -> None:
-        """What is being done now: loading, training, evaluating, …"""
-        self._say_if_closed()
-        self._tracker.phase(name)
+    def after_stop(self) -> str:
+        """What the reader who has stopped the run may do next."""
+        return "The CPUs are free again"
 
-    # -- the run ------------------------------------------------------------------------------------
+    def files(self) -> list[tuple[str, str]]:
+        """What the summary lists, as (what, path)."""
+        return []
 
-    def listen(self) -> Listener:
-        """Open the door for other processes' events; at most once."""
+    def pause(self, seconds: float) -> float:
+        """Seconds until the next drawing, if the last one took `seconds` of CPU time."""
+        return 1 / _DRAWS_PER_SECOND
+
+    # -- what an engine's panel calls ----------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def update(self) -> Iterator[Any]:
+        """Change the state: no other thread reads or changes it meanwhile."""
         with self._lock:
-            if self._listener is None:
-                self._listener = Listener(self.receive, host=self._host())
-            return self._listener
+            yield self.state
+            self.state.version += 1
 
-    def where_to_report(self) -> tuple[str, Address | None]:
-        """(run id, address): what another process needs to report to this run; no address once it is over."""
-        with self._lock:
-            over = self.state.status not in ("ready", "running")
-            return self.run_id, None if over else self.listen().address
+    def renew(self) -> None:
+        """Begin with a fresh state and run id."""
+        self.state = self.new_state()
+        self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        self._record_path: str | None = None
 
-    def receive(self, event: dict[str, Any]) -> None:
-        """Take in one event of this run; those of others (a worker that outlived its own) are passed over."""
-        # It happened when it arrived, not when it was drawn; and the clocks of other machines differ.
-        event = {**event, "at": time.time()}
-        with self._lock:
-            if event.get("run") != self.run_id:
-                return
-            if self.state.status == "ready":
-                self._say_if_closed()
-            else:
-                self.state.apply(event)
+    # -- the run -------------------------------------------------------------------------------------
 
-    def __enter__(self) -> "Panel":
-        if self.state.status == "running":
-            raise RunError(
-                f"follow a run with the panel {self.state.name!r}",
-                "it already follows one",
-                "wait for that run, or make a second Panel",
-            )
-        if self.state.status != "ready":
-            self._new(self.state.name)
+    def __enter__(self) -> Self:
+        self._check_open()
+        if self.state.over:
+            self.renew()
         self._sigint = signal.getsignal(signal.SIGINT) if _in_main_thread() else None
+        self._surroundings = contextlib.ExitStack()
         self._reporter: Reporter = NullReporter()
         self._stop_drawing = threading.Event()
         self._drawer = threading.Thread(target=self._draw, name="labkit-panel", daemon=True)
+        LivePanel._open.append(self)
         try:
             with self._lock:
-                self._said_closed = False
-                self.state.start(self._first_phase())
+                self.state.start(self.first_phase())
                 # If this kernel dies, the record still tells that there was a run.
                 # Where none can be written, the reader is told at the end.
                 with contextlib.suppress(LabError, ValueError):
-                    recording.keep(self._record(), home=self.settings.home)
+                    self._write_record()
                 self._open_reporter()
             self._drawer.start()
-        except BaseException as error:  # an interrupt: Python does not call __exit__ after this
+            self._surroundings.enter_context(self.surroundings())
+        except BaseException as error:  # an interrupt, too: Python does not call __exit__ after this
             self.__exit__(type(error), error, error.__traceback__)
             raise
         return self
@@ -189,172 +166,139 @@ class Panel:
         if self._sigint is not None and _in_main_thread():
             # Ray's fit() leaves its own handler behind, which calls a controller that is gone by now.
             signal.signal(signal.SIGINT, self._sigint)
-        stopped = isinstance(error, (KeyboardInterrupt, SystemExit))
-        if error is not None and not stopped:
-            self._keep_failure(error)
-        self._finish("finished" if error is None else "stopped" if stopped else "failed")
+        try:
+            try:
+                self._surroundings.__exit__(kind, error, trace)
+            except Exception as own:  # while it cleaned up
+                error = error or own
+            ended = self.ended_by(error)
+            stopped = isinstance(ended, (KeyboardInterrupt, SystemExit))
+            if ended is not None and not stopped:
+                with self._lock:
+                    self.keep_failure(ended)
+            self._finish("finished" if ended is None else "stopped" if stopped else "failed")
+        finally:
+            with contextlib.suppress(ValueError):
+                LivePanel._open.remove(self)
         if stopped:
-            raise RunStopped(
-                self.state.name,
-                f"stopped by you after {formatting.clock(self.state.elapsed())}",
-                self._after_stop(),
-            ) from None
-        if error is not None:
-            self._raise_calmly(error)
+            fact = f"stopped by you after {duration(self.state.elapsed())}"
+            raise RunStopped(self.state.name, fact, self.after_stop()) from None
+        translated = None if ended is None else self.translate(ended)
+        if translated is not None and translated is not error:
+            raise translated from ended
+        if ended is not error and ended is not None:
+            raise ended
 
-    def _keep_failure(self, error: BaseException) -> None:
-        """The error that ended the run; often it says more than what a worker sent when it failed."""
-        text = self._short(error)
-        with self._lock:
-            if self.state.failures:
-                known = self.state.failures[-1]
-                known.text = max(known.text, text, key=lambda t: len(t.splitlines()))
-            else:
-                self.receive({"kind": "failure", "run": self.run_id, "text": text})
+    def _check_open(self) -> None:
+        other = type(self).current() if self.exclusive else None
+        if self.state.status == "running" or other is not None:
+            name, other = self.state.name, other or self
+            fact = "it already follows one" if other is self else f"{other.state.name!r} is open"
+            fix = "wait for that run, or make a second panel" if other is self else "close that one first"
+            raise RunError(f"follow a run with the panel {name!r}", fact, fix)
+
+    def _drain(self) -> None:
+        """Wait for what other processes have sent."""
+
+    def _hang_up(self) -> None:
+        """End what brings events from other processes."""
 
     def _finish(self, status: str) -> None:
         self._stop_drawing.set()
         try:
-            if self._listener is not None:
-                self._listener.drain()
+            self._drain()
             if self._drawer.is_alive():
                 self._drawer.join(timeout=5)
         finally:  # also where the reader interrupts a second time
             with self._lock:
                 self.state.end(status)
-                listener, self._listener = self._listener, None
-            if listener is not None:
-                listener.close()
-        record = self._keep_record()
+            self._hang_up()
+        try:
+            self._record_path = self._write_record()
+        except (LabError, ValueError) as error:
+            # A full disk must not turn a training that ended well into one that failed.
+            warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=4)
         try:
             with self._lock:
-                self._reporter.close(self.state, self._files(), record)
+                self._reporter.close(self._snapshot())
         except Exception as error:
-            warnings.warn(f"the summary of {self.state.name!r} could not be drawn: {error!r}", stacklevel=3)
+            self._warn_of_drawing(error)
 
-    def files(self) -> list[tuple[str, str]]:
-        """What the summary lists, as (what, path)."""
-        return []
+    # -- drawing -------------------------------------------------------------------------------------
 
-    # -- what an engine's panel overrides -----------------------------------------------------------
-
-    def _host(self) -> str:
-        """The address to listen on for workers' events."""
-        return "127.0.0.1"
-
-    def _first_phase(self) -> str:
-        return "preparing"
-
-    def _after_stop(self) -> str:
-        """What the reader may do who has stopped the run."""
-        return "The CPUs are free again"
-
-    def _short(self, error: BaseException) -> str:
-        """A traceback that fits the panel: the frames of the reader's own code and the error."""
-        return tracebacks.shorten(error)
-
-    def _new_state(self, name: str) -> Any:
-        return RunState(name, **self._about)
-
-    def _reporter_of_setting(self) -> Reporter:
-        return choose(self.settings.panel, files=self._files)
-
-    def _record(self) -> RunRecord:
-        return recording.record_of(self.state, run_id=self.run_id)
-
-    def _pause(self, seconds: float) -> float:
-        """Seconds until the next drawing, if the last one took `seconds`."""
-        return 1 / _DRAWS_PER_SECOND
-
-    def _raise_calmly(self, error: BaseException) -> None:
-        """Let the error through as it is: in one process the cell's traceback is the reader's own."""
-
-    # -- inside -------------------------------------------------------------------------------------
-
-    def _files(self) -> list[tuple[str, str]]:
-        # What an engine's panel finds out about its files must not cost the reader the panel.
-        with contextlib.suppress(Exception):
-            return self.files()
-        return []
-
-    def _new(self, name: str) -> None:
-        self.state = self._new_state(name)
-        started = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-        self.run_id = f"{started}-{secrets.token_hex(3)}"
-        self._tracker = Tracker(self.run_id, self.receive)
-        self._said_closed = False
-
-    def _say_if_closed(self) -> None:
-        """Warn, once for each run, that what is reported shows nowhere."""
-        if self.state.status != "running" and not self._said_closed:
-            self._said_closed = True
-            warnings.warn(
-                f"the panel {self.state.name!r} is not open, so what is reported to it shows nowhere: "
-                "put the training into a `with` block of this panel",
-                stacklevel=3,
-            )
+    def _snapshot(self) -> Any:
+        return self.view.snapshot(self.state, time.time())
 
     def _open_reporter(self) -> None:
-        self._reporter = self._given_reporter or self._reporter_of_setting()
+        self._reporter = self._given_reporter or choose(self.settings.panel)
         try:
-            self._reporter.open(self.state)
+            self._reporter.open(self.view, self._snapshot(), self._files)
         except Exception as error:
             # A training is worth more than its picture.
-            warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)
+            self._warn_of_drawing(error)
             self._reporter = NullReporter()
 
     def _draw(self) -> None:
-        seen, last, pause, warned = -1, 0.0, self._pause(0.0), False
+        seen, last, pause, warned = -1, 0.0, self.pause(0.0), False
         while not self._stop_drawing.wait(pause):
             # Once a second even if nothing came: the clock must move, or people think it hangs.
             if self.state.version == seen and time.monotonic() - last < 1:
                 continue
+            busy = time.thread_time()
             with self._lock:
-                seen, last, busy = self.state.version, time.monotonic(), time.thread_time()
+                seen, last = self.state.version, time.monotonic()
                 try:
-                    self._reporter.draw(self.state)
-                except Exception as error:  # it must not end the training
+                    self._reporter.draw(self._snapshot())
+                except Exception as error:  # it must not end the training, and is said once
                     if not warned:
-                        warnings.warn(
-                            f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=1
-                        )
+                        self._warn_of_drawing(error)
                     warned = True
-            pause = self._pause(time.thread_time() - busy)
+            pause = self.pause(time.thread_time() - busy)
 
-    def _keep_record(self) -> str | None:
-        try:
-            return str(recording.keep(self._record(), home=self.settings.home))
-        except (LabError, ValueError) as error:
-            # A full disk must not turn a training that ended well into one that failed.
-            warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=3)
-            return None
+    def _warn_of_drawing(self, error: Exception) -> None:
+        warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)
+
+    # -- records and files ---------------------------------------------------------------------------
+
+    def _files(self) -> list[tuple[str, str]]:
+        # What an engine's panel finds out about its files must not cost the reader the panel.
+        listed: list[tuple[str, str]] = []
+        with contextlib.suppress(Exception):
+            listed += self.files()
+        return listed + ([("run record", self._record_path)] if self._record_path else [])
+
+    def _write_record(self) -> str:
+        state = self.state
+        failed = state.status == "failed" and state.failures
+        started = datetime.fromtimestamp(state.started_at, UTC).isoformat(timespec="milliseconds")
+        common = {
+            "name": state.name,
+            "run_id": self.run_id,
+            "engine": state.engine,
+            "state": state.status,
+            "started_at": started,
+            "seconds_total": state.elapsed(),
+            "error": state.failures[-1].message if failed else None,
+            "versions": installed_versions(),
+            "host": this_host(),
+            "process": this_process() if state.status == "running" else {},
+        }
+        record = RunRecord(**{**common, **state.to_record()})
+        return str(record.write(folder_of(self.settings.home, state.name, self.run_id)))
 
 
-def _check_arguments(name: Any, about: dict[str, Any], settings: Any, reporter: Any) -> None:
-    """Refuse a wrong type at once: most would fail only when the run is over and its record is written."""
-    texts = {"name": name, "engine": about["engine"], "dataset": about["dataset"]}
-    counts = {key: about[key] for key in ("world_size", "epochs", "rows")}
-    optional = {key for key in ("dataset", "epochs", "rows") if about[key] is None}
-    wrong = {key: "a text" for key, value in texts.items() if not isinstance(value, str)}
-    wrong |= {key: "a whole number from 0 on" for key, value in counts.items() if not _is_count(value)}
-    if not (settings is None or isinstance(settings, Settings)):
-        wrong["settings"] = "labkit.Settings"
-    if not (reporter is None or all(hasattr(reporter, method) for method in ("open", "draw", "close"))):
-        wrong["reporter"] = "a reporter"
-    given = {**texts, **counts, "settings": settings, "reporter": reporter}
-    for key in wrong.keys() - optional:
+def require(name: str, value: Any, wanted: str, holds: bool) -> None:
+    """Refuse an argument of a panel at once: most would fail only when the run is over.
+
+    Raises:
+        RunError: `holds` is not true.
+    """
+    if not holds:
         raise RunError(
-            f"make a panel with {key}={reprlib.repr(given[key])}",
-            f"{key} is of type {type(given[key]).__name__}, and {wrong[key]} is wanted",
+            f"make a panel with {name}={reprlib.repr(value)}",
+            f"{name} is of type {type(value).__name__}, and {wanted} is wanted",
             'for example Panel("00-baseline", dataset="digits", rows=1437, epochs=3)',
         )
-
-
-def _is_count(value: Any) -> bool:
-    try:
-        return operator.index(value) >= 0 and not isinstance(value, bool)
-    except TypeError:
-        return False
 
 
 def _in_main_thread() -> bool:

@@ -1,7 +1,6 @@
-"""Show a run: as widgets in a notebook, as lines in a terminal, or not at all.
+"""Show a panel: as widgets in a notebook, as lines in a terminal, or not at all.
 
-A reporter is told when a run opens, that there is something new, and when it is over; when to draw is
-not its business (`labkit.panel.base` throttles).
+A reporter draws what a view gives it; when to draw is not its business (`labkit.panel.base` throttles).
 """
 
 import contextlib
@@ -9,45 +8,45 @@ import os
 import secrets
 import signal
 import sys
-import time
+from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
-from labkit.display import formatting
-from labkit.display.style import STYLE
-from labkit.panel.state.checkpoints import DECIDED
-from labkit.panel.state.run import RunState
-from labkit.panel.view import html as drawing
-from labkit.panel.view import phrases as wording
+from markupsafe import Markup
 
-_DECIDED = {"validated": "validated", "failed": "validation failed", "timed out": "validation timed out"}
+from labkit.display import cards
+from labkit.display.formatting import clock
+from labkit.display.style import STYLE
+from labkit.panel.view.base import Snapshot, View
+
 _INTERRUPT_HINT = "or the kernel's ■"
+Files = list[tuple[str, str]]  # (what, path)
 
 
 class Reporter(Protocol):
-    """Draws a run. All three are called with the panel's lock held, so the state stands still."""
+    """Shows one run after the other."""
 
-    def open(self, state: RunState) -> None: ...
+    def open(self, view: View, snapshot: Snapshot, files: Callable[[], Files]) -> None: ...
 
-    def draw(self, state: RunState) -> None: ...
+    def draw(self, snapshot: Snapshot) -> None: ...
 
-    def close(self, state: RunState, files: list[tuple[str, str]], record: str | None) -> None: ...
+    def close(self, snapshot: Snapshot) -> None: ...
 
 
 class NullReporter:
     """Draws nothing."""
 
-    def open(self, state: RunState) -> None:
+    def open(self, view: View, snapshot: Snapshot, files: Callable[[], Files]) -> None:
         pass
 
-    def draw(self, state: RunState) -> None:
+    def draw(self, snapshot: Snapshot) -> None:
         pass
 
-    def close(self, state: RunState, files: list[tuple[str, str]], record: str | None) -> None:
+    def close(self, snapshot: Snapshot) -> None:
         pass
 
 
 class TextReporter:
-    """A line for each phase, epoch, checkpoint state and printed line: for terminals, logs and CI.
+    """Prints what is new as lines: for terminals, logs and CI.
 
     Args:
         stream: where to write; default: ``sys.stdout`` at the time of each line.
@@ -56,54 +55,28 @@ class TextReporter:
     def __init__(self, stream: Any = None) -> None:
         self._stream = stream
 
-    def open(self, state: RunState) -> None:
-        self._phases: set[str] = set()
-        self._reports = self._printed = self._failures = 0
-        self._decided: set[str] = set()  # paths of checkpoints
-        self._say(state, wording.subtitle(state))
-        self.draw(state)
+    def open(self, view: View, snapshot: Snapshot, files: Callable[[], Files]) -> None:
+        self._view, self._said, self._printed = view, set[Hashable](), 0
+        self.draw(snapshot)
 
-    def draw(self, state: RunState) -> None:
-        # Loading and training alternate in every epoch; once each is news, after that the epochs are.
-        if state.phase not in self._phases and not state.history and state.phase:
-            self._phases.add(state.phase)
-            self._say(state, wording.PHASES.get(state.phase, state.phase))
-        new, self._printed = state.printed - self._printed, state.printed
-        if new > len(state.prints):
-            self._say(state, f"… {new - len(state.prints)} printed lines are in the logs")
-        for line in list(state.prints)[-new:] if new else []:
-            self._say(state, line)
-        reports, self._reports = state.history[self._reports :], len(state.history)
-        for report in reports:
-            self._say(state, self._epoch(state, report))
-        for checkpoint in state.checkpoints:
-            if checkpoint.status in DECIDED and checkpoint.path not in self._decided:
-                self._decided.add(checkpoint.path)
-                about = formatting.short_metrics(checkpoint.late) or checkpoint.reason
-                self._say(state, f"{checkpoint.label}: {_DECIDED[checkpoint.status]} {about}".rstrip())
-        failures, self._failures = state.failures[self._failures :], len(state.failures)
-        for failure in failures:
-            who = "" if failure.rank is None else f"rank {failure.rank} "
-            self._say(state, f"{who}failed: {failure.message}")
+    def draw(self, snapshot: Snapshot) -> None:
+        new, self._printed = snapshot.printed - self._printed, snapshot.printed
+        if new > len(snapshot.prints):
+            self._say(snapshot, f"… {new - len(snapshot.prints)} printed lines are in the logs")
+        for text in snapshot.prints[-new:] if new else ():
+            self._say(snapshot, text)
+        for key, text in self._view.lines(snapshot):
+            if key not in self._said:
+                self._said.add(key)
+                self._say(snapshot, text)
 
-    def close(self, state: RunState, files: list[tuple[str, str]], record: str | None) -> None:
-        self.draw(state)
-        if state.status == "failed" and state.failures:
-            self._say(state, state.failures[-1].text)
-        outcome = f"{state.status} after {formatting.clock(state.elapsed())}: {wording.time_spent(state)}"
-        self._say(state, f"{outcome} · {state.note}" if state.note else outcome)
+    def close(self, snapshot: Snapshot) -> None:
+        self.draw(snapshot)
 
-    def _epoch(self, state: RunState, report: dict[str, Any]) -> str:
-        of = f"/{state.epochs}" if state.epochs else ""
-        parts = [f"epoch {report['epoch'] + 1:g}{of}", formatting.short_metrics(report)]
-        if state.rows_per_second() >= 1:
-            parts.append(f"{formatting.count(state.rows_per_second())} rows/s")
-        return " · ".join(part for part in parts if part)
-
-    def _say(self, state: RunState, text: str) -> None:
+    def _say(self, snapshot: Snapshot, text: str) -> None:
         stream = self._stream or sys.stdout
         for line in text.splitlines():
-            print(f"{formatting.clock(state.elapsed())} {state.name}: {line}", file=stream, flush=True)
+            print(f"{clock(snapshot.seconds)} {snapshot.name}: {line}", file=stream, flush=True)
 
 
 class WidgetReporter:
@@ -111,20 +84,13 @@ class WidgetReporter:
 
     The static HTML replaces the widgets in the same output, so it is saved with the notebook, and is
     there when it is reopened or converted. Nothing is ever cleared.
-
-    Args:
-        files: returns what the *files* toggle lists, as (what, path).
-        look: draws a state, as `labkit.panel.view.html` does.
     """
 
-    def __init__(self, files: Any = list, look: Any = drawing) -> None:
-        self._files, self._look = files, look
-        self._output_name = getattr(look, "OUTPUT", "output")
-
-    def open(self, state: RunState) -> None:
+    def open(self, view: View, snapshot: Snapshot, files: Callable[[], Files]) -> None:
         import ipywidgets
         from IPython.display import display
 
+        self._view, self._files, self._snapshot = view, files, snapshot
         self._shown: dict[str, str] = {}
         self._stopping = self._over = False
         layout = ipywidgets.Layout
@@ -134,101 +100,87 @@ class WidgetReporter:
             description="Stop", tooltip=f"Stop the run ({_INTERRUPT_HINT})", layout=layout(width="72px")
         )
         self._stop.on_click(self._on_stop)
-        hint = ipywidgets.HTML(f'<div class="labkit"><span class="lk-dim">{_INTERRUPT_HINT}</span></div>')
         toggle = {"layout": layout(width="auto", height="24px")}
-        self._output = ipywidgets.ToggleButton(
-            description=self._output_name, tooltip=f"The {self._output_name} of the workers", **toggle
-        )
-        self._logs = ipywidgets.ToggleButton(description="files", tooltip="Where the logs lie", **toggle)
+        self._output = ipywidgets.ToggleButton(tooltip=f"The {view.output} of the workers", **toggle)
+        self._logs = ipywidgets.ToggleButton(description="files", tooltip="Where the logs are", **toggle)
         for button in (self._stop, self._output, self._logs):
-            _answer_at_once(button)
+            _handle_clicks_in_subshell(button)
         for button in (self._output, self._logs):
-            button.observe(lambda _: self._draw_details(state), names="value")
+            button.observe(lambda _: self._draw_details(), names="value")
+        hint = ipywidgets.HTML(cards.part(cards.mark("dim", _INTERRUPT_HINT)))
+        right = ipywidgets.HBox([self._clock, self._stop, hint], layout=layout(align_items="center"))
         head = ipywidgets.HBox(
-            [
-                self._title,
-                ipywidgets.HBox([self._clock, self._stop, hint], layout=layout(align_items="center")),
-            ],
+            [self._title, right],
             layout=layout(justify_content="space-between", align_items="center", padding="0 12px 0 0"),
         )
         toggles = ipywidgets.HBox([self._output, self._logs], layout=layout(padding="0 10px 8px"))
-        box = ipywidgets.VBox(
-            [
-                ipywidgets.HTML(STYLE, layout=layout(display="none")),
-                head,
-                self._body,
-                toggles,
-                self._details,
-            ],
+        style = ipywidgets.HTML(STYLE, layout=layout(display="none"))
+        self._box = ipywidgets.VBox(
+            [style, head, self._body, toggles, self._details],
             layout=layout(max_width="880px", overflow="hidden"),
         )
-        box.add_class("labkit").add_class("lk-card")
-        self._set(self._title, "title", self._look.title(state))
-        self.draw(state)
-        self._box = box
+        self._box.add_class("labkit").add_class("lk-card")
+        self.draw(snapshot)
         # None where there is no IPython at all: then the widgets have no place to stand.
-        self._handle = display(box, display_id=f"labkit-{secrets.token_hex(8)}")
+        self._handle = display(self._box, display_id=f"labkit-{secrets.token_hex(8)}")
 
-    def draw(self, state: RunState) -> None:
-        now = time.time()
-        self._set(self._title, "title", self._look.title(state))
-        self._set(self._clock, "clock", self._look.clock_and_status(state, now, stopping=self._stopping))
-        self._set(self._body, "body", self._look.body(state, now))
-        self._draw_details(state)
+    def draw(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        words = "stopping … " if self._stopping and not snapshot.over else ""
+        self._set("_title", cards.part(cards.head(snapshot.title, cards.mark("dim", snapshot.subtitle))))
+        self._set("_clock", cards.part(cards.mark("dim lk-num", words + clock(snapshot.seconds))))
+        self._set("_body", self._view.html(snapshot))
+        self._draw_details()
 
-    def close(self, state: RunState, files: list[tuple[str, str]], record: str | None) -> None:
+    def close(self, snapshot: Snapshot) -> None:
         self._over = True
-        html = self._look.summary(state, logs=files, record=record)
-        text = f"{state.name}: {state.status} after {formatting.clock(state.elapsed())}"
-        text += f" · {state.note}" if getattr(state, "note", "") else ""
+        text = f"{snapshot.name}: {self._view.last_line(snapshot)}"
         if self._handle is None:
             print(text)
         else:
+            html = str(self._view.summary(snapshot, self._files()))
             self._handle.update({"text/html": html, "text/plain": text}, raw=True)
         # Otherwise every run leaves two dozen models in the kernel, and in the notebook when it is saved.
         _close(self._box)
 
-    def _draw_details(self, state: RunState) -> None:
-        files = self._files() if self._logs.value else None
-        self._set(self._details, "details", self._look.details(state, output=self._output.value, logs=files))
-        label = self._output_name + (f" ({state.printed})" if state.printed else "")
-        if self._shown.get("label") != label:
-            self._shown["label"] = self._output.description = label
+    def _draw_details(self) -> None:
+        parts = [self._view.details(self._snapshot)] if self._output.value else []
+        parts += [cards.rule(cards.files(self._files()))] if self._logs.value else []
+        self._set("_details", cards.part(*parts) if parts else Markup())
+        printed = self._snapshot.printed
+        label = self._view.output + (f" ({printed})" if printed else "")
+        if self._output.description != label:
+            self._output.description = label
 
-    def _set(self, widget: Any, key: str, html: str) -> None:
+    def _set(self, name: str, html: str) -> None:
         # Sending what is there already would make the browser lay it out again.
-        if self._shown.get(key) != html:
-            self._shown[key] = widget.value = html
+        if self._shown.get(name) != html:
+            self._shown[name] = getattr(self, name).value = str(html)
 
     def _on_stop(self, _: Any) -> None:
         """Runs in the thread of a kernel subshell while the cell's thread sits in its blocking call."""
         if self._over:
-            return  # a front end without subshells hands the click over when the cell is done
+            return  # a front end without subshells delivers the click when the cell is done
         self._stopping = True
         self._stop.disabled = True
         self._stop.description = "stopping"
-        # SIGINT is handled in the main thread, where Ray's own handler aborts the run in good order.
+        # SIGINT is handled in the main thread, where the engine's own handler aborts the run in good order.
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def choose(kind: str, *, files: Any = list, look: Any = drawing, text: Any = TextReporter) -> Reporter:
-    """The reporter for a setting: ``widgets``, ``text``, ``none``, or ``auto`` (widgets in a notebook).
-
-    Args:
-        files: what the widgets' *files* toggle lists.
-        look, text: what draws the state of another kind of run, as HTML and as lines.
-    """
+def choose(kind: str) -> Reporter:
+    """The reporter for a setting: "widgets", "text", "none", or "auto" (widgets in a notebook)."""
     if kind == "auto":
         kind = "widgets" if _in_notebook() else "text"
-    made = {"widgets": lambda: WidgetReporter(files, look), "text": text, "none": NullReporter}
-    return made[kind]()
+    return {"widgets": WidgetReporter, "text": TextReporter, "none": NullReporter}[kind]()
 
 
-def _answer_at_once(widget: Any) -> None:
-    """Let what is clicked be handled in the kernel subshell that the front end sends it to.
+def _handle_clicks_in_subshell(widget: Any) -> None:
+    """Let a click be handled in the kernel subshell that the front end sends it to.
 
     From ipykernel 7.4 on the kernel hands it to the shell in which the widget last spoke: the main one,
-    whose thread is in the training's cell, so that a click on Stop would wait for the end of the training.
+    whose thread is in the training's cell, so a click on Stop would wait for the end of the training.
+    `_reply_subshell_for` is private: without it, the kernel's ■ still works.
     """
     with contextlib.suppress(AttributeError):  # no kernel, so nobody clicks
         widget.comm._reply_subshell_for = lambda data, chosen: chosen

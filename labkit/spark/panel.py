@@ -30,7 +30,7 @@ from typing import Any, TextIO
 
 from labkit.display import tracebacks
 from labkit.errors import LabError, RunFailed
-from labkit.panel.base import Panel
+from labkit.panel.run import Panel
 from labkit.panel.tracking.channel import Address
 from labkit.panel.tracking.tracker import RemoteTracker
 from labkit.spark import explain as spark_faults
@@ -48,11 +48,10 @@ _NOISE = re.compile(r"^(\[rank\d+\]|[EWI]\d{4} |\*{5}|Setting OMP_NUM|Started |F
 
 
 class SparkPanel(Panel):
-    """The panel of a run of TorchDistributor; see `labkit.panel.base.Panel` for its arguments."""
+    """The panel of a run of TorchDistributor; see `labkit.panel.run.Panel` for its arguments."""
 
     def __init__(self, name: str, **about: Any) -> None:
         super().__init__(name, **{"engine": "TorchDistributor", **about})
-        self._restore = contextlib.ExitStack()
         self._log: Path | None = None
         self._ranks_report = self._torchrun_failed = self._in_traceback = False
 
@@ -85,41 +84,30 @@ class SparkPanel(Panel):
         if self.state.status == "ready":
             self.state.world_size = self._about["world_size"]
         super().__enter__()
-        try:
-            self._restore.enter_context(self._surroundings())
-        except BaseException as error:
-            self.__exit__(type(error), error, error.__traceback__)
-            raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._restore.close()
+    def ended_by(self, error: BaseException | None) -> BaseException | None:
         if error is None and self._torchrun_failed:
             # A file that fails in local mode: pyspark's wrapper around torchrun keeps to itself how it ended.
             error = _Untold("torchrun ended with an error")
-            kind = type(error)
         session = spark.current()
         if error is not None and session is not None:
             session.cancel()
-        super().__exit__(kind, error, trace)
+        return error
 
-    def _keep_failure(self, error: BaseException) -> None:
+    def keep_failure(self, error: BaseException) -> None:
         found = spark_faults.rank_error(self._printed()) if _of_spark(error) else None
         if found is None or (self.state.failures and not found[1].startswith("killed")):
-            with self._lock:
-                super()._keep_failure(error)
-                if found is None and not self._ranks_report and _of_spark(error):
-                    self.state.failures[-1].rank = None  # it never came to any rank
+            super().keep_failure(error)
+            if found is None and not self._ranks_report and _of_spark(error):
+                self.state.failures[-1].rank = None  # it never came to any rank
             return
         # The others report that the connection is gone; that one of them was killed, only torchrun knows.
-        rank, text = found[0], self._short(error)
-        with self._lock:
-            self.state.failures.clear()
-            super().receive({"kind": "failure", "run": self.run_id, "rank": rank, "text": text})
+        rank, text = found[0], self.failure_text(error)
+        self.state.failures.clear()
+        self.state.fail(text, rank)
 
-    def _host(self) -> str:
+    def host(self) -> str:
         """Loopback, unless executors are on other machines: then the address that they know us by."""
         context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
         active = getattr(context, "_active_spark_context", None)
@@ -127,20 +115,20 @@ class SparkPanel(Panel):
             return "127.0.0.1"
         return active.getConf().get("spark.driver.host", "127.0.0.1")
 
-    def _first_phase(self) -> str:
+    def first_phase(self) -> str:
         return "starting"
 
-    def _short(self, error: BaseException) -> str:
+    def failure_text(self, error: BaseException) -> str:
         if not _of_spark(error):
-            return super()._short(error)
+            return super().failure_text(error)
         found = spark_faults.rank_error(self._printed())
         if found is not None:
             return _shortened(found[1])
         return f"{type(error).__name__}: {spark_faults.summary(str(error))}"
 
-    def _raise_calmly(self, error: BaseException) -> None:
+    def translate(self, error: BaseException) -> BaseException | None:
         if isinstance(error, LabError) or not _of_spark(error):
-            return  # the reader's own code raised it
+            return None  # the reader's own code raised it
         printed, told = self._printed(), self.state.failures[-1]
         if told.text.startswith("killed"):
             fact = f"rank {told.rank} was {told.text}"
@@ -150,7 +138,7 @@ class SparkPanel(Panel):
             fact = f"no rank was started: {told.message}"
         fix = spark_faults.advice(f"{told.text}\n{error}\n{printed}")
         fix = fix or "the panel above shows where; all of it is in the files that it lists"
-        raise RunFailed(f"finish the run {self.state.name!r}", fact, fix) from None
+        return RunFailed(f"finish the run {self.state.name!r}", fact, fix)
 
     def _printed(self) -> str:
         """What torchrun and the ranks printed; pyspark's own error mostly says only that there is one."""
@@ -159,7 +147,7 @@ class SparkPanel(Panel):
         return ""
 
     @contextlib.contextmanager
-    def _surroundings(self) -> Iterator[None]:
+    def surroundings(self) -> Iterator[None]:
         """What a run needs around it: where its lines go, and what its processes inherit."""
         session = spark.current()
         folder = Path(session.log_dir) if session else self.settings.home / "spark"
@@ -191,10 +179,8 @@ class SparkPanel(Panel):
         was_in, self._in_traceback = self._in_traceback, _goes_on(line, self._in_traceback)
         in_traceback = was_in or self._in_traceback
         if not (self._ranks_report or self._torchrun_failed or in_traceback or _NOISE.match(line)):
-            with self._lock:  # not as an event: those are of a rank, and torchrun does not say of which
-                self.state.prints.append(line[:_WIDTH])
-                self.state.printed += 1
-                self.state.version += 1
+            with self.update() as state:  # not as an event: torchrun does not say of which rank it is
+                state.print(line[:_WIDTH])
 
 
 class RankTracker(RemoteTracker):

@@ -33,7 +33,7 @@ from labkit import cluster
 from labkit.cluster import capacity as placement
 from labkit.display import tracebacks
 from labkit.errors import RunError, RunFailed
-from labkit.panel.base import Panel
+from labkit.panel.run import Panel
 from labkit.panel.tracking.messenger import Messenger
 from labkit.panel.tracking.tracker import TrackedFunction
 from labkit.storage import explain as s3_faults
@@ -44,7 +44,7 @@ _TEXT_SENT = 10_000  # characters of an error that travel
 
 
 class TrainPanel(Panel):
-    """The panel of a Ray Train run; see `labkit.panel.base.Panel` for its arguments."""
+    """The panel of a Ray Train run; see `labkit.panel.run.Panel` for its arguments."""
 
     def __init__(self, name: str, **about: Any) -> None:
         super().__init__(name, **{"engine": "Ray Train", **about})
@@ -141,7 +141,7 @@ class TrainPanel(Panel):
             ]
         return listed
 
-    def _host(self) -> str:
+    def host(self) -> str:
         """Loopback, unless the cluster has nodes on other machines: then the address they know us by."""
         if ray.is_initialized():
             mine = ray.util.get_node_ip_address()
@@ -149,14 +149,14 @@ class TrainPanel(Panel):
                 return mine
         return "127.0.0.1"
 
-    def _first_phase(self) -> str:
+    def first_phase(self) -> str:
         return "starting" if self._about["engine"] == "Ray Train" else "preparing"
 
-    def _short(self, error: BaseException) -> str:
+    def failure_text(self, error: BaseException) -> str:
         # Ray takes the workers' tracebacks off their exceptions and leaves them in its message alone.
         if isinstance(error, (ray.train.TrainingFailedError, ray.exceptions.RayError)):
             return tracebacks.shorten_text(str(error))
-        return super()._short(error)
+        return super().failure_text(error)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -168,19 +168,20 @@ class TrainPanel(Panel):
             if isinstance(error, (ray.train.ControllerError, ray.exceptions.RayError)):
                 _give_back(self._groups_before)
 
-    def _raise_calmly(self, error: BaseException) -> None:
+    def translate(self, error: BaseException) -> BaseException | None:
         # What else Ray raises here (RayError) is the end of the controller itself, or of its node.
         if isinstance(error, (ray.train.TrainingFailedError, ray.exceptions.RayError)):
             failure = self.state.failures[-1]
             controller = not isinstance(error, ray.train.WorkerGroupError)
             who = "the controller of the run" if controller else f"rank {failure.rank}"
-            raise RunFailed(
+            return RunFailed(
                 f"finish the run {self.state.name!r}",
                 f"{who} raised {failure.message}",
                 s3_faults.advice(failure.message)
                 or self._advice(failure.message)
                 or "the panel above shows where; all of it is in the logs",
-            ) from error
+            )
+        return None
 
     def _advice(self, message: str) -> str | None:
         """Ray counts a validation that raises as failed; one whose process dies ends the whole run."""

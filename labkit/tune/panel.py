@@ -31,8 +31,8 @@ from ray import tune
 from labkit import cluster
 from labkit.display import tracebacks
 from labkit.errors import LabError, RunError, RunFailed
-from labkit.panel import reporters
-from labkit.panel.base import Panel
+from labkit.panel import legacy_reporters as reporters
+from labkit.panel.legacy import Panel
 from labkit.runs.record import RunRecord
 from labkit.tune import checks as sweep_checks
 from labkit.tune import recording as sweep_recording

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.panel.state.run import Failure
+from labkit.panel.state.base import Failure
 
 STATUSES = ("finished", "stopped early", "running", "paused", "waiting", "cut off", "failed")
 OVER = ("finished", "stopped early", "failed")

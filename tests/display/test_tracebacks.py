@@ -11,7 +11,7 @@ import pytest
 import labkit
 from labkit.display import tracebacks
 from labkit.display.tracebacks import shorten, shorten_text
-from labkit.panel.base import Panel
+from labkit.panel import Panel
 
 
 def caught(function, *args):

@@ -9,7 +9,7 @@ from labkit import runs
 from labkit.errors import ModelError
 from labkit.models.keras.callback import PanelCallback
 from labkit.models.keras.networks import mlp, tf
-from labkit.panel.base import Panel
+from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter
 
 X = np.random.default_rng(0).random((50, 28, 28), dtype=np.float32)

@@ -15,7 +15,7 @@ import warnings
 import pytest
 
 from labkit.errors import RunError, RunStopped
-from labkit.panel.base import Panel
+from labkit.panel import Panel
 from labkit.panel.tracking.tracker import RemoteTracker
 from labkit.runs import record as records
 from labkit.settings import Settings
@@ -32,15 +32,16 @@ class Recorder:
         if what in self.fails_in:
             raise RuntimeError(f"no front end for {what}")
 
-    def open(self, state):
+    def open(self, view, snapshot, files):
+        self._files = files
         self._note("open")
 
-    def draw(self, state):
+    def draw(self, snapshot):
         self.drawn_at.append(time.monotonic())
         self._note("draw")
 
-    def close(self, state, files, record):
-        self.closed_with = (state.status, files, record)
+    def close(self, snapshot):
+        self.closed_with = (snapshot.status, dict(self._files()))
         self._note("close")
 
 
@@ -142,7 +143,7 @@ def test_a_stop_is_one_calm_line(panel, settings, error):
     assert panel.state.status == "stopped" and panel.state.failures == []
     lines = caught.value._render_traceback_()
     assert len(lines) == 1 and "\n" not in lines[0]
-    assert lines[0].startswith("00-baseline: stopped by you after 00:0")
+    assert lines[0].startswith("00-baseline: stopped by you after ")
     assert caught.value.__suppress_context__
     assert records.find(settings.home)[0].state == "stopped"
 
@@ -339,8 +340,8 @@ def test_a_second_interrupt_does_not_leave_it_open(panel, monkeypatch):
 
 def test_an_interrupt_while_it_opens(settings):
     class Interrupted(Recorder):
-        def open(self, state):
-            super().open(state)
+        def open(self, view, snapshot, files):
+            super().open(view, snapshot, files)
             if len(self.calls) == 1:
                 raise KeyboardInterrupt
 
@@ -364,8 +365,7 @@ def test_a_reporter_is_told_all(settings):
         train(panel)
         until(lambda: reporter.drawn_at)
     assert reporter.calls[0] == "open" and reporter.calls[-1] == "close"
-    status, files, record = reporter.closed_with
-    assert (status, files) == ("finished", []) and record == str(record_files(settings)[0])
+    assert reporter.closed_with == ("finished", {"run record": str(record_files(settings)[0])})
 
 
 def test_it_is_drawn_five_times_a_second_at_most(settings):
@@ -428,7 +428,7 @@ def test_a_home_that_cannot_be_written_does_not_fail_the_run(tmp_path):
     with pytest.warns(UserWarning, match="no record of 'run' was kept"), panel:
         train(panel)
     assert panel.state.status == "finished"
-    assert reporter.closed_with == ("finished", [], None)
+    assert reporter.closed_with == ("finished", {})
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from labkit.panel.state import curve
-from labkit.panel.state import run as progress
+from labkit.panel.state.base import Failure
 from labkit.panel.state.run import RunState
-from odd_events import T0, fuzzed
+from odd_events import T0, fuzzed, tell
 
 
 class Run:
@@ -19,7 +18,7 @@ class Run:
         self.state.start("preparing", T0)
 
     def __call__(self, kind, at=1.0, **data):
-        self.state.apply({"kind": kind, "at": T0 + at, "rank": 0, "pid": 100, "node": "head", **data})
+        tell(self.state, {"kind": kind, "at": T0 + at, "rank": 0, "pid": 100, "node": "head", **data})
         return self
 
     def step(self, at, *, epoch=0, step=0, total=None, rows=None, seconds=0.0, waiting=0.0, **data):
@@ -77,7 +76,7 @@ def test_the_same_phase_again_is_no_other_phase(run):
 def test_a_phase_for_every_step_does_not_fill_the_kernel(run):
     for k in range(5000):
         run("phase", k, name="forward" if k % 2 else "backward")
-    assert len(run.state.phases) == progress._PHASES_KEPT
+    assert len(run.state.phases) == 200
     spent = run.state.spent(T0 + 5000)
     assert set(spent) == {"preparing", "forward", "backward"}
     assert sum(spent.values()) == pytest.approx(5000)
@@ -374,7 +373,7 @@ def test_the_curve_is_thinned_and_keeps_its_ends(run):
         run.step(k, step=k, total=10_000, metrics={"loss": float(k)})
         if k in (0, 1, 239, 240, 241, 5000, 9999, 10_000):
             points = run.state.curve
-            assert min(k, 100) < len(points) <= curve._POINTS_KEPT
+            assert min(k, 100) < len(points) <= 240
             assert points[0][1] == {"loss": 0.0} and points[-1] == (k / 10_000, {"loss": float(k)})
             xs = [x for x, _ in points]
             assert xs == sorted(set(xs))
@@ -420,7 +419,7 @@ def test_prints(run):
     for k in range(1000):
         run("print", text=f"line {k}")
     assert run.state.printed == 1000
-    assert list(run.state.prints) == [f"line {k}" for k in range(1000 - progress._PRINTS_KEPT, 1000)]
+    assert list(run.state.prints) == [f"line {k}" for k in range(800, 1000)]
     many = Run(world_size=2)("print", text="hello", rank=1, pid=9)
     assert list(many.state.prints) == ["[rank 1] hello"]
 
@@ -447,7 +446,7 @@ def test_failures(run):
     ],
 )
 def test_the_message_of_a_failure(text, message):
-    assert progress.Failure(rank=0, text=text).message == message
+    assert Failure(rank=0, text=text).message == message
 
 
 def test_a_restart_has_seconds_of_its_own_and_what_was_done_before_still_counts(run):
@@ -481,7 +480,7 @@ def test_only_news_count(run):
     run("nonsense")("step_of_leader")("step")("print")
     assert run.state.version == version
     run("print", text="x")
-    assert run.state.version == version + 1
+    assert run.state.version > version
 
 
 @pytest.mark.parametrize("seed", range(40))

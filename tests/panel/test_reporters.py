@@ -12,7 +12,29 @@ import pytest
 from labkit.panel import reporters
 from labkit.panel.reporters import NullReporter, TextReporter, WidgetReporter, choose
 from labkit.panel.state.run import RunState
-from odd_events import T0, fuzzed
+from labkit.panel.view.run import RunView
+from odd_events import T0, fuzzed, tell
+
+
+class On:
+    """A reporter that is given the snapshots of a state, as a panel does."""
+
+    view, files = RunView(), [("workers' logs", "/logs/of <run>"), ("run record", "/record.json")]
+
+    def __init__(self, reporter):
+        self.reporter = reporter
+
+    def __getattr__(self, name):
+        return getattr(self.reporter, name)
+
+    def open(self, state):
+        self.reporter.open(self.view, self.view.snapshot(state, time.time()), lambda: self.files)
+
+    def draw(self, state):
+        self.reporter.draw(self.view.snapshot(state, time.time()))
+
+    def close(self, state):
+        self.reporter.close(self.view.snapshot(state, time.time()))
 
 
 def until(condition, seconds=30):
@@ -30,20 +52,20 @@ def started(**about):
 
 def step(state, at, epoch=0, step=0, **more):
     counts = {"epoch": epoch, "step": step, "rows": step * 64, "seconds": at / 2, "waiting": 0.0}
-    state.apply({"kind": "step", "at": T0 + at, "pid": 7, "node": "head", **counts, **more})
+    tell(state, {"kind": "step", "at": T0 + at, "pid": 7, "node": "head", **counts, **more})
 
 
 def follow(reporter, state, *, epochs=3, steps=50, report=True):
     """A whole run, drawn after every event."""
     reporter.open(state)
     for epoch in range(epochs):
-        state.apply({"kind": "phase", "name": "loading", "pid": 7, "node": "head"})
+        tell(state, {"kind": "phase", "name": "loading", "pid": 7, "node": "head"})
         reporter.draw(state)
         for k in range(steps + 1):
             step(state, 10 + epoch * 10 + k / 10, epoch, k, epochs=epochs, total=steps, done=k == steps)
             reporter.draw(state)
         if report:
-            state.apply({"kind": "report", "metrics": [{"loss": 1 / (epoch + 1)}], "epoch": epoch})
+            tell(state, {"kind": "report", "metrics": [{"loss": 1 / (epoch + 1)}], "epoch": epoch})
             reporter.draw(state)
 
 
@@ -61,10 +83,10 @@ def lines(stream):
 
 def test_a_line_for_each_phase_and_epoch_and_none_for_a_step(stream):
     state = started(engine="Ray Train", world_size=2, dataset="digits", rows=1437)
-    reporter = TextReporter(stream)
+    reporter = On(TextReporter(stream))
     follow(reporter, state)
     state.end("finished", T0 + 62)
-    reporter.close(state, [("logs", "/logs")], "/record")
+    reporter.close(state)
     assert [line.partition(" · ")[0] for line in lines(stream)] == [
         "Ray Train", "starting workers", "loading data", "training", "epoch 1/3", "epoch 2/3", "epoch 3/3",
         "finished after 01:02: start 10 s",
@@ -76,65 +98,65 @@ def test_a_line_for_each_phase_and_epoch_and_none_for_a_step(stream):
 
 def test_a_run_that_never_reports_has_no_line_per_epoch(stream):
     state = started()
-    follow(TextReporter(stream), state, epochs=20, report=False)
+    follow(On(TextReporter(stream)), state, epochs=20, report=False)
     assert lines(stream) == ["one process", "starting workers", "loading data", "training"]
 
 
 def test_prints_are_shown_once(stream):
-    reporter, state = TextReporter(stream), started(world_size=2)
+    reporter, state = On(TextReporter(stream)), started(world_size=2)
     reporter.open(state)
-    state.apply({"kind": "print", "text": "one\ntwo", "rank": 1})
+    tell(state, {"kind": "print", "text": "one\ntwo", "rank": 1})
     for _ in range(3):
         reporter.draw(state)
-    state.apply({"kind": "print", "text": "three"})
+    tell(state, {"kind": "print", "text": "three"})
     reporter.draw(state)
     assert lines(stream)[2:] == ["[rank 1] one", "two", "[rank 0] three"]
 
 
 def test_more_prints_than_are_kept(stream):
-    reporter, state = TextReporter(stream), started()
+    reporter, state = On(TextReporter(stream)), started()
     reporter.open(state)
     for k in range(1000):
-        state.apply({"kind": "print", "text": f"line {k}"})
+        tell(state, {"kind": "print", "text": f"line {k}"})
     reporter.draw(state)
     assert lines(stream)[2] == "… 800 printed lines are in the logs"
     assert lines(stream)[3:] == [f"line {k}" for k in range(800, 1000)]
 
 
 def test_a_failure_is_one_line_at_once_and_whole_at_the_end(stream):
-    reporter, state = TextReporter(stream), started()
+    reporter, state = On(TextReporter(stream)), started()
     reporter.open(state)
-    state.apply({"kind": "failure", "rank": 1, "text": "loop, cell 5, line 3\n    1 / 0\nValueError: boom"})
+    tell(state, {"kind": "failure", "rank": 1, "text": "loop, cell 5, line 3\n    1 / 0\nValueError: boom"})
     for _ in range(3):
         reporter.draw(state)
     state.end("failed", T0 + 5)
-    reporter.close(state, [], None)
+    reporter.close(state)
     assert lines(stream)[2:] == [
         "rank 1 failed: ValueError: boom",
         "loop, cell 5, line 3",
         "    1 / 0",
         "ValueError: boom",
-        "failed after 00:05: start 5.0 s",
+        "failed after 5.0 s: start 5.0 s",
     ]
 
 
 def test_a_failure_without_words(stream):
-    reporter, state = TextReporter(stream), started()
+    reporter, state = On(TextReporter(stream)), started()
     reporter.open(state)
-    state.apply({"kind": "failure", "text": ""})
+    tell(state, {"kind": "failure", "text": ""})
     state.end("failed", T0 + 5)
-    reporter.close(state, [], None)
+    reporter.close(state)
     assert "rank 0 failed: no message" in lines(stream)
 
 
 def test_a_second_run_is_told_from_its_beginning(stream):
-    reporter = TextReporter(stream)
+    reporter = On(TextReporter(stream))
     for _ in range(2):
         state = started()
         follow(reporter, state, epochs=2)
-        state.apply({"kind": "print", "text": "hello"})
+        tell(state, {"kind": "print", "text": "hello"})
         state.end("finished", T0 + 30)
-        reporter.close(state, [], None)
+        reporter.close(state)
     told = lines(stream)
     assert told[: len(told) // 2] == told[len(told) // 2 :]
 
@@ -148,35 +170,35 @@ def test_a_stream_that_failed_once_is_not_stuck():
             return super().write(text)
 
     stream = Narrow()
-    reporter, state = TextReporter(stream), started()
+    reporter, state = On(TextReporter(stream)), started()
     reporter.open(state)
-    state.apply({"kind": "print", "text": "ünïcödé"})
+    tell(state, {"kind": "print", "text": "ünïcödé"})
     with pytest.raises(UnicodeEncodeError):
         reporter.draw(state)
-    state.apply({"kind": "print", "text": "plain"})
+    tell(state, {"kind": "print", "text": "plain"})
     reporter.draw(state)
     assert lines(stream)[-1] == "plain"
 
 
 def test_it_writes_to_the_stdout_of_the_moment(capsys):
-    TextReporter().open(started())
+    On(TextReporter()).open(started())
     assert "03-torch: one process" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_nonsense_is_told_all_the_same(stream, seed):
     state = fuzzed(seed)
-    reporter = TextReporter(stream)
+    reporter = On(TextReporter(stream))
     reporter.open(state)
     state.end("failed", T0 + 2000)
-    reporter.close(state, [], None)
+    reporter.close(state)
     stream.getvalue().encode()
 
 
 def test_the_null_reporter_is_silent(capsys):
-    reporter, state = NullReporter(), started()
+    reporter, state = On(NullReporter()), started()
     follow(reporter, state)
-    reporter.close(state, [], None)
+    reporter.close(state)
     assert capsys.readouterr() == ("", "")
 
 
@@ -215,7 +237,7 @@ def published(tmp_path, monkeypatch):
 
 @pytest.fixture
 def reporter(published):
-    return WidgetReporter(lambda: [("workers' logs", "/logs/of <run>")])
+    return On(WidgetReporter())
 
 
 def test_the_panel_is_displayed_once_and_replaced_at_the_end(reporter, published):
@@ -225,13 +247,13 @@ def test_the_panel_is_displayed_once_and_replaced_at_the_end(reporter, published
     data, identity, update = published[0]
     assert "application/vnd.jupyter.widget-view+json" in data and not update
     state.end("finished", T0 + 62)
-    reporter.close(state, [("logs", "/logs")], "/record.json")
+    reporter.close(state)
     assert len(published) == 2
     data, again, update = published[1]
     assert (again, update) == (identity, True)
     assert set(data) == {"text/html", "text/plain"}
     assert "loss 0.333" in data["text/html"] and "/record.json" in data["text/html"]
-    assert data["text/plain"] == "03-torch: finished after 01:02"
+    assert data["text/plain"].startswith("03-torch: finished after 01:02: start 10 s")
 
 
 def test_the_widgets_move(reporter):
@@ -258,9 +280,9 @@ def test_the_toggles(reporter):
     state = started()
     reporter.open(state)
     assert reporter._details.value == "" and reporter._output.description == "output"
-    state.apply({"kind": "print", "text": "hello <world>"})
+    tell(state, {"kind": "print", "text": "hello <world>"})
     reporter.draw(state)
-    assert reporter._output.description == "output (1)"
+    assert reporter._output.description == "output (1)"  # so the reader sees that there is something
     reporter._output.value = True  # a click; it is drawn at once and not at the next event
     assert "hello &lt;world&gt;" in reporter._details.value
     reporter._logs.value = True
@@ -299,7 +321,7 @@ def test_a_click_that_comes_after_the_end_interrupts_nothing(reporter, interrupt
     reporter.open(state)
     button = reporter._stop
     state.end("finished", T0 + 1)
-    reporter.close(state, [], None)
+    reporter.close(state)
     reporter._on_stop(button)
     os.kill(os.getpid(), signal.SIGINT)  # one of our own: what came before it is there by then
     until(lambda: interrupts)
@@ -315,7 +337,7 @@ def test_no_widget_is_left_in_the_kernel(reporter):
     reporter.open(state)
     assert len(set(_instances) - before) > 10
     state.end("finished", T0 + 1)
-    reporter.close(state, [], None)
+    reporter.close(state)
     assert set(_instances) - before == set()
     assert ipywidgets.HTML("still works").value
 
@@ -332,17 +354,17 @@ def test_a_second_run_has_a_panel_of_its_own(reporter, published, interrupts):
         reporter._stop.click()
         until(lambda k=k: len(interrupts) == k + 1)
         state.end("stopped", T0 + 1)
-        reporter.close(state, [], None)
+        reporter.close(state)
     assert len({identity for _, identity, _ in published}) == 2
 
 
 def test_without_ipython_it_ends_in_a_line(capsys):
     """LABKIT_PANEL=widgets in a script: there is nothing to display them."""
-    reporter, state = WidgetReporter(), started()
+    reporter, state = On(WidgetReporter()), started()
     reporter.open(state)
     state.end("finished", T0 + 3)
-    reporter.close(state, [], None)
-    assert "03-torch: finished after 00:03" in capsys.readouterr().out
+    reporter.close(state)
+    assert "03-torch: finished after 3.0 s: start 3.0 s" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -352,7 +374,7 @@ def test_nonsense_is_shown_all_the_same(reporter, published, seed):
     reporter._output.value = reporter._logs.value = True
     state.end("failed", T0 + 2000)
     reporter.draw(state)
-    reporter.close(state, [], None)
+    reporter.close(state)
     assert len(published) == 2
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from labkit.errors import RunFailed
 from labkit.panel.reporters import NullReporter
-from labkit.panel.view import html as drawing
 from labkit.runs import record as records
 from labkit.spark import lifecycle as spark
 from labkit.spark.panel import SparkPanel
@@ -174,7 +173,7 @@ def test_what_cannot_travel(on_executors):
     assert "inside of the function" in raised.value.fix
     (failure,) = panel.state.failures
     assert failure.rank is None
-    assert ", rank" not in drawing.summary(panel.state)
+    assert ", rank" not in panel.view.summary(panel.view.snapshot(panel.state, 0), [])
 
 
 def test_what_pyspark_itself_cannot_pickle():

@@ -7,7 +7,7 @@ import pytest
 from ray import cloudpickle
 from ray.train import ReportedCheckpointStatus
 
-from labkit.panel.base import Panel
+from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter
 from labkit.settings import Settings
 from labkit.train.callbacks import STATUSES, BesideCallback, Watched

@@ -44,8 +44,11 @@ def lab(home):
 class Summary(NullReporter):
     """Keeps what the summary would list."""
 
-    def close(self, state, files, record):
-        self.files, self.record = files, record
+    def open(self, view, snapshot, files):
+        self._files = files
+
+    def close(self, snapshot):
+        self.files = self._files()
 
 
 @pytest.fixture

@@ -5,19 +5,16 @@ The kinds of events and what each carries stand in `labkit.panel.tracking.events
 
 import operator
 import time
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.panel.state.base import State
 from labkit.panel.state.checkpoints import DECIDED, Checkpoints
 from labkit.panel.state.curve import Curve
 from labkit.panel.state.spans import Spans
 from labkit.panel.state.workers import Workers, WorkerState
-from labkit.panel.tracking import events
 
-_PRINTS_KEPT = 200  # lines; a loop that prints each step must not fill the kernel
 _PHASES_KEPT = 200
-_OVER = ("finished", "failed", "stopped")
 _VALIDATING = ("validating", "evaluating")  # phases of a loop that validates in itself
 
 
@@ -33,26 +30,10 @@ class Phase:
         return max((now if self.ended is None else self.ended) - self.started, 0.0)
 
 
-@dataclass
-class Failure:
-    """A worker's exception: `text` is its traceback, already short. `rank` None: there was no worker yet."""
-
-    rank: int | None
-    text: str
-    epoch: int | None = None
-
-    @property
-    def message(self) -> str:
-        """The error in one line, without the way there: the last line that is not indented."""
-        lines = [line for line in self.text.splitlines() if line.strip()]
-        return next((line for line in reversed(lines) if not line[0].isspace()), "no message")
-
-
-class RunState:
+class RunState(State):
     """All that is known of one run.
 
     Attributes:
-        status: ``ready``, ``running``, ``finished``, ``failed`` or ``stopped``.
         phases: the phases so far, in order; the last one may still last. The first of very many are dropped.
         workers: by rank.
         history: one dict per report: ``epoch`` (from 0) and rank 0's metrics.
@@ -74,19 +55,16 @@ class RunState:
         storage_path: str | None = None,
     ) -> None:
         self.config, self.scaling, self.storage_path = config or {}, scaling or {}, storage_path
-        self.name, self.engine, self.world_size = name, engine, world_size
+        super().__init__(name)
+        self.engine, self.world_size = engine, world_size
         self.epochs, self.dataset, self.rows = epochs, dataset, _count(rows)
-        self.status, self.note = "ready", ""
-        self.started_at = self.ended_at = self.first_step_at = 0.0
+        self.note = ""
+        self.first_step_at = 0.0
         self.phases: list[Phase] = []
         self.workers = Workers()
         self.history: list[dict[str, Any]] = []
         self.checkpoints = Checkpoints()
         self.spans = Spans()
-        self.failures: list[Failure] = []
-        self.prints: deque[str] = deque(maxlen=_PRINTS_KEPT)
-        self.printed = 0
-        self.version = 0  # grows with each event: a reporter draws only what is new
         self._spent: dict[str, float] = {}  # seconds in phases that were dropped
         self._curve = Curve()
         self._epoch_seconds: dict[int, float] = {}
@@ -97,27 +75,19 @@ class RunState:
 
     # -- what happens -------------------------------------------------------------------------------
 
-    def start(self, phase: str, now: float | None = None) -> None:
+    def start(self, phase: str = "preparing", now: float | None = None) -> None:
         """The run begins with `phase`."""
-        self.status, self.started_at = "running", now or time.time()
+        super().start(phase, now)
         self._enter(phase, self.started_at)
 
     def end(self, status: str, now: float | None = None) -> None:
         """The run is over."""
-        self.status, self.ended_at = status, now or time.time()
+        super().end(status, now)
         if self.phases and self.phases[-1].ended is None:
             self.phases[-1].ended = self.ended_at
         self.spans.end(self.ended_at)
         if status == "finished":
             self._count_epoch()
-        self.version += 1
-
-    def apply(self, event: Any) -> None:
-        """Take one event in. What is none of ours, or comes when the run is over, is passed over."""
-        known = events.read(event)
-        if known is not None and self.status not in _OVER:
-            getattr(self, f"_on_{known['kind']}")(known)
-            self.version += 1
 
     # -- what can be read off it --------------------------------------------------------------------
 
@@ -153,12 +123,6 @@ class RunState:
     def epoch_seconds(self) -> list[float]:
         """Duration of each epoch of rank 0 that ended, in seconds."""
         return list(self._epoch_seconds.values())
-
-    def elapsed(self, now: float | None = None) -> float:
-        """Seconds since the start."""
-        if not self.started_at:
-            return 0.0
-        return max((self.ended_at or now or time.time()) - self.started_at, 0.0)
 
     def spent(self, now: float | None = None) -> dict[str, float]:
         """Seconds in each phase, in the order in which they first came."""
@@ -224,12 +188,39 @@ class RunState:
             latest.update(self._curve.latest)
         return {name: value for name, value in latest.items() if name != "epoch"}
 
+    def fail(self, text: str, rank: int | None = 0, epoch: int | None = None) -> None:
+        """A worker raised."""
+        worker = None if rank is None else self.workers.get(rank)
+        super().fail(text, rank, worker.epoch if epoch is None and worker is not None else epoch)
+
+    def to_record(self) -> dict[str, Any]:
+        """What the run record says of a training."""
+        spent = self.seconds()
+        return {
+            "workers": self.world_size,
+            "dataset": self.dataset,
+            "rows": self.rows,
+            "config": self.config,
+            "scaling": self.scaling,
+            "storage_path": self.storage_path,
+            "seconds_to_start": spent["start"] if self.first_step_at else None,
+            "seconds_per_epoch": self.epoch_seconds,
+            "seconds": spent,
+            "rows_per_second": self.rows_per_second() or None,
+            "waiting_share": self.waiting_share(),
+            "metrics": self.metrics(),
+            "history": list(self.history),
+            "checkpoints": self.checkpoints.kept,
+            "checkpoint": next((one.path for one in reversed(self.checkpoints) if not one.deleted), None),
+            "extra": self._time_axis(),
+        }
+
     # -- one method for each kind of event ----------------------------------------------------------
 
-    def _on_worker(self, event: dict[str, Any]) -> None:
+    def on_worker(self, event: dict[str, Any]) -> None:
         self.workers.of(event, acts=False)
 
-    def _on_phase(self, event: dict[str, Any]) -> None:
+    def on_phase(self, event: dict[str, Any]) -> None:
         worker = self.workers.of(event, acts=True)
         if worker is not None and worker.rank == 0:
             self._enter(event["name"], event["at"])
@@ -239,7 +230,7 @@ class RunState:
                     "validation", str(worker.epoch + 1), event["at"], key="loop", status="in the loop"
                 )
 
-    def _on_step(self, event: dict[str, Any]) -> None:
+    def on_step(self, event: dict[str, Any]) -> None:
         worker = self.workers.of(event, acts=True)
         if worker is None:
             return
@@ -271,7 +262,7 @@ class RunState:
         if event.get("done"):
             self._count_epoch()
 
-    def _on_report(self, event: dict[str, Any]) -> None:
+    def on_report(self, event: dict[str, Any]) -> None:
         metrics = dict(event.get("metrics", {}))
         epoch = event.get("epoch", metrics.get("epoch"))
         if not isinstance(epoch, (int, float)) or not 0 <= epoch < 1e9 or epoch != int(epoch):
@@ -283,7 +274,7 @@ class RunState:
         if self.leader is not None and self.leader.epoch <= epoch:
             self._count_epoch()  # a loop that was left by `break` did not say that it is done
 
-    def _on_checkpoint(self, event: dict[str, Any]) -> None:
+    def on_checkpoint(self, event: dict[str, Any]) -> None:
         checkpoint = self.checkpoints.take(event, self._label())
         decided = checkpoint.status if checkpoint.status in DECIDED else ""
         if decided:  # one that was cancelled did not say that it is over
@@ -293,7 +284,7 @@ class RunState:
         if self.checkpoints.pending and self.phase == "training" and self.fraction() == 1.0:
             self._enter("validating", event["at"])  # all is trained, and the run waits for its validations
 
-    def _on_validation(self, event: dict[str, Any]) -> None:
+    def on_validation(self, event: dict[str, Any]) -> None:
         checkpoint = self.checkpoints.validation(event, self._label())
         path, number = checkpoint.path, checkpoint.label.removeprefix("epoch ")
         if not event.get("done"):
@@ -303,22 +294,19 @@ class RunState:
             failed = {"status": "failed"} if checkpoint.reason else {}
             self.spans.close("validation", event["at"], key=path, **failed)
 
-    def _on_upload(self, event: dict[str, Any]) -> None:
+    def on_upload(self, event: dict[str, Any]) -> None:
         key = f"{event['rank']}-{event['pid']}"
         if event.get("done"):
             self.spans.close("upload", event["at"], key=key)
         else:
             self.spans.open("upload", "", event["at"], key=key)
 
-    def _on_print(self, event: dict[str, Any]) -> None:
+    def on_print(self, event: dict[str, Any]) -> None:
         who = f"[rank {event['rank']}] " if self.world_size > 1 else ""
-        self.prints.append(f"{who}{event['text']}")
-        self.printed += 1
+        self.print(f"{who}{event['text']}")
 
-    def _on_failure(self, event: dict[str, Any]) -> None:
-        rank = event["rank"]
-        epoch = self.workers[rank].epoch if rank in self.workers else None
-        self.failures.append(Failure(rank=rank, text=event["text"], epoch=epoch))
+    def on_failure(self, event: dict[str, Any]) -> None:
+        self.fail(event["text"], event["rank"])
         if self._failed_at is None:
             self._failed_at, self._restarts_before = event["at"], self.restarts
 
@@ -343,6 +331,34 @@ class RunState:
         worker = self.workers.get(0)
         if worker is not None and worker.step:
             self._epoch_seconds[worker.epoch] = worker.epoch_seconds
+
+    def _time_axis(self) -> dict[str, Any]:
+        """The checkpoints one by one and the spans of a run that validated, in its loop or beside it."""
+        if not self.spans.row("validation"):
+            return {}
+        ended = {f"epoch {span.label}": span.end for span in self.spans.row("training")}
+        checkpoints = [
+            {
+                "checkpoint": one.label,
+                "status": one.status,
+                "seconds_waiting": one.waited,
+                "seconds_validating": one.seconds,
+                "seconds_to_metric": _between(ended.get(one.label), one.decided_at or one.committed_at),
+                "metrics": one.metrics,
+            }
+            for one in self.checkpoints
+        ]
+        zero = min(span.begin for span in self.spans)
+        spans = [
+            {"row": s.row, "label": s.label, "begin": s.begin - zero, "end": (s.end or s.begin) - zero,
+             "status": s.status}
+            for s in self.spans
+        ]  # fmt: skip
+        return {"checkpoints": checkpoints, "timeline": spans}
+
+
+def _between(begin: float | None, end: float | None) -> float | None:
+    return None if begin is None or end is None else max(end - begin, 0.0)
 
 
 def _count(value: Any) -> int | None:

@@ -6,16 +6,23 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from labkit.panel import recording
 from labkit.panel.reporters import TextReporter
 from labkit.panel.state.checkpoints import DECIDED
 from labkit.panel.state.run import RunState
-from labkit.panel.view import curve as curve_svg
-from labkit.panel.view import gantt as gantt_svg
-from labkit.panel.view import html as drawing
-from labkit.panel.view import phrases as wording
+from labkit.panel.view.charts import series_of, timeline, timeline_of
+from labkit.panel.view.run import RunView
+from odd_events import T0, tell
 
-T0 = 1_000_000.0
+VIEW = RunView()
+
+
+def at(state, second):
+    """What the panel shows so many seconds after the start."""
+    return VIEW.snapshot(state, T0 + second)
+
+
+def picture(state, second):
+    return timeline(timeline_of(state, T0 + second))
 
 
 class Run:
@@ -26,7 +33,7 @@ class Run:
         self.state.start("starting", T0)
 
     def __call__(self, kind, at, **event):
-        self.state.apply({"kind": kind, "at": T0 + at, "pid": 1, "node": "head", **event})
+        tell(self.state, {"kind": kind, "at": T0 + at, "pid": 1, "node": "head", **event})
         return self
 
     def epoch(self, epoch, begin, end):
@@ -177,7 +184,7 @@ def every_status():
 
 
 def test_the_panel_says_each_state():
-    body = drawing.body(every_status(), T0 + 60)
+    body = VIEW.html(at(every_status(), 60))
     said = text(body)
     for expected in (
         "epoch 1 1.0 kB loss 1 ✓ accuracy 0.900",
@@ -196,17 +203,17 @@ def test_when_all_is_trained_the_panel_says_what_it_waits_for(run):
         run("step", 10 + epoch, epoch=epoch, epochs=3, step=5, rows=5, seconds=1, waiting=0, done=True)
         run.saved(epoch, 11 + epoch, "pending")
     assert run.state.phase == "validating"
-    assert wording.headline(run.state, T0 + 13) == "all epochs are trained · 3 validations left"
+    assert at(run.state, 13).headline == "all epochs are trained · 3 validations left"
     run.decided(0, 14).decided(1, 15)
-    assert "1 validation left" in text(drawing.body(run.state, T0 + 16))
+    assert "1 validation left" in text(VIEW.html(at(run.state, 16)))
     run.decided(2, 17)
-    assert "left" not in wording.headline(run.state, T0 + 18).replace("about", "")
+    assert "left" not in at(run.state, 18).headline.replace("about", "")
 
 
 def test_the_summary_of_a_run_that_was_stopped_says_what_is_left():
     state = every_status()
     state.end("stopped", T0 + 60)
-    said = text(drawing.summary(state))
+    said = text(VIEW.summary(at(state, 60), []))
     assert "6 checkpoints · 1 validated · 1 validation failed · 1 timed out · 2 not validated yet" in said
     assert said.count("○ not validated yet") == 2 and "validating" not in said
     assert "training" in said and "validation" in said
@@ -221,7 +228,7 @@ def bars(svg):
 
 
 def test_the_bars_are_as_long_as_what_they_stand_for():
-    found = bars(gantt_svg.draw(every_status(), T0 + 60))
+    found = bars(picture(every_status(), 60))
     training, validation = found["training 1: 7.5 s"], found["validation 1: 3.0 s, validated"]
     scale = training[1] / 7.5
     assert validation[1] / 3.0 == pytest.approx(scale, rel=0.05)
@@ -234,7 +241,7 @@ def test_the_bars_are_as_long_as_what_they_stand_for():
 
 
 def test_colour_does_not_stand_alone():
-    said = text(gantt_svg.draw(every_status(), T0 + 60))
+    said = text(picture(every_status(), 60))
     assert "✕ 3 timed out" in said and "✕ 2" in said
     assert "waiting" in said  # a row of its own: checkpoints that wait for their turn
 
@@ -245,14 +252,14 @@ def test_validated_metrics_have_a_curve():
     for epoch in (0, 1):
         run("report", 20 + epoch, metrics=[{"epoch": epoch, "loss": 1.0}]).saved(epoch, 20 + epoch)
     run.decided(0, 30, accuracy=0.5).decided(1, 40, accuracy=0.75)
-    assert curve_svg._series(run.state)["accuracy"] == [(1, 0.5), (2, 0.75)]
-    assert "accuracy 0.750" in curve_svg.draw(run.state)
+    assert {one.name: one.points for one in series_of(run.state)}["accuracy"] == ((1, 0.5), (2, 0.75))
+    assert "accuracy 0.750" in VIEW.html(at(run.state, 50))
 
 
 def test_a_terminal_is_told_once_of_each(capsys):
     state, reporter = every_status(), TextReporter()
-    reporter.open(state)
-    reporter.draw(state)
+    reporter.open(VIEW, at(state, 60), list)
+    reporter.draw(at(state, 60))
     said = capsys.readouterr().out
     assert said.count("06: epoch 1: validated accuracy 0.900\n") == 1
     assert said.count("06: epoch 2: validation failed ValueError: <gone>\n") == 1
@@ -262,10 +269,10 @@ def test_a_terminal_is_told_once_of_each(capsys):
 
 def test_no_row_without_something_in_it(run):
     run.epoch(0, 10, 20)
-    assert not gantt_svg.has_something(run.state)
-    assert "lk-timeline" not in drawing.body(run.state, T0 + 21).partition("</style>")[2]
+    assert timeline_of(run.state, T0 + 21) == ()
+    assert "timeline of" not in VIEW.html(at(run.state, 21))
     run("phase", 20, name="validating")
-    said = text(gantt_svg.draw(run.state, T0 + 25))
+    said = text(picture(run.state, 25))
     assert "validation" in said and "upload" not in said and "waiting" not in said
 
 
@@ -285,7 +292,7 @@ def test_all_is_within_the_picture(seed):
             ]
         )()
     run.validation(0, 5)
-    svg = gantt_svg.draw(run.state, T0 + 10)
+    svg = picture(run.state, 10)
     root = ET.fromstring(svg)
     width, height = map(float, root.get("viewBox").split()[2:])
     assert len(svg) < 100_000
@@ -303,7 +310,7 @@ def test_all_is_within_the_picture(seed):
 def test_the_record_keeps_each_checkpoint_and_the_time_axis():
     state = every_status()
     state.end("finished", T0 + 60)
-    extra = recording.record_of(state, run_id="a").extra
+    extra = state.to_record()["extra"]
     first = extra["checkpoints"][0]
     assert (first["checkpoint"], first["status"]) == ("epoch 1", "validated")
     assert first["seconds_validating"] == pytest.approx(3)
@@ -318,4 +325,4 @@ def test_the_record_keeps_each_checkpoint_and_the_time_axis():
 def test_the_record_of_a_run_without_validation_has_no_such_part(run):
     run.epoch(0, 10, 20).saved(0, 21)
     run.state.end("finished", T0 + 30)
-    assert recording.record_of(run.state, run_id="a").extra == {}
+    assert run.state.to_record()["extra"] == {}

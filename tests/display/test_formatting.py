@@ -1,4 +1,4 @@
-"""Numbers and states in words."""
+"""Numbers and texts as a reader sees them."""
 
 import math
 
@@ -6,8 +6,6 @@ import pytest
 
 from labkit.display import formatting
 from labkit.display.formatting import UNKNOWN
-from labkit.panel.state.run import RunState
-from labkit.panel.view import phrases as wording
 
 
 @pytest.mark.parametrize(
@@ -148,35 +146,10 @@ def test_short_metrics():
     assert len(formatting.short_metrics({"n" * 1000: "v" * 1000})) < 100
 
 
-def test_subtitle():
-    assert wording.subtitle(RunState("run")) == "one process"
-    assert wording.subtitle(RunState("run", engine="Ray Train", world_size=1)) == "Ray Train · 1 worker"
-    full = RunState("run", engine="Ray Train", world_size=2, dataset="digits", rows=1437)
-    assert wording.subtitle(full) == "Ray Train · 2 workers · digits · 1,437 rows"
-
-
-def test_headline():
-    state = RunState("run")
-    assert wording.headline(state) == ""
-    state.start("starting", 100)
-    assert wording.headline(state) == "starting workers"
-
-    def step(at, epoch, step, **more):
-        counts = {"epoch": epoch, "step": step, "rows": 0, "seconds": 0.0, "waiting": 0.0}
-        state.apply({"kind": "step", "at": at, **counts, **more})
-
-    step(110, 0, 0)
-    assert wording.headline(state, 110) == "epoch 1 · step 0"
-    step(111, 0, 5, total=10, epochs=2)
-    assert wording.headline(state, 112) == "epoch 1 of 2 · step 5 of 10 · about 6.0 s left"
-    step(112, 1, 10, total=10, epochs=2)
-    assert wording.headline(state, 112) == "epoch 2 of 2 · step 10 of 10 · nearly done"
-    state.end("finished", 113)
-    assert wording.headline(state, 113) == "epoch 2 of 2 · step 10 of 10"
-
-
-def test_time_spent():
-    state = RunState("run")
-    state.start("preparing", 100)
-    assert wording.time_spent(state, 100.01) == ""
-    assert wording.time_spent(state, 107.2) == "start 7.2 s"
+def test_duration_and_plural():
+    assert [formatting.duration(value) for value in (0.4, 12, 59.9, 60, 3672)] == [
+        "0.4 s", "12 s", "60 s", "01:00", "1:01:12",
+    ]  # fmt: skip
+    assert [formatting.plural(number, "epoch") for number in (0, 1, 2, 1437)] == [
+        "0 epochs", "1 epoch", "2 epochs", "1,437 epochs",
+    ]  # fmt: skip

@@ -1,0 +1,96 @@
+"""What every panel knows of what it follows: its status, its time, what was printed and what went wrong."""
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+_PRINTS_KEPT = 200  # lines; a loop that prints each step must not fill the kernel
+_FAILURES_KEPT = 20
+
+
+@dataclass
+class Failure:
+    """An exception: `text` is its traceback, already short.
+
+    Attributes:
+        rank: of the worker, or the number of the trial; None if it belongs to none.
+        epoch: in which it was raised, from 0, if known.
+    """
+
+    rank: int | None
+    text: str
+    epoch: int | None = None
+
+    @property
+    def message(self) -> str:
+        """The error in one line: the last line that is not indented."""
+        lines = [line for line in self.text.splitlines() if line.strip()]
+        return next((line for line in reversed(lines) if not line[0].isspace()), "no message")
+
+
+class State:
+    """Base of what panels follow. No drawing, no engine.
+
+    Attributes:
+        engine: what runs it, in the record's words ("one process", "Ray Train", …).
+        status: "ready", "running", "finished", "failed" or "stopped".
+        started_at, ended_at: Unix seconds, 0 before.
+        failures: the first of them.
+        prints: the latest lines; `printed` counts all of them.
+        version: grows with each change, so a panel is drawn only when there is something new.
+    """
+
+    engine = "one process"
+
+    def __init__(self, name: str) -> None:
+        self.name, self.status = name, "ready"
+        self.started_at = self.ended_at = 0.0
+        self.failures: list[Failure] = []
+        self.prints: deque[str] = deque(maxlen=_PRINTS_KEPT)
+        self.printed = 0
+        self.version = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self.status not in ("ready", "running")
+
+    def start(self, phase: str = "", now: float | None = None) -> None:
+        """It begins, with `phase` where it has phases."""
+        self.status, self.started_at = "running", now or time.time()
+        self.version += 1
+
+    def end(self, status: str, now: float | None = None) -> None:
+        """It is over: "finished", "failed" or "stopped"."""
+        self.status, self.ended_at = status, now or time.time()
+        self.version += 1
+
+    def elapsed(self, now: float | None = None) -> float:
+        """Seconds since the start."""
+        if not self.started_at:
+            return 0.0
+        return max((self.ended_at or now or time.time()) - self.started_at, 0.0)
+
+    def fail(self, text: str, rank: int | None = None, epoch: int | None = None) -> None:
+        """Something raised; `text` is its short traceback."""
+        if len(self.failures) < _FAILURES_KEPT:
+            self.failures.append(Failure(rank, text, epoch))
+        self.version += 1
+
+    def print(self, line: str) -> None:
+        """A line was printed."""
+        self.prints.append(line)
+        self.printed += 1
+        self.version += 1
+
+    def apply(self, event: dict[str, Any]) -> None:
+        """Take in an event that `labkit.panel.tracking.events.read` has checked, unless it comes too late."""
+        handler = getattr(self, f"on_{event['kind']}", None)
+        if handler is not None and not self.over:
+            handler(event)
+            self.version += 1
+
+    def to_record(self) -> dict[str, Any]:
+        """What the run record says beyond name, engine, status, times and failure."""
+        return {}
