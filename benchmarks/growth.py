@@ -35,8 +35,8 @@ from benchmarks._paired import Found, parser
 from labkit import cluster, datasets, storage
 from labkit.settings import Settings
 from labkit.storage import upload
-from labkit.system import process_info as pids
-from labkit.system.process_registry import Registry
+from labkit.system import process_info
+from labkit.system.process_registry import ProcessRegistry
 
 _LOOK_EVERY = 1.0  # seconds; to look takes a tenth of one
 _EPOCHS = 4  # of each training; the first is not counted
@@ -47,7 +47,7 @@ class Memory(threading.Thread):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(daemon=True)
-        self._registry, self._over, self.most = Registry(settings.home), threading.Event(), 0
+        self._registry, self._over, self.most = ProcessRegistry(settings.home), threading.Event(), 0
 
     def __enter__(self) -> "Memory":
         self.start()
@@ -59,8 +59,8 @@ class Memory(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(_LOOK_EVERY):
-            members = [one for lab in self._registry.labs() for one in self._registry.members(lab)]
-            self.most = max(self.most, sum(map(pids.memory, [*members, psutil.Process()])))
+            members = [one for lab in self._registry.groups() for one in self._registry.members(lab)]
+            self.most = max(self.most, sum(map(process_info.memory, [*members, psutil.Process()])))
 
 
 def epoch(rows: int, workers: int, settings: Settings) -> float:

@@ -19,7 +19,7 @@ import nbformat
 
 from benchmarks._paired import Found, parser
 from labkit.runs import record as records
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 
 LIMIT = 12 * 60
 FOLDER = Path(__file__).parents[1] / "notebooks"
@@ -49,7 +49,7 @@ def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float,
         client.execute(env={**kept, **chosen})
     finally:
         whole = time.time() - began
-        Registry(home).stop_all()
+        ProcessRegistry(home).stop_all()
     cells = []
     first = None
     for cell in told.cells:

@@ -8,7 +8,7 @@ import labkit
 from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.system.environment import doctor
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -40,8 +40,8 @@ def _doctor(_: argparse.Namespace) -> int:
 
 def _stop(_: argparse.Namespace) -> int:
     """Stop what this lab started (its records are in LABKIT_HOME), and nothing else."""
-    registry = Registry(Settings.from_env().home)
-    in_use = any(registry.owned(lab) for lab in registry.labs())
+    registry = ProcessRegistry(Settings.from_env().home)
+    in_use = any(registry.has_owner(lab) for lab in registry.groups())
     stopped = registry.stop_all()
     for entry in stopped:
         print(f"stopped {entry.role} (process {entry.pid})")

@@ -469,7 +469,7 @@ print(cluster.start() is lab)
 
 # %% [markdown]
 # The same holds after a restart of the kernel: `start()` finds the cluster and is done in about a second. References and actors of the old kernel are gone.
-# Try it: Kernel → Restart Kernel, then the first code cell again. If no kernel comes back within a minute, the lab's *keeper*
+# Try it: Kernel → Restart Kernel, then the first code cell again. If no kernel comes back within a minute, the lab's *watchdog* process
 # stops everything, so nothing outlives a closed notebook.
 #
 # At any time, `python -m labkit stop` in a terminal stops what the lab started, and nothing else.

@@ -21,7 +21,7 @@ from nbmake.nb_run import NotebookRun
 
 from labkit import exercises, runs
 from labkit.exercises import solved
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 LESSONS = sorted(path.stem for path in (FOLDER.parent / "lessons").glob("*.py"))
@@ -65,7 +65,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         try:
             yield Run(notebook, home, NotebookRun(notebook, seconds_per_cell).execute())
         finally:
-            Registry(home).stop_all()  # of a notebook that did not come to its end
+            ProcessRegistry(home).stop_all()  # of a notebook that did not come to its end
 
 
 @pytest.mark.notebook
@@ -107,11 +107,11 @@ def test_it_is_not_flooded_by_rays_own_lines(run):
 
 @pytest.mark.notebook
 def test_leaves_no_process(run):
-    deadline = time.monotonic() + 10  # a kernel and a keeper may take a moment to end
+    deadline = time.monotonic() + 10  # a kernel and a watchdog may take a moment to end
     while (left := list(processes_of(run.home))) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert left == []
-    assert [entry for entry in Registry(run.home).entries() if entry.alive] == []
+    assert [entry for entry in ProcessRegistry(run.home).records() if entry.alive] == []
 
 
 @pytest.mark.parametrize("name", LESSONS)

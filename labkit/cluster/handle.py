@@ -22,7 +22,7 @@ from labkit.display.style import STYLE
 from labkit.errors import ClusterError
 from labkit.settings import Settings
 from labkit.system import interrupts
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 
 _LOOK_EVERY = 3.0  # seconds between two looks at whether the head lives
 _NOTICED_WITHIN = 30  # seconds until the head has noticed that a node has gone
@@ -46,7 +46,7 @@ class Cluster:
     ) -> None:
         self.address, self.dashboard_url = address, dashboard_url
         self._lab, self._settings, self._temp_dir = lab, settings, temp_dir
-        self._registry = Registry(settings.home)
+        self._registry = ProcessRegistry(settings.home)
         self._running = True
         self._preloader: Preloader | None = None
         self._letting_go = threading.Lock()
@@ -126,7 +126,7 @@ class Cluster:
 
     def _end_node(self, name: str) -> None:
         """Stop the recorded processes of a node and what they started."""
-        sessions = {e.session for e in self._registry.entries(self._lab) if e.role.startswith(f"{name}:")}
+        sessions = {e.session for e in self._registry.records(self._lab) if e.role.startswith(f"{name}:")}
         for session in sessions:
             self._registry.stop(self._lab, session=session)
 
@@ -200,7 +200,7 @@ class Cluster:
             self._let_go()
             if self._lab is None:
                 return
-            if self._registry.owned(self._lab):
+            if self._registry.has_owner(self._lab):
                 print("the cluster goes on: another notebook uses it (python -m labkit stop ends it)")
                 return
             self._registry.stop(self._lab)
@@ -220,7 +220,7 @@ class Cluster:
                 self._preloader.stop()
             connection.restore()
             if self._lab is not None:
-                self._registry.disown(self._lab)
+                self._registry.release(self._lab)
 
     def _watch(self) -> None:
         """Disconnect once the head is gone: Ray tries for a minute to reach it, then ends this process."""

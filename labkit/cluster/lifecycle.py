@@ -38,7 +38,7 @@ from labkit.display.progress import Waiting
 from labkit.errors import ClusterError
 from labkit.settings import PACKAGE_ROOT, Settings
 from labkit.system import interrupts
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 
 _LEAST_STORE = 78_643_200  # bytes; `ray start` refuses less
 _KEEP_SECONDS = 60  # a cluster waits that long for a kernel that restarts
@@ -114,10 +114,10 @@ def _start(
     if cpus_per_node is None:
         cpus_per_node = math.ceil(max(machine.cores(), settings.num_workers + 1) / nodes)
     lab = f"ray-{secrets.token_hex(4)}"
-    registry = Registry(settings.make_home())
+    registry = ProcessRegistry(settings.make_home())
     temp_dir = ray_start.temp_dir(settings)
     try:
-        registry.keep(lab, seconds=_KEEP_SECONDS)
+        registry.start_watchdog(lab, seconds=_KEEP_SECONDS)
         preloader = _preloader(settings, modules, temp_dir)
         connection.prepare(ray_start.lab_token(settings))
         # What takes a second of this process goes on beside what takes several in others.
@@ -148,7 +148,7 @@ def _start(
 
 
 def _start_head(
-    registry: Registry,
+    registry: ProcessRegistry,
     lab: str,
     temp_dir: Path,
     settings: Settings,
@@ -283,12 +283,12 @@ def _connected(
     token = ray_start.lab_token(settings)
     cluster = _init(about["address"], token, settings, ship=False, preloader=preloader)
     cluster.dashboard_url, cluster._lab, cluster._temp_dir = about["dashboard"], about["lab"], temp_dir
-    cluster._registry.own(about["lab"])
+    cluster._registry.acquire(about["lab"])
     cluster._preloader = preloader
     cluster._watch()
     for node in cluster.nodes:
         cluster._preload_on(node.name)
-    # A script stops its cluster when it ends. A kernel leaves that to the keeper: it may be a restart.
+    # A script stops its cluster when it ends. A kernel leaves that to the watchdog: it may be a restart.
     if "ipykernel" not in sys.modules:
         atexit.register(cluster.stop)
     return cluster
@@ -342,7 +342,7 @@ def _ray_init(address: str, *, ship: bool, preloader: Preloader | None) -> Any:
 def _find(settings: Settings, modules: Sequence[str]) -> Cluster | None:
     """The cluster of this home that an earlier kernel left running, or None."""
     temp_dir = ray_start.temp_dir(settings)
-    registry = Registry(settings.home)
+    registry = ProcessRegistry(settings.home)
     try:
         about = json.loads(ray_start.about_file(temp_dir).read_text())
         lives = ray_start.has_head(registry, about["lab"])

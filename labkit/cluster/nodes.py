@@ -25,7 +25,7 @@ from labkit.cluster.preload import Preloader
 from labkit.display.progress import Waiting
 from labkit.errors import ClusterError
 from labkit.settings import NODE_NAME, Settings
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 
 OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it
 _START_TIMEOUT = 120  # seconds for one `ray start`; a cold disk needs 40
@@ -84,7 +84,7 @@ def node_command(
 
 
 def run(
-    registry: Registry,
+    registry: ProcessRegistry,
     lab: str,
     command: list[str],
     name: str,
@@ -115,7 +115,9 @@ def run(
         preloader.begin(registry, lab, node=name)
         python = preloader.launcher()
     program = [sys.executable, "-c", _PROGRAM, str(python or sys.executable)]
-    process = registry.start([*program, *command[1:]], role=f"{name}: ray start", lab=lab, log=log, env=env)
+    process = registry.start(
+        [*program, *command[1:]], role=f"{name}: ray start", group_id=lab, log=log, env=env
+    )
     deadline = time.monotonic() + _START_TIMEOUT
     try:
         while process.poll() is None:
@@ -128,7 +130,7 @@ def run(
                 )
             time.sleep(0.1)
     finally:
-        registry.record_session(process, role=name, lab=lab)
+        registry.record_session(process, role=name, group_id=lab)
     output = log.read_text(errors="replace")
     if process.returncode:
         last = [line for line in output.splitlines() if line.strip()][-1:] or ["it said nothing"]
@@ -180,10 +182,10 @@ def about_file(temp_dir: Path) -> Path:
     return temp_dir / "cluster.json"
 
 
-def has_head(registry: Registry, lab: str) -> bool:
+def has_head(registry: ProcessRegistry, lab: str) -> bool:
     """Whether all processes of a cluster's head are alive, as recorded at its start."""
     # A forkserver is its kernel's, and ends with it: the cluster is none the worse for it.
-    head = [e for e in registry.entries(lab) if e.role.startswith("head:") and e.role != "head: forkserver"]
+    head = [e for e in registry.records(lab) if e.role.startswith("head:") and e.role != "head: forkserver"]
     return bool(head) and all(entry.alive for entry in head)
 
 

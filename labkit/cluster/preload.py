@@ -24,7 +24,7 @@ import psutil
 
 from labkit.errors import ClusterError
 from labkit.settings import NODE_NAME
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 
 # Ray, and what its libraries import of others. The libraries themselves come at the server's leisure.
 _RAY = ("ray", "pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
@@ -98,7 +98,7 @@ class Preloader:
     def __init__(self, folder: Path, modules: Sequence[str]) -> None:
         self._modules, self._folder = list(modules), folder
         self._sockets: list[Path] = []
-        self._servers: list[tuple[subprocess.Popen, Registry, str]] = []
+        self._servers: list[tuple[subprocess.Popen, ProcessRegistry, str]] = []
         self._begun: dict[str, subprocess.Popen] = {}  # node → a server that does not know its node yet
 
     @staticmethod
@@ -138,7 +138,7 @@ class Preloader:
             return None
         return path
 
-    def begin(self, registry: Registry, lab: str, *, node: str) -> None:
+    def begin(self, registry: ProcessRegistry, lab: str, *, node: str) -> None:
         """Start the server of a node that is not there yet: it imports while the node starts.
 
         What it could not import and whom it refused stands in ``forkserver-<node>.log``.
@@ -152,12 +152,12 @@ class Preloader:
         command = [sys.executable, "-P", "-m", "labkit.cluster.forkserver.server", *self._modules]
         log = self._folder / f"forkserver-{node}.log"
         server = registry.start(
-            command, role=f"{node}: forkserver", lab=lab, log=log, env=environment, stdin=subprocess.PIPE
+            command, role=f"{node}: forkserver", group_id=lab, log=log, env=environment, stdin=subprocess.PIPE
         )
         self._begun[node] = server
         self._servers.append((server, registry, lab))
 
-    def start(self, registry: Registry, lab: str, *, node: str, job_id: str) -> None:
+    def start(self, registry: ProcessRegistry, lab: str, *, node: str, job_id: str) -> None:
         """Let the server of one node, begun or not, serve it. Workers that are wanted while it still imports
         wait for it.
 
@@ -166,7 +166,7 @@ class Preloader:
             job_id: of the connection, in hex. Ray reads it, and the raylet's pid, when it is imported, and
                 so a server is for one job on one node.
         """
-        raylet = next((e for e in registry.entries(lab) if e.role == f"{node}: raylet" and e.alive), None)
+        raylet = next((e for e in registry.records(lab) if e.role == f"{node}: raylet" and e.alive), None)
         if raylet is None:
             return
         if node not in self._begun:
@@ -189,7 +189,7 @@ class Preloader:
             with contextlib.suppress(ProcessLookupError):
                 server.send_signal(signal.SIGTERM)
             server.wait()
-            registry.forget(server.pid, lab=lab)
+            registry.remove(server.pid, group_id=lab)
         self._servers.clear()
         for socket in self._sockets:
             socket.unlink(missing_ok=True)

@@ -25,9 +25,9 @@ from labkit.comparison.launches import ENGINES, Engine, changed_lines
 from labkit.comparison.stopwatch import Task
 from labkit.display import figures
 from labkit.display.progress import Waiting
+from labkit.display.tables import Table
 from labkit.errors import RunError, RunStopped
 from labkit.settings import Settings
-from labkit.system.overview import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

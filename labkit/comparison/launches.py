@@ -22,8 +22,8 @@ from labkit import datasets
 from labkit.comparison.stopwatch import Task
 from labkit.errors import RunError, RunFailed
 from labkit.settings import CHECKOUT, Settings
-from labkit.system import process_info as pids
-from labkit.system.process_registry import Registry
+from labkit.system import process_info
+from labkit.system.process_registry import ProcessRegistry
 
 BATCH = 128  # rows between two updates, all ranks together
 
@@ -170,22 +170,22 @@ def _watched(
     task.write(folder)
     # Ray's sockets lie in the home, and their paths must be short.
     home = settings.home / "cmp"
-    registry, own = Registry(home), Registry(settings.home)
+    registry, own = ProcessRegistry(home), ProcessRegistry(settings.home)
     log, lab = folder / "log.txt", f"comparison-{os.getpid()}"
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "LABKIT_"))}
     environment |= {"LABKIT_HOME": str(home), "LABKIT_PANEL": "none"}
     environment |= {"LABKIT_PRELOAD": str(int(settings.preload))}
-    own.keep(lab, seconds=2)
+    own.start_watchdog(lab, seconds=2)
     began, clock, peak = time.time(), time.perf_counter(), 0
     try:
-        process = own.start(engine.command(folder), role="comparison", lab=lab, log=log, env=environment)
+        process = own.start(engine.command(folder), role="comparison", group_id=lab, log=log, env=environment)
         while True:
             try:
                 status = process.wait(_LOOK_EVERY)
                 break
             except subprocess.TimeoutExpired:
                 waiting()
-                peak = max(peak, _memory(own, [lab]) + _memory(registry, registry.labs()))
+                peak = max(peak, _memory(own, [lab]) + _memory(registry, registry.groups()))
             if time.perf_counter() - clock > _SECONDS:
                 fact = f"it did not end within {_SECONDS} s; it said last: {_end_of(log, lines=4)}"
                 raise RunFailed(f"run {engine.script}", fact, f"read {log}")
@@ -206,6 +206,6 @@ def _end_of(log: Path, *, lines: int) -> str:
     return " · ".join(line.strip()[:300] for line in said) or "no output"
 
 
-def _memory(registry: Registry, labs: Sequence[str]) -> int:
+def _memory(registry: ProcessRegistry, labs: Sequence[str]) -> int:
     """Bytes of memory that these processes take together."""
-    return sum(pids.memory(process) for lab in labs for process in registry.members(lab))
+    return sum(process_info.memory(process) for lab in labs for process in registry.members(lab))

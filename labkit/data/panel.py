@@ -27,12 +27,12 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 from labkit.data import view as drawing
 from labkit.data.state import ExecutionState, OperatorState
 from labkit.display import formatting, tracebacks
+from labkit.display.tables import Table
 from labkit.errors import RunError, RunFailed, RunStopped
 from labkit.panel import reporters
 from labkit.settings import Settings
-from labkit.system import process_info as pids
-from labkit.system.overview import Table
-from labkit.system.process_registry import Registry
+from labkit.system import process_info
+from labkit.system.process_registry import ProcessRegistry
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -204,21 +204,21 @@ class _Processes:
     """The memory of the processes that the lab runs on this machine."""
 
     def __init__(self, settings: Settings) -> None:
-        self._registry = Registry(settings.home)
+        self._registry = ProcessRegistry(settings.home)
         self._next, self._bytes = 0.0, 0
 
     def bytes(self) -> int:
         """Bytes that the system would get back, some seconds ago at most: to look takes 2 % of a core."""
         began = time.monotonic()
         if began >= self._next:
-            self._bytes = sum(map(pids.memory, self._all()))
+            self._bytes = sum(map(process_info.memory, self._all()))
             now = time.monotonic()
             self._next = now + max(1.0, 50 * (now - began))
         return self._bytes
 
     def _all(self) -> set[psutil.Process]:
         found: set[psutil.Process] = set()
-        for entry in self._registry.entries():
+        for entry in self._registry.records():
             with contextlib.suppress(psutil.Error):
                 if entry.alive:
                     process = psutil.Process(entry.pid)

@@ -188,19 +188,19 @@ def find(home: Path | str, *, names: Iterable[str] | None = None) -> list[RunRec
 
 def this_process() -> dict[str, Any]:
     """Identify this process (pids are reused, so by its start time as well) and its machine."""
-    from labkit.system.process_info import Identity
+    from labkit.system.process_info import ProcessIdentity
 
-    return {**asdict(Identity.of(os.getpid())), "machine": _machine()}
+    return {**asdict(ProcessIdentity.of(os.getpid())), "machine": _machine()}
 
 
 def _may_live(process: dict[str, Any]) -> bool:
     """Whether the process of a run may still be running. Those of other machines cannot be looked up."""
-    from labkit.system.process_info import Identity
+    from labkit.system.process_info import ProcessIdentity
 
     if process.get("machine") not in (None, _machine()):
         return True
-    identity = {f.name: process.get(f.name) for f in fields(Identity)}
-    return None not in identity.values() and Identity(**identity).alive
+    identity = {f.name: process.get(f.name) for f in fields(ProcessIdentity)}
+    return None not in identity.values() and ProcessIdentity(**identity).alive
 
 
 def _machine() -> str:

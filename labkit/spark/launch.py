@@ -19,7 +19,7 @@ from pathlib import Path
 from labkit.cluster import nodes as ray_start
 from labkit.errors import ClusterError, EnvironmentProblem
 from labkit.system.java import Java
-from labkit.system.process_registry import MARK, Registry
+from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"  # the interface's name, for gloo
 _PATIENCE = 60.0  # seconds until a program that does not come up counts as failed
@@ -128,7 +128,7 @@ class Folders:
 def environment(java: Java, folders: Folders) -> dict[str, str]:
     """What Spark's programs, and whatever they start in turn, get besides this process's environment."""
     return {
-        MARK: folders.lab,
+        GROUP_VARIABLE: folders.lab,
         "JAVA_HOME": str(java.prepared(folders.base / "java")),
         "SPARK_CONF_DIR": str(folders.conf),
         "SPARK_HOME": str(folders.home),  # an older Spark of somebody's would not fit this pyspark
@@ -143,7 +143,7 @@ def environment(java: Java, folders: Folders) -> dict[str, str]:
     }
 
 
-def master(registry: Registry, folders: Folders, variables: dict[str, str], waiting: Callable) -> str:
+def master(registry: ProcessRegistry, folders: Folders, variables: dict[str, str], waiting: Callable) -> str:
     """Start a standalone master; its address.
 
     Raises:
@@ -163,7 +163,7 @@ def master(registry: Registry, folders: Folders, variables: dict[str, str], wait
 
 
 def worker(
-    registry: Registry, folders: Folders, variables: dict[str, str], number: int, address: str
+    registry: ProcessRegistry, folders: Folders, variables: dict[str, str], number: int, address: str
 ) -> subprocess.Popen:
     """Start a worker with one slot; it signs up at the master, and starts an executor when one is wanted."""
     return _start(
@@ -188,11 +188,16 @@ def require_alive(process: subprocess.Popen, folders: Folders, name: str, deadli
 
 
 def _start(
-    registry: Registry, folders: Folders, variables: dict[str, str], role: str, program: str, *options: str
+    registry: ProcessRegistry,
+    folders: Folders,
+    variables: dict[str, str],
+    role: str,
+    program: str,
+    *options: str,
 ) -> subprocess.Popen:
     command = [str(folders.home / "bin" / "spark-class"), program, *options]
     log = folders.logs / f"{role.rpartition(' ')[2]}.log"
-    return registry.start(command, role=role, lab=folders.lab, log=log, env={**os.environ, **variables})
+    return registry.start(command, role=role, group_id=folders.lab, log=log, env={**os.environ, **variables})
 
 
 def _installed() -> Path:

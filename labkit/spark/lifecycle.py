@@ -6,7 +6,7 @@
     lab.stop()
 
 All that is started is recorded and stopped by that record: on `stop`, when another
-session is begun, when the interpreter ends, and by the keeper when the kernel is gone, however it went.
+session is begun, when the interpreter ends, and by the watchdog when the kernel is gone, however it went.
 """
 
 import atexit
@@ -31,10 +31,9 @@ from labkit.errors import ClusterError, EnvironmentProblem, RunStopped
 from labkit.settings import Settings
 from labkit.spark import launch as spark_start
 from labkit.spark.launch import Folders
-from labkit.system import java
-from labkit.system import process_info as pids
+from labkit.system import java, process_info
 from labkit.system.java import Java
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 
 if TYPE_CHECKING:  # half a second to import
     from pyspark.sql import SparkSession
@@ -61,7 +60,7 @@ class Session:
     ) -> None:
         self.spark, self.java, self.slots = spark, java, slots
         self.master = spark.sparkContext.master
-        self._workers, self._folders, self._registry = workers, folders, Registry(home)
+        self._workers, self._folders, self._registry = workers, folders, ProcessRegistry(home)
         self._running = True
 
     @property
@@ -72,7 +71,7 @@ class Session:
     @property
     def whole(self) -> bool:
         """Whether all of its processes live."""
-        return self._running and all(entry.alive for entry in self._registry.entries(self.lab))
+        return self._running and all(entry.alive for entry in self._registry.records(self.lab))
 
     @property
     def log_dir(self) -> str:
@@ -85,9 +84,11 @@ class Session:
             return
         with contextlib.suppress(Exception):  # the JVM may be what broke
             self.spark.sparkContext.cancelAllJobs()
-        ranks = [p for p in self._registry.members(self.lab) if pids.variable(p, "TORCHELASTIC_RUN_ID")]
+        ranks = [
+            p for p in self._registry.members(self.lab) if process_info.get_env(p, "TORCHELASTIC_RUN_ID")
+        ]
         _, left = psutil.wait_procs(ranks, timeout=_CANCEL_SECONDS)
-        pids.end(left, grace=1)
+        process_info.terminate(left, grace=1)
 
     def stop(self) -> None:
         """Stop Spark and all its processes. A second call does nothing."""
@@ -129,7 +130,7 @@ class Session:
 
     def _rows(self) -> Iterator[tuple[str, int, str]]:
         local = not self._workers
-        for entry in self._registry.entries(self.lab):
+        for entry in self._registry.records(self.lab):
             role = entry.role.removeprefix("spark: ")
             if role == "driver":
                 what = f"plans the jobs{f', and runs them in {self.slots} slots' if local else ''}"
@@ -177,11 +178,11 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
         running.stop()  # a process can have one session of Spark at a time
     found = java.find()
     _require_no_other()
-    registry = Registry(settings.make_home())
+    registry = ProcessRegistry(settings.make_home())
     folders = Folders(settings.home / "spark", f"spark-{secrets.token_hex(4)}")
     try:
-        registry.keep(folders.lab, seconds=_KEEP_SECONDS)
-        folders.make(registry.labs())
+        registry.start_watchdog(folders.lab, seconds=_KEEP_SECONDS)
+        folders.make(registry.groups())
         variables = spark_start.environment(found, folders)
         with Waiting("starting Spark", unit="slots") as waiting:
             master, started = f"local[{slots}]", []
@@ -213,7 +214,9 @@ def current() -> Session | None:
     return _current if _current is not None and _current._running else None
 
 
-def _driver(registry: Registry, folders: Folders, variables: dict[str, str], master: str) -> "SparkSession":
+def _driver(
+    registry: ProcessRegistry, folders: Folders, variables: dict[str, str], master: str
+) -> "SparkSession":
     """The driver's JVM, in a session of its own and with its words in a log, and the SparkSession in it."""
     from py4j.protocol import Py4JError, Py4JNetworkError
     from pyspark import SparkConf, SparkContext
@@ -228,7 +231,7 @@ def _driver(registry: Registry, folders: Folders, variables: dict[str, str], mas
             gateway = launch_gateway(
                 popen_kwargs={"start_new_session": True, "stdout": output, "stderr": subprocess.STDOUT}
             )
-            registry.record(gateway.proc.pid, role="spark: driver", lab=folders.lab)
+            registry.record(gateway.proc.pid, role="spark: driver", group_id=folders.lab)
             SparkContext._ensure_initialized(gateway=gateway)
             conf = SparkConf(_jvm=gateway.jvm).setMaster(master).setAppName("labkit")
             return SparkSession.builder.config(conf=conf).getOrCreate()

@@ -36,7 +36,7 @@ from labkit.panel.tracking.tracker import RemoteTracker
 from labkit.spark import explain as spark_faults
 from labkit.spark import lifecycle as spark
 from labkit.spark.launch import LOOPBACK
-from labkit.system.process_registry import MARK
+from labkit.system.process_registry import GROUP_VARIABLE
 
 _TEXT_SENT = 10_000  # characters of a traceback that travel
 _CALLER = re.compile(r"^<module>, train\.py, line \d+\n(?: +output = fn\(.*\n)?", re.MULTILINE)
@@ -156,7 +156,7 @@ class SparkPanel(Panel):
         variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
         variables = {name: value for name, value in variables.items() if name not in os.environ}
         if session is not None:
-            variables[MARK] = session.lab  # the ranks are this process's own children in local mode
+            variables[GROUP_VARIABLE] = session.lab  # the ranks are this process's own children in local mode
         earlier = {name: os.environ[name] for name in variables if name in os.environ}
         logger, before = logging.getLogger("TorchDistributor"), (sys.stdout, sys.stderr)
         quiet = _Above(logging.INFO)

@@ -28,7 +28,7 @@ from labkit import machine
 from labkit.errors import StorageError
 from labkit.settings import Settings
 from labkit.storage.keys import KeyRing, Keys
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 
 _ROLE = "object server"
 _KEEP_SECONDS = 60  # it waits that long for a kernel that restarts
@@ -70,7 +70,7 @@ class Server:
 
     @property
     def alive(self) -> bool:
-        return any(e.alive for e in Registry(self.home).entries(self.lab) if e.role == _ROLE)
+        return any(e.alive for e in ProcessRegistry(self.home).records(self.lab) if e.role == _ROLE)
 
     def trouble(self) -> tuple[str, str] | None:
         """(fact, fix) of what stops the server from doing its work, as its disk and its log tell it."""
@@ -87,9 +87,9 @@ class Server:
 
     def leave(self) -> bool:
         """Stop it, unless another living process uses it too; whether it was stopped."""
-        registry = Registry(self.home)
-        registry.disown(self.lab)
-        if registry.owned(self.lab):
+        registry = ProcessRegistry(self.home)
+        registry.release(self.lab)
+        if registry.has_owner(self.lab):
             return False
         registry.stop(self.lab)
         with contextlib.suppress(OSError):
@@ -109,7 +109,7 @@ def start(settings: Settings) -> Server:
         base.chmod(0o700)
         with FileLock(base / "starting", timeout=_START_TIMEOUT):
             server = _find(settings.home) or _start(settings.home)
-            Registry(settings.home).own(server.lab)
+            ProcessRegistry(settings.home).acquire(server.lab)
             return server
     except Timeout:
         fact = f"another process has been starting it for {_START_TIMEOUT:.0f} s"
@@ -128,7 +128,7 @@ def _find(home: Path) -> Server | None:
     server = Server(home=home, **about)
     if server.alive and _answers(server.endpoint):
         return server
-    Registry(home).stop(server.lab)
+    ProcessRegistry(home).stop(server.lab)
     return None
 
 
@@ -160,11 +160,11 @@ def _start_at(port: int, name: str, program: str, home: Path) -> Server:
     command, variables = _command(name, program, port, server.folder, keys)
     # Settings that somebody made for an rclone or a minio of their own are not for this one.
     env = {k: v for k, v in os.environ.items() if not k.startswith(("RCLONE_", "MINIO_"))}
-    registry = Registry(home)
+    registry = ProcessRegistry(home)
     server.log.unlink(missing_ok=True)
     try:
-        registry.keep(lab, seconds=_KEEP_SECONDS)
-        process = registry.start(command, role=_ROLE, lab=lab, log=server.log, env={**env, **variables})
+        registry.start_watchdog(lab, seconds=_KEEP_SECONDS)
+        process = registry.start(command, role=_ROLE, group_id=lab, log=server.log, env={**env, **variables})
         _wait(process, server)
         about = {"endpoint": server.endpoint, "program": name, "lab": lab}
         (base / _ABOUT).write_text(json.dumps(about))

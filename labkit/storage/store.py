@@ -206,7 +206,7 @@ def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
     store = Store(endpoint=server.endpoint, keys=server.keys, home_bucket=bucket, server=server)
     _undone_unless(store._checked, store.stop)
     _handles.append(store)
-    # A script stops its store when it ends. A kernel leaves that to the keeper: it may be a restart.
+    # A script stops its store when it ends. A kernel leaves that to the watchdog: it may be a restart.
     if "ipykernel" not in sys.modules:
         atexit.register(store.stop)
     return store

@@ -24,10 +24,10 @@ from labkit.display.formatting import without_credentials
 from labkit.errors import EnvironmentProblem, SettingsError
 from labkit.settings import CHECKOUT, NAMES, OTHER_HOME, Settings, home_fault, nearest
 from labkit.system import java
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 
 _GB = 1e9
-_INTERNAL = ("LABKIT_LAB", "LABKIT_NODE")  # set by the lab for the processes that it starts
+_INTERNAL = ("LABKIT_GROUP", "LABKIT_NODE")  # set by the lab for the processes that it starts
 _INSTALL = 'make setup, or: pip install -c constraints.txt -e ".[dev,recipes]"'
 
 
@@ -229,9 +229,9 @@ def _ports(_: Settings) -> Iterator[Finding]:
 
 
 def _leftovers(settings: Settings) -> Iterator[Finding]:
-    registry = Registry(settings.home)
-    alive = {lab: sum(entry.alive for entry in registry.entries(lab)) for lab in registry.labs()}
-    lost = {lab: count for lab, count in alive.items() if count and not registry.owned(lab)}
+    registry = ProcessRegistry(settings.home)
+    alive = {lab: sum(entry.alive for entry in registry.records(lab)) for lab in registry.groups()}
+    lost = {lab: count for lab, count in alive.items() if count and not registry.has_owner(lab)}
     running = len([lab for lab, count in alive.items() if count]) - len(lost)
     if lost:
         text = f"{sum(lost.values())} processes of a lab whose notebook is gone"

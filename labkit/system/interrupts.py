@@ -6,9 +6,8 @@
             time.sleep(0.1)
 
 Python raises KeyboardInterrupt between any two bytecodes of the main thread. In the middle of an import that
-is harmful: in a weakref callback of the import system it is printed and dropped, and after
-`_imp.acquire_lock()` it leaves the import lock held, so that every other thread waits for it. So the handler
-here only notes that the signal came.
+does harm: a weakref callback of the import system prints and drops it, or it leaves the import lock held, and
+all other threads wait for that. So the handler here only notes that the signal came.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from types import FrameType
 
 from labkit.errors import RunStopped
 
-_INSIST = 5.0  # seconds after the first interrupt from which a further one raises at once
+_INSIST = 5.0  # seconds after the first interrupt from which another one raises at once
 
 
 class _Deferral:
@@ -31,13 +30,13 @@ class _Deferral:
         self._raised = False
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt, once, if the reader has interrupted since the block began."""
+        """Raise KeyboardInterrupt, once, if an interrupt has come since the block began."""
         if self._first is not None and not self._raised:
             self._raised = True
             raise KeyboardInterrupt
 
     def note(self, _number: int, _frame: FrameType | None) -> None:
-        """The handler. Nothing is raised in the clean-up after an interrupt, which ends by itself."""
+        """Handle the signal. During the clean-up after an interrupt, further ones change nothing."""
         if self._first is None:
             self._first = time.monotonic()
         elif time.monotonic() - self._first > _INSIST:
@@ -48,9 +47,9 @@ class _Deferral:
 def deferred() -> Iterator[Callable[[], None]]:
     """Note interrupts during the block instead of raising them in the middle of whatever runs.
 
-    Gives `check`, which raises a noted interrupt; call it in every loop that waits. What nobody checked is
-    raised at the end of the block. The block is left as it is in a thread that gets no signals, and where the
-    program has made SIGINT ignored.
+    Yields `check`, which raises a noted interrupt: call it in every loop that waits. If nothing called it,
+    the end of the block does. Threads that get no signals, and programs that ignore SIGINT, are left as they
+    are.
     """
     deferral = _Deferral()
     in_main = threading.current_thread() is threading.main_thread()
@@ -68,11 +67,11 @@ def deferred() -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def stoppable(
-    what: str, *, undo: Callable[[], object], left: str = "Nothing of it is left running"
+    what: str, *, undo: Callable[[], object] = lambda: None, left: str = "Nothing of it is left running"
 ) -> Iterator[Callable[[], None]]:
     """Let an interrupt end the block at its next `check`, undo it, and raise one calm line.
 
-    `undo` runs for every error of the block. Interrupts that come while it runs change nothing.
+    `undo` runs after every error in the block.
 
     Args:
         what: what is stopped, such as "the start of the cluster".

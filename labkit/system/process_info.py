@@ -1,4 +1,4 @@
-"""Processes of this machine: which one a pid means, what they were given, how they are ended."""
+"""Processes of this machine: their identity, environment, memory and name, and how to terminate them."""
 
 import contextlib
 import os
@@ -12,14 +12,13 @@ import psutil
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identity:
-    """One process for ever; a pid alone is used again.
+class ProcessIdentity:
+    """Identifies one process: pid plus start time plus boot id, because the OS reuses pids.
 
     Attributes:
-        pid: its number.
-        created: when it began, in seconds since the boot. The time of day may be set right at any
-            moment, and with it what the system says of all times before.
-        boot: id of this boot of the machine, where it has one.
+        pid: its process id.
+        created: when it started, in seconds since the boot; the wall clock may be adjusted at any time.
+        boot: id of this boot of the machine; empty where the system has none.
     """
 
     pid: int
@@ -27,21 +26,21 @@ class Identity:
     boot: str
 
     @classmethod
-    def of(cls, pid: int) -> "Identity":
-        """The process that has `pid` now; one that reads as dead if there is none."""
+    def of(cls, pid: int) -> "ProcessIdentity":
+        """The process that has `pid` now. If there is none, the identity is one that is not alive."""
         return cls(pid=pid, created=_created(pid), boot=_boot_id())
 
     @property
     def alive(self) -> bool:
-        """Whether this very process still runs (a zombie does not)."""
+        """Whether this very process still runs. A zombie does not."""
         with contextlib.suppress(psutil.Error):
             same = self.boot == _boot_id() and abs(_created(self.pid) - self.created) < 0.1
             return same and not _is_zombie(psutil.Process(self.pid))
         return False
 
 
-def living() -> Iterator[tuple[psutil.Process, int]]:
-    """All living processes of the machine, each with the number of its session."""
+def iter_processes() -> Iterator[tuple[psutil.Process, int]]:
+    """Yield each running process of the machine with its session id."""
     for process in psutil.process_iter():
         with contextlib.suppress(OSError):
             session = os.getsid(process.pid)
@@ -49,27 +48,19 @@ def living() -> Iterator[tuple[psutil.Process, int]]:
                 yield process, session
 
 
-def variable(process: psutil.Process, name: str) -> str | None:
-    """A variable in a process's environment; None if it has none, "" if all of it was overwritten."""
+def get_env(process: psutil.Process, name: str) -> str | None:
+    """A variable in a process's environment; None if it is not set, "" if the environment was overwritten."""
     with contextlib.suppress(psutil.Error):
         environment = process.environ()
         return environment.get(name) if environment else ""
     return None
 
 
-def parent_of(process: psutil.Process) -> int:
-    """The pid of its parent, 0 if it is gone."""
-    with contextlib.suppress(psutil.Error):
-        return process.ppid()
-    return 0
-
-
 def memory(process: psutil.Process) -> int:
-    """Bytes of memory of a process, and its part of what it shares; 0 if it is gone.
+    """Bytes of memory of a process, 0 if it has ended. Takes some milliseconds.
 
-    Forks share what was imported before them. So the sum over all processes is what they take together.
-    Where the system does not tell how many share a page (all but Linux), what is shared is left out. Takes
-    some milliseconds: the system counts pages.
+    A page that n processes share counts as 1/n of a page (PSS), so that a sum over forked processes is what
+    they use together. Systems other than Linux do not report it; there, shared pages are left out (USS).
     """
     with contextlib.suppress(psutil.Error):
         info = process.memory_full_info()
@@ -77,8 +68,8 @@ def memory(process: psutil.Process) -> int:
     return 0
 
 
-def program(process: psutil.Process) -> str:
-    """What a process runs, in one word: of a Python process the script or module."""
+def program_name(process: psutil.Process) -> str:
+    """The program of a process; of a Python process, the script or module. "gone" if it has ended."""
     with contextlib.suppress(psutil.Error):
         command = [part for part in process.cmdline()[1:] if part != "-m" and not part.startswith("-")]
         if process.name().startswith("python") and command:
@@ -87,36 +78,30 @@ def program(process: psutil.Process) -> str:
     return "gone"
 
 
-def end(processes: list[psutil.Process], *, grace: float) -> None:
-    """Ask them to end, and after `grace` seconds make them (0: at once). This process is left out."""
+def terminate(processes: list[psutil.Process], *, grace: float) -> None:
+    """Send SIGTERM, and after `grace` seconds SIGKILL (0: SIGKILL at once). This process is left out."""
     others = [process for process in processes if process.pid != os.getpid() and process.is_running()]
     for number in (signal.SIGTERM, signal.SIGKILL) if grace else (signal.SIGKILL,):
         for process in others:
             with contextlib.suppress(psutil.Error):
                 process.send_signal(number)
-        others = _left(others, seconds=grace or 3.0)
-
-
-def _left(processes: list[psutil.Process], *, seconds: float) -> list[psutil.Process]:
-    """Those that still live after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while processes and time.monotonic() < deadline:
-        # psutil would wait for a zombie too; in a container there may be nobody to reap an orphan.
-        _, processes = psutil.wait_procs(processes, timeout=0.05)
-        processes = [process for process in processes if not _is_zombie(process)]
-    return processes
+        deadline = time.monotonic() + (grace or 3.0)
+        while others and time.monotonic() < deadline:
+            # psutil waits for zombies too; in a container there may be no process that reaps orphans.
+            _, others = psutil.wait_procs(others, timeout=0.05)
+            others = [process for process in others if not _is_zombie(process)]
 
 
 def _is_zombie(process: psutil.Process) -> bool:
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.Error:
-        return True  # it went while we looked
+        return True  # it has ended meanwhile
 
 
 def _created(pid: int) -> float:
     try:
-        # The system counts from the boot; psutil adds the time of the boot, which moves with the clock.
+        # The kernel counts from the boot; psutil adds the time of the boot, which moves with the clock.
         return psutil.Process(pid).create_time() - psutil.boot_time()
     except psutil.Error:
         return 0.0

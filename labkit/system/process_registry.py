@@ -1,11 +1,11 @@
-"""What the lab started: recorded by pid, found again after a crash, stopped by exactly that record.
+"""Processes that the lab started: recorded in files, found again after a crash, stopped by that record.
 
-Every start writes a file ``HOME/processes/LAB/PID.json``; the processes get ``LABKIT_LAB=LAB`` in their
-environment and a session of their own, so that what they start in turn (a raylet starts its workers)
-is found as well, orphans and those in yet another session included. Nothing is ever looked up by name.
+Each start writes a file ``HOME/processes/GROUP/PID.json``. The process gets a session of its own and
+``LABKIT_GROUP=GROUP`` in its environment, so that its descendants are found too (a raylet starts workers),
+including orphans and those in another session. No process is ever looked up by name.
 
-A *keeper* (`watchdog`) stands beside each lab and stops it when the kernel which owns it is gone.
-So a restarted kernel finds its cluster again, and a ``kill -9`` leaves nothing behind.
+A watchdog process (`labkit.system.watchdog`) stops a group when all processes that own it have ended. So a
+restarted kernel finds its cluster again, and a ``kill -9`` leaves nothing behind.
 """
 
 import contextlib
@@ -24,31 +24,33 @@ from typing import TypeVar
 import psutil
 
 from labkit.errors import EnvironmentProblem
-from labkit.system import process_info as pids
+from labkit.files import atomic_write
+from labkit.system import process_info
+from labkit.system.process_info import ProcessIdentity
 
-MARK = "LABKIT_LAB"  # the environment variable by which a process of a lab is known
-_PIDS = 1 << 31  # what no pid reaches
+GROUP_VARIABLE = "LABKIT_GROUP"  # marks the processes of a group
+_MAX_PID = (1 << 31) - 1
 
-_Record = TypeVar("_Record", bound=pids.Identity)
+_Identity = TypeVar("_Identity", bound=ProcessIdentity)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry(pids.Identity):
+class ProcessRecord(ProcessIdentity):
     """One process that the lab started.
 
     Attributes:
-        role: what it is ("head: raylet", "node-2: raylet", "keeper", "s3 server").
-        lab: the id that all processes of one start share.
-        session: the POSIX session it was started in: what it starts in turn is in it too.
+        role: its node and program, such as "head: raylet" or "watchdog".
+        group_id: the id that all processes of one start share.
+        session: its POSIX session, in which its descendants are, too.
     """
 
     role: str
-    lab: str
+    group_id: str
     session: int
 
 
-class Registry:
-    """The processes of all labs below one home folder.
+class ProcessRegistry:
+    """The recorded processes below one home folder.
 
     Args:
         home: ``LABKIT_HOME``. Nothing is created before the first `start`.
@@ -58,22 +60,22 @@ class Registry:
         self._folder = Path(home) / "processes"
 
     def __repr__(self) -> str:
-        return f"Registry({str(self._folder)!r})"
+        return f"ProcessRegistry({str(self._folder)!r})"
 
     def start(
         self,
         command: list[str],
         *,
         role: str,
-        lab: str,
+        group_id: str,
         log: Path,
         env: Mapping[str, str] | None = None,
         stdin: int = subprocess.DEVNULL,
     ) -> subprocess.Popen:
-        """Start `command` in a session of its own, its output in `log`, and record it.
+        """Start `command` in a session of its own, append its output to `log`, and record it.
 
         Raises:
-            EnvironmentProblem: the log or the record cannot be written; nothing is left running then.
+            EnvironmentProblem: the log or the record cannot be written. Then nothing is left running.
         """
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -87,19 +89,19 @@ class Registry:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**(os.environ if env is None else env), MARK: lab},
+                env={**(os.environ if env is None else env), GROUP_VARIABLE: group_id},
             )
         try:
-            self.record(process.pid, role=role, lab=lab)
+            self.record(process.pid, role=role, group_id=group_id)
         except BaseException:
-            # Nobody would ever find it again.
+            # Without a record, nothing would ever stop it.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise
         return process
 
-    def record(self, pid: int, *, role: str, lab: str) -> Entry:
-        """Write down a process that belongs to `lab`.
+    def record(self, pid: int, *, role: str, group_id: str) -> ProcessRecord:
+        """Write the record of a running process.
 
         Raises:
             EnvironmentProblem: the record cannot be written.
@@ -107,148 +109,150 @@ class Registry:
         try:
             session = os.getsid(pid)
         except ProcessLookupError:
-            session = pid  # it is gone, but what it started in a session of its own may live
-        entry = Entry(**asdict(pids.Identity.of(pid)), role=role, lab=lab, session=session)
-        _write(self._lab(lab) / f"{pid}.json", asdict(entry))
-        return entry
+            session = pid  # it has ended, but its descendants may still run
+        identity = asdict(ProcessIdentity.of(pid))
+        record = ProcessRecord(**identity, role=role, group_id=group_id, session=session)
+        self._write(group_id, f"{pid}.json", record)
+        return record
 
-    def record_session(self, leader: subprocess.Popen, *, role: str, lab: str) -> list[Entry]:
-        """Write down what `leader` left running when it ended, in its stead (`ray start` does that)."""
-        left = {
-            process.pid: process for process, session in pids.living() if session == leader.pid != process.pid
-        }
-        # Children of these are found through the session; only who has no parent among them is recorded.
-        heads = [process for process in left.values() if pids.parent_of(process) not in left]
-        entries = [self.record(head.pid, role=f"{role}: {pids.program(head)}", lab=lab) for head in heads]
+    def record_session(self, leader: subprocess.Popen, *, role: str, group_id: str) -> list[ProcessRecord]:
+        """Replace the record of `leader`, once it has exited, by records of the daemons left in its session.
+
+        `ray start` exits and leaves such daemons.
+        """
+        left = {p.pid: p for p, session in process_info.iter_processes() if session == leader.pid != p.pid}
+        # Children of these are found through the session.
+        parents = {pid: _parent(process) for pid, process in left.items()}
+        records = [
+            self.record(pid, role=f"{role}: {process_info.program_name(left[pid])}", group_id=group_id)
+            for pid, parent in parents.items()
+            if parent not in left
+        ]
         if leader.poll() is not None:
-            (self._lab(lab) / f"{leader.pid}.json").unlink(missing_ok=True)
-        return entries
+            self.remove(leader.pid, group_id=group_id)
+        return records
 
-    def entries(self, lab: str | None = None) -> list[Entry]:
-        """What was recorded, dead or alive, oldest first."""
+    def records(self, group_id: str | None = None) -> list[ProcessRecord]:
+        """All records, of processes that run or have ended, oldest first."""
         found = []
-        for folder in self.labs() if lab is None else [lab]:
-            # Another process may be clearing the folder away while this one looks into it.
+        for group in self.groups() if group_id is None else [group_id]:
+            # Another process may be removing the folder.
             with contextlib.suppress(OSError):
-                paths = list(self._lab(folder).glob("[0-9]*.json"))
-                found += [entry for path in paths if (entry := _read(Entry, path)) is not None]
-        # The system counts in hundredths of a second: what began in the same one has its number.
-        return sorted(found, key=lambda entry: (entry.created, entry.pid))
+                paths = list(self._path(group).glob("[0-9]*.json"))
+                found += [record for path in paths if (record := _read(ProcessRecord, path)) is not None]
+        # Start times are in hundredths of a second; of two in the same one, the larger pid is the later.
+        return sorted(found, key=lambda record: (record.created, record.pid))
 
-    def members(self, lab: str, *, session: int | None = None) -> list[psutil.Process]:
-        """All living processes of a lab: those recorded and what they started.
+    def members(self, group_id: str, *, session: int | None = None) -> list[psutil.Process]:
+        """All running processes of a group: the recorded ones and their descendants.
 
         Args:
             session: only those of this session.
         """
-        recorded = {entry.pid for entry in self.entries(lab) if entry.alive}
-        living = [(p, number) for p, number in pids.living() if session in (None, number)]
-        found = [(p, number, pids.variable(p, MARK)) for p, number in living]
-        ours = {p.pid: number for p, number, mark in found if p.pid in recorded or mark == lab}
-        # A Ray worker writes its title over its environment. A session's number is not used again while
-        # one of its processes lives, so such a one in a session of ours is ours.
+        recorded = {record.pid for record in self.records(group_id) if record.alive}
+        running = [(p, number) for p, number in process_info.iter_processes() if session in (None, number)]
+        found = [(p, number, process_info.get_env(p, GROUP_VARIABLE)) for p, number in running]
+        ours = {p.pid: number for p, number, mark in found if p.pid in recorded or mark == group_id}
+        # A Ray worker overwrites its environment with its title. The session tells whose it is: its number is
+        # not reused as long as one of its processes runs.
         sessions = set(ours.values()) - {0}
         return [p for p, number, mark in found if p.pid in ours or (mark == "" and number in sessions)]
 
-    def labs(self) -> list[str]:
-        """Ids of all labs that have a record."""
+    def groups(self) -> list[str]:
+        """Ids of all groups that have a record."""
         with contextlib.suppress(OSError):
             return sorted(path.name for path in self._folder.iterdir() if path.is_dir())
         return []
 
-    def forget(self, pid: int, *, lab: str) -> None:
+    def remove(self, pid: int, *, group_id: str) -> None:
         """Remove the record of a process that has ended."""
-        (self._lab(lab) / f"{pid}.json").unlink(missing_ok=True)
+        (self._path(group_id) / f"{pid}.json").unlink(missing_ok=True)
 
-    def own(self, lab: str) -> None:
-        """As long as this process lives, the keeper lets `lab` live. Two notebooks may share a lab."""
-        _write(self._lab(lab) / f"owner-{os.getpid()}.json", asdict(pids.Identity.of(os.getpid())))
+    def acquire(self, group_id: str) -> None:
+        """Make this process an owner of a group: the watchdog lets it run. Several processes may own one."""
+        self._write(group_id, f"owner-{os.getpid()}.json", ProcessIdentity.of(os.getpid()))
 
-    def disown(self, lab: str) -> None:
-        """This process needs `lab` no longer. Whoever else owns it keeps it alive."""
-        (self._lab(lab) / f"owner-{os.getpid()}.json").unlink(missing_ok=True)
+    def release(self, group_id: str) -> None:
+        """End this process's ownership of a group."""
+        (self._path(group_id) / f"owner-{os.getpid()}.json").unlink(missing_ok=True)
 
-    def owned(self, lab: str) -> bool:
-        """Whether a process that owns `lab` is alive."""
-        owners = [_read(pids.Identity, path) for path in self._lab(lab).glob("owner-*.json")]
+    def has_owner(self, group_id: str) -> bool:
+        """Whether a process that owns the group is running."""
+        owners = [_read(ProcessIdentity, path) for path in self._path(group_id).glob("owner-*.json")]
         return any(owner is not None and owner.alive for owner in owners)
 
-    def keep(self, lab: str, *, seconds: float) -> None:
-        """Own `lab`, and start the keeper that stops it `seconds` after its owners are gone."""
-        self.own(lab)
-        command = [
-            sys.executable,
-            "-m",
-            "labkit.system.watchdog",
-            str(self._folder.parent),
-            lab,
-            str(seconds),
-        ]
-        self.start(command, role="keeper", lab=lab, log=self._lab(lab) / "keeper.log")
+    def start_watchdog(self, group_id: str, *, seconds: float) -> None:
+        """Own the group, and start the watchdog that stops it `seconds` after its last owner has ended."""
+        self.acquire(group_id)
+        module = "labkit.system.watchdog"
+        command = [sys.executable, "-m", module, str(self._folder.parent), group_id, str(seconds)]
+        self.start(command, role="watchdog", group_id=group_id, log=self._path(group_id) / "watchdog.log")
 
-    def stop(self, lab: str, *, session: int | None = None, grace: float = 3.0) -> list[Entry]:
-        """Stop the processes of `lab`, and forget their records.
+    def stop(self, group_id: str, *, session: int | None = None, grace: float = 3.0) -> list[ProcessRecord]:
+        """Stop the processes of a group and remove their records.
 
-        First SIGTERM to the last one started of each session, since it depends on the others (a raylet
-        signs off at its GCS, and waits for long if that is gone), then to the rest; what still lives
-        after `grace` seconds gets SIGKILL.
+        First the process that started last in each session gets SIGTERM, because it depends on the others: a
+        raylet signs off at its GCS, and waits long for one that has ended. Then the rest get SIGTERM, and
+        what still runs after `grace` seconds gets SIGKILL.
 
         Args:
-            session: only what is in this session (one node of several).
+            session: stop only this session, for example one node.
 
         Returns:
-            The recorded processes that were alive.
+            The records of the processes that were running.
         """
-        entries = [e for e in self.entries(lab) if session in (None, e.session)]
-        living = [entry for entry in entries if entry.alive]
-        last = {entry.session: entry.pid for entry in living}.values()
-        members = self.members(lab, session=session)
-        pids.end([process for process in members if process.pid in last], grace=grace)
-        pids.end(members, grace=grace / 3)
-        # Whoever was started while the others were ending.
-        pids.end(self.members(lab, session=session), grace=0)
-        gone = [entry for entry in entries if not entry.alive or entry.pid == os.getpid()]
-        for entry in gone:
-            (self._lab(lab) / f"{entry.pid}.json").unlink(missing_ok=True)
-        # What could not be stopped (another user's, or stuck in its disk) stays on record.
-        if session is None and len(gone) == len(entries):
-            shutil.rmtree(self._lab(lab), ignore_errors=True)
-        return living
+        records = [record for record in self.records(group_id) if session in (None, record.session)]
+        running = [record for record in records if record.alive]
+        last = {record.session: record.pid for record in running}.values()
+        members = self.members(group_id, session=session)
+        process_info.terminate([process for process in members if process.pid in last], grace=grace)
+        process_info.terminate(members, grace=grace / 3)
+        # And what was started meanwhile.
+        process_info.terminate(self.members(group_id, session=session), grace=0)
+        ended = [record for record in records if not record.alive or record.pid == os.getpid()]
+        for record in ended:
+            self.remove(record.pid, group_id=group_id)
+        # A process that could not be stopped (another user's, or blocked in the kernel) stays on record.
+        if session is None and len(ended) == len(records):
+            shutil.rmtree(self._path(group_id), ignore_errors=True)
+        return running
 
-    def stop_all(self) -> list[Entry]:
-        """Stop every lab of this home."""
-        return [entry for lab in self.labs() for entry in self.stop(lab)]
+    def stop_all(self) -> list[ProcessRecord]:
+        """Stop every group of this home."""
+        return [record for group_id in self.groups() for record in self.stop(group_id)]
 
-    def _lab(self, lab: str) -> Path:
-        if not re.fullmatch(r"[\w-][\w.-]*", lab):
-            # What is stopped is removed with its folder: that must not be another one.
-            raise ValueError(f"{lab!r} is no id of a lab")
-        return self._folder / lab
+    def _path(self, group_id: str) -> Path:
+        if not re.fullmatch(r"[\w-][\w.-]*", group_id):
+            # `stop` removes this folder: it must not be another one.
+            raise ValueError(f"{group_id!r} is not the id of a process group")
+        return self._folder / group_id
+
+    def _write(self, group_id: str, name: str, record: ProcessIdentity) -> None:
+        folder = self._path(group_id)
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            atomic_write(folder / name, json.dumps(asdict(record)))
+        except OSError as error:
+            raise _unwritable(f"record a process in {folder}", error) from error
 
 
-def _read(kind: type[_Record], path: Path) -> _Record | None:
+def _parent(process: psutil.Process) -> int:
+    with contextlib.suppress(psutil.Error):
+        return process.ppid()
+    return 0
+
+
+def _read(kind: type[_Identity], path: Path) -> _Identity | None:
     """The record in a file; None if it is damaged or gone."""
     try:
         record = kind(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         return None
-    sound = all(isinstance(getattr(record, f.name), f.type) for f in fields(kind))
-    return record if sound and 0 < record.pid < _PIDS else None
-
-
-def _write(path: Path, content: dict) -> None:
-    partial = path.with_suffix(f".{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        partial.write_text(json.dumps(content))
-        partial.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise _unwritable(f"record a process in {path.parent}", error) from error
+    valid = all(isinstance(getattr(record, f.name), f.type) for f in fields(kind))
+    return record if valid and 0 < record.pid <= _MAX_PID else None
 
 
 def _unwritable(attempt: str, error: OSError) -> EnvironmentProblem:
     return EnvironmentProblem(
-        attempt, str(error), "make that folder writable, or point LABKIT_HOME at one that is and has space"
+        attempt, str(error), "make that folder writable, or set LABKIT_HOME to one that is and has space"
     )

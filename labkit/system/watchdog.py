@@ -1,33 +1,32 @@
-"""The keeper of a lab: ``python -m labkit.keeper HOME LAB SECONDS``.
+"""The watchdog of a process group: ``python -m labkit.system.watchdog HOME GROUP SECONDS``.
 
-It stands beside each lab: a process of a few MB that waits until the kernel which owns the lab is gone,
-however it went, and stops the lab if no other kernel takes it over within some seconds.
+A process of a few MB that waits until every process that owns the group has ended, in whatever way, and stops
+the group if no new owner comes within some seconds.
 """
 
 import sys
 import time
 
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 
-_LOOK_EVERY = 1.0  # seconds between two looks at the owner
+_INTERVAL = 1.0  # seconds between two looks at the owners
 
 
-def keep(home: str, lab: str, *, seconds: float) -> None:
-    """Wait until `lab` has had no living owner for `seconds`, then stop it.
+def watch(home: str, group_id: str, *, seconds: float) -> None:
+    """Wait until a group has had no owner for `seconds`, then stop it.
 
-    It is stopped as well when its records are gone (somebody removed the folder): nobody else could.
+    It is stopped as well when its records are gone (its folder was removed), because then nothing else could.
     """
-    registry = Registry(home)
+    registry = ProcessRegistry(home)
     last_owned = time.monotonic()
-    while registry.entries(lab):
-        if registry.owned(lab):
+    while registry.records(group_id):
+        if registry.has_owner(group_id):
             last_owned = time.monotonic()
         elif time.monotonic() - last_owned > seconds:
             break
-        time.sleep(_LOOK_EVERY)
-    registry.stop(lab)
+        time.sleep(_INTERVAL)
+    registry.stop(group_id)
 
 
 if __name__ == "__main__":
-    _, _home, _lab, _seconds = sys.argv
-    keep(_home, _lab, seconds=float(_seconds))
+    watch(sys.argv[1], sys.argv[2], seconds=float(sys.argv[3]))

@@ -14,7 +14,7 @@ import pytest
 from jupyterlab import ARTEFACTS, NotebookPage, browser, served
 from kernels import FIT, SETUP
 from labkit.exercises import solved
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 from labs import home as home_of_its_own
 
 pytestmark = pytest.mark.browser
@@ -183,6 +183,6 @@ def test_the_stop_button_ends_a_run_and_the_next_cell_runs(lab, page, home):
 
 def test_afterwards_nothing_of_it_is_left(home):
     """The server was closed and the kernels with it; what they started is stopped by its record."""
-    registry = Registry(home)
+    registry = ProcessRegistry(home)
     registry.stop_all()
-    assert registry.labs() == []
+    assert registry.groups() == []

@@ -8,7 +8,7 @@ import pytest
 from test_browser import _legible
 
 from jupyterlab import ARTEFACTS, NotebookPage, browser, served
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 from labs import home as home_of_its_own
 
 pytestmark = pytest.mark.browser
@@ -68,7 +68,7 @@ def opened(chromium, home, tmp_path_factory):
         one = NotebookPage(page, address.format("sweep.ipynb"))
         one.run(0)
         yield one, folder / "sweep.ipynb"
-    Registry(home).stop_all()
+    ProcessRegistry(home).stop_all()
 
 
 def test_the_panel_moves_and_stays(opened):

@@ -5,7 +5,7 @@ import pytest
 from test_browser import _legible
 
 from jupyterlab import ARTEFACTS, NotebookPage, browser, served
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 from labs import home as home_of_its_own
 
 pytestmark = pytest.mark.browser
@@ -57,7 +57,7 @@ with panel.watch(trainer):
 def home():
     with home_of_its_own() as folder:
         yield folder
-        Registry(folder).stop_all()
+        ProcessRegistry(folder).stop_all()
 
 
 @pytest.mark.timeout(300)

@@ -29,8 +29,8 @@ from labkit.cluster import probe as knocking
 from labkit.cluster.probe import knock
 from labkit.errors import ClusterError, RunStopped
 from labkit.settings import Settings
-from labkit.system import process_info as pids
-from labkit.system.process_registry import Registry
+from labkit.system import process_info
+from labkit.system.process_registry import ProcessRegistry
 from labs import home as home_of_its_own
 from labs import python
 
@@ -59,7 +59,7 @@ def until(condition, seconds=90):
 
 
 def members(home, lab):
-    return Registry(home).members(lab._lab)
+    return ProcessRegistry(home).members(lab._lab)
 
 
 @ray.remote
@@ -94,7 +94,7 @@ def test_arguments_that_make_no_cluster_are_refused_at_once(home, wrong, said):
     with pytest.raises(ClusterError, match=said) as refused:
         cluster.start(**wrong)
     assert refused.value.fix
-    assert Registry(home).labs() == [] and not list(home.iterdir())
+    assert ProcessRegistry(home).groups() == [] and not list(home.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_port_that_another_program_took_meanwhile_is_no_end(home, monkeypatch)
         monkeypatch.setattr(ray_start, "free_port", free_port)
         with cluster.start() as lab:
             assert taken in given and not lab.address.endswith(f":{taken}")
-    assert Registry(home).labs() == []
+    assert ProcessRegistry(home).groups() == []
 
 
 @pytest.mark.parametrize("role", ["head: ray start", "head: raylet"])
@@ -138,7 +138,7 @@ def test_an_interrupted_start_leaves_nothing(home, role):
     )
     try:
         process.stdout.readline()
-        until(lambda: role in [entry.role for entry in Registry(home).entries()])
+        until(lambda: role in [entry.role for entry in ProcessRegistry(home).records()])
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1]
     finally:
@@ -146,7 +146,7 @@ def test_an_interrupted_start_leaves_nothing(home, role):
     assert process.returncode != 0
     assert said.splitlines()[-1].endswith("stopped by you. Nothing of it is left running"), said
     assert "Exception ignored" not in said
-    assert Registry(home).labs() == []
+    assert ProcessRegistry(home).groups() == []
 
 
 def test_a_head_that_does_not_start_says_why_and_leaves_nothing(home, monkeypatch):
@@ -154,7 +154,7 @@ def test_a_head_that_does_not_start_says_why_and_leaves_nothing(home, monkeypatc
     with pytest.raises(ClusterError, match="start head") as refused:
         cluster.start()
     assert "start-head.log" in refused.value.fix and "no Ray here" in refused.value.fact
-    assert Registry(home).labs() == [] and cluster.current() is None
+    assert ProcessRegistry(home).groups() == [] and cluster.current() is None
 
 
 def test_two_processes_that_start_at_once_get_one_cluster(home):
@@ -167,16 +167,16 @@ def test_two_processes_that_start_at_once_get_one_cluster(home):
     try:
         addresses = [_first_address(process) for process in both]
         assert addresses[0] == addresses[1]
-        (name,) = Registry(home).labs()
-        assert Registry(home).owned(name)
+        (name,) = ProcessRegistry(home).groups()
+        assert ProcessRegistry(home).has_owner(name)
         both[0].kill()
         both[0].wait()
-        assert Registry(home).owned(name), "the other one still uses it"
+        assert ProcessRegistry(home).has_owner(name), "the other one still uses it"
     finally:
         for process in both:
             process.kill()
             process.communicate()
-        Registry(home).stop_all()
+        ProcessRegistry(home).stop_all()
 
 
 def _first_address(process):
@@ -235,7 +235,7 @@ def test_a_node_is_added_used_and_removed(lab):
 
 def test_a_node_that_dies_is_seen_and_its_place_can_be_filled(lab, home):
     node = lab.add_node(cpus=1)
-    raylets = [e for e in Registry(home).entries(lab._lab) if e.role == f"{node.name}: raylet"]
+    raylets = [e for e in ProcessRegistry(home).records(lab._lab) if e.role == f"{node.name}: raylet"]
     os.kill(raylets[0].pid, signal.SIGKILL)
     until(lambda: node.name not in [n.name for n in lab.nodes])
     assert ray.get(where.remote()) in [n.id for n in lab.nodes]
@@ -248,7 +248,7 @@ def test_an_interrupted_new_node_is_gone_again(lab, home):
     """The signal comes from a thread, as a kernel's comes from another process."""
 
     def entries():
-        return Registry(home).entries(lab._lab)
+        return ProcessRegistry(home).records(lab._lab)
 
     def interrupt():
         until(lambda: any("ray start" in entry.role for entry in entries()))
@@ -290,7 +290,7 @@ def test_a_node_that_does_not_go_is_told(lab, monkeypatch):
 
 def test_repr_asks_neither_ray_nor_the_disk(lab, monkeypatch):
     monkeypatch.setattr(ray, "nodes", lambda: pytest.fail("asked Ray"))
-    monkeypatch.setattr(Registry, "entries", lambda *_: pytest.fail("read the disk"))
+    monkeypatch.setattr(ProcessRegistry, "entries", lambda *_: pytest.fail("read the disk"))
     assert repr(lab) == f"Cluster({lab.address}, started by the lab)"
     assert str(lab._settings.home) in repr(lab._registry)
 
@@ -396,7 +396,10 @@ def test_the_head_and_its_server_for_clients_are_told_apart(lab, home):
         f"{a}:{p}" for name, a, p in sockets(home, lab) if name == "ray.util.client" and a != "127.0.0.1"
     }
     knock(f"ray://{clients}", home / "ray-token")
-    for wrong, there in ((f"ray://{lab.address}", "a cluster's head"), (clients, "server for Ray clients")):
+    for wrong, there in (
+        (f"ray://{lab.address}", "a cluster's head"),
+        (clients, "a cluster's server for Ray clients"),
+    ):
         with pytest.raises(ClusterError, match=f"what answers there is {there}"):
             knock(wrong, home / "ray-token")
 
@@ -451,7 +454,11 @@ def sockets(home, lab):
     for process in members(home, lab):
         for connection in process.net_connections("inet"):
             if connection.status == psutil.CONN_LISTEN:
-                yield pids.program(process), connection.laddr.ip.replace("::ffff:", ""), connection.laddr.port
+                yield (
+                    process_info.program_name(process),
+                    connection.laddr.ip.replace("::ffff:", ""),
+                    connection.laddr.port,
+                )
 
 
 def test_every_socket_refuses_who_has_no_token(lab, home):
@@ -570,9 +577,9 @@ def test_a_home_whose_path_is_not_ascii_has_its_sockets_elsewhere(tmp_path, monk
 
 def test_after_stop_nothing_is_left_and_the_handle_says_so(lab, home):
     name = lab._lab
-    assert len(Registry(home).members(name)) > 5
+    assert len(ProcessRegistry(home).members(name)) > 5
     lab.stop()
-    assert Registry(home).members(name) == [] and Registry(home).labs() == []
+    assert ProcessRegistry(home).members(name) == [] and ProcessRegistry(home).groups() == []
     assert cluster.current() is None
     assert repr(lab).endswith("stopped)") and "stopped" in lab._repr_html_()
     with pytest.raises(ClusterError, match=r"lab = cluster.start\(\)"):

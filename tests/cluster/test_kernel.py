@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kernels import FIT, SETUP, Kernel, kernel
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 from labs import home as home_of_its_own
 
 pytestmark = pytest.mark.fault
@@ -73,7 +73,7 @@ def test_an_interrupted_start_of_a_cluster_is_calm(home, first):
     first.interrupt()
     first.wait(cell)
     assert len(cell.error.splitlines()) == 1 and "Nothing of it is left running" in cell.error, cell.error
-    assert Registry(home).labs() == []
+    assert ProcessRegistry(home).groups() == []
     assert first.run("lab = cluster.start()").error is None
 
 
@@ -90,23 +90,23 @@ def test_a_killed_kernel_then_a_new_one_then_nothing(home, first):
         again = second.run(FIT)
         assert again.error is None and "finished finished" in again.text, again
         assert second.shut_down() < 10
-    (lab,) = Registry(home).labs()
+    (lab,) = ProcessRegistry(home).groups()
     stop = [sys.executable, "-m", "labkit", "stop"]
     done = subprocess.run(stop, capture_output=True, text=True, timeout=60, check=True)
     assert "stopped head: raylet" in done.stdout
-    assert Registry(home).members(lab) == [] and Registry(home).labs() == []
+    assert ProcessRegistry(home).members(lab) == [] and ProcessRegistry(home).groups() == []
 
 
 def test_a_kernel_that_was_killed_alone_is_followed_by_its_cluster(home):
-    """Nobody comes back: the keeper ends the cluster by itself."""
+    """Nobody comes back: the watchdog ends the cluster by itself."""
     with kernel() as one:
         one.run("from labkit.cluster import lifecycle as c\nc._KEEP_SECONDS = 2\nlab = c.start()")
-        (lab,) = Registry(home).labs()
+        (lab,) = ProcessRegistry(home).groups()
         one.kill()
     deadline = time.monotonic() + 30
-    while Registry(home).members(lab) and time.monotonic() < deadline:
+    while ProcessRegistry(home).members(lab) and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert Registry(home).members(lab) == []
+    assert ProcessRegistry(home).members(lab) == []
 
 
 def test_a_kernel_with_a_fit_in_it_shuts_down_in_time(home):

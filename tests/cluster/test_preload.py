@@ -15,7 +15,7 @@ from labkit.cluster import preload
 from labkit.errors import ClusterError
 from labkit.settings import Settings
 from labkit.system import overview as inventory
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 from labs import home as home_of_its_own
 from labs import python
 
@@ -51,7 +51,7 @@ class Worker:
 
 
 def servers(home, lab):
-    entries = Registry(home).entries(lab._lab)
+    entries = ProcessRegistry(home).records(lab._lab)
     return {e.role.partition(":")[0]: e.pid for e in entries if e.role.endswith("forkserver") and e.alive}
 
 

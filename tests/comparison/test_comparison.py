@@ -10,7 +10,7 @@ from labkit.comparison import launches
 from labkit.comparison.compare import ENGINES, Comparison, Engine, Result
 from labkit.errors import RunError
 from labkit.settings import Settings
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 from labs import home as home_of_its_own
 
 PLAIN, TORCHRUN = ENGINES[:2]
@@ -45,7 +45,7 @@ def test_two_engines_come_to_the_same_weights(settings):
         assert result.peak_bytes > 100e6  # torch alone takes that much
     assert found.preload is None  # Ray is not among them
     assert len(said) == 2
-    assert not Registry(settings.home).labs()
+    assert not ProcessRegistry(settings.home).groups()
     assert json.loads(found.to_json())["results"][1]["engine"] == "torchrun"
 
 

@@ -7,7 +7,7 @@ from labkit.comparison import launches
 from labkit.comparison.launches import ENGINES, Engine
 from labkit.errors import RunError, RunFailed
 from labkit.settings import Settings
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 from labs import home as home_of_its_own
 
 PLAIN, TORCHRUN = ENGINES[:2]
@@ -32,7 +32,7 @@ def test_a_script_that_hangs(settings, tmp_path, monkeypatch):
     monkeypatch.setattr(launches, "_SECONDS", 3)
     with pytest.raises(RunFailed, match="not end within 3 s; it said last: so far"):
         comparison.run(rows=128, engines=(PLAIN,), settings=settings)
-    assert not Registry(settings.home).labs()
+    assert not ProcessRegistry(settings.home).groups()
 
 
 def test_scripts_that_are_not_there(settings):
@@ -55,7 +55,7 @@ def test_a_rank_that_is_killed(settings, tmp_path):
     assert death["status"] != 0
     assert death["seconds"] > 0
     assert death["attempts"] == 1
-    assert not Registry(settings.home).labs()
+    assert not ProcessRegistry(settings.home).groups()
 
 
 def test_a_rank_that_does_not_come_so_far(settings, tmp_path):

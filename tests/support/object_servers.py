@@ -12,7 +12,7 @@ from pathlib import Path
 
 from labkit.settings import Settings
 from labkit.storage import store as storage
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 
 NAMED = {
     name: os.environ[name]
@@ -30,7 +30,7 @@ def embedded(home: Path) -> Iterator[storage.Store]:
     finally:
         for handle in list(storage._handles):
             handle.stop()
-        Registry(home).stop_all()
+        ProcessRegistry(home).stop_all()
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -80,8 +80,8 @@ def test_doctor_leaves_nothing_behind(run, tmp_path):
 
 
 def test_stop_stops_what_is_recorded_and_nothing_else(run, tmp_path):
-    registry = Registry(tmp_path / "home")
-    ours = registry.start(SLEEP, role="a sleeper", lab="one", log=tmp_path / "log")
+    registry = ProcessRegistry(tmp_path / "home")
+    ours = registry.start(SLEEP, role="a sleeper", group_id="one", log=tmp_path / "log")
     threading.Thread(target=ours.wait, daemon=True).start()  # a parent that waits: no zombie is left
     other = subprocess.Popen(SLEEP, start_new_session=True)
     try:
@@ -90,7 +90,7 @@ def test_stop_stops_what_is_recorded_and_nothing_else(run, tmp_path):
         assert done.stdout == f"stopped a sleeper (process {ours.pid})\n"
         assert ours.wait(timeout=5) != 0
         assert other.poll() is None
-        assert registry.entries() == []
+        assert registry.records() == []
     finally:
         other.kill()
         other.wait()
@@ -98,10 +98,10 @@ def test_stop_stops_what_is_recorded_and_nothing_else(run, tmp_path):
 
 
 def test_stop_tells_whose_notebook_is_open(run, tmp_path):
-    registry = Registry(tmp_path / "home")
-    process = registry.start(SLEEP, role="a sleeper", lab="one", log=tmp_path / "log")
+    registry = ProcessRegistry(tmp_path / "home")
+    process = registry.start(SLEEP, role="a sleeper", group_id="one", log=tmp_path / "log")
     threading.Thread(target=process.wait, daemon=True).start()
-    registry.own("one")  # this process is the notebook
+    registry.acquire("one")  # this process is the notebook
     assert "restart its kernel" in run("stop").stdout.splitlines()[-1]
 
 

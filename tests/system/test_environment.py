@@ -11,7 +11,7 @@ from labkit import machine
 from labkit.display.diagnosis import Diagnosis, Finding
 from labkit.settings import Settings
 from labkit.system import environment
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 
 GB = 1_000_000_000
 GOOD, BAD = Finding("cores", True, "2"), Finding("Chromium", False, "none", "apt-get install <chromium>")
@@ -235,15 +235,15 @@ def test_a_misspelled_setting_is_found(look, monkeypatch):
 
 
 def test_leftovers_are_labs_whose_notebook_is_gone(look, home, tmp_path):
-    registry = Registry(home)
+    registry = ProcessRegistry(home)
     assert look("leftovers").text == "none; no lab is running"
     sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
-    registry.start(sleep, role="sleeper", lab="one", log=tmp_path / "log")
+    registry.start(sleep, role="sleeper", group_id="one", log=tmp_path / "log")
     try:
         finding = look("leftovers")
         assert not finding.ok and not finding.blocking
         assert finding.fix == "python -m labkit stop"
-        registry.own("one")
+        registry.acquire("one")
         assert look("leftovers").text == "none; 1 lab running"
     finally:
         registry.stop_all()

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kernels import kernel
-from labkit.system.process_registry import Registry
+from labkit.system.process_registry import ProcessRegistry
 from labkit.tune import snapshot as sweep_snapshot
 from labs import home as home_of_its_own
 
@@ -95,7 +95,7 @@ print("before", sorted(t.number for t in panel.state.trials.values() if t.why ==
 def home():
     with home_of_its_own() as folder:
         yield folder
-        Registry(folder).stop_all()
+        ProcessRegistry(folder).stop_all()
 
 
 def steps(home):
@@ -158,7 +158,7 @@ def test_a_killed_kernel_and_the_next_one(home, tmp_path):
     runs, made = shutil.copytree(home / "runs", tmp_path / "runs"), shutil.copy(home / "steps", tmp_path)
     for cut in (None, "experiment_state", "search_gen_state"):
         if cut is not None:
-            Registry(home).stop_all()
+            ProcessRegistry(home).stop_all()
         shutil.rmtree(home / "runs")
         shutil.copytree(runs, home / "runs")
         shutil.copy(made, home / "steps")

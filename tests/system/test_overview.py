@@ -6,9 +6,10 @@ import time
 import psutil
 import pytest
 
+from labkit.display.tables import Table
 from labkit.errors import ClusterError
-from labkit.system import overview as inventory
-from labkit.system.process_registry import Registry
+from labkit.system import overview
+from labkit.system.process_registry import ProcessRegistry
 
 SERVER = """
 import socket, sys, time
@@ -24,11 +25,11 @@ PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import 
 @pytest.fixture
 def start(tmp_path):
     """Starts a recorded Python process, and stops all of them at the end."""
-    registry = Registry(tmp_path)
+    registry = ProcessRegistry(tmp_path)
 
     def run(role, program, *arguments):
         command = [sys.executable, "-c", program, *arguments]
-        return registry.start(command, role=role, lab="lab-1", log=tmp_path / f"{role}.log")
+        return registry.start(command, role=role, group_id="lab-1", log=tmp_path / f"{role}.log")
 
     yield run
     registry.stop_all()
@@ -44,21 +45,21 @@ def wait_for(condition):
 def test_counts_processes_and_memory_of_each_program(tmp_path, start):
     parent = start("head: dashboard", PARENT)
     start("node-2: raylet", PARENT)
-    start("keeper", "import time; time.sleep(60)")
-    wait_for(lambda: len(inventory.processes(home=tmp_path).rows) == 4)
+    start("watchdog", "import time; time.sleep(60)")
+    wait_for(lambda: len(overview.processes(home=tmp_path).rows) == 4)
     wait_for(lambda: psutil.Process(parent.pid).children())
-    table = inventory.processes(home=tmp_path)
+    table = overview.processes(home=tmp_path)
     assert [row[:3] for row in table.rows] == [
         ("head", "dashboard", 2),
         ("node-2", "raylet", 1),
         ("node-2", "worker", 1),
-        ("–", "keeper", 1),
+        ("–", "watchdog", 1),
     ]
     assert all(megabytes > 0 and purpose for *_, megabytes, purpose in table.rows)
     assert table.line == f"5 processes, {sum(row[3] for row in table.rows)} MB"
-    assert [row[1] for row in inventory.processes("node-2", home=tmp_path).rows] == ["raylet", "worker"]
+    assert [row[1] for row in overview.processes("node-2", home=tmp_path).rows] == ["raylet", "worker"]
     with pytest.raises(ClusterError, match="head, node-2, –"):
-        inventory.processes("node-9", home=tmp_path)
+        overview.processes("node-9", home=tmp_path)
 
 
 def test_says_from_where_a_port_is_reached(tmp_path, start):
@@ -66,7 +67,7 @@ def test_says_from_where_a_port_is_reached(tmp_path, start):
     start("head: raylet", SERVER, "0.0.0.0", "0.0.0.0")
     logs = [tmp_path / "head: dashboard.log", tmp_path / "head: raylet.log"]
     wait_for(lambda: sum(len(log.read_text().split()) for log in logs) == 3)
-    raylet, dashboard = inventory.ports(home=tmp_path).rows
+    raylet, dashboard = overview.ports(home=tmp_path).rows
     assert dashboard == ("head", "dashboard", "this machine", logs[0].read_text().strip())
     assert raylet[:3] == ("head", "raylet", "the network")
     assert set(raylet[3].split(", ")) == set(logs[1].read_text().split())
@@ -74,15 +75,15 @@ def test_says_from_where_a_port_is_reached(tmp_path, start):
 
 def test_a_lab_that_runs_nothing_is_said_so(tmp_path, start):
     with pytest.raises(ClusterError, match="cluster.start"):
-        inventory.processes(home=tmp_path)
-    process = start("keeper", "pass")
+        overview.processes(home=tmp_path)
+    process = start("watchdog", "pass")
     process.wait()
     with pytest.raises(ClusterError):
-        inventory.ports(home=tmp_path)
+        overview.ports(home=tmp_path)
 
 
 def test_a_table_shows_itself_in_a_terminal_and_on_a_page():
-    table = inventory.Table(("node", "what"), [("head", "<b>"), ("node-2", 7)], "2 rows")
+    table = Table(("node", "what"), [("head", "<b>"), ("node-2", 7)], "2 rows")
     assert repr(table).splitlines() == ["node    what", "head    <b>", "node-2  7", "2 rows"]
     html = table._repr_html_()
     assert html.count("<tr>") == 3 and ">&lt;b&gt;</td>" in html and "2 rows" in html

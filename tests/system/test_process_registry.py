@@ -15,16 +15,16 @@ import psutil
 import pytest
 
 from labkit.errors import EnvironmentProblem
-from labkit.system import process_info as pids
-from labkit.system.process_info import Identity
-from labkit.system.process_registry import MARK, Registry
+from labkit.system import process_info
+from labkit.system.process_info import ProcessIdentity
+from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
 
 SLEEP = ["sleep", "120"]
 
 
 @pytest.fixture
 def registry(tmp_path):
-    registry = Registry(tmp_path / "home")
+    registry = ProcessRegistry(tmp_path / "home")
     yield registry
     registry.stop_all()
     for path in tmp_path.glob("**/*"):
@@ -42,8 +42,8 @@ def foreign():
 
 @pytest.fixture
 def start(registry, tmp_path):
-    def start(command=SLEEP, *, role="sleeper", lab="one", log="log", **options):
-        return registry.start(command, role=role, lab=lab, log=tmp_path / log, **options)
+    def start(command=SLEEP, *, role="sleeper", group_id="one", log="log", **options):
+        return registry.start(command, role=role, group_id=group_id, log=tmp_path / log, **options)
 
     return start
 
@@ -59,9 +59,13 @@ def runs(pid):
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-def marked(lab):
+def marked(group_id):
     """Pids of all living processes with the mark of a lab, wherever they are."""
-    return {process.pid for process, _ in pids.living() if pids.variable(process, MARK) == lab}
+    return {
+        process.pid
+        for process, _ in process_info.iter_processes()
+        if process_info.get_env(process, GROUP_VARIABLE) == group_id
+    }
 
 
 def shell(script):
@@ -69,7 +73,7 @@ def shell(script):
 
 
 def path_of(registry, entry):
-    return registry._folder / entry.lab / f"{entry.pid}.json"
+    return registry._folder / entry.group_id / f"{entry.pid}.json"
 
 
 def edit(path, **changes):
@@ -80,26 +84,26 @@ def edit(path, **changes):
 
 
 def test_nothing_is_made_before_the_first_start(registry, tmp_path):
-    assert (registry.entries(), registry.labs(), registry.stop_all()) == ([], [], [])
+    assert (registry.records(), registry.groups(), registry.stop_all()) == ([], [], [])
     assert registry.stop("never-was") == []
-    assert not registry.owned("never-was")
+    assert not registry.has_owner("never-was")
     assert not list(tmp_path.iterdir())
 
 
 def test_what_is_started_is_recorded(registry, start, tmp_path):
-    process = start(shell(f"echo mark=${MARK}; exec sleep 120"), role="head: raylet")
-    (entry,) = registry.entries("one")
-    assert (entry.pid, entry.role, entry.lab) == (process.pid, "head: raylet", "one")
+    process = start(shell(f"echo mark=${GROUP_VARIABLE}; exec sleep 120"), role="head: raylet")
+    (entry,) = registry.records("one")
+    assert (entry.pid, entry.role, entry.group_id) == (process.pid, "head: raylet", "one")
     assert entry.session == process.pid == os.getsid(process.pid)  # a session of its own
     assert entry.alive
-    assert registry.labs() == ["one"]
+    assert registry.groups() == ["one"]
     until(lambda: (tmp_path / "log").read_text() == "mark=one\n")
     assert stat.S_IMODE((registry._folder / "one").stat().st_mode) == 0o700
-    assert repr(registry) == f"Registry({str(registry._folder)!r})"
+    assert repr(registry) == f"ProcessRegistry({str(registry._folder)!r})"
 
 
 def test_it_gets_the_environment_that_was_asked_for(start, tmp_path):
-    start(shell(f"echo $WORD ${MARK} $HOME"), env={"WORD": "hello"}).wait()
+    start(shell(f"echo $WORD ${GROUP_VARIABLE} $HOME"), env={"WORD": "hello"}).wait()
     assert (tmp_path / "log").read_text() == "hello one\n"
 
 
@@ -112,25 +116,25 @@ def test_output_is_appended_to_the_log(start, tmp_path):
 def test_entries_are_ordered_and_filtered(registry, start):
     roles = [f"r{k}" for k in range(5)]
     for k, role in enumerate(roles):
-        start(role=role, lab="odd" if k % 2 else "even")
+        start(role=role, group_id="odd" if k % 2 else "even")
         time.sleep(0.02)  # the system counts in hundredths of a second
-    assert [entry.role for entry in registry.entries()] == roles
-    assert [entry.role for entry in registry.entries("odd")] == ["r1", "r3"]
-    assert registry.labs() == ["even", "odd"]
+    assert [entry.role for entry in registry.records()] == roles
+    assert [entry.role for entry in registry.records("odd")] == ["r1", "r3"]
+    assert registry.groups() == ["even", "odd"]
 
 
 def test_a_program_that_is_not_there_leaves_no_record(registry, start):
     with pytest.raises(FileNotFoundError):
         start(["/no/such/program"])
-    assert registry.entries() == []
+    assert registry.records() == []
 
 
 def test_a_process_that_is_gone_reads_as_dead(registry, foreign):
     foreign.kill()
     foreign.wait()
-    entry = registry.record(foreign.pid, role="gone", lab="one")
+    entry = registry.record(foreign.pid, role="gone", group_id="one")
     assert not entry.alive
-    assert not registry.entries()[0].alive
+    assert not registry.records()[0].alive
     assert registry.stop("one") == []
 
 
@@ -138,7 +142,7 @@ def test_a_child_that_nobody_waited_for_is_dead(registry, start):
     process = start()
     os.kill(process.pid, signal.SIGKILL)
     until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
-    (entry,) = registry.entries()
+    (entry,) = registry.records()
     assert not entry.alive
     assert registry.members("one") == []
     assert registry.stop("one") == []
@@ -152,22 +156,22 @@ def test_a_folder_that_cannot_be_written(tmp_path, below):
     home = tmp_path / ("file" if below == "home" else "dir") / "home"
     log = tmp_path / ("file" if below == "log" else "dir") / "log"
     with pytest.raises(EnvironmentProblem) as caught:
-        Registry(home).start(SLEEP, role="sleeper", lab="unwritable-test", log=log)
+        ProcessRegistry(home).start(SLEEP, role="sleeper", group_id="unwritable-test", log=log)
     assert "file" in str(caught.value) and "LABKIT_HOME" in caught.value.fix
     assert marked("unwritable-test") == set()  # what nobody can find again does not run
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has it")
 def test_a_full_disk_leaves_no_half_record(registry, start, monkeypatch):
-    def full(path, text):
-        with open("/dev/full", "w") as file:
-            file.write(text)
+    def full(path, content):
+        with open("/dev/full", "wb") as file:
+            file.write(content)
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(EnvironmentProblem, match="No space left"):
-        start(lab="full-test")
+        start(group_id="full-test")
     monkeypatch.undo()
-    assert registry.entries() == [] and marked("full-test") == set()
+    assert registry.records() == [] and marked("full-test") == set()
 
 
 # -- stop -----------------------------------------------------------------------------------------------
@@ -177,15 +181,15 @@ def test_stop_ends_and_forgets(registry, start, foreign):
     process = start()
     dead = start(shell("exit 0"), role="dead")
     dead.wait()
-    other = start(lab="two")
+    other = start(group_id="two")
     stopped = registry.stop("one")
     assert [(entry.pid, entry.role) for entry in stopped] == [(process.pid, "sleeper")]
     assert not runs(process.pid)
     assert runs(foreign.pid) and runs(other.pid)
-    assert registry.labs() == ["two"]
+    assert registry.groups() == ["two"]
     assert registry.stop("one") == []
     assert [entry.pid for entry in registry.stop_all()] == [other.pid]
-    assert registry.labs() == [] and not runs(other.pid) and runs(foreign.pid)
+    assert registry.groups() == [] and not runs(other.pid) and runs(foreign.pid)
 
 
 def test_one_session_of_several(registry, start):
@@ -194,7 +198,7 @@ def test_one_session_of_several(registry, start):
     (entry,) = registry.stop("one", session=first.pid)
     assert entry.role == "node-2"
     assert not runs(first.pid) and runs(second.pid)
-    assert [entry.pid for entry in registry.entries("one")] == [second.pid]
+    assert [entry.pid for entry in registry.records("one")] == [second.pid]
 
 
 def test_the_last_one_started_is_asked_first(registry, start, tmp_path):
@@ -204,7 +208,7 @@ def test_the_last_one_started_is_asked_first(registry, start, tmp_path):
     late.write_text(f'trap "sleep 0.5; echo last >> {order}; exit" TERM; {loop}')
     start(shell(f'trap "echo first >> {order}; exit" TERM; sh {late} & echo $! > {tmp_path}/pid; {loop}'))
     until(lambda: (tmp_path / "log").read_text().count("up") == 2)
-    registry.record(int((tmp_path / "pid").read_text()), role="depends on the first", lab="one")
+    registry.record(int((tmp_path / "pid").read_text()), role="depends on the first", group_id="one")
     registry.stop("one", grace=30)
     assert order.read_text().split() == ["last", "first"]
 
@@ -265,14 +269,14 @@ def test_who_overwrote_its_environment_is_found(registry, start, tmp_path):
 def test_it_does_not_stop_itself(registry, start, tmp_path):
     code = (
         "import os\n"
-        "from labkit.system.process_registry import Registry\n"
-        f"stopped = Registry({str(tmp_path / 'home')!r}).stop('one')\n"
+        "from labkit.system.process_registry import ProcessRegistry\n"
+        f"stopped = ProcessRegistry({str(tmp_path / 'home')!r}).stop('one')\n"
         "print('still here', len(stopped))\n"
     )
     sleeper = start()
     start([sys.executable, "-c", code], role="who stops", log="out").wait(60)
     assert (tmp_path / "out").read_text() == "still here 2\n"
-    assert not runs(sleeper.pid) and registry.labs() == []
+    assert not runs(sleeper.pid) and registry.groups() == []
 
 
 @pytest.mark.timeout(40)
@@ -287,20 +291,20 @@ def test_a_zombie_of_somebody_else_is_not_waited_for(registry, start, tmp_path):
     start([sys.executable, "-c", code])
     until(lambda: (tmp_path / "log").read_text().strip())
     child = int((tmp_path / "log").read_text())
-    pids.end([psutil.Process(child)], grace=100)
+    process_info.terminate([psutil.Process(child)], grace=100)
     assert psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
 def test_two_stop_at_once(registry, start, tmp_path):
     sleepers = [start(role=f"s{k}") for k in range(4)]
     home = str(tmp_path / "home")
-    code = f"from labkit.system.process_registry import Registry; Registry({home!r}).stop_all()"
+    code = f"from labkit.system.process_registry import ProcessRegistry; ProcessRegistry({home!r}).stop_all()"
     rivals = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE) for _ in range(2)]
     for rival in rivals:
         assert rival.communicate(timeout=60)[1] == b""
         assert rival.returncode == 0
     assert not any(runs(sleeper.pid) for sleeper in sleepers)
-    assert registry.labs() == []
+    assert registry.groups() == []
 
 
 def test_looking_while_others_clear_away(registry):
@@ -319,9 +323,9 @@ def test_looking_while_others_clear_away(registry):
     thread.start()
     try:
         for _ in range(300):
-            assert registry.entries() == []
-            assert not registry.owned("one")
-            assert set(registry.labs()) <= {"one"}
+            assert registry.records() == []
+            assert not registry.has_owner("one")
+            assert set(registry.groups()) <= {"one"}
     finally:
         done.set()
         thread.join()
@@ -332,21 +336,21 @@ def test_looking_while_others_clear_away(registry):
 
 @pytest.mark.parametrize("change", [{"created": 17.25}, {"boot": "another"}], ids=["created", "boot"])
 def test_a_pid_that_was_used_again_is_not_ours(registry, foreign, change):
-    entry = registry.record(foreign.pid, role="raylet", lab="one")
+    entry = registry.record(foreign.pid, role="raylet", group_id="one")
     assert entry.alive
     edit(path_of(registry, entry), **change)
-    (again,) = registry.entries()
+    (again,) = registry.records()
     assert again.session == foreign.pid and not again.alive
     assert registry.members("one") == []
     assert registry.stop("one") == []
     assert runs(foreign.pid)
-    assert registry.labs() == []  # and the record is cleared away
+    assert registry.groups() == []  # and the record is cleared away
 
 
 def test_a_session_number_that_was_used_again_is_not_ours(registry, start, foreign):
     dead = start(shell("exit"))
     dead.wait()
-    edit(path_of(registry, registry.entries()[0]), session=foreign.pid)
+    edit(path_of(registry, registry.records()[0]), session=foreign.pid)
     registry.stop("one")
     assert runs(foreign.pid)
 
@@ -368,29 +372,29 @@ def test_who_overwrote_its_environment_elsewhere_is_not_ours(registry, start):
 def test_the_clock_may_be_set_right(registry, start, monkeypatch):
     """A step of the clock moves the time of the boot, and with it psutil's creation times."""
     process = start()
-    registry.own("one")
+    registry.acquire("one")
     real = psutil.boot_time()
     monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: real + 7.0)
     assert psutil.boot_time() == real + 7.0
     assert psutil.Process(process.pid).create_time() > time.time() + 5  # what psutil says has moved
-    (entry,) = registry.entries()
-    assert entry.alive and registry.owned("one")
+    (entry,) = registry.records()
+    assert entry.alive and registry.has_owner("one")
 
 
 def test_two_identities_differ(foreign):
-    mine = Identity.of(os.getpid())
-    assert mine.alive and Identity.of(os.getpid()) == mine
-    assert Identity.of(foreign.pid) != mine
-    assert not Identity(pid=mine.pid, created=mine.created + 1, boot=mine.boot).alive
-    assert not Identity.of(2**22 + 1).alive
+    mine = ProcessIdentity.of(os.getpid())
+    assert mine.alive and ProcessIdentity.of(os.getpid()) == mine
+    assert ProcessIdentity.of(foreign.pid) != mine
+    assert not ProcessIdentity(pid=mine.pid, created=mine.created + 1, boot=mine.boot).alive
+    assert not ProcessIdentity.of(2**22 + 1).alive
 
 
 @pytest.mark.parametrize("lab", ["", ".", "..", "a/b", "../../etc", "/", "*"])
 def test_an_id_that_is_a_path_is_refused(registry, start, tmp_path, lab):
     start()
-    with pytest.raises(ValueError, match="no id of a lab"):
+    with pytest.raises(ValueError, match="not the id of a process group"):
         registry.stop(lab)
-    assert registry.labs() == ["one"] and (tmp_path / "log").exists()
+    assert registry.groups() == ["one"] and (tmp_path / "log").exists()
 
 
 # -- damaged records ------------------------------------------------------------------------------------
@@ -403,12 +407,12 @@ DAMAGED = [
     "7",
     "{}",
     '{"pid": 1}',
-    '{"pid": "1", "created": 1.0, "boot": "", "role": "x", "lab": "one", "session": 1}',
-    '{"pid": 12, "created": "soon", "boot": "", "role": "x", "lab": "one", "session": 1}',
-    '{"pid": -1, "created": 1.0, "boot": "", "role": "x", "lab": "one", "session": 1}',
-    '{"pid": 12345678901234567890, "created": 1.0, "boot": "", "role": "x", "lab": "one", "session": 1}',
-    '{"pid": 12, "created": 1.0, "boot": "", "role": "x", "lab": "one", "session": null}',
-    '{"pid": 12, "created": 1.0, "boot": "", "role": "x", "lab": "one", "session": 1, "more": 1}',
+    '{"pid": "1", "created": 1.0, "boot": "", "role": "x", "group_id": "one", "session": 1}',
+    '{"pid": 12, "created": "soon", "boot": "", "role": "x", "group_id": "one", "session": 1}',
+    '{"pid": -1, "created": 1.0, "boot": "", "role": "x", "group_id": "one", "session": 1}',
+    '{"pid": 12345678901234567890, "created": 1.0, "boot": "", "role": "x", "group_id": "one", "session": 1}',
+    '{"pid": 12, "created": 1.0, "boot": "", "role": "x", "group_id": "one", "session": null}',
+    '{"pid": 12, "created": 1.0, "boot": "", "role": "x", "group_id": "one", "session": 1, "more": 1}',
     "\0\0\0\0",
 ]  # fmt: skip
 
@@ -420,15 +424,15 @@ def test_damaged_records_are_passed_over(registry, start):
     (registry._folder / "one" / "2000.json").write_bytes(b"\xff\xfe\x00")
     (registry._folder / "one" / "3000.json").mkdir()
     (registry._folder / "stray file").write_text("no folder of a lab")
-    assert [entry.pid for entry in registry.entries()] == [process.pid]
+    assert [entry.pid for entry in registry.records()] == [process.pid]
     assert [entry.pid for entry in registry.stop_all()] == [process.pid]
-    assert registry.labs() == []
+    assert registry.groups() == []
 
 
 def test_what_has_lost_its_record_is_still_found(registry, start):
     process = start()
-    path_of(registry, registry.entries()[0]).write_text("{")
-    assert registry.entries() == []
+    path_of(registry, registry.records()[0]).write_text("{")
+    assert registry.records() == []
     registry.stop("one")
     assert not runs(process.pid)
 
@@ -439,10 +443,10 @@ OF_THIS_PROCESS = json.dumps({"pid": os.getpid(), "created": None, "boot": ""})
 @pytest.mark.parametrize("text", [*DAMAGED, pytest.param(OF_THIS_PROCESS, id="of this process")])
 def test_a_damaged_owner_owns_nothing(registry, start, text):
     start(shell("exit")).wait()
-    registry.own("one")
-    assert registry.owned("one")
+    registry.acquire("one")
+    assert registry.has_owner("one")
     (registry._folder / "one" / f"owner-{os.getpid()}.json").write_text(text)
-    assert not registry.owned("one")
+    assert not registry.has_owner("one")
 
 
 # -- what a command leaves running ----------------------------------------------------------------------
@@ -452,12 +456,12 @@ def test_what_a_leader_left_is_recorded_in_its_stead(registry, start, tmp_path):
     leader = start(shell("(sh -c 'sleep 120; :' &) ; (sleep 120 &)"), role="head: ray start")
     leader.wait()
     # A child has its parent's name until it runs its own program.
-    until(lambda: sorted(map(pids.program, registry.members("one"))) == ["sh", "sleep", "sleep"])
-    left = registry.record_session(leader, role="head", lab="one")
+    until(lambda: sorted(map(process_info.program_name, registry.members("one"))) == ["sh", "sleep", "sleep"])
+    left = registry.record_session(leader, role="head", group_id="one")
     # The shell and one `sleep`; the other `sleep` is a child of the shell, and found through the session.
     assert sorted(entry.role for entry in left) == ["head: sh", "head: sleep"]
     assert {entry.session for entry in left} == {leader.pid}
-    assert set(registry.entries()) == set(left)
+    assert set(registry.records()) == set(left)
     assert len(registry.members("one")) == 3
     registry.stop("one")
     assert marked("one") == set()
@@ -466,30 +470,30 @@ def test_what_a_leader_left_is_recorded_in_its_stead(registry, start, tmp_path):
 def test_a_leader_that_still_runs_stays_on_record(registry, start):
     leader = start(shell("sleep 120 & wait"), role="head: ray start")
     until(lambda: len(registry.members("one")) == 2)
-    registry.record_session(leader, role="head", lab="one")
-    assert {entry.role for entry in registry.entries()} == {"head: ray start", "head: sleep"}
+    registry.record_session(leader, role="head", group_id="one")
+    assert {entry.role for entry in registry.records()} == {"head: ray start", "head: sleep"}
 
 
 def test_names_of_programs(start):
     python = start([sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "0"])
-    until(lambda: pids.program(psutil.Process(python.pid)) == "http")
+    until(lambda: process_info.program_name(psutil.Process(python.pid)) == "http")
     process = start()
-    until(lambda: pids.program(psutil.Process(process.pid)) == "sleep")
+    until(lambda: process_info.program_name(psutil.Process(process.pid)) == "sleep")
     gone = psutil.Process(process.pid)
     process.kill()
     process.wait()
-    assert (pids.program(gone), pids.parent_of(gone)) == ("gone", 0)
+    assert (process_info.program_name(gone), process_info.memory(gone)) == ("gone", 0)
 
 
-# -- the keeper -----------------------------------------------------------------------------------------
+# -- the watchdog -----------------------------------------------------------------------------------------
 
 OWNER = """
 import sys, time
 from pathlib import Path
-from labkit.system.process_registry import Registry
-registry = Registry(sys.argv[1])
-sleeper = registry.start(["sleep", "120"], role="sleeper", lab="one", log=Path(sys.argv[1]) / "log")
-registry.keep("one", seconds=float(sys.argv[2]))
+from labkit.system.process_registry import ProcessRegistry
+registry = ProcessRegistry(sys.argv[1])
+sleeper = registry.start(["sleep", "120"], role="sleeper", group_id="one", log=Path(sys.argv[1]) / "log")
+registry.start_watchdog("one", seconds=float(sys.argv[2]))
 print(sleeper.pid, flush=True)
 time.sleep(120)
 """
@@ -508,35 +512,35 @@ def owned(registry, tmp_path):
 
 def test_a_killed_kernel_leaves_nothing(registry, owned):
     owner, sleeper = owned
-    assert registry.owned("one")
-    assert sorted(entry.role for entry in registry.entries("one")) == ["keeper", "sleeper"]
+    assert registry.has_owner("one")
+    assert sorted(entry.role for entry in registry.records("one")) == ["sleeper", "watchdog"]
     owner.kill()
     owner.wait()
-    assert not registry.owned("one")
-    until(lambda: not runs(sleeper) and not registry.labs())
-    until(lambda: marked("one") == set())  # the keeper went as well
+    assert not registry.has_owner("one")
+    until(lambda: not runs(sleeper) and not registry.groups())
+    until(lambda: marked("one") == set())  # the watchdog went as well
 
 
 def test_another_kernel_takes_over(registry, owned):
     owner, sleeper = owned
-    registry.own("one")  # this process is the restarted kernel
+    registry.acquire("one")  # this process is the restarted kernel
     owner.kill()
     owner.wait()
-    time.sleep(3)  # several looks of the keeper, each longer than its patience
-    assert runs(sleeper) and registry.owned("one")
+    time.sleep(3)  # several looks of the watchdog, each longer than its patience
+    assert runs(sleeper) and registry.has_owner("one")
     edit(registry._folder / "one" / f"owner-{os.getpid()}.json", created=1.0)
     until(lambda: marked("one") == set())
-    assert registry.labs() == []
+    assert registry.groups() == []
 
 
 def test_a_removed_home_stops_the_lab(registry, owned):
-    """`rm -rf .labkit` while the lab runs: after that nobody but the keeper knows of it."""
+    """`rm -rf .labkit` while the lab runs: after that nobody but the watchdog knows of it."""
     _, sleeper = owned
     shutil.rmtree(registry._folder)
     until(lambda: not runs(sleeper) and marked("one") == set())
 
 
-def test_stop_ends_the_keeper_too(registry, owned):
+def test_stop_ends_the_watchdog_too(registry, owned):
     _, sleeper = owned
-    assert {entry.role for entry in registry.stop("one")} == {"keeper", "sleeper"}
+    assert {entry.role for entry in registry.stop("one")} == {"watchdog", "sleeper"}
     assert not runs(sleeper) and marked("one") == set()
