@@ -5,7 +5,6 @@ The kinds of events and what each carries stand in `labkit.panel.tracking.events
 
 import operator
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from labkit.panel.state.base import State
@@ -14,27 +13,14 @@ from labkit.panel.state.curve import Curve
 from labkit.panel.state.spans import Spans
 from labkit.panel.state.workers import Workers, WorkerState
 
-_PHASES_KEPT = 200
 _VALIDATING = ("validating", "evaluating")  # phases of a loop that validates in itself
-
-
-@dataclass
-class Phase:
-    """A stretch of time with a name; `ended` is None while it lasts."""
-
-    name: str
-    started: float
-    ended: float | None = None
-
-    def seconds(self, now: float) -> float:
-        return max((now if self.ended is None else self.ended) - self.started, 0.0)
 
 
 class RunState(State):
     """All that is known of one run.
 
     Attributes:
-        phases: the phases so far, in order; the last one may still last. The first of very many are dropped.
+        phase: what is being done now.
         workers: by rank.
         history: one dict per report: ``epoch`` (from 0) and rank 0's metrics.
         note: a sentence that the summary adds, if there is something to add.
@@ -60,12 +46,13 @@ class RunState(State):
         self.epochs, self.dataset, self.rows = epochs, dataset, _count(rows)
         self.note = ""
         self.first_step_at = 0.0
-        self.phases: list[Phase] = []
+        self.phase = ""
         self.workers = Workers()
         self.history: list[dict[str, Any]] = []
         self.checkpoints = Checkpoints()
         self.spans = Spans()
-        self._spent: dict[str, float] = {}  # seconds in phases that were dropped
+        self._phases: dict[str, float] = {}  # seconds in each that is over, in the order of their first begin
+        self._phase_began = 0.0
         self._curve = Curve()
         self._epoch_seconds: dict[int, float] = {}
         self._begun_at = 0.0  # epochs that were done before the first step: a resumed run has some
@@ -83,8 +70,8 @@ class RunState(State):
     def end(self, status: str, now: float | None = None) -> None:
         """The run is over."""
         super().end(status, now)
-        if self.phases and self.phases[-1].ended is None:
-            self.phases[-1].ended = self.ended_at
+        if self.phase:
+            self._enter(self.phase, self.ended_at)
         self.spans.end(self.ended_at)
         if status == "finished":
             self._count_epoch()
@@ -99,10 +86,6 @@ class RunState(State):
     @epochs.setter
     def epochs(self, value: Any) -> None:
         self._epochs = _count(value)
-
-    @property
-    def phase(self) -> str:
-        return self.phases[-1].name if self.phases else ""
 
     @property
     def leader(self) -> WorkerState | None:
@@ -126,9 +109,9 @@ class RunState(State):
 
     def spent(self, now: float | None = None) -> dict[str, float]:
         """Seconds in each phase, in the order in which they first came."""
-        spent = dict(self._spent)
-        for phase in self.phases:
-            spent[phase.name] = spent.get(phase.name, 0.0) + phase.seconds(now or time.time())
+        spent = dict(self._phases)
+        if self.phase and not self.over:
+            spent[self.phase] += max((now or time.time()) - self._phase_began, 0.0)
         return spent
 
     def fraction(self) -> float | None:
@@ -313,14 +296,10 @@ class RunState(State):
     # -- inside -------------------------------------------------------------------------------------
 
     def _enter(self, name: str, now: float) -> None:
-        if self.phases and self.phases[-1].ended is None:
-            if self.phases[-1].name == name:
-                return
-            self.phases[-1].ended = now
-        self.phases.append(Phase(name, now))
-        if len(self.phases) > _PHASES_KEPT:
-            first = self.phases.pop(0)
-            self._spent[first.name] = self._spent.get(first.name, 0.0) + first.seconds(now)
+        if self.phase:
+            self._phases[self.phase] += max(now - self._phase_began, 0.0)
+        self.phase, self._phase_began = name, now
+        self._phases.setdefault(name, 0.0)
 
     def _label(self) -> str:
         """Of a checkpoint that does not say which epoch it is of."""

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from multiprocessing.util import Finalize
-from typing import Any
+from typing import Any, NamedTuple
 
 _RETRY_AFTER = 5.0  # seconds before a sender that failed tries again
 _QUEUE_SIZE = 1000  # messages; the oldest are dropped
@@ -32,19 +32,15 @@ _GREETING_TIMEOUT = 5.0  # seconds in which a client has to prove that it knows 
 _FLUSH_TIMEOUT = 2.0  # seconds that the end of a training function waits for its last messages to be sent
 
 
-class Address(tuple):
-    """(host, port, key) of a listener. The key is left out of its repr."""
+class Address(NamedTuple):
+    """Where a listener is, and its key, which is left out of the repr."""
 
-    __slots__ = ()
-
-    def __new__(cls, host: str, port: int, key: str) -> "Address":
-        return super().__new__(cls, (host, port, key))
-
-    def __getnewargs__(self) -> tuple[str, int, str]:
-        return tuple(self)
+    host: str
+    port: int
+    key: str
 
     def __repr__(self) -> str:
-        return f"Address({self[0]}:{self[1]})"
+        return f"Address({self.host}:{self.port})"
 
 
 class Listener:
@@ -64,7 +60,7 @@ class Listener:
         threading.Thread(target=self._accept, name="labkit-channel", daemon=True).start()
 
     def __repr__(self) -> str:
-        return f"Listener({self.address[0]}:{self.address[1]})"
+        return f"Listener({self.address.host}:{self.address.port})"
 
     def drain(self, seconds: float = 1.0) -> None:
         """Wait until everything that has arrived is passed on; at most `seconds`.
@@ -92,7 +88,7 @@ class Listener:
             except OSError:
                 time.sleep(0.1)  # closed, or this process has no file descriptor left at the moment
                 continue
-            peer = _Peer(client, self.address[2].encode())
+            peer = _Peer(client, self.address.key.encode())
             self._peers.add(peer)
             threading.Thread(
                 target=self._serve, args=(peer,), name="labkit-channel-peer", daemon=True
