@@ -63,7 +63,7 @@ def join(parts: Iterable[str]) -> Markup:
 
 def rule(*parts: str) -> Markup:
     """A section of a card, below a line."""
-    return Markup('<div class="lk-rule">{}</div>').format(join(parts)) if any(parts) else NOTHING
+    return Markup('<div class="lk-rule lk-pad">{}</div>').format(join(parts)) if any(parts) else NOTHING
 
 
 def text(words: str) -> Markup:

@@ -1,11 +1,10 @@
 """What a look at the machine found: lines in a shell, a table in a notebook."""
 
 from dataclasses import dataclass
-from html import escape
 
-# JupyterLab's own colours, so that every theme works; elsewhere the text keeps the page's colour.
-_LEFT = 'style="text-align: left; padding: 2px 12px 2px 0; vertical-align: top"'
-_COLOURS = {True: "var(--jp-success-color1, inherit)", False: "var(--jp-error-color1, inherit)"}
+from markupsafe import Markup
+
+from labkit.display import cards
 
 
 @dataclass(frozen=True)
@@ -61,18 +60,12 @@ class Diagnosis:
         return "\n".join([*map(str, self.findings), self.verdict])
 
     def _repr_html_(self) -> str:
-        rows = "".join(map(_row, self.findings))
-        return (
-            '<table style="border-collapse: collapse; font-variant-numeric: tabular-nums">'
-            f"<caption {_LEFT}>{escape(self.verdict)}</caption><tbody>{rows}</tbody></table>"
-        )
+        kind = "ok" if all(finding.ok for finding in self.findings) else "wait" if self.ok else "bad"
+        table = cards.table(("", "topic", "found"), map(_row, self.findings))
+        return str(cards.card("Doctor", (kind, self.verdict), cards.rule(table)))
 
 
-def _row(finding: Finding) -> str:
-    word = "OK" if finding.ok else "FIX"
-    fix = "" if finding.ok else f"<br><code>{escape(finding.fix)}</code>"
-    return (
-        f'<tr><td {_LEFT}><strong style="color: {_COLOURS[finding.ok]}">[{word}]</strong></td>'
-        f"<th {_LEFT} scope='row'>{escape(finding.topic)}</th>"
-        f"<td {_LEFT}>{escape(finding.text)}{fix}</td></tr>"
-    )
+def _row(finding: Finding) -> tuple[str, str, str]:
+    mark = cards.mark("ok", "[OK]") if finding.ok else cards.mark("bad", "[FIX]")
+    fix = cards.NOTHING if finding.ok else Markup("<br><code>{}</code>").format(finding.fix)
+    return mark, finding.topic, Markup("{}{}").format(finding.text, fix)

