@@ -107,7 +107,7 @@ class Plot:
         *,
         right: tuple[float, float] | None = None,
         label: str = "",
-        height: float = 132,
+        height: float = 150,
         top: float = 22,
     ) -> None:
         self.height, self._top, self._bottom = height, top, height - 28

@@ -73,13 +73,13 @@ def test_the_time_axis_is_drawn_live_and_stays(home, chromium, tmp_path):
 
         def watch():
             card = page.locator(".lk-card").first
-            if not card.locator(".lk-timeline").count():
+            if not card.locator(".lk-pad").count():
                 return
-            for words in card.locator("td.lk-wait, td.lk-bad, td.lk-ok").all_inner_texts():
+            for words in card.locator("td .lk-wait, td .lk-bad, td .lk-ok").all_inner_texts():
                 if words.startswith("● validating") and words not in seen:
                     card.scroll_into_view_if_needed()
                     page.screenshot(path=ARTEFACTS / "beside-running.png")
-                seen[words] = card.locator(".lk-timeline rect").count()
+                seen[words] = card.locator(".lk-pad rect").count()
 
         cell = opened.run(1, meanwhile=watch)
         # Several moments of a validation that ran, and the growing picture.
@@ -103,9 +103,9 @@ def test_the_time_axis_is_drawn_live_and_stays(home, chromium, tmp_path):
                 "✕ timed out after",
             ):
                 assert expected in shown, (expected, shown)
-            rows = summary.locator(".lk-timeline text").all_text_contents()
+            rows = summary.locator(".lk-pad text").all_text_contents()
             assert {"training", "upload", "waiting", "validation"} <= set(rows), rows
-            assert summary.locator(".lk-timeline rect").count() == 12
+            assert summary.locator(".lk-pad rect").count() == 12
             page.wait_for_timeout(500)
             summary.scroll_into_view_if_needed()
             page.screenshot(path=ARTEFACTS / f"beside-summary-{theme.lower()}.png")

@@ -347,7 +347,7 @@ def test_curves_stay_in_the_picture(name, values):
     for k, value in enumerate(values):
         step(state, k, 0, k, total=2, metrics={name: value})
     dots = [float(dot.get("cy")) for dot in check_svg(curve(state)).iter("circle")]
-    assert len(dots) == 1 and 22 <= dots[0] <= 104
+    assert len(dots) == 1 and 22 <= dots[0] <= 122
 
 
 def test_an_axis_of_whole_epochs():
