@@ -21,7 +21,8 @@ from labkit.panel.reporters import Reporter
 from labkit.panel.state.run import RunState
 from labkit.panel.tracking import events
 from labkit.panel.tracking.channel import Address, Listener
-from labkit.panel.tracking.tracker import RemoteTracker, Tracker
+from labkit.panel.tracking.remote import RemoteTracker
+from labkit.panel.tracking.tracker import Tracker
 from labkit.panel.view.run import RunView
 from labkit.settings import Settings
 

@@ -32,7 +32,7 @@ from labkit.display import tracebacks
 from labkit.errors import LabError, RunFailed
 from labkit.panel.run import Panel
 from labkit.panel.tracking.channel import Address
-from labkit.panel.tracking.tracker import RemoteTracker
+from labkit.panel.tracking.remote import RemoteTracker
 from labkit.spark import explain as spark_faults
 from labkit.spark import lifecycle as spark
 from labkit.spark.launch import LOOPBACK

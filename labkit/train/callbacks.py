@@ -24,7 +24,7 @@ import ray.train
 from ray.train import CheckpointConsistencyMode
 from ray.train.v2._internal.execution.callback import ControllerCallback, TrainContextCallback
 
-from labkit.panel.tracking.messenger import Messenger, Receiver
+from labkit.panel.tracking.remote import RemoteReporter, ReportTarget
 from labkit.train.checkpoints import reported
 
 # Ray's words and the panel's.
@@ -40,16 +40,16 @@ _NEVER = -1  # a count of reports that no run has: Ray then answers when the tim
 _REASON = 500  # characters of an error that travel
 
 
-class Watched(Messenger):
+class Watched(RemoteReporter):
     """A validation function that tells a panel when it begins and how it ends; for Ray it is the function."""
 
-    def __init__(self, fn: Callable[..., dict], panel: Receiver) -> None:
+    def __init__(self, fn: Callable[..., dict], panel: ReportTarget) -> None:
         super().__init__(panel)
         self.fn = fn
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, checkpoint: ray.train.Checkpoint, **kwargs: Any) -> dict[str, Any]:
-        self._send(kind="validation", path=checkpoint.path)
+        self.send(kind="validation", path=checkpoint.path)
         began, text = time.perf_counter(), ""
         try:
             metrics = self.fn(checkpoint, **kwargs)
@@ -61,10 +61,10 @@ class Watched(Messenger):
             raise
         finally:
             seconds = time.perf_counter() - began
-            self._send(kind="validation", path=checkpoint.path, done=True, seconds=seconds, text=text)
+            self.send(kind="validation", path=checkpoint.path, done=True, seconds=seconds, text=text)
 
 
-class BesideCallback(Messenger, ControllerCallback, TrainContextCallback):
+class BesideCallback(RemoteReporter, ControllerCallback, TrainContextCallback):
     """For ``RunConfig(callbacks=[…])``, beside the panel's own: statuses of checkpoints, and uploads."""
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class BesideCallback(Messenger, ControllerCallback, TrainContextCallback):
             path = one.checkpoint.path
             if self._known.get(path) != (now := _said(one)):
                 self._known[path] = now
-                self._send(kind="checkpoint", path=path, status=now[0], metrics=now[1])
+                self.send(kind="checkpoint", path=path, status=now[0], metrics=now[1])
 
     # -- in each worker -----------------------------------------------------------------------------
 
@@ -123,11 +123,11 @@ class BesideCallback(Messenger, ControllerCallback, TrainContextCallback):
         """A checkpoint is uploaded within this; in the loop's thread, or in one beside it."""
         about = {"kind": "upload", "rank": _rank(), "pid": os.getpid()}
         began = time.perf_counter()
-        self._send(**about)
+        self.send(**about)
         try:
             yield
         finally:
-            self._send(**about, done=True, seconds=time.perf_counter() - began)
+            self.send(**about, done=True, seconds=time.perf_counter() - began)
 
 
 def _said(one: ray.train.ReportedCheckpoint) -> tuple[str, dict[str, Any]]:

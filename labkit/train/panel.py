@@ -34,8 +34,7 @@ from labkit.cluster import capacity as placement
 from labkit.display import tracebacks
 from labkit.errors import RunError, RunFailed
 from labkit.panel.run import Panel
-from labkit.panel.tracking.messenger import Messenger
-from labkit.panel.tracking.tracker import TrackedFunction
+from labkit.panel.tracking.remote import RemoteReporter, TrackedFunction
 from labkit.storage import explain as s3_faults
 from labkit.train import closure_size as captured
 from labkit.train.callbacks import BesideCallback, Watched
@@ -194,7 +193,7 @@ class TrainPanel(Panel):
         )
 
 
-class ReportCallback(Messenger, ray.train.UserCallback):
+class ReportCallback(RemoteReporter, ray.train.UserCallback):
     """Sends what the controller of a Ray Train run hears to the panel that made it."""
 
     def __init__(self, panel: TrainPanel) -> None:
@@ -204,9 +203,9 @@ class ReportCallback(Messenger, ray.train.UserCallback):
     def after_report(
         self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: ray.train.Checkpoint | None
     ) -> None:
-        self._send(kind="report", metrics=metrics, epoch=metrics[0].get("epoch") if metrics else None)
+        self.send(kind="report", metrics=metrics, epoch=metrics[0].get("epoch") if metrics else None)
         if checkpoint is not None:
-            self._send(
+            self.send(
                 kind="checkpoint",
                 path=checkpoint.path,
                 bytes=_bytes_of(checkpoint),
@@ -217,7 +216,7 @@ class ReportCallback(Messenger, ray.train.UserCallback):
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         rank = min(worker_exceptions)  # the others mostly fail because the first one did
         error = worker_exceptions[rank]
-        self._send(kind="failure", rank=rank, text=f"{type(error).__name__}: {error}"[:_TEXT_SENT])
+        self.send(kind="failure", rank=rank, text=f"{type(error).__name__}: {error}"[:_TEXT_SENT])
 
 
 def _let_go(trace: TracebackType | None) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from labkit.errors import RunError, RunStopped
 from labkit.panel import Panel
-from labkit.panel.tracking.tracker import RemoteTracker
+from labkit.panel.tracking.remote import RemoteTracker
 from labkit.runs import record as records
 from labkit.settings import Settings
 

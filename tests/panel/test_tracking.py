@@ -14,12 +14,8 @@ import numpy as np
 import pytest
 
 from labkit.panel.tracking.channel import Listener
-from labkit.panel.tracking.tracker import (
-    EVENTS_PER_SECOND,
-    RemoteTracker,
-    TrackedFunction,
-    Tracker,
-)
+from labkit.panel.tracking.remote import RemoteTracker, TrackedFunction
+from labkit.panel.tracking.tracker import EVENTS_PER_SECOND, Tracker
 from labkit.settings import NODE_NAME
 
 

@@ -13,7 +13,6 @@ belongs to its kind (see `labkit.panel.tracking.events`). The idea of a wrapped 
 """
 
 import contextlib
-import functools
 import json
 import os
 import reprlib
@@ -24,12 +23,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, TypeVar
 
 from labkit.errors import RunError
-from labkit.panel.tracking.channel import Address, Sender
 from labkit.settings import NODE_NAME
 
 EVENTS_PER_SECOND = 5
 
-_PRINT_WIDTH = 2000  # characters of a printed line that travel
 
 _Batch = TypeVar("_Batch")
 
@@ -144,69 +141,6 @@ class Tracker:
         return _numbers(self._metrics)
 
 
-class RemoteTracker(Tracker):
-    """The tracker that a panel becomes when it is pickled into another process.
-
-    Unpickling it does nothing. It begins with its first event, or with `working` around the training
-    function: then it tells the panel that this worker exists, and sends what the training function prints,
-    because worker logs go to files but a learner's ``print`` belongs in the notebook.
-
-    Args:
-        run: id of the run that the events belong to.
-        address: of the panel; None if that run was over when the panel was pickled: then nothing is sent.
-    """
-
-    _in_worker = True
-
-    def __init__(self, run: str, address: Address | None) -> None:
-        self._address, self._began_in = address, 0  # the process in which it began
-        self._sender = None if address is None else Sender(address)
-        super().__init__(run, self._send_from_here)
-
-    def __reduce__(self) -> tuple:
-        return type(self), (self._run, self._address)
-
-    @contextlib.contextmanager
-    def working(self) -> Iterator[None]:
-        """For the time of a training function: begin before it, send what is left and clean up after it."""
-        self._begin()
-        try:
-            yield
-        finally:
-            if isinstance(sys.stdout, _Tee) and sys.stdout.owner is self:
-                sys.stdout = sys.stdout.stream
-            if self._sender is not None:
-                self._sender.close()
-
-    def _send_from_here(self, event: dict[str, Any]) -> None:
-        if self._began_in != os.getpid():
-            self._begin()
-        if self._sender is not None:
-            self._sender.send(event)
-
-    def _begin(self) -> None:
-        self._began_in = os.getpid()
-        if self._sender is None:
-            return
-        self.emit("worker")
-        if not isinstance(sys.stdout, _Tee):
-            # Ray replaces `print`, but passes text on to a stdout that is not the original one.
-            sys.stdout = _Tee(sys.stdout)
-        sys.stdout.owner = self
-
-
-class TrackedFunction:
-    """A training function with its panel: where it runs, the panel hears of its beginning, prints and end."""
-
-    def __init__(self, function: Callable[..., Any], panel: Any) -> None:
-        self.function, self._panel = function, panel
-        functools.update_wrapper(self, function, updated=())  # its name and signature are asked for
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self._panel.working():
-            return self.function(*args, **kwargs)
-
-
 class _Meter:
     """Counts steps, rows, and seconds of one epoch, waiting for data apart from work."""
 
@@ -260,40 +194,9 @@ class _Meter:
         )
 
 
-class _Tee:
-    """A stdout that passes everything on and also sends each complete line as an event of `owner`."""
-
-    def __init__(self, stream: Any) -> None:
-        # Not a TextIOBase: that has an `encoding`, a `fileno` and an `isatty` of its own, all of them wrong.
-        self.stream, self._part = stream, ""
-        self.owner: Tracker | None = None
-
-    def write(self, text: str) -> int:
-        self.stream.write(text)
-        *lines, self._part = (self._part + text).split("\n")
-        # A progress bar writes over its line for hours and never ends it.
-        self._part = _seen(self._part) + "\r" * self._part.endswith("\r")
-        for line in map(_seen, lines):
-            if line.strip() and self.owner is not None:
-                self.owner.emit("print", text=line)
-        return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-
 def _refusal(attempt: str, argument: str, value: Any, example: str) -> RunError:
     fact = f"{argument} is {reprlib.repr(value)}, of type {type(value).__name__}"
     return RunError(attempt, fact, f"for example {example}")
-
-
-def _seen(line: str) -> str:
-    """What a terminal shows of a line that was written over with carriage returns, cut to size."""
-    return line.rstrip("\r").rpartition("\r")[2][:_PRINT_WIDTH]
 
 
 def _rank_of_environment() -> int | None:

@@ -1,0 +1,145 @@
+"""What a panel becomes in another process, and what else reports from there to its address."""
+
+import contextlib
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+from labkit.panel.tracking.channel import Address, Sender
+from labkit.panel.tracking.tracker import Tracker
+
+_PRINT_WIDTH = 2000  # characters of a printed line that are sent
+
+
+class RemoteTracker(Tracker):
+    """The tracker that a panel becomes when it is pickled into another process.
+
+    Unpickling it does nothing. It begins with its first event, or with `working` around the training
+    function: then it tells the panel that this worker exists, and sends what the training function prints,
+    because worker logs go to files but a learner's ``print`` belongs in the notebook.
+
+    Args:
+        run: id of the run that the events belong to.
+        address: of the panel; None if that run was over when the panel was pickled: then nothing is sent.
+    """
+
+    _in_worker = True
+
+    def __init__(self, run: str, address: Address | None) -> None:
+        self._address, self._began_in = address, 0  # the process in which it began
+        self._sender = None if address is None else Sender(address)
+        super().__init__(run, self._send_from_here)
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self._run, self._address)
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """For the time of a training function: begin before it, send what is left and clean up after it."""
+        self._begin()
+        try:
+            yield
+        finally:
+            if isinstance(sys.stdout, _Tee) and sys.stdout.owner is self:
+                sys.stdout = sys.stdout.stream
+            if self._sender is not None:
+                self._sender.close()
+
+    def _send_from_here(self, event: dict[str, Any]) -> None:
+        if self._began_in != os.getpid():
+            self._begin()
+        if self._sender is not None:
+            self._sender.send(event)
+
+    def _begin(self) -> None:
+        self._began_in = os.getpid()
+        if self._sender is None:
+            return
+        self.emit("worker")
+        if not isinstance(sys.stdout, _Tee):
+            # Ray replaces `print`, but passes text on to a stdout that is not the original one.
+            sys.stdout = _Tee(sys.stdout)
+        sys.stdout.owner = self
+
+
+class TrackedFunction:
+    """A training function with its panel: where it runs, the panel hears of its beginning, prints and end."""
+
+    def __init__(self, function: Callable[..., Any], panel: Any) -> None:
+        self.function, self._panel = function, panel
+        functools.update_wrapper(self, function, updated=())  # its name and signature are asked for
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._panel.working():
+            return self.function(*args, **kwargs)
+
+
+class ReportTarget(Protocol):
+    """A panel, as far as those know it that report to it."""
+
+    def where_to_report(self) -> tuple[str, Address | None]: ...
+
+
+class RemoteReporter:
+    """Base class of callbacks and functions that run in another process.
+
+    Pickling replaces the panel by its run id and address, those of the run at that time; after unpickling,
+    `send` delivers events there. In the panel's own process it sends nothing.
+    """
+
+    def __init__(self, panel: ReportTarget) -> None:
+        self._panel: ReportTarget | None = panel
+        self._run, self._address = "", None
+        self._sender: Sender | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        run, address = self._panel.where_to_report() if self._panel else (self._run, self._address)
+        state = {k: v for k, v in self.__dict__.items() if k not in ("_panel", "_sender")}
+        return {**state, "_run": run, "_address": address}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        address = state["_address"]  # None: the run was over
+        self.__dict__.update(state, _panel=None, _sender=None if address is None else Sender(address))
+
+    def reports_to(self, panel: ReportTarget) -> bool:
+        """Whether it was made for `panel`."""
+        return self._panel is panel
+
+    def send(self, **event: Any) -> None:
+        """Send one event of the run."""
+        if self._sender is not None:
+            self._sender.send({"run": self._run, "at": time.time(), **event})
+
+
+class _Tee:
+    """A stdout that passes everything on and also sends each complete line as an event of `owner`."""
+
+    def __init__(self, stream: Any) -> None:
+        # Not a TextIOBase: that has an `encoding`, a `fileno` and an `isatty` of its own, all of them wrong.
+        self.stream, self._part = stream, ""
+        self.owner: Tracker | None = None
+
+    def write(self, text: str) -> int:
+        self.stream.write(text)
+        *lines, self._part = (self._part + text).split("\n")
+        # A progress bar writes over its line for hours and never ends it.
+        self._part = _seen(self._part) + "\r" * self._part.endswith("\r")
+        for line in map(_seen, lines):
+            if line.strip() and self.owner is not None:
+                self.owner.emit("print", text=line)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def _seen(line: str) -> str:
+    """What a terminal shows of a line that was written over with carriage returns, cut to size."""
+    return line.rstrip("\r").rpartition("\r")[2][:_PRINT_WIDTH]
