@@ -872,7 +872,7 @@ def epochs_to_pay(start_one, epoch_one, start_many, epoch_many): ...  # your ans
 # %% tags=["solution"]
 def epochs_to_pay(start_one, epoch_one, start_many, epoch_many):
     saved = epoch_one - epoch_many
-    return math.ceil((start_many - start_one) / saved) if saved > 0 else math.inf
+    return max(math.ceil((start_many - start_one) / saved), 0) if saved > 0 else math.inf
 
 
 # %%

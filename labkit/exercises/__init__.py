@@ -4,16 +4,6 @@ from labkit.faces import face
 
 __getattr__, __dir__, __all__ = face(
     __name__,
-    checking=(
-        "check",
-        "hint",
-        "progress_table",
-    ),
-    registry=(
-        "Exercise",
-        "Lesson",
-        "find",
-        "lessons",
-        "register",
-    ),
+    checking=("check", "hint", "progress_table"),
+    registry=("Lesson", "lessons"),
 )

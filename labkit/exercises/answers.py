@@ -4,20 +4,19 @@
         array_of(sizes, shape=(2,), what="the list of batch sizes")
         close_to(sizes[0], 64, mistakes={128: "that is the global batch"}, what="the first")
 
-Each function says nothing where the answer is right, and raises `Wrong` where it is not: with what was
-found, never with the solution. What else an answer makes a check raise (a string where a number is
-wanted, a shape that does not fit) is told to the learner in the same calm way, so a check need not
-foresee it. No check looks at seconds: machines differ.
+Each function returns if the answer is right and raises `Wrong` if it is not. The message says what was
+found, never the solution. A check need not foresee every answer: whatever else an answer makes it raise (a
+string where a number is expected, a shape that does not fit) is shown to the learner in one line as well. No
+check looks at seconds, because machines differ.
 """
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy
-
 
 # What this Python compiles functions to that only return None or `...`, with a docstring and without.
 _STUBS = frozenset(
@@ -31,11 +30,11 @@ class Wrong(Exception):  # noqa: N818  a verdict and not a failure
 
 
 class NotAttempted(Exception):  # noqa: N818
-    """There is no answer yet: the `...` still stands."""
+    """There is no answer yet: the `...` is still there."""
 
 
 def is_blank(answer: Any) -> bool:
-    """Whether `answer` is still to be given: ``...``, a function of only ``...``, or a list, tuple or dict
+    """True if `answer` is still missing: ``...``, a function whose body is ``...``, or a list, tuple or dict
     with ``...`` in it."""
     if answer is ...:
         return True
@@ -43,11 +42,15 @@ def is_blank(answer: Any) -> bool:
         return any(item is ... for item in answer.values())
     if isinstance(answer, (list, tuple)):
         return any(item is ... for item in answer)
-    return _is_stub(answer)
+    code = getattr(answer, "__code__", None)
+    if not inspect.iscode(code):
+        return False
+    constants = {None, ..., answer.__doc__}
+    return code.co_code in _STUBS and all(constant in constants for constant in code.co_consts)
 
 
-def shown(value: Any) -> str:
-    """`value` in a few words, whatever it is: "'64' (a str)", "an array of shape (3, 28), uint8"."""
+def describe(value: Any) -> str:
+    """Describe any value in a few words: "'64' (a str)", "an array of shape (3, 28), uint8"."""
     kind = _a(type(value).__name__)
     try:
         if hasattr(value, "shape") and hasattr(value, "dtype") and tuple(value.shape):
@@ -55,23 +58,23 @@ def shown(value: Any) -> str:
         if callable(value) and hasattr(value, "__name__"):
             return f"the {'class' if isinstance(value, type) else 'function'} {value.__name__}"
         text = " ".join(repr(value).split())
-    except Exception:  # what a learner's object does is any code
+    except Exception:  # a learner's object may do anything
         return kind
     text = text if len(text) <= 60 else text[:59] + "…"
     return text if isinstance(value, (int, float)) or value is None else f"{text} ({kind})"
 
 
 def number(answer: Any, what: str = "your answer") -> int | float:
-    """`answer` as a number; 0-d arrays and tensors are numbers, NaN and True are none.
+    """Return `answer` as a number. Arrays and tensors without dimensions are numbers; NaN and True are not.
 
     Raises:
-        Wrong: it is none.
+        Wrong: it is not a number.
     """
     value = answer
     if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:  # numpy and torch
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise Wrong(f"{what} is {shown(answer)}, and a number is wanted")
+        raise Wrong(f"{what} is {describe(answer)}, and a number is expected")
     if math.isnan(value):
         raise Wrong(f"{what} is NaN, not a number")
     return value
@@ -85,43 +88,24 @@ def close_to(
     abs: float = 1e-9,
     what: str = "your answer",
     mistakes: Mapping[float, str] | None = None,
+    otherwise: str = "that is not it",
 ) -> None:
-    """The number `answer` is `expected`, up to the larger of the tolerances.
+    """Require the number `expected`, up to the larger of the tolerances.
 
     Args:
-        mistakes: what to say to numbers that are likely and wrong: ``{64: "that is what ONE worker sees"}``.
+        mistakes: the remark for each likely wrong number: ``{64: "that is what ONE worker sees"}``.
+        otherwise: the remark for every other wrong number.
 
     Raises:
-        Wrong: it is another one, or none.
+        Wrong: it is another number, or none.
     """
     value = number(answer, what)
     if math.isclose(value, expected, rel_tol=rel, abs_tol=abs):
         return
     for mistake, remark in (mistakes or {}).items():
-        if math.isclose(value, mistake, rel_tol=rel, abs_tol=abs):
-            raise Wrong(f"{what} is {shown(value)}: {remark}")
-    raise Wrong(f"{what} is {shown(value)}, and that is not it")
-
-
-def one_of(
-    answer: Any,
-    right: str,
-    options: Sequence[str],
-    *,
-    what: str = "your answer",
-    mistakes: Mapping[str, str] | None = None,
-) -> None:
-    """Of several `options` the answer is the `right` one; capitals and spaces around it do not count.
-
-    Raises:
-        Wrong: it is another one, or none of them.
-    """
-    if not isinstance(answer, str) or answer.strip().lower() not in [o.lower() for o in options]:
-        raise Wrong(f"{what} is {shown(answer)}; choose one of {', '.join(map(repr, options))}")
-    given = answer.strip().lower()
-    if given != right.lower():
-        remarks = {mistake.lower(): remark for mistake, remark in (mistakes or {}).items()}
-        raise Wrong(f"{what} is {answer.strip()!r}: {remarks.get(given, 'that is not it')}")
+        if remark and math.isclose(value, mistake, rel_tol=rel, abs_tol=abs):
+            raise Wrong(f"{what} is {describe(value)}: {remark}")
+    raise Wrong(f"{what} is {describe(value)}, and {otherwise}")
 
 
 def array_of(
@@ -131,14 +115,14 @@ def array_of(
     dtype: str | None = None,
     what: str = "your answer",
 ) -> "numpy.ndarray":
-    """`answer` as a numpy array; torch tensors and lists of numbers are taken too.
+    """Return `answer` as a numpy array; torch tensors and lists of numbers are accepted too.
 
     Args:
-        shape: what it must have; None stands for any length: ``(None, 28, 28)``.
-        dtype: what it must have: "uint8".
+        shape: the expected shape; None stands for any length: ``(None, 28, 28)``.
+        dtype: the expected dtype: "uint8".
 
     Raises:
-        Wrong: it is no array, or another one.
+        Wrong: it is not an array, or one of another shape or dtype.
     """
     import numpy
 
@@ -146,9 +130,9 @@ def array_of(
     try:
         array = numpy.asarray(value)
     except Exception as error:
-        raise Wrong(f"{what} is {shown(answer)}, and an array is wanted") from error
+        raise Wrong(f"{what} is {describe(answer)}, and an array is expected") from error
     if array.dtype.kind not in "biuf":
-        raise Wrong(f"{what} is {shown(answer)}, and an array of numbers is wanted")
+        raise Wrong(f"{what} is {describe(answer)}, and an array of numbers is expected")
     fits = shape is None or (
         array.ndim == len(shape)
         and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
@@ -163,7 +147,7 @@ def array_of(
 def same_array(
     answer: Any, expected: Any, *, rel: float = 1e-5, abs: float = 1e-8, what: str = "your answer"
 ) -> None:
-    """The array `answer` has the shape and the values of `expected`, up to the tolerances.
+    """Require an array of the shape and the values of `expected`, up to the tolerances.
 
     Raises:
         Wrong: it has others.
@@ -178,20 +162,20 @@ def same_array(
 
 
 def result_of(function: Any, *args: Any, what: str = "your function", **options: Any) -> Any:
-    """What the learner's `function` returns for a small input.
+    """Call the learner's `function` with a small input and return its result.
 
     Raises:
         NotAttempted: it returns ``...`` or raises NotImplementedError.
-        Wrong: it is no function, or it raises anything else.
+        Wrong: it is not a function, or it raises anything else.
     """
     if not callable(function):
-        raise Wrong(f"{what} is {shown(function)}, and a function is wanted")
+        raise Wrong(f"{what} is {describe(function)}, and a function is expected")
     try:
         result = function(*args, **options)
     except NotImplementedError as error:
         raise NotAttempted from error
     except (Exception, SystemExit) as error:
-        given = ", ".join([*map(shown, args), *(f"{k}={shown(v)}" for k, v in options.items())])
+        given = ", ".join([*map(describe, args), *(f"{k}={describe(v)}" for k, v in options.items())])
         raise Wrong(
             f"{what}, called with {given or 'nothing'}, raised {type(error).__name__}: {error}"
         ) from error
@@ -200,25 +184,56 @@ def result_of(function: Any, *args: Any, what: str = "your function", **options:
     return result
 
 
-def of_type(answer: Any, *names: str, what: str = "your answer") -> None:
-    """`answer` is an object of a class with one of these `names`, or of a class below it: no import needed.
+def returns(function: Any, args: Sequence[Any], expected: float, *, name: str, **remarks: Any) -> None:
+    """Require that the learner's `function`, called with `args`, returns the number `expected`.
+
+    Args:
+        name: of the function, as in the lesson.
+        remarks: ``mistakes`` and ``otherwise`` of `close_to`.
 
     Raises:
-        Wrong: it is of another, or it is the class itself.
+        NotAttempted, Wrong: as `result_of` and `close_to` do.
+    """
+    given = ", ".join(f"{arg:g}" if isinstance(arg, float) else str(arg) for arg in args)
+    close_to(result_of(function, *args, what=name), expected, what=f"{name}({given})", **remarks)
+
+
+def recorder(calls: list[tuple[str, dict]], function: Callable) -> Callable:
+    """Wrap `function` so that each call is appended to `calls`: its name, and its arguments by name."""
+
+    def record(*args: Any, **options: Any) -> Any:
+        bound = inspect.signature(function).bind(*args, **options)
+        bound.apply_defaults()
+        calls.append((function.__name__, bound.arguments))
+        return function(*args, **options)
+
+    return record
+
+
+def once_by_each(calls: Sequence[Sequence[tuple[str, dict]]], name: str, otherwise: str) -> None:
+    """Require that every rank calls the function `name` once; `calls` has the recorded calls of each rank.
+
+    Raises:
+        Wrong: a rank never calls it, with what happens `otherwise`, or calls it several times.
+    """
+    for rank, made in enumerate(calls):
+        count = [called for called, _ in made].count(name)
+        if count == 0:
+            raise Wrong(f"of {len(calls)} workers, rank {rank} never calls {name}: {otherwise}")
+        if count > 1:
+            raise Wrong(f"rank {rank} calls {name} {count} times in one epoch")
+
+
+def expect_type(answer: Any, *names: str, what: str = "your answer") -> None:
+    """Require an instance of a class with one of these `names`, or of a subclass. The class is not imported.
+
+    Raises:
+        Wrong: it is of another class, or it is the class itself.
     """
     if not {cls.__name__ for cls in type(answer).__mro__} & set(names):
-        raise Wrong(f"{what} is {shown(answer)}, and {_a(' or '.join(names))} is wanted")
+        raise Wrong(f"{what} is {describe(answer)}, and {_a(' or '.join(names))} is expected")
 
 
 def _a(noun: str) -> str:
     noun = "array" if noun == "ndarray" else noun
     return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
-
-
-def _is_stub(function: Any) -> bool:
-    """Whether a function does nothing but return None or ``...``: its body is ``...`` or ``pass``."""
-    code = getattr(function, "__code__", None)
-    if not inspect.iscode(code):
-        return False
-    constants = {None, ..., function.__doc__}
-    return code.co_code in _STUBS and all(constant in constants for constant in code.co_consts)

@@ -1,24 +1,28 @@
-"""Exercises: check an answer, ask for a hint, see what is solved.
+"""Check an answer, ask for a hint, and see which exercises are solved.
 
     >>> check("03-2", global_batch)
     03-2 solved · Same model, one process
     >>> hint("03-2")
     Hint 1 of 3 for 03-2: What does every worker hold after `backward()`? (More: hint("03-2") again)
 
-With ``LABKIT_CHECK=strict`` anything but *solved* raises: so CI runs the solutions.
+With ``LABKIT_CHECK=strict`` every verdict but *solved* raises: this is how the tests run the solutions.
 """
 
 import html
 import inspect
+import json
+import os
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from labkit.errors import CheckError, LessonError
-from labkit.exercises import registry as exercises
-from labkit.exercises import solved
-from labkit.exercises.answers import NotAttempted, Wrong, is_blank, shown
-from labkit.exercises.registry import Exercise, Lesson
+from labkit.exercises import registry
+from labkit.exercises.answers import NotAttempted, Wrong, describe, is_blank
+from labkit.exercises.registry import Exercise
+from labkit.files import atomic_write
 from labkit.settings import Settings
 
 _MARKS = {"solved": "✓", "not yet": "✕", "not attempted": "○"}
@@ -27,13 +31,14 @@ _COLOURS = {
     "not yet": "var(--jp-error-color1,#c62828)",
     "not attempted": "var(--jp-content-font-color2,#666)",
 }
+_FILE = "exercises.json"
 
-_hints_given: dict[str, int] = {}  # in this kernel: a notebook that is run again starts with hint 1
+_hints_given: dict[str, int] = {}  # of this kernel: a notebook that is run again starts with hint 1
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found. True where the exercise is solved.
+    """What a check found. True if the exercise is solved.
 
     Attributes:
         id: of the exercise.
@@ -58,7 +63,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Hint:
-    """One of the three hints of an exercise; shows itself."""
+    """One of the three hints of an exercise."""
 
     id: str
     tier: int
@@ -73,52 +78,46 @@ class Hint:
 
     def _next(self) -> str:
         again = f'More: `hint("{self.id}")` again'
-        return again if self.tier < 3 else "The last one; the solution is in `notebooks/solutions/`"
+        return again if self.tier < 3 else "This is the last one; the solution is in `notebooks/solutions/`"
 
 
 class ProgressTable:
-    """Lessons × exercises and which are solved; shows itself as a table."""
+    """Which exercises of which lesson are solved; displays itself as a table."""
 
-    def __init__(self, lessons: list[Lesson], done: dict[str, str]) -> None:
-        columns = max((e.number for lesson in lessons for e in lesson.exercises), default=0)
-        self._head = ["lesson", *map(str, range(1, columns + 1)), "solved"]
-        self._rows = [self._row(lesson, done, columns) for lesson in lessons]
-
-    @staticmethod
-    def _row(lesson: Lesson, done: dict[str, str], columns: int) -> list[str]:
-        words = {e.number: "solved" if e.id in done else "open" for e in lesson.exercises}
-        count = f"{list(words.values()).count('solved')} of {len(words)}"
-        cells = [words.get(n, "–") for n in range(1, columns + 1)]
-        return [f"{lesson.number} {lesson.title}", *cells, count]
+    def __init__(self, solved: dict[str, str]) -> None:
+        lessons = registry.lessons()
+        count = max(len(lesson.exercises) for lesson in lessons)
+        self._rows = [["lesson", *map(str, range(1, count + 1)), "solved"]]
+        for lesson in lessons:
+            words = ["solved" if one.id in solved else "open" for one in lesson.exercises]
+            cells = words + ["–"] * (count - len(words))
+            done = f"{words.count('solved')} of {len(words)}"
+            self._rows.append([f"{lesson.number} {lesson.title}", *cells, done])
 
     def __repr__(self) -> str:
-        if not self._rows:
-            return "no lesson has exercises yet"
-        rows = [self._head, *self._rows]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
+        widths = [max(map(len, column)) for column in zip(*self._rows, strict=True)]
+        lines = (
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            for row in self._rows
         )
+        return "\n".join(line.rstrip() for line in lines)
 
     def _repr_html_(self) -> str:
-        if not self._rows:
-            return f"<div>{self!r}</div>"
-        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self._rows)
-        head = "".join(f"<th style='text-align:left'>{html.escape(name)}</th>" for name in self._head)
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        head = "".join(f"<th style='text-align:left'>{html.escape(name)}</th>" for name in self._rows[0])
+        rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self._rows[1:])
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def check(id: str, *answers: Any) -> Verdict:
-    """Look at the `answers` to the exercise `id`, and keep it if it is solved.
+    """Look at the `answers` to the exercise `id`, and record it if it is solved.
 
-    An answer of ``...`` is *not attempted*. Whatever else it is, and whatever it raises, there is a
-    verdict and no traceback.
+    An answer of ``...`` or None is *not attempted*. Any other wrong answer is *not yet*, even if looking at
+    it raises: a check gives a verdict and no traceback.
 
     Raises:
         CheckError: there is no such exercise; or it is not solved and ``LABKIT_CHECK=strict``.
     """
-    exercise, settings = exercises.find(id), Settings.from_env()
+    exercise, settings = registry.find(id), Settings.from_env()
     verdict = _judge(exercise, answers)
     if settings.check_strict and not verdict:
         raise CheckError(
@@ -126,34 +125,32 @@ def check(id: str, *answers: Any) -> Verdict:
             f"{verdict.state}: {verdict.message}",
             f'hint("{id}"), or unset LABKIT_CHECK: then a check never raises',
         )
-    if not verdict:
-        return verdict
-    try:
-        solved.mark(settings.home, id)
-    except OSError as error:
-        return Verdict(id, verdict.state, f"{verdict.message} (not kept in the progress table: {error})")
+    if verdict:
+        try:
+            _record(settings.home, id)
+        except OSError as error:
+            return Verdict(id, verdict.state, f"{verdict.message} (not kept in the progress table: {error})")
     return verdict
 
 
 def hint(id: str, tier: int | None = None) -> Hint:
-    """The next hint of the exercise `id`, from 1 to 3; or the hint `tier`, as often as you like.
+    """Return the next hint of the exercise `id`, from 1 to 3; or the hint `tier`, as often as you like.
 
     Raises:
         CheckError: there is no such exercise or tier.
     """
-    exercise = exercises.find(id)
+    exercise = registry.find(id)
     if tier is None:
         tier = _hints_given[id] = min(_hints_given.get(id, 0) + 1, 3)
-    if tier not in (1, 2, 3):
-        raise CheckError(
-            f"give hint {tier!r} of {id}", "an exercise has three hints", f'hint("{id}", 1), 2 or 3'
-        )
+    if not isinstance(tier, int) or tier not in (1, 2, 3):
+        fact, fix = "an exercise has three hints", f'hint("{id}", 1), hint("{id}", 2) or hint("{id}", 3)'
+        raise CheckError(f"show hint {describe(tier)} of {id}", fact, fix)
     return Hint(id, tier, exercise.hints[tier - 1])
 
 
 def progress_table() -> ProgressTable:
-    """All lessons, their exercises, and which of them are solved."""
-    return ProgressTable(exercises.lessons(), solved.read(Settings.from_env().home))
+    """List all lessons, their exercises, and which of them are solved."""
+    return ProgressTable(_solved(Settings.from_env().home))
 
 
 def _judge(exercise: Exercise, answers: tuple) -> Verdict:
@@ -166,32 +163,58 @@ def _judge(exercise: Exercise, answers: tuple) -> Verdict:
     except (Exception, SystemExit) as error:
         state = "not yet"
         message = (
-            f"your answer is {', '.join(map(shown, answers))}, "
+            f"your answer is {', '.join(map(describe, answers))}, "
             f"and looking at it raised {type(error).__name__}: {_line(error)}"
         )
     else:
         if returned is None:
             return Verdict(exercise.id, "solved", exercise.title)
-        # Else a check that forgot to raise would call every answer right.
-        fact, fix = f"it returned {shown(returned)}", "a check returns None or raises Wrong"
+        # Otherwise a check that forgets to raise would accept every answer.
+        fact, fix = f"it returned {describe(returned)}", "a check returns None or raises Wrong"
         raise LessonError(f"use the check of exercise {exercise.id}", fact, fix)
     return Verdict(exercise.id, state, f'{message}. `hint("{exercise.id}")` helps')
 
 
 def _ask(exercise: Exercise, answers: tuple) -> Any:
-    if not answers or any(is_blank(a) or (a is None and not exercise.none_is_an_answer) for a in answers):
+    if not answers or any(is_blank(answer) or answer is None for answer in answers):
         raise NotAttempted
-    _refuse_wrong_number(exercise, answers)
-    return exercise.check(*answers)
-
-
-def _refuse_wrong_number(exercise: Exercise, answers: tuple) -> None:
     signature = inspect.signature(exercise.check)
     try:
         signature.bind(*answers)
     except TypeError as error:
         wanted = ", ".join(signature.parameters)
-        raise Wrong(f"the check takes {wanted}, and {len(answers)} came") from error
+        raise Wrong(f"the check takes {wanted}, and you passed {len(answers)}") from error
+    return exercise.check(*answers)
+
+
+def _solved(home: Path) -> dict[str, str]:
+    """Exercise → when it was first solved (ISO 8601, UTC). A file that cannot be read counts as empty."""
+    try:
+        solved = json.loads((home / _FILE).read_text(encoding="utf-8"))["solved"]
+        return {str(id): str(when) for id, when in solved.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _record(home: Path, id: str) -> None:
+    """Record that the exercise `id` is solved; several kernels may do so at once.
+
+    Raises:
+        OSError: the folder cannot be written to, or another process keeps its lock.
+    """
+    from filelock import FileLock
+
+    path = home / _FILE
+    home.mkdir(parents=True, exist_ok=True)
+    # A separate lock file: exercises.json is replaced, and a lock on a replaced file locks nothing.
+    with FileLock(home / ".exercises.lock", timeout=10):
+        solved = _solved(home)
+        if id in solved:
+            return
+        if path.exists() and not solved:
+            os.replace(path, path.with_suffix(".unreadable"))  # damaged, or of a later version
+        solved[id] = datetime.now(UTC).isoformat(timespec="seconds")
+        atomic_write(path, json.dumps({"format": 1, "solved": solved}, indent=1))
 
 
 def _line(error: BaseException) -> str:
@@ -200,7 +223,9 @@ def _line(error: BaseException) -> str:
 
 
 def _html(text: str) -> str:
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    """Markdown's `code` and *emphasis* as HTML."""
+    code = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    return re.sub(r"(?<!\w)\*(\S[^*<>]*)(?<!\s)\*(?!\w)", r"<em>\1</em>", code)
 
 
 def _cell(word: str) -> str:

@@ -10,14 +10,23 @@ from labkit.exercises.answers import (
     Wrong,
     array_of,
     close_to,
+    describe,
     is_blank,
     result_of,
     same_array,
-    shown,
 )
-from labkit.exercises.registry import Exercise, Lesson
+from labkit.exercises.registry import Lesson
+
+LESSON = Lesson("02", "Data preprocessing")
 
 
+@LESSON.exercise(
+    "02-1",
+    "One number for each image",
+    "`batch['image']` has the shape (rows, 28, 28). Which of these three axes should be left?",
+    "`mean` accepts several axes at once: `axis=(…, …)`. Pixels go from 0 to 255.",
+    "`batch['image'].mean(axis=(1, 2)) / 255`, in a dict with all the columns of `batch`.",
+)
 def _ink(with_ink: Any) -> None:
     for size in (3, 1):
         images = np.zeros((size, 28, 28), np.uint8)
@@ -26,25 +35,32 @@ def _ink(with_ink: Any) -> None:
         batch = {"image": images, "label": np.arange(size)}
         result = result_of(with_ink, {name: column.copy() for name, column in batch.items()}, what="with_ink")
         if not hasattr(result, "keys") or "ink" not in result:
-            raise Wrong(f"with_ink returns {shown(result)}, and a batch with the column `ink` is wanted")
+            raise Wrong(f"with_ink returns {describe(result)}, and a batch with the column `ink` is expected")
         for name, column in batch.items():
             if name not in result:
                 raise Wrong(f"the column {name!r} is gone")
             same_array(result[name], column, what=f"the column {name!r}")
         ink = array_of(result["ink"], what="the column `ink`")
         if ink.ndim == 0:
-            raise Wrong("`ink` is one number for the whole batch, and one for each image is wanted")
+            raise Wrong("`ink` is one number for the whole batch, and one for each image is expected")
         if ink.shape == (size, 28):
-            raise Wrong("`ink` has 28 numbers for each image: the mean goes over lines and columns")
+            raise Wrong("`ink` has 28 numbers for each image: take the mean over lines and columns")
         expected = images.reshape(size, -1).mean(axis=1) / 255
         if ink.shape == (size,) and np.allclose(ink, 255 * expected):
-            raise Wrong("`ink` goes from 0 to 255, and from 0 to 1 is wanted")
+            raise Wrong("`ink` goes from 0 to 255, and from 0 to 1 is expected")
         same_array(ink, expected, what="the column `ink`")
 
 
+@LESSON.exercise(
+    "02-2",
+    "Load it once",
+    "Which of the two methods runs once, and which for every batch?",
+    "What `__init__` stores on `self`, `__call__` can use.",
+    "`self.table = load()` in `__init__`; `__call__` returns the same batch, by `self.table`.",
+)
 def _loaded_once(brighten: Any) -> None:
     if not isinstance(brighten, type):
-        raise Wrong(f"Brighten is {shown(brighten)}, and a class is wanted")
+        raise Wrong(f"Brighten is {describe(brighten)}, and a class is expected")
     if is_blank(vars(brighten).get("__call__")):
         raise NotAttempted
     table, calls = np.arange(255, -1, -1, dtype=np.uint8), []
@@ -62,37 +78,50 @@ def _loaded_once(brighten: Any) -> None:
         if result is None:
             raise Wrong("an object of Brighten, called with a batch, returns nothing")
         if not hasattr(result, "keys") or not {"image", "label"} <= set(result):
-            raise Wrong(f"an object of Brighten returns {shown(result)}, and the whole batch is wanted")
+            raise Wrong(f"an object of Brighten returns {describe(result)}, and the whole batch is expected")
         same_array(result["image"], table[images], what="the column `image`")
         same_array(result["label"], np.arange(2), what="the column `label`")
     if len(calls) > max(at_start, 1):
         raise Wrong(f"for 3 batches `load` was called {len(calls)} times")
 
 
+@LESSON.exercise(
+    "02-3",
+    "Who gets how much?",
+    "All three workers get the same number of whole rows.",
+    "How many rows remain when 1,000 is divided by 3? The last batch of an epoch may be smaller.",
+    "`1000 // 3`, `1000 % 3`, and the rows of one worker divided by 64, rounded up.",
+)
 def _shards(rows_each: Any, rows_lost: Any, batches_each: Any) -> None:
-    remarks = {
+    near = {
         1000 / 3: "a worker gets whole rows",
         334: "then all three together would need 1,002 rows",
         1000: "that is what all three get together",
     }
-    close_to(rows_each, 333, what="the number of rows of a worker", mistakes=remarks)
-    close_to(
-        rows_lost, 1, what="the number of rows that nobody gets", mistakes={0: "3 × 333 are not all of them"}
-    )
-    remarks = {
+    close_to(rows_each, 333, what="the number of rows of a worker", mistakes=near)
+    near = {0: "3 × 333 are not all of them"}
+    close_to(rows_lost, 1, what="the number of rows that no worker gets", mistakes=near)
+    near = {
         5: "then the last rows of each worker are left out, and the last batch may be smaller",
-        333 / 64: "a batch is taken whole or not at all; the last one may be smaller",
+        333 / 64: "there is no part of a batch; the last one may be smaller",
         16: "that is for one worker that reads all",
     }
-    close_to(batches_each, 6, what="the number of batches of a worker", mistakes=remarks)
+    close_to(batches_each, 6, what="the number of batches of a worker", mistakes=near)
 
 
+@LESSON.exercise(
+    "02-4",
+    "Note what was bad",
+    "What does `decode` do with a text file? Whatever it raises, your function continues.",
+    "`try`, and in `except Exception as error` the row for a bad object, with `repr(error)`.",
+    "An image of another size raises nothing: compare `image.shape` with `(28, 28)` yourself.",
+)
 def _noted(decode_or_note: Any) -> None:
     good = np.random.default_rng(0).integers(0, 256, (28, 28)).astype(np.uint8)
     payload = _png(good)
     row = _row_of(decode_or_note, "bucket/images/3/a.png", payload, "a good image")
     if row["error"] != "":
-        raise Wrong(f"a good image has the error {shown(row['error'])}")
+        raise Wrong(f"a good image has the error {describe(row['error'])}")
     same_array(row["image"], good, what="the image of a good object")
     cases = {
         "a PNG that was cut off": payload[: len(payload) // 2],
@@ -100,8 +129,8 @@ def _noted(decode_or_note: Any) -> None:
         "an empty object": b"",
         "an image of 10×12 pixels": _png(np.zeros((12, 10), np.uint8)),
     }
-    for what, wrong in cases.items():
-        row = _row_of(decode_or_note, "bucket/images/3/b.png", wrong, what)
+    for what, bad in cases.items():
+        row = _row_of(decode_or_note, "bucket/images/3/b.png", bad, what)
         if not row["error"]:
             raise Wrong(f"{what} has no error")
         if np.any(row["image"]):
@@ -114,11 +143,11 @@ def _row_of(function: Any, name: str, payload: bytes, what: str) -> dict[str, An
     except Wrong as error:
         raise Wrong(f"for {what}: {str(error.__cause__ or error)[:120]}") from error
     if not isinstance(row, dict) or set(row) != {"name", "image", "error"}:
-        raise Wrong(f"for {what} there is {shown(row)}, and a dict with name, image and error is wanted")
+        raise Wrong(f"for {what} you return {describe(row)}; a dict with name, image and error is expected")
     if row["name"] != name:
-        raise Wrong(f"for {what} the name is {shown(row['name'])}")
+        raise Wrong(f"for {what} the name is {describe(row['name'])}")
     if not isinstance(row["error"], str):
-        raise Wrong(f"for {what} the error is {shown(row['error'])}, and a text is wanted")
+        raise Wrong(f"for {what} the error is {describe(row['error'])}, and a text is expected")
     array_of(row["image"], shape=(28, 28), dtype="uint8", what=f"for {what} the image")
     return row
 
@@ -129,51 +158,3 @@ def _png(image: np.ndarray) -> bytes:
     stream = io.BytesIO()
     PIL.Image.fromarray(image).save(stream, "PNG")
     return stream.getvalue()
-
-
-LESSON = Lesson(
-    "02",
-    "Data preprocessing",
-    (
-        Exercise(
-            id="02-1",
-            title="One number for each image",
-            hints=(
-                "`batch['image']` has the shape (rows, 28, 28). Which of these three axes shall be left?",
-                "`mean` takes several axes at once: `axis=(…, …)`. Pixels go from 0 to 255.",
-                "`batch['image'].mean(axis=(1, 2)) / 255`, in a dict with all the columns of `batch`.",
-            ),
-            check=_ink,
-        ),
-        Exercise(
-            id="02-2",
-            title="Load it once",
-            hints=(
-                "Which of the two methods runs once, and which for every batch?",
-                "What `__init__` keeps on `self`, `__call__` can use.",
-                "`self.table = load()` in `__init__`; `__call__` returns the same batch, by `self.table`.",
-            ),
-            check=_loaded_once,
-        ),
-        Exercise(
-            id="02-3",
-            title="Who gets how much?",
-            hints=(
-                "All three get equally many whole rows.",
-                "What is left over when 1,000 is divided by 3? The last batch of an epoch may be smaller.",
-                "`1000 // 3`, `1000 % 3`, and the rows of one worker divided by 64, rounded up.",
-            ),
-            check=_shards,
-        ),
-        Exercise(
-            id="02-4",
-            title="Note what was bad",
-            hints=(
-                "What does `decode` do with a text file? Whatever it raises, your function goes on.",
-                "`try`, and in `except Exception as error` the row for a bad object, with `repr(error)`.",
-                "An image of another size raises nothing: compare `image.shape` with `(28, 28)` yourself.",
-            ),
-            check=_noted,
-        ),
-    ),
-)

@@ -1,29 +1,24 @@
-"""The exercises of all lessons. Those of lesson 03 stand in ``lesson_03.py`` in this folder:
+"""The exercises of all lessons. Those of lesson 03 are in ``lesson_03.py`` in this folder:
 
-    from labkit.exercises.answers import close_to
-    from labkit.exercises import Exercise, Lesson
+    LESSON = Lesson("03", "TorchTrainer")
 
-    LESSON = Lesson(
-        "03",
-        "TorchTrainer",
-        (
-            Exercise(
-                id="03-2",
-                title="Same model, one process",
-                hints=("What does every worker hold after `backward()`?", "…", "Two workers, 64 each."),
-                check=lambda batch: close_to(batch, 2 * 64, mistakes={64: "that is what ONE worker sees"}),
-            ),
-        ),
+    @LESSON.exercise(
+        "03-2",
+        "Same model, one process",
+        "What does every worker hold after `backward()`?",
+        "The average of the workers' gradients is the gradient of all their images together.",
+        "Count the images of one step, all workers together.",
     )
+    def one_process(batch_size):
+        close_to(batch_size, 2 * 64, mistakes={64: "that is what ONE worker sees"})
 
-A file there is found by its name; there is no list to keep.
+A lesson is found by its file name; there is no list to maintain. A check returns None if the answers are
+right and raises `labkit.exercises.answers.Wrong` otherwise.
 """
 
 import difflib
-import pkgutil
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -31,67 +26,65 @@ from pathlib import Path
 from labkit.errors import CheckError, LessonError
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Exercise:
     """One exercise of a lesson.
 
     Attributes:
         id: the lesson and a number: "03-2".
         title: as in the notebook's heading.
-        hints: three, from a nudge to nearly the answer. `Code` in backticks.
-        check: called with the answers; returns None, or raises `labkit.exercises.answers.Wrong`.
-        none_is_an_answer: None counts as an answer; else it counts as not attempted.
+        hints: three, from a nudge to nearly the answer, with `code` in backticks.
+        check: called with the answers; returns None or raises `labkit.exercises.answers.Wrong`.
     """
 
     id: str
     title: str
-    hints: tuple[str, str, str]
+    hints: tuple[str, ...]
     check: Callable[..., None]
-    none_is_an_answer: bool = False
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch(r"\d\d-[1-9]\d*", self.id):
-            raise _refuse(self.id, "an id is the lesson and a number from 1 on", 'e.g. id="03-2"')
-        if isinstance(self.hints, str) or len(self.hints) != 3 or not all(h.strip() for h in self.hints):
-            raise _refuse(
-                self.id, f"its hints are {self.hints!r}", "give three, from a nudge to nearly the answer"
-            )
-
-    @property
-    def lesson(self) -> str:
-        return self.id.split("-")[0]
 
     @property
     def number(self) -> int:
-        return int(self.id.split("-")[1])
+        """Its place in the lesson, from 1."""
+        return int(self.id.partition("-")[2])
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """The exercises of one lesson: ``Lesson("03", "TorchTrainer", (Exercise(…), Exercise(…)))``."""
+    """A lesson and its exercises, which the decorator `exercise` adds in their order."""
 
     number: str
     title: str
-    exercises: tuple[Exercise, ...]
+    exercises: list[Exercise] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        ids = [exercise.id for exercise in self.exercises]
-        for exercise in self.exercises:
-            if exercise.lesson != self.number or ids.count(exercise.id) > 1:
-                fact = f"lesson {self.number} has the ids {', '.join(ids)}"
-                raise _refuse(exercise.id, fact, f'use each id once, and "{self.number}-" before its number')
+    def exercise(self, id: str, title: str, *hints: str) -> Callable[[Callable], Callable]:
+        """Make the decorated function the check of the exercise `id`.
+
+        Raises:
+            LessonError: the id is not the next one of this lesson, or there are not three hints.
+        """
+
+        def add(check: Callable[..., None]) -> Callable[..., None]:
+            wanted = f"{self.number}-{len(self.exercises) + 1}"
+            if id != wanted:
+                raise LessonError(f"add the exercise {id!r}", f"the next id is {wanted!r}", "use that id")
+            if len(hints) != 3 or not all(hint.strip() for hint in hints):
+                fact, fix = f"its hints are {hints!r}", "give three, from a nudge to nearly the answer"
+                raise LessonError(f"add the exercise {id!r}", fact, fix)
+            self.exercises.append(Exercise(id, title, hints, check))
+            return check
+
+        return add
 
 
-_registered: dict[str, Lesson] = {}
-
-
-def lessons() -> list[Lesson]:
+@cache
+def lessons() -> tuple[Lesson, ...]:
     """All lessons that have exercises, by number."""
-    return [lesson for _, lesson in sorted({**_shipped(), **_registered}.items())]
+    names = sorted(path.stem for path in Path(__file__).parent.glob("lesson_*.py"))
+    return tuple(import_module(f"{__package__}.{name}").LESSON for name in names)
 
 
 def find(id: str) -> Exercise:
-    """The exercise `id`.
+    """Return the exercise `id`.
 
     Raises:
         CheckError: there is none.
@@ -99,25 +92,8 @@ def find(id: str) -> Exercise:
     known = {exercise.id: exercise for lesson in lessons() for exercise in lesson.exercises}
     if isinstance(id, str) and id in known:
         return known[id]
-    near = difflib.get_close_matches(str(id), known, n=3, cutoff=0.5) or sorted(known)[:3]
-    fact = f"no lesson has it; there are {', '.join(map(repr, near))}" if near else "no lesson has any yet"
-    fix = 'give the id that stands in the heading of the exercise, as in check("03-2", answer)'
-    raise CheckError(f"find the exercise {id!r}", fact, fix)
-
-
-def register(lesson: Lesson) -> None:
-    """Add a lesson of your own, or put it in the place of the one with that number."""
-    _registered[lesson.number] = lesson
-
-
-@cache
-def _shipped() -> dict[str, Lesson]:
-    names = sorted(
-        m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name.startswith("lesson_")
-    )
-    found = [import_module(f"{__package__}.{name}").LESSON for name in names]
-    return {lesson.number: lesson for lesson in found}
-
-
-def _refuse(id: str, fact: str, fix: str) -> LessonError:
-    return LessonError(f"register the exercise {id!r}", fact, fix)
+    text = id if isinstance(id, str) else type(id).__name__
+    near = difflib.get_close_matches(text, known, n=3, cutoff=0.5) or sorted(known)[:3]
+    fact = f"no lesson has it; there are {', '.join(map(repr, near))}"
+    fix = 'use the id in the heading of the exercise, as in check("03-2", answer)'
+    raise CheckError(f"find the exercise {text[:40]!r}", fact, fix)

@@ -5,13 +5,7 @@ from types import SimpleNamespace
 import numpy
 import pytest
 
-from labkit.exercises.checking import check
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    monkeypatch.delenv("LABKIT_CHECK", raising=False)
+from labkit.exercises import check
 
 
 class ObjectRef:
@@ -34,8 +28,8 @@ REFERENCES = [ObjectRef(1), ObjectRef(2), ObjectRef(3)]
     [
         (REFERENCES, COUNTS, "solved"),
         (tuple(REFERENCES), COUNTS.tolist(), "solved"),
-        ([COUNTS, COUNTS, COUNTS], COUNTS, "before the next was started"),
-        (REFERENCES[:2], COUNTS, "holds 2 references"),
+        ([COUNTS, COUNTS, COUNTS], COUNTS, "before you started the next"),
+        (REFERENCES[:2], COUNTS, "has 2 references"),
         ([REFERENCES[0]] * 3, COUNTS, "more than once"),
         (REFERENCES[0], COUNTS, "a list of three references"),
         (REFERENCES, COUNTS - (numpy.arange(10) == 3), "add up to 11, and there are 12"),
@@ -56,7 +50,7 @@ def nodes(*cpus):
     "answer, cpus, said",
     [
         (1, (3, 2, 2), "solved"),
-        (2, (3, 2, 2), "from two nodes"),
+        (2, (3, 2, 2), "of two nodes"),
         (3, (3, 2, 2), "not every node"),
         (7, (3, 2, 2), "not it"),
         (5, (16,), "solved"),
@@ -75,7 +69,7 @@ def test_after_a_restart(answer, said):
 
 
 @pytest.mark.parametrize(
-    "status, said", [(200, "solved"), (401, "no token came"), (403, "not this cluster's")]
+    "status, said", [(200, "solved"), (401, "the request had no token"), (403, "not that of this cluster")]
 )
 def test_status(status, said):
     assert said in repr(check("01-4", status))

@@ -6,13 +6,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from labkit.exercises.checking import check
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    monkeypatch.delenv("LABKIT_CHECK", raising=False)
+from labkit.exercises import check
 
 
 def in_place(batch):
@@ -98,10 +92,10 @@ class Stub:
         (Brighten, "solved"),
         (Lazy, "solved"),
         (EachTime, "called 3 times"),
-        (WithoutLabels, "the whole batch is wanted"),
+        (WithoutLabels, "the whole batch is expected"),
         (Unchanged, "values differ"),
         (NoReturn, "returns nothing"),
-        (lambda load: load, "a class is wanted"),
+        (lambda load: load, "a class is expected"),
         (Stub, "not attempted"),
     ],
 )
@@ -163,7 +157,7 @@ def error_itself(name, payload):
         (noted, "solved"),
         (any_size, "an image of 10×12 pixels the image has the shape (12, 10)"),
         (no_image, "for a PNG that was cut off the image"),
-        (error_itself, "a text is wanted"),
+        (error_itself, "a text is expected"),
         (
             lambda name, payload: {"name": name, "image": decoded(payload), "error": ""},
             "for a PNG that was cut",

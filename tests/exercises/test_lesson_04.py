@@ -3,13 +3,7 @@
 import numpy as np
 import pytest
 
-from labkit.exercises.checking import check
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    monkeypatch.delenv("LABKIT_CHECK", raising=False)
+from labkit.exercises import check
 
 
 @pytest.mark.parametrize(
@@ -44,13 +38,13 @@ def by_cases(rows, workers, by_ray, by_tensorflow):
     [
         (seen, "solved"),
         (by_cases, "solved"),
-        (lambda rows, workers, by_ray, by_tensorflow: rows, "nobody cuts"),
+        (lambda rows, workers, by_ray, by_tensorflow: rows, "nothing is cut"),
         (lambda rows, workers, by_ray, by_tensorflow: rows * workers, "in EACH worker"),
         (lambda rows, workers, r, t: rows if r or t else rows * workers, "a part of that part"),
         (lambda rows, workers, r, t: rows // workers if r or t else rows * workers, "ONE worker"),
-        (lambda rows, workers, r, t: 0 if r and t else seen(rows, workers, r, t), "every worker takes some"),
+        (lambda rows, workers, r, t: 0 if r and t else seen(rows, workers, r, t), "every worker gets some"),
         (lambda rows, workers: rows, "raised TypeError"),
-        (7, "a function is wanted"),
+        (7, "a function is expected"),
     ],
 )
 def test_sharded_once(function, said):
@@ -110,7 +104,7 @@ def no_metrics(rank, save, folder, report, metrics):
         (everyone, "solved"),
         (rank_0_saves, "of 2 workers, rank 1 never calls save"),
         (rank_0_reports, "of 2 workers, rank 1 never calls report"),
-        (all_give, "rank 1 gives its folder"),
+        (all_give, "rank 1 passes its folder"),
         (nobody_gives, "without its folder"),
         (too_early, "before it saves"),
         (twice, "rank 0 calls report 2 times"),
@@ -129,9 +123,9 @@ def test_who_saves(function, said):
         (lambda losses, global_batch: sum(losses) / global_batch, "solved"),
         (lambda losses, global_batch: losses.mean(), "adds the workers up"),
         (lambda losses, global_batch: losses.sum(), "nothing is divided"),
-        (lambda losses, global_batch: losses.mean() / 2, "as many rows"),
+        (lambda losses, global_batch: losses.mean() / 2, "same number of rows"),
         (lambda losses, global_batch: losses.sum() / global_batch / 2, "once too often"),
-        (lambda losses, global_batch: losses / global_batch, "a number is wanted"),
+        (lambda losses, global_batch: losses / global_batch, "a number is expected"),
         (lambda losses: np.mean(losses), "raised TypeError"),
         (lambda losses, global_batch: ..., "not attempted"),
     ],

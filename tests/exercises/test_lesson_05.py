@@ -2,13 +2,7 @@
 
 import pytest
 
-from labkit.exercises.checking import check
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    monkeypatch.delenv("LABKIT_CHECK", raising=False)
+from labkit.exercises import check
 
 
 def anew(self, config):
@@ -64,7 +58,7 @@ def stub(self, config): ...
         (says_nothing, "only True"),
         (lambda self: True, "TypeError"),
         (stub, "not attempted"),
-        (7, "a function is wanted"),
+        (7, "a function is expected"),
     ],
 )
 def test_begin_anew(function, said):
@@ -100,7 +94,7 @@ def test_count(trials, minutes, said):
         ([2, 8], 1, "the rungs are not"),
         ([2, 8, 32], 4, "one more"),
         ([2, 8, 32], 64, "all of them"),
-        (3, 1, "a list is wanted"),
+        (3, 1, "a list is expected"),
         ([...], ..., "not attempted"),
     ],
 )
@@ -116,8 +110,8 @@ def test_rungs(rungs, left, said):
         (lambda cpus, workers, each, driver: cpus / (workers * each + driver), "whole trials"),
         (lambda cpus, workers, each, driver: cpus // (workers * each), "driver of each trial"),
         (lambda cpus, workers, each, driver: cpus // (workers + driver), "more than one CPU"),
-        (lambda cpus, workers, each, driver: max(1, cpus // (workers * each + driver)), "no room"),
-        (lambda cpus, workers, each, driver: "two", "a number is wanted"),
+        (lambda cpus, workers, each, driver: max(1, cpus // (workers * each + driver)), "does not fit"),
+        (lambda cpus, workers, each, driver: "two", "a number is expected"),
     ],
 )
 def test_drivers_and_workers(function, said):

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 from ray.train import ReportedCheckpointStatus, ValidationTaskConfig
 
-from labkit.exercises.checking import check
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    monkeypatch.delenv("LABKIT_CHECK", raising=False)
+from labkit.exercises import check
 
 
 def inside(n, t, v):
@@ -36,7 +30,7 @@ def stub(n, t, v): ...
         (inside, lambda n, t, v: t + n * v, "waits for the next checkpoint"),
         (inside, inside, "nothing would overlap"),
         (inside, lambda n, t, v: max(n * t, n * v), "when the training ends"),
-        (inside, lambda n, t, v: "late", "a number is wanted"),
+        (inside, lambda n, t, v: "late", "a number is expected"),
         (stub, beside, "not attempted"),
         (inside, stub, "not attempted"),
     ],
@@ -73,10 +67,10 @@ def no_limit(epoch, epochs):
     [
         (every_third, "solved"),
         (third_first, r"validation_of(5, 6) has fn_kwargs"),
-        (from_the_first, "is not to be validated"),
-        (no_limit, "30 seconds are wanted"),
-        (lambda epoch, epochs: every_third(epoch, epochs) and True, "a ValidationTaskConfig is wanted"),
-        (lambda epoch, epochs: epoch % 3 == 2, "a ValidationTaskConfig is wanted"),
+        (from_the_first, "needs no validation"),
+        (no_limit, "it should be 30"),
+        (lambda epoch, epochs: every_third(epoch, epochs) and True, "a ValidationTaskConfig is expected"),
+        (lambda epoch, epochs: epoch % 3 == 2, "a ValidationTaskConfig is expected"),
         (lambda epoch, epochs: ..., "not attempted"),
     ],
 )
@@ -105,11 +99,11 @@ def whole_entry(found):
     "function, said",
     [
         (best_of, "solved"),
-        (with_any_status, "takes the one of place 1, and not that of place 0"),
-        (whole_entry, "its `checkpoint` is wanted"),
-        (lambda found: found[-1].checkpoint, "place 2, and not that of place 1"),
+        (with_any_status, "returns the one at place 1, and not the one at place 0"),
+        (whole_entry, "its `checkpoint` is expected"),
+        (lambda found: found[-1].checkpoint, "place 2, and not the one at place 1"),
         (lambda found: max(found, key=lambda one: one.metrics["val_accuracy"]).checkpoint, "raised KeyError"),
-        (lambda found: 7, "takes 7, and not that of place 1"),
+        (lambda found: 7, "returns 7, and not the one at place 1"),
     ],
 )
 def test_the_best_of_them(function, said):
@@ -142,10 +136,10 @@ def with_its_own(images, path):
     "function, said",
     [
         (light, "solved"),
-        (heavy, "takes 'reference' along, 313,600 bytes"),
+        (heavy, "'reference' is still pickled with it, 313,600 bytes"),
         (with_its_own, "that is not it"),
         (lambda images: 0.5, "raised TypeError"),
-        (lambda images, path: "half", "a number is wanted"),
+        (lambda images, path: "half", "a number is expected"),
     ],
 )
 def test_travel_light(function, said):

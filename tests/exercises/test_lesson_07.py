@@ -4,13 +4,7 @@ import math
 
 import pytest
 
-from labkit.exercises.checking import check
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    monkeypatch.delenv("LABKIT_CHECK", raising=False)
+from labkit.exercises import check
 
 
 @pytest.mark.parametrize(
@@ -42,7 +36,7 @@ def test_the_answer_is_what_pytorch_does():
         (lambda gpu, rank: ("nccl", f"cuda:{rank}") if gpu else ("gloo", "cpu"), "solved"),
         (lambda gpu, rank: ("gloo", f"cuda:{rank}") if gpu else ("gloo", "cpu"), "between GPUs"),
         (lambda gpu, rank: ("nccl", "cuda") if gpu else ("gloo", "cpu"), "share its first GPU"),
-        (lambda gpu, rank: ("nccl", "cuda:0") if gpu else ("gloo", "cpu"), "'cuda:3' is wanted"),
+        (lambda gpu, rank: ("nccl", "cuda:0") if gpu else ("gloo", "cpu"), "'cuda:3' is expected"),
         (lambda gpu, rank: ("nccl", "cpu"), "between CPUs"),
         (lambda gpu, rank: "gloo", "two strings"),
         (lambda gpu: "gloo", "raised TypeError"),
@@ -59,10 +53,10 @@ def test_backend_and_device(function, said):
         (lambda rank, world, groups: [k for k in range(groups) if k % world == rank], "solved"),
         (lambda rank, world, groups: range(groups * rank // world, groups * (rank + 1) // world), "solved"),
         (lambda rank, world, groups: range(groups), "is read 2 times"),
-        (lambda rank, world, groups: range(rank, groups // world * world, world), "nobody reads"),
+        (lambda rank, world, groups: range(rank, groups // world * world, world), "no rank reads"),
         (lambda rank, world, groups: range(groups) if rank == 0 else [], "one rank has"),
         (lambda rank, world, groups: [*range(rank, groups, world), groups + rank], "counted from 0"),
-        (lambda rank, world, groups: 3, "no list"),
+        (lambda rank, world, groups: 3, "a list of whole numbers"),
     ],
 )
 def test_which_row_groups(function, said):
@@ -78,7 +72,7 @@ def to_pay(start_a, rate_a, start_b, rate_b):
     "function, said",
     [
         (to_pay, "solved"),
-        (lambda a, x, b, y: (b - a) * (y - x) if y > x else math.inf, "subtract those"),
+        (lambda a, x, b, y: (b - a) * (y - x) if y > x else math.inf, "subtract seconds"),
         (lambda a, x, b, y: (b - a) / (1 / x - 1 / y), "ZeroDivisionError"),
         (lambda a, x, b, y: abs((b - a) / (1 / x - 1 / y)) if x != y else math.inf, "nothing is won back"),
     ],

@@ -1,0 +1,104 @@
+"""Find words that make the lab's prose hard to read: part of `make lint`.
+
+    python tools/prose.py             all Markdown files, lessons, comments, docstrings and messages
+    python tools/prose.py README.md   some files
+
+The rules for prose are in CONTRIBUTING.md. A program cannot check most of them; this one finds words and phrases
+for which there is always a plainer one. It looks at Markdown outside of code, and in Python files at comments
+and strings. Text in `backticks` is code.
+"""
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_FILES = ("*.md", "docs/*.md", "benchmarks/*", "labkit/**/*", "lessons/**/*", "notebooks/**/*", "tools/*")
+
+# What to look for, and what to write instead.
+_PHRASES = {
+    r"anew": "again, from the start",
+    r"(?<!\bset )beside": "next to, alongside, during",
+    r"mend(s|ed|ing)?": "fix, repair",
+    r"for ever": "forever, without end",
+    r"whoever": "the process, the client, the reader",
+    r"nobody|somebody": "no process, a client, another user",
+    r"(is|are|was|were|be|been) told": "is notified, receives, is set to",
+    r"what travels": "what is pickled, what is sent",
+    r"(hang|hangs|hung) on (?!to\b)": "depends on",
+    r"(as it is|as they are)": "unchanged",
+    r"(come|comes|came) to nothing": "has no effect, fails",
+    r"dear": "expensive",
+    r"in its stead|in his stead": "instead of it",
+    r"(at|of) leisure": "in the background",
+    r"knock(s|ed|ing)?": "check, probe",
+    r"(come|comes|came) about": "happens, succeeds",
+    r"(begin|begins|began) again": "starts again, restarts",
+    r"so many (seconds|times|rows|steps|milliseconds)": "a number, or its name",
+}
+_BANNED = {re.compile(rf"\b(?:{phrase})\b", re.IGNORECASE): better for phrase, better in _PHRASES.items()}
+_CODE = re.compile(r"``.*?``|`[^`]*`|https?://\S+|\]\([^)]*\)")
+
+# Files from before these rules. Rewrite one, then remove its line; no file is added.
+_NOT_YET_REWRITTEN: dict[str, str] = {}
+
+
+def main(names: list[str]) -> int:
+    """Print what was found, one line for each; returns the number of files that have to be changed."""
+    paths = [Path(name).resolve() for name in names] or sorted(
+        {path for pattern in _FILES for path in ROOT.glob(pattern) if path.suffix in (".md", ".py")}
+    )
+    bad = set()
+    for path in paths:
+        name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else str(path)
+        found = list(findings(path))
+        if not names and any(fnmatch(name, pattern) for pattern in _NOT_YET_REWRITTEN):
+            if not found:
+                print(f"{name}: has been rewritten; remove it from the list in tools/prose.py")
+            continue
+        for line, words, better in found:
+            print(f"{name}:{line}: {words!r}: write {better!r}, or another plain word")
+            bad.add(name)
+    return len(bad)
+
+
+def findings(path: Path) -> list[tuple[int, str, str]]:
+    """(line, words, better) for each phrase of a file that should not be there."""
+    if path == Path(__file__).resolve():
+        return []
+    text = path.read_text(encoding="utf-8")
+    lines = _of_python(text) if path.suffix == ".py" else enumerate(text.splitlines(), start=1)
+    return sorted(
+        (number, match[0], better)
+        for number, line in _without_code(lines)
+        for pattern, better in _BANNED.items()
+        for match in pattern.finditer(line)
+    )
+
+
+def _of_python(text: str) -> Iterator[tuple[int, str]]:
+    """The lines of comments, docstrings and messages. In the source of a lesson, prose is comments."""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string.lstrip("# ")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+            yield from enumerate(node.value.splitlines(), start=node.lineno)
+
+
+def _without_code(lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    fenced = False
+    for number, line in lines:
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced and not line.lstrip().startswith(">>>"):
+            yield number, _CODE.sub(" ", line)
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(sys.argv[1:]), 1))
