@@ -3,9 +3,9 @@
     python tools/prose.py             all Markdown files, lessons, comments, docstrings and messages
     python tools/prose.py README.md   some files
 
-The rules for prose are in CONTRIBUTING.md. A program cannot check most of them; this one finds words and phrases
-for which there is always a plainer one. It looks at Markdown outside of code, and in Python files at comments
-and strings. Text in `backticks` is code.
+The rules for prose are in CONTRIBUTING.md. A program cannot check most of them; this one finds words and
+phrases for which there is always a plainer one. It looks at Markdown outside of code, and in Python files at
+comments and strings. Text in `backticks` is code.
 """
 
 import ast
