@@ -1,13 +1,14 @@
 # %% [markdown]
-# # 06 · Validation beside the training
+# # 06 · Validation alongside training
 #
-# **You will be able to** measure what validation costs inside a loop; move it beside the training, where the loop does not wait for it; validate a
-# checkpoint in three ways and choose one; read every status; and know what happens when a validation fails, hangs or is too slow.
+# **You will be able to** measure what validation costs inside a training loop; move it out of the loop, so that training doesn't wait for it; validate a
+# checkpoint in three ways and choose between them; read every status; and say what happens when a validation fails, hangs or is too slow.
 # · **Time** 40 min (3 of them waiting) · **Needs** 00, 01, 03
 #
-# After each epoch a training asks: how good is the model on images that it does not train on? In lesson 03 rank 0 answered that itself, and meanwhile
-# nobody trained. With 360 small images this is nothing. With a large model and a large validation set it is minutes in each epoch, on machines that are paid
-# for training.
+# After each epoch you want to know how good the model is on images that it wasn't trained on. In lesson 03 rank 0 answered that itself, and nothing was trained in the meantime.
+# With 360 small images this costs nothing. With a large model and a large validation set it takes minutes per epoch, on machines that you pay for to train.
+#
+# The API of this lesson is young: Ray marks `ValidationConfig` and its relatives as *alpha*, and older tutorials use `validate_fn=` for what is called `ValidationConfig` today. Expect it to change again.
 
 # %%
 from labkit import cluster, datasets, storage
@@ -19,8 +20,8 @@ store = storage.start()
 lab
 
 # %% [markdown]
-# The digits are drawn on the spot this time, as many as we want. The validation set is large, so that you can see the time it takes. A third
-# set is kept for the very end.
+# This time the digits are drawn on the spot, as many as you like. The validation set is large, so that you can see the time it takes. A third
+# set, `test`, is kept for the very end.
 
 # %%
 train = datasets.load("rendered", "train", n=6000)
@@ -29,7 +30,7 @@ validation_rows, test = held_out[:5000], held_out[5000:]
 train
 
 # %% [markdown]
-# Validations will run in processes of their own, perhaps on another machine. So their rows go to the store, where everybody can read them.
+# Validations will run in processes of their own, perhaps on another machine. That is why their rows go to the object store, where every process can read them.
 
 # %%
 from labkit.storage import upload_shards
@@ -38,8 +39,11 @@ upload_shards(validation_rows, store, "lab-06", prefix="validation", rows_per_sh
 
 # %% [markdown]
 # ## Validation inside the loop
-# You know these two: one epoch of steps, and a checkpoint, which rank 0 alone has. Each rank takes its part of the images, all parts equally long. The folder of the
-# checkpoint is made with `mkdtemp`, and nobody removes it here. You will see why.
+# Two functions that you know from lesson 03: one epoch of steps, and a checkpoint that only rank 0 writes. Each rank takes its shard of the images, and all shards have the same length.
+# `mkdtemp` makes the checkpoint's folder, and this code never removes it. You will soon see why.
+#
+# `one_epoch` uses the global `train`, so its 4.7 MB are pickled along with the loop. That happens once per run, which is fine. It would not be fine once per checkpoint, as the section
+# *The trap* below shows.
 
 # %%
 import tempfile
@@ -69,7 +73,7 @@ def checkpoint_of(model, optimizer, epoch):
 
 
 # %% [markdown]
-# The loop that validates by itself. `panel.phase` tells the panel what it is doing.
+# This loop validates by itself. `panel.phase` tells the panel what the loop is doing.
 
 # %%
 from labkit.datasets import read_rows
@@ -90,7 +94,7 @@ def train_inline(config):
 
 
 # %% [markdown]
-# The trainer is that of lesson 03. One worker trains, and leaves a core to what comes. On a cluster with GPUs, all but one of them train.
+# The trainer is the one from lesson 03. We train with one worker fewer than usual, which leaves a CPU free for the validation. On a cluster with GPUs, all but one of them train.
 
 # %%
 from labkit.train import TrainPanel
@@ -116,14 +120,14 @@ def on_the_cluster(loop, validation_config=None, **config):
 
 
 # %% [markdown]
-# (`validation_config` is new, and empty for now.)
+# The argument `validation_config` is new. It stays empty in the first run.
 
 # %%
 epochs = 4 if settings.small else 6
 
 # %% [markdown] tags=["prediction"]
 # **Before you go on:** the model trains on 6,000 images in each epoch and is validated on 5,000. An image costs a forward and a backward pass in training, and
-# a forward pass in validation. Which part of the time will the loop spend on validation? A tenth, a quarter, a half?
+# only a forward pass in validation. What share of its time will the loop spend on validation: a tenth, a quarter, a half?
 
 # %%
 panel = TrainPanel("06-inline", dataset=train.name, rows=len(train))
@@ -148,38 +152,42 @@ print(f"after each epoch the loop stood still for {standing_still('06-inline'):.
 
 # %% [markdown]
 # ## The validator
-# To move it out of the loop, write it as a function: a checkpoint comes in, metrics go out. It runs in another process. So it makes its own model, loads
-# the weights, and reads its own rows.
+# To move the validation out of the loop, write it as a function: a checkpoint comes in, metrics go out. Ray calls it in another process, so it has to build its own model, load
+# the weights, and read its own rows. It runs on a GPU if the process has one. `evaluate` moves each batch to the model's device and
+# switches the model to evaluation mode, which matters as soon as a network has
+# dropout or batch normalization.
 
 
 # %%
 def validate(checkpoint):
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     model = cnn(seed=None)
     with checkpoint.as_directory() as folder:
         load_state(folder, model)
+    model.to(device)
     images, labels = read_rows("lab-06/validation", store.filesystem)
     found = evaluate(model, batches(images, labels, size=512, shuffle=False))
     return {"val_accuracy": found["accuracy"], "val_loss": found["loss"]}
 
 
 # %% [markdown]
-# It is a plain function, so try it right here, on the last checkpoint of the run above:
+# It is a plain function, so you can try it right here, on the last checkpoint of the run above:
 
 # %%
 validate(result.checkpoint), result.metrics["val_accuracy"]
 
 # %% [markdown]
-# The same accuracy. In the loop, three things change:
-# - no validation;
-# - `validation=True` from the rank that has the checkpoint: Ray is to call the validator with it;
-# - `CheckpointUploadMode.ASYNC`: the checkpoint is uploaded by a thread of its own, and `report` returns at once. That is why nobody may remove the folder: the
-#   thread still reads it. Ray removes it when it is uploaded.
+# The accuracy is the same. Three things change in the loop:
+# - it no longer validates;
+# - the rank that has the checkpoint reports `validation=True`, which asks Ray to call the validator with it;
+# - with `CheckpointUploadMode.ASYNC` a separate thread uploads the checkpoint, and `report` returns at once. That is why your code must not remove the folder: the
+#   thread is still reading it. Ray removes the folder after the upload.
 
 # %%
 from ray.train import CheckpointUploadMode
 
 
-def train_beside(config):
+def train_async(config):
     model = prepare_model(cnn(seed=0))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     for epoch in range(config["epochs"]):
@@ -194,8 +202,7 @@ def train_beside(config):
 
 
 # %% [markdown]
-# `ValidationConfig` tells the trainer which function that is. `timeout_s` is how long one validation may take. Always give it: without it, a validation that
-# hangs is waited for, for ever.
+# `ValidationConfig` tells the trainer which function to call. `timeout_s` limits how long one validation may take. Always set it: without a timeout, `fit()` waits forever for a validation that hangs.
 
 # %%
 from ray.train import ValidationConfig, ValidationTaskConfig
@@ -203,31 +210,31 @@ from ray.train import ValidationConfig, ValidationTaskConfig
 validating = ValidationConfig(fn=validate, task_config=ValidationTaskConfig(timeout_s=60))
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** two cores, one trains, one validates. Is the whole run shorter than before? By as much as the validations took? And what will the
-# panel show as the accuracy of the last epoch at the moment when the training ends?
+# **Before you go on:** there are two cores; one trains, one validates. Is the whole run shorter than before, and by as much as the validations took? And what will the
+# panel show as the accuracy of the last epoch at the moment when training ends?
 
 # %%
-panel = TrainPanel("06-beside", dataset=train.name, rows=len(train))
-trainer = on_the_cluster(train_beside, validating, epochs=epochs)
+panel = TrainPanel("06-async", dataset=train.name, rows=len(train))
+trainer = on_the_cluster(train_async, validating, epochs=epochs)
 with panel.watch(trainer):
     result = trainer.fit()
 
 # %% [markdown]
-# Now the rows overlap: while later epochs train, the checkpoints of earlier ones are validated. A metric arrives late, when its checkpoint is long saved and the training
-# somewhere else. The first one waits longest, because a process has to start; the next ones find it there. After the last step `fit()` waits for the validations
-# that are still to come.
+# Now the rows overlap: while later epochs train, the checkpoints of earlier ones are validated. A metric arrives late, long after its checkpoint was saved, while a later epoch
+# is already being trained. The first metric takes longest, because a process has to start; later validations reuse that process. After the last step, `fit()` waits for the validations
+# that are still pending.
 
 # %%
 print(f"in the loop: {standing_still('06-inline'):.2f} s after each epoch")
-print(f"beside it:   {standing_still('06-beside'):.2f} s")
+print(f"alongside:   {standing_still('06-async'):.2f} s")
 
 # %% [markdown]
-# What is left is saving the model to a local folder, and telling the other ranks. The rest is somebody else's time.
+# What remains is the time to save the model to a local folder and to synchronize the ranks. Everything else happens in other threads and processes.
 
 # %% [markdown]
 # ### Exercise 06-1 · When is the last metric there?
-# A training has `n` epochs of `t` seconds. A validation takes `v` seconds. Ray runs one validation at a time, and each can begin when its
-# checkpoint is there (uploads take no time here). Write two functions: after how many seconds is the last metric there, with the validation inside the loop, and beside it?
+# A training run has `n` epochs of `t` seconds each. A validation takes `v` seconds. Ray runs one validation at a time, and each can start as soon as its
+# checkpoint exists (assume that uploads take no time). Write two functions that return after how many seconds the last metric is known: with the validation inside the loop, and alongside it.
 
 # %%
 from labkit.exercises import check, hint
@@ -260,16 +267,17 @@ from labkit.display import picture
 picture("life_of_metrics")
 
 # %% [markdown]
-# The loop reports what it knows: here `epoch` and `loss`. The checkpoint is *committed* when it is uploaded. If a validation was asked for, it is *pending* from then on.
-# At the end its metrics are added to those of the loop:
+# The loop reports what it knows: here `epoch` and `loss`. The checkpoint is **committed** when its upload is complete. If you asked for a validation, it is **pending** from then on.
+# When the validation ends, its metrics are added to those of the loop:
 
 # %%
 [metrics for checkpoint, metrics in result.best_checkpoints][-1]
 
 # %% [markdown]
-# If both have the same key, the validator's value replaces the loop's. So never call two different things by one name.
+# If both use the same key, the validator's value replaces the loop's. So never give two different things the same name.
 #
-# The result has the metrics, and no statuses. Ray keeps them in the store, beside the checkpoints, and `reported` reads them there:
+# The result has the metrics but no statuses. Inside the loop, `ray.train.get_all_reported_checkpoints` returns both; you will call it below. Outside, Ray 2.60 has no public call for them. The lab's `reported`
+# reads the file that the controller keeps next to the checkpoints. That file is not a documented format, so this helper may break with a new version of Ray:
 
 # %%
 from labkit.train import reported
@@ -278,10 +286,10 @@ from labkit.train import reported
 
 # %% [markdown]
 # ## Three validators
-# `validate` uses one process. Sometimes that is not enough. Here are two others; each gets the same rows from the store.
+# `validate` uses one process. Sometimes that isn't enough. Here are two others; each reads the same rows from the store.
 #
-# **A trainer that only evaluates.** Its workers share the rows, and `MeanMetric` of torchmetrics adds up what they find. Ray Train keeps metrics only with
-# a checkpoint, so the worker reports one that is a mere name: with `NO_UPLOAD` nothing is stored under it.
+# **A trainer that only evaluates.** Its workers share the rows, and `MeanMetric` from torchmetrics combines what they find. Ray Train keeps metrics only if they come with
+# a checkpoint, so the worker reports a placeholder: a path to which nothing is written (`NO_UPLOAD`).
 
 # %%
 import uuid
@@ -295,7 +303,7 @@ def evaluate_only(config):
     model = cnn(seed=None)
     with config["checkpoint"].as_directory() as folder:
         load_state(folder, model)
-    model.to(device)
+    model.to(device).eval()
     rank, world = context.get_world_rank(), context.get_world_size()
     images, labels = read_rows("lab-06/validation", store.filesystem, part=rank, parts=world)
     accuracy = MeanMetric().to(device)
@@ -325,9 +333,9 @@ def validate_in_a_trainer(checkpoint):
 
 
 # %% [markdown]
-# Its run needs a name of its own, a new one for each checkpoint. Under a used name Ray would take it for the old run, and look for the checkpoint of that one, which does not exist.
+# Give each of these runs a fresh name. If you reuse one, Ray thinks that you want to resume the earlier run, looks for its checkpoint, and fails because there is none.
 #
-# **Ray Data.** The rows stream through actors. Each loads the model once, in `__init__`, and then judges one batch after the other. Ray Data computes the mean.
+# **Ray Data.** The rows stream through actors. Each actor loads the model once, in `__init__`, and then evaluates one batch after the other. Ray Data computes the mean.
 
 # %%
 import ray.data
@@ -339,6 +347,7 @@ class Judge:
         self.model = cnn(seed=None)
         with checkpoint.as_directory() as folder:
             load_state(folder, self.model)
+        self.model.eval()
 
     def __call__(self, batch):
         with torch.no_grad():
@@ -360,7 +369,7 @@ def validate_in_ray_data(checkpoint):
 
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** the same checkpoint, the same 5,000 rows, three ways. Which is fastest, and by how much?
+# **Before you go on:** the same checkpoint, the same 5,000 rows, three ways. Which one is fastest, and by how much?
 
 # %%
 import time
@@ -375,20 +384,18 @@ for way in (validate, validate_in_a_trainer, validate_in_ray_data):
     print(f"{way.__name__:22} {accuracy:.6f} in {time.perf_counter() - begin:5.1f} s")
 
 # %% [markdown]
-# Each ran in a task, as Ray runs them beside a training. They agree. What differs is what has to start before the first row: no more than the task; a controller and workers; a pipeline and an actor.
+# Each ran in a task, which is how Ray runs validators alongside training. They agree on the result. They differ in what has to start before the first row is read: one task; a train controller plus its workers; or a data pipeline plus an actor.
 #
-# | | choose it when |
+# | validator | choose it when |
 # |---|---|
-# | a single task | one process is fast enough. Nearly always the first choice |
-# | a trainer | the model needs several GPUs, or the evaluation a process group |
-# | Ray Data | the rows do not fit in memory, or there are GPUs enough for several actors |
-#
-# You need not write them again: `labkit.train.validation` has all three (`in_a_task`, `in_a_trainer`, `in_ray_data`), with loss and accuracy in double precision.
+# | a single task | one process is fast enough. This is nearly always the first choice |
+# | a trainer | the model needs several GPUs, or the evaluation needs a process group |
+# | Ray Data | the rows don't fit in memory, or you have enough GPUs for several actors |
 
 # %% [markdown]
 # ## Slower than an epoch
-# With Ray Data, a validation of these few rows takes longer than an epoch. What will become of the training? The task of this validator only waits for its pipeline. With
-# `num_cpus: 0` it takes no CPU away from it.
+# With Ray Data, validating these few rows takes longer than an epoch. What happens to the training then? The task of this validator only waits for its pipeline, so `num_cpus: 0` keeps it from
+# taking a CPU away from that pipeline.
 
 # %%
 slow = ValidationConfig(
@@ -397,18 +404,18 @@ slow = ValidationConfig(
     ray_remote_kwargs={"num_cpus": 0},
 )
 panel = TrainPanel("06-slow", dataset=train.name, rows=len(train))
-trainer = on_the_cluster(train_beside, slow, epochs=2 if settings.small else 5)
+trainer = on_the_cluster(train_async, slow, epochs=2 if settings.small else 5)
 with panel.watch(trainer):
     result = trainer.fit()
 
 # %% [markdown]
-# The training does not notice. The checkpoints queue: each waits longer than the one before (the dashed lines), and `fit()` returns when the last one is done. Nothing is lost, and
-# nothing is skipped. If your validations always end late, validate less often, on fewer rows, or with more resources.
+# Training doesn't notice. The checkpoints queue up: each waits longer than the one before (the dashed lines), and `fit()` returns when the last one is done. No validation is lost
+# or skipped. If your validations always finish late, validate less often, on fewer rows, or with more resources.
 
 # %% [markdown]
 # ### Exercise 06-2 · Not after every epoch
-# `report(validation=…)` takes `False`, `True`, or a `ValidationTaskConfig` with settings for this one checkpoint. Write the function that gives the right one: every third epoch
-# (with the indices 2, 5, 8, …) is validated with `fn_kwargs={"rows": 1000}`, for at most 30 seconds. The last epoch is validated on all rows: `{"rows": None}`, at most 300 seconds. All others
+# `report(validation=…)` accepts `False`, `True`, or a `ValidationTaskConfig` with settings for this one checkpoint. Write the function that returns the right one: every third epoch
+# (the indices 2, 5, 8, …) is validated with `fn_kwargs={"rows": 1000}` for at most 30 seconds. The last epoch is validated on all rows, `{"rows": None}`, for at most 300 seconds. All other epochs
 # are not validated.
 
 
@@ -430,8 +437,8 @@ check("06-2", validation_of)
 
 # %% [markdown]
 # ## Somewhere else
-# Whoever validates need not have the resources of those who train. `ray_remote_kwargs` says what a validation wants: CPUs, GPUs, or a resource that you made up. Here a second node
-# joins, with one such: only nodes that have `validation` can run what asks for it.
+# A validation doesn't have to run where the training runs. `ray_remote_kwargs` says what it needs: CPUs, GPUs, or a **custom resource**, which is just a name with a count. Add a second node
+# that offers one unit of `validation`; only nodes that have this resource can run what asks for it.
 
 # %%
 lab.add_node(cpus=1, resources={"validation": 1}) if lab.is_ours else None
@@ -440,11 +447,11 @@ lab.add_node(cpus=1, resources={"validation": 1}) if lab.is_ours else None
 elsewhere = {"resources": {"validation": 1}} if lab.is_ours else {}
 
 # %% [markdown]
-# On a real cluster you would rather write `{"num_gpus": 1}`, or pick nodes by a label: `{"label_selector": {"ray.io/accelerator-type": "L4"}}`. A small GPU is enough to validate, while the
-# large ones train.
+# On a real cluster you would ask for `{"num_gpus": 1}`, or choose nodes by a label: `{"label_selector": {"ray.io/accelerator-type": "L4"}}`. A small GPU is enough to validate while the
+# large ones train. Asking for a GPU only reserves it. The validator must use it, too: `validate` above moves the model to the GPU if there is one, and `evaluate` each batch.
 #
 # ## When a validation goes wrong
-# This validator obeys the loop: it works, raises, or hangs. It also says where it ran. (`LABKIT_NODE` is the name that the lab gave to a node.)
+# This validator does what the loop tells it: it works, raises, or hangs. It also returns where it ran. The variable `LABKIT_NODE` holds the name that the lab gave to a node.
 
 # %%
 import os
@@ -459,8 +466,8 @@ def moody(checkpoint, mood):
 
 
 # %% [markdown]
-# The loop reports a `where`, too, and gives each validation a `mood` and a limit of its own: 60 seconds, and 5 to the one that will hang, so that you need not wait long for it. When all is trained it asks Ray what it knows, in two ways: `COMMITTED` answers as soon as the last
-# checkpoint is uploaded; `VALIDATED` waits until no validation is pending.
+# The loop reports a `where`, too, and gives each validation a `mood` and a timeout of its own: 60 seconds, but only 5 for the one that will hang, so that you don't wait long for it. After the
+# last epoch the loop asks Ray what it knows, in two ways: `COMMITTED` returns as soon as the last checkpoint is uploaded; `VALIDATED` waits until no validation is pending.
 
 # %%
 from ray.train import CheckpointConsistencyMode
@@ -484,7 +491,7 @@ def train_moody(config):
 
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** the validation of the second epoch raises, that of the third hangs. Which epochs will have a `val_accuracy`? What will stand under `where`? Will `fit()` raise?
+# **Before you go on:** the validation of the second epoch raises, and that of the third one hangs. Which epochs will have a `val_accuracy`? What will be in the column `where`? Will `fit()` raise?
 
 # %%
 panel = TrainPanel("06-moody", dataset=train.name, rows=len(train))
@@ -500,20 +507,23 @@ found = reported(result.path, result.filesystem)
 pandas.DataFrame([{**one.metrics, "status": one.status.name} for one in found])
 
 # %% [markdown]
-# Where a checkpoint was validated, the validator's `where` replaced that of the loop. Where not, what the loop said is still there, and `val_accuracy` is missing.
+# Where a checkpoint was validated, the validator's `where` replaced the loop's. Where it wasn't, the loop's value is still there, and `val_accuracy` is missing.
 #
-# `fit()` returned, and said nothing. A failed validation is no failure of the training: its checkpoint is kept, with the metrics of the loop. So look at the statuses before you trust
-# a table with a gap in it. The one that hung was ended after its 5 seconds; those after it had to wait that long. These seconds count from the moment when Ray wants to start the task, so the start of a process is among them. (Under *printed lines* the panel has what the loop was told: when it asked for what is
-# `COMMITTED`, some were still pending.)
+# `fit()` returned without an error. A failed validation is not a failure of the training: the checkpoint is kept, with the loop's metrics. So look at the statuses before you trust
+# a table that has a gap.
 #
-# (One thing does end the run: a validator that takes its whole process down, for want of memory for example. Ray tries it three times more, and then gives up the *training*. Leave it some room.)
+# The validation that hung was ended after 5 seconds, and the ones behind it had to wait that long. The timeout starts when Ray submits the task, so it includes the time that a process needs to start.
+# Under *printed lines*, the panel shows what the loop was told: when it asked for what is `COMMITTED`, some validations were still pending.
 #
-# And if the run is killed while a validation is pending? Ray has written down what is still to be done. A run with the same name goes on with the training *and* with the validations: lesson 03 showed how.
+# One thing does end the run: a validator whose *process* dies, for example because it runs out of memory. Ray retries it three times and then fails the *training*. So leave it some memory.
+#
+# And if the run is killed while a validation is pending? Ray has recorded which validations are still to be done. If you start a run with the same name, it resumes the training *and* those validations, as
+# in lesson 03.
 
 # %% [markdown]
 # ### Exercise 06-3 · The best of them
-# `found` is a list of reported checkpoints, as `reported` returns it: each has `checkpoint`, `metrics` and `status`. Write the function that returns the checkpoint with the highest
-# `val_accuracy` among those that *are* validated. If there is none, the answer is `None`.
+# `found` is a list of reported checkpoints, as `reported` returns it: each has a `checkpoint`, `metrics` and a `status`. Write the function that returns the checkpoint with the highest
+# `val_accuracy` among those that *are* validated. If there is none, return `None`.
 
 # %%
 from ray.train import ReportedCheckpointStatus
@@ -533,8 +543,8 @@ def best_of(found):
 check("06-3", best_of)
 
 # %% [markdown]
-# ## The trap: what travels along
-# `validate` reads its rows from the store. It would be shorter to use the ones that lie here in memory:
+# ## The trap: what gets pickled
+# `validate` reads its rows from the store. It would be shorter to use the rows that are in memory here:
 
 
 # %%
@@ -551,18 +561,18 @@ def validate_shorter(checkpoint):
 
 # %% tags=["raises-exception"]
 panel = TrainPanel("06-trap")
-trainer = on_the_cluster(train_beside, ValidationConfig(fn=validate_shorter), epochs=1)
+trainer = on_the_cluster(train_async, ValidationConfig(fn=validate_shorter), epochs=1)
 with panel.watch(trainer):
     trainer.fit()
 
 # %% [markdown]
-# Ray pickles a function with all that it uses. This one would take the whole data set along, for every checkpoint anew. With 4 MB you would not even notice; with 4 GB the controller of the
-# run has no memory left. So `panel.watch` measures what the function takes along, and refuses it above 1 MB. This message is the lab's. Ray itself would say nothing, and send it.
+# Ray pickles a function together with everything that it uses. This function would carry the whole data set, again for every checkpoint. With 4 MB you wouldn't notice; with 4 GB the run's
+# controller runs out of memory. That is why `panel.watch` measures what the pickled function contains, and refuses more than 1 MB. This message comes from the lab. Ray itself would send the function without a word.
 
 # %% [markdown]
 # ### Exercise 06-4 · Travel light
-# `threshold` gives the share of pixels above the mean of a reference image set. It takes all of that set along. Write it so that it takes nothing: the reference lies in the file `path` (made
-# with `numpy.save`), and `path` comes as an argument.
+# `threshold` returns the share of pixels above the mean of a set of reference images. Pickled, it contains that whole set. Rewrite it so that it contains none of it: the reference is in the
+# file `path` (written with `numpy.save`), and `path` is an argument.
 #
 # ```python
 # def threshold(images):
@@ -587,10 +597,10 @@ check("06-4", threshold)
 
 # %% [markdown]
 # ## Was it worth it?
-# In the first run nothing else was going on while the loop trained. So its *training* is that of a training alone. Nothing can be faster than that.
+# In the first run nothing else was going on while the loop trained, so its *training* is that of training alone. Nothing can be faster than that.
 
 # %%
-table = pandas.DataFrame(index=["06-inline", "06-beside"])
+table = pandas.DataFrame(index=["06-inline", "06-async"])
 table["training s"] = [runs.latest(name).seconds["training"] for name in table.index]
 table["stood still s, per epoch"] = [standing_still(name) for name in table.index]
 table["all, after the first step s"] = [
@@ -608,25 +618,25 @@ def seconds_to_metric(name):
 pandas.DataFrame({name: seconds_to_metric(name) for name in table.index}, index=range(1, epochs + 1))
 
 # %% [markdown]
-# The loop no longer stands still. But each metric comes later: a process has to start, load the model and the rows, and Ray looks after its validations about once a second. And look at *training*: the steps
-# themselves take longer beside a validation. On two cores it shares memory and caches with them, and the second core was not idle before, either: Ray's own processes and the store live there.
+# The loop no longer waits. But each metric arrives later: a process has to start and to load the model and the rows, and Ray checks on its validations about once a second. Now look at *training*: the steps
+# themselves take longer alongside a validation. On two cores they share memory bandwidth and caches with it, and the second core wasn't idle before, because Ray's own processes and the store run there.
 #
-# So the whole may be no shorter at all. That is the honest answer for a small model on two cores. What you can save is at most the time that the validations took, and only if there are resources that
-# would otherwise lie idle. With one GPU for both, nothing is won.
+# So the whole run may be no shorter at all. That is the honest answer for a small model on two cores. What you can save is at most the time that the validations took, and only if there are resources that
+# would otherwise be idle. With one GPU for both, you gain nothing.
 #
-# Validation beside the training pays when
-# - a validation takes long, compared with the seconds that a process needs to start and to load the model;
-# - *and* there is a place for it that does not train: other cores, a smaller GPU, a cheaper machine.
+# Asynchronous validation pays off when
+# - a validation takes long, compared with the time that a process needs to start and to load the model;
+# - *and* there is a place for it where nothing trains: other cores, a smaller GPU, a cheaper machine.
 
 # %% [markdown]
 # ## The best model
-# Not the last one: the one with the best *validated* metric. It is loaded, and tested on images that took part in nothing so far.
+# The best model isn't the last one but the one with the best *validated* metric. Load it, and test it on images that have played no part so far.
 
 # %%
 from ray.train import Result
 
-record = runs.latest("06-beside")
-path = f"{store.storage_path('runs', '06-beside')}/{record.run_id}"
+record = runs.latest("06-async")
+path = f"{store.storage_path('runs', '06-async')}/{record.run_id}"
 result = Result.from_path(path, storage_filesystem=store.filesystem)
 model = cnn(seed=None)
 with result.get_best_checkpoint("val_accuracy", "max").as_directory() as folder:
@@ -636,12 +646,12 @@ print(f"epoch {epoch + 1}: accuracy on {len(test)} test images: {accuracy:.3f}")
 
 # %% [markdown]
 # ## In this notebook
-# - you measured how long a loop stands still to validate, and moved the validation beside it with `ValidationConfig`, `validation=` and an asynchronous upload;
-# - the metrics of a checkpoint came in two parts, and the validator's value won where both had a key;
-# - the same checkpoint was validated by a task, by a trainer and by Ray Data, with the same result, and you can say when to take which;
-# - validations raised, hung and queued; the training went on, and the statuses told;
-# - you know what a function takes along, and why a data set should not be in it;
-# - the best model was chosen by its validated metric, and tested on other images.
+# - you measured how long a loop stops to validate, and moved the validation out of it with `ValidationConfig`, `validation=` and an asynchronous upload;
+# - the metrics of a checkpoint came in two parts, and the validator's value won where both used the same key;
+# - the same checkpoint was validated by a task, by a trainer and by Ray Data, with the same result, and you can say when to use which;
+# - validations raised, hung and queued up; training went on, and each checkpoint's status told you what had happened;
+# - you know what is pickled with a function, and why a data set should not be part of it;
+# - you chose the best model by its validated metric, and tested it on other images.
 #
 # Stop the store and the cluster. The next lesson starts its own.
 
