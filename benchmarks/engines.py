@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks engines [--rows 60000] [--repeat 3] [--epochs 3] [--json FILE]
 
-Each launch is a whole program from nothing to its end (`notebooks/engines`), all with the same rows in the
+Each launch is a whole program from nothing to its end (`engines/programs`), all with the same rows in the
 same global batches of 128. In each round all are run, in turn; the table shows medians, the spread stands
 below it. A figure is shown only if all came to the same weights. Afterwards each is run once more,
 and its last rank is killed with SIGKILL. The last line is ``engines: ratio=…``, the whole program of Ray
@@ -13,8 +13,8 @@ Ray starts as the lab starts it, its workers forked with their imports done; LAB
 
 import json
 
+import engines
 from benchmarks._paired import Found, parser
-from labkit import comparison
 from labkit.settings import Settings
 
 _LAB, _OTHER = "Ray Train, DataLoader", "torchrun"
@@ -26,14 +26,14 @@ def main() -> None:
     options.add_argument("--no-deaths", action="store_true", help="kill no rank")
     options = options.parse_args()
     settings = Settings.from_env()
-    names = [engine.name for engine in comparison.ENGINES]
-    result = comparison.run(
+    names = [engine.name for engine in engines.ENGINES]
+    result = engines.run(
         rows=options.rows,
         epochs=options.epochs,
         rounds=options.repeat,
-        deaths=[] if options.no_deaths else names,
+        kill_rank_of=[] if options.no_deaths else names,
         settings=settings,
-        told=lambda line: print(line, flush=True),
+        log=lambda line: print(line, flush=True),
     )
     print(f"\n{result}")
     found = Found("engines", ours=_LAB)

@@ -8,8 +8,8 @@ from pyspark.ml.torch.distributor import TorchDistributor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
+from engines.stopwatch import Stopwatch
 from labkit import spark
-from labkit.comparison import Stopwatch
 from labkit.models.torch import mlp, train_epoch
 
 work = Stopwatch(sys.argv[1])

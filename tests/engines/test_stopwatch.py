@@ -1,19 +1,21 @@
-"""What a script of the comparison notes."""
+"""What a program of the comparison notes."""
 
 import json
 import pickle
 
 import pytest
 
-from labkit.comparison.stopwatch import Stopwatch, Task
+from engines import launch
+from engines.stopwatch import Stopwatch
+from labkit.datasets.images import read_parquet
 
 
-def test_a_stopwatch_travels_as_its_folder(tmp_path):
-    Task(epochs=3).write(tmp_path)
-    watch = pickle.loads(pickle.dumps(Stopwatch(tmp_path)))
+def test_a_pickled_stopwatch_measures_for_the_same_folder(tmp_path):
+    Stopwatch.prepare(tmp_path / "run", epochs=3)
+    watch = pickle.loads(pickle.dumps(Stopwatch(tmp_path / "run")))
     assert watch.epochs == 3
     assert list(watch.steps([([0, 0], [1, 1])])) == [([0, 0], [1, 1])]
-    (noted,) = tmp_path.glob("rank-0-*.json")
+    (noted,) = (tmp_path / "run").glob("rank-0-*.json")
     (epoch,) = json.loads(noted.read_text())["epochs"]
     assert epoch[0] == 2
 
@@ -22,8 +24,7 @@ def test_a_stopwatch_travels_as_its_folder(tmp_path):
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    (tmp_path / "run").mkdir()
-    Task(epochs=2).write(tmp_path / "run")
+    Stopwatch.prepare(tmp_path / "run", epochs=2)
     return tmp_path / "run"
 
 
@@ -35,7 +36,6 @@ def test_each_epoch_is_noted_for_its_rank(folder):
     noted = json.loads(path.read_text())
     assert [rows for rows, _ in noted["epochs"]] == [4, 4]
     assert noted["first_step"] > 0
-    assert noted["peak_bytes"] > 1e6
 
 
 def test_only_rank_0_launches_and_saves(folder):
@@ -48,13 +48,9 @@ def test_only_rank_0_launches_and_saves(folder):
 def test_the_rows_of_both_parts_are_those_that_a_sampler_deals(tmp_path):
     from torch.utils.data import DistributedSampler
 
-    from labkit.comparison import launches
-    from labkit.datasets.images import read_parquet
-
-    assert launches.write_rows(tmp_path / "base", 300) == 256
-    (tmp_path / "base" / "run").mkdir()
-    Task(epochs=1).write(tmp_path / "base" / "run")
-    watch = Stopwatch(tmp_path / "base" / "run")
+    assert launch.write_rows(tmp_path, 300) == 256
+    Stopwatch.prepare(tmp_path / "run", epochs=1)
+    watch = Stopwatch(tmp_path / "run")
     rows = watch.rows()
     for rank in (0, 1):
         part = read_parquet(watch.part(rank), name="x", split="train", classes=tuple("0123456789"))

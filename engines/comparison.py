@@ -1,0 +1,254 @@
+"""The same training under six launchers: how long each takes to start, and how fast it trains.
+
+    result = engines.run(rows=6_000, epochs=3)
+    result                       # a table; result.figure() shows where the seconds go
+
+All programs get the same rows in the same global batches, the same seed and plain SGD, so they must end with
+the same weights. That is checked before any figure is shown.
+"""
+
+import dataclasses
+import json
+import shutil
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engines import launch
+from engines.launch import ENGINES, Engine, Result
+from labkit.cluster.preload import Preloader
+from labkit.display.progress import Waiting
+from labkit.display.tables import Table
+from labkit.errors import RunError, RunStopped
+from labkit.settings import Settings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_PRELOADED = " Ray starts as in the lab: its workers are forked from a process that has imported torch."
+_NOT_PRELOADED = " Ray starts as pip installs it: each of its workers imports torch for itself."
+_TOLERANCE = 1e-3  # largest difference of a weight, as a fraction of the largest change in the training
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The results of all runs, checked. Displays itself as a table.
+
+    Attributes:
+        rows, epochs: of each run.
+        max_weight_change: largest change of a weight in the training.
+        results: of all rounds, in the order of the runs.
+        preload: whether Ray's workers were forked with their imports done; None without Ray.
+    """
+
+    rows: int
+    epochs: int
+    max_weight_change: float
+    results: list[Result] = field(default_factory=list)
+    preload: bool | None = None
+
+    def of(self, engine: str) -> list[Result]:
+        """The results of one engine, one for each round."""
+        return [result for result in self.results if result.engine == engine]
+
+    def median(self, engine: str, figure: Callable[[Result], float]) -> float:
+        """The median of a figure over the rounds of one engine."""
+        return statistics.median(figure(result) for result in self.of(engine))
+
+    def table(self) -> Table:
+        """One row for each engine, with medians over the rounds.
+
+        *engine* is the start of cluster or session, and part of *first step*; *lines* differ from the plain
+        program. If ranks were killed, a last column says what happened then.
+        """
+        head = (
+            "launched by", "engine s", "first step s", "rows/s, first", "rows/s, last", "total s", "peak MB",
+            "lines",
+        )  # fmt: skip
+        rows = [self._row(name) for name in self._names()]
+        if any(result.death for result in self.results):
+            head += ("a rank is killed",)
+            rows = [(*row, self._after_death(row[0])) for row in rows]
+        difference = max(result.weight_difference for result in self.results)
+        line = (
+            f"{self.rows:,} rows, {self.epochs} epochs, global batch {launch.BATCH}. Equal weights: the "
+            f"largest difference is {difference:.1e}, the training changed them by up to "
+            f"{self.max_weight_change:.2f}."
+        )
+        if self.preload is not None:
+            line += _PRELOADED if self.preload else _NOT_PRELOADED
+        return Table(head, rows, line)
+
+    def figure(self) -> "Figure":
+        """Where the seconds of each engine go: its own start, the launch, the epochs, the end."""
+        import matplotlib.pyplot as plt
+
+        from labkit.display import figure_style, stacked_bars
+
+        names = self._names()
+        parts = {
+            "the engine starts": lambda r: r.engine_seconds,
+            "ranks start, first step": lambda r: r.launch_seconds,
+            "epochs": self._epoch_seconds,
+            "the end": lambda r: max(r.total_seconds - r.first_step - self._epoch_seconds(r), 0.0),
+        }
+        seconds = {part: [self.median(name, each) for name in names] for part, each in parts.items()}
+        totals = [f"{sum(each):.0f} s" for each in zip(*seconds.values(), strict=True)]
+        with plt.rc_context(figure_style()):
+            drawn, axes = plt.subplots(figsize=(8.5, 0.9 + 0.4 * len(names)), layout="constrained")
+            plt.close(drawn)
+            stacked_bars(axes, names, seconds, totals)
+            axes.set(title="from the start of the program to its end", xlabel="seconds")
+            drawn.legend(loc="outside lower left", ncols=4)
+        return drawn
+
+    def to_json(self) -> str:
+        """All measurements."""
+        return json.dumps(asdict(self), indent=1)
+
+    def __repr__(self) -> str:
+        return repr(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys(result.engine for result in self.results))
+
+    def _epoch_seconds(self, result: Result) -> float:
+        return sum(self.rows / rate for rate in result.rows_per_second) - result.first_wait
+
+    def _row(self, name: str) -> tuple:
+        engine_seconds = self.median(name, lambda r: r.engine_seconds)
+        return (
+            name,
+            f"{engine_seconds:.1f}" if engine_seconds else "–",
+            f"{self.median(name, lambda r: r.first_step):.1f}",
+            f"{self.median(name, lambda r: r.rows_per_second[0]):,.0f}",
+            f"{self.median(name, lambda r: r.rows_per_second[-1]):,.0f}",
+            f"{self.median(name, lambda r: r.total_seconds):.1f}",
+            f"{self.median(name, lambda r: r.peak_bytes) / 1e6:,.0f}",
+            self.of(name)[0].changed_lines,
+        )
+
+    def _after_death(self, name: str) -> str:
+        death = next((result.death for result in self.of(name) if result.death), None)
+        if death is None:
+            return "–"
+        if death["status"] == 0:
+            return f"restarted, finished {death['seconds']:.0f} s later"
+        tries = f", {death['attempts']} attempts" if death["attempts"] > 1 else ""
+        return f"failed {death['seconds']:.1f} s later{tries}"
+
+
+def run(
+    *,
+    rows: int,
+    epochs: int = 3,
+    engines: Sequence[Engine] = ENGINES,
+    rounds: int = 1,
+    kill_rank_of: Sequence[str] = (),
+    settings: Settings | None = None,
+    log: Callable[[str], None] = lambda line: None,
+) -> Comparison:
+    """Run each engine, one after the other, and compare.
+
+    Args:
+        rows: of rendered digits; a last batch of fewer than 128 rows is left out.
+        rounds: how often each engine runs.
+        kill_rank_of: names of engines that run once more afterwards, and whose last rank is killed then.
+        log: called with a line of text before each run.
+
+    Raises:
+        RunError: the arguments cannot work, or the weights of two engines differ.
+        RunFailed: a program failed, or did not end in time.
+        RunStopped: interrupted.
+    """
+    settings = settings or Settings.from_env()
+    engines, kill_rank_of = _checked(engines, kill_rank_of, rows=rows, epochs=epochs, rounds=rounds)
+    found: list[Result] = []
+    total = rounds * len(engines) + len(kill_rank_of)
+    try:
+        with launch.workplace(settings) as folder, Waiting("comparing", unit="launches") as waiting:
+            rows = launch.write_rows(folder, rows)
+            for number in range(total):
+                wait = partial(waiting, number, total)
+                place = folder / f"run-{number}"
+                if number < rounds * len(engines):
+                    engine = engines[number % len(engines)]
+                    log(f"round {number // len(engines) + 1} of {rounds}: {engine.name}")
+                    result = launch.launch(engine, place, settings, epochs=epochs, waiting=wait)
+                    difference = _weight_difference(folder / "run-0", place, engine.name)
+                    found.append(dataclasses.replace(result, weight_difference=difference))
+                else:
+                    name = kill_rank_of[number - rounds * len(engines)]
+                    log(f"{name}, whose last rank is killed")
+                    k = [engine.name for engine in engines].index(name)
+                    death = launch.kill_rank(engines[k], place, settings, epochs=epochs, waiting=wait)
+                    found[k] = dataclasses.replace(found[k], death=death)
+            waiting(total, total)
+            change = _max_weight_change(folder / "run-0")
+            shutil.rmtree(folder, ignore_errors=True)  # after an error its logs stay
+    except KeyboardInterrupt:
+        raise RunStopped("the comparison", "stopped by you", "Nothing of it is left running") from None
+    with_ray = any(engine.path.name.startswith("ray_") for engine in engines)
+    preload = settings.preload and Preloader.possible() if with_ray else None
+    return Comparison(rows, epochs, change, found, preload)
+
+
+def _checked(
+    engines: Sequence[Engine], kill_rank_of: Sequence[str], **counts: int
+) -> tuple[tuple[Engine, ...], tuple[str, ...]]:
+    """The arguments of `run`, checked before anything runs."""
+
+    def refuse(fact: str, fix: str) -> RunError:
+        return RunError("compare engines", fact, fix)
+
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise refuse(f"{name}={count!r} is not a whole number from 1 on", f"{name}=3, for example")
+    if not isinstance(engines, (list, tuple)) or not engines or not _all_are(Engine, engines):
+        raise refuse(f"engines={engines!r} is not a list of engines", "engines=engines.ENGINES[:2]")
+    names = [engine.name for engine in engines]
+    if len(set(names)) < len(names):
+        raise refuse(f"two engines have the same name: {', '.join(names)}", "give each a name of its own")
+    if not isinstance(kill_rank_of, (list, tuple)) or any(n not in names for n in kill_rank_of):
+        fact = f"kill_rank_of={kill_rank_of!r} is not a list of names of the engines that run"
+        raise refuse(fact, f"a list of names out of: {', '.join(names)}")
+    missing = [str(engine.path) for engine in engines if not engine.path.is_file()]
+    if missing:
+        raise refuse(f"there is no {', '.join(missing)}", "give Engine the absolute path of your program")
+    return tuple(engines), tuple(kill_rank_of)
+
+
+def _all_are(kind: type, values: Sequence[Any]) -> bool:
+    return all(isinstance(value, kind) for value in values)
+
+
+def _weight_difference(first: Path, other: Path, name: str) -> float:
+    from labkit.models.torch import parameter_distance
+
+    difference, change = parameter_distance(_weights(first), _weights(other)), _max_weight_change(first)
+    if not difference <= _TOLERANCE * change:
+        raise RunError(
+            f"compare {name} with {ENGINES[0].name}",
+            f"their weights differ by up to {difference:.1e}, and the training changed them by {change:.1e} "
+            "only: they did not train the same model",
+            "look for another batch size, another order of rows, another seed",
+        )
+    return difference
+
+
+def _max_weight_change(folder: Path) -> float:
+    from labkit.models.torch import mlp, parameter_distance
+
+    return parameter_distance(_weights(folder), mlp(seed=0))
+
+
+def _weights(folder: Path) -> Any:
+    import torch
+
+    return torch.load(folder / "weights.pt", weights_only=True)

@@ -1,0 +1,242 @@
+"""Runs one of the programs in `engines/programs` from start to end, and measures it.
+
+A program runs in a new process with a lab home of its own, so no cluster that runs already helps it. It is
+recorded like everything that the lab starts, and nothing of it is left. Of the settings only LABKIT_PRELOAD
+reaches it: whether Ray's workers are forked from a process that has done their imports.
+"""
+
+import contextlib
+import difflib
+import itertools
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from engines.stopwatch import Stopwatch
+from labkit import datasets
+from labkit.errors import RunError, RunFailed
+from labkit.settings import Settings
+from labkit.system import process_info
+from labkit.system.process_registry import ProcessRegistry
+
+BATCH = 128  # rows of one update, all ranks together
+
+_PROGRAMS = Path(__file__).resolve().parent / "programs"
+_LOOK_EVERY = 0.5  # seconds between two measurements of the memory
+_TIMEOUT = 240  # seconds
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One program, and how it is launched.
+
+    Attributes:
+        name: its name in the table.
+        script: its file below ``engines/programs``, or the absolute path of your own.
+        launcher: arguments of python before the script.
+    """
+
+    name: str
+    script: str
+    launcher: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        return _PROGRAMS / self.script
+
+    @property
+    def changed_lines(self) -> int:
+        """Lines that differ from the plain program, removed ones included; docstrings do not count."""
+        plain, own = (
+            [line.strip() for line in path.read_text(encoding="utf-8").splitlines()[1:] if line.strip()]
+            for path in (ENGINES[0].path, self.path)
+        )
+        matcher = difflib.SequenceMatcher(None, plain, own, autojunk=False)
+        return sum(max(b - a, d - c) for kind, a, b, c, d in matcher.get_opcodes() if kind != "equal")
+
+
+ENGINES = (
+    Engine("one process", "plain.py"),
+    Engine("torchrun", "ddp.py", ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")),
+    Engine("Ray Train, DataLoader", "ray_loader.py"),
+    Engine("Ray Train, Ray Data", "ray_data.py"),
+    Engine("TorchDistributor, local", "spark_local.py"),
+    Engine("TorchDistributor, executors", "spark_executors.py"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The measurements of one run.
+
+    Attributes:
+        engine: its name.
+        engine_seconds: from the start of the program until cluster or session are up.
+        launch_seconds: from then to the end of the first step.
+        first_wait: seconds of the first epoch until its first step was done; also part of `launch_seconds`.
+        rows_per_second: of each epoch, all ranks together.
+        total_seconds: from the start of the program to its end.
+        peak_bytes: most memory of all its processes together, measured twice a second.
+        changed_lines: lines of the program that differ from the plain one.
+        weight_difference: largest difference of a weight to the first engine's.
+        death: what happened when the last rank was killed; None if that was not tried.
+    """
+
+    engine: str
+    engine_seconds: float
+    launch_seconds: float
+    first_wait: float = 0.0
+    rows_per_second: list[float]
+    total_seconds: float
+    peak_bytes: int
+    changed_lines: int
+    weight_difference: float = 0.0
+    death: dict[str, Any] | None = None
+
+    @property
+    def first_step(self) -> float:
+        """Seconds from the start of the program to the end of the first step."""
+        return self.engine_seconds + self.launch_seconds
+
+
+@dataclass(frozen=True)
+class _Ended:
+    status: int
+    began: float
+    ended: float
+    peak_bytes: int
+    log: Path
+
+
+@contextlib.contextmanager
+def workplace(settings: Settings) -> Iterator[Path]:
+    """A folder for one comparison, ``HOME/cmp/NUMBER``: the first one that no other comparison has locked.
+
+    What an earlier comparison left there is removed. The path is short because Ray's sockets are below it.
+    """
+    base = settings.make_home() / "cmp"
+    base.mkdir(exist_ok=True)
+    for number in itertools.count():
+        lock = FileLock(base / f"{number}.lock")
+        with contextlib.suppress(Timeout):
+            lock.acquire(timeout=0)
+            break
+    try:
+        shutil.rmtree(base / str(number), ignore_errors=True)
+        (base / str(number)).mkdir()
+        yield base / str(number)
+    finally:
+        lock.release()
+
+
+def write_rows(folder: Path, rows: int) -> int:
+    """Write rendered digits as Parquet, complete and as the parts of two ranks; return the number of rows."""
+    count = rows // BATCH * BATCH
+    if count == 0:
+        raise RunError("compare engines", f"{rows} rows fill no batch of {BATCH}", "rows=6_000 or more")
+    data = datasets.rendered(count, seed=0)
+    data.to_parquet(folder / "rows.parquet")
+    for rank in (0, 1):
+        data[range(rank, count, 2)].to_parquet(folder / f"part-{rank}.parquet")
+    return count
+
+
+def launch(
+    engine: Engine, folder: Path, settings: Settings, *, epochs: int, waiting: Callable[[], None]
+) -> Result:
+    """Run a program to its end and measure it.
+
+    Args:
+        folder: of the run; the folder above it has the rows.
+        waiting: called twice a second until the program has ended.
+
+    Raises:
+        RunFailed: it failed, or did not end in time.
+    """
+    Stopwatch.prepare(folder, epochs=epochs)
+    run = _run(engine, folder, settings, waiting)
+    if run.status != 0:
+        fact = f"it ended with status {run.status}: {_last_lines(run.log, 1)}"
+        raise RunFailed(f"run {engine.script}", fact, f"read {run.log}")
+    ranks = [json.loads(path.read_text()) for path in folder.glob("rank-*.json")]
+    launched = json.loads((folder / "launch.json").read_text())["at"]
+    # torchrun starts the script itself, so there the launch is among the first lines of the ranks.
+    engine_seconds = 0.0 if engine.launcher or engine.script == "plain.py" else launched - run.began
+    return Result(
+        engine=engine.name,
+        engine_seconds=engine_seconds,
+        launch_seconds=max(rank["first_step"] for rank in ranks) - run.began - engine_seconds,
+        first_wait=max(rank["first_wait"] for rank in ranks),
+        rows_per_second=[
+            sum(rows for rows, _ in epoch) / max(seconds for _, seconds in epoch)
+            for epoch in zip(*(rank["epochs"] for rank in ranks), strict=True)
+        ],
+        total_seconds=run.ended - run.began,
+        peak_bytes=run.peak_bytes,
+        changed_lines=engine.changed_lines,
+    )
+
+
+def kill_rank(
+    engine: Engine, folder: Path, settings: Settings, *, epochs: int, waiting: Callable[[], None]
+) -> dict[str, Any]:
+    """Run a program whose last rank is killed in its first epoch. Arguments as in `launch`.
+
+    Returns:
+        Its exit status, the seconds from the death to the end, and how often rank 0 was started.
+    """
+    Stopwatch.prepare(folder, epochs=epochs, kill_last_rank=True)
+    run = _run(engine, folder, settings, waiting)
+    death = folder / "death.json"
+    if not death.is_file():
+        raise RunFailed(
+            f"kill a rank of {engine.name}", "no rank reached its sixth step", "give it more rows"
+        )
+    seconds = run.ended - json.loads(death.read_text())["at"]
+    attempts = len(list(folder.glob("attempt-0-*.json"))) or 1
+    return {"status": run.status, "seconds": seconds, "attempts": attempts}
+
+
+def _run(engine: Engine, folder: Path, settings: Settings, waiting: Callable[[], None]) -> _Ended:
+    home, log = folder.parent / "home", folder / "log.txt"
+    inner, outer = ProcessRegistry(home), ProcessRegistry(settings.home)
+    group = f"comparison-{secrets.token_hex(4)}"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "LABKIT_"))}
+    path = [str(_PROGRAMS.parent.parent), *filter(None, [environment.get("PYTHONPATH")])]
+    environment |= {"LABKIT_HOME": str(home), "LABKIT_PANEL": "none", "PYTHONPATH": os.pathsep.join(path)}
+    environment |= {"LABKIT_PRELOAD": str(int(settings.preload))}
+    command = [sys.executable, *engine.launcher, str(engine.path), str(folder)]
+    outer.start_watchdog(group, seconds=2)
+    began, peak = time.time(), 0
+    try:
+        process = outer.start(command, role="comparison", group_id=group, log=log, env=environment)
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = process.wait(_LOOK_EVERY)
+                return _Ended(status, began, time.time(), peak, log)
+            waiting()
+            running = outer.members(group) + [p for each in inner.groups() for p in inner.members(each)]
+            peak = max(peak, sum(map(process_info.memory, running)))
+            if time.time() - began > _TIMEOUT:
+                fact = f"it did not end within {_TIMEOUT} s; its last lines: {_last_lines(log, 4)}"
+                raise RunFailed(f"run {engine.script}", fact, f"read {log}")
+    finally:
+        inner.stop_all()
+        outer.release(group)
+        outer.stop(group)
+        shutil.rmtree(home, ignore_errors=True)  # the next program starts from nothing; Ray's token was here
+
+
+def _last_lines(log: Path, count: int) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()[-count:]
+    return " · ".join(line.strip()[:300] for line in lines) or "no output"

@@ -1,0 +1,64 @@
+"""One launch: programs that fail, hang or lose a rank; the lines that differ."""
+
+import pytest
+
+import engines
+from engines import ENGINES, Engine, launch
+from labkit.errors import RunFailed
+from labkit.settings import Settings
+from labkit.system.process_registry import ProcessRegistry
+from labs import home as home_of_its_own
+
+PLAIN, TORCHRUN = ENGINES[:2]
+
+
+@pytest.fixture(scope="module")
+def settings():
+    with home_of_its_own() as folder:
+        yield Settings(home=folder)
+
+
+def test_a_program_that_fails(settings, tmp_path):
+    (tmp_path / "failing.py").write_text("raise SystemExit('no such luck')\n")
+    with pytest.raises(RunFailed, match="no such luck"):
+        engines.run(rows=128, engines=[Engine("failing", str(tmp_path / "failing.py"))], settings=settings)
+
+
+def test_a_program_that_hangs(settings, tmp_path, monkeypatch):
+    path = tmp_path / "hanging.py"
+    path.write_text("import time\nprint('so far', flush=True)\ntime.sleep(600)\n")
+    monkeypatch.setattr(launch, "_TIMEOUT", 3)
+    with pytest.raises(RunFailed, match="not end within 3 s; its last lines: so far") as raised:
+        engines.run(rows=128, engines=[Engine("hanging", str(path))], settings=settings)
+    assert not ProcessRegistry(settings.home).groups()
+    with open(raised.value.fix.removeprefix("read ")) as log:  # it is still there
+        assert log.read() == "so far\n"
+
+
+def test_lines_that_changed():
+    counts = {engine.name: engine.changed_lines for engine in ENGINES}
+    assert counts["one process"] == 0
+    assert (
+        5 <= counts["torchrun"] < counts["TorchDistributor, local"] == counts["TorchDistributor, executors"]
+    )
+    assert counts["Ray Train, DataLoader"] < counts["Ray Train, Ray Data"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    launch.write_rows(tmp_path, 1_280)
+    return tmp_path / "run"
+
+
+def test_a_rank_that_is_killed(settings, folder):
+    death = launch.kill_rank(TORCHRUN, folder, settings, epochs=1, waiting=lambda: None)
+    assert death["status"] != 0
+    assert death["seconds"] > 0
+    assert death["attempts"] == 1
+    assert not ProcessRegistry(settings.home).groups()
+
+
+def test_a_rank_that_has_too_few_steps_to_be_killed(settings, tmp_path):
+    launch.write_rows(tmp_path, 128)
+    with pytest.raises(RunFailed, match="no rank reached its sixth step"):
+        launch.kill_rank(PLAIN, tmp_path / "run", settings, epochs=1, waiting=lambda: None)
