@@ -13,6 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -241,7 +242,7 @@ class LivePanel:
     def _draw(self) -> None:
         seen, last, pause, warned = -1, 0.0, self.pause(0.0), False
         while not self._stop_drawing.wait(pause):
-            # Once a second even if nothing came: the clock must move, or people think it hangs.
+            # Once a second even if nothing came: a clock that stands still looks like a hang.
             if self.state.version == seen and time.monotonic() - last < 1:
                 continue
             busy = time.thread_time()
@@ -271,19 +272,19 @@ class LivePanel:
         state = self.state
         failed = state.status == "failed" and state.failures
         started = datetime.fromtimestamp(state.started_at, UTC).isoformat(timespec="milliseconds")
-        common = {
-            "name": state.name,
-            "run_id": self.run_id,
-            "engine": state.engine,
-            "state": state.status,
-            "started_at": started,
-            "seconds_total": state.elapsed(),
-            "error": state.failures[-1].message if failed else None,
-            "versions": installed_versions(),
-            "host": this_host(),
-            "process": this_process() if state.status == "running" else {},
-        }
-        record = RunRecord(**{**common, **state.to_record()})
+        record = RunRecord(
+            name=state.name,
+            run_id=self.run_id,
+            engine=state.engine,
+            state=state.status,
+            started_at=started,
+            seconds_total=state.elapsed(),
+            error=state.failures[-1].message if failed else None,
+            versions=installed_versions(),
+            host=this_host(),
+            process=this_process() if state.status == "running" else {},
+        )
+        record = replace(record, **state.to_record())
         return str(record.write(folder_of(self.settings.home, state.name, self.run_id)))
 
 

@@ -40,7 +40,7 @@ def run():
 
 
 def names(state):
-    return list(state.spent())
+    return list(state.phase_seconds())
 
 
 # -- the course of a run --------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def test_before_it_begins():
         "ready", "", None, [], [],
     )  # fmt: skip
     assert (state.elapsed(), state.fraction(), state.eta(), state.rows_per_second()) == (0, None, None, 0)
-    assert (state.waiting_share(), state.metrics(), state.seconds()) == (None, {}, {"start": 0.0})
+    assert (state.waiting_share(), state.metrics(), state.time_breakdown()) == (None, {}, {"start": 0.0})
 
 
 def test_phases(run):
@@ -60,9 +60,9 @@ def test_phases(run):
     run("phase", 5, name="loading").step(7, epoch=1)
     state = run.state
     assert state.phase == "training"
-    assert state.spent(T0 + 10) == {"preparing": 2.0, "loading": 3.0, "training": 5.0}
+    assert state.phase_seconds(T0 + 10) == {"preparing": 2.0, "loading": 3.0, "training": 5.0}
     state.end("finished", T0 + 20)
-    assert state.spent(T0 + 100)["training"] == 15.0
+    assert state.phase_seconds(T0 + 100)["training"] == 15.0
     assert (state.elapsed(T0 + 100), state.status) == (20.0, "finished")
 
 
@@ -75,7 +75,7 @@ def test_the_same_phase_again_is_no_other_phase(run):
 def test_a_phase_for_every_step_does_not_fill_the_kernel(run):
     for k in range(5000):
         run("phase", k, name="forward" if k % 2 else "backward")
-    spent = run.state.spent(T0 + 5000)
+    spent = run.state.phase_seconds(T0 + 5000)
     assert set(spent) == {"preparing", "forward", "backward"}
     assert sum(spent.values()) == pytest.approx(5000)
 
@@ -83,10 +83,10 @@ def test_a_phase_for_every_step_does_not_fill_the_kernel(run):
 def test_a_clock_that_goes_back(run):
     run("phase", 10, name="loading")
     run("phase", 5, name="evaluating")
-    assert min(run.state.spent(T0 - 100).values()) == 0
+    assert min(run.state.phase_seconds(T0 - 100).values()) == 0
     assert run.state.elapsed(T0 - 100) == 0
     run.step(-50)
-    assert run.state.seconds(T0 + 1)["start"] == 0
+    assert run.state.time_breakdown(T0 + 1)["start"] == 0
 
 
 def test_only_rank_0_says_which_phase_it_is(run):
@@ -105,7 +105,7 @@ def test_epochs_and_totals(run):
     assert state.leader.totals["rows"] + state.leader.rows == 200
     state.end("finished", T0 + 13)
     assert state.rows_per_second() == 20.0
-    assert state.seconds() == {
+    assert state.time_breakdown() == {
         "start": 2.0, "data": 0.0, "training": 10.0, "between epochs": 1.0, "rest": 0.0,
     }  # fmt: skip
 
@@ -118,7 +118,7 @@ def test_waiting_and_the_first_batch(run):
     run.step(29, epoch=1, step=5, seconds=10.0, waiting=2.0, first_wait=1.0, done=True, between=7.0)
     state = run.state
     assert state.waiting_share() == pytest.approx(5 / 18)
-    assert state.seconds(T0 + 30) == {
+    assert state.time_breakdown(T0 + 30) == {
         "start": 4.0, "data": 5.0, "training": 13.0, "between epochs": 7.0, "rest": 1.0,
     }  # fmt: skip
 
@@ -312,21 +312,9 @@ def test_the_same_pid_on_another_node_is_another_process(run):
     assert (run.state.restarts, run.state.leader.node) == (1, "node-2")
 
 
-def test_who_only_greets_is_no_worker(run):
-    """A validation or a task of Ray Data unpickles the panel as well, and has no rank."""
-    run.step(1, step=3)
-    for pid in (301, 302, 303):
-        run("worker", pid=pid)
-        run.step(2, step=4)
-    assert (run.state.restarts, run.state.leader.pid, run.state.leader.step) == (0, 100, 4)
-
-
-def test_who_greets_first_and_does_nothing_gives_way(run):
-    run("worker", pid=301)("worker", pid=302)("worker", pid=100)("phase", name="loading").step(1, step=2)
-    assert (run.state.restarts, run.state.leader.pid, len(run.state.workers)) == (0, 100, 1)
-
-
-# -- reports and curves ---------------------------------------------------------------------------------
+def test_a_worker_is_seen_before_it_has_done_anything(run):
+    run("worker", rank=1, pid=7, node="n")
+    assert [(worker.rank, worker.node, worker.step) for worker in run.state.workers.values()] == [(1, "n", 0)]
 
 
 def test_reports_with_and_without_epoch(run):
@@ -451,10 +439,10 @@ def test_a_restart_has_seconds_of_its_own_and_what_was_done_before_still_counts(
     run.epoch(0, begin=2)  # seconds 2 to 7
     run("failure", 8, rank=1, text="rank 1 is gone")
     run.step(9, epoch=1, step=1)  # rank 0 has not noticed yet: no restart
-    assert "restart" not in run.state.seconds()
+    assert "restart" not in run.state.time_breakdown()
     run("worker", 12, pid=300).step(14, epoch=1, pid=300).step(17, epoch=1, step=3, seconds=3.0, pid=300)
     run.state.end("finished", T0 + 17)
-    assert run.state.seconds() == {
+    assert run.state.time_breakdown() == {
         "start": 2.0, "data": 0.0, "training": 8.0, "between epochs": 0.0, "restart": 6.0, "rest": 1.0,
     }  # fmt: skip
 
@@ -470,7 +458,7 @@ def test_what_comes_after_the_end_is_too_late(run, status):
     run("phase", name="loading")("print", text="late")("report", metrics=[{"loss": 1}])
     run.step(9, epoch=1, step=5)
     assert (names(run.state), run.state.version, run.state.printed, run.state.epoch_seconds) == before
-    assert sum(run.state.spent(T0 + 100).values()) == 6
+    assert sum(run.state.phase_seconds(T0 + 100).values()) == 6
 
 
 def test_only_news_count(run):
@@ -492,7 +480,11 @@ def test_no_event_raises_and_the_numbers_stay_sound(seed):
         assert state.eta(now) is None or (state.eta(now) >= 0 and math.isfinite(state.eta(now)))
         assert state.waiting_share() is None or 0 <= state.waiting_share() <= 1
         assert math.isfinite(state.rows_per_second()) and state.rows_per_second() >= 0
-        for seconds in (*state.seconds(now).values(), *state.spent(now).values(), *state.epoch_seconds):
+        for seconds in (
+            *state.time_breakdown(now).values(),
+            *state.phase_seconds(now).values(),
+            *state.epoch_seconds,
+        ):
             assert seconds >= 0 and math.isfinite(seconds)
         assert all(math.isfinite(x) and x >= 0 for x, _ in state.curve)
         assert all(type(report["epoch"]) is int and report["epoch"] >= 0 for report in state.history)

@@ -83,7 +83,7 @@ class Checkpoints(list[CheckpointState]):
         """How many have a validation that is not decided yet."""
         return sum(checkpoint.status == "pending" for checkpoint in self)
 
-    def take(self, event: dict[str, Any], label: str) -> CheckpointState:
+    def update(self, event: dict[str, Any], label: str) -> CheckpointState:
         """Take in a ``checkpoint`` event.
 
         Args:

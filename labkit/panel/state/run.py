@@ -1,12 +1,10 @@
-"""What happened in a run: events go in, the state that reporters draw comes out. No drawing, no engine.
-
-The kinds of events and what each carries stand in `labkit.panel.tracking.events`.
-"""
+"""The state of a training: it takes in events, as `labkit.panel.tracking.events` describes them."""
 
 import operator
 import time
 from typing import Any
 
+from labkit.panel.state import record
 from labkit.panel.state.base import State
 from labkit.panel.state.checkpoints import DECIDED, Checkpoints
 from labkit.panel.state.curve import Curve
@@ -17,13 +15,13 @@ _VALIDATING = ("validating", "evaluating")  # phases of a loop that validates in
 
 
 class RunState(State):
-    """All that is known of one run.
+    """All that is known of one training.
 
     Attributes:
         phase: what is being done now.
         workers: by rank.
         history: one dict per report: ``epoch`` (from 0) and rank 0's metrics.
-        note: a sentence that the summary adds, if there is something to add.
+        note: a sentence that the summary adds, or "".
         config, scaling, storage_path: what the run was given, if known: for its record (see `RunRecord`).
     """
 
@@ -89,7 +87,7 @@ class RunState(State):
 
     @property
     def leader(self) -> WorkerState | None:
-        """The worker with the lowest rank: the one whose epoch and step stand for all."""
+        """The worker with the lowest rank: its epoch and step are shown for all."""
         return self.workers.leader
 
     @property
@@ -107,7 +105,7 @@ class RunState(State):
         """Duration of each epoch of rank 0 that ended, in seconds."""
         return list(self._epoch_seconds.values())
 
-    def spent(self, now: float | None = None) -> dict[str, float]:
+    def phase_seconds(self, now: float | None = None) -> dict[str, float]:
         """Seconds in each phase, in the order in which they first came."""
         spent = dict(self._phases)
         if self.phase and not self.over:
@@ -115,7 +113,7 @@ class RunState(State):
         return spent
 
     def fraction(self) -> float | None:
-        """Share of all steps that are done, 0..1, where epochs and steps per epoch are known."""
+        """Share of all steps that are done, 0 to 1; None if epochs or steps per epoch are unknown."""
         if self.leader is None or not self.epochs:
             return None
         return min(self.leader.epochs_done / self.epochs, 1.0)
@@ -131,24 +129,23 @@ class RunState(State):
         return max(self.epochs - done, 0.0) * pace
 
     def rows_per_second(self) -> float:
-        """Rows that all workers together took in a second: now while running, over all when ended."""
+        """Rows per second of all workers: at the moment while running, over the whole run afterwards."""
         if self.status == "running":
             return sum(worker.rate for worker in self.workers.values())
         return sum(worker.rows_per_second for worker in self.workers.values())
 
     def waiting_share(self) -> float | None:
-        """Share of the epochs' time that rank 0 waited for data; the wait for the first batch is start."""
+        """Share of the epochs' time in which rank 0 waited for data. The first batch counts as start."""
         worker = self.leader
         if worker is None or not worker.all_seconds:
             return None
         return worker.all_waiting / worker.all_seconds
 
-    def seconds(self, now: float | None = None) -> dict[str, float]:
-        """Where the time went, by rank 0's clock: start, data, training, between epochs, restart, rest.
+    def time_breakdown(self, now: float | None = None) -> dict[str, float]:
+        """Seconds of start, data, training, between epochs, restart and rest, by rank 0's clock.
 
         *between epochs* is what a loop does outside its steps: evaluate, save, report, wait for the others.
-        *restart* is from a failure to the first step of the workers that replaced the failed ones; it is
-        missing from a run without one.
+        *restart* lasts from a failure to the first step of the replacements; without a failure it is missing.
         """
         worker, total = self.leader, self.elapsed(now)
         if worker is None or not self.first_step_at:
@@ -165,7 +162,7 @@ class RunState(State):
         return {**parts, "rest": max(total - sum(parts.values()), 0.0)}
 
     def metrics(self) -> dict[str, Any]:
-        """The latest metrics: those of the last report, and newer ones of the running epoch."""
+        """The latest metrics: those of the last report, updated by newer ones of the running epoch."""
         latest = dict(self.history[-1]) if self.history else {}
         if not self.history or (self._live and self.status == "running"):
             latest.update(self._curve.latest)
@@ -178,33 +175,15 @@ class RunState(State):
 
     def to_record(self) -> dict[str, Any]:
         """What the run record says of a training."""
-        spent = self.seconds()
-        return {
-            "workers": self.world_size,
-            "dataset": self.dataset,
-            "rows": self.rows,
-            "config": self.config,
-            "scaling": self.scaling,
-            "storage_path": self.storage_path,
-            "seconds_to_start": spent["start"] if self.first_step_at else None,
-            "seconds_per_epoch": self.epoch_seconds,
-            "seconds": spent,
-            "rows_per_second": self.rows_per_second() or None,
-            "waiting_share": self.waiting_share(),
-            "metrics": self.metrics(),
-            "history": list(self.history),
-            "checkpoints": self.checkpoints.kept,
-            "checkpoint": next((one.path for one in reversed(self.checkpoints) if not one.deleted), None),
-            "extra": self._time_axis(),
-        }
+        return record.fields_of(self)
 
     # -- one method for each kind of event ----------------------------------------------------------
 
     def on_worker(self, event: dict[str, Any]) -> None:
-        self.workers.of(event, acts=False)
+        self.workers.of(event)
 
     def on_phase(self, event: dict[str, Any]) -> None:
-        worker = self.workers.of(event, acts=True)
+        worker = self.workers.of(event)
         if worker is not None and worker.rank == 0:
             self._enter(event["name"], event["at"])
             self.spans.close("validation", event["at"], key="loop")
@@ -214,12 +193,12 @@ class RunState(State):
                 )
 
     def on_step(self, event: dict[str, Any]) -> None:
-        worker = self.workers.of(event, acts=True)
+        worker = self.workers.of(event)
         if worker is None:
             return
-        if worker.rank == 0 and worker.begins_anew(event):
+        if worker.rank == 0 and worker.starts_loop(event):
             self._count_epoch()
-        worker.take(event)
+        worker.update(event)
         if worker.rank == 0:
             self._on_step_of_leader(worker, event)
 
@@ -258,7 +237,7 @@ class RunState(State):
             self._count_epoch()  # a loop that was left by `break` did not say that it is done
 
     def on_checkpoint(self, event: dict[str, Any]) -> None:
-        checkpoint = self.checkpoints.take(event, self._label())
+        checkpoint = self.checkpoints.update(event, self._label())
         decided = checkpoint.status if checkpoint.status in DECIDED else ""
         if decided:  # one that was cancelled did not say that it is over
             self.spans.close("validation", event["at"], key=checkpoint.path)
@@ -310,34 +289,6 @@ class RunState(State):
         worker = self.workers.get(0)
         if worker is not None and worker.step:
             self._epoch_seconds[worker.epoch] = worker.epoch_seconds
-
-    def _time_axis(self) -> dict[str, Any]:
-        """The checkpoints one by one and the spans of a run that validated, in its loop or beside it."""
-        if not self.spans.row("validation"):
-            return {}
-        ended = {f"epoch {span.label}": span.end for span in self.spans.row("training")}
-        checkpoints = [
-            {
-                "checkpoint": one.label,
-                "status": one.status,
-                "seconds_waiting": one.waited,
-                "seconds_validating": one.seconds,
-                "seconds_to_metric": _between(ended.get(one.label), one.decided_at or one.committed_at),
-                "metrics": one.metrics,
-            }
-            for one in self.checkpoints
-        ]
-        zero = min(span.begin for span in self.spans)
-        spans = [
-            {"row": s.row, "label": s.label, "begin": s.begin - zero, "end": (s.end or s.begin) - zero,
-             "status": s.status}
-            for s in self.spans
-        ]  # fmt: skip
-        return {"checkpoints": checkpoints, "timeline": spans}
-
-
-def _between(begin: float | None, end: float | None) -> float | None:
-    return None if begin is None or end is None else max(end - begin, 0.0)
 
 
 def _count(value: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""How far the workers of a run are: counts of each, and which process stands for which rank."""
+"""The progress of each worker of a run, and which process has which rank."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,12 +6,11 @@ from typing import Any
 
 @dataclass
 class WorkerState:
-    """How far one worker is: counts of its current loop, and totals of those before."""
+    """The progress of one worker: counts of its current loop, and totals of earlier ones."""
 
     rank: int
     node: str = ""
     pid: int = 0
-    active: bool = False  # whether it has done more than greet
     epoch: int = 0
     step: int = 0
     total: int | None = None
@@ -25,11 +24,11 @@ class WorkerState:
         default_factory=lambda: {"seconds": 0.0, "waiting": 0.0, "between": 0.0, "rows": 0}
     )
 
-    def take(self, event: dict[str, Any]) -> None:
-        """Take in how far it is now."""
+    def update(self, event: dict[str, Any]) -> None:
+        """Take in a step event."""
         if self.loading is None:
             self.loading = event.get("first_wait", 0.0)
-        if self.begins_anew(event):
+        if self.starts_loop(event):
             self.totals["seconds"] += self.seconds
             self.totals["waiting"] += self.waiting
             self.totals["rows"] += self.rows
@@ -45,8 +44,8 @@ class WorkerState:
             self.total = None  # this epoch is longer than the last one was
         self.rows, self.seconds, self.waiting = event["rows"], event["seconds"], event["waiting"]
 
-    def begins_anew(self, event: dict[str, Any]) -> bool:
-        """Whether a step is one of another loop than the last."""
+    def starts_loop(self, event: dict[str, Any]) -> bool:
+        """Whether a step event belongs to another loop than the one before."""
         return event["epoch"] != self.epoch or event["step"] < self.step
 
     @property
@@ -72,7 +71,7 @@ class WorkerState:
 
     @property
     def all_waiting(self) -> float:
-        """Seconds of these that it waited for data."""
+        """Seconds in which it waited for data in these loops."""
         waited = self.totals["waiting"] + self.waiting - (self.loading or 0.0)
         return min(max(waited, 0.0), self.all_seconds)
 
@@ -93,31 +92,23 @@ class Workers(dict[int, WorkerState]):
 
     @property
     def leader(self) -> WorkerState | None:
-        """The worker with the lowest rank: the one whose epoch and step stand for all."""
+        """The worker with the lowest rank: its epoch and step are shown for all."""
         return self[min(self)] if self else None
 
-    def of(self, event: dict[str, Any], *, acts: bool) -> WorkerState | None:
-        """The worker that an event came from; None if that process does not stand for its rank.
-
-        Others than workers unpickle a panel too (a validation, a task of Ray Data), and greet.
-
-        Args:
-            acts: whether the event is something that only a worker does.
-        """
+    def of(self, event: dict[str, Any]) -> WorkerState | None:
+        """The worker that sent the event, or None if another process has taken over its rank."""
         rank, node, pid = event["rank"], event["node"], event["pid"]
+        if (rank, node, pid) in self._gone:
+            return None
         worker = self.get(rank)
         if worker is None or (worker.node, worker.pid) != (node, pid):
-            taken = worker is not None and worker.active
-            if (rank, node, pid) in self._gone or (taken and not acts):
-                return None
-            if taken:
+            if worker is not None:
                 self._replace(worker)
             worker = self[rank] = WorkerState(rank, node, pid)
-        worker.active = worker.active or acts
         return worker
 
     def _replace(self, worker: WorkerState) -> None:
-        """The engine started this rank again; what the dead process counted is gone with it."""
+        """The engine started this rank again, in another process."""
         self._gone.add((worker.rank, worker.node, worker.pid))
         if worker.rank == 0:
             self.restarts += 1

@@ -1,4 +1,4 @@
-"""The events of a run: what each kind carries, and how one that comes from outside is read.
+"""The events of a run: what each kind carries, and how one is checked.
 
 Events are JSON objects, made by a `Tracker`. All have ``kind``, ``run``, ``at`` (Unix seconds),
 ``rank``, ``pid`` and ``node``; their kinds, and what each carries:
@@ -18,8 +18,8 @@ print      ``text``: a line that the training function printed
 failure    ``text``: the worker's traceback; the engine may start the workers again
 ========== =====================================================================================
 
-What arrives may come from a newer version, from a training that reports whatever it likes, or be
-damaged. Here it gets its types, so that nobody behind has to doubt them.
+What arrives may come from a newer version, or from a training that reports anything. `read` checks and
+converts it once, so the states behind it rely on its types.
 """
 
 import re
@@ -33,9 +33,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def read(event: Any) -> dict[str, Any] | None:
-    """`event` with what is known of it, each field of its type; None if it is none of ours.
+    """Return the known fields of `event`, each of its type; None if it is not an event.
 
-    A field of a wrong type counts as not given; an event without a field that its kind needs is dropped.
+    A field of a wrong type counts as missing. An event without a field that its kind needs is dropped.
     """
     if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
         return None

@@ -78,7 +78,7 @@ class Tracker:
         Raises:
             RunError: `batches` cannot be iterated over.
         """
-        if not isinstance(batches, Iterable):
+        if not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
             raise _refusal(
                 "follow the steps of an epoch", "batches", batches, "panel.steps(loader, epoch=epoch)"
             )

@@ -60,7 +60,7 @@ def headline(state: RunState, now: float) -> str:
 
 def steps(state: RunState, now: float) -> Iterator[tuple[str, str]]:
     """The phases passed, as (kind, words); loading and training alternate, so each name stands once."""
-    spent = state.spent(now)
+    spent = state.phase_seconds(now)
     names = list(spent)
     shown = [name for name in names if name in names[-_PHASES_SHOWN:] or name == state.phase]
     if len(shown) < len(names):
@@ -122,7 +122,7 @@ def validations(state: RunState) -> list[str]:
 
 def time_spent(state: RunState) -> str:
     """``start 8.1 s · data 2.0 s · training 84 s``: what took at least a twentieth of a second."""
-    parts = [f"{name} {seconds(value)}" for name, value in state.seconds().items() if value >= 0.05]
+    parts = [f"{name} {seconds(value)}" for name, value in state.time_breakdown().items() if value >= 0.05]
     return " · ".join(parts)
 
 

@@ -132,7 +132,7 @@ def _workers(state: RunState) -> Rows:
 def _reports(state: RunState) -> Iterator[tuple[Hashable, str]]:
     """The lines of a log: each phase until the first report, each epoch, each decided checkpoint."""
     # Loading and training alternate in every epoch; once each is news, after that the epochs are.
-    for name in state.spent() if not state.history else ():
+    for name in state.phase_seconds() if not state.history else ():
         yield ("phase", name), phrases.PHASES.get(name, name)
     first = max(len(state.history) - _REPORTS_TOLD, 0)
     of = f"/{state.epochs}" if state.epochs else ""
