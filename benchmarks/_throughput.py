@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._paired import Found, measure, parser
-from labkit.datasets import shards
+from labkit import datasets
 from labkit.settings import Settings
 
 __all__ = [
@@ -35,10 +35,14 @@ def arguments(about: str) -> argparse.ArgumentParser:
 
 
 def rows_folder(settings: Settings, rows: int) -> str:
-    """Where the rendered digits lie, one Parquet file for each worker; made once."""
-    folder = str(settings.home / "benchmarks" / f"rendered-{rows}")
-    shards.rendered_to_parquet(folder, rows, rows_per_file=-(-rows // WORKERS))
-    return folder
+    """A folder with the rendered digits, one Parquet file for each worker; made once."""
+    folder = settings.home / "benchmarks" / f"rendered-{rows}"
+    paths = [folder / f"part-{rank:05}.parquet" for rank in range(WORKERS)]
+    if not all(path.exists() for path in paths):
+        data, size = datasets.rendered(rows), -(-rows // WORKERS)
+        for rank, path in enumerate(paths):
+            data[rank * size : (rank + 1) * size].to_parquet(path)
+    return str(folder)
 
 
 def figures(seconds: list[float], whole: float) -> dict[str, float]:

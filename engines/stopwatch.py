@@ -54,11 +54,10 @@ class Stopwatch:
         import torch
         from torch.utils.data import TensorDataset
 
-        from labkit.datasets.images import read_parquet
+        from labkit.datasets import read_rows
 
-        path, classes = self.folder.parent / "rows.parquet", tuple("0123456789")
-        data = read_parquet(path, name="rows", split="train", classes=classes)
-        return TensorDataset(torch.tensor(data.images), torch.tensor(data.labels))
+        images, labels = read_rows(str(self.folder.parent / "rows.parquet"))
+        return TensorDataset(torch.from_numpy(images), torch.from_numpy(labels))
 
     def launch(self) -> None:
         """Note that cluster or session are up and the ranks start now."""

@@ -4,13 +4,7 @@ from labkit.faces import face
 
 __getattr__, __dir__, __all__ = face(
     __name__,
-    catalog=(
-        "SOURCES",
-        "Source",
-        "load",
-        "rendered",
-        "shipped",
-    ),
+    catalog=("load", "rendered", "shipped"),
     images=("Dataset",),
     rows=("read_rows",),
 )

@@ -1,22 +1,43 @@
-"""Rows of a data set that lie in a store, or a part of them, as arrays. Light: each validation imports it."""
+"""Rows of a data set in Parquet files as arrays. Small, because each validation imports it."""
 
 import numpy as np
+import pyarrow
 import pyarrow.fs
 import pyarrow.parquet
 
-from labkit.datasets.images import SIDE
+from labkit.errors import DatasetError
 
 
 def read_rows(
     path: str, filesystem: pyarrow.fs.FileSystem | None = None, *, part: int = 0, parts: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(images uint8 [n, 28, 28], labels int64 [n]) of the Parquet objects at `path`.
+    """Read the images (uint8 [n, height, width]) and labels (int64 [n]) of the Parquet files at `path`.
 
     Args:
-        part, parts: of all rows, those at the places part, part + parts, part + 2 · parts, …: each row is in
-            exactly one part. (A shard of `ray.train.get_dataset_shard` will not do for a mean: Ray drops
-            rows until all shards are equally long.)
+        path: a file, or a folder of files, with the columns of `Dataset.to_arrow`.
+        filesystem: where the path is (default: this machine).
+        part, parts: read only the rows part, part + parts, part + 2 · parts, …, so that each row is in
+            exactly one part. The shards of `ray.train.get_dataset_shard` are no substitute when you average
+            over all rows, because Ray drops rows to make them equally long.
+
+    Raises:
+        DatasetError: the files are damaged or have other columns, or there is no such part.
     """
-    table = pyarrow.parquet.read_table(path, filesystem=filesystem).combine_chunks()
-    images = table["image"].chunk(0).storage.flatten().to_numpy().reshape(-1, SIDE, SIDE)
-    return images[part::parts].copy(), table["label"].to_numpy()[part::parts].copy()
+    attempt = f"read images from {path}"
+    if not 0 <= part < parts:
+        raise DatasetError(attempt, f"part is {part}, parts is {parts}", "pass a part from 0 to parts - 1")
+    try:
+        table = pyarrow.parquet.read_table(path, filesystem=filesystem, page_checksum_verification=True)
+        image = table.schema.field("image").type
+        height, width = image.shape
+        table = table.combine_chunks()
+        images = table["image"].chunk(0).storage.flatten().to_numpy().reshape(-1, height, width)
+        labels = table["label"].to_numpy()
+    except (pyarrow.ArrowInvalid, OSError, KeyError, AttributeError, ValueError, IndexError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the file system: no such file, no right to read it
+        fact = str(error).splitlines()[0] if str(error) else type(error).__name__
+        fix = "name files that Dataset.to_parquet or upload_shards wrote"
+        raise DatasetError(attempt, fact, fix) from None
+    # Arrow's memory is read-only, and torch warns about such arrays.
+    return images[part::parts].copy(), labels[part::parts].copy()

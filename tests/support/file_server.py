@@ -1,6 +1,5 @@
-"""A web server on loopback for tests of downloads: it serves bytes, and misbehaves on request."""
+"""A web server on loopback for tests of downloads."""
 
-import contextlib
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -12,17 +11,11 @@ class FileServer:
         files: may be changed while it runs.
         requests: the paths that were asked for, in their order.
         announced: path -> Content-Length to claim instead of the true one.
-        endless: paths whose bytes are sent again and again, with no length said before.
-        gate: where set, half of each file is sent, then the server waits for this event.
-        half_sent: is set when a file waits at the gate.
     """
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files, self.requests = dict(files), []
         self.announced: dict[str, int] = {}
-        self.endless: set[str] = set()
-        self.gate: threading.Event | None = None
-        self.half_sent = threading.Event()
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._http.daemon_threads = True
         threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True).start()
@@ -31,15 +24,12 @@ class FileServer:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._http.server_port}"
 
-    def close(self) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-
     def __enter__(self) -> "FileServer":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._http.shutdown()
+        self._http.server_close()
 
     def _handler(server) -> type[BaseHTTPRequestHandler]:  # noqa: N805
         class Handler(BaseHTTPRequestHandler):
@@ -50,22 +40,9 @@ class FileServer:
                 if body is None:
                     return self.send_error(404)
                 self.send_response(200)
-                if path not in server.endless:
-                    self.send_header("Content-Length", str(server.announced.get(path, len(body))))
+                self.send_header("Content-Length", str(server.announced.get(path, len(body))))
                 self.end_headers()
-                with contextlib.suppress(OSError):  # the client has had enough
-                    self._send(path, body)
-
-            def _send(self, path: str, body: bytes) -> None:
-                half = len(body) // 2
-                self.wfile.write(body[:half])
-                self.wfile.flush()
-                if server.gate is not None:
-                    server.half_sent.set()
-                    server.gate.wait(30)
-                self.wfile.write(body[half:])
-                while path in server.endless:
-                    self.wfile.write(body)
+                self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -1,0 +1,62 @@
+"""Digits from fonts: the same for the same seed, and such that they can be learned."""
+
+import numpy as np
+import pytest
+
+from labkit.datasets import load, rendered
+from labkit.datasets.fonts import BLOCK, _glyph
+from labkit.errors import DatasetError
+
+
+def test_by_name_and_by_themselves():
+    data = load("rendered", n=300, seed=4)
+    assert (data.name, data.split, data.images.shape) == ("rendered", "train", (300, 28, 28))
+    assert np.array_equal(rendered(300, 4).images, data.images)
+
+
+@pytest.mark.parametrize("n", [1, 200, BLOCK, BLOCK + 1])
+def test_a_larger_set_starts_with_the_smaller(n):
+    many, some = rendered(2500, seed=5), rendered(n, seed=5)
+    assert np.array_equal(many.images[:n], some.images) and np.array_equal(many.labels[:n], some.labels)
+
+
+def test_seeds_and_splits_have_nothing_in_common():
+    sets = [rendered(500, seed, split=split).images for seed in (0, 1) for split in ("train", "test")]
+    assert len({image.tobytes() for images in sets for image in images}) == 4 * 500
+
+
+def test_all_digits_come_equally_often():
+    counts = np.bincount(rendered(20_000).labels, minlength=10)
+    assert counts.size == 10 and counts.min() > 1800 and counts.max() < 2200  # standard deviation: 42
+
+
+def test_a_digit_is_white_on_black_and_inside_its_image():
+    images = rendered(2000).images.astype(float)
+    border = np.concatenate([images[:, 0], images[:, -1], images[:, :, 0], images[:, :, -1]], axis=1)
+    assert border.mean() < 12  # noise, and no digit
+    assert (images.max(axis=(1, 2)) > 120).all()
+    assert 25 < images.mean() < 45
+
+
+def test_digits_differ_in_place_size_and_noise():
+    data = rendered(2000)
+    ones = data.images[data.labels == 1] > 128
+    rows = np.array([np.flatnonzero(image.any(axis=1))[[0, -1]] for image in ones])
+    heights = rows[:, 1] - rows[:, 0]
+    assert heights.min() <= 18 and heights.max() >= 22
+    assert rows.mean(axis=1).std() > 0.8  # pixels
+    corners = data.images[:, :3, :3].std(axis=(1, 2))
+    assert corners.min() < 1 and corners.max() > 15
+
+
+def test_they_can_be_told_apart():
+    """The mean image of each class recognises most of them: the labels are right."""
+    train, test = rendered(4000), rendered(1000, split="test")
+    means = np.stack([train.images[train.labels == digit].mean(axis=0) for digit in range(10)])
+    distance = ((test.images[:, None] - means) ** 2).sum(axis=(2, 3))
+    assert (distance.argmin(axis=1) == test.labels).mean() > 0.7
+
+
+def test_a_missing_font_is_named(tmp_path):
+    with pytest.raises(DatasetError, match=r"Missing\.ttf"):
+        _glyph(tmp_path / "Missing.ttf", 3)
