@@ -1,4 +1,4 @@
-"""Cards, tables and what else stands in them, as HTML: one look for panels, handles and lists.
+"""Cards, tables and their parts as HTML: the same look for panels, handles and lists.
 
     >>> card("Object store", "running", text("2 buckets"), dim="http://127.0.0.1:9000")
 
@@ -26,9 +26,9 @@ def card(title: str, status: str | tuple[str, str], *parts: str, dim: str = "") 
     """A card that stands alone.
 
     Args:
-        title, dim: the left of its head, and what stands behind the status.
+        title, dim: the left of its head, and the text after the status.
         status: "running", "finished", "failed", "stopped", or (kind, words) with a kind of `mark`.
-        parts: what stands below the head.
+        parts: the sections below the head.
     """
     kind, words = _STATUS[status] if isinstance(status, str) else status
     return Markup('{}<div class="labkit lk-card">{}{}</div>').format(
@@ -42,7 +42,7 @@ def figure(words: str, svg: str) -> Markup:
 
 
 def part(*parts: str) -> Markup:
-    """A piece of a card that something else displays: the same look, without frame and style sheet."""
+    """A piece of a card without frame and style sheet, for a widget that brings both."""
     return Markup('<div class="labkit">{}</div>').format(join(parts))
 
 
@@ -52,7 +52,7 @@ def head(title: str, *parts: str) -> Markup:
 
 
 def mark(kind: str, words: str) -> Markup:
-    """Words in a colour: "ok", "bad", "wait", "dim", or "now" (bold). They say it without the colour, too."""
+    """Words in a colour: "ok", "bad", "wait", "dim", or "now" (bold). Choose words that need no colour."""
     return Markup('<span class="lk-{}">{}</span>').format(kind, words) if words else NOTHING
 
 
@@ -96,7 +96,7 @@ def steps(marks: Iterable[tuple[str, str]]) -> Markup:
 
 
 def bar(words: str, fraction: float | None) -> Markup:
-    """A progress bar with a line above it; where nobody knows how long it takes, the bar says so."""
+    """A progress bar with a line above it; striped if the fraction is unknown."""
     kind, percent = (" lk-unknown", 100.0) if fraction is None else ("", 100 * min(max(fraction, 0.0), 1.0))
     line = Markup('<div class="lk-dim lk-num">{}</div>').format(words) if words else NOTHING
     return line + Markup('<div class="lk-bar{}"><i style="width:{:.1f}%"></i></div>').format(kind, percent)

@@ -15,8 +15,8 @@ class Finding:
         topic: what was looked at.
         ok: whether all is well.
         text: the fact, with its numbers.
-        fix: if not: the command or the step that mends it.
-        blocking: whether a lesson could not run as long as it is not mended.
+        fix: if not: the command or the step that fixes it.
+        blocking: whether a lesson cannot run until this is fixed.
     """
 
     topic: str
@@ -38,7 +38,7 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether every lesson can run; what is merely worth mending does not count."""
+        """Whether every lesson can run; findings that merely could be better do not count."""
         return not any(finding.blocking for finding in self.findings if not finding.ok)
 
     @property
@@ -51,7 +51,7 @@ class Diagnosis:
         """The diagnosis in one sentence."""
         todo = sum(not finding.ok for finding in self.findings)
         if not self.ok:
-            return "Some lessons cannot run here yet: mend what says [FIX]."
+            return "Some lessons cannot run here yet: fix what is marked [FIX]."
         if todo:
             return f"All lessons can run here; {todo} line{'s' if todo > 1 else ''} could be better."
         return "All lessons can run here."

@@ -1,4 +1,4 @@
-"""Pictures that explain: SVG files that ship with the lab, in the colours of whoever shows them.
+"""Pictures that explain: SVG files that ship with the lab, in the colours of the page that shows them.
 
 >>> pictures.names()
 ['life_of_metrics']

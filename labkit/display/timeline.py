@@ -4,7 +4,7 @@
     ...           {"node": "head", "pid": 7, "begin": 1.0, "end": 2.0}])
     2 tasks on 1 worker, at most 1 at once, 2.0 s
 
-Tasks tell their own begin and end (``time.time()``), so a cluster's machines must agree on the time.
+Tasks report their own begin and end (``time.time()``), so the clocks of a cluster's machines must agree.
 """
 
 from collections import Counter
@@ -60,7 +60,7 @@ class Timeline:
         for span in self._spans:
             begin, end = axis(span["begin"] - self._zero), axis(span["end"] - self._zero)
             top = workers.index((span["node"], span["pid"])) * _ROW + 3
-            # A little short: bars that follow each other can be told apart.
+            # A little short, so that there is a gap between bars.
             width, said = max(end - begin - 1.5, 1), f"{span['end'] - span['begin']:.2f} s"
             parts.append(svg.bar(begin, top, width, _ROW - 6, svg.MAIN, said, opacity=0.75))
         figure = svg.svg(_WIDTH, _ROW * len(workers) + 24, repr(self), *parts)

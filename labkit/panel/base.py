@@ -96,7 +96,7 @@ class LivePanel:
         return tracebacks.shorten(error)
 
     def keep_failure(self, error: BaseException) -> None:
-        """Take the error that ended the run into the state, unless a worker told more of it."""
+        """Take the error that ended the run into the state, unless a worker has sent a longer traceback."""
         text = self.failure_text(error)
         if not self.state.failures:
             self.state.fail(text)
@@ -104,7 +104,7 @@ class LivePanel:
             self.state.failures[-1].text = text
 
     def translate(self, error: BaseException) -> BaseException | None:
-        """What the cell raises instead of the engine's error; None: the error as it is."""
+        """What the cell raises instead of the engine's error; None for the error itself."""
         return None
 
     def after_stop(self) -> str:
@@ -149,8 +149,8 @@ class LivePanel:
         try:
             with self._lock:
                 self.state.start(self.first_phase())
-                # If this kernel dies, the record still tells that there was a run.
-                # Where none can be written, the reader is told at the end.
+                # If this kernel dies, the record still shows that there was a run.
+                # If it cannot be written, a warning at the end says so.
                 with contextlib.suppress(LabError, ValueError):
                     self._write_record()
                 self._open_reporter()
@@ -217,7 +217,7 @@ class LivePanel:
         try:
             self._record_path = self._write_record()
         except (LabError, ValueError) as error:
-            # A full disk must not turn a training that ended well into one that failed.
+            # A full disk must not make a training fail that ended well.
             warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=4)
         try:
             with self._lock:
@@ -235,7 +235,6 @@ class LivePanel:
         try:
             self._reporter.open(self.view, self._snapshot(), self._files)
         except Exception as error:
-            # A training is worth more than its picture.
             self._warn_of_drawing(error)
             self._reporter = NullReporter()
 
@@ -262,7 +261,7 @@ class LivePanel:
     # -- records and files ---------------------------------------------------------------------------
 
     def _files(self) -> list[tuple[str, str]]:
-        # What an engine's panel finds out about its files must not cost the reader the panel.
+        # An error while an engine's panel looks for its files must not end the panel.
         listed: list[tuple[str, str]] = []
         with contextlib.suppress(Exception):
             listed += self.files()

@@ -1,6 +1,6 @@
 """Show a panel: as widgets in a notebook, as lines in a terminal, or not at all.
 
-A reporter draws what a view gives it; when to draw is not its business (`labkit.panel.base` throttles).
+A reporter draws what a view gives it; `labkit.panel.base` decides when.
 """
 
 import contextlib
@@ -121,7 +121,7 @@ class WidgetReporter:
         )
         self._box.add_class("labkit").add_class("lk-card")
         self.draw(snapshot)
-        # None where there is no IPython at all: then the widgets have no place to stand.
+        # None without IPython: then there is no output that could show the widgets.
         self._handle = display(self._box, display_id=f"labkit-{secrets.token_hex(8)}")
 
     def draw(self, snapshot: Snapshot) -> None:
@@ -153,7 +153,7 @@ class WidgetReporter:
             self._output.description = label
 
     def _set(self, name: str, html: str) -> None:
-        # Sending what is there already would make the browser lay it out again.
+        # Sending the same HTML again would make the browser lay it out again.
         if self._shown.get(name) != html:
             self._shown[name] = getattr(self, name).value = str(html)
 
@@ -182,7 +182,7 @@ def _handle_clicks_in_subshell(widget: Any) -> None:
     whose thread is in the training's cell, so a click on Stop would wait for the end of the training.
     `_reply_subshell_for` is private: without it, the kernel's ■ still works.
     """
-    with contextlib.suppress(AttributeError):  # no kernel, so nobody clicks
+    with contextlib.suppress(AttributeError):  # no kernel, so there are no clicks
         widget.comm._reply_subshell_for = lambda data, chosen: chosen
 
 

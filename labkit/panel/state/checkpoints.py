@@ -1,4 +1,4 @@
-"""The checkpoints of a run: saved, then perhaps validated beside it, with metrics that arrive late."""
+"""The checkpoints of a run: saved, then perhaps validated, with metrics that arrive later."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,17 +8,17 @@ DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of th
 
 @dataclass
 class CheckpointState:
-    """A checkpoint and what is known of it.
+    """One checkpoint.
 
     Attributes:
         label: "epoch 3".
         bytes: size of its files.
         status: "committed" (saved), "pending" (a validation was asked for), or one of `DECIDED`.
-        metrics: those that came with it; where it is validated, those of the validation among them.
-        late: of these, what the validation brought.
+        metrics: those reported with it, updated by those of its validation.
+        late: the part of them that the validation brought.
         reason: why the validation failed, in one line.
         committed_at: when it was seen first, in Unix seconds.
-        begun_at: when its validation began; of one that was begun anew, the last.
+        begun_at: when its validation began; the last time, if it was started again.
         decided_at: when its status was decided, and `late` was there.
         seconds: that the validation took in its own process.
         deleted: its files are gone: `num_to_keep` checkpoints ranked above it.
@@ -45,7 +45,7 @@ class CheckpointState:
 
     @property
     def validating(self) -> bool:
-        """Whether a validation of it runs now; one that is pending may still wait for its turn."""
+        """Whether a validation of it is running; a pending one may still wait for its turn."""
         return self.status in ("committed", "pending") and self.begun_at is not None and self.seconds is None
 
     @property
@@ -56,7 +56,7 @@ class CheckpointState:
         return max(self.begun_at - self.committed_at, 0.0)
 
     def decide(self, event: dict[str, Any]) -> None:
-        """Its status is `event`'s."""
+        """Take over the status and the metrics of `event`."""
         if event.get("status") == "deleted":
             self.deleted = True
             return

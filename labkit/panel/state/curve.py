@@ -12,7 +12,7 @@ class Curve:
         self._points: list[tuple[int, int, dict[str, Any]]] = []  # (epoch, step, metrics)
         self._lengths: dict[int, int] = {}  # epoch -> its steps, or the most seen so far
         self._restarts = 0
-        # Of all that was added every `_stride`-th is kept, and the newest: the whole is equally dense.
+        # Down-sampling: keep every `_stride`-th point and the newest one.
         self._added, self._stride = 0, 1
         self._newest_is_extra = False
 
@@ -44,7 +44,7 @@ class Curve:
     @property
     def points(self) -> list[tuple[float, dict[str, Any]]]:
         """(epochs done, metrics), thinned to a few hundred."""
-        # While nobody knows how long the first epoch is, it ends where it has come to.
+        # While the length of the first epoch is unknown, it ends at the latest step.
         return [(e + min(step / max(self._lengths[e], 1), 1.0), m) for e, step, m in self._points]
 
     @property

@@ -27,7 +27,7 @@ def fields_of(state: Any) -> dict[str, Any]:
 
 
 def _time_axis(state: Any) -> dict[str, Any]:
-    """The checkpoints one by one and the spans of a run that validated, in its loop or beside it."""
+    """The checkpoints one by one and the spans of a run that validated, in its loop or in parallel."""
     if not state.spans.row("validation"):
         return {}
     ended = {f"epoch {span.label}": span.end for span in state.spans.row("training")}

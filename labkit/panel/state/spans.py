@@ -1,4 +1,4 @@
-"""When each part of a run took place: training, upload, validation. Several may be at the same time."""
+"""When training, uploads and validations of a run took place. They may overlap."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ class Span:
 
     Attributes:
         row: one of `ROWS`.
-        label: the epoch, counted from 1, as far as it is known.
+        label: the epoch, counted from 1, or "".
         status: of a validation: "", "in the loop", "validated", "failed" or "timed out".
-        key: what tells it from others of its row: the path of a checkpoint, the number of an epoch.
+        key: identifies it in its row: the path of a checkpoint, the number of an epoch.
     """
 
     row: str
@@ -39,7 +39,7 @@ class Spans:
         return (span for spans in self._rows.values() for span in spans)
 
     def row(self, name: str) -> list[Span]:
-        """Those of one row, in the order in which they began."""
+        """The spans of one row, in the order of their begin."""
         return self._rows[name]
 
     def open(self, row: str, label: str, at: float, *, key: str = "", status: str = "") -> Span:
@@ -64,7 +64,7 @@ class Spans:
             span.status = span.status if status is None else status
 
     def name(self, row: str, key: str, label: str, status: str = "") -> None:
-        """Say what the spans with that key are of, and how the newest of them went."""
+        """Set the label of all spans with that key, and the status of the newest."""
         of_key = [span for span in self._rows[row] if span.key == key]
         for span in of_key:
             span.label = label
@@ -83,7 +83,7 @@ class Spans:
             self.close("training", at)
 
     def end(self, at: float) -> None:
-        """The run is over, and with it all that lasts."""
+        """End all spans that still last: the run is over."""
         for span in self:
             if span.end is None:
                 span.end = max(at, span.begin)

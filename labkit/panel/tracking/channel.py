@@ -118,7 +118,7 @@ class _Peer:
         self._lock = threading.Lock()  # around the end of the connection
 
     def authenticate(self) -> None:
-        # A client that never answers would keep this thread for ever.
+        # A client that never answers would keep this thread forever.
         timer = threading.Timer(_GREETING_TIMEOUT, self.hang_up)
         timer.daemon = True
         timer.start()

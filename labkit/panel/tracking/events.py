@@ -13,7 +13,7 @@ checkpoint ``path``, ``bytes``, ``status`` (committed, pending, validated, faile
            ``metrics``, ``label``
 upload     ``done``: whether it is over; ``seconds`` that it took
 validation ``path`` of the checkpoint, ``done``, ``seconds`` that it took, ``text`` of what it raised: one
-           that runs beside the training
+           that runs in parallel to the training
 print      ``text``: a line that the training function printed
 failure    ``text``: the worker's traceback; the engine may start the workers again
 ========== =====================================================================================
@@ -77,7 +77,7 @@ def _text(most: int) -> Callable[[Any], str | None]:
 
 
 def _scalar(value: Any) -> float | int | bool | str | None:
-    """The value of a metric: a number as it is, NaN too; a short text for all else."""
+    """The value of a metric: a number (NaN included) or a short text."""
     if value is None or isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) < 2**63):
         return value
     return _short(value if isinstance(value, str) else repr(value))

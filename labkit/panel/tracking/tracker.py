@@ -4,9 +4,9 @@
         ...
         tracker.log(loss=loss)
 
-A tracker costs a few microseconds a step: it reads a clock twice, and hands out an event at most
-`EVENTS_PER_SECOND` times a second; metrics are turned into numbers only then, so a loss that lies on
-a GPU is waited for five times a second and not at every step.
+A tracker costs a few microseconds per step: it reads a clock twice, and sends an event at most
+`EVENTS_PER_SECOND` times a second; metrics are turned into numbers only then, so a loss on
+a GPU is waited for five times a second and not in every step.
 
 An event is a JSON object with ``kind``, ``run``, ``at`` (Unix seconds), ``rank``, ``pid``, ``node``, and what
 belongs to its kind (see `labkit.panel.tracking.events`). The idea of a wrapped iterator is that of tqdm.
@@ -100,7 +100,7 @@ class Tracker:
             self._left_loop_at = time.perf_counter()
 
     def log(self, **metrics: Any) -> None:
-        """Set the metrics that stand beside the current step: numbers or 0-d tensors."""
+        """Set the metrics of the current step: numbers or 0-d tensors."""
         for name, value in metrics.items():
             # A live loss would keep its whole graph in memory until the next step.
             self._metrics[name] = value.detach() if hasattr(value, "detach") else value
@@ -163,23 +163,23 @@ class _Meter:
             self._waiting += got - before
             if self._step == 0:
                 self._first_wait = got - before
-                self._tell()
+                self._report()
             rows = _rows(batch)
             try:
                 yield batch
             except GeneratorExit:
-                self._tell()  # the loop was left by `break`: how far it came is still to be told
+                self._report()  # the loop was left by `break`: report how far it came
                 raise
             self._step += 1
             self._rows += rows
             before = clock()
             if before - self._sent > interval:
-                self._tell()
+                self._report()
                 before = clock()  # a loss that lies on a GPU was waited for, not the data
         self._waiting += clock() - before
-        self._tell(done=True)
+        self._report(done=True)
 
-    def _tell(self, *, done: bool = False) -> None:
+    def _report(self, *, done: bool = False) -> None:
         self._sent = time.perf_counter()
         self._tracker.emit(
             "step",

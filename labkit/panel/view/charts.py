@@ -30,7 +30,8 @@ class Series:
     """A metric over the epochs that are done.
 
     Attributes:
-        steps: what was logged in steps; `points`: what was reported for epochs, or `steps` if nothing was.
+        steps: the values logged in steps.
+        points: those reported for epochs, or `steps` if there are none.
         value: the latest, as the panel's tile shows it.
     """
 
@@ -46,7 +47,7 @@ class Bar:
 
     Attributes:
         row: "training", "upload", "waiting" or "validation".
-        label: the epoch, counted from 1, as far as it is known.
+        label: the epoch, counted from 1, or "".
         lasting: whether it still goes on.
     """
 
@@ -101,7 +102,7 @@ def curve(series: Sequence[Series], epochs: int | None) -> Markup:
 
 
 def timeline_of(state: RunState, now: float) -> tuple[Bar, ...]:
-    """What took place when, of a run that validates in its loop or beside it; others need no such figure."""
+    """What took place when, of a run that validates; other runs need no such figure."""
     if not state.spans.row("validation"):
         return ()
     zero = min(span.begin for span in state.spans)
@@ -155,7 +156,7 @@ def _scale(one: Series) -> tuple[float, float]:
 def _bar(axis: svg.Axis, bar: Bar, top: float) -> list[Markup]:
     """A bar with the number of its epoch; one that went wrong says so, one that lasts is pale."""
     left = axis(bar.begin)
-    width = max(axis(bar.end) - left - 1.5, 1.5)  # a little short, so that neighbours can be told apart
+    width = max(axis(bar.end) - left - 1.5, 1.5)  # a little short: a gap between neighbours
     bad = bar.status in _BAD
     said = f"{bar.row} {bar.label}".strip() + f": {seconds(bar.end - bar.begin)}"
     said += f", {bar.status}" if bar.status else ""

@@ -109,7 +109,7 @@ def worker(one: WorkerState) -> tuple[str, ...]:
 
 
 def validations(state: RunState) -> list[str]:
-    """``["3 validated", "1 validation failed"]``: how many of each, of a run that validates beside itself."""
+    """``["3 validated", "1 validation failed"]``: how many there are of each."""
     words = {
         "validated": "validated",
         "failed": "validation failed",
@@ -152,7 +152,7 @@ def result(state: RunState) -> str:
 
 
 def failed_in(state: RunState) -> str:
-    """`` in epoch 3, rank 1``, as far as it is known."""
+    """`` in epoch 3, rank 1``, if they are known."""
     if not state.failures:
         return ""
     failure = state.failures[-1]
