@@ -140,7 +140,7 @@ class LivePanel:
         self._check_open()
         if self.state.over:
             self.renew()
-        self._sigint = signal.getsignal(signal.SIGINT) if _in_main_thread() else None
+        self._sigint = signal.getsignal(signal.SIGINT)
         self._surroundings = contextlib.ExitStack()
         self._reporter: Reporter = NullReporter()
         self._stop_drawing = threading.Event()
@@ -164,7 +164,7 @@ class LivePanel:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._sigint is not None and _in_main_thread():
+        with contextlib.suppress(ValueError, TypeError):  # not in the main thread, or not Python's
             # Ray's fit() leaves its own handler behind, which calls a controller that is gone by now.
             signal.signal(signal.SIGINT, self._sigint)
         try:
@@ -299,7 +299,3 @@ def require(name: str, value: Any, wanted: str, holds: bool) -> None:
             f"{name} is of type {type(value).__name__}, and {wanted} is wanted",
             'for example Panel("00-baseline", dataset="digits", rows=1437, epochs=3)',
         )
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
