@@ -4,7 +4,7 @@
 
 One worker trains lesson 03's `cnn` on rendered digits. After each epoch a checkpoint goes to the object
 store, and is validated on 5,000 others: not at all, in the loop, or beside it by each validator of
-`labkit.train.validation`. Each round has all five, their order changes with the round; model, data and
+`benchmarks._validators`. Each round has all five, their order changes with the round; model, data and
 seeds are the same. The figures are medians: over the rounds, or over the checkpoints of all rounds.
 
 - total: from the call of `fit()` to its return; after the start: from the first step on.
@@ -36,8 +36,8 @@ def train_loop(config: dict[str, Any]) -> list[float]:
     import torch
     from ray.train import CheckpointUploadMode
 
+    from benchmarks._validators import in_a_task
     from labkit.models.torch import batches, cnn, save_state, train_epoch
-    from labkit.train.validation import in_a_task
 
     panel, data, way, epochs = config["panel"], config["data"], config["way"], config["epochs"]
     model = cnn(seed=0)
@@ -72,18 +72,19 @@ def measure(way: str, *, store: storage.Store, data: Any, epochs: int) -> dict[s
     from ray.train import RunConfig, ScalingConfig, ValidationConfig, ValidationTaskConfig
     from ray.train.torch import TorchTrainer
 
+    from benchmarks import _validators
     from labkit.models.torch import cnn
     from labkit.panel.reporters import NullReporter
-    from labkit.train import TrainPanel, validation
+    from labkit.train import TrainPanel
 
     rows = {"path": "benchmark-validation/rows", "filesystem": store.filesystem}
     validators = {
-        "task": lambda: (validation.in_a_task(cnn, **rows), {"num_cpus": 1}),
+        "task": lambda: (_validators.in_a_task(cnn, **rows), {"num_cpus": 1}),
         "trainer": lambda: (
-            validation.in_a_trainer(cnn, **rows, storage_path="benchmark-validation/runs"),
+            _validators.in_a_trainer(cnn, **rows, storage_path="benchmark-validation/runs"),
             {"num_cpus": 0},
         ),
-        "data": lambda: (validation.in_ray_data(cnn, **rows), {"num_cpus": 0}),
+        "data": lambda: (_validators.in_ray_data(cnn, **rows), {"num_cpus": 0}),
     }
     config = None
     if way in validators:

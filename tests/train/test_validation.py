@@ -1,4 +1,4 @@
-"""Checkpoints that are validated beside the training: three ways, one answer; and how one may end."""
+"""Checkpoints that are validated during the training: the ways in which a validation may end."""
 
 import os
 import subprocess
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import ray
 import ray.train
-import torch
 from ray import cloudpickle
 from ray.train import (
     CheckpointUploadMode,
@@ -25,27 +24,17 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 import labs
 from labkit import cluster, runs
-from labkit.datasets import catalog as datasets
-from labkit.datasets.rows import read_rows
 from labkit.errors import ClusterError, RunError, RunFailed
-from labkit.models.torch.checkpoint import load_state, save_state
-from labkit.models.torch.networks import cnn
-from labkit.models.torch.training import batches, train_epoch
 from labkit.panel.reporters import NullReporter
-from labkit.storage import store as storage
-from labkit.storage.uploads import upload_shards
-from labkit.train import validation
 from labkit.train.checkpoints import reported
 from labkit.train.panel import TrainPanel
 from labs import home as home_of_its_own
-from numpy_evaluation import evaluate as evaluate_in_numpy
 
 pytestmark = pytest.mark.fault
 
 # The workers cannot import this file: what is in it travels by value, as from a notebook.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-ROWS = 301  # no multiple of a batch, nor of the number of workers
 PENDING, VALIDATED, FAILED, TIMED_OUT = (
     ReportedCheckpointStatus.PENDING_VALIDATION,
     ReportedCheckpointStatus.VALIDATED,
@@ -156,67 +145,6 @@ def fit(panel, trainer):
 
 def statuses(panel):
     return {checkpoint.label: checkpoint.status for checkpoint in panel.state.checkpoints}
-
-
-# -- three ways, one answer -----------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def store(lab):
-    with storage.start() as store:
-        yield store
-
-
-@pytest.fixture(scope="module")
-def rows(store):
-    """Rows to validate on, in the store in three shards of unequal length."""
-    rows = datasets.load("digits")[:ROWS]
-    upload_shards(rows, store, "validation", prefix="rows", rows_per_shard=140)
-    return rows
-
-
-@pytest.fixture(scope="module")
-def checkpoints(rows, store):
-    """Two checkpoints of a training, in the store."""
-    model, made = cnn(seed=0), []
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
-    for epoch in range(2):
-        train_epoch(
-            model, batches(rows.images, rows.labels, size=32), torch.nn.functional.cross_entropy, optimizer
-        )
-        with tempfile.TemporaryDirectory() as folder:
-            save_state(folder, model, optimizer, epoch)
-            store.files.put(f"{folder}/state.pt", f"validation/epoch-{epoch}/state.pt")
-        made.append(ray.train.Checkpoint(f"validation/epoch-{epoch}", store.filesystem))
-    return made
-
-
-def test_three_validators_and_numpy_agree_on_every_checkpoint(lab, store, rows, checkpoints):
-    given = {"path": "validation/rows", "filesystem": store.filesystem, "batch_size": 64}
-    ways = [
-        validation.in_a_task(cnn, **given),
-        validation.in_a_trainer(cnn, **given, workers=2, storage_path="validation/runs"),
-        validation.in_ray_data(cnn, **given, actors=2),
-    ]
-    found = []
-    for checkpoint in checkpoints:
-        model = cnn(seed=None)
-        with checkpoint.as_directory() as folder:
-            load_state(folder, model)
-        expected = evaluate_in_numpy(model.state_dict(), rows.images, rows.labels)
-        found.append(expected)
-        for way in ways:
-            assert way(checkpoint) == pytest.approx(expected, abs=1e-6)
-    assert found[0]["val_loss"] > found[1]["val_loss"] + 0.01  # two models, not one twice
-    assert 0.2 < found[1]["val_accuracy"] < 1
-
-
-def test_each_row_is_in_exactly_one_part(lab, store, rows):
-    parts = [read_rows("validation/rows", store.filesystem, part=k, parts=3) for k in range(3)]
-    assert [len(labels) for _, labels in parts] == [101, 100, 100]
-    together = np.concatenate([images for images, _ in parts])
-    order = np.argsort(np.concatenate([np.arange(ROWS)[k::3] for k in range(3)]))
-    assert (together[order] == rows.images).all()
 
 
 # -- how a validation may end ---------------------------------------------------------------------------

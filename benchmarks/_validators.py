@@ -1,19 +1,11 @@
-"""Checkpoint → metrics, in three ways.
+"""Three validators for the benchmark of asynchronous validation: functions from a checkpoint to its metrics.
 
-    validate = validation.in_a_task(cnn, "lab-06/validation", filesystem=store.filesystem)
-    trainer = TorchTrainer(loop, ..., validation_config=ValidationConfig(fn=validate))
+Ray Train calls a validator in a task of its own. All three read the same rows, load the same weights, and
+return the same means, taken over rows in double precision:
 
-Each of the three functions makes a validator: what Ray Train calls with a checkpoint, in a task of its own,
-when the loop says ``ray.train.report(…, validation=True)``. All three read the same rows (Parquet objects of
-the lab's one schema), load the same weights, and return the same metrics:
-
-- `in_a_task` evaluates there and then. Nothing else has to start: the first choice.
-- `in_a_trainer` starts a `TorchTrainer` that only evaluates: several GPUs for one large model, or a framework
-  that wants its process group. It costs what a `fit()` costs, for every checkpoint.
-- `in_ray_data` streams the rows through actors that load the model once: data that do not fit in memory, and
-  as many actors as there are GPUs.
-
-The means are taken over rows and in double precision, so that they do not depend on how the rows were split.
+- `in_a_task` evaluates in that task.
+- `in_a_trainer` starts a `TorchTrainer` that only evaluates.
+- `in_ray_data` streams the rows through actors that load the model once.
 """
 
 import functools
@@ -31,10 +23,9 @@ from ray.train import CheckpointUploadMode, ScalingConfig
 from ray.train.torch import TorchTrainer, get_device
 from torch import nn
 
-from labkit.datasets.rows import read_rows
+from labkit.datasets import read_rows
 from labkit.errors import RunError
-from labkit.models.torch.checkpoint import load_state
-from labkit.models.torch.networks import to_input
+from labkit.models.torch import load_state, to_input
 
 ACCURACY, LOSS = "val_accuracy", "val_loss"
 
@@ -68,7 +59,7 @@ def in_a_task(
     """A validator that evaluates in the task that Ray gives it.
 
     Args:
-        build: makes the model, with any weights (``cnn``).
+        build: makes the model, with any weights (`cnn`).
         path: Parquet object, or folder of them, with ``image`` and ``label``.
         filesystem: where the path is; default: this machine.
         batch_size: rows at once.
