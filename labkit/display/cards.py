@@ -31,9 +31,12 @@ def card(title: str, status: str | tuple[str, str], *parts: str, dim: str = "") 
         parts: the sections below the head.
     """
     kind, words = _STATUS[status] if isinstance(status, str) else status
-    return Markup('{}<div class="labkit lk-card">{}{}</div>').format(
-        Markup(STYLE), head(title, mark(kind, words), mark("dim", dim)), join(parts)
-    )
+    return frame(head(title, mark(kind, words), mark("dim", dim)), *parts)
+
+
+def frame(*parts: str) -> Markup:
+    """A card without a head."""
+    return Markup('{}<div class="labkit lk-card">{}</div>').format(Markup(STYLE), join(parts))
 
 
 def figure(words: str, svg: str) -> Markup:

@@ -35,7 +35,8 @@ background:none;vertical-align:top}
 .labkit th{color:var(--lk-dim)}.labkit tr{background:none!important}
 .labkit svg{display:block;width:100%;height:auto}.labkit text{fill:var(--lk-dim);font-size:10px;
 paint-order:stroke;stroke:var(--jp-layout-color1,transparent);stroke-width:3px}
-.labkit .lk-pad{padding:8px 12px 6px}
+.labkit .lk-pad{padding:8px 12px 6px}.labkit .lk-pad>table{width:auto}
+.labkit .lk-pad td,.labkit .lk-pad th{padding-right:20px!important}
 .labkit text.lk-on{fill:var(--jp-layout-color0,#fff);stroke:none}
 .labkit pre{margin:0;padding:8px 12px!important;overflow:auto;max-height:260px;white-space:pre-wrap;
 color:inherit;background:none;font:12px/1.5 var(--jp-code-font-family,ui-monospace,monospace)}
