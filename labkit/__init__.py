@@ -1,6 +1,6 @@
-"""labkit: what stands behind the lessons so that they can show only what they teach.
+"""labkit: the helper package of the lessons. It keeps what they do not teach out of their cells.
 
-Nothing heavy is imported here. Each topic is a module: ``from labkit import cluster``.
+Nothing heavy is imported here. Each topic is a package: ``from labkit import cluster``.
 """
 
 from labkit.errors import LabError

@@ -7,7 +7,7 @@ import sys
 import labkit
 from labkit.errors import LabError
 from labkit.settings import Settings
-from labkit.system.environment import doctor
+from labkit.system import doctor
 from labkit.system.process_registry import ProcessRegistry
 
 
@@ -32,22 +32,22 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _doctor(_: argparse.Namespace) -> int:
-    """Say whether the lessons can run here, and what mends it; exit status 1 if one could not."""
+    """Check whether the lessons can run here, and print how to fix what is wrong."""
     diagnosis = doctor()
     print(diagnosis)
     return diagnosis.exit_code
 
 
 def _stop(_: argparse.Namespace) -> int:
-    """Stop what this lab started (its records are in LABKIT_HOME), and nothing else."""
+    """Stop the processes that this lab started, and no others. Their records are in LABKIT_HOME."""
     registry = ProcessRegistry(Settings.from_env().home)
     in_use = any(registry.has_owner(lab) for lab in registry.groups())
     stopped = registry.stop_all()
     for entry in stopped:
         print(f"stopped {entry.role} (process {entry.pid})")
     if in_use:
-        # Ray ends a process a minute after the head it is connected to is gone, with all of its variables.
-        print("a notebook still used it: restart its kernel, which Ray will end within a minute otherwise")
+        # Ray ends a process a minute after it has lost its head node, and its variables are lost.
+        print("a notebook was using it: restart its kernel now, or Ray ends the kernel within a minute")
     if not stopped:
         print("nothing of this lab is running")
     return 0
@@ -60,7 +60,7 @@ def _home(_: argparse.Namespace) -> int:
 
 
 def _version(_: argparse.Namespace) -> int:
-    """Say the version of labkit."""
+    """Print the version of labkit."""
     print(labkit.__version__)
     return 0
 

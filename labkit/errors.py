@@ -1,44 +1,26 @@
-"""The errors of the lab: each says what was attempted, the fact that stopped it, and the fix.
+"""The lab's errors: each says what was attempted, the fact that stopped it, and the fix.
 
     >>> raise ClusterError(
     ...     "start a training with 4 workers of 1 CPU each",
-    ...     "the cluster has 2 CPUs, and Ray would wait for ever",
-    ...     "lower num_workers to 2, or lab.add_node(cpus=2)",
+    ...     "the cluster has 2 CPUs, and Ray would wait forever",
+    ...     "set num_workers to 2, or lab.add_node(cpus=2)",
     ... )
 
-In a notebook they show as these three lines and nothing else: the reader did something that cannot
-work, and a traceback through the lab's own files would not tell which.
+A notebook shows these three lines and no traceback: the cause is in the reader's call, not in the lab.
 """
-
-__all__ = [
-    "CheckError",
-    "ClusterError",
-    "DatasetError",
-    "EnvironmentProblem",
-    "LabError",
-    "LessonError",
-    "ModelError",
-    "RunError",
-    "RunFailed",
-    "RunStopped",
-    "SettingsError",
-    "StorageDenied",
-    "StorageError",
-    "StorageUnreachable",
-]
 
 
 class LabError(Exception):
-    """Base of all errors of the lab.
+    """Base class of the lab's errors.
 
     Args:
         attempt: what was being done, as a verb phrase ("start a second node").
         fact: what stopped it, with the numbers.
-        fix: what the reader can do, the exact command where there is one.
+        fix: what the reader can do, with the exact command if there is one.
     """
 
     def __init__(self, attempt: str, fact: str, fix: str) -> None:
-        # All three go to Exception's args so that the error survives pickling between processes.
+        # Exception keeps its arguments in args, so the error can be pickled between processes.
         super().__init__(attempt, fact, fix)
         self.attempt, self.fact, self.fix = attempt, fact, fix
 
@@ -51,15 +33,15 @@ class LabError(Exception):
 
 
 class SettingsError(LabError):
-    """An environment variable or an option has a value that cannot be used."""
+    """A setting has a value that cannot be used."""
 
 
 class DatasetError(LabError):
-    """A data set could not be found, fetched, read or made."""
+    """A data set could not be found, downloaded, read or created."""
 
 
 class ClusterError(LabError):
-    """A cluster could not be started, reached, grown, shrunk or stopped."""
+    """A cluster could not be started, reached, changed or stopped."""
 
 
 class EnvironmentProblem(LabError):
@@ -67,15 +49,15 @@ class EnvironmentProblem(LabError):
 
 
 class LessonError(LabError):
-    """A lesson's source cannot be built into a notebook, or an exercise is not written as one."""
+    """The source of a lesson cannot be built into a notebook, or an exercise is not complete."""
 
 
 class CheckError(LabError):
-    """There is no such exercise, or an answer is not right (that only where LABKIT_CHECK=strict)."""
+    """There is no such exercise; or an answer is not right, with LABKIT_CHECK=strict."""
 
 
 class ModelError(LabError):
-    """A model, what goes into it, or its saved state cannot be used as asked."""
+    """A model, its input or its saved state cannot be used."""
 
 
 class RunError(LabError):
@@ -83,25 +65,25 @@ class RunError(LabError):
 
 
 class RunFailed(LabError):
-    """A training ended with an exception of the learner's or the engine's; the panel shows it."""
+    """A training ended with an exception, of the learner's code or of the engine. The panel shows it."""
 
 
 class StorageError(LabError):
-    """An object store could not be started or used, or what it holds is not what was sent."""
+    """An object store could not be started or used, or its content is not what was sent."""
 
 
 class StorageUnreachable(StorageError):
-    """Nobody answers at the store's endpoint, or not in its protocol (TLS against a plain port)."""
+    """There is no answer at the store's endpoint, or none in its protocol (TLS sent to a plain port)."""
 
 
 class StorageDenied(StorageError):
-    """The store answers and refuses: an unknown key, a wrong secret, a missing right, a wrong clock."""
+    """The store refuses: an unknown key, a wrong secret, a missing permission, a wrong clock."""
 
 
 class RunStopped(LabError):
-    """A run was stopped by its reader: the Stop button or the kernel's interrupt.
+    """The reader stopped a run, with the Stop button or an interrupt of the kernel.
 
-    It shows as one calm line, since nothing went wrong.
+    It shows as one line, because nothing went wrong.
     """
 
     def __str__(self) -> str:

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["atomic_path", "atomic_write", "private_file"]
-
 
 @contextlib.contextmanager
 def atomic_path(path: Path | str, *, mode: int | None = None) -> Iterator[Path]:

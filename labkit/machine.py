@@ -1,7 +1,7 @@
 """What this machine is and has: cores, memory, shared memory, GPUs, a browser,
 an S3 server, free ports, installed packages.
 
-Facts only, each looked up in milliseconds; `labkit.system.environment` judges them. A container's limits
+Facts only, each looked up in milliseconds; `labkit.system.diagnosis` judges them. A container's limits
 count, not the size of the machine around it.
 """
 

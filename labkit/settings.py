@@ -1,9 +1,9 @@
-"""What the environment asks of the lab, read once into a frozen object.
+"""The lab's settings, read from environment variables into a frozen object.
 
     >>> Settings.from_env({"LABKIT_SMALL": "1"}).small
     True
 
-Every variable starts with ``LABKIT_``, but for ``RAY_ADDRESS``, which is Ray's own.
+Every variable starts with ``LABKIT_``, except ``RAY_ADDRESS``, which is Ray's own.
 """
 
 import os
@@ -16,19 +16,9 @@ from pathlib import Path
 
 from labkit.errors import SettingsError
 
-__all__ = [
-    "CHECKOUT",
-    "DATASETS",
-    "NAMES",
-    "NODE_NAME",
-    "OTHER_HOME",
-    "PACKAGE_ROOT",
-    "Settings",
-    "default_home",
-    "home_fault",
-    "nearest",
-]
-
+PACKAGE_ROOT = Path(__file__).resolve().parent
+CHECKOUT = PACKAGE_ROOT.parent  # the folder that has the package, in a checkout
+NODE_NAME = "LABKIT_NODE"  # set on each node that the lab starts; elsewhere the host's name is used
 NAMES = (
     "LABKIT_CHECK", "LABKIT_DATASET", "LABKIT_GPU", "LABKIT_HOME", "LABKIT_MIRROR", "LABKIT_PANEL",
     "LABKIT_PRELOAD", "LABKIT_S3_ACCESS_KEY", "LABKIT_S3_ENDPOINT", "LABKIT_S3_SECRET_KEY", "LABKIT_SMALL",
@@ -36,18 +26,16 @@ NAMES = (
 )  # fmt: skip
 OTHER_HOME = "export LABKIT_HOME=/path/of/a/folder/that/you/can/write"
 DATASETS = ("digits", "mnist", "fashion_mnist", "rendered")
-_TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
-PACKAGE_ROOT = Path(__file__).resolve().parent
-CHECKOUT = PACKAGE_ROOT.parent  # where the package lies in a checkout
-NODE_NAME = "LABKIT_NODE"  # set for each node that the lab starts; elsewhere the host's name serves
+PANELS = ("auto", "widgets", "text", "none")
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
 def default_home() -> Path:
-    """Where the lab keeps its things: ``.labkit`` in the checkout, else in the user's home.
+    """``.labkit`` in the checkout; if the checkout is read-only, because several people share it, in the
+    user's home folder.
 
-    A checkout that cannot be written is one that several people share: each then has a lab at home.
-    It hangs on where the package lies and not on the current folder: a kernel runs in
-    ``notebooks/`` and ``python -m labkit stop`` in the root, and both must find the same lab.
+    It depends on where the package is, not on the current folder: a kernel runs in ``notebooks/`` and
+    ``python -m labkit stop`` in the root, and both must find the same lab.
 
     Raises:
         SettingsError: the checkout is read-only, and this user has no home folder.
@@ -73,8 +61,8 @@ def home_fault(home: Path) -> str | None:
             fault = f"{name} is not writable"
         elif there != home and shutil.disk_usage(there).total == 0:
             fault = f"{name} is not on a disk"  # /proc and /sys
-    except OSError as error:
-        fault = error.strerror
+    except (OSError, ValueError) as error:
+        fault = getattr(error, "strerror", None) or str(error)
     return f"{_short(str(home))}: {fault}" if fault else None
 
 
@@ -82,7 +70,7 @@ def nearest(path: Path) -> Path:
     """`path`, or the nearest folder above it that exists.
 
     Raises:
-        OSError: the path cannot exist: a part of it is too long, or may not be entered.
+        OSError: the path cannot exist: a part of it is too long, or cannot be entered.
     """
     while True:
         try:
@@ -98,21 +86,24 @@ class Settings:
     """All settings of the lab.
 
     Attributes:
-        small: CI size, so that each lesson ends within minutes on 2 cores (``LABKIT_SMALL``).
+        small: small sizes, so that each lesson ends within minutes on 2 cores (``LABKIT_SMALL``).
         dataset: the data set that lessons load, one of `DATASETS` (``LABKIT_DATASET``).
-        home: folder of runs, objects, sockets and logs (``LABKIT_HOME``).
-        num_workers: workers that a lesson starts (``LABKIT_WORKERS``; default: one per GPU
-            where GPUs are used, else 2).
-        use_gpu: whether workers ask for a GPU each (``LABKIT_GPU``: ``auto``, ``0``, ``1``).
-            ``auto`` looks at this machine; for a remote cluster with GPUs, say ``1``.
-        preload: whether workers of the lab's own cluster get their imports from a process that has
-            done them (``LABKIT_PRELOAD``); 0 starts them as Ray does it by itself.
-        panel: how progress is drawn: ``auto``, ``widgets``, ``text``, ``none`` (``LABKIT_PANEL``).
-        mirror: a server or a folder to take data sets from, and no other (``LABKIT_MIRROR``).
-        check_strict: a failed exercise check raises (``LABKIT_CHECK=strict``).
+        home: the folder of runs, objects, sockets and logs (``LABKIT_HOME``).
+        num_workers: how many workers a lesson starts (``LABKIT_WORKERS``; default: one per GPU if GPUs are
+            used, else 2).
+        use_gpu: whether each worker requests a GPU (``LABKIT_GPU``: ``auto``, ``0``, ``1``). ``auto`` looks
+            at this machine; use ``1`` for a remote cluster with GPUs.
+        preload: whether workers of the lab's own cluster are forked from a process that has done their
+            imports (``LABKIT_PRELOAD``). With 0, Ray starts them itself.
+        panel: how progress is shown, one of `PANELS` (``LABKIT_PANEL``).
+        mirror: the server or folder to get data sets from, instead of their own servers (``LABKIT_MIRROR``).
+        check_strict: whether a failed exercise check raises (``LABKIT_CHECK=strict``).
         ray_address: an existing cluster to use instead of starting one (``RAY_ADDRESS``).
-        s3_endpoint, s3_access_key, s3_secret_key: an object store to use instead of the
-            embedded one (``LABKIT_S3_ENDPOINT``, ``LABKIT_S3_ACCESS_KEY``, ``LABKIT_S3_SECRET_KEY``).
+        s3_endpoint, s3_access_key, s3_secret_key: an object store to use instead of the embedded one
+            (``LABKIT_S3_ENDPOINT``, ``LABKIT_S3_ACCESS_KEY``, ``LABKIT_S3_SECRET_KEY``).
+
+    Raises:
+        SettingsError: a value cannot be used.
     """
 
     small: bool = False
@@ -129,30 +120,45 @@ class Settings:
     s3_access_key: str | None = field(default=None, repr=False)
     s3_secret_key: str | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        _require(self, "dataset", self.dataset in DATASETS, f"one of {', '.join(DATASETS)}")
+        _require(self, "panel", self.panel in PANELS, f"one of {', '.join(PANELS)}")
+        count = isinstance(self.num_workers, int) and not isinstance(self.num_workers, bool)
+        _require(self, "num_workers", count and self.num_workers > 0, "a whole number from 1")
+        _require(self, "home", isinstance(self.home, str | os.PathLike), "the path of a folder")
+        object.__setattr__(self, "home", Path(self.home))
+        for name in ("small", "use_gpu", "preload", "check_strict"):
+            _require(self, name, isinstance(getattr(self, name), bool), "True or False")
+        for name in ("mirror", "ray_address", "s3_endpoint", "s3_access_key", "s3_secret_key"):
+            _require(self, name, isinstance(getattr(self, name), str | None), "a string or None", secret=True)
+
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> "Settings":
-        """Read the settings from `env` (default: the process's environment).
+        """Read the settings from `env` (default: the environment of this process).
 
         Raises:
-            SettingsError: a value is not one of those allowed.
+            SettingsError: a variable has a value that cannot be used.
         """
         env = os.environ if env is None else env
-        gpu = _choice(env, "LABKIT_GPU", ("auto", "0", "1"), "auto")
+        if not isinstance(env, Mapping):
+            fact, fix = f"{_short(repr(env))} is no mapping", 'Settings.from_env({"LABKIT_SMALL": "1"})'
+            raise SettingsError("read the settings", fact, fix)
+        gpu = _choice(env, "LABKIT_GPU", ("auto", "0", "1"))
         gpus = 0 if gpu == "0" else max(_local_gpus(), int(gpu == "1"))
         return cls(
-            small=_flag(env, "LABKIT_SMALL"),
-            dataset=_choice(env, "LABKIT_DATASET", DATASETS, "digits"),
+            small=_flag(env, "LABKIT_SMALL", default=False),
+            dataset=_choice(env, "LABKIT_DATASET", DATASETS),
             home=_home(env),
-            num_workers=_count(env, "LABKIT_WORKERS", max(gpus, 1) if gpus else 2),
+            num_workers=_count(env, "LABKIT_WORKERS", default=gpus or 2),
             use_gpu=gpus > 0,
-            preload=_flag(env, "LABKIT_PRELOAD", default="1"),
-            panel=_choice(env, "LABKIT_PANEL", ("auto", "widgets", "text", "none"), "auto"),
+            preload=_flag(env, "LABKIT_PRELOAD", default=True),
+            panel=_choice(env, "LABKIT_PANEL", PANELS),
             mirror=_url(env, "LABKIT_MIRROR", or_folder=True),
-            check_strict=_choice(env, "LABKIT_CHECK", ("", "strict"), "") == "strict",
-            ray_address=_text(env, "RAY_ADDRESS"),
+            check_strict=_choice(env, "LABKIT_CHECK", ("", "strict")) == "strict",
+            ray_address=_text(env, "RAY_ADDRESS") or None,
             s3_endpoint=_url(env, "LABKIT_S3_ENDPOINT"),
-            s3_access_key=_text(env, "LABKIT_S3_ACCESS_KEY"),
-            s3_secret_key=_text(env, "LABKIT_S3_SECRET_KEY"),
+            s3_access_key=_text(env, "LABKIT_S3_ACCESS_KEY") or None,
+            s3_secret_key=_text(env, "LABKIT_S3_SECRET_KEY") or None,
         )
 
     def make_home(self) -> Path:
@@ -165,22 +171,30 @@ class Settings:
             self.home.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.home):
                 return self.home
-        except OSError as error:
-            fact = home_fault(self.home) or f"{self.home}: {error.strerror}"
+        except (OSError, ValueError) as error:
+            fact = home_fault(self.home) or f"{self.home}: {error}"
             raise SettingsError("use the lab's home folder", fact, OTHER_HOME) from None
 
 
 def _local_gpus() -> int:
-    """Number of NVIDIA GPUs that processes of this machine may use; torch is not imported."""
+    """How many NVIDIA GPUs processes of this machine may use; torch is not imported."""
     from labkit import machine
 
     return machine.visible_gpus()
 
 
-def _refuse(name: str, value: str, allowed: str) -> SettingsError:
+def _require(settings: Settings, name: str, good: bool, expected: str, *, secret: bool = False) -> None:
+    if not good:
+        value = getattr(settings, name)
+        shown = f"of type {type(value).__name__}" if secret else _short(repr(value))
+        fact = f"{name} is {shown}, and {expected} is expected"
+        raise SettingsError("make settings", fact, f"change {name}; help(labkit.Settings) lists all settings")
+
+
+def _refuse(name: str, value: str, expected: str) -> SettingsError:
     return SettingsError(
         f"read the setting {name}",
-        f"its value is {_short(value)!r}, and it takes {allowed}",
+        f"its value is {_short(value)!r}, and it can be {expected}",
         f"export {name}=… with one of those, or unset {name}",
     )
 
@@ -189,46 +203,44 @@ def _short(text: str) -> str:
     return text if len(text) <= 200 else f"{text[:199]}…"
 
 
-def _text(env: Mapping[str, str], name: str) -> str | None:
-    return env.get(name, "").strip() or None
+def _text(env: Mapping[str, str], name: str) -> str:
+    return str(env.get(name, "")).strip()
 
 
 def _url(env: Mapping[str, str], name: str, *, or_folder: bool = False) -> str | None:
-    """An address of a server, or the path of a folder where `or_folder` allows one."""
+    """The address of a server; or the path of a folder, if `or_folder` allows one."""
     value = _text(env, name)
-    if value is None or (or_folder and "://" not in value) or re.match(r"https?://[^/\s]+\S*$", value):
-        return value
-    allowed = "an address as in http://127.0.0.1:9000" + (" or the path of a folder" if or_folder else "")
-    raise _refuse(name, re.sub(r"[^/@]*@", "", value), allowed)  # without a password
+    if not value or (or_folder and "://" not in value) or re.match(r"https?://[^/\s]+\S*$", value):
+        return value or None
+    expected = "an address as in http://127.0.0.1:9000" + (" or the path of a folder" if or_folder else "")
+    raise _refuse(name, re.sub(r"[^/@]*@", "", value), expected)  # without a password
 
 
 def _home(env: Mapping[str, str]) -> Path:
-    named = _text(env, "LABKIT_HOME")
-    if named is None:
-        return default_home()
+    value = _text(env, "LABKIT_HOME")
     try:
-        return Path(named).expanduser().absolute()
+        return Path(value).expanduser().absolute() if value else default_home()
     except RuntimeError:  # the ~ of a user who does not exist
-        raise _refuse("LABKIT_HOME", named, "the path of a folder") from None
+        raise _refuse("LABKIT_HOME", value, "the path of a folder") from None
 
 
-def _flag(env: Mapping[str, str], name: str, default: str = "0") -> bool:
-    value = env.get(name, "").strip().lower() or default
+def _flag(env: Mapping[str, str], name: str, *, default: bool) -> bool:
+    value = _text(env, name).lower() or ("1" if default else "0")
     if value not in _TRUE + _FALSE:
         raise _refuse(name, value, "1 or 0")
     return value in _TRUE
 
 
-def _choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...], default: str) -> str:
-    value = env.get(name, "").strip().lower() or default
+def _choice(env: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    """One of `allowed`, the first of which is the default."""
+    value = _text(env, name).lower() or allowed[0]
     if value not in allowed:
-        raise _refuse(name, value, "one of " + ", ".join(a for a in allowed if a))
+        raise _refuse(name, value, "one of " + ", ".join(filter(None, allowed)))
     return value
 
 
-def _count(env: Mapping[str, str], name: str, default: int) -> int:
-    value = env.get(name, "").strip() or str(default)
-    # isdigit() also knows ², and int() does not.
-    if not (value.isascii() and value.isdigit()) or len(value) > 9 or int(value) < 1:
-        raise _refuse(name, value, "a whole number from 1 on")
+def _count(env: Mapping[str, str], name: str, *, default: int) -> int:
+    value = _text(env, name) or str(default)
+    if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < 1:
+        raise _refuse(name, value, "a whole number from 1")
     return int(value)

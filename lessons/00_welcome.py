@@ -28,9 +28,9 @@ from labkit.exercises import check, hint, progress_table
 # The doctor looks at versions, memory, disk, ports, and at what earlier labs left behind.
 
 # %%
-from labkit.system import environment
+from labkit.system import doctor
 
-environment.doctor()
+doctor()
 
 # %% [markdown]
 # Above the table stands the verdict. A line says `[OK]`, or `[FIX]` with the command that mends it. In a terminal,

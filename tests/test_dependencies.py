@@ -134,7 +134,7 @@ def test_make_and_the_doctor_ask_for_the_same_python(root, project):
     low, high = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project["requires-python"]).groups()
     asked = f"(3, {low}) <= sys.version_info[:2] < (3, {high})"
     assert asked in (root / "Makefile").read_text()
-    assert asked in (root / "labkit" / "system" / "environment.py").read_text()
+    assert asked in (root / "labkit" / "system" / "diagnosis.py").read_text()
 
 
 def test_make_installs_under_the_constraints(root):

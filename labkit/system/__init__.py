@@ -4,7 +4,7 @@ from labkit.faces import face
 
 __getattr__, __dir__, __all__ = face(
     __name__,
-    environment=("doctor",),
+    diagnosis=("doctor",),
     overview=(
         "ports",
         "processes",

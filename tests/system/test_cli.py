@@ -97,7 +97,7 @@ def test_stop_stops_what_is_recorded_and_nothing_else(run, tmp_path):
         registry.stop_all()
 
 
-def test_stop_tells_whose_notebook_is_open(run, tmp_path):
+def test_stop_warns_the_open_notebook(run, tmp_path):
     registry = ProcessRegistry(tmp_path / "home")
     process = registry.start(SLEEP, role="a sleeper", group_id="one", log=tmp_path / "log")
     threading.Thread(target=process.wait, daemon=True).start()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from labkit import machine
-from labkit.display.diagnosis import Diagnosis, Finding
 from labkit.settings import Settings
-from labkit.system import environment
+from labkit.system import diagnosis, doctor
+from labkit.system.diagnosis import Diagnosis, Finding
 from labkit.system.process_registry import ProcessRegistry
 
 GB = 1_000_000_000
@@ -30,7 +30,7 @@ def look(home, monkeypatch):
     def _look(topic: str, **facts) -> Finding:
         for name, value in facts.items():
             monkeypatch.setattr(machine, name, lambda *_, value=value: value)
-        findings = [f for f in environment.doctor(Settings(home=home)).findings if f.topic == topic]
+        findings = [f for f in doctor(Settings(home=home)).findings if f.topic == topic]
         assert len(findings) == 1
         return findings[0]
 
@@ -40,7 +40,7 @@ def look(home, monkeypatch):
 @pytest.fixture
 def checkout(tmp_path, monkeypatch) -> Path:
     """A checkout that the doctor takes for its own."""
-    monkeypatch.setattr(environment, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(diagnosis, "CHECKOUT", tmp_path)
     return tmp_path
 
 
@@ -65,7 +65,7 @@ def test_a_diagnosis_as_a_table():
 
 
 def test_every_fix_is_said():
-    for finding in environment.doctor().findings:
+    for finding in doctor().findings:
         assert finding.text
         assert finding.ok or finding.fix
 
@@ -95,7 +95,7 @@ def test_shared_memory_of_a_default_container(look):
 
 def test_no_shared_memory_on_macos(monkeypatch):
     monkeypatch.setattr(machine, "shared_memory", lambda: None)
-    assert "shared memory" not in {finding.topic for finding in environment.doctor().findings}
+    assert "shared memory" not in {finding.topic for finding in doctor().findings}
 
 
 @pytest.mark.parametrize(
@@ -103,28 +103,20 @@ def test_no_shared_memory_on_macos(monkeypatch):
     [(50 * GB, 100 * GB, True), (1 * GB, 10 * GB, False), (40 * GB, 1000 * GB, False)],
 )
 def test_disk(look, monkeypatch, free, total, ok):
-    usage = type(environment.shutil.disk_usage("/"))(total, total - free, free)
-    monkeypatch.setattr(environment.shutil, "disk_usage", lambda _: usage)
+    usage = type(diagnosis.shutil.disk_usage("/"))(total, total - free, free)
+    monkeypatch.setattr(diagnosis.shutil, "disk_usage", lambda _: usage)
     finding = look("disk")
     assert finding.ok == ok
     assert Diagnosis((finding,)).ok == ok
 
 
-def test_no_chromium_blocks_no_lesson(look):
-    finding = look("Chromium", chromium=None)
-    assert (finding.ok, finding.blocking) == (False, False)
-    assert look("Chromium", chromium="/usr/bin/chromium").ok
-
-
 def test_gpus(look, monkeypatch):
     assert look("GPU", gpus=[]).ok
-    monkeypatch.setattr(
-        environment, "_version", lambda name, local=False: "2.13.0+cpu" if local else "2.13.0"
-    )
+    monkeypatch.setattr(diagnosis, "_version", lambda name, local=False: "2.13.0+cpu" if local else "2.13.0")
     finding = look("GPU", gpus=["H200"] * 2)
     assert not finding.ok
     assert "2 × H200" in finding.text
-    monkeypatch.setattr(environment, "_version", lambda name, local=False: "2.13.0")
+    monkeypatch.setattr(diagnosis, "_version", lambda name, local=False: "2.13.0")
     assert look("GPU", gpus=["H200"]).ok
 
 
@@ -148,7 +140,7 @@ def test_another_version_than_the_tested_one(look, checkout):
 def test_versions_as_tested_whatever_the_build(look, checkout):
     torch = metadata.version("torch").partition("+")[0]
     (checkout / "constraints.txt").write_text(f"torch=={torch}\n")
-    assert look("packages") == Finding("packages", True, "1 packages, all in the versions that were tested")
+    assert look("packages") == Finding("packages", True, "1 packages, all in the tested versions")
 
 
 def test_without_a_checkout_there_is_nothing_to_compare(look, checkout):
@@ -156,40 +148,16 @@ def test_without_a_checkout_there_is_nothing_to_compare(look, checkout):
 
 
 def test_a_missing_package_blocks(look, monkeypatch):
-    monkeypatch.setattr(environment, "_required", lambda: ["ray", "no-such-package"])
-    monkeypatch.setattr(environment, "_pins", lambda path: {})
+    monkeypatch.setattr(diagnosis, "_required", lambda: ["ray", "no-such-package"])
+    monkeypatch.setattr(diagnosis, "_pins", lambda path: {})
     finding = look("packages")
     assert finding.blocking and not finding.ok
     assert finding.text == "missing: no-such-package"
 
 
 def test_required_are_the_packages_of_the_lessons():
-    assert {"ray", "torch", "jupyterlab"} <= set(environment._required())
-    assert "pytest" not in environment._required()
-
-
-@pytest.mark.parametrize(
-    ("topic", "versions"),
-    [
-        ("ipykernel", {"ipykernel": "7.3.0"}),
-        ("widgets", {"jupyterlab_widgets": "1.1.0"}),
-        ("widgets", {"ipywidgets": "7.7.0"}),
-        ("import time", {"rfc3987-syntax": "1.1.0"}),
-    ],
-)
-def test_versions_that_spoil_the_lab(look, monkeypatch, topic, versions):
-    real = environment._version
-    monkeypatch.setattr(environment, "_pins", lambda path: {})
-    monkeypatch.setattr(
-        environment, "_version", lambda name, **options: versions.get(name) or real(name, **options)
-    )
-    finding = look(topic)
-    assert not finding.ok and not finding.blocking
-
-
-def test_this_environment_has_none_of_them():
-    topics = {finding.topic for finding in environment.doctor().findings}
-    assert not topics & {"ipykernel", "widgets", "import time"}
+    assert {"ray", "torch", "jupyterlab"} <= set(diagnosis._required())
+    assert "pytest" not in diagnosis._required()
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "/proc/nope", "/etc", "/etc/lab", "x" * 300])
@@ -197,11 +165,9 @@ def test_a_home_that_cannot_be_used_and_nobody_is_told_to_own_what_is_not_the_la
     tmp_path, monkeypatch, place
 ):
     (tmp_path / "file").touch()
-    access = environment.os.access  # root may write anywhere, so one folder is closed to it here
-    monkeypatch.setattr(
-        environment.os, "access", lambda path, mode: str(path) != "/etc" and access(path, mode)
-    )
-    findings = environment.doctor(Settings(home=tmp_path / place)).findings
+    access = diagnosis.os.access  # root may write anywhere, so one folder is closed to it here
+    monkeypatch.setattr(diagnosis.os, "access", lambda path, mode: str(path) != "/etc" and access(path, mode))
+    findings = doctor(Settings(home=tmp_path / place)).findings
     (finding,) = [finding for finding in findings if finding.topic == "folders"]
     assert finding.blocking and not finding.ok
     assert finding.fix.startswith("export LABKIT_HOME=")
@@ -210,7 +176,7 @@ def test_a_home_that_cannot_be_used_and_nobody_is_told_to_own_what_is_not_the_la
 
 def test_a_checkout_that_several_people_share_is_fine(look, checkout, monkeypatch):
     (checkout / "notebooks").mkdir()
-    monkeypatch.setattr(environment.os, "access", lambda path, mode: Path(path).name != "notebooks")
+    monkeypatch.setattr(diagnosis.os, "access", lambda path, mode: Path(path).name != "notebooks")
     finding = look("folders")
     assert finding.ok
     assert "save your copies" in finding.text
@@ -252,7 +218,7 @@ def test_leftovers_are_labs_whose_notebook_is_gone(look, home, tmp_path):
 def test_looking_loads_nothing_heavy_and_makes_nothing(home, monkeypatch):
     code = """
 import sys
-from labkit.system.environment import doctor
+from labkit.system import doctor
 print(doctor())
 print(*sorted({name.partition('.')[0] for name in sys.modules}), file=sys.stderr)
 """
