@@ -10,8 +10,7 @@
 # happens inside is plain PyTorch.
 
 # %%
-from labkit import datasets
-from labkit.spark import lifecycle as spark
+from labkit import datasets, spark
 from labkit.settings import Settings
 
 settings = Settings.from_env()
@@ -258,15 +257,15 @@ print(answer)
 
 # %% [markdown]
 # ## On Spark's executors
-# So far Spark had no part in it. Now a real cluster, if a small one: a *master*, and two *workers*, each a process that starts an *executor* with one slot.
-# On a real cluster the workers are machines.
+# So far Spark had no part in it. Now you get a small cluster: two *executors*, each a process of its own, a JVM with one slot. A *master* and two *workers* start them.
+# In this session master and workers are inside the driver's process, which Spark calls `local-cluster`. On a real cluster each worker is a machine.
 
 # %%
 lab = spark.session(workers=2)
 lab
 
 # %% [markdown]
-# A session of Spark has one master, so this one took the place of the other. The ranks may be on other machines now, and a checkpoint has to lie where all can reach it: in
+# A process can have one Spark session only, so this one replaced the other. The ranks may be on other machines now, and a checkpoint has to lie where all can reach it: in
 # the object store, as in lesson 03.
 
 # %%
@@ -519,18 +518,16 @@ together, len(train_set)
 
 # %% [markdown]
 # ## Side by side
-# Now the question that everybody asks, and for which figures are hard to find: which launcher costs what? The lab has the same training as six programs. They lie beside this notebook, in `engines`. What has to change in a plain
+# Now the question that everybody asks, and for which figures are hard to find: which launcher costs what? The lab has the same training as six programs, in its folder `engines/programs`. What has to change in a plain
 # script for TorchDistributor?
 
 # %%
 import difflib
 from pathlib import Path
 
-from labkit import comparison
+import engines
 
-plain, distributed = (
-    Path(e.path).read_text().splitlines() for e in (comparison.ENGINES[0], comparison.ENGINES[4])
-)
+plain, distributed = (Path(e.path).read_text().splitlines() for e in (engines.ENGINES[0], engines.ENGINES[4]))
 changes = [line for line in difflib.ndiff(plain, distributed) if line[0] in "+-" and line[2:].strip()]
 print("\n".join(changes[:12] + ["…"]))
 
@@ -543,10 +540,10 @@ print("\n".join(changes[:12] + ["…"]))
 # at that before it shows anything. It takes two or three minutes. (Without `LABKIT_SMALL`, one of them is run once more, and a rank of it is killed.)
 
 # %%
-result = comparison.run(
+result = engines.run(
     rows=2_560 if settings.small else 12_800,
     epochs=2 if settings.small else 3,
-    deaths=[] if settings.small else ["TorchDistributor, local"],
+    kill_rank_of=[] if settings.small else ["TorchDistributor, local"],
 )
 result
 

@@ -31,9 +31,6 @@ _PURPOSES = {
     "log_monitor": "forwards what workers print",
     "monitor": "rents machines in a cloud; idle here",
     "driver": "the JVM of a Spark session: plans its jobs",
-    "master": "Spark's list of workers",
-    "worker-1": "starts Spark's executors: JVMs with slots for tasks",
-    "worker-2": "starts Spark's executors: JVMs with slots for tasks",
     "watchdog": "stops all of this when its notebook is gone",
 }
 _HERE, _NETWORK = "this machine", "the network"

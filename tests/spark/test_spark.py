@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import signal
 import stat
+import threading
 import time
 from pathlib import Path
 
@@ -11,8 +13,8 @@ import pyspark
 import pytest
 
 from kernels import kernel
-from labkit.errors import ClusterError, EnvironmentProblem
-from labkit.spark import lifecycle as spark
+from labkit import spark
+from labkit.errors import ClusterError, EnvironmentProblem, RunStopped
 from labkit.system import overview as inventory
 from labkit.system.process_registry import ProcessRegistry
 from labs import home as home_of_its_own
@@ -70,7 +72,7 @@ def test_one_jvm(home, without_java):
     assert driver.alive
     assert "driver" in repr(inventory.processes())
     assert str(driver.pid) in lab._repr_html_()
-    secret_file = home / "spark" / lab.lab / "conf" / "spark-defaults.conf"
+    secret_file = home / "spark" / lab.group_id / "conf" / "spark-defaults.conf"
     assert stat.S_IMODE(secret_file.stat().st_mode) == 0o600
     lab.stop()
     lab.stop()
@@ -82,43 +84,45 @@ def test_one_jvm(home, without_java):
     wait_until_nothing_lives(home)
 
 
-def test_a_master_and_two_workers(home):
+def test_two_executors(home):
     with spark.session(workers=2) as lab:
-        assert lab.master.startswith("spark://127.0.0.1:")
+        assert lab.master == "local-cluster[2,1,1024]"
         assert lab.slots == lab.spark.sparkContext.defaultParallelism == 2
-        roles = {e.role for e in ProcessRegistry(home).records(lab.lab) if e.alive}
-        assert roles == {"watchdog", "spark: driver", "spark: master", "spark: worker-1", "spark: worker-2"}
+        roles = {e.role for e in ProcessRegistry(home).records(lab.group_id) if e.alive}
+        assert roles == {"watchdog", "spark: driver"}
+        assert "executor-2" in lab._repr_html_()
+        assert "executor-3" not in lab._repr_html_()
         pids = lab.spark.sparkContext.parallelize(range(2), 2).map(lambda _: os.getppid()).collect()
         assert len(set(pids)) == 2  # one Python daemon under each executor
         # Not out of the zip that Spark would put before it: each new process would compile that anew.
         (source,) = lab.spark.sparkContext.parallelize([0], 1).map(lambda _: pyspark.__file__).collect()
         assert source == pyspark.__file__
-        said = (home / "spark" / lab.lab / "conf" / "spark-defaults.conf").read_text()
+        said = (home / "spark" / lab.group_id / "conf" / "spark-defaults.conf").read_text()
         secret = said.split("spark.authenticate.secret ")[1].split()[0]
-        commands = [" ".join(p.cmdline()) for p in ProcessRegistry(home).members(lab.lab)]
-        assert len(commands) >= 7
+        commands = [" ".join(p.cmdline()) for p in ProcessRegistry(home).members(lab.group_id)]
+        assert len(commands) >= 6  # watchdog, driver, two executors with their Python daemons
         assert not any(secret in command for command in commands)
         listening = {
             connection.laddr.ip
-            for process in ProcessRegistry(home).members(lab.lab)
+            for process in ProcessRegistry(home).members(lab.group_id)
             for connection in process.net_connections("tcp")
             if connection.status == psutil.CONN_LISTEN
         }
         assert {ip.removeprefix("::ffff:") for ip in listening} <= {"127.0.0.1", "::1"}
         other = spark.session(slots=1)  # a process has one session at a time: this one takes its place
         assert other.spark.range(3).count() == 3
-    wait_until = [
-        e for e in ProcessRegistry(home).records() if e.role.startswith(("spark: m", "spark: w")) and e.alive
-    ]
-    assert wait_until == []
+    assert ProcessRegistry(home).members(lab.group_id) == []
     other.stop()
     wait_until_nothing_lives(home)
 
 
 def test_a_session_that_cannot_be(home):
-    for options in ({"slots": 0}, {"workers": -1}, {"slots": 2, "workers": 2}):
+    wrong = [{"slots": 0}, {"workers": -1}, {"slots": 2, "workers": 2}, {"slots": "2"}, {"slots": True}]
+    for options in [*wrong, {"slots": 1.5}, {"workers": "2"}, {"workers": None}, {"workers": [1, 2]}]:
         with pytest.raises(ClusterError, match="make no session"):
             spark.session(**options)
+    with pytest.raises(ClusterError, match="no Settings"):
+        spark.session(settings="small")
 
 
 def test_a_java_that_is_too_old(home, tmp_path, monkeypatch):
@@ -159,7 +163,7 @@ def test_a_kernel_that_is_killed(home):
     with kernel() as one:
         begun = one.run("from labkit import spark; lab = spark.session(workers=2); lab")
         assert begun.error is None, begun.error
-        assert len([e for e in ProcessRegistry(home).records() if e.alive]) == 5
+        assert len([e for e in ProcessRegistry(home).records() if e.alive]) == 2
         one.kill()
         wait_until_nothing_lives(home)
     assert [e for e in ProcessRegistry(home).records() if e.alive] == []
@@ -167,14 +171,35 @@ def test_a_kernel_that_is_killed(home):
 
 def test_a_session_that_lost_its_jvm_is_begun_anew(home):
     lab = spark.session(slots=1)
-    (driver,) = [e for e in ProcessRegistry(home).records(lab.lab) if e.role == "spark: driver"]
+    (driver,) = [e for e in ProcessRegistry(home).records(lab.group_id) if e.role == "spark: driver"]
     psutil.Process(driver.pid).kill()
     deadline = time.monotonic() + 10
-    while lab.whole and time.monotonic() < deadline:
+    while lab.healthy and time.monotonic() < deadline:
         time.sleep(0.1)
     with spark.session(slots=1) as another:
         assert another is not lab
         assert another.spark.range(3).count() == 3
+    wait_until_nothing_lives(home)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("seconds", [0.3, 2, 4])
+def test_an_interrupted_start_leaves_nothing(home, seconds):
+    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(RunStopped, match="the start of Spark"):
+        spark.session(workers=2)
+    assert spark.current() is None
+    wait_until_nothing_lives(home)
+
+
+@pytest.mark.fault
+def test_a_jvm_that_hangs_is_stopped_all_the_same(home):
+    lab = spark.session(slots=1)
+    (driver,) = [e for e in ProcessRegistry(home).records(lab.group_id) if e.role == "spark: driver"]
+    psutil.Process(driver.pid).suspend()
+    lab.cancel()
+    lab.stop()
+    assert not driver.alive
     wait_until_nothing_lives(home)
 
 

@@ -1,8 +1,12 @@
 """TorchDistributor reports into the panel; its errors come with their cures; nothing of a run is left."""
 
+import contextlib
 import io
 import os
+import re
 import signal
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -11,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.errors import RunFailed
+from labkit import spark
+from labkit.errors import RunError, RunFailed
 from labkit.panel.reporters import NullReporter
 from labkit.runs import record as records
-from labkit.spark import lifecycle as spark
 from labkit.spark.panel import SparkPanel
 from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
 from labs import home as home_of_its_own
@@ -62,7 +66,7 @@ def panel_of(name: str) -> SparkPanel:
 def ranks(lab) -> list[psutil.Process]:
     """Processes of ranks that are alive."""
     found = []
-    for process in ProcessRegistry(os.environ["LABKIT_HOME"]).members(lab.lab):
+    for process in ProcessRegistry(os.environ["LABKIT_HOME"]).members(lab.group_id):
         try:
             if "TORCHELASTIC_RUN_ID" in process.environ():
                 found.append(process)
@@ -146,6 +150,63 @@ def test_a_rank_that_raises(distributor, lab):
     assert len(panel.state.failures) == 1
     assert "a bad row" in panel.state.failures[0].text
     assert ranks(lab) == []
+
+
+@pytest.mark.fault
+def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors, lab):
+    """TorchDistributor chooses a free port and releases it; torchrun would bind it seconds later."""
+    taken, over = [], threading.Event()
+
+    def take() -> None:
+        while not taken and not over.wait(0.02):
+            for process in ProcessRegistry(os.environ["LABKIT_HOME"]).members(lab.group_id):
+                with contextlib.suppress(psutil.Error, OSError):
+                    found = re.search(r"--rdzv_endpoint=127.0.0.1:(\d+)", " ".join(process.cmdline()))
+                    if found and not taken:
+                        taken.append(socket.create_server(("127.0.0.1", int(found[1]))))
+
+    def meet():
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        dist.destroy_process_group()
+        return total.item()
+
+    thief = threading.Thread(target=take, daemon=True)
+    thief.start()
+    try:
+        with panel_of("07-port").watch(on_executors):
+            assert on_executors.run(meet) == 2.0
+        assert taken  # it did happen
+    finally:
+        over.set()
+        thief.join()
+        for server in taken:
+            server.close()
+
+
+def test_what_the_reader_starts_meanwhile_is_not_of_the_session(local, lab):
+    """Only the ranks carry the mark by which a session's processes are found and stopped."""
+
+    def marks():
+        return os.environ.get(GROUP_VARIABLE), os.environ.get("OMP_NUM_THREADS")
+
+    with panel_of("07-marks").watch(local):
+        own = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        assert local.run(marks) == (lab.group_id, "1")
+    assert own.pid not in {
+        process.pid for process in ProcessRegistry(os.environ["LABKIT_HOME"]).members(lab.group_id)
+    }
+    own.communicate(b"\n")
+
+
+@pytest.mark.parametrize("wrong", [None, 2, "distributor"])
+def test_what_is_no_distributor(wrong):
+    with pytest.raises(RunError, match="TorchDistributor"):
+        panel_of("07-none").watch(wrong)
 
 
 def test_a_rank_that_is_killed(local, lab):

@@ -1,0 +1,169 @@
+"""The driver's JVM: started, asked and stopped. All undocumented names of pyspark are in this file.
+
+Each function that uses one does without it where pyspark has changed: the driver then starts as pyspark
+starts it, or ranks get fewer environment variables.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.errors import ClusterError, EnvironmentProblem
+
+if TYPE_CHECKING:  # half a second to import
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+_STOP_SECONDS = 10.0  # for Spark to stop itself
+_ANSWER_SECONDS = 5.0  # for a JVM to answer
+_COMMAND = "_create_torchrun_command"  # of TorchDistributor
+
+_launch_variables: ContextVar[dict[str, str] | None] = ContextVar("labkit_launch_variables", default=None)
+
+
+def start(
+    master: str, variables: dict[str, str], log: Path, started: Callable[[int], object]
+) -> "SparkSession":
+    """Start a JVM in a POSIX session of its own, with its output in `log`, and a SparkSession in it.
+
+    Args:
+        variables: environment variables of the JVM and of all that it starts.
+        started: called with the pid of the JVM.
+
+    Raises:
+        ClusterError: the JVM or the session does not start.
+    """
+    from py4j.protocol import Py4JError, Py4JNetworkError
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    forget()  # the JVM of a session that was started by hand and stopped lives on in pyspark
+    try:
+        with _environment(variables), log.open("ab") as output:
+            with contextlib.suppress(ImportError, AttributeError, TypeError):
+                from pyspark.java_gateway import launch_gateway
+
+                how = {"start_new_session": True, "stdout": output, "stderr": subprocess.STDOUT}
+                gateway = launch_gateway(popen_kwargs=how)
+                started(gateway.proc.pid)
+                SparkContext._ensure_initialized(gateway=gateway)
+            return SparkSession.builder.master(master).appName("labkit").getOrCreate()
+    except (PySparkException, Py4JError, Py4JNetworkError) as error:
+        lines = log.read_text(errors="replace").strip().splitlines()
+        fact = next((line for line in reversed(lines) if "rror" in line or "xception" in line), str(error))
+        raise ClusterError("start Spark's driver", fact.strip()[:300], f"read {log}") from error
+
+
+def stop(spark: "SparkSession") -> None:
+    """Stop a SparkSession. A JVM that does not answer has to be stopped by its process."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Unable to cleanly shutdown", category=RuntimeWarning)
+        _within(_STOP_SECONDS, spark.stop)
+    forget(stopped=True)
+
+
+def cancel_jobs(spark: "SparkSession") -> None:
+    """Cancel all jobs; at most some seconds."""
+    _within(_ANSWER_SECONDS, spark.sparkContext.cancelAllJobs)
+
+
+def forget(*, stopped: bool = False) -> None:
+    """Let pyspark forget a JVM without a running context, so that the next session starts a new one."""
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    if context is None or (active() is not None and not stopped):
+        return
+    if (gateway := getattr(context, "_gateway", None)) is not None:
+        _within(_ANSWER_SECONDS, gateway.shutdown)
+    context._active_spark_context = context._gateway = context._jvm = None
+    if (sql := sys.modules.get("pyspark.sql")) is not None:
+        sql.SparkSession._instantiatedSession = sql.SparkSession._activeSession = None
+
+
+def active() -> "SparkContext | None":
+    """The SparkContext that is active in this process, whoever started it. Does not import pyspark."""
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    return getattr(context, "_active_spark_context", None)
+
+
+def require_none() -> None:
+    """Check that there is a pyspark, and no session in this process: a process can have one only.
+
+    Raises:
+        EnvironmentProblem: pyspark cannot be imported.
+        ClusterError: the reader has started a session by hand.
+    """
+    try:
+        import pyspark  # noqa: F401
+    except ImportError as error:
+        fact, fix = f"pyspark cannot be imported: {error}", "make setup, or: pip install pyspark"
+        raise EnvironmentProblem("start Spark", fact, fix) from error
+    if (running := active()) is not None:
+        raise ClusterError(
+            "start Spark",
+            f"this process has a session that the lab did not start ({running.master})",
+            "stop it with its .stop(), or use it: TorchDistributor uses the active session",
+        )
+
+
+@contextlib.contextmanager
+def launch_variables(variables: dict[str, str]) -> Iterator[None]:
+    """Give environment variables to the ranks that TorchDistributor starts on this machine, and to no others.
+
+    Ranks are children of this process and inherit its environment. Variables set there would also reach
+    everything else that the reader starts during the run.
+    """
+    with contextlib.suppress(ImportError):
+        from pyspark.ml.torch.distributor import TorchDistributor
+
+        command = getattr(TorchDistributor, _COMMAND, None)
+        if callable(command) and not hasattr(command, "labkit"):
+            setattr(TorchDistributor, _COMMAND, staticmethod(_with_variables(command)))
+    token = _launch_variables.set(variables)
+    try:
+        yield
+    finally:
+        _launch_variables.reset(token)
+
+
+def _with_variables(command: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    def with_variables(*args: Any, **kwargs: Any) -> list[str]:
+        given = [f"{name}={value}" for name, value in (_launch_variables.get() or {}).items()]
+        return ["/usr/bin/env", *given, *command(*args, **kwargs)] if given else command(*args, **kwargs)
+
+    with_variables.labkit = True
+    return with_variables
+
+
+def _within(seconds: float, call: Callable[[], object]) -> None:
+    """Call into the JVM, and return after `seconds` at the latest: one that hangs does not answer."""
+
+    def quietly() -> None:
+        with contextlib.suppress(Exception):
+            call()
+
+    caller = threading.Thread(target=quietly, name="labkit-spark", daemon=True)
+    caller.start()
+    caller.join(seconds)
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Set environment variables of this process for the duration of the block, for a child to inherit."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

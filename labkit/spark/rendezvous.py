@@ -1,0 +1,76 @@
+"""How the torchruns on Spark's executors meet, at a port that no other program can take.
+
+TorchDistributor asks the system for a free port, releases it, and passes its number to torchrun, which binds
+it after it has imported torch: seconds later, on a busy machine half a minute later. If another program has
+taken the port by then, torchrun of rank 0 fails with EADDRINUSE, and the others wait ten minutes for it. For
+a training file pyspark does not even notice the failure, because its wrapper drops torchrun's exit status.
+
+A session therefore gives its executors this rendezvous: torchrun of rank 0 binds a port that the system
+chooses, keeps it, and then writes its number to a file which the others wait for. torchrun finds it as a
+plugin (entry point ``torchrun.handlers``) in a folder that only these executors have on their path, and uses
+it because of the variable PET_RDZV_BACKEND. All executors of a session run on this machine, so they share
+the file.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_FOLDER = "LABKIT_RENDEZVOUS"
+_SECONDS = 120  # for all torchruns of a launch to arrive
+
+
+def prepare(folder: Path) -> None:
+    """Create `folder` with the plugin in it; the ports will be published there too."""
+    plugin = folder / "labkit_rendezvous-1.dist-info"
+    plugin.mkdir(parents=True, mode=0o700)
+    (plugin / "entry_points.txt").write_text(f"[torchrun.handlers]\nlabkit = {__name__}:create\n")
+
+
+def variables(folder: Path) -> dict[str, str]:
+    """Environment variables that make executors use it."""
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    return {_FOLDER: str(folder), "PET_RDZV_BACKEND": "labkit", "PYTHONPATH": path}
+
+
+def create() -> Callable[[Any], Any]:
+    """Return a function that makes a rendezvous from torchrun's parameters. Called by torchrun."""
+    from torch.distributed import TCPStore
+    from torch.distributed.elastic.rendezvous.api import RendezvousInfo
+    from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
+
+    class PublishedPort(StaticTCPRendezvous):
+        def get_backend(self) -> str:
+            return "labkit"
+
+        def next_rendezvous(self) -> RendezvousInfo:
+            file = Path(os.environ[_FOLDER]) / f"port-{self.run_id}"
+            if self.rank == 0:
+                self._store = TCPStore(
+                    self.master_addr, 0, is_master=True, timeout=self.timeout, wait_for_workers=False
+                )
+                part = file.with_suffix(".part")
+                part.write_text(str(self._store.port))
+                part.replace(file)
+            else:
+                port = _published(file)
+                self._store = TCPStore(self.master_addr, port, is_master=False, timeout=self.timeout)
+            self.master_port = self._store.port
+            return super().next_rendezvous()
+
+    def make(parameters: Any) -> PublishedPort:
+        address, rank = parameters.endpoint.rpartition(":")[0], int(os.environ["NODE_RANK"])
+        return PublishedPort(address, 0, rank, parameters.max_nodes, parameters.run_id, _SECONDS)
+
+    return make
+
+
+def _published(file: Path) -> int:
+    deadline = time.monotonic() + _SECONDS
+    while not file.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"torchrun of rank 0 did not start within {_SECONDS} s")
+        time.sleep(0.05)
+    return int(file.read_text())
