@@ -1,7 +1,7 @@
-"""What TorchDistributor's errors mean, and the cure of each: from the text of an exception to a fix.
+"""From the text of a TorchDistributor error to its cause and fix.
 
-Spark wraps the text of a rank's error into that of torchrun, that into a task's, and that into a job's. So
-all is told by the words in it.
+Spark wraps the error of a rank into that of torchrun, that into a task's, and that into a job's. Only the
+text has all of them.
 """
 
 import re
@@ -11,20 +11,20 @@ _PYTHON = re.compile(
 )
 _SPARK = re.compile(r"\[[A-Z_.\d-]{6,}\]:? .+")
 
-# What the text has in it, and the cure; `{0}` is what the pattern's group found.
-_CURES = (
+# (pattern, fix); `{0}` is the pattern's group.
+_FIXES = (
     (
         r"CONTEXT_ONLY_VALID_ON_DRIVER",
-        "write the DataFrame as Parquet before, and give the function its path",
+        "write the DataFrame as Parquet first, and pass its path to the function",
     ),
     (
         r"cannot pickle '?([\w.]+)'? object|Could not serialize object",
-        "the function takes along something that cannot travel: make that inside of the function",
+        "the function uses something that cannot be pickled: create it inside the function",
     ),
     (
         r"No module named '([\w.]+)'",
-        "from pyspark import cloudpickle; cloudpickle.register_pickle_by_value({0}) sends a module of yours "
-        "along with the function; a package has to be installed on every node",
+        "from pyspark import cloudpickle; cloudpickle.register_pickle_by_value({0}) sends your own "
+        "module with the function; a package must be installed on every node",
     ),
     (
         r"GPUs were unable to be found|gpu usage is unavailable|GPU resources were not configured",
@@ -32,20 +32,21 @@ _CURES = (
     ),
     (
         r"requires more slots than the total number of slots|SPARK-24819",
-        "num_processes up to the number of slots: all ranks have to run at the same time; or more workers",
+        "lower num_processes to the number of slots, because all ranks run at the same time, or start more "
+        "workers",
     ),
     (
         r"Unable to find (?:address for|interface).*?: ?(\S+)|No such device.*?(\S*)",
-        "GLOO_SOCKET_IFNAME has to name an interface that the machine has: lo if all ranks are on this "
-        "machine, else the one of the cluster's network (ip -br address lists them)",
+        "set GLOO_SOCKET_IFNAME to an interface of the machine: lo if all ranks are on this machine, "
+        "otherwise that of the cluster's network (ip -br address lists them)",
     ),
     (
         r"ProcessGroupNCCL is only supported with GPUs|no GPUs found",
-        'init_process_group("gloo"): nccl is for GPUs',
+        'init_process_group("gloo"), because nccl needs GPUs',
     ),
     (
         r"exitcode\s*: -9|Signal 9 \(SIGKILL\)",
-        "look for memory that ran out (dmesg | tail), then launch again",
+        "check whether memory ran out (dmesg | tail), then launch again",
     ),
 )
 _RANK_LINE = re.compile(r"^\s*\[rank(\d+)\]: ?(.*)$", re.MULTILINE)
@@ -56,18 +57,18 @@ _SIGNALS = {"6": "SIGABRT", "7": "SIGBUS", "9": "SIGKILL", "11": "SIGSEGV"}
 
 
 def advice(text: str) -> str | None:
-    """The cure for the error with this text; None if it is not one of those that TorchDistributor makes."""
-    for pattern, cure in _CURES:
+    """The fix for an error with this text; None if it is not a known one."""
+    for pattern, fix in _FIXES:
         if found := re.search(pattern, text):
-            return cure.format(*(group or "" for group in found.groups()))
+            return fix.format(*(group or "" for group in found.groups()))
     return None
 
 
 def rank_error(text: str) -> tuple[int, str] | None:
-    """(rank, traceback) of the first rank whose end is told in this text; None if there is none.
+    """(rank, traceback) of the rank that failed first, according to this text; None if none did.
 
-    torchrun puts ``[rank0]:`` before each line of a rank's traceback. One that was killed leaves none, and
-    the others mostly fail because it is gone; those that torchrun itself ended (SIGTERM) are no cause.
+    torchrun puts ``[rank0]:`` before each line of a rank's traceback. A rank that was killed has no
+    traceback, and the others fail because it is gone. Ranks that torchrun ended (SIGTERM) are no cause.
     """
     for rank, number in _KILLED.findall(text):
         if number != "15":
@@ -80,7 +81,7 @@ def rank_error(text: str) -> tuple[int, str] | None:
 
 
 def _before_they_met(text: str) -> tuple[int, str] | None:
-    """Before there is a process group no line has a rank before it; torchrun says at the end whose it was."""
+    """The same where a rank failed before there was a process group: torchrun names it at the end."""
     before, ended, after = text.partition("failed (exitcode")
     found = _TRACEBACK.search(before) if ended else None
     root = _ROOT.search(after)
@@ -88,7 +89,7 @@ def _before_they_met(text: str) -> tuple[int, str] | None:
 
 
 def summary(text: str) -> str:
-    """What the text of an error of Spark's says, in one line, without the Java around it."""
+    """The message of a Spark error in one line, without Java's stack trace."""
     found = _PYTHON.search(text)
     line = found[1] if found else (spark[0] if (spark := _SPARK.search(text)) else text.strip())
     return line.partition("\n")[0][:300]

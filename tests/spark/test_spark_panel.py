@@ -231,7 +231,7 @@ def test_what_cannot_travel(on_executors):
     panel = panel_of("a")
     with pytest.raises(RunFailed, match="no rank was started") as raised, panel.watch(on_executors):
         on_executors.run(train)
-    assert "inside of the function" in raised.value.fix
+    assert "inside the function" in raised.value.fix
     (failure,) = panel.state.failures
     assert failure.rank is None
     assert ", rank" not in panel.view.summary(panel.view.snapshot(panel.state, 0), [])
@@ -245,7 +245,7 @@ def test_what_pyspark_itself_cannot_pickle():
     panel = panel_of("k")
     with pytest.raises(RunFailed, match="no rank was started: .*cannot pickle") as raised, panel:
         CloudPickleSerializer().dumps(lambda: lock)
-    assert "inside of the function" in raised.value.fix
+    assert "inside the function" in raised.value.fix
     assert "cannot pickle" in Path(dict(panel.files())["printed by torchrun and the ranks"]).read_text()
     assert panel.state.failures[-1].rank is None
 
