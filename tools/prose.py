@@ -18,7 +18,16 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_FILES = ("*.md", "docs/*.md", "benchmarks/*", "labkit/**/*", "lessons/**/*", "notebooks/**/*", "tools/*")
+_FILES = (
+    "*.md",
+    "docs/*.md",
+    "benchmarks/*",
+    "engines/*",
+    "labkit/**/*",
+    "lessons/**/*",
+    "notebooks/**/*",
+    "tools/*",
+)
 
 # What to look for, and what to write instead.
 _PHRASES = {

@@ -88,7 +88,7 @@ def forget(*, stopped: bool = False) -> None:
 
 
 def active() -> "SparkContext | None":
-    """The SparkContext that is active in this process, whoever started it. Does not import pyspark."""
+    """The active SparkContext of this process, even one that the reader started. Does not import pyspark."""
     context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
     return getattr(context, "_active_spark_context", None)
 

@@ -288,7 +288,7 @@ def test_where_ranks_find_the_panel(monkeypatch, master, host, expected):
             return {"spark.driver.host": host}
 
     monkeypatch.setattr(SparkContext, "_active_spark_context", Active())
-    assert panel_of("m")._host() == expected
+    assert panel_of("m").host() == expected
 
 
 def test_a_session_in_a_function(on_executors, lab):
