@@ -20,8 +20,8 @@ from nbmake.nb_result import NotebookResult
 from nbmake.nb_run import NotebookRun
 
 from labkit import exercises, runs
-from labkit.exercises import solved
 from labkit.system.process_registry import ProcessRegistry
+from labs import solved_exercises
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 LESSONS = sorted(path.stem for path in (FOLDER.parent / "lessons").glob("*.py"))
@@ -80,7 +80,7 @@ def test_solutions_are_solutions_and_nothing_else_is(run):
     of_lesson = [lesson for lesson in exercises.lessons() if run.notebook.stem.startswith(lesson.number)]
     ids = {exercise.id for lesson in of_lesson for exercise in lesson.exercises}
     assert len(ids) >= 3
-    assert set(solved.read(run.home)) == (ids if run.is_solution else set())
+    assert solved_exercises(run.home) == (ids if run.is_solution else set())
 
 
 @pytest.mark.notebook

@@ -1,6 +1,7 @@
 """For tests that start real clusters: a home of their own, and no trace of it afterwards."""
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -39,3 +40,9 @@ def python(code: str, *args: object, timeout: float = 90, **variables: str) -> s
     return subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout
     )
+
+
+def solved_exercises(home: Path) -> set[str]:
+    """The ids of the exercises that are recorded as solved in `home`."""
+    path = home / "exercises.json"
+    return set(json.loads(path.read_text())["solved"]) if path.exists() else set()
