@@ -16,6 +16,7 @@ import pytest
 
 from labkit.panel.tracking import channel
 from labkit.panel.tracking.channel import Address, Listener, Sender
+from odd_events import until
 
 
 class Heard:
@@ -53,13 +54,6 @@ def sender(listener):
     sender = Sender(listener.address)
     yield sender
     sender.close()
-
-
-def until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.01)
 
 
 def threads(name):

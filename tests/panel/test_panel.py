@@ -19,6 +19,7 @@ from labkit.panel import Panel
 from labkit.panel.tracking.remote import RemoteTracker
 from labkit.runs import record as records
 from labkit.settings import Settings
+from odd_events import until
 
 
 class Recorder:
@@ -56,13 +57,6 @@ def panel(settings):
     yield panel
     if panel._listener is not None:
         panel._listener.close()
-
-
-def until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.01)
 
 
 def train(panel, *, epochs=2, steps=5, report=True):

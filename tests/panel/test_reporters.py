@@ -13,7 +13,7 @@ from labkit.panel import reporters
 from labkit.panel.reporters import NullReporter, TextReporter, WidgetReporter, choose
 from labkit.panel.state.run import RunState
 from labkit.panel.view.run import RunView
-from odd_events import T0, fuzzed, tell
+from odd_events import T0, fuzzed, tell, until
 
 
 class On:
@@ -35,13 +35,6 @@ class On:
 
     def close(self, state):
         self.reporter.close(self.view.snapshot(state, time.time()))
-
-
-def until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.01)
 
 
 def started(**about):

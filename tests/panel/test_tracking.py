@@ -17,6 +17,7 @@ from labkit.panel.tracking.channel import Listener
 from labkit.panel.tracking.remote import RemoteTracker, TrackedFunction
 from labkit.panel.tracking.tracker import EVENTS_PER_SECOND, Tracker
 from labkit.settings import NODE_NAME
+from odd_events import until
 
 
 @pytest.fixture
@@ -42,13 +43,6 @@ def of_kind(events, kind):
 
 def last_step(events):
     return of_kind(events, "step")[-1]
-
-
-def until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.01)
 
 
 class Scalar:

@@ -1,7 +1,8 @@
-"""Events such as no worker should send, the same for the same seed."""
+"""For tests of panels: wait for something, and events such as no worker should send."""
 
 import math
 import random
+import time
 
 from labkit.panel.state.run import RunState
 from labkit.panel.tracking import events
@@ -61,3 +62,11 @@ def tell(state, event):
     known = events.read(event)
     if known is not None:
         state.apply(known)
+
+
+def until(condition, seconds=30):
+    """Wait until `condition()` holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.01)
