@@ -99,7 +99,7 @@ def test_distance(model):
     assert weights_distance(model, model) == 0
     weights[0][0, 0] = np.nan
     assert np.isnan(weights_distance(model, weights))
-    with pytest.raises(ModelError, match="shapes"):
+    with pytest.raises(ModelError, match="shape"):
         weights_distance(model, mlp((9,)))
 
 

@@ -35,6 +35,13 @@ def test_sizes():
 
 
 @pytest.mark.parametrize("build", [mlp, cnn])
+@pytest.mark.parametrize("widths", ["128", 128, None, (0,), (1.5,), (True,), ("8",)])
+def test_widths_that_are_none_are_refused(build, widths):
+    with pytest.raises(ModelError, match="whole numbers from 1 on"):
+        build(widths)
+
+
+@pytest.mark.parametrize("build", [mlp, cnn])
 def test_every_weight_gets_a_gradient(build):
     model = build(seed=0)
     model(to_input(IMAGES)).square().sum().backward()

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from labkit.errors import ModelError
-from labkit.models.torch.checkpoint import parameter_distance
+from labkit.models.torch.checkpoint import load_state, parameter_distance, save_state
 from labkit.models.torch.networks import mlp, to_input
 from labkit.models.torch.training import batches, evaluate, train_epoch
 
@@ -73,6 +73,26 @@ def test_batches_that_cannot_be_are_refused_at_once(labels, size):
         batches(images, np.zeros(labels, dtype=np.int64), size=size)
 
 
+@pytest.mark.parametrize("wrong", [None, "mlp", mlp])
+def test_what_is_no_model_is_refused_at_once(wrong, tmp_path):
+    for call in (
+        lambda: train_epoch(wrong, [], LOSS, None),
+        lambda: evaluate(wrong, []),
+        lambda: save_state(tmp_path, wrong, None, 0),
+        lambda: load_state(tmp_path, wrong),
+    ):
+        with pytest.raises(ModelError, match=r"a torch\.nn\.Module is wanted"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "images, labels, size", [(None, None, 8), (3, 3, 8), ([1], [1], "8"), ([1], [1], 1.5)]
+)
+def test_batches_of_wrong_types_are_refused_at_once(images, labels, size):
+    with pytest.raises(ModelError, match="make batches"):
+        batches(images, labels, size=size)
+
+
 def test_a_model_learns():
     images, labels = stripes()
     test_images, test_labels = stripes(seed=1)
@@ -86,6 +106,15 @@ def test_a_model_learns():
     assert before["accuracy"] < 0.5 < 0.95 < after["accuracy"]
     assert epochs[0]["rows"] == after["rows"] == 300
     assert epochs[0]["seconds"] > 0
+
+
+def test_a_regression_has_no_accuracy():
+    """An accuracy of 0.0 would say that it learned nothing."""
+    x, y = torch.rand(40, 12), torch.rand(40, 1)
+    model = nn.Linear(12, 1)
+    pairs = list(zip(x.split(10), y.split(10), strict=True))
+    assert set(train_epoch(model, pairs, nn.MSELoss(), sgd(model))) == {"loss", "rows", "seconds"}
+    assert set(evaluate(model, pairs, nn.MSELoss())) == {"loss", "rows"}
 
 
 def test_means_are_over_rows_and_not_over_batches():

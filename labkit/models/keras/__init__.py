@@ -4,20 +4,8 @@ from labkit.faces import face
 
 __getattr__, __dir__, __all__ = face(
     __name__,
-    backend=(
-        "KERAS_2",
-        "KERAS_3",
-        "prepare",
-    ),
+    backend=("KERAS_2", "KERAS_3", "prepare"),
     callback=("PanelCallback",),
-    checkpoint=(
-        "load_state",
-        "save_state",
-        "weights_distance",
-    ),
-    networks=(
-        "cnn",
-        "mlp",
-        "to_input",
-    ),
+    checkpoint=("load_state", "save_state", "weights_distance"),
+    networks=("cnn", "mlp", "to_input"),
 )

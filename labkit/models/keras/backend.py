@@ -5,11 +5,11 @@
 
 Keras 3 came with TensorFlow 2.16. Its ``model.fit`` does not work with MultiWorkerMirroredStrategy: with
 two workers it raises "PerReplica … unsupported type" (ray issue 47464, keras issue 20585, both open). Keras 2
-goes on as the package ``tf-keras``, and TensorFlow takes that for ``tf.keras`` where TF_USE_LEGACY_KERAS=1.
+lives on as the package ``tf-keras``, which TensorFlow uses as ``tf.keras`` if TF_USE_LEGACY_KERAS=1.
 
-Ray's trainer sets that variable in its workers, too, but only after ``ray.train.tensorflow`` was imported
-there, and that import already asks for ``tf.keras`` (an annotation in ``TensorflowCheckpoint.from_model``).
-It comes too late: measured with Ray 2.60, the variable is 1 in such a worker, and ``tf.keras`` is Keras 3.
+Ray's trainer sets that variable in its workers, too, but too late: importing ``ray.train.tensorflow`` already
+asks for ``tf.keras`` (an annotation in ``TensorflowCheckpoint.from_model``). Measured with Ray 2.60, the
+variable is 1 in such a worker, and ``tf.keras`` is Keras 3.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ KERAS_3 = {**_QUIET, "TF_USE_LEGACY_KERAS": "0"}
 
 
 def prepare(environment: dict[str, str] = KERAS_2) -> str:
-    """Set `environment` in this process, import TensorFlow without its noise, and say which Keras it has.
+    """Set `environment` in this process, import TensorFlow quietly, and return both versions in words.
 
     Raises:
         ModelError: TensorFlow was imported before, with another Keras.

@@ -2,8 +2,8 @@
 
     model.fit(rows, epochs=6, callbacks=[PanelCallback(panel, rows_per_step=64)])
 
-It follows batches and epochs, as ``panel.steps`` and ``panel.log`` do in a loop that one writes oneself.
-What the epoch as a whole came to, Ray's own ``ReportCheckpointCallback`` or ``ray.train.report`` tells.
+It reports batches and epochs, as ``panel.steps`` and ``panel.log`` do in a loop of your own. The metrics of
+an epoch are reported by Ray's ``ReportCheckpointCallback`` or ``ray.train.report``.
 """
 
 import json
@@ -17,13 +17,13 @@ from labkit.errors import ModelError
 
 
 class PanelCallback(tf.keras.callbacks.Callback):
-    """Sends the batches and epochs of a ``fit`` to a panel, from whatever process it runs in.
+    """Sends the batches and epochs of a ``fit`` to a panel, from any process.
 
     The seconds in which Keras waits for data are inside its step, and count as training.
 
     Args:
-        panel: of this run; in a worker, the tracker that it became there.
-        rows_per_step: rows that THIS worker takes in a step; the last step of an epoch may have fewer.
+        panel: of this run; in a worker, the tracker that the panel became when it was unpickled.
+        rows_per_step: rows that this worker processes in a step; the last step of an epoch may have fewer.
         rows: of this worker in an epoch, if known: then the last step is counted exactly.
         epochs: of the whole run; default: those that ``fit`` was given.
         report: for a run without Ray Train: what to report to the panel after each epoch, as
@@ -69,8 +69,8 @@ class PanelCallback(tf.keras.callbacks.Callback):
         self._panel.log(
             **({name: value / replicas for name, value in logs.items()} if replicas > 1 else logs)
         )
-        # One behind: only its end tells that there was a batch. Where Keras does not know how many there are,
-        # it announces one more than there is.
+        # Advance one batch late: with an unknown length Keras calls on_train_batch_begin once more than there
+        # are batches.
         if self._done:
             next(self._steps)
         self._done += 1
@@ -83,7 +83,14 @@ class PanelCallback(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._end_of_steps()
         if self._report:
-            metrics = {name: (logs or {})[theirs] for name, theirs in self._report.items()}
+            missing = self._report.values() - (logs or {}).keys()
+            if missing:
+                raise ModelError(
+                    "report the metrics of an epoch",
+                    f"Keras has no {', '.join(sorted(missing))}, only {', '.join(logs or ()) or 'nothing'}",
+                    'PanelCallback(panel, report={"accuracy": "val_accuracy"}), and validation_data in fit()',
+                )
+            metrics = {name: logs[theirs] for name, theirs in self._report.items()}
             self._panel.report({"epoch": epoch, **metrics}, epoch=epoch)
 
     def _end_of_steps(self) -> None:
@@ -101,17 +108,17 @@ class PanelCallback(tf.keras.callbacks.Callback):
 
 
 def _added_up(model: Any) -> int:
-    """How many replicas' values Keras 2 adds up to what it tells of a step (of an epoch it tells the mean).
+    """The number of replicas whose values Keras 2 adds up in a step's logs (an epoch's logs are means).
 
-    Each replica's value is the mean already: with two workers an accuracy of 0.9 is told as 1.8. From
+    Each replica's value is a mean already: with two workers an accuracy of 0.9 is logged as 1.8. See
     ``reduce_per_replica`` in tf_keras.
     """
-    method = getattr(model, "distribute_reduction_method", None)  # Keras 3 has none
+    method = getattr(model, "distribute_reduction_method", None)  # private; Keras 3 has none
     return model.distribute_strategy.num_replicas_in_sync if method in ("auto", "sum") else 1
 
 
 def _refuse_a_model_of_its_own(model: Any) -> None:
-    """Built and compiled outside of the scope it would train without an error, each worker for itself."""
+    """Refuse a model that was built outside the scope: each worker would train its own, without an error."""
     workers = len(json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).get("worker", [0]))
     replicas = model.distribute_strategy.num_replicas_in_sync
     if workers > 1 and replicas < workers:

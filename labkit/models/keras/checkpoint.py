@@ -5,7 +5,7 @@
         model, state = load_state(folder)
     start = state["epoch"] + 1
 
-Two files: ``model.keras`` holds the layers, the weights and the optimizer, ``state.json`` what else a
+``model.keras`` holds the layers, the weights and the optimizer; ``state.json`` holds the rest of what a
 training needs. Loading runs no code out of the file (Keras's ``safe_mode``).
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from labkit.errors import ModelError
+from labkit.models.weights import distance
 
 MODEL_FILE = "model.keras"  # the name that Ray's ReportCheckpointCallback gives it, too
 STATE_FILE = "state.json"
@@ -31,8 +32,8 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"
 def save_state(folder: Path | str, model: Any, epoch: int, **extra: Any) -> Path:
     """Write ``model.keras`` and ``state.json`` into `folder`.
 
-    With several workers every rank must call it: to save, Keras sums over all workers what each of
-    them counts on its own (its metrics), and one that does not come lets the others wait.
+    With several workers every rank must call it, because to save a model Keras sums the metrics of all
+    workers: if one rank is missing, the others wait for it.
 
     Args:
         epoch: index of the epoch that is done, from 0.
@@ -104,21 +105,12 @@ def weights_distance(a: Any, b: Any) -> float:
     Raises:
         ModelError: they do not have as many weights of the same shapes.
     """
-    first, second = _weights(a), _weights(b)
-    shapes = [[array.shape for array in arrays] for arrays in (first, second)]
-    if shapes[0] != shapes[1]:
-        raise ModelError(
-            "compare two models",
-            f"the weights of one have the shapes {shapes[0]}, of the other {shapes[1]}",
-            "compare models that were built by the same call",
-        )
-    gaps = [np.abs(x.astype(float) - y.astype(float)).max() for x, y in zip(first, second, strict=True)]
-    return float(np.max(gaps)) if gaps else 0.0
+    return distance(_weights(a), _weights(b))
 
 
-def _weights(model: Any) -> list[np.ndarray]:
+def _weights(model: Any) -> dict[str, np.ndarray]:
     arrays = model.get_weights() if hasattr(model, "get_weights") else model
-    return [np.asarray(array) for array in arrays]
+    return {f"weight {number}": np.asarray(array) for number, array in enumerate(arrays)}
 
 
 def _plain(value: Any) -> Any:

@@ -3,11 +3,9 @@
     save_state(folder, model, optimizer, epoch)
     start = load_state(folder, model, optimizer)["epoch"] + 1
 
-Loading runs no code out of the file (``weights_only=True``), so a checkpoint may come from anybody.
+Loading runs no code out of the file (``weights_only=True``), so a checkpoint may come from a stranger.
 """
 
-import contextlib
-import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +15,9 @@ import torch
 from torch import nn
 
 from labkit.errors import ModelError
-from labkit.models.torch.networks import unwrapped
+from labkit.files import atomic_path
+from labkit.models.torch.networks import require_model, unwrapped
+from labkit.models.weights import difference_in_shape, distance
 
 STATE_FILE = "state.pt"
 _FIELDS = {"model", "optimizer", "optimizer_class", "epoch", "extra"}
@@ -26,9 +26,9 @@ _FIELDS = {"model", "optimizer", "optimizer_class", "epoch", "extra"}
 def save_state(
     folder: Path | str, model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int, **extra: Any
 ) -> Path:
-    """Write ``state.pt`` into `folder`: all that a training needs to go on after `epoch`.
+    """Write ``state.pt`` into `folder`: all that a training needs to resume after `epoch`.
 
-    The file is whole or not there. It is loaded by `load_state` into a wrapped or a plain model.
+    The file is written atomically. It is loaded by `load_state` into a wrapped or a plain model.
 
     Args:
         epoch: index of the epoch that is done, from 0.
@@ -37,6 +37,7 @@ def save_state(
     Raises:
         ModelError: something in `extra` is none of those, or the folder cannot be written to.
     """
+    require_model("save a training state", model)
     path = Path(folder) / STATE_FILE
     state = {
         "model": unwrapped(model).state_dict(),
@@ -45,17 +46,12 @@ def save_state(
         "epoch": epoch,
         "extra": extra,
     }
-    unfinished = path.with_name(f".{STATE_FILE}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(_loadable(state), unfinished)
-        os.replace(unfinished, path)
+        with atomic_path(path) as partial:
+            torch.save(_loadable(state), partial)
     except (OSError, RuntimeError) as error:  # torch raises RuntimeError where it cannot write
         fix = "look for free space (df -h) and for the right to write there"
         raise ModelError(f"save the training state {path}", str(error).splitlines()[0], fix) from error
-    finally:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
     return path
 
 
@@ -65,16 +61,23 @@ def load_state(
     """Load what `save_state` wrote into `model` and `optimizer`, on the devices where they are.
 
     Returns:
-        ``{"epoch": …}`` and the extras: a training goes on with ``epoch + 1``.
+        ``{"epoch": …}`` and the extras: a training resumes with ``epoch + 1``.
 
     Raises:
         ModelError: the file is missing or damaged, or is of another model or optimizer. Model and
             optimizer are then as they were.
     """
+    require_model("load a training state", model)
     path = Path(folder) / STATE_FILE
     state = _read(path)
     model = unwrapped(model)
-    _refuse_another_model(path, state["model"], model.state_dict())
+    # load_state_dict would find out too, but after it has overwritten the weights that do fit.
+    if fact := difference_in_shape(state["model"], model.state_dict()):
+        raise ModelError(
+            f"load the training state {path}",
+            f"it is of another model: {fact}",
+            "build the model as it was built for that training, then load",
+        )
     if optimizer is not None:
         _load_optimizer(path, state, optimizer)
     model.load_state_dict(state["model"])
@@ -90,31 +93,15 @@ def parameter_distance(a: nn.Module | Mapping, b: nn.Module | Mapping) -> float:
     Raises:
         ModelError: they do not have the same weights by name and shape.
     """
-    first, second = _weights(a), _weights(b)
-    if _shapes(first) != _shapes(second):
-        raise ModelError(
-            "compare two models",
-            _difference(_shapes(first), _shapes(second)),
-            "compare models that were built by the same call",
-        )
-    gaps = [
-        (first[k].double().cpu() - second[k].double().cpu()).abs().max() for k in first if first[k].numel()
-    ]
-    return float(torch.stack(gaps).max()) if gaps else 0.0
+    first, second = (
+        {name: weight.detach().double().cpu().numpy() for name, weight in _weights(model).items()}
+        for model in (a, b)
+    )
+    return distance(first, second)
 
 
 def _weights(model: nn.Module | Mapping) -> Mapping[str, torch.Tensor]:
     return model if isinstance(model, Mapping) else unwrapped(model).state_dict()
-
-
-def _shapes(weights: Mapping[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(weight.shape) for name, weight in weights.items()}
-
-
-def _difference(first: dict[str, tuple], second: dict[str, tuple]) -> str:
-    name = next(n for n in [*first, *second] if first.get(n) != second.get(n))
-    there, here = (weights.get(name, "none") for weights in (first, second))
-    return f"{name!r} has the shape {there} in one and {here} in the other"
 
 
 def _loadable(value: Any) -> Any:
@@ -153,16 +140,6 @@ def _read(path: Path) -> dict[str, Any]:
         fix = "take the checkpoint of an epoch before, or train from the start"
         raise ModelError(f"load the training state {path}", fact, fix) from error
     return state
-
-
-def _refuse_another_model(path: Path, saved: Mapping, wanted: Mapping) -> None:
-    # load_state_dict would find out too, but after it has overwritten the weights that do fit.
-    if _shapes(saved) != _shapes(wanted):
-        raise ModelError(
-            f"load the training state {path}",
-            "it is of another model: " + _difference(_shapes(saved), _shapes(wanted)),
-            "build the model as it was built for that training, then load",
-        )
 
 
 def _load_optimizer(path: Path, state: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:

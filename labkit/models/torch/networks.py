@@ -1,27 +1,25 @@
-"""Small torch models for uint8 images [n, 28, 28] of 10 classes, and the way from one to the other.
+"""Small torch models for uint8 images [n, 28, 28] of 10 classes, and the conversion of images to their input.
 
     >>> model = mlp(seed=0)
     >>> model(to_input(images)).shape  # images: uint8 [n, 28, 28]
     torch.Size([64, 10])
 
-Neither model has batch normalisation or dropout: with those, two workers would not train the same
+Neither model has batch normalization or dropout: with those, two workers would not train the same
 model as one process does with the same global batch.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from labkit.errors import ModelError
-
-_SIDE, _CLASSES = 28, 10
+from labkit.models.weights import CLASSES, SIDE, check_channels, check_widths, initial_weights, not_uint8
 
 
 def mlp(hidden: Sequence[int] = (128, 64), *, seed: int | None = None) -> nn.Sequential:
-    """Fully connected layers 784-128-64-10 with ReLU between: the model of all comparisons.
+    """Fully connected layers 784-128-64-10 with ReLU between them: the model of all comparisons.
 
     Takes float32 [n, 28, 28] in 0..1 (see `to_input`), gives logits float32 [n, 10].
 
@@ -29,13 +27,20 @@ def mlp(hidden: Sequence[int] = (128, 64), *, seed: int | None = None) -> nn.Seq
         hidden: widths of the hidden layers; ``()`` is a linear model.
         seed: the same seed gives the same weights in every process, and leaves torch's own random
             numbers where they were; None draws from those.
+
+    Raises:
+        ModelError: a width is no whole number from 1 on.
     """
-    widths = [_SIDE * _SIDE, *hidden]
-    with _weights_from(seed):
+    check_widths("mlp", hidden)
+
+    def build() -> nn.Sequential:
+        widths = [SIDE * SIDE, *hidden]
         layers: list[nn.Module] = [nn.Flatten()]
         for inputs, outputs in zip(widths, widths[1:], strict=False):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(widths[-1], _CLASSES))
+        return nn.Sequential(*layers, nn.Linear(widths[-1], CLASSES))
+
+    return _seeded(build, seed)
 
 
 def cnn(channels: Sequence[int] = (16, 32), *, seed: int | None = None) -> nn.Sequential:
@@ -49,25 +54,22 @@ def cnn(channels: Sequence[int] = (16, 32), *, seed: int | None = None) -> nn.Se
         seed: as in `mlp`.
 
     Raises:
-        ModelError: more than 4 convolutions: the image would have no pixel left.
+        ModelError: a width is no whole number from 1 on, or there are more than 4 convolutions.
     """
-    if len(channels) > 4:
-        raise ModelError(
-            f"build a cnn with {len(channels)} convolutions",
-            f"each halves the {_SIDE}×{_SIDE} image, and after 4 of them it is 1×1",
-            "give at most 4 channels, e.g. cnn((16, 32))",
-        )
-    widths = [1, *channels]
-    side = _SIDE >> len(channels)
-    with _weights_from(seed):
-        layers: list[nn.Module] = [nn.Unflatten(1, (1, _SIDE))]
+    check_channels(channels)
+
+    def build() -> nn.Sequential:
+        widths, side = [1, *channels], SIDE >> len(channels)
+        layers: list[nn.Module] = [nn.Unflatten(1, (1, SIDE))]
         for inputs, outputs in zip(widths, widths[1:], strict=False):
             layers += [nn.Conv2d(inputs, outputs, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(widths[-1] * side * side, _CLASSES))
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(widths[-1] * side * side, CLASSES))
+
+    return _seeded(build, seed)
 
 
 def to_input(images: Any) -> torch.Tensor:
-    """What the models take: uint8 images (array or tensor) as float32 in 0..1, same shape and device.
+    """Convert uint8 images (array or tensor) to float32 in 0..1, of the same shape and on the same device.
 
     Raises:
         ModelError: the images are not uint8. Scaled twice they would all be nearly black, and the
@@ -75,11 +77,7 @@ def to_input(images: Any) -> torch.Tensor:
     """
     tensor = images if isinstance(images, torch.Tensor) else torch.tensor(images)
     if tensor.dtype != torch.uint8:
-        raise ModelError(
-            "turn images into the model's input",
-            f"they are {str(tensor.dtype).removeprefix('torch.')}, and pixels are uint8, 0 to 255",
-            "give the images as the data set has them; what is float32 already needs no to_input",
-        )
+        raise not_uint8(str(tensor.dtype).removeprefix("torch."))
     return tensor.to(torch.float32).div_(255)
 
 
@@ -88,19 +86,29 @@ def unwrapped(model: nn.Module) -> nn.Module:
     while True:
         if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
-        elif hasattr(model, "_orig_mod"):
+        elif hasattr(model, "_orig_mod"):  # a private name of torch.compile's: without it, it stays wrapped
             model = model._orig_mod
         else:
             return model
 
 
-@contextmanager
-def _weights_from(seed: int | None) -> Iterator[None]:
+def require_model(attempt: str, model: Any) -> None:
+    """Raise a `ModelError` unless `model` is one of torch."""
+    if not isinstance(model, nn.Module):
+        fact = f"the model is of type {type(model).__name__}, and a torch.nn.Module is wanted"
+        raise ModelError(attempt, fact, "model = mlp(seed=0)")
+
+
+def _seeded(build: Callable[[], nn.Sequential], seed: int | None) -> nn.Sequential:
     if seed is None:
-        yield
-        return
-    # On the CPU, and by its generator alone: a GPU's numbers differ, and torch.manual_seed would
-    # reset those of every GPU too.
+        return build()
+    # torch's layers draw their first weights when they are built; these draws must not show afterwards.
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
+        model = build()
+    parameters = list(model.parameters())
+    with torch.no_grad():
+        for parameter, array in zip(
+            parameters, initial_weights([p.shape for p in parameters], seed), strict=True
+        ):
+            parameter.copy_(torch.from_numpy(array))
+    return model

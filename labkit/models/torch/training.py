@@ -1,10 +1,10 @@
-"""Batches, an epoch of training and an evaluation in plain torch: lessons write them out, then import them.
+"""Batches, an epoch of training and an evaluation in plain torch. Lessons write them out, then import them.
 
     for epoch in range(3):
         train = train_epoch(model, batches(images, labels, size=64, seed=epoch), loss_fn, optimizer)
         test = evaluate(model, batches(test_images, test_labels, size=1024, shuffle=False), loss_fn)
 
-Nothing here knows of an engine. A model may be wrapped in DistributedDataParallel, and batches may come
+No engine is needed. A model may be wrapped in DistributedDataParallel, and batches may come
 from Ray Data (dicts with "image" and "label") or from a DataLoader.
 """
 
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from labkit.errors import ModelError
-from labkit.models.torch.networks import to_input, unwrapped
+from labkit.models.torch.networks import require_model, to_input, unwrapped
 
 _Batch = tuple[torch.Tensor, torch.Tensor] | Mapping[str, torch.Tensor]
 _LossFn = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -34,11 +34,12 @@ def batches(images: Any, labels: Any, *, size: int, shuffle: bool = True, seed: 
     Raises:
         ModelError: images and labels differ in number, or `size` is below 1.
     """
-    if len(images) != len(labels) or size < 1:
+    counts = [len(rows) if hasattr(rows, "__len__") else "no" for rows in (images, labels)]
+    if counts[0] != counts[1] or "no" in counts or not hasattr(size, "__index__") or size < 1:
         raise ModelError(
             "make batches",
-            f"there are {len(images)} images and {len(labels)} labels, and size is {size}",
-            "give one label per image, and a size from 1 on",
+            f"there are {counts[0]} images and {counts[1]} labels, and size is {size!r}",
+            "give one label per image, and a whole number from 1 on as size",
         )
     return _Batches(_tensor(images), _tensor(labels).long(), size, seed if shuffle else None)
 
@@ -74,12 +75,13 @@ def train_epoch(
         on_step: called as ``on_step(loss=…)`` after each update with a 0-d tensor (a panel's ``log``).
 
     Returns:
-        loss and accuracy (means over the rows, each taken before its batch's update), rows, seconds.
-        In a distributed training each is of this worker's rows alone.
+        loss and, if the model classifies, accuracy (means over the rows, each taken before its batch's
+        update), rows, seconds. In a distributed training each is of this worker's rows alone.
 
     Raises:
         ModelError: there was no batch.
     """
+    require_model("train an epoch", model)
     started = time.perf_counter()
     model.train()
     total = _Total()
@@ -99,13 +101,14 @@ def train_epoch(
 def evaluate(
     model: nn.Module, batches: Iterable[_Batch], loss_fn: _LossFn = nn.functional.cross_entropy
 ) -> dict[str, float]:
-    """loss, accuracy (means over the rows) and rows of `batches`; the model does not change.
+    """Return loss, accuracy (means over the rows) and rows of `batches`; the model does not change.
 
     A model that is wrapped for distributed training may be evaluated on one rank alone.
 
     Raises:
         ModelError: there was no batch.
     """
+    require_model("evaluate a model", model)
     model = unwrapped(model)
     was_training = model.training
     model.eval()
@@ -124,12 +127,14 @@ class _Total:
 
     def __init__(self) -> None:
         self._loss: Any = 0.0
-        self._correct: Any = 0
+        self._correct: Any = None  # of a regression it stays unknown
         self._rows = 0
 
     def add(self, logits: torch.Tensor, loss: torch.Tensor, y: torch.Tensor) -> None:
         self._loss += loss * len(y)
-        self._correct += (logits.argmax(dim=1) == y).sum()
+        if logits.ndim == 2 and y.ndim == 1 and not y.is_floating_point():
+            correct = (logits.argmax(dim=1) == y).sum()
+            self._correct = correct if self._correct is None else self._correct + correct
         self._rows += len(y)
 
     def means(self, attempt: str) -> dict[str, float]:
@@ -137,11 +142,10 @@ class _Total:
             raise ModelError(
                 attempt, "there was no batch", "give batches that have rows, and a fresh iterator"
             )
-        return {
-            "loss": float(self._loss) / self._rows,
-            "accuracy": float(self._correct) / self._rows,
-            "rows": self._rows,
-        }
+        means = {"loss": float(self._loss) / self._rows}
+        if self._correct is not None:
+            means["accuracy"] = float(self._correct) / self._rows
+        return {**means, "rows": self._rows}
 
 
 def _on_device(batches: Iterable[_Batch], model: nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -1,0 +1,90 @@
+"""What the networks share, whichever framework builds them: their size, first weights, and distance.
+
+Weights are numpy arrays in torch's layout: [outputs, inputs, *window] for a kernel, [outputs] for a bias.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from labkit.errors import ModelError
+
+SIDE, CLASSES = 28, 10  # of the images, and of the labels
+_MAX_CONVOLUTIONS = 4
+
+
+def initial_weights(shapes: Iterable[Sequence[int]], seed: int | None) -> list[np.ndarray]:
+    """Draw float32 weights for layers whose shapes are given as kernel, bias, kernel, bias, …
+
+    Kernel and bias are uniform in ±1/sqrt(inputs of the layer), as torch initializes its layers.
+
+    Args:
+        seed: the same seed gives the same weights in every process and every framework; None gives others
+            each time.
+    """
+    draws = np.random.default_rng(seed)
+    arrays, bound = [], 0.0
+    for shape in map(tuple, shapes):
+        if len(shape) > 1:
+            bound = 1 / math.sqrt(math.prod(shape[1:]))
+        arrays.append(draws.uniform(-bound, bound, shape).astype(np.float32))
+    return arrays
+
+
+def distance(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> float:
+    """The largest absolute difference between two models' weights: 0.0 where they are equal.
+
+    NaN in a weight gives NaN.
+
+    Raises:
+        ModelError: they do not have the same weights by name and shape.
+    """
+    if fact := difference_in_shape(a, b):
+        raise ModelError("compare two models", fact, "compare models that were built by the same call")
+    gaps = [np.abs(a[name].astype(float) - b[name].astype(float)).max() for name in a if a[name].size]
+    return float(np.max(gaps)) if gaps else 0.0
+
+
+def difference_in_shape(a: Mapping, b: Mapping) -> str | None:
+    """The first weight whose shape differs between two models, in words; None if all are equal."""
+    for name in [*a, *b]:
+        there, here = (tuple(weights[name].shape) if name in weights else "none" for weights in (a, b))
+        if there != here:
+            return f"{name!r} has the shape {there} in one and {here} in the other"
+    return None
+
+
+def check_widths(network: str, widths: Any) -> None:
+    """Raise a `ModelError` unless `widths` are whole numbers from 1 on."""
+    if isinstance(widths, str) or not isinstance(widths, Sequence) or not all(map(_is_width, widths)):
+        raise ModelError(
+            f"build {network}({widths!r})",
+            "the widths of its layers are whole numbers from 1 on, in a tuple",
+            "mlp((128, 64)) or cnn((16, 32))",
+        )
+
+
+def check_channels(channels: Any) -> None:
+    """As `check_widths`; and an image must have a pixel left after convolutions that halve it."""
+    check_widths("cnn", channels)
+    if len(channels) > _MAX_CONVOLUTIONS:
+        raise ModelError(
+            f"build a cnn with {len(channels)} convolutions",
+            f"each halves the {SIDE}×{SIDE} image, and after {_MAX_CONVOLUTIONS} of them it is 1×1",
+            f"give at most {_MAX_CONVOLUTIONS} channels, e.g. cnn((16, 32))",
+        )
+
+
+def _is_width(value: Any) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool) and value >= 1
+
+
+def not_uint8(dtype: str) -> ModelError:
+    """The error for images that are scaled already; scaled twice they would all be nearly black."""
+    return ModelError(
+        "turn images into the model's input",
+        f"they are {dtype}, and pixels are uint8, 0 to 255",
+        "give the images as the data set has them; what is float32 already needs no to_input",
+    )
