@@ -80,9 +80,9 @@ def _is_of_labkit(path: Path) -> bool:
 
 def _place(file: str) -> str:
     """``cell 14`` for a cell's file, which is called something like ``/tmp/ipykernel_123/456.py``."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    if shell is not None:
-        named = shell.compile.format_code_name(file)
-        if named:
-            return " ".join(str(part) for part in named).replace("Cell In[", "cell ").rstrip("]")
+    get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
+    # Not documented; without it, frames are "in a cell".
+    name_of = getattr(getattr(get_ipython(), "compile", None), "format_code_name", lambda file: None)
+    if named := name_of(file):
+        return " ".join(str(part) for part in named).replace("Cell In[", "cell ").rstrip("]")
     return "in a cell" if "ipykernel_" in file else Path(file).name
