@@ -33,7 +33,7 @@ from benchmarks import _throughput
 from benchmarks._paired import Found
 from labkit.cluster import lifecycle as cluster
 from labkit.cluster import preload
-from labkit.cluster.nodes import free_port
+from labkit.machine import free_port
 from labkit.models.keras import backend as keras_settings
 from labkit.settings import Settings
 

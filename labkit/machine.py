@@ -1,8 +1,7 @@
-"""What this machine is and has: cores, memory, shared memory, GPUs, a browser,
-an S3 server, free ports, installed packages.
+"""What this machine has: cores, memory, GPUs, a browser, an S3 server, free ports, installed packages.
 
-Facts only, each looked up in milliseconds; `labkit.system.diagnosis` judges them. A container's limits
-count, not the size of the machine around it.
+Only facts, each found in milliseconds; `labkit.system.diagnosis` judges them. Inside a container its limits
+count, not the size of the machine.
 """
 
 import contextlib
@@ -20,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from labkit.errors import EnvironmentProblem
 
 _CGROUP = Path("/sys/fs/cgroup")
 _ENGINES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
@@ -110,14 +111,34 @@ def object_server() -> tuple[str, str] | None:
 
 def port_is_free(port: int) -> bool:
     """Whether a server could listen on `port` of loopback now (0: on any port)."""
+    try:
+        return _bound(port) > 0
+    except OSError:
+        return False
+
+
+def free_port(wanted: int = 0) -> int:
+    """A port of loopback that is free: `wanted` if possible, else one that the system chooses.
+
+    The system gives out a port again only after a long time, so labs that start at the same moment get
+    different ones.
+
+    Raises:
+        EnvironmentProblem: there is none.
+    """
+    try:
+        return _bound(wanted if port_is_free(wanted) else 0)
+    except OSError as error:
+        fix = "stop some servers on this machine"
+        raise EnvironmentProblem("find a free port", error.strerror or str(error), fix) from None
+
+
+def _bound(port: int) -> int:
     with socket.socket() as server:
         # As servers do: a port whose last connection has just ended counts as free.
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            server.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+        server.bind(("127.0.0.1", port))
+        return server.getsockname()[1]
 
 
 def installed_versions() -> dict[str, str]:

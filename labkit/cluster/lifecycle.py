@@ -158,7 +158,7 @@ def _start_head(
 ) -> dict[str, str]:
     """Start the head, and once more if another program has taken one of its ports; record its address."""
     for last in (False, True):
-        port, dashboard_port = ray_start.free_port(), ray_start.free_port()
+        port, dashboard_port = machine.free_port(), machine.free_port()
         command = ray_start.head_command(
             name="head", port=port, dashboard_port=dashboard_port, temp_dir=temp_dir, **ask
         )

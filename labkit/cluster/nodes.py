@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import secrets
-import socket
 import stat
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from labkit import machine
 from labkit.cluster.connection import VARIABLES
 from labkit.cluster.preload import Preloader
 from labkit.display.progress import Waiting
@@ -58,11 +58,11 @@ def head_command(
     command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"]
     if temp_dir is not None:
         # Ports 0 and 0 together: `ray start` refuses one without the other.
-        command += [f"--temp-dir={temp_dir}", f"--ray-client-server-port={free_port()}"]
+        command += [f"--temp-dir={temp_dir}", f"--ray-client-server-port={machine.free_port()}"]
         command += [
             "--min-worker-port=0",
             "--max-worker-port=0",
-            f"--dashboard-agent-listen-port={free_port()}",
+            f"--dashboard-agent-listen-port={machine.free_port()}",
         ]
     if object_store_bytes is not None:
         command.append(f"--object-store-memory={object_store_bytes}")
@@ -78,7 +78,7 @@ def node_command(
         command += [
             "--min-worker-port=0",
             "--max-worker-port=0",
-            f"--dashboard-agent-listen-port={free_port()}",
+            f"--dashboard-agent-listen-port={machine.free_port()}",
         ]
     return command + ([f"--resources={json.dumps(resources)}"] if resources else [])
 
@@ -206,14 +206,6 @@ def users_token() -> Path | None:
     named = os.environ.get("RAY_AUTH_TOKEN_PATH")
     path = Path(named) if named else Path.home() / ".ray" / "auth_token"
     return path if path.is_file() else None
-
-
-def free_port() -> int:
-    """A port that nobody listens on. The system gives each only once in a long while, so that several
-    labs which start at the same moment get different ones; a fixed one (8265) would be taken by two."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
 
 
 @contextlib.contextmanager

@@ -140,9 +140,9 @@ def _start(home: Path) -> Server:
     # Handles that were made before a crash go on with the server that comes after it.
     port = int(before["endpoint"].rpartition(":")[2]) if before else 0
     try:
-        return _start_at(_free_port(port), *found, home)
+        return _start_at(machine.free_port(port), *found, home)
     except _PortTaken:
-        return _start_at(_free_port(0), *found, home)
+        return _start_at(machine.free_port(), *found, home)
 
 
 def _start_at(port: int, name: str, program: str, home: Path) -> Server:
@@ -235,16 +235,3 @@ def _answers(endpoint: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _free_port(wanted: int) -> int:
-    """`wanted` if nobody has it, else another."""
-    for port in (wanted, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return probe.getsockname()[1]
-    raise StorageError("find a free port", "there is none", "end some servers on this machine")

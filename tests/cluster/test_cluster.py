@@ -22,6 +22,7 @@ import pytest
 import ray
 from ray.scripts import scripts as ray_scripts
 
+from labkit import machine
 from labkit.cluster import handle as cluster_handle
 from labkit.cluster import lifecycle as cluster
 from labkit.cluster import nodes as ray_start
@@ -116,7 +117,7 @@ def test_a_token_file_that_is_none(tmp_path):
 
 def test_a_port_that_another_program_took_meanwhile_is_no_end(home, monkeypatch):
     """Between the choice of a port and its use, anyone may take it."""
-    real, given = ray_start.free_port, []
+    real, given = machine.free_port, []
     with socket.create_server(("0.0.0.0", 0)) as other:
         taken = other.getsockname()[1]
 
@@ -124,7 +125,7 @@ def test_a_port_that_another_program_took_meanwhile_is_no_end(home, monkeypatch)
             given.append(taken if not given else real())
             return given[-1]
 
-        monkeypatch.setattr(ray_start, "free_port", free_port)
+        monkeypatch.setattr(machine, "free_port", free_port)
         with cluster.start() as lab:
             assert taken in given and not lab.address.endswith(f":{taken}")
     assert ProcessRegistry(home).groups() == []
@@ -386,7 +387,7 @@ def test_no_token(lab, home):
 @pytest.mark.parametrize("scheme", ["", "ray://"])
 def test_nobody_at_an_address(scheme):
     with pytest.raises(ClusterError, match="nobody answers there") as refused:
-        knock(f"{scheme}127.0.0.1:{ray_start.free_port()}", None)
+        knock(f"{scheme}127.0.0.1:{machine.free_port()}", None)
     assert "ray status" in refused.value.fix
 
 

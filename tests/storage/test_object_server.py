@@ -12,7 +12,7 @@ import pytest
 
 import labs
 import object_servers
-from labkit import storage
+from labkit import machine, storage
 from labkit.errors import LabError, StorageError
 from labkit.settings import Settings
 from labkit.storage import server as object_server
@@ -129,15 +129,15 @@ def test_a_port_that_is_taken_in_the_last_moment(settings, monkeypatch):
     """Between the look for a free port and the server's start another process listens there."""
     import socket
 
-    free, taken = object_server._free_port, []
+    free, taken = machine.free_port, []
 
-    def lose(wanted):
+    def lose(wanted=0):
         port = free(wanted)
         if not taken:
             taken.append(socket.create_server(("127.0.0.1", port)))
         return port
 
-    monkeypatch.setattr(object_server, "_free_port", lose)
+    monkeypatch.setattr(machine, "free_port", lose)
     with object_servers.embedded(settings.home) as store:
         assert int(store.endpoint.rpartition(":")[2]) != taken[0].getsockname()[1]
         store.files.pipe_file("lab/a", b"1")

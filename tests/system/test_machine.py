@@ -142,7 +142,9 @@ def test_a_port_is_free_until_somebody_listens():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert not machine.port_is_free(port)
+        assert machine.free_port(port) != port
     assert machine.port_is_free(port)
+    assert machine.free_port(port) == port
 
 
 def test_shared_memory_is_counted_where_there_is_some():
