@@ -44,14 +44,14 @@ class Waiting:
         self._started = clock()
         self._next = self._started + _PATIENCE
         self._width = 0  # of the line that stands there now; 0: none was written
-        self._amount = ""
+        self._amount, self._total = "", 0
 
     def __enter__(self) -> "Waiting":
         return self
 
     def __call__(self, done: int, total: int) -> None:
         """`done` of `total` units are there; the line is drawn when its time has come."""
-        self._amount = self._count(done, total)
+        self._amount, self._total = self._count(done, total), total
         if (now := self._clock()) >= self._next:
             self._next = now + (_LIVE_EVERY if self._live else _LOGGED_EVERY)
             self._write(f"{self._what} · {self._amount} · {now - self._started:.0f} s")
@@ -75,8 +75,10 @@ class Waiting:
 
     def __exit__(self, kind: Any, *_: object) -> None:
         if self._width:
+            # The last call came before the last unit was done.
+            amount = self._count(self._total, self._total) if kind is None else self._amount
             word = "done in" if kind is None else "ended after"
-            self._write(f"{self._what} · {self._amount} · {word} {self._clock() - self._started:.0f} s")
+            self._write(f"{self._what} · {amount} · {word} {self._clock() - self._started:.0f} s")
             if self._live:
                 self._stream.write("\n")
 

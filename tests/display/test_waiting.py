@@ -66,6 +66,15 @@ def test_bytes_are_shown_in_megabytes():
     assert "0.0 of 0.1 MB" in wait(io.StringIO(), 3, unit="bytes")
 
 
+def test_what_is_done_is_all_done():
+    """A node counts when it has joined, and then there is nothing left to wait for."""
+    stream, clock = io.StringIO(), Clock()
+    with Waiting("starting node-2", unit="nodes", stream=stream, clock=clock) as line:
+        clock.now += 3
+        line(0, 1)
+    assert stream.getvalue().splitlines()[-1] == "starting node-2 · 1 of 1 nodes · done in 3 s"
+
+
 def test_what_fails_is_not_called_done():
     stream, clock = io.StringIO(), Clock()
     with pytest.raises(OSError), Waiting("fetching", unit="bytes", stream=stream, clock=clock) as line:
