@@ -4,6 +4,7 @@ import contextlib
 import gc
 import inspect
 import json
+import multiprocessing
 import pickle
 import subprocess
 import sys
@@ -439,6 +440,19 @@ def test_or_with_its_first_event(listener, heard, stdout):
     assert [event["kind"] for event in heard] == ["worker", "phase", "step", "step", "report"]
     assert last_step(heard)["rows"] == 12
     assert of_kind(heard, "report")[0]["metrics"] == [{"loss": 2.5}]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_process_that_a_worker_forks_may_print_and_is_no_worker(listener, heard, stdout):
+    """As the processes of a data loader do."""
+    stdout.install()
+    with worker(listener):
+        until(lambda: heard)
+        child = multiprocessing.get_context("fork").Process(target=print, args=("from a loader",))
+        child.start()
+        child.join(30)
+        until(lambda: of_kind(heard, "print"))
+    assert [event["kind"] for event in heard] == ["worker", "print"]
 
 
 def test_a_tracked_function_is_the_function(listener, heard, stdout):

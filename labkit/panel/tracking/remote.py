@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +28,8 @@ class RemoteTracker(Tracker):
     _in_worker = True
 
     def __init__(self, run: str, address: Address | None) -> None:
-        self._address, self._began_in = address, 0  # the process in which it began
+        self._address = address
+        self._began = False  # True in forks, too: a data loader's process that prints is not a worker
         self._sender = None if address is None else Sender(address)
         super().__init__(run, self._send_from_here)
 
@@ -49,13 +49,13 @@ class RemoteTracker(Tracker):
                 self._sender.close()
 
     def _send_from_here(self, event: dict[str, Any]) -> None:
-        if self._began_in != os.getpid():
+        if not self._began:
             self._begin()
         if self._sender is not None:
             self._sender.send(event)
 
     def _begin(self) -> None:
-        self._began_in = os.getpid()
+        self._began = True
         if self._sender is None:
             return
         self.emit("worker")
