@@ -27,7 +27,7 @@ help:
 	@echo "make test         lint, unit and fault tests, every notebook, the browser tests"
 	@echo "make setup        make $(VENV) with everything in it; again only when the pins change"
 	@echo "make notebooks    build the notebooks from lessons/"
-	@echo "make lint         ruff, check and format; the floors of the package"
+	@echo "make lint         ruff, check and format; the floors of the package; spelling and prose"
 	@echo "make bench        all benchmarks, hours; BENCH_ARGS=startup runs one"
 	@echo "make clean        remove caches and artefacts; keeps $(VENV), runs and solved exercises"
 	@echo "make constraints  write the installed versions into constraints.txt"
@@ -88,7 +88,9 @@ notebooks: setup
 lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	@$(VENV)/bin/lint-imports --no-cache --no-logo
+	@$(PY) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-cache --no-logo
+	$(PY) tools/prose.py
+	$(PY) -m codespell_lib README.md CONTRIBUTING.md docs benchmarks labkit lessons tests tools
 
 bench: setup
 	@$(PY) -m benchmarks $(BENCH_ARGS)

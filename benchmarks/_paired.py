@@ -47,7 +47,7 @@ class Found:
         name: of the benchmark.
         ours: the way that is the lab's.
         seconds: {figure: {way: one number for each round, in the order of the rounds}}.
-        beside: what else is worth keeping.
+        beside: what else to keep in the record.
     """
 
     name: str

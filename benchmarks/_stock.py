@@ -1,4 +1,4 @@
-"""Ray as pip installs it: without a setting of the lab, and with what pip puts beside JupyterLab by default.
+"""Ray as pip installs it: no setting of the lab, and the packages that come with JupyterLab by default.
 
 JupyterLab asks for ``jsonschema[format-nongpl]``; that installs rfc3987-syntax and lark, and every process
 of Ray that imports jsonschema compiles a grammar. The lab's constraints hold jsonschema back, so stock Ray

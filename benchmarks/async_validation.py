@@ -1,9 +1,9 @@
-"""Validation inside the loop and beside it, in three ways: all seconds, those of standing still, of a metric.
+"""Validation inside the loop and next to it, in three ways: all seconds, seconds blocked, of a metric.
 
     .venv/bin/python -m benchmarks async_validation [--rows 6000] [--repeat 3] [--epochs 4] [--json FILE]
 
 One worker trains lesson 03's `cnn` on rendered digits. After each epoch a checkpoint goes to the object
-store, and is validated on 5,000 others: not at all, in the loop, or beside it by each validator of
+store, and is validated on 5,000 others: not at all, in the loop, or next to it by each validator of
 `benchmarks._validators`. Each round has all five, their order changes with the round; model, data and
 seeds are the same. The figures are medians: over the rounds, or over the checkpoints of all rounds.
 
@@ -11,7 +11,7 @@ seeds are the same. The figures are medians: over the rounds, or over the checkp
 - blocked: what the loop does between two epochs (save, report, validate), for each checkpoint.
 - metric after: from the last step of an epoch until the validated metric of its checkpoint is there.
 
-The last line is ``async_validation: ratio=…``: for how long a checkpoint blocks the loop, with a task beside
+The last line is ``async_validation: ratio=…``: for how long a checkpoint blocks the loop, with a task next to
 it over in the loop.
 """
 

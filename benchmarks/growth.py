@@ -99,7 +99,7 @@ def exponent(sizes: list[float], values: list[float]) -> float:
 
 
 def draw(found: Found, figure: Path) -> None:
-    """Time above, memory below, over the size; dashed: linear. Beside the workers' time: torchrun's."""
+    """Time above, memory below, over the size; dashed: linear. Next to the workers' time: torchrun's."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -3,7 +3,7 @@
     .venv/bin/python -m benchmarks memory [--times 4] [--repeat 1] [--json FILE]
 
 Images come from the store in Parquet shards, are made 224×224 decimal numbers each (0.2 MB), and are
-consumed in batches by somebody who is slower than that. In all `--times` as much as Ray's object store
+consumed in batches by a consumer that is slower than that. In all `--times` as much as Ray's object store
 holds. What is printed: the bytes that went through, the most that lay in the object store at one time, and
 the most memory that all processes of the cluster had together, what they share not counted. The last line is
 ``memory: ratio=…``, the most that lay in the object store over its size.
@@ -84,7 +84,7 @@ def stream(store: storage.Store, *, times: float) -> Streamed:
         )
         for batch in data.map_batches(enlarge, batch_size=_BATCH).iter_batches(batch_size=_BATCH):
             rows += len(batch["label"])
-            time.sleep(0.02)  # whoever consumes is slower than that, as trainings are
+            time.sleep(0.02)  # a consumer that is slower than that, as trainings are
     state = panel.state
     return Streamed(
         capacity=capacity,

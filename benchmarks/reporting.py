@@ -6,7 +6,7 @@ Two workers train lesson 03's two models on the digits. Each round has three str
 `panel.steps` and `panel.log`, two through the bare iterator. Their order changes with each round, and they
 are short, so that a machine that slows down for a while hits all alike. The panel is the widget one, drawn in
 this process. The figure is the median over the rounds of time with / mean time without, once for the clock on
-the wall, and once for the CPU time of rank 0, which other processes disturb less. Beside them stands the same
+the wall, and once for the CPU time of rank 0, which other processes disturb less. Next to them is the same
 median for the two stretches without: what this machine makes of nothing at all. The last line is
 ``reporting: ratio=…``, time with over time without, of the dearer model.
 """

@@ -8,7 +8,7 @@ is measured is the start. In each round all ways come in turn, each in a process
 - lab: `cluster.start()`, then `TorchTrainer.fit()` several times in this kernel;
 - lab, no preload: the same with LABKIT_PRELOAD=0;
 - stock: `ray.init()`, then the same fits. No setting of the lab; on its PYTHONPATH lies what pip installs
-  beside JupyterLab by default (a jsonschema that imports rfc3987-syntax, and lark), in a folder of its own;
+  next to JupyterLab by default (a jsonschema that imports rfc3987-syntax, and lark), in a folder of its own;
 - torchrun: `torchrun --standalone --nproc-per-node 2`, once.
 
 The last line is ``startup: ratio=…``, that of the whole first `fit()` against stock.

@@ -8,7 +8,7 @@ In each round all come in turn.
 
 - ray data, recipe: lesson 04's. Rows are read into Ray's object store once, before the training; `to_tf`,
   and `cache()`, which keeps the rows of the first epoch for the others.
-- ray data, as asked: `to_tf` alone; each epoch reads the files anew.
+- ray data, as asked: `to_tf` alone; each epoch reads the files again.
 - ray, in memory: each worker of the TensorflowTrainer has all rows, and TensorFlow shards them.
 - two scripts: the same as that in two processes with a TF_CONFIG, without Ray.
 - one process: all rows in memory, no strategy.

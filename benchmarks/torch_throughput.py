@@ -8,9 +8,9 @@ all come in turn.
 
 - ray data, recipe: what lesson 03 comes to. Rows are read into Ray's object store once, before the training;
   the worker takes its shard from there in large pieces, keeps them, and cuts its batches from them.
-- ray data, materialized: the same, but it takes the pieces anew in each epoch.
-- ray data, large pieces: each epoch reads the files anew, in large pieces.
-- ray data, as asked: each epoch reads the files anew, `iter_torch_batches(batch_size=64)`.
+- ray data, materialized: the same, but it takes the pieces again in each epoch.
+- ray data, large pieces: each epoch reads the files again, in large pieces.
+- ray data, as asked: each epoch reads the files again, `iter_torch_batches(batch_size=64)`.
 - ray loader: Ray Train with a `DataLoader` and its `DistributedSampler`.
 - torchrun: the same DataLoader in torchrun, without Ray.
 - one process: tensors in memory, batch 128, two threads. No way of distributing so small a model reaches

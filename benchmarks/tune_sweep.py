@@ -1,4 +1,4 @@
-"""What a sweep costs: the recipe of lesson 05 against Ray's and Tune's defaults, and the panel beside it.
+"""What a sweep costs: the recipe of lesson 05 against Ray's and Tune's defaults, and the panel next to it.
 
     .venv/bin/python -m benchmarks tune_sweep [--repeat 3] [--trials 32] [--cheap 200] [--json FILE]
 
@@ -247,7 +247,7 @@ def main() -> None:
     options = parser(__doc__, repeat=3)
     options.add_argument("--trials", type=int, default=32, help="of each ASHA sweep (default 32)")
     options.add_argument("--seed", type=int, default=0, help="of the first round (default 0)")
-    options.add_argument("--cheap", type=int, default=200, help="cheap trials beside the panel; 0: none")
+    options.add_argument("--cheap", type=int, default=200, help="cheap trials with the panel; 0: none")
     options = options.parse_args()
     found = Found("tune_sweep", ours="recipe")
     compare(found, trials=options.trials, repeat=options.repeat, seed=options.seed)

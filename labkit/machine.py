@@ -100,7 +100,7 @@ def chromium() -> str | None:
 def object_server() -> tuple[str, str] | None:
     """(name, path) of a program that serves S3: ``minio`` on the PATH, else ``rclone``; None without both.
 
-    pip puts rclone beside python, which need not be on the PATH.
+    pip installs rclone next to python, which may not be on the PATH.
     """
     beside = str(Path(sys.executable).parent)
     for name, where in (("minio", None), ("rclone", beside), ("rclone", None)):

@@ -5,7 +5,7 @@
     python tools/build.py --check    change nothing; fail where a notebook differs from its source
 
 The learner's build is the solutions without the cells tagged ``solution``. What a learner changed is
-never overwritten: it is kept beside as ``NN_name.mine-<time>.ipynb``, and that is said.
+never overwritten: it is kept as ``NN_name.mine-<time>.ipynb``, and the build says so.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name":
 
 
 def notebook(cells: list[Cell], *, solutions: bool) -> nbformat.NotebookNode:
-    """A notebook of `cells`, with or without the solutions; nothing in it hangs on when it was built."""
+    """A notebook of `cells`, with or without the solutions; nothing in it depends on when it was built."""
     kept = [cell for cell in cells if solutions or not cell.is_solution]
     seen: Counter[str] = Counter()
     made = []
@@ -71,7 +71,7 @@ def build(folder: Path = FOLDER, *, only_stale: bool = False) -> list[str]:
     """Build the lessons below `folder`.
 
     Args:
-        only_stale: leave a notebook alone that was built from the source as it is now, whatever a
+        only_stale: leave a notebook alone that was built from the present source, whatever a
             learner did in it since.
 
     Returns:

@@ -70,7 +70,7 @@ def _faults_of_cells(cells: list[Cell]) -> Iterator[tuple[str, str]]:
         if lines > MAX_LINES and "long" not in cell.tags:
             yield f"{where} has {lines} lines", f"split it, at most {MAX_LINES}; or tag it 'long'"
         if error := _syntax_error(cell.source):
-            yield f"{where} is not Python: {error}", "mend the cell"
+            yield f"{where} is not Python: {error}", "fix the cell"
     for section in _sections(cells):
         if any(c.is_solution for c in section) and not any(_calls_check(c) for c in section):
             title = section[0].source.partition("\n")[0].lstrip("# ")

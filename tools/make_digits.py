@@ -6,7 +6,7 @@ scikit-learn is needed for this alone, so it has an environment of its own:
     /tmp/digits/bin/python tools/make_digits.py           # write it, print its checksum
     /tmp/digits/bin/python tools/make_digits.py --check   # compare what ships with what is made
 
-The bytes of the file hang on the version of pyarrow, its rows do not: --check compares rows.
+The bytes of the file depend on the version of pyarrow, its rows do not: --check compares rows.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from labkit.datasets import Dataset, read_rows  # noqa: E402
 
 FILE = ROOT / "labkit" / "datasets" / "files" / "digits.parquet"
 CLASSES = tuple("0123456789")
-SMALL, LARGE, SIDE = 8, 20, 28  # pixels: as it comes, as it is scaled, with its border
+SMALL, LARGE, SIDE = 8, 20, 28  # pixels: in the source, scaled, with its border
 TEST_ROWS_PER_CLASS = 36  # 360 of 1,797 rows, a fifth
 
 
