@@ -13,7 +13,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -21,11 +21,10 @@ from typing import Any, ClassVar, Self
 from labkit.display import tracebacks
 from labkit.display.formatting import duration
 from labkit.errors import LabError, RunError, RunStopped
-from labkit.machine import installed_versions, this_host
 from labkit.panel.reporters import NullReporter, Reporter, choose
+from labkit.panel.state import record
 from labkit.panel.state.base import State
 from labkit.panel.view.base import View
-from labkit.runs.record import RunRecord, folder_of, this_process
 from labkit.settings import Settings
 
 _DRAWS_PER_SECOND = 5
@@ -67,6 +66,17 @@ class LivePanel:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.state.name!r}, {self.state.status})"
+
+    def __reduce__(self) -> tuple:
+        # A function that mentions the panel may be sent to another process.
+        return PanelReference, (self.state.name, self.run_id)
+
+    def __copy__(self) -> Self:
+        # Within this process it is itself: a configuration with a panel in it may be copied.
+        return self
+
+    def __deepcopy__(self, _: Any) -> Self:
+        return self
 
     @classmethod
     def current(cls) -> Self | None:
@@ -152,7 +162,7 @@ class LivePanel:
                 # If this kernel dies, the record still shows that there was a run.
                 # If it cannot be written, a warning at the end says so.
                 with contextlib.suppress(LabError, ValueError):
-                    self._write_record()
+                    record.write(self.state, self.run_id, self.settings.home)
                 self._open_reporter()
             self._drawer.start()
             self._surroundings.enter_context(self.surroundings())
@@ -215,7 +225,7 @@ class LivePanel:
                 self.state.end(status)
             self._hang_up()
         try:
-            self._record_path = self._write_record()
+            self._record_path = record.write(self.state, self.run_id, self.settings.home)
         except (LabError, ValueError) as error:
             # A full disk must not make a training fail that ended well.
             warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=4)
@@ -225,7 +235,7 @@ class LivePanel:
         except Exception as error:
             self._warn_of_drawing(error)
 
-    # -- drawing -------------------------------------------------------------------------------------
+    # -- drawing and records ------------------------------------------------------------------------
 
     def _snapshot(self) -> Any:
         return self.view.snapshot(self.state, time.time())
@@ -258,8 +268,6 @@ class LivePanel:
     def _warn_of_drawing(self, error: Exception) -> None:
         warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)
 
-    # -- records and files ---------------------------------------------------------------------------
-
     def _files(self) -> list[tuple[str, str]]:
         # An error while an engine's panel looks for its files must not end the panel.
         listed: list[tuple[str, str]] = []
@@ -267,24 +275,13 @@ class LivePanel:
             listed += self.files()
         return listed + ([("run record", self._record_path)] if self._record_path else [])
 
-    def _write_record(self) -> str:
-        state = self.state
-        failed = state.status == "failed" and state.failures
-        started = datetime.fromtimestamp(state.started_at, UTC).isoformat(timespec="milliseconds")
-        record = RunRecord(
-            name=state.name,
-            run_id=self.run_id,
-            engine=state.engine,
-            state=state.status,
-            started_at=started,
-            seconds_total=state.elapsed(),
-            error=state.failures[-1].message if failed else None,
-            versions=installed_versions(),
-            host=this_host(),
-            process=this_process() if state.status == "running" else {},
-        )
-        record = replace(record, **state.to_record())
-        return str(record.write(folder_of(self.settings.home, state.name, self.run_id)))
+
+@dataclass(frozen=True)
+class PanelReference:
+    """What a panel becomes in another process, unless it takes reports from there."""
+
+    name: str
+    run_id: str
 
 
 def require(name: str, value: Any, wanted: str, holds: bool) -> None:

@@ -14,7 +14,7 @@ import operator
 import time
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any, Self
+from typing import Any
 
 from labkit.panel.base import LivePanel, require
 from labkit.panel.reporters import Reporter
@@ -73,13 +73,6 @@ class Panel(LivePanel):
 
     def __reduce__(self) -> tuple:
         return RemoteTracker, self.where_to_report()
-
-    def __copy__(self) -> Self:
-        # Within this process it is itself: a configuration with a panel in it may be copied.
-        return self
-
-    def __deepcopy__(self, _: Any) -> Self:
-        return self
 
     # -- what the training loop calls, where it runs in this process ---------------------------------
 

@@ -1,6 +1,8 @@
 """What every engine's panel gets from the machine that all panels share."""
 
 import contextlib
+import copy
+import pickle
 
 import pytest
 
@@ -185,6 +187,14 @@ def test_an_error_of_the_engine_is_translated(settings):
     with pytest.raises(ValueError, match="mine"), panel:
         raise ValueError("mine")
     assert "short: mine" in summary(panel)
+
+
+def test_a_panel_may_be_copied_and_sent(panel):
+    """A function that mentions it goes to another process, a configuration that holds it is copied."""
+    with panel:
+        assert copy.copy(panel) is panel and copy.deepcopy([panel])[0] is panel
+        there = pickle.loads(pickle.dumps(panel))
+    assert (there.name, there.run_id) == ("count", panel.run_id)
 
 
 def test_a_longer_traceback_of_a_worker_stays(panel):

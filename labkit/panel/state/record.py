@@ -1,6 +1,35 @@
-"""What the run record says of a training, beyond what it says of every run."""
+"""From a state to the run record: what every record says, and what that of a training says besides."""
 
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+
+from labkit.machine import installed_versions, this_host
+from labkit.panel.state.base import State
+from labkit.runs.record import RunRecord, folder_of, this_process
+
+
+def write(state: State, run_id: str, home: Path) -> str:
+    """Write the record of a run, over or not, and return its path.
+
+    Raises:
+        RunError: the folder cannot be written to.
+    """
+    failed = state.status == "failed" and state.failures
+    record = RunRecord(
+        name=state.name,
+        run_id=run_id,
+        engine=state.engine,
+        state=state.status,
+        started_at=datetime.fromtimestamp(state.started_at, UTC).isoformat(timespec="milliseconds"),
+        seconds_total=state.elapsed(),
+        error=state.failures[-1].message if failed else None,
+        versions=installed_versions(),
+        host=this_host(),
+        process=this_process() if state.status == "running" else {},
+    )
+    return str(replace(record, **state.to_record()).write(folder_of(home, state.name, run_id)))
 
 
 def fields_of(state: Any) -> dict[str, Any]:
