@@ -87,7 +87,7 @@ def test_all_of_rays_statuses_have_a_word():
 
 def test_each_change_is_told_once(panel, callback):
     told = []
-    callback._send = lambda **event: told.append((event["status"], event["metrics"]))
+    callback.send = lambda **event: told.append((event["status"], event["metrics"]))
     for status, metrics in (
         ("PENDING_VALIDATION", {"loss": 1}),
         ("PENDING_VALIDATION", {"loss": 1}),
@@ -100,7 +100,7 @@ def test_each_change_is_told_once(panel, callback):
 
 def test_of_an_earlier_run_only_what_is_left_to_do_is_told(panel, callback):
     told = []
-    callback._send = lambda **event: told.append((event["path"], event["status"]))
+    callback.send = lambda **event: told.append((event["path"], event["status"]))
     old = [reported("VALIDATED", "/a"), reported("PENDING_VALIDATION", "/b"), reported("COMMITTED", "/c")]
     callback._begin(old)
     callback._tell([*old[:1], reported("VALIDATION_FAILED", "/b"), *old[2:], reported("COMMITTED", "/d")])
