@@ -1,12 +1,12 @@
 """The handle on a running cluster: its nodes, what grows, shrinks and stops it, how it displays itself."""
 
-import shlex
 import threading
 import time
 from collections.abc import Callable, Iterable
-from html import escape
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from labkit.cluster import connection
 from labkit.cluster.capacity import (
@@ -17,9 +17,11 @@ from labkit.cluster.capacity import (
     expect_resources,
     expect_type,
 )
-from labkit.cluster.nodes import NodeLauncher, head_command, node_command, user_token
+from labkit.cluster.commands import shell_commands
+from labkit.cluster.nodes import NodeLauncher, user_token
+from labkit.display import cards
+from labkit.display.formatting import size
 from labkit.display.progress import Waiting
-from labkit.display.style import STYLE
 from labkit.errors import ClusterError
 from labkit.system import interrupts
 
@@ -120,11 +122,11 @@ class Cluster:
         undo = interrupts.stoppable(f"the start of {name}", undo=lambda: launcher.stop_node(name))
         with undo as check, Waiting(f"starting {name}", unit="nodes") as waiting:
             cpus = int(known[0].cpus) if cpus is None else cpus
-            node = self.join(name, cpus, resources, on_wait=lambda: (check(), waiting(0, 1)))
+            node = self._join(name, cpus, resources, on_wait=lambda: (check(), waiting(0, 1)))
             waiting(1, 1)
         return node
 
-    def join(
+    def _join(
         self,
         name: str,
         cpus: int,
@@ -132,18 +134,14 @@ class Cluster:
         *,
         on_wait: Callable[[], object],
     ) -> Node:
-        """Start a node of this name, and return it once the head lists it. `add_node` does more checks.
-
-        Args:
-            on_wait: called several times a second.
-        """
+        """Start a node, and return it once the head lists it. `on_wait` is called several times a second."""
         launcher = self._require_ours("add a node")
         launcher.start_node(self.address, name=name, cpus=cpus, resources=resources, on_wait=on_wait)
         deadline = time.monotonic() + _NOTICED_WITHIN
         while time.monotonic() < deadline:
             for node in self.nodes:
                 if node.name == name:
-                    self.preload([name])
+                    self._preload([name])
                     return node
             on_wait()
             time.sleep(0.1)
@@ -153,7 +151,7 @@ class Cluster:
             f"look into {self.log_dir}/raylet.err, then lab.stop() and start again",
         )
 
-    def preload(self, nodes: Iterable[str]) -> None:
+    def _preload(self, nodes: Iterable[str]) -> None:
         """Let the fork servers of these nodes fork the workers of this connection."""
         import ray
 
@@ -213,14 +211,14 @@ class Cluster:
             if self._launcher is not None:
                 self._launcher.release()
 
-    def reconnect(self) -> None:
+    def _reconnect(self) -> None:
         """Connect this process again, after the reader called `ray.shutdown`."""
         if self._launcher is None:
             connection.connect(self.address, user_token(), ship=True)
             return
         self._launcher.connect(self.address)
         self._launcher.stop_preloading()
-        self.preload([node.name for node in self.nodes])
+        self._preload([node.name for node in self.nodes])
 
     def _watch_head(self) -> None:
         """Disconnect once the head is gone: Ray tries for a minute to reach it, then ends this process."""
@@ -251,24 +249,7 @@ class Cluster:
     def commands(self, *, head_ip: str = "HEAD_IP") -> str:
         """The shell commands that start such a cluster on real machines, to copy and paste."""
         expect_type("write the commands", "head_ip", head_ip, str, 'head_ip="10.0.0.7"')
-        head = head_command(name="head", port=6379, dashboard_port=8265)
-        node = node_command(f"{head_ip}:6379", name="node-2")
-        return "\n".join(
-            [
-                "# on every machine: the same token, readable by you alone",
-                "ray get-auth-token --generate && chmod 600 ~/.ray/auth_token",
-                "# (then copy the file to the other machines)",
-                "export RAY_AUTH_MODE=token",
-                "# on the first machine",
-                shlex.join(head),
-                "# on each other machine",
-                shlex.join(node),
-                "# in the notebook, on any of them",
-                f'lab = cluster.connect("{head_ip}:6379")',
-                "# when you are done, on every machine",
-                "ray stop",
-            ]
-        )
+        return shell_commands(head_ip)
 
     # -- how it displays itself ---------------------------------------------------------------------
 
@@ -279,27 +260,24 @@ class Cluster:
 
     def _repr_html_(self) -> str:
         if not self.is_running:
-            return (
-                f'{STYLE}<div class="labkit lk-card"><div class="lk-head"><b>Ray cluster</b>'
-                '<span class="lk-dim">stopped</span></div></div>'
+            return str(cards.card("Ray cluster", ("dim", "stopped")))
+        rows = [
+            (
+                node.name,
+                "✓ alive" if node.alive else "✕ lost",
+                f"{node.cpus:g}",
+                f"{node.gpus:g}",
+                size(node.resources.get("object_store_memory", 0)),
+                node.address,
             )
-        rows = "".join(
-            f"<tr><td>{escape(n.name)}</td><td>{'✓ alive' if n.alive else '✕ lost'}</td><td>{n.cpus:g}</td>"
-            f"<td>{n.gpus:g}</td><td>{n.resources.get('object_store_memory', 0) / 1e6:.0f} MB</td>"
-            f"<td>{escape(n.address)}</td></tr>"
-            for n in self.all_nodes()
-        )
-        link = ""
-        if self.dashboard_url:
-            link = f'<a href="{escape(self.dashboard_url)}" target="_blank">dashboard</a>'
+            for node in self.all_nodes()
+        ]
         origin = "started by the lab" if self.is_ours else "not started by the lab, which never stops it"
-        return (
-            f'{STYLE}<div class="labkit lk-card"><div class="lk-head"><b>Ray cluster</b>'
-            f'<span class="lk-ok">running</span>'
-            f'<span class="lk-dim">{escape(self.address)} · {origin}</span>{link}</div>'
-            f'<div class="lk-rule lk-text"><table><tr><th>node</th><th>state</th><th>CPUs</th><th>GPUs</th>'
-            f"<th>object store</th><th>address</th></tr>{rows}</table></div></div>"
-        )
+        where = Markup("{} · {}").format(self.address, origin)
+        if self.dashboard_url:
+            where += Markup(' · <a href="{}" target="_blank">dashboard</a>').format(self.dashboard_url)
+        table = cards.table(("node", "state", "CPUs", "GPUs", "object store", "address"), rows)
+        return str(cards.card("Ray cluster", ("ok", "running"), cards.rule(table), dim=where))
 
     def __enter__(self) -> "Cluster":
         return self

@@ -98,7 +98,7 @@ def start(
                     launcher = NodeLauncher(settings, modules)
                     return _start(launcher, nodes or 1, cpus, object_store_bytes, check)
         elif not connection.is_connected():
-            running.reconnect()
+            running._reconnect()
     _warn_of_another_shape(running, nodes, cpus_per_node)
     return running
 
@@ -169,7 +169,7 @@ def _start(
             )
             cluster = _connect_to_own(launcher, info)
             for have in range(1, nodes):
-                cluster.join(f"node-{have + 1}", cpus, on_wait=partial(show, have))
+                cluster._join(f"node-{have + 1}", cpus, on_wait=partial(show, have))
             show(nodes)
     except BaseException:
         # Also after an interrupt: half a cluster is of no use.
@@ -203,7 +203,7 @@ def _connect_to_own(launcher: NodeLauncher, info: dict[str, str]) -> Cluster:
     global _current
     launcher.connect(info["address"])
     _current = cluster = Cluster(info["address"], info["dashboard"], launcher)
-    cluster.preload(node.name for node in cluster.nodes)
+    cluster._preload(node.name for node in cluster.nodes)
     # A script stops its cluster when it exits. A kernel leaves that to the watchdog: it may be a restart.
     if "ipykernel" not in sys.modules:
         atexit.register(cluster.stop)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from labkit.cluster import connection
+from labkit.cluster.commands import head_command, head_ip, local_options, node_command
 from labkit.cluster.preload import Preloader
 from labkit.errors import ClusterError
 from labkit.files import atomic_write, private_file
@@ -41,28 +42,6 @@ _FORKED = {
 }
 _SOCKET_LIMIT = 107 if sys.platform == "linux" else 103  # bytes of a Unix socket's path
 _SOCKET_TAIL = len("/t/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1")
-
-
-def head_command(*, name: str, port: int, dashboard_port: int, options: Iterable[str] = ()) -> list[str]:
-    """The command that starts a head."""
-    command = ["ray", "start", "--head", f"--node-name={name}", f"--port={port}"]
-    return [*command, "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}", *options]
-
-
-def node_command(address: str, *, name: str, options: Iterable[str] = ()) -> list[str]:
-    """The command that starts one more node of the cluster at `address`."""
-    return ["ray", "start", f"--address={address}", f"--node-name={name}", *options]
-
-
-def _local_options(cpus: int, object_store_bytes: int) -> list[str]:
-    """Options for several nodes, and several clusters, on one machine."""
-    return [
-        f"--num-cpus={cpus}",
-        f"--object-store-memory={object_store_bytes}",
-        "--min-worker-port=0",  # `ray start` refuses one of these two without the other
-        "--max-worker-port=0",
-        f"--dashboard-agent-listen-port={free_port()}",
-    ]
 
 
 class NodeLauncher:
@@ -112,7 +91,7 @@ class NodeLauncher:
         for last in (False, True):
             port, dashboard_port, client_port = free_port(), free_port(), free_port()
             options = [f"--temp-dir={self.folder}", f"--ray-client-server-port={client_port}"]
-            options += _local_options(cpus, object_store_bytes)
+            options += local_options(cpus, object_store_bytes)
             command = head_command(name="head", port=port, dashboard_port=dashboard_port, options=options)
             try:
                 output = self._run(command, "head", on_wait)
@@ -122,7 +101,7 @@ class NodeLauncher:
                     raise
         info = {
             "group": self.group_id,
-            "address": f"{_head_ip(output)}:{port}",
+            "address": f"{head_ip(output)}:{port}",
             "dashboard": f"http://127.0.0.1:{dashboard_port}",
         }
         atomic_write(_info_path(self.folder), json.dumps(info))
@@ -142,7 +121,7 @@ class NodeLauncher:
         Raises:
             ClusterError: it did not start.
         """
-        options = _local_options(cpus, OBJECT_STORE_BYTES)
+        options = local_options(cpus, OBJECT_STORE_BYTES)
         if resources:
             options.append(f"--resources={json.dumps(resources)}")
         self._run(node_command(address, name=name, options=options), name, on_wait)
@@ -244,17 +223,6 @@ def read_info(folder: Path) -> dict[str, str]:
 
 def _info_path(folder: Path) -> Path:
     return folder / "cluster.json"
-
-
-def _head_ip(output: str) -> str:
-    """The IP address that the head chose, from what `ray start` prints."""
-    plain = "".join(part.partition("m")[2] if k else part for k, part in enumerate(output.split("\x1b[")))
-    for line in plain.splitlines():
-        if "Local node IP" in line:
-            return line.rpartition(":")[2].strip()
-    raise ClusterError(
-        "start the head", "`ray start` did not print its address", "report this with the version of Ray"
-    )
 
 
 def temp_dir(settings: Settings) -> Path:
