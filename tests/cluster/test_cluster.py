@@ -613,6 +613,7 @@ def test_the_environment_is_put_back_and_the_right_token_is_sent(home, monkeypat
         assert os.environ["RAY_AUTH_TOKEN_PATH"] == str(home / "ray-token")
         os.environ["LABKIT_OF_THE_READER"] = "1"
     del os.environ["LABKIT_OF_THE_READER"]
+    os.environ.pop("RAY_CLIENT_MODE", None)  # Ray's own
     assert dict(os.environ) == before
     assert user_token() == home / "user" / ".ray" / "auth_token"
 
