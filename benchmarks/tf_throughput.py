@@ -32,6 +32,7 @@ from typing import Any
 from benchmarks import _throughput
 from benchmarks._paired import Found
 from labkit.cluster import lifecycle as cluster
+from labkit.cluster import preload
 from labkit.machine import free_port
 from labkit.models.keras import backend as keras_settings
 from labkit.settings import Settings
@@ -175,7 +176,7 @@ def main() -> None:
     folder = _throughput.rows_folder(settings, options.rows)
     found = Found("tf_throughput", ours="ray data, recipe")
     keras_settings.prepare()
-    with cluster.start(settings=settings, preload="tensorflow"):
+    with cluster.start(settings=settings, preload=preload.TENSORFLOW):
         from labkit.data import quiet
 
         quiet()

@@ -205,7 +205,7 @@ def cheap(folder: str, *, trials: int, panel) -> float:
 
 def cost(folder: str, *, trials: int, rounds: int) -> dict:
     """The panel's share of a sweep of cheap trials."""
-    from labkit.tune.panel import SweepCallback, SweepPanel
+    from labkit.tune import SweepCallback, SweepPanel
 
     spent = {"callbacks": 0.0, "drawing": 0.0}
 
@@ -218,10 +218,19 @@ def cost(folder: str, *, trials: int, rounds: int) -> dict:
             spent["drawing"] = time.thread_time()  # the thread does nothing else, and ends here
 
     class MeasuredCallback(SweepCallback):
-        def _tell(self, what, *args):
-            began = time.perf_counter()
-            super()._tell(what, *args)
-            spent["callbacks"] += time.perf_counter() - began
+        def __getattribute__(self, name):
+            found = super().__getattribute__(name)
+            if name != "get_state" and not name.startswith(("on_", "setup")):
+                return found
+
+            def measured(*args, **info):
+                began, before = time.perf_counter(), spent["callbacks"]
+                try:
+                    return found(*args, **info)
+                finally:  # what it calls in turn is part of it
+                    spent["callbacks"] = before + time.perf_counter() - began
+
+            return measured
 
     shares, walls = [], {"with": [], "without": []}
     for number in range(rounds):

@@ -339,16 +339,16 @@ best = results.get_best_result()
 best.config, best.metrics["mean_accuracy"], best.metrics["training_iteration"]
 
 # %% [markdown]
-# The curves of the best six, and all configurations at once. In the second picture each line is a trial, and each axis a parameter. The lines that end high
-# on the right are drawn strong. Follow them back: which values do they have in common?
+# The curves of the best six, and all configurations at once. In the second picture each line is a trial, and each axis a parameter. A line's colour is the trial's
+# accuracy, from blue (worst) to orange (best). Follow the orange lines back from the right: which values do they have in common?
 
 # %%
-from labkit.tune import figures as sweep_figures
+from labkit.tune import plot_curves, plot_parallel
 
-sweep_figures.curves(results, "mean_accuracy")
+plot_curves(results, "mean_accuracy")
 
 # %%
-sweep_figures.parallel(results, ["lr", "momentum"], "mean_accuracy", log=["lr"])
+plot_parallel(results, ["lr", "momentum"], "mean_accuracy", log=["lr"])
 
 # %% [markdown]
 # The learning rate decides most of it: too small does not get anywhere in time, too large falls apart.
@@ -572,13 +572,15 @@ len(results), results.num_errors, results.get_best_result().config
 
 # %% [markdown]
 # ## When the notebook is killed
-# A sweep runs for a night, and in the morning the kernel is gone. Tune writes down the state of the sweep as it goes, and a fresh process can go on from there. How much is lost by
-# then hangs on three things.
+# A sweep runs overnight, and in the morning the kernel is gone. Tune saves the state of the sweep while it runs, so a new process can restore it and continue. How much a
+# kill costs depends on two things.
 #
-# - How often it writes: by default every ten seconds, or less often. What ends in between is run again. `TUNE_GLOBAL_CHECKPOINT_S=0` in the environment means: after each event.
-# - What a kill in the middle of a writing leaves. Tune writes over the older files, so it may be half a file, and half a file cannot be restored. `whole_files.filesystem()` is the local
-#   disk with one difference: a file gets its name when it is whole. (Object stores do so anyway.)
-# - Whether the files fit together: the list of trials is one, the searcher another. The panel keeps all of them as one file, and `panel.watch` puts them back where a kill came in between.
+# - **How often Tune saves**: every ten seconds by default, or less often. Trials that finish in between run again. With `TUNE_GLOBAL_CHECKPOINT_S=0` in the environment, Tune saves
+#   after each event.
+# - **What the kill leaves behind.** The state is several files, for example the list of trials and what the searcher knows. Tune copies them to the sweep's folder one by one, while it may
+#   already be writing the next state. After a kill, a file can be cut off, or two files can be of different moments. Two things protect you. The panel also saves all of the state as
+#   a single file, and `panel.watch` puts it back when you restore. And the folder of this sweep is in the object store of lesson 03, which stores a file completely or not at all; on a plain
+#   disk, even the results of finished trials can be cut off.
 #
 # Here is a sweep in a process of its own, so that it can be killed without hurting this page. Each trial counts to ten. It writes a line for each step to a file, so that we
 # can see later what ran twice, and it saves its count with each report.
@@ -610,15 +612,14 @@ import inspect
 program = f"""
 import os, sys, tempfile, time
 os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0"
-from labkit import cluster
-from labkit.tune import whole_files
+from labkit import cluster, storage
 from labkit.tune import SweepPanel
 from ray import tune
 
 {inspect.getsource(count)}
 
-storage_path, name, log = sys.argv[1:]
-lab = cluster.start()  # the one that runs already
+folder, name, log = sys.argv[1:]
+lab, store = cluster.start(), storage.start()  # those that run already
 panel = SweepPanel("05-killed")
 tuner = tune.Tuner(
     count,
@@ -626,8 +627,8 @@ tuner = tune.Tuner(
     tune_config=tune.TuneConfig(metric="count", mode="max", reuse_actors=True, max_concurrent_trials=2),
     run_config=tune.RunConfig(
         name=name,
-        storage_path=storage_path,
-        storage_filesystem=whole_files.filesystem(),
+        storage_path=folder,
+        storage_filesystem=store.filesystem,
         callbacks=[panel.callback()],
     ),
 )
@@ -642,6 +643,9 @@ with panel.watch(tuner):
 import subprocess
 import sys
 
+from labkit import storage
+
+store = storage.start()
 name = SweepPanel("05-killed").run_id
 log = settings.home / f"{name}.txt"
 log.touch()
@@ -651,7 +655,7 @@ def steps():
     return [tuple(line.split()) for line in log.read_text().splitlines()]
 
 
-folder = str(settings.home / "runs")
+folder = store.storage_path("runs")
 command = [sys.executable, "-c", program, folder, name, str(log)]
 process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 while len(done := {x for x, number in steps() if number == "10"}) < 3 and process.poll() is None:
@@ -661,23 +665,21 @@ process.kill()
 process.wait(), sorted(done)
 
 # %% [markdown]
-# To go on, a fresh process needs two things: the path, and *the same trainable*. What the trials are, what they have reached and how the search stands, Tune takes from the
-# folder. `can_restore` asks whether there is something.
+# To continue, a new process needs the path with its filesystem, and *the same trainable*. Everything else is in the folder: the trials, how far they got, and the state of the search.
+# `can_restore` tells you whether a folder has a sweep.
 
 # %%
 path = f"{folder}/{name}"
-tune.Tuner.can_restore(path), tune.Tuner.can_restore(f"{folder}/another")
+[tune.Tuner.can_restore(one, storage_filesystem=store.filesystem) for one in (path, f"{folder}/another")]
 
 # %% [markdown]
 # Where that says `False`, `restore` raises a `FileNotFoundError` about a file named `tuner.pkl`. It is the most asked-about error of Tune, and it means just this: wrong path. (It has to be
 # the folder of the *sweep*, not that of a trial, and not the one above.)
 
 # %%
-from labkit.tune import whole_files
-
 before = len(steps())
 panel = SweepPanel("05-killed")
-tuner = tune.Tuner.restore(path, trainable=count, storage_filesystem=whole_files.filesystem())
+tuner = tune.Tuner.restore(path, trainable=count, storage_filesystem=store.filesystem)
 with panel.watch(tuner):
     results = tuner.fit()
 
@@ -698,7 +700,12 @@ print(f"{len(steps())} steps in all, {len(again)} of them by trials that were do
 tuner = tune.Tuner(
     hill,
     param_space={"a": tune.grid_search([1, 2]), "b": 20},
-    run_config=tune.RunConfig(name=name, storage_path=folder, callbacks=[panel.callback()]),
+    run_config=tune.RunConfig(
+        name=name,
+        storage_path=folder,
+        storage_filesystem=store.filesystem,
+        callbacks=[panel.callback()],
+    ),
 )
 panel.watch(tuner)
 
@@ -879,6 +886,5 @@ check("05-5", tools)
 # - each trial was a distributed training, and you know how to count its CPUs.
 
 # %%
-if settings.ray_address:
-    store.stop()
+store.stop()
 lab.stop()

@@ -11,4 +11,8 @@ __getattr__, __dir__, __all__ = face(
         "current",
         "start",
     ),
+    preload=(
+        "TENSORFLOW",
+        "TORCH",
+    ),
 )

@@ -177,21 +177,20 @@ class LivePanel:
         with contextlib.suppress(ValueError, TypeError):  # not in the main thread, or not Python's
             # Ray's fit() leaves its own handler behind, which calls a controller that is gone by now.
             signal.signal(signal.SIGINT, self._sigint)
-        status = "failed"
         try:
             try:
                 self._surroundings.__exit__(kind, error, trace)
-                ended = self.ended_by(error)
             except Exception as own:  # while it cleaned up
-                ended = error or own
+                error = error or own
+            ended = self.ended_by(error)
             stopped = isinstance(ended, (KeyboardInterrupt, SystemExit))
             if ended is not None and not stopped:
                 with self._lock:
                     self.keep_failure(ended)
-            status = "finished" if ended is None else "stopped" if stopped else "failed"
+            self._finish("finished" if ended is None else "stopped" if stopped else "failed")
         finally:
-            LivePanel._open.remove(self)
-            self._finish(status)
+            with contextlib.suppress(ValueError):
+                LivePanel._open.remove(self)
         if stopped:
             fact = f"stopped by you after {duration(self.state.elapsed())}"
             raise RunStopped(self.state.name, fact, self.after_stop()) from None

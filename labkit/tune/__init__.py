@@ -1,12 +1,10 @@
-"""Ray Tune: its panel, its callbacks, its checks."""
+"""Ray Tune: the panel of a sweep, the checks before it starts, and figures of its results."""
 
 from labkit.faces import face
 
 __getattr__, __dir__, __all__ = face(
     __name__,
-    figures=(
-        "curves",
-        "parallel",
-    ),
+    callback=("SweepCallback",),
+    figures=("plot_curves", "plot_parallel"),
     panel=("SweepPanel",),
 )

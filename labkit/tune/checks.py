@@ -1,167 +1,81 @@
-"""What cannot work in a sweep, said before it starts: Tune itself would fail in each trial, or wait for ever.
+"""Mistakes in a sweep that are found before it starts. Otherwise every trial would fail, or wait forever."""
 
-`read` looks into a `ray.tune.Tuner`, which shows nothing of what it was given; `refuse` raises.
-"""
-
+import ast
+import contextlib
 import difflib
-import math
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import inspect
+import textwrap
+from collections.abc import Iterator, Sequence
+from types import FunctionType
 from typing import Any
 
 import pyarrow.fs
-from ray.tune import Trainable, Tuner
-from ray.tune.experiment import Trial
-from ray.tune.search.sample import Categorical, Domain
+from ray.tune import Trainable
 
 from labkit.errors import RunError
-from labkit.tune import names as sweep_names
-from labkit.tune import snapshot as sweep_snapshot
+from labkit.tune import saved
+from labkit.tune.trials import STATE_FILES, TunerPlan, is_sampled
 
-_NEAR = 0.75  # how alike two names are, 0 to 1, where one is taken for a slip of the other
-
-
-@dataclass
-class Plan:
-    """What a Tuner was given.
-
-    Attributes:
-        trainable: class or function.
-        space: the search space; {} where there is none.
-        options: its `TuneConfig`.
-        run: its `RunConfig`.
-        restored: whether it goes on with an interrupted sweep.
-    """
-
-    trainable: Any
-    space: dict[str, Any]
-    options: Any
-    run: Any
-    restored: bool = False
-    name: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.name = getattr(self.trainable, "__name__", str(self.trainable))
-
-    def resources(self) -> list[dict[str, float]]:
-        """What one trial asks for: its bundles, each to be placed on one node."""
-        wanted = getattr(self.trainable, "_resources", None)
-        if isinstance(self.trainable, type):
-            wanted = self.trainable.default_resource_request(dict(self.space))
-        elif callable(wanted):
-            wanted = wanted if hasattr(wanted, "bundles") else wanted(dict(self.space))
-        return [dict(bundle) for bundle in wanted.bundles] if wanted is not None else [{"CPU": 1.0}]
-
-    def path(self) -> str:
-        """The folder of the sweep."""
-        return f"{str(self.run.storage_path).rstrip('/')}/{self.run.name}"
-
-    def place(self) -> tuple[pyarrow.fs.FileSystem, str]:
-        """The file system with that folder, and the folder's path there."""
-        filesystem, path = self.run.storage_filesystem, self.path()
-        if filesystem is not None:
-            return filesystem, path
-        if "://" in path:
-            return pyarrow.fs.FileSystem.from_uri(path)
-        return pyarrow.fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(path))
+_SIMILAR = 0.75  # from 0 to 1: above it one name is taken for a misspelling of the other
+_CALL_DEPTH = 4  # functions that call functions, searched for names
 
 
-def read(tuner: Any) -> Plan | None:
-    """Return what `tuner` was given; None if this version of Ray keeps it elsewhere.
-
-    A Tuner has no public attributes, so this is the one place that reads private ones.
-
-    Raises:
-        RunError: it is no Tuner, or it runs behind a Ray client, in a process of the cluster.
-    """
-    if not isinstance(tuner, Tuner):
-        given = tuner.__name__ if isinstance(tuner, type) else type(tuner).__name__
-        fact = f"watch() takes a ray.tune.Tuner and got {'None' if tuner is None else given}"
-        fix = "panel.watch(tune.Tuner(trainable, param_space=…)); for a trainer of its own: TrainPanel"
-        raise RunError("follow the sweep", fact, fix)
-    if getattr(tuner, "_remote_tuner", None) is not None:
-        fact = "it goes through a Ray client (ray://…), so its loop runs where this panel cannot hear it"
-        raise RunError("follow the sweep", fact, "connect directly: RAY_ADDRESS=HOST:6379")
-    try:
-        inner = tuner._local_tuner
-        return Plan(
-            trainable=inner.trainable,
-            space=inner.param_space or {},
-            options=inner._tune_config,
-            run=inner._run_config,
-            restored=inner._is_restored,
-        )
-    except AttributeError:
-        return None
-
-
-def refuse(plan: Plan, nodes: list[dict[str, float]] | None = None) -> None:
+def check_plan(plan: TunerPlan, nodes: Sequence[dict[str, float]] | None = None) -> None:
     """Refuse a sweep that cannot work.
 
     Args:
-        nodes: the resources of each living node; None where nobody knows.
+        nodes: the resources of each living node; None if they are not known.
 
     Raises:
-        RunError: a search space that is empty or misspelt, an actor that cannot be reused, a name that is
-            taken, a scheduler without a metric, or trials that fit on no node.
+        RunError: trials that fit on no node, actors that cannot be reused, a state that cannot be restored.
+            In a new sweep also: an empty search space, a misspelt parameter, a scheduler without a metric,
+            the name of an earlier sweep.
     """
-    _refuse_resources(plan, nodes)
-    _refuse_reuse(plan)
+    _check_resources(plan, nodes)
+    _check_reuse(plan)
     if plan.restored:
-        _refuse_damaged(plan)
-    else:
-        _refuse_space(plan)
-        _refuse_names(plan)
-        _refuse_scheduler(plan)
-        _refuse_taken(plan)
-
-
-def rungs(options: Any) -> list[int]:
-    """The iterations at which the scheduler of a `TuneConfig` compares trials, ascending."""
-    brackets = getattr(options.scheduler, "_brackets", None) or []
-    found = {math.ceil(rung[0]) for bracket in brackets for rung in getattr(bracket, "_rungs", [])}
-    return sorted(found)
-
-
-# -- the space --------------------------------------------------------------------------------------
-
-
-def _refuse_space(plan: Plan) -> None:
-    if not isinstance(plan.space, dict):
+        _check_state(plan)
         return
-    attempt, several = f"sweep over {plan.name}", plan.options.num_samples != 1
-    for name, value in _entries(plan.space):
-        if isinstance(value, dict) and len(value) == 1:
+    if isinstance(plan.space, dict):
+        _check_space(plan)
+        _check_parameters(plan)
+    _check_scheduler(plan)
+    _check_name(plan)
+
+
+# -- the search space -------------------------------------------------------------------------------
+
+
+def _check_space(plan: TunerPlan) -> None:
+    attempt, samples, entries = (
+        f"sweep over {plan.name}",
+        plan.options.num_samples,
+        list(_entries(plan.space)),
+    )
+    for name, value in entries:
+        if isinstance(value, dict) and len(value) == 1 and not _is_grid(value):
             (key,) = value
-            if key != "grid_search" and difflib.get_close_matches(str(key), ["grid_search"], cutoff=_NEAR):
-                fact = f"{name!r} is {{{key!r}: …}}, which Tune hands to every trial as it is"
+            if difflib.get_close_matches(str(key), ["grid_search"], cutoff=_SIMILAR):
+                fact = f"{name!r} is {{{key!r}: …}}, which every trial would get unchanged"
                 raise RunError(attempt, fact, f"tune.grid_search([…]) for {name!r}")
-        if _is_empty(value):
-            raise RunError(
-                attempt, f"{name!r} has no value to choose from", f"give {name!r} one or more values"
-            )
-    searched = any(isinstance(v, Domain) or _is_grid(v) for _, v in _entries(plan.space))
-    if searched or plan.options.search_alg is not None:
+        choices = value["grid_search"] if _is_grid(value) else getattr(value, "categories", None)
+        if choices is not None and not len(choices):
+            fix = f"give {name!r} one or more values"
+            raise RunError(attempt, f"{name!r} has no value to choose from", fix)
+    if plan.options.search_alg is not None or any(is_sampled(v) or _is_grid(v) for _, v in entries):
         return
-    lists = [name for name, v in _entries(plan.space) if isinstance(v, (list, range)) and len(v) > 1]
-    if lists:
-        fact = f"{lists[0]!r} is a plain list, which Tune hands to every trial as it is"
-        raise RunError(attempt, fact, f"tune.grid_search([…]) or tune.choice([…]) for {lists[0]!r}")
-    if not plan.space or several:
-        fact = (
-            "the search space is empty" if not plan.space else "nothing in the search space is to be searched"
-        )
-        trials = (
-            f"all {plan.options.num_samples} trials would be the same" if several else "it is one plain run"
-        )
-        raise RunError(
-            attempt, f"{fact}: {trials}", 'param_space={"lr": tune.loguniform(1e-3, 1)}, for example'
-        )
+    for name, value in entries:
+        if isinstance(value, (list, range)) and len(value) > 1:
+            fact = f"{name!r} is a plain list, which every trial would get unchanged"
+            raise RunError(attempt, fact, f"tune.grid_search([…]) or tune.choice([…]) for {name!r}")
+    if not plan.space or samples != 1:
+        fact = "nothing in the search space is searched" if plan.space else "the search space is empty"
+        fact += f": all {samples} trials would be the same" if samples != 1 else ": it is one plain run"
+        raise RunError(attempt, fact, 'param_space={"lr": tune.loguniform(1e-3, 1)}, for example')
 
 
 def _entries(space: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """(name, value) of all entries, inner ones too."""
+    """Yield (name, value) of all entries, nested ones too."""
     for key, value in space.items():
         yield f"{before}{key}", value
         if isinstance(value, dict) and not _is_grid(value):
@@ -172,103 +86,123 @@ def _is_grid(value: Any) -> bool:
     return isinstance(value, dict) and set(value) == {"grid_search"}
 
 
-def _is_empty(value: Any) -> bool:
-    if _is_grid(value):
-        return not len(value["grid_search"])
-    return isinstance(value, Categorical) and not len(value.categories)
+# -- the names of its parameters --------------------------------------------------------------------
 
 
-# -- the names in it --------------------------------------------------------------------------------
-
-
-def _refuse_names(plan: Plan) -> None:
-    """A parameter that the trainable never mentions, beside one that it reads and does not get: a slip."""
-    found = sweep_names.of(plan.trainable)
-    if found is None:
+def _check_parameters(plan: TunerPlan) -> None:
+    """Refuse a parameter that the trainable never mentions, if it reads another one that it does not get."""
+    try:
+        mentioned, read = _names_in(plan.trainable)
+    except (OSError, TypeError, SyntaxError):  # no source: typed at a prompt, or made by `exec`
         return
-    texts, variables, read = found
-    missing = read - plan.space.keys()
-    for key in sorted(plan.space.keys() - texts - variables):
-        near = difflib.get_close_matches(key, [*missing, *sorted(texts)], n=1, cutoff=_NEAR)
-        if missing or near:
-            wanted = next(iter(near), None) or sorted(missing)[0]
+    missing = sorted(read - plan.space.keys())
+    for key in sorted(plan.space.keys() - mentioned):
+        near = difflib.get_close_matches(key, [*missing, *sorted(mentioned)], n=1, cutoff=_SIMILAR)
+        if wanted := next(iter([*near, *missing]), None):
             fact = f"{plan.name} reads {wanted!r} from its configuration, and nothing there reads {key!r}"
             raise RunError(f"sweep over {key!r}", fact, f"rename it: param_space={{{wanted!r}: …}}")
+
+
+def _names_in(trainable: Any) -> tuple[set[str], set[str]]:
+    """Return (texts and variables, keys of ``config["key"]``) in the source of a trainable and what it calls.
+
+    A parameter that is neither a text nor a variable, as in ``model(**config)``, is not read anywhere.
+    """
+    found = [trainable]
+    if isinstance(trainable, type):
+        found = [
+            one for base in trainable.__mro__ if base not in Trainable.__mro__ for one in vars(base).values()
+        ]
+    seen: set[FunctionType] = set()
+    mentioned: set[str] = set()
+    read: set[str] = set()
+    for tree in [tree for one in found for tree in _trees(getattr(one, "__func__", one), seen, _CALL_DEPTH)]:
+        for node in ast.walk(tree):
+            match node:
+                case ast.Constant(value=str(name)) | ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
+                    mentioned.add(name)
+                case ast.Subscript(
+                    value=ast.Name(id="config") | ast.Attribute(attr="config"),
+                    slice=ast.Constant(value=str(key)),
+                    ctx=ast.Load(),
+                ):
+                    read.add(key)
+    return mentioned, read
+
+
+def _trees(function: Any, seen: set[FunctionType], depth: int) -> Iterator[ast.AST]:
+    """Yield the syntax tree of a function, and of the functions of its module that it calls by name."""
+    if not isinstance(function, FunctionType) or function in seen or depth == 0:
+        return
+    seen.add(function)
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    yield tree
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for called in [function.__globals__.get(name) for name in names]:
+        if getattr(called, "__module__", None) == function.__module__:
+            yield from _trees(called, seen, depth - 1)
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # it has no value yet
+            yield from _trees(cell.cell_contents, seen, depth - 1)
 
 
 # -- the rest ---------------------------------------------------------------------------------------
 
 
-def _refuse_reuse(plan: Plan) -> None:
+def _check_resources(plan: TunerPlan, nodes: Sequence[dict[str, float]] | None) -> None:
+    bundles = plan.resources()
+    if not nodes or bundles is None:
+        return
+    for name in ("CPU", "GPU"):
+        have = [node.get(name, 0.0) for node in nodes]
+        asked = [bundle.get(name, 0.0) for bundle in bundles]
+        if max(asked) > max(have) + 1e-6 or sum(asked) > sum(have) + 1e-6:
+            listed = ", ".join(f"{one:g}" for one in have)
+            raise RunError(
+                f"start trials of {sum(asked):g} {name} each",
+                f"the nodes of the cluster have {listed} {name}: no trial would ever start",
+                f"tune.with_resources(…, {{{name!r}: {max(have):g}}}) or less, or a larger cluster",
+            )
+
+
+def _check_reuse(plan: TunerPlan) -> None:
     own = getattr(plan.trainable, "reset_config", None)  # a function has none, and needs none
     if plan.options.reuse_actors and own is Trainable.reset_config:
         raise RunError(
             f"reuse the actors of {plan.name}",
             "it has no reset_config, so a process that has trained one configuration cannot take another: "
             "every trial but the first of each process would fail",
-            "write reset_config(self, config), which begins anew and returns True; or reuse_actors=False",
+            "write reset_config(self, config), which starts over and returns True; or reuse_actors=False",
         )
 
 
-def _refuse_scheduler(plan: Plan) -> None:
-    scheduler = plan.options.scheduler
-    if getattr(scheduler, "_metric", 0) is None and plan.options.metric is None:
+def _check_scheduler(plan: TunerPlan) -> None:
+    if plan.scheduler_lacks_metric():
         raise RunError(
-            f"compare trials with {type(scheduler).__name__}",
+            f"compare trials with {type(plan.options.scheduler).__name__}",
             "neither it nor the TuneConfig names a metric",
             'TuneConfig(metric="accuracy", mode="max", …)',
         )
 
 
-def _refuse_taken(plan: Plan) -> None:
-    """A name that a sweep had already: the results of both would lie in one folder, one over the other."""
-    filesystem, path = plan.place()
-    selector = pyarrow.fs.FileSelector(path, allow_not_found=True)
+def _check_name(plan: TunerPlan) -> None:
+    """Refuse the name of an earlier sweep: the results of both would overwrite each other in one folder."""
+    filesystem, path = plan.storage
     try:
-        names = [info.base_name for info in filesystem.get_file_info(selector)]
+        found = filesystem.get_file_info(pyarrow.fs.FileSelector(path, allow_not_found=True))
     except OSError:
         return  # Tune says it better, and at once
-    if any(name.startswith(sweep_snapshot.STATE_FILES) for name in names):
+    if any(info.base_name.startswith(STATE_FILES) for info in found):
         raise RunError(
             f"start a new sweep with the name {plan.run.name!r}",
-            f"one of that name lies in {plan.run.storage_path} already, and trials of both would be mixed",
+            f"{plan.run.storage_path} has one of that name already, and trials of both would be mixed",
             "a fresh one: RunConfig(name=panel.run_id, …). To go on with that one: Tuner.restore(path, …)",
         )
 
 
-def _refuse_damaged(plan: Plan) -> None:
-    """A kill may hit the writing of the state; Tune would then begin anew, with one empty configuration."""
-    if not sweep_snapshot.is_whole(*plan.place()):
-        fact = f"the state in {plan.path()} is missing or damaged: it was cut off in mid-writing"
-        fix = "start it anew under a fresh name; checkpoints of its trials are in their folders"
+def _check_state(plan: TunerPlan) -> None:
+    """Refuse a state that a kill has cut off: Tune would start over, with one empty configuration."""
+    if not saved.is_valid(*plan.storage):
+        fact = f"the state in {plan.path} is missing or cut off: the sweep was killed while it was written"
+        fix = "start a new sweep under a fresh name; checkpoints of the trials are in their folders"
         raise RunError(f"go on with the sweep {plan.run.name!r}", fact, fix)
-
-
-def _refuse_resources(plan: Plan, nodes: list[dict[str, float]] | None) -> None:
-    if not nodes:
-        return
-    try:
-        bundles = plan.resources()
-    except Exception:  # a request that hangs on the drawn configuration is not known before it is drawn
-        return
-    for name in ("CPU", "GPU"):
-        most = max(node.get(name, 0.0) for node in nodes)
-        whole = sum(node.get(name, 0.0) for node in nodes)
-        asked = [bundle.get(name, 0.0) for bundle in bundles]
-        if max(asked) > most + 1e-6 or sum(asked) > whole + 1e-6:
-            has = ", ".join(f"{node.get(name, 0.0):g}" for node in nodes)
-            raise RunError(
-                f"start trials of {sum(asked):g} {name} each",
-                f"the nodes of the cluster have {has} {name}: no trial would ever start, and Tune would wait",
-                f"tune.with_resources(…, {{{name!r}: {min(most, whole):g}}}) or less, or a larger cluster",
-            )
-
-
-def never(trial: Trial, result: dict[str, Any]) -> str | None:
-    """A stop criterion that the trial does not report, so that it would never stop; None if all are there."""
-    if not trial.stopping_criterion:
-        return None
-    from ray.tune.utils.util import flatten_dict
-
-    known = flatten_dict(result)
-    return next((name for name in trial.stopping_criterion if name not in known), None)

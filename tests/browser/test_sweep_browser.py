@@ -78,7 +78,7 @@ def test_the_panel_moves_and_stays(opened):
     def watch():
         card = page.locator(".jp-Cell[data-windowed-list-index='1'] .lk-card").first
         for text in card.locator(".lk-main > .lk-dim").all_inner_texts():
-            if re.search(r"\d+ of 16 trials over", text) and text not in seen:
+            if re.search(r"\d+ of 16 trials are over", text) and text not in seen:
                 seen.append(text)
                 if len(seen) == 6:
                     card.scroll_into_view_if_needed()

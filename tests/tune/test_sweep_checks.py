@@ -11,8 +11,9 @@ from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 from labkit.errors import RunError, RunStopped
 from labkit.panel.reporters import NullReporter
-from labkit.tune import checks as sweep_checks
+from labkit.tune.checks import check_plan
 from labkit.tune.panel import SweepPanel
+from labkit.tune.trials import TunerPlan
 
 
 class Model(tune.Trainable):
@@ -57,7 +58,7 @@ def refuse(tmp_path):
             tune_config=tune.TuneConfig(**{"metric": "accuracy", "mode": "max", **options}),
             run_config=tune.RunConfig(name=name, storage_path=str(tmp_path)),
         )
-        sweep_checks.refuse(sweep_checks.read(tuner), list(nodes))
+        check_plan(TunerPlan.from_tuner(tuner), list(nodes))
 
     return refuse
 
@@ -82,7 +83,7 @@ def test_what_works_is_let_through(refuse, trainable, space):
         ({"learning_rte": tune.uniform(0, 1)}, "reads 'learning_rate'", "rename"),
         ({"learning_rate": 0.1, "momentun": tune.uniform(0, 1)}, "there reads 'momentun'", "'momentum'"),
         ({"lr": tune.grid_search([1, 2])}, "nothing there reads 'lr'", "'learning_rate'"),
-        ({"learning_rate": {"grid_serch": [1, 2]}}, "hands to every trial as it is", "grid_search"),
+        ({"learning_rate": {"grid_serch": [1, 2]}}, "every trial would get unchanged", "grid_search"),
         ({"learning_rate": [0.1, 0.2]}, "a plain list", "grid_search"),
         ({"learning_rate": tune.grid_search([])}, "no value to choose from", "one or more"),
         ({"learning_rate": tune.choice([])}, "no value to choose from", "one or more"),
@@ -157,8 +158,8 @@ def test_a_name_that_is_taken(refuse, tmp_path):
 
 def test_rungs_of_a_scheduler():
     options = tune.TuneConfig(scheduler=ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3))
-    assert sweep_checks.rungs(options) == [1, 3, 9, 27]
-    assert sweep_checks.rungs(tune.TuneConfig()) == []
+    assert TunerPlan(function, {}, options, None).rungs == (1, 3, 9, 27)
+    assert TunerPlan(function, {}, tune.TuneConfig(), None).rungs == ()
 
 
 def test_a_function_without_source_is_let_through(refuse):
@@ -191,7 +192,7 @@ def test_a_tuner_behind_a_ray_client(tmp_path):
     tuner = tune.Tuner(function, run_config=tune.RunConfig(name="far", storage_path=str(tmp_path)))
     tuner._remote_tuner, tuner._local_tuner = object(), None
     with pytest.raises(RunError, match="Ray client"):
-        sweep_checks.read(tuner)
+        TunerPlan.from_tuner(tuner)
 
 
 @pytest.mark.parametrize("renamed", ["_local_tuner", "_tune_config", "_run_config", "_is_restored"])
@@ -215,12 +216,12 @@ def test_a_state_that_was_cut_off_in_mid_writing(tmp_path, state, fine):
     if state is not None:
         (folder / "experiment_state-2026-01-01_00-00-00.json").write_text(state)
     run = tune.RunConfig(name="night", storage_path=str(tmp_path))
-    plan = sweep_checks.Plan(function, {}, tune.TuneConfig(), run, restored=True)
+    plan = TunerPlan(function, {}, tune.TuneConfig(), run, restored=True)
     if fine:
-        sweep_checks.refuse(plan)
+        check_plan(plan)
     else:
-        with pytest.raises(RunError, match="cut off in mid-writing"):
-            sweep_checks.refuse(plan)
+        with pytest.raises(RunError, match="missing or cut off"):
+            check_plan(plan)
 
 
 # -- around a sweep ---------------------------------------------------------------------------------
@@ -260,7 +261,7 @@ def test_warnings_of_tune_are_heard_and_what_the_panel_shows_is_not(watching):
 
 def test_a_panel_that_cannot_be_displayed_is_not_left_open(watching, monkeypatch):
     class Interrupted(NullReporter):
-        def open(self, state):
+        def open(self, *_):
             raise KeyboardInterrupt
 
     monkeypatch.delenv("RAY_AIR_NEW_OUTPUT", raising=False)

@@ -7,7 +7,8 @@ import pandas
 import pytest
 from matplotlib.colors import to_rgb
 
-from labkit.tune import figures as sweep_figures
+from labkit.errors import RunError
+from labkit.tune import plot_curves, plot_parallel
 
 
 def result(number, value, **config):
@@ -25,7 +26,7 @@ def results():
 
 
 def test_curves_name_the_best_and_draw_all(results):
-    axes = sweep_figures.curves(results, "accuracy", best=3).axes[0]
+    axes = plot_curves(results, "accuracy", best=3).axes[0]
     assert len(axes.get_lines()) == 10
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert [label[:1] for label in labels] == ["1", "2", "3"]
@@ -35,11 +36,11 @@ def test_curves_name_the_best_and_draw_all(results):
 
 def test_trials_without_a_finite_metric_are_left_out(results):
     broken = [result(1, math.nan), SimpleNamespace(config={}, metrics=None, metrics_dataframe=None)]
-    assert len(sweep_figures.curves([*results, *broken], "accuracy").axes[0].get_lines()) == 10
+    assert len(plot_curves([*results, *broken], "accuracy").axes[0].get_lines()) == 10
 
 
 def test_parallel_axes_put_each_value_where_it_belongs(results):
-    figure = sweep_figures.parallel(results, ["lr", "kind"], "accuracy", log=["lr"])
+    figure = plot_parallel(results, ["lr", "kind"], "accuracy", log=["lr"])
     axes = figure.axes[0]
     assert [label.get_text() for label in axes.get_xticklabels()] == ["lr (log)", "kind", "accuracy"]
     lines = [list(line.get_ydata()) for line in axes.get_lines() if len(line.get_xdata()) == 3]
@@ -56,7 +57,7 @@ def luminance(colour):
 
 
 def test_lines_can_be_told_apart_and_seen_in_light_and_dark(results):
-    axes = sweep_figures.parallel(results, ["lr", "kind"], "accuracy").axes[0]
+    axes = plot_parallel(results, ["lr", "kind"], "accuracy").axes[0]
     lines = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]
     colours = {to_rgb(line.get_color()) for line in lines}
     assert len(colours) == 10 and all(line.get_alpha() is None for line in lines)
@@ -67,7 +68,7 @@ def test_lines_can_be_told_apart_and_seen_in_light_and_dark(results):
 
 def test_the_best_has_the_same_colour_where_less_is_better(results):
     def best(mode, pick):
-        lines = sweep_figures.parallel(results, ["lr", "kind"], "accuracy", mode=mode).axes[0].get_lines()
+        lines = plot_parallel(results, ["lr", "kind"], "accuracy", mode=mode).axes[0].get_lines()
         lines = [line for line in lines if len(line.get_xdata()) == 3]
         return to_rgb(pick(lines, key=lambda line: line.get_ydata()[-1]).get_color())
 
@@ -75,8 +76,18 @@ def test_the_best_has_the_same_colour_where_less_is_better(results):
 
 
 def test_one_trial_and_less_is_better():
-    figure = sweep_figures.parallel([result(1, 0.5)], ["lr"], "accuracy", mode="min")
+    figure = plot_parallel([result(1, 0.5)], ["lr"], "accuracy", mode="min")
     assert figure.axes
     results = [result(1, 0.5), result(2, 0.1)]
-    labels = sweep_figures.curves(results, "accuracy", mode="min", best=1).axes[0].get_legend().get_texts()
+    labels = plot_curves(results, "accuracy", mode="min", best=1).axes[0].get_legend().get_texts()
     assert labels[0].get_text().startswith("1 · lr 0.01")
+
+
+def test_names_that_no_trial_has_are_refused(results):
+    with pytest.raises(RunError, match="no trial has reported 'acuracy'") as refused:
+        plot_curves(results, "acuracy")
+    assert "accuracy" in refused.value.fix
+    with pytest.raises(RunError, match="no trial has 'width'"):
+        plot_parallel(results, ["lr", "width"], "accuracy")
+    with pytest.raises(RunError, match="parameters is one text"):
+        plot_parallel(results, "lr", "accuracy")

@@ -13,7 +13,7 @@ from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 from labkit import cluster, runs
 from labkit.errors import RunError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
-from labkit.tune import snapshot as sweep_snapshot
+from labkit.tune import saved
 from labkit.tune.panel import SweepPanel
 from labs import home as home_of_its_own
 
@@ -33,13 +33,6 @@ def home():
 def lab(home):
     with cluster.start() as lab:
         yield lab
-
-
-class Summary(NullReporter):
-    """Keeps what the summary would list."""
-
-    def close(self, state, files, record):
-        self.files, self.record = files, record
 
 
 def climb(config):
@@ -97,7 +90,7 @@ def sweep(lab, home):
     """A panel and the tuner that it watches, run."""
 
     def sweep(trainable, space, *, stop=None, metric="score", **options):
-        sweep.panel = panel = SweepPanel("sweep", reporter=Summary(), dataset="none")
+        sweep.panel = panel = SweepPanel("sweep", reporter=NullReporter(), dataset="none")
         tuner = tune.Tuner(
             trainable,
             param_space=space,
@@ -128,7 +121,7 @@ def test_a_grid_of_nine_and_twice_that(sweep, home, capfd):
     assert (record.engine, record.state, record.metrics) == ("Ray Tune", "finished", {"score": 9})
     assert len(record.extra["trials"]) == 18 and record.extra["config"]["x"] == 3
     assert sum(record.seconds.values()) == pytest.approx(record.seconds_total)
-    listed = dict(sweep.panel._given_reporter.files)
+    listed = dict(sweep.panel.files())
     assert listed["results and checkpoints"] == sweep.results.experiment_path
     said = capfd.readouterr()
     assert "Trial" not in said.out + said.err  # Tune's own tables are off
@@ -181,7 +174,7 @@ def test_whichever_comes_first_ends_a_trial(sweep):
 def test_a_reset_that_does_not_say_so(sweep, at_once):
     """Tune fails such a trial with a line in its log; behind a limit it waits for it for ten minutes."""
     space = {"x": tune.grid_search([1, 2, 3, 4, 5]), "resets": None}
-    with pytest.raises(RunError, match="its reset_config did not return True"):
+    with pytest.raises(RunError, match="their reset_config did not return True"):
         sweep(Counter, space, stop={"training_iteration": 2}, max_concurrent_trials=at_once)
     assert sweep.panel.state.status == "failed"
 
@@ -190,7 +183,7 @@ def test_asha_stops_at_rungs_and_the_panel_says_where(sweep):
     scheduler = ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
     sweep(Counter, {"x": tune.grid_search([8, 7, 6, 5, 4, 3, 2, 1])}, scheduler=scheduler)
     state = sweep.panel.state
-    assert state.rungs == [1, 3, 9]
+    assert state.rungs == (1, 3, 9)
     assert state.trials and state.best.config["x"] == 8
     for trial in state.trials.values():
         if trial.status == "stopped early":
@@ -232,7 +225,7 @@ def test_an_interrupt_ends_the_sweep_and_is_told(sweep, lab):
 
 
 def test_one_panel_at_a_time_and_only_with_its_callback(lab, home):
-    first = SweepPanel("first", reporter=Summary())
+    first = SweepPanel("first", reporter=NullReporter())
     space = {"x": tune.grid_search([1])}
     deaf = tune.RunConfig(name="deaf", storage_path=str(home / "runs"))
     with pytest.raises(RunError, match="no callback of this panel"):
@@ -267,10 +260,10 @@ def test_a_state_that_cannot_be_kept_does_not_cost_the_sweep(sweep, monkeypatch)
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sweep_snapshot.Snapshots, "keep", full)
-    with pytest.warns(UserWarning, match="not kept as a whole.*No space left") as said:
+    monkeypatch.setattr(saved, "save", full)
+    with pytest.warns(UserWarning, match="not be restored after a kill.*No space left") as said:
         results = sweep(climb, {"x": tune.grid_search([1, 2])})
-    assert sum("not kept as a whole" in str(one.message) for one in said) == 1
+    assert sum("not be restored" in str(one.message) for one in said) == 1
     assert [len(result.metrics_dataframe) for result in results] == [3, 3]
 
 

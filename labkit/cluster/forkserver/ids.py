@@ -1,8 +1,8 @@
-"""Ids of Ray in forked processes: no two forks may draw the same ones.
+"""Ids of Ray in forked processes: no two may draw the same ones.
 
-Ray draws ids from generators of absl, which are not made for forks: if one was used before a fork, all forks
-draw the same ids from it. Two tasks with one id end a worker ("Check failed: erased == 1"). Each class that
-is decorated with ray.remote draws an id when its module is imported, also in Ray's own libraries.
+Ray draws from generators of absl, which are not made for forks: what was drawn before a fork is shared, and
+what comes after it is the same in all. Two tasks with one id end a worker ("Check failed: erased == 1").
+In Ray's libraries each class that is decorated with ray.remote draws an id when its module is imported.
 """
 
 import contextlib
@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 
-class _ActorClassID:
-    """Stands for Ray's class of that name, and takes random ids from the system.
+class _Ids:
+    """Stands for Ray's `ActorClassID`: draws from the system, not from Ray's generator (`forks_are_alike`).
 
-    An id of an actor class is the same in all forks then, as the class is.
+    That all forks have the same ids for the actor classes of a module does no harm: such an id says which
+    class it is, and it is the same class.
     """
 
     def __init__(self, real: Any) -> None:
@@ -27,22 +28,22 @@ class _ActorClassID:
 
 
 @contextlib.contextmanager
-def actor_ids_from_urandom() -> Iterator[None]:
-    """During the block, no class that is decorated with ray.remote draws an id from Ray's generator."""
+def ids_of_the_system() -> Iterator[None]:
+    """Let no class that is decorated with ray.remote draw an id from Ray, when its module is imported."""
     actor = sys.modules.get("ray.actor")
     real = getattr(actor, "ActorClassID", None)
-    if real is None:  # not imported yet, or renamed: then `forks_draw_same_ids` notices
+    if real is None:  # not imported yet, or another Ray: `forks_are_alike` finds out what that means
         yield
         return
-    actor.ActorClassID = _ActorClassID(real)
+    actor.ActorClassID = _Ids(real)
     try:
         yield
     finally:
         actor.ActorClassID = real
 
 
-def forks_draw_same_ids() -> bool:
-    """Whether two forks would draw the same ids from Ray, in their main thread or in another one.
+def forks_are_alike() -> bool:
+    """Whether two forked processes draw the same ids from Ray, in their first thread or in another.
 
     Forks two processes to see it.
     """

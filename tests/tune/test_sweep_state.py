@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from labkit.tune.state import SweepState, flat
+from labkit.tune.state import SweepState
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def test_counts_by_status_and_those_not_drawn_yet(state):
     state.set_status("t0", "running", now=103.0)
     state.set_status("t1", "running", now=104.0)
     state.set_status("t1", "stopped early", why="stopped at rung 1")
-    assert state.counts() == {"running": 1, "waiting": 2, "stopped early": 1}
-    assert (state.waiting, state.done, state.at_once) == (4, 1, 2)
-    assert state.seconds(now=110.0) == {"start": 3.0, "training": 7.0}
+    assert state.counts() == {"running": 1, "waiting": 4, "stopped early": 1}
+    assert (state.done, state.at_once) == (1, 2)
+    assert state.phase_seconds(now=110.0) == {"start": 3.0, "training": 7.0}
 
 
 @pytest.mark.parametrize("mode, best, order", [("max", 2, [2, 0, 1, 3]), ("min", 1, [1, 0, 2, 3])])
@@ -47,7 +47,7 @@ def test_the_best_is_of_any_time_and_not_only_of_the_end(state):
     report(state, "t0", 2, 0.4, now=106.0)
     report(state, "t1", 1, 0.6, now=107.0)
     assert (state.best.number, state.best.best, state.best.value) == (0, 0.9, 0.4)
-    assert state.improvements == [(5.0, 0.9, 0)]
+    assert state.improvements == [(5.0, 0.9)]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "good", True])
@@ -59,9 +59,9 @@ def test_what_is_no_number_is_never_the_best(state, value):
 
 
 def test_failures_are_kept_with_their_trial(state):
-    state.failed("t2", "step, cell 4, line 9\n    raise ValueError('bad')\nValueError: bad")
+    state.trial_failed("t2", "step, cell 4, line 9\n    raise ValueError('bad')\nValueError: bad")
     trial = state.trials["t2"]
-    assert (trial.status, trial.message, state.failures[0].rank) == ("failed", "ValueError: bad", 2)
+    assert (trial.status, trial.why, state.failures[0].rank) == ("failed", "ValueError: bad", 2)
     assert [t.number for t in state.ranked()][0] == 2  # nobody has a value: failures first
 
 
@@ -77,7 +77,8 @@ def test_eta_comes_from_the_trials_that_are_over(state):
 
 def test_trials_from_before_a_restart_do_not_count_for_the_pace(state):
     for id in ("t0", "t1", "t2"):
-        state.restored(id, "finished", iteration=9, value=0.8, seconds=4.0)
+        report(state, id, 9, 0.8)
+        state.restored(id, "finished")
     state.set_status("t3", "running", now=101.0)
     assert state.done == 3 and state.best.best == 0.8
     assert state.eta(now=110.0) is None  # none of this process is over yet
@@ -91,23 +92,15 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends(state):
     assert len(curve) <= 200 and curve[0] == (1, 0.001) and curve[-1] == (1000, 1.0)
 
 
-def test_a_configuration_that_changes_under_way(state):
-    state.changed("t0", {"lr": 7})
-    assert state.trials["t0"].config == {"lr": 7} and state.trials["t0"].changes == 1
-
-
-def test_each_change_is_news(state):
-    seen = state.version
-    for act in (
-        lambda: state.set_status("t0", "running"),
-        lambda: report(state, "t0", 1, 0.5),
-        lambda: state.failed("t0", "ValueError: bad"),
-        lambda: state.end("finished"),
-    ):
-        act()
-        assert state.version > seen
-        seen = state.version
-
-
-def test_flat():
-    assert flat({"a": 1, "b": {"c": 2, "d": {"e": 3}}, "f": {}}) == {"a": 1, "b/c": 2, "b/d/e": 3, "f": {}}
+def test_the_record_has_the_best_trial_and_all_others(state):
+    report(state, "t1", 1, 0.5)
+    report(state, "t1", 2, 0.7)
+    state.trial_failed("t2", "ValueError: bad")
+    record = state.to_record()
+    assert record["metrics"] == {"accuracy": 0.7} and [row["accuracy"] for row in record["history"]] == [
+        0.5,
+        0.7,
+    ]
+    assert record["extra"]["counts"] == {"waiting": 5, "failed": 1}
+    assert record["extra"]["config"] == {"lr": 0.2} and len(record["extra"]["trials"]) == 4
+    assert record["extra"]["trials"][2]["why"] == "ValueError: bad"

@@ -1,15 +1,14 @@
-"""A sweep whose notebook is killed, and what becomes of it in the next one."""
+"""A sweep whose notebook is killed is restored in the next one: nothing is lost or repeated."""
 
 import random
 import re
-import shutil
 import time
 
 import pytest
 
 from kernels import kernel
 from labkit.system.process_registry import ProcessRegistry
-from labkit.tune import snapshot as sweep_snapshot
+from labkit.tune import saved
 from labs import home as home_of_its_own
 
 pytestmark = pytest.mark.fault
@@ -20,9 +19,8 @@ SETUP = """
 import os, tempfile, time
 os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0"
 from ray import tune
-from labkit import cluster
-from labkit.tune import whole_files
-from labkit.tune.panel import SweepPanel
+from labkit import cluster, storage
+from labkit.tune import SweepPanel
 
 home = os.environ["LABKIT_HOME"]
 lab = cluster.start()
@@ -60,7 +58,8 @@ class Witness(tune.Callback):
             file.writelines(f"{x}\\n" for x in new)
         self.over |= new
 
-files = whole_files.filesystem()
+store = storage.start()
+path = store.storage_path("runs")
 panel = SweepPanel("night")
 """
 FIT = f"""
@@ -70,8 +69,8 @@ tuner = tune.Tuner(
     tune_config=tune.TuneConfig(metric="count", mode="max", reuse_actors=True, max_concurrent_trials=2),
     run_config=tune.RunConfig(
         name="night",
-        storage_path=home + "/runs",
-        storage_filesystem=files,
+        storage_path=path,
+        storage_filesystem=store.filesystem,
         stop={{"training_iteration": {STEPS}}},
         checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
         callbacks=[panel.callback(), Witness()],
@@ -81,7 +80,7 @@ with panel.watch(tuner):
     tuner.fit()
 """
 RESTORE = """
-tuner = tune.Tuner.restore(home + "/runs/night", trainable=Count, storage_filesystem=files)
+tuner = tune.Tuner.restore(path + "/night", trainable=Count, storage_filesystem=store.filesystem)
 with panel.watch(tuner):
     results = tuner.fit()
 print("counts", sorted(result.metrics["count"] for result in results), "errors", results.num_errors)
@@ -141,36 +140,24 @@ def nothing_is_lost(home, kills):
     for x in range(TRIALS):
         assert sorted({step for trial, step in made if trial == x}) == list(range(1, STEPS + 1))
     # Of each trial that was cut off: the step that was under way, and one whose checkpoint was.
-    assert len(made) - TRIALS * STEPS <= 4 * kills, "a trial that was cut off began anew"
+    assert len(made) - TRIALS * STEPS <= 4 * kills, "a trial that was cut off started over"
 
 
-@pytest.mark.timeout(400)
-def test_a_killed_kernel_and_the_next_one(home, tmp_path):
-    """Killed in mid-sweep; then all is there, or a file of Tune's is cut off, as a kill may leave it.
-
-    A second restoration would find what the first left: Tune keeps files of a sweep in the folder of Ray's
-    session, too. So the cluster is started anew.
-    """
+def test_a_killed_kernel_and_what_the_kill_may_leave(home):
+    """Killed in mid-sweep, with Tune's files cut off as a kill may leave them, and the cluster gone, too."""
     before = killed_in(home, FIT, when=lambda: len(over(home)) >= 3)
     done = over(home)
     assert 3 <= len(done) < TRIALS
-    assert (home / "runs" / "night" / sweep_snapshot.NAME).exists()
-    runs, made = shutil.copytree(home / "runs", tmp_path / "runs"), shutil.copy(home / "steps", tmp_path)
-    for cut in (None, "experiment_state", "search_gen_state"):
-        if cut is not None:
-            ProcessRegistry(home).stop_all()
-        shutil.rmtree(home / "runs")
-        shutil.copytree(runs, home / "runs")
-        shutil.copy(made, home / "steps")
-        for path in (home / "runs" / "night").glob(f"{cut}*"):
-            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        text = finished_in_a_fresh_kernel(home)
-        told = {int(number) for number in re.search(r"before \[(.*)\]", text)[1].split(",")}
-        assert told >= done, cut
-        again = [x for x, _ in steps(home)[before:] if x in done]
-        assert not again, (cut, "a finished trial ran again")
-        nothing_is_lost(home, 1)
-        assert not (home / "runs" / "night" / sweep_snapshot.NAME).exists()  # no use for it any more
+    ProcessRegistry(home).stop_all()  # Tune finds files of a sweep in the folder of Ray's session, too
+    (state,) = home.rglob(f"night/{saved.NAME}")
+    files = [path for path in state.parent.iterdir() if re.search(r"state-.*\.(json|pkl)$", path.name)]
+    assert files
+    for path in files:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    text = finished_in_a_fresh_kernel(home)
+    assert {int(number) for number in re.search(r"before \[(.*)\]", text)[1].split(",")} >= done
+    assert not [x for x, _ in steps(home)[before:] if x in done], "a finished trial ran again"
+    nothing_is_lost(home, 1)
 
 
 @pytest.mark.timeout(300)

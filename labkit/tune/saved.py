@@ -1,0 +1,70 @@
+"""The state of a sweep in one file, so that a sweep whose process was killed can be restored.
+
+Tune keeps the state in several files (trials, searcher, callbacks). It writes them to a local folder, and a
+thread copies that folder to the storage while the loop may already write the next state. So a kill can leave
+files there that are cut off or of different moments, on an object store too: of six sweeps that were killed
+at random, four could not be restored. `save` puts all files of one moment into one file.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow.fs
+
+from labkit.tune.trials import STATE_FILES
+
+# Not .json or .pkl: when Tune restores a sweep, it copies those to its local folder, and later back again.
+NAME = "last_state.saved"
+
+
+def save(filesystem: pyarrow.fs.FileSystem, folder: str, staging: Path) -> None:
+    """Save the newest state in Tune's local folder `staging` to the sweep's `folder`.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    newest = max(staging.glob(f"{STATE_FILES}*.json"), key=lambda path: path.name)
+    session = newest.stem.removeprefix(STATE_FILES)
+    paths = staging.glob(f"[!.]*-{session}.*")
+    files = {path.name: path.read_bytes().decode("latin-1") for path in paths}  # any bytes
+    _write(filesystem, f"{folder}/{NAME}", json.dumps(files).encode())
+
+
+def restore(filesystem: pyarrow.fs.FileSystem, folder: str) -> None:
+    """Write the saved state over Tune's own files, unless those are of a later run without a panel."""
+    try:
+        with filesystem.open_input_stream(f"{folder}/{NAME}") as file:
+            files: dict[str, str] = json.loads(file.read())
+    except FileNotFoundError:
+        return
+    saved = max(name for name in files if name.startswith(STATE_FILES))
+    if saved >= max(_states(filesystem, folder), default=""):
+        for name, content in files.items():
+            _write(filesystem, f"{folder}/{name}", content.encode("latin-1"))
+
+
+def is_valid(filesystem: pyarrow.fs.FileSystem, folder: str) -> bool:
+    """Whether Tune can read the newest list of trials in `folder`."""
+    try:
+        with filesystem.open_input_stream(f"{folder}/{max(_states(filesystem, folder))}") as file:
+            json.loads(file.read())
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _states(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:
+    """The names of Tune's state files. They sort by time."""
+    found = filesystem.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True))
+    return [info.base_name for info in found if info.base_name.startswith(STATE_FILES)]
+
+
+def _write(filesystem: pyarrow.fs.FileSystem, path: str, content: bytes) -> None:
+    """Write a file atomically. An object store does so by itself."""
+    is_local = isinstance(filesystem, pyarrow.fs.LocalFileSystem)
+    partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.partial") if is_local else path
+    with filesystem.open_output_stream(partial) as file:
+        file.write(content)
+    if is_local:
+        filesystem.move(partial, path)

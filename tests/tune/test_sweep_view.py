@@ -1,0 +1,191 @@
+"""A sweep as HTML, SVG and text: what a reader sees of it, and that nothing of it is code."""
+
+import io
+import time
+import xml.etree.ElementTree as xml
+
+import pytest
+
+from labkit.panel.reporters import TextReporter
+from labkit.tune.state import SweepState
+from labkit.tune.view import SweepView, best_line
+
+VIEW = SweepView()
+
+
+def sweep(trials=8, metric="accuracy", **config):
+    """A sweep in its middle: finished, stopped, running, waiting and failed trials."""
+    state = SweepState("05-asha", metric=metric, rungs=[1, 3, 9])
+    state.total = trials
+    state.start(now=time.time() - 30)
+    ends = ["finished", "stopped early", "running", "failed", "waiting"]
+    for number in range(trials):
+        id, status = f"t{number}", ends[number % 5]
+        state.add(id, {"lr": 0.01 * (number + 1), "momentum": 0.5, **config})
+        if status != "waiting":
+            state.set_status(id, "running", now=state.started_at + 5)
+            for iteration in range(1, 10 if status == "finished" else 4):
+                value = 1 - 1 / (iteration + number + 1)
+                state.result(id, iteration=iteration, value=value, seconds=iteration / 10, node="head")
+        if status == "failed":
+            text = "step, cell 3, line 7\n    raise ValueError('lr')\nValueError: lr is too large"
+            state.trial_failed(id, text)
+        else:
+            why = {"finished": "9 iterations", "stopped early": "stopped at rung 3"}.get(status, "")
+            state.set_status(id, status, why=why)
+    return state
+
+
+def live(state):
+    return VIEW.html(VIEW.snapshot(state, time.time()))
+
+
+def summary(state, files=()):
+    return VIEW.summary(VIEW.snapshot(state, time.time()), list(files))
+
+
+def parts(html):
+    """The markup is well formed: every tag is closed."""
+    return xml.fromstring(f"<all>{html.partition('</style>')[2] or html}</all>")
+
+
+def table(html):
+    """The cells of the head and of all rows, as text."""
+    return [["".join(cell.itertext()) for cell in row] for row in parts(html).iter("tr")]
+
+
+def words(html):
+    return "".join(parts(html).itertext())
+
+
+def test_the_live_panel_shows_counts_bar_table_and_curves():
+    state = sweep(32)
+    text, counts = words(live(state)), state.counts()
+    for status in ("finished", "stopped early", "running", "failed"):
+        assert f"{counts[status]} {status}" in text
+    assert f"{state.done} of 32 trials are over" in text and "left" in text
+    assert "stopped at rung 3" in text and "ValueError: lr is too large" in text
+    assert "(dotted: rungs)" in text and "best so far" in text
+    assert "momentum" not in text  # it is the same in all trials
+
+
+def test_the_best_trial_is_marked_in_words():
+    state = sweep(8)
+    (row,) = [row for row in table(live(state))[1:] if "best" in row[-1]]
+    assert row[0] == str(state.best.number)
+
+
+def test_the_table_shows_what_it_is_ordered_by_and_the_last_value():
+    state = SweepState("05", metric="accuracy")
+    for number, values in enumerate([(0.979, 0.981), (0.986, 0.951)]):
+        state.add(f"t{number}", {"lr": 0.1 * number})
+        for iteration, value in enumerate(values, 1):
+            state.result(f"t{number}", iteration=iteration, value=value, seconds=1, node="head")
+    for html in (live(state), summary(state)):
+        head, *rows = table(html)
+        best, last = head.index("best accuracy"), head.index("last")
+        assert [(row[best], row[last]) for row in rows[:2]] == [("0.986", "0.951"), ("0.981", "0.981")]
+
+
+@pytest.mark.parametrize("status", ["finished", "failed", "stopped"])
+def test_what_stays_is_static_and_has_all_trials(status):
+    state = sweep(40)
+    state.end(status)
+    html = summary(state, [("results", "/runs/05")])
+    assert {"stopped": "stopped by you"}.get(status, status) in words(html)
+    assert "8 finished" in words(html) and "/runs/05" in words(html) and "<script" not in html
+    numbers = {row[0] for row in table(html)}
+    assert {str(number) for number in range(40)} <= numbers
+    assert html.count("raise ValueError") == 1  # the same traceback once, with the numbers of its trials
+
+
+def test_what_a_reader_named_is_text_and_not_markup():
+    state = sweep(3, metric="<b>acc</b>", kind="<script>alert(1)</script>", other="x")
+    state.add("last", {"kind": "plain"})
+    state.trial_failed("last", "ValueError: <img src=x>")
+    details = VIEW.details(VIEW.snapshot(state, time.time()))
+    assert "ValueError" in details
+    for html in (live(state), summary(state, [("<u>", "<u>")]), details):
+        for bad in ("<script", "<img", "<b>acc", "<u>"):
+            assert bad not in html
+        parts(html)
+
+
+@pytest.mark.parametrize("trials", [0, 1, 2, 200])
+def test_every_size_is_drawn(trials):
+    state = sweep(trials)
+    for html in (live(state), summary(state)):
+        assert "nan" not in words(html).lower()
+    assert len(live(state)) < 40_000
+
+
+def test_a_line_does_not_run_backwards():
+    """A trial that takes over another one's checkpoint goes on at that one's iteration."""
+    state = SweepState("05-pbt", metric="accuracy")
+    state.add("t0", {"lr": 0.1})
+    for iteration, value in ((1, 0.1), (2, 0.2), (3, 0.3), (2, 0.8), (3, 0.9)):
+        state.result("t0", iteration=iteration, value=value, seconds=1, node="head")
+    lines = [path.get("d") for path in parts(live(state)).iter("path")]
+    assert any(line.count("M") == 2 and line.count("L") == 3 for line in lines)
+
+
+def test_the_best_value_and_what_came_of_it():
+    state = SweepState("05", metric="accuracy")
+    assert best_line(state) == "no trial reported accuracy"
+    state.add("t0", {"lr": 0.1})
+    state.result("t0", iteration=1, value=0.9, seconds=1, node="head")
+    assert best_line(state) == "best accuracy 0.900, trial 0 · lr 0.100"
+    state.result("t0", iteration=2, value=0.8, seconds=1, node="head")
+    assert best_line(state) == "best accuracy 0.900, trial 0 · lr 0.100 (last 0.800)"
+    state.add("t1", {"lr": 0.3})
+    state.result("t1", iteration=1, value=0.85, seconds=1, node="head")
+    assert best_line(state).endswith("· best at its end: 0.850, trial 1 · lr 0.300")
+
+
+def test_trials_that_never_began():
+    state = sweep(8)
+    state.total = 20
+    assert "13 waiting" in words(live(state))
+    state.end("stopped")
+    assert "13 not begun" in words(summary(state))
+
+
+def reported(state):
+    """A text reporter that has opened the sweep, and what it writes to."""
+    out = io.StringIO()
+    reporter = TextReporter(out)
+    reporter.open(VIEW, VIEW.snapshot(state, time.time()), list)
+    return out, reporter
+
+
+def test_text_tells_the_news_in_few_lines():
+    state = SweepState("05", metric="accuracy")
+    state.total = 200
+    state.start()
+    out, reporter = reported(state)
+    for number in range(200):
+        state.add(f"t{number}", {"lr": number})
+        state.set_status(f"t{number}", "running")
+        state.result(f"t{number}", iteration=1, value=number / 200, seconds=0.1, node="head")
+        state.set_status(f"t{number}", "finished", why="1 iterations")
+        reporter.draw(VIEW.snapshot(state, time.time()))
+    state.end("finished")
+    reporter.close(VIEW.snapshot(state, time.time()))
+    lines = out.getvalue().splitlines()
+    assert len(lines) <= 12
+    assert any("100 of 200" in line for line in lines) and "200 finished" in lines[-1]
+    assert "best accuracy 0.995, trial 199 · lr 199" in lines[-2]
+
+
+def test_text_tells_a_failure_at_once_and_its_traceback_at_the_end():
+    state = SweepState("05", metric="accuracy")
+    state.start()
+    out, reporter = reported(state)
+    state.add("a", {"lr": 1})
+    state.trial_failed("a", "step, cell 3, line 7\n    raise ValueError('lr')\nValueError: bad")
+    reporter.draw(VIEW.snapshot(state, time.time()))
+    assert "trial 0 failed: ValueError: bad" in out.getvalue()
+    assert "raise ValueError" not in out.getvalue()
+    state.end("finished")
+    reporter.close(VIEW.snapshot(state, time.time()))
+    assert out.getvalue().count("raise ValueError('lr')") == 1
