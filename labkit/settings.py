@@ -161,6 +161,18 @@ class Settings:
             s3_secret_key=_text(env, "LABKIT_S3_SECRET_KEY") or None,
         )
 
+    @classmethod
+    def given(cls, settings: "Settings | None") -> "Settings":
+        """Return `settings`, or those of the environment if it is None.
+
+        Raises:
+            SettingsError: it is something else, or the environment has a value that cannot be used.
+        """
+        if settings is not None and not isinstance(settings, Settings):
+            fact = f"settings is {_short(repr(settings))}, and labkit.Settings or None is expected"
+            raise SettingsError("read the settings", fact, "settings=labkit.Settings(small=True)")
+        return cls.from_env() if settings is None else settings
+
     def make_home(self) -> Path:
         """Create the home folder if it is missing, and return it.
 

@@ -51,7 +51,7 @@ def load(
     Raises:
         DatasetError: there is no such data set or split, it has fewer rows than `n`, or it cannot be fetched.
     """
-    settings = settings or Settings.from_env()
+    settings = Settings.given(settings)
     name = settings.dataset if name is None else name
     if name not in DATASETS:
         close = difflib.get_close_matches(str(name), DATASETS, 1)
@@ -90,7 +90,7 @@ def rendered(n: int, seed: int = 0, *, split: str = "train") -> Dataset:
 
 def shipped(name: str) -> Path:
     """The path of a file that ships with the lab, in ``labkit/datasets/files``."""
-    path = PACKAGE_ROOT / "datasets" / "files" / name
+    path = PACKAGE_ROOT / "datasets" / "files" / str(name)
     if path.is_file():
         return path
     raise DatasetError(

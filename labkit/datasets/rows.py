@@ -1,5 +1,7 @@
 """Rows of a data set in Parquet files as arrays. Small, because each validation imports it."""
 
+import os
+
 import numpy as np
 import pyarrow
 import pyarrow.fs
@@ -24,8 +26,12 @@ def read_rows(
         DatasetError: the files are damaged or have other columns, or there is no such part.
     """
     attempt = f"read images from {path}"
-    if not 0 <= part < parts:
-        raise DatasetError(attempt, f"part is {part}, parts is {parts}", "pass a part from 0 to parts - 1")
+    if not isinstance(path, str | os.PathLike):
+        raise DatasetError(attempt, f"the path is of type {type(path).__name__}", "pass the path as a string")
+    if not (isinstance(part, int) and isinstance(parts, int) and 0 <= part < parts):
+        raise DatasetError(
+            attempt, f"part is {part!r}, parts is {parts!r}", "pass a part from 0 to parts - 1"
+        )
     try:
         table = pyarrow.parquet.read_table(path, filesystem=filesystem, page_checksum_verification=True)
         image = table.schema.field("image").type

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from labkit.errors import LabError
+
 _PIXELS = 56  # side of an image on the page: twice its own, so that pixels can be seen
 _ROW = "display:flex;flex-wrap:wrap;gap:8px;margin:6px 0"
 _FIGURE = "margin:0;text-align:center;font-size:12px;line-height:1.5"
@@ -42,7 +44,12 @@ class Gallery:
 
 def gallery(images: Iterable[np.ndarray], captions: Sequence[str]) -> str:
     """HTML of `images` (each uint8 [height, width]) in a row that wraps, with a caption under each."""
-    return f'<div style="{_ROW}">{"".join(map(_figure, images, captions))}</div>'
+    arrays = images if isinstance(images, np.ndarray) else list(images)
+    good = len(arrays) == len(captions) and all(getattr(one, "ndim", 0) == 2 for one in arrays)
+    if not good or not all(one.dtype == np.uint8 for one in arrays):
+        fact = "each image is a uint8 array [height, width], and each has a caption"
+        raise LabError("show images", fact, "gallery(images[:2], ['7', '2'])")
+    return f'<div style="{_ROW}">{"".join(map(_figure, arrays, captions))}</div>'
 
 
 def _figure(image: np.ndarray, caption: str) -> str:

@@ -8,11 +8,12 @@ Tasks report their own begin and end (``time.time()``), so the clocks of a clust
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from labkit.display import cards, svg
 from labkit.display.formatting import plural
+from labkit.errors import LabError
 
 _WIDTH, _LEFT, _RIGHT, _ROW = 640, 110, 16, 20  # in SVG units
 
@@ -25,6 +26,13 @@ class Timeline:
     """
 
     def __init__(self, spans: Sequence[dict[str, Any]]) -> None:
+        spans = list(spans) if isinstance(spans, Iterable) else [spans]
+        for span in spans:
+            if not isinstance(span, Mapping) or not span.keys() >= {"node", "pid", "begin", "end"}:
+                fact = f"a span is {str(span)[:80]!r}, and a dict with node, pid, begin and end is expected"
+                raise LabError(
+                    "draw a timeline", fact, "Timeline(ray.get([task.remote() for _ in range(4)]))"
+                )
         self._spans = sorted(spans, key=lambda span: span["begin"])
         self._zero = min((span["begin"] for span in self._spans), default=0.0)
         self.seconds = max((span["end"] for span in self._spans), default=0.0) - self._zero

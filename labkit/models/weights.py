@@ -66,6 +66,12 @@ def check_widths(network: str, widths: Any) -> None:
         )
 
 
+def check_seed(seed: Any) -> None:
+    """Raise a `ModelError` unless `seed` is a whole number from 0 on."""
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise ModelError(f"build a model with seed={seed!r}", "a seed is a whole number from 0 on", "seed=0")
+
+
 def check_channels(channels: Any) -> None:
     """As `check_widths`; and an image must have a pixel left after convolutions that halve it."""
     check_widths("cnn", channels)

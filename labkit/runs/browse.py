@@ -8,6 +8,7 @@
 All of them read the run records below ``LABKIT_HOME/runs``, whatever engine wrote them.
 """
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from math import isfinite
@@ -112,6 +113,9 @@ def _select(
     asked = {field: _texts(field, value) for field, value in wanted.items() if value is not None}
     if last is not None and not (isinstance(last, int) and last > 0):
         raise RunError("find a run", f"last={last!r} is not a number of runs", "last=3, for the three newest")
+    if home is not None and not isinstance(home, str | os.PathLike):
+        fact = f"home is of type {type(home).__name__}"
+        raise RunError("find a run", fact, "home='/path/of/the/lab/home', or leave it out")
     home = Settings.from_env().home if home is None else Path(home)
     named = record.find(home, names=asked.get("name"))
     found = [run for run in named if all(getattr(run, field) in values for field, values in asked.items())]

@@ -30,6 +30,10 @@ def compare(records: Sequence[RunRecord], *, metrics: str | Sequence[str] | None
     Raises:
         RunError: no run reports one of `metrics`.
     """
+    listed = isinstance(records, Sequence) and len(records) > 0
+    if not listed or not all(isinstance(one, RunRecord) for one in records):
+        fact = f"it got {str(records)[:80]!r}, and a list of run records is expected"
+        raise RunError("compare runs", fact, 'runs.compare([runs.latest("03-torch")]), or runs.plot()')
     import matplotlib.pyplot as plt
 
     found = sorted(records, key=lambda run: run.started)

@@ -38,6 +38,9 @@ def save_state(
         ModelError: something in `extra` is none of those, or the folder cannot be written to.
     """
     require_model("save a training state", model)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        fact = f"the optimizer is of type {type(optimizer).__name__}"
+        raise ModelError("save a training state", fact, "pass the torch optimizer of that training")
     path = Path(folder) / STATE_FILE
     state = {
         "model": unwrapped(model).state_dict(),

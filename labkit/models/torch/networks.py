@@ -15,7 +15,15 @@ import torch
 from torch import nn
 
 from labkit.errors import ModelError
-from labkit.models.weights import CLASSES, SIDE, check_channels, check_widths, initial_weights, not_uint8
+from labkit.models.weights import (
+    CLASSES,
+    SIDE,
+    check_channels,
+    check_seed,
+    check_widths,
+    initial_weights,
+    not_uint8,
+)
 
 
 def mlp(hidden: Sequence[int] = (128, 64), *, seed: int | None = None) -> nn.Sequential:
@@ -75,7 +83,10 @@ def to_input(images: Any) -> torch.Tensor:
         ModelError: the images are not uint8. Scaled twice they would all be nearly black, and the
             training would just be slow to learn, without an error.
     """
-    tensor = images if isinstance(images, torch.Tensor) else torch.tensor(images)
+    try:
+        tensor = images if isinstance(images, torch.Tensor) else torch.tensor(images)
+    except (TypeError, ValueError, RuntimeError):
+        raise not_uint8(f"of type {type(images).__name__}") from None
     if tensor.dtype != torch.uint8:
         raise not_uint8(str(tensor.dtype).removeprefix("torch."))
     return tensor.to(torch.float32).div_(255)
@@ -83,6 +94,7 @@ def to_input(images: Any) -> torch.Tensor:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model itself, without DistributedDataParallel, DataParallel or torch.compile around it."""
+    require_model("unwrap a model", model)
     while True:
         if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
@@ -102,6 +114,7 @@ def require_model(attempt: str, model: Any) -> None:
 def _seeded(build: Callable[[], nn.Sequential], seed: int | None) -> nn.Sequential:
     if seed is None:
         return build()
+    check_seed(seed)
     # torch's layers draw their first weights when they are built; these draws must not show afterwards.
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         model = build()
