@@ -33,7 +33,7 @@ from labkit.system import doctor
 doctor()
 
 # %% [markdown]
-# Above the table stands the verdict. A line says `[OK]`, or `[FIX]` with the command that mends it. In a terminal,
+# The verdict is above the table. Each line is marked `[OK]`, or `[FIX]` with the command that fixes it. In a terminal,
 # `python -m labkit doctor` says the same.
 #
 # The lab takes its settings from environment variables. These three matter now:
@@ -69,7 +69,7 @@ train.images.shape, train.images.dtype, train.labels[:10]
 # A pixel is a number from 0 (black) to 255 (white). A label is the number of the image's class, from 0 to 9.
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** somebody calls every image a 3, without looking. What share of their answers is right?
+# **Before you go on:** a program answers "3" for every image, without looking. What share of its answers is right?
 
 # %%
 import matplotlib.pyplot as plt
@@ -83,7 +83,7 @@ axes.set(title="training images of each class", xlabel="class")
 plt.show()
 
 # %% [markdown]
-# The ten classes are about equally frequent, so a fixed answer is right for about one image in ten. An accuracy of 0.1
+# The ten classes are about equally frequent, so "always 3" is right for about one image in ten. An accuracy of 0.1
 # is what you get for knowing nothing.
 
 # %% [markdown]
@@ -111,11 +111,11 @@ def build_model():
 sum(weights.numel() for weights in build_model().parameters())
 
 # %% [markdown]
-# So many weights, and training has to find a good value for each. They start as random numbers; the seed makes them the same
-# random numbers whenever you call `build_model()`. PyTorch gets one thread: for a network this small a second one brings nothing
+# About 109,000 weights, and training has to find a good value for each of them. They start as random numbers; the seed makes them the same
+# random numbers whenever you call `build_model()`. PyTorch gets one thread: for a network this small, a second one brings nothing
 # (measured on two cores), and each worker of the later lessons has one too.
 #
-# The network wants decimal numbers from 0 to 1, not bytes:
+# The network takes floats from 0 to 1, not bytes:
 
 
 # %%
@@ -169,7 +169,7 @@ x.shape, y[:8]
 
 # %% [markdown]
 # ### Exercise 00-1 · The steps of an epoch
-# With batches of 64: how many steps has an epoch, and how many images are left for its last batch?
+# With batches of 64: how many steps are there in an epoch, and how many images are left for its last batch?
 
 # %%
 steps = ...  # your answer
@@ -231,9 +231,10 @@ model = build_model()
 fit("00-baseline", model, torch.optim.SGD(model.parameters(), lr=0.1), epochs)
 
 # %% [markdown]
-# That is the baseline. The panel stays as a short report: how the run ended, how long it took and for what, and what came out.
-# The curves go from left to right through the epochs. The solid one is the *loss*, a number for how wrong the network is,
-# and should fall; the dashed one is the accuracy on the test images, and should rise.
+# That is the baseline. The panel turns into a short report: how the run ended, how long each phase took, and the final loss and accuracy.
+# The x axis of the curves is the epoch. The solid curve is the *loss* of each batch, a number for how wrong the network is,
+# and should fall; the dashed one is the accuracy on the test images, and should rise. The final loss in the report is the mean over the last epoch. The curve ends
+# at the loss of a single batch, so the two numbers differ.
 
 # %% [markdown]
 # ## Where is it wrong?
@@ -292,8 +293,8 @@ fit("00-slow-data", model, torch.optim.SGD(model.parameters(), lr=0.1), epochs, 
 # | title | the run's name, what runs it, on which data |
 # | ● and ✓ phases | what is being done, and for how long: *preparing*, *loading data*, *training*. With several workers also *starting workers* |
 # | epoch, step, time left | how far it is. The time left follows from the pace so far |
-# | bar | the share of all steps. It is striped while nobody knows how many there are: this loop reads a stream, and learns their number in its first epoch |
-# | loss, accuracy | the newest figures that the loop gave. While it runs, the loss is that of the last batch; in the report, that of the last epoch |
+# | bar | the share of all steps. It is striped while the number of steps is unknown: this loop reads a stream, and learns their number in its first epoch |
+# | loss, accuracy | the latest values that the loop logged. While it runs, the loss is that of the last batch; in the report, it is the mean over the last epoch |
 # | rows/s | images that went through the network per second, all workers together |
 # | waiting for data | the share of an epoch in which the network had nothing to do |
 # | curve | the loss of the batches while it runs; the accuracy at the end of each epoch |
@@ -314,19 +315,20 @@ from labkit import runs
 runs.table(last=5)
 
 # %% [markdown]
-# The newest stands first. `epoch s` is the median epoch in seconds; `start s` is the time before the first step. One process has nearly
-# none of that. Remember it when you see a cluster start.
+# The newest run comes first. `epoch s` is the median epoch in seconds; `start s` is the time before the first step. One process has nearly
+# none of that. Remember it when you see a cluster start. `id` is unique to a run, and `runs.latest("00-baseline")` returns the record of the newest run
+# of that name that finished.
 
 # %%
 runs.plot(last=3)
 
 # %% [markdown]
-# On top, what they learned: the curves lie on each other. Below, what it took. In *data* a run waits, in *training* it works.
+# At the top is what they learned: the curves are the same. Below is the time it took. During *data* a run waits, during *training* it computes.
 
 # %% [markdown]
 # ### Exercise 00-3 · What would fast data bring?
-# A record also answers questions of *what if*. Suppose the slow run had never waited for its data, and all else had
-# stayed. How many rows per second would it have reached? Compute it from the two figures below.
+# A record also answers *what if* questions. Suppose the slow run had never waited for its data, with everything else unchanged. How many rows per
+# second would it have reached? Compute it from the two numbers below.
 
 # %%
 record = runs.latest("00-slow-data")
@@ -342,7 +344,7 @@ without_waiting = record.rows_per_second / (1 - record.waiting_share)
 check("00-3", without_waiting, record)
 
 # %% [markdown]
-# This is the most that better data loading can bring, and you know it without trying. Compare it with the baseline's rows/s in the table. If it is
+# This is the most that faster data loading can bring, and you know it without trying. Compare it with the baseline's rows/s in the table. If it is
 # less, look at *training* in the figure: after a pause the network's own steps may take longer.
 
 # %% [markdown]
@@ -363,7 +365,7 @@ fit("00-better", best, torch.optim.SGD(best.parameters(), lr=0.1, momentum=0.9),
 check("00-4", best, x_test, test)
 
 # %% [markdown]
-# One caution. Whoever tries many settings and keeps what looks best on the test images has trained on them after all, by hand. Where it matters,
+# One caution: if you try many settings and keep the one with the best test accuracy, you have fitted the test set by hand. Where it matters,
 # a third set of images is kept back for the last measurement.
 
 # %% [markdown]
@@ -376,7 +378,7 @@ sorted(path.name for path in settings.home.iterdir() if not path.name.startswith
 
 # %% [markdown]
 # - `runs` has the records and, later, checkpoints. `exercises.json` is the list of what you solved. Logs and sockets of clusters come with lesson 01.
-# - **Fresh notebooks:** run `python tools/build.py` in a terminal. Those that you changed are kept beside the new ones.
+# - **Fresh notebooks:** run `python tools/build.py` in a terminal. Those that you changed are kept next to the new ones.
 # - **All exercises open again:** delete `exercises.json`.
 # - **All as on the first day:** `python -m labkit stop`, then delete the folder.
 #

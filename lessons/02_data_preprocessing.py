@@ -21,8 +21,8 @@ lab
 
 # %% [markdown]
 # ## An object store
-# On real clusters it is S3, MinIO or one of their relatives. Here it is a small server of your own. (Lesson 01 had another thing of that name: the memory that
-# the processes of a node share. On this page that one is always *Ray's* object store, and this one is *the store*.)
+# In production this is S3, MinIO or something similar; here it is a small S3 server on your machine. Careful: lesson 01 used the same term for the shared memory
+# of a Ray node. From here on, that is *Ray's object store*, and the S3 server is *the store*.
 
 # %%
 from labkit import storage
@@ -46,7 +46,7 @@ upload_shards(train, store, "lab-02", prefix="shards", rows_per_shard=n // 4)
 
 # %% [markdown]
 # ## Names, not data
-# `store.filesystem` is the door to the store: Arrow's interface to files, wherever they are. With it, list what is there.
+# `store.filesystem` is a `pyarrow` filesystem connected to the store: Arrow's interface to files, wherever they are. Use it to list what is there.
 
 # %%
 from pyarrow.fs import FileSelector
@@ -56,7 +56,7 @@ names = sorted(file.path for file in found if file.is_file)
 len(names), names[0], names[-1]
 
 # %% [markdown]
-# A list of names is small: a hundred million of them fit into this process. The part before the last slash is the label. A Ray *dataset* of names:
+# A list of names is small: a million of them take about 80 MB. The part before the last slash is the label. A Ray *dataset* of names:
 
 # %%
 import ray.data
@@ -93,7 +93,7 @@ fetch({"item": names[0]})["image"].shape
 # It works for one row, in this process. Try a function there first, always.
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** the next cell says that *every* name is to be fetched. How long will it take?
+# **Before you go on:** the next cell asks for *every* name to be fetched. How long will it take?
 
 # %%
 import time
@@ -103,17 +103,28 @@ images = named.map(fetch)
 print(f"{1000 * (time.perf_counter() - begin):.0f} milliseconds")
 
 # %% [markdown]
-# Nothing was fetched. A dataset is *lazy*: it is a plan. It is carried out when somebody wants rows, for example with
-# `materialize`, which wants all of them and keeps them. The panel shows what is going on.
+# Nothing was fetched. A dataset is *lazy*: it is a plan. It is executed when something asks for rows, for example
+# `materialize`, which asks for all of them and keeps them.
+#
+# Ray starts its worker processes when they are first needed. The next cell executes a tiny plan, so that this doesn't count in what follows. Then
+# the images. The panel shows what is going on.
+
+# %%
+with DataPanel("02-warm-up"):
+    ray.data.range(3, override_num_blocks=3).map_batches(lambda batch: batch).materialize()
 
 # %%
 with DataPanel("02-names") as many_blocks:
     images.materialize()
 
 # %% [markdown]
+# Each line of the table is a step of the plan, an **operator**. *Task seconds* are the durations of its tasks, added up, and *of them CPU* is how much of that they
+# computed; the rest is waiting. *Rows/s* in the table are rows per task second; the number in the headline counts seconds on the clock. *Held back* is how long
+# the operator had rows to work on but no free CPU or no room for results, and *MB* is Ray's estimate of the most memory that the operator used at one time.
+#
 # ## Blocks
-# Look at the column *tasks*. Ray Data cuts a table into *blocks*, and each task takes one. From a list it made 200 blocks, of two or
-# a few rows each, and most of the time went into starting tasks (lesson 01: give a task work for at least tens of milliseconds).
+# Look at the column *tasks*. Ray Data cuts a table into **blocks**, and each task processes one. It cut the list into 200 blocks of only a few rows,
+# and most of the time went into starting tasks (lesson 01: give a task work for at least tens of milliseconds).
 #
 # Cut it into fewer:
 
@@ -125,8 +136,8 @@ with DataPanel("02-names, 8 blocks") as few_blocks:
 print(f"{many_blocks.seconds / few_blocks.seconds:.1f} × as fast")
 
 # %% [markdown]
-# (A part of the difference is that the first run had to start worker processes.) A block is the unit of everything: a task works on one, a failed task
-# repeats one, and a worker holds one in memory. From tens of kilobytes to a hundred megabytes is fine.
+# A block is the unit of everything: a task works on one, a failed task repeats one, and a worker holds one in memory. Ray itself aims at blocks
+# of 1 to 128 MiB. Those of this page are smaller because its data is.
 
 # %%
 images.num_blocks(), images.count(), f"{images.size_bytes() / 1000:.0f} kB"
@@ -148,10 +159,10 @@ with DataPanel("02-read-images") as ready_made:
 data.schema()
 
 # %% [markdown]
-# Both of these ask the server once for every image. The shards need one question for many rows.
+# Both send one request per image. (Here the label is a string, because it comes from the name of a folder.) A Parquet shard needs one request for many rows.
 #
 # One setting first. To plan the reading, Ray Data 2.60 starts 32 processes that look into the Parquet files. With ten thousand files that
-# pays. With four, on two cores, it takes ten seconds; so here the older reader is told to do it.
+# pays. With four, on two cores, it takes ten seconds, so here we switch back to the older reader.
 
 # %%
 ray.data.DataContext.get_current().use_datasource_v2 = False
@@ -165,22 +176,23 @@ table.schema()
 import pandas
 
 ways = {"own fetch": few_blocks, "read_images": ready_made, "read_parquet": shards}
-times = pandas.DataFrame({way: [p.rows, p.seconds] for way, p in ways.items()}, index=["rows", "seconds"]).T
-times["rows/s"] = times.rows / times.seconds
-times.round(2)
+times = pandas.DataFrame([{"way": way, "rows": p.rows, "seconds": p.seconds} for way, p in ways.items()])
+times["rows/s"] = times["rows"] / times["seconds"]
+times.set_index("way").round(1)
 
 # %% [markdown]
-# The first two do the same work: for each image they ask the server and decode a PNG. (`read_images` also lists the folder, and opens some files to guess how large all of them
-# are. With so few that counts.) With Parquet there is one answer for many rows. And here the store is
-# near: over a real network, where each question takes some milliseconds more, the difference grows. So one object per image is how images *arrive*. Before you
-# train on them fifty times, write them into shards.
+# The first two do the same work: for each image they send a request and decode a PNG. `read_images` also lists the folder, and opens some files to estimate the size of all of them;
+# with so few images, that counts. With Parquet, one response has many rows. And this store is on your
+# machine: over a real network, where each request takes some milliseconds longer, the difference grows. So one object per image is how images *arrive*. Before you
+# train on them fifty times, write them into shards: `data.write_parquet("lab-02/more-shards", filesystem=filesystem)`.
 #
-# And your own `fetch`? It is for what no reader knows: a format of your own, two files for each row, a question to a database.
+# And your own `fetch`? Use it for what no reader can do: your own format, two files for each row, a query to a database. If all you need are the bytes behind a column
+# of names, Ray Data can fetch those, too: `named.with_column("bytes", download("item", filesystem=filesystem))`, with `download` from `ray.data.expressions`.
 
 # %% [markdown]
 # ## While it waits
-# The store of this page is on your machine and answers in a millisecond or two. One in another city takes 20 or more, for each object. A task that asks for one after
-# the other does nothing meanwhile. Here is such a store, or at least its distance:
+# The store of this page is on your machine and responds in a millisecond or two. One in another city takes 20 or more, for each object. A task that requests one object after
+# the other does nothing in the meantime. Here is such a store, or at least its distance. There are as many blocks as CPUs, so each task runs once:
 
 
 # %%
@@ -189,16 +201,16 @@ def fetch_from_afar(row):
     return fetch(row)
 
 
-far = ray.data.from_items(names[:300], override_num_blocks=4)
+far = ray.data.from_items((names * 2)[:600], override_num_blocks=int(lab.cpus))
 with DataPanel("02-one-by-one") as one_by_one:
     far.map(fetch_from_afar).materialize()
 
 # %% [markdown]
-# Look at *task seconds*, and at *of them CPU*. The rest is waiting. A task need not ask for one object after the other. It can ask for sixteen at once, with threads, if it is
-# given many names: `map_batches` hands it a whole *batch*, a dict of arrays.
+# Most of the *task seconds* are not CPU time, but waiting. A task does not have to request one object after the other. It can request sixteen at once, with threads, if it
+# gets many names: `map_batches` passes it a whole *batch*, a dict of arrays. (Unless you set `batch_size`, that is a whole block.)
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** sixteen threads wait at the same time. Will it be sixteen times as fast?
+# **Before you go on:** sixteen threads wait at the same time. Will it be sixteen times as fast? Which part of the time will remain?
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -213,22 +225,31 @@ def fetch_many(batch, fetch=fetch):
 with DataPanel("02-threads") as threads:
     far.map_batches(fetch_many, fn_kwargs={"fetch": fetch_from_afar}).materialize()
 
-print(f"{one_by_one.seconds / threads.seconds:.1f} × as fast as one after the other")
+
+def seconds_of(panel):
+    (operator,) = panel.state.operators
+    computing, waiting = operator.cpu_seconds, operator.seconds - operator.cpu_seconds
+    return {"tasks computed": computing, "tasks waited": waiting, "on the clock": panel.seconds}
+
+
+pandas.DataFrame({"one by one": seconds_of(one_by_one), "sixteen threads": seconds_of(threads)}).T.round(1)
 
 # %% [markdown]
-# The waiting is gone. What is left is work: to send the question, to take the answer apart, to decode. That needs a core, and sixteen threads of a Python process
-# share one. So threads help against waiting, and more tasks (more CPUs) against work.
+# The tasks waited for a small part of the time that they waited before. The CPU time remains: sending requests, parsing responses, decoding images. Because of
+# Python's **global interpreter lock**, the threads of one process largely share one core. Use threads to hide waiting, and more tasks to use more CPUs.
+#
+# *On the clock* includes a fixed cost: each execution takes Ray some tenths of a second, however little there is to do. In a run this short you notice it.
 
 # %% [markdown]
 # ## What each operator did
-# Every box of the plan is an *operator*. `stats()` tells what each of them did, in many numbers:
+# The panel's table is made from what Ray Data measures. `stats()` has all of it, in many numbers:
 
 # %%
 print("\n".join(data.stats().splitlines()[:7]))
 
 # %% [markdown]
-# *Wall time* is what its tasks took; *CPU time* is how much of it they computed. The difference is waiting, mostly for the store. The
-# same as a picture, for a chain of three:
+# *Wall time* is the duration of its tasks, *CPU time* how much of it they computed. The difference is waiting, mostly for the store. Here is a plan of three steps,
+# and a figure of what each operator did:
 
 
 # %%
@@ -242,17 +263,15 @@ with DataPanel("02-chain") as panel:
 
 panel.plot()
 
-# %%
-panel.table()
-
 # %% [markdown]
-# You wrote three steps, and there are two operators. Where one step simply follows another, Ray Data *fuses* them: one task does both, and
-# nothing is handed over between them. `scale` had to wait: a full shuffle gives out its first row when it has seen the last one.
+# You wrote three steps, and there are two operators. Where one step simply follows another, Ray Data **fuses** them: one task does both, and
+# nothing is passed between them. (Ray doesn't count the tasks of a shuffle, so that column says 0 there.) `scale` could not be fused: a full shuffle cannot emit its first
+# row until it has read the last one.
 
 # %% [markdown]
 # ## Batches
-# `map` calls your function for each row, `map_batches` for many rows at once, up to `batch_size` of them. A batch is a dict of `numpy` arrays, unless you ask
-# for another form:
+# `map` calls your function for each row, `map_batches` for many rows at once: up to `batch_size` of them or, by default, a whole block. A batch is a dict of `numpy`
+# arrays, unless you ask for another form:
 
 # %%
 for form in ("numpy", "pandas", "pyarrow"):
@@ -260,8 +279,9 @@ for form in ("numpy", "pandas", "pyarrow"):
     print(f"{form:8} {type(batch).__name__:10}", batch["label"].__class__.__name__)
 
 # %% [markdown]
-# Take `numpy` for images, `pandas` or `pyarrow` for tables of numbers and words. What your function returns may have other columns, and even another number
-# of rows. What matters is that it computes with whole arrays, without a loop over rows.
+# Use `numpy` for images, `pandas` or `pyarrow` for tables of numbers and words. What your function returns may have other columns, and even another number
+# of rows. What matters is that it computes with whole arrays, without a loop over rows. Don't change the arrays that you get: they may be views of Ray's object store and
+# read-only, so `batch["image"] /= 255` fails. Make new ones, as `scale` does.
 
 # %% [markdown]
 # ### Exercise 02-1 · One number for each image
@@ -346,11 +366,12 @@ with DataPanel("02-actor") as panel:
 for how, result in {"tasks": by_tasks, "actor": by_actor}.items():
     answer = result.to_pandas()
     right = (answer.guess == answer.label.astype(int)).mean()
-    print(f"{how}: loaded {answer.loaded.nunique()} times, {right:.0%} right")
+    print(f"{how}: {right:.0%} right, the table was loaded {answer.loaded.nunique()} ×")
 
 # %% [markdown]
-# The same answers. (The line that begins with a date is Ray's own: it says what would happen if this actor failed.) The tasks loaded the table for every batch; the actor loaded it once, but it had to be started, a new process. So take actors for what is slow to
-# load, and tasks for all else. `ActorPoolStrategy(min_size=1, max_size=4)` lets the pool grow while there is work and there are free CPUs.
+# Both give the same answers. (The line that begins with a date is Ray's own: it says what would happen if this actor failed.) The tasks loaded the table for every batch. There are more
+# batches than rows divided by 32, because each block is cut by itself and its last batch is smaller. The actor loaded the table once, but it had to be started, a new process. So use actors for what
+# is slow to load, and tasks for everything else. `ActorPoolStrategy(min_size=1, max_size=4)` lets the pool grow while there is work and there are free CPUs.
 
 # %% [markdown]
 # ### Exercise 02-2 · Load it once
@@ -394,7 +415,7 @@ to_train, to_test = table.train_test_split(test_size=0.2, shuffle=True, seed=0)
 to_train.count(), to_test.count()
 
 # %% [markdown]
-# And each worker of a training wants a part of its own. `streaming_split` deals the blocks out *while* they are made, to whoever asks. Two threads stand in for two
+# And each training worker needs its own part. `streaming_split` hands out blocks *while they are produced*, to whichever worker asks next. Two threads stand in for two
 # workers here; in lesson 03 Ray Train does this for you.
 
 
@@ -414,8 +435,8 @@ with ThreadPoolExecutor() as pool:
 
 # %% [markdown]
 # ### Exercise 02-3 · Who gets how much?
-# 1,000 rows are split with `streaming_split(3, equal=True)`, and each worker takes batches of 64. How many rows does each worker get, how many rows does nobody
-# get, and how many batches is an epoch of a worker?
+# 1,000 rows are split with `streaming_split(3, equal=True)`, and each worker takes batches of 64. How many rows does each worker get, how many rows are dropped, and how
+# many batches does each worker process per epoch?
 
 # %%
 rows_each = ...  # your answer
@@ -432,10 +453,18 @@ check("02-3", rows_each, rows_lost, batches_each)
 
 # %% [markdown]
 # ## Order
-# The names were sorted, and so the images come class by class. Training on such a row of batches goes badly: the model learns zeros, and forgets them over the ones.
+# The names were sorted, and so the images come class by class. Training in this order works badly: the model sees only zeros at first, then only ones, and forgets the zeros
+# while it learns the ones. There are several ways to change the order. They differ in what they read before they can give out the first batch:
 
 
 # %%
+few = names[:: max(1, len(names) // 300)]
+
+
+def images_of(names):
+    return ray.data.from_items(names, override_num_blocks=8).map(fetch_from_afar)
+
+
 def first_labels(dataset, **options):
     begin = time.perf_counter()
     batches = iter(dataset.iter_batches(batch_size=16, **options))
@@ -443,26 +472,32 @@ def first_labels(dataset, **options):
     return " ".join(map(str, labels)) + f"   {len(set(labels))} classes, {time.perf_counter() - begin:.2f} s"
 
 
-print("as they are ", first_labels(data))
-print("blocks mixed", first_labels(data.randomize_block_order(seed=0)))
-print("local       ", first_labels(data, local_shuffle_buffer_size=200, local_shuffle_seed=0))
-print("full        ", first_labels(data.random_shuffle(seed=0)))
+print("not shuffled", first_labels(images_of(few)))
+print("blocks mixed", first_labels(images_of(few).randomize_block_order(seed=0)))
+print("local       ", first_labels(images_of(few), local_shuffle_buffer_size=200, local_shuffle_seed=0))
+print("full        ", first_labels(images_of(few).random_shuffle(seed=0)))
 
 # %% [markdown]
-# Four orders, and what the first batch had to wait for.
+# Four orders, and how long each took until its first batch. All four start from the names.
 #
-# - To mix the order of the *blocks* costs nothing. Rows of one block stay together.
-# - A *local* shuffle keeps a buffer of rows in the process that reads, and draws from it. It mixes what is near to each other; a larger buffer mixes more and takes more memory.
-# - A *full* shuffle moves every row to another block. All rows must be read before the first comes out, all of them have to fit into Ray's object store (or are
-#   written to disk), and on many machines they travel.
+# - *Not shuffled*: the first batch is there when the first block is.
+# - `randomize_block_order` shuffles the *blocks*; the rows of a block stay together. It needs no work, but in Ray 2.60 it waits for all blocks. On data that is materialized, it's free.
+# - A *local* shuffle keeps a buffer of rows in the process that reads, and draws from it. It waits until the buffer is full, and mixes rows that are near each other. A
+#   larger buffer mixes more and takes more memory.
+# - A *full* shuffle moves every row to another block. All rows must be read before the first one comes out, all of them have to fit into Ray's object store (or are
+#   written to disk), and in a cluster of many machines they go over the network.
 #
-# And here is a trick that costs nothing: you had the *names* first. Shuffle those.
+# There is a cheaper way here, because you had the *names* first. Shuffle those:
 
 # %%
 import random
 
-mixed = random.Random(0).sample(names, len(names))
-print("names mixed ", first_labels(ray.data.from_items(mixed, override_num_blocks=8).map_batches(fetch_many)))
+mixed = random.Random(0).sample(few, len(few))
+print("names mixed ", first_labels(images_of(mixed)))
+
+# %% [markdown]
+# Fully shuffled, and the first batch comes as soon as without any shuffle. For files, `read_parquet(…, shuffle="files")` and the like shuffle the names of the files in this way, and a
+# local shuffle does the rest.
 
 # %% [markdown]
 # ## Once or every time
@@ -484,8 +519,8 @@ print("materialized:")
 epochs(plan.materialize())
 
 # %% [markdown]
-# It pays if the result fits into Ray's object store, and if it is to be the same in every epoch. Random changes (crops, flips) belong *behind* it: otherwise every epoch sees the
-# same ones.
+# Materialize when the result fits into Ray's object store and should be identical in every epoch. Put random augmentation (crops, flips) *after* `materialize`; otherwise every
+# epoch gets the same crops.
 
 # %% [markdown]
 # ## Four times more than fits
@@ -514,14 +549,11 @@ print(f"{state.samples[0][2] / 1e6:,.0f} MB were taken by all of Ray's processes
 print(f"{state.process_peak / 1e6:,.0f} MB at most")
 stream_panel.plot_memory()
 
-# %%
-stream_panel.table()
-
 # %% [markdown]
-# The memory rose to a level and stayed there. When the consumer does not keep up, Ray Data makes `large` wait: it starts no further task until there is room. That is *back-pressure*, the column
-# *held back* of the panel. So how long the data is does not matter. What must fit is a few blocks for each task that runs.
+# The blocks did not pile up: the memory rose to a level and stayed there. When the consumer does not keep up, Ray Data makes `large` wait: it starts no further task until there is room. That is
+# **back-pressure**, the column *held back* of the panel. So the total size of the data doesn't matter. What must fit is a few blocks for each running task.
 #
-# `materialize`, `random_shuffle` and `repartition` are the ones that break this rule: they want all rows at the same time.
+# Some operations break this rule because they need all rows at the same time: `materialize`, `random_shuffle`, `sort`, `groupby`, `join`, and `randomize_block_order`.
 
 # %% [markdown]
 # ## A bug in one row
@@ -567,7 +599,7 @@ with DataPanel("02-bug-found"):
 
 # %% [markdown]
 # ## Bad objects
-# Among a million objects some are broken: an upload that stopped half way, a text file that somebody left there.
+# Among a million objects some are broken: an upload that stopped half way, a text file that was left there by mistake.
 
 # %%
 with filesystem.open_input_stream(names[0]) as stream:
@@ -588,7 +620,7 @@ with DataPanel("02-refuse"):
     suspects.map(fetch).materialize()
 
 # %% [markdown]
-# **Drop blocks.** `max_errored_blocks` says how many tasks may fail. It needs no change of your function.
+# **Drop blocks.** `max_errored_blocks` sets how many blocks may fail before the execution does. You don't have to change your function.
 
 # %% [markdown] tags=["prediction"]
 # **Before you go on:** 42 objects, two of them bad, in six blocks. How many rows will be left?
@@ -596,6 +628,7 @@ with DataPanel("02-refuse"):
 # %%
 context = ray.data.DataContext.get_current()
 context.max_errored_blocks = 2
+# Made again, since a dataset keeps the settings that were valid when it was made.
 suspects = ray.data.from_items([*names[:40], *bad], override_num_blocks=6)
 with DataPanel("02-drop-blocks") as panel:
     suspects.map(fetch).materialize()
@@ -623,7 +656,7 @@ with DataPanel("02-skip") as panel:
 print(panel.rows, "rows of 42")
 
 # %% [markdown]
-# Now exactly two are missing. But nobody knows which, and if one day it is half of them, nobody will notice. Better to count.
+# Now exactly two are missing. But you don't know which, and if one day it's half of them, you won't notice. Better to count.
 
 # %% [markdown]
 # ### Exercise 02-4 · Note what was bad
@@ -652,8 +685,25 @@ def decode_or_note(name, payload):
 check("02-4", decode_or_note)
 
 # %% [markdown]
-# With such a column, `dataset.filter(expr="error != ''").count()` counts the bad ones, `filter(expr="error == ''")` goes on with the good ones, and you decide: up to 0.1 % bad is
-# life, beyond that somebody should be told.
+# Try it on the suspects:
+
+# %%
+from ray.data.expressions import col
+
+
+def fetch_or_note(row):
+    with filesystem.open_input_stream(row["item"]) as stream:
+        return decode_or_note(row["item"], stream.read())
+
+
+if decode_or_note(names[0], good) is not None:  # your function is there
+    with DataPanel("02-note"):
+        noted = suspects.map(fetch_or_note).materialize()
+        bad_rows = noted.filter(expr=col("error") != "").take_all()
+    print([(row["name"], row["error"][:40]) for row in bad_rows])
+
+# %% [markdown]
+# Now you know which objects were bad, and how many. `filter(expr=col("error") == "")` continues with the good ones, and you decide: you might accept 0.1 % and alert someone above that.
 
 # %% [markdown]
 # ## In this notebook

@@ -18,7 +18,7 @@ lab = cluster.start()
 lab
 
 # %% [markdown]
-# A cluster on this machine, as in lesson 01. On a real one, with or without GPUs, the cells below stay as they are.
+# A cluster on this machine, as in lesson 01. On a real one, with or without GPUs, you run the same cells.
 #
 # And an object store, as in lesson 02. The images will come from it, and the checkpoints will go to it. Workers may run anywhere, so what they read and
 # write must lie where all of them reach it.
@@ -38,7 +38,7 @@ len(train), len(test)
 # ## The loop you know
 # Nothing in the next three cells is new. Read them once; in a moment you will change four lines.
 #
-# One step: how wrong is the model, which way does each weight make it worse, and a little move the other way.
+# One step: compute the loss, compute its gradient with respect to every weight, and move each weight a little against its gradient.
 
 # %%
 import torch
@@ -65,8 +65,8 @@ def accuracy(model):
 
 
 # %% [markdown]
-# And the epochs. The model is another one this time, a small convolutional network. It has fewer weights than that of lesson 00, and
-# computes more with each of them. You will see why that matters here.
+# And the epochs. This time the model is a small convolutional network. It has fewer weights than the one of lesson 00, and it computes more
+# with each of them; you will see why that matters here. The loss of an epoch is the mean of the losses of its steps.
 
 # %%
 from labkit.panel import Panel
@@ -77,11 +77,12 @@ def train_plain(epochs, batch_size):
     model = cnn(seed=0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     for epoch in range(epochs):
+        losses = []
         rows = batches(train.images, train.labels, size=batch_size, shuffle=False)
         for x, y in panel.steps(rows, epoch=epoch, epochs=epochs):
-            loss = train_step(model, optimizer, x, y)
-            panel.log(loss=loss)
-        panel.report({"loss": loss.item(), "accuracy": accuracy(model)})
+            losses.append(train_step(model, optimizer, x, y))
+            panel.log(loss=losses[-1])
+        panel.report({"loss": torch.stack(losses).mean().item(), "accuracy": accuracy(model)})
     return model
 
 
@@ -101,7 +102,7 @@ with panel:
 # take half as long? And the whole run? Write the three answers down.
 
 # %% [markdown]
-# ## Four lines change
+# ## Four changes
 # | | one process | many processes |
 # |---|---|---|
 # | 1 | `cnn(seed=0)` | `prepare_model(cnn(seed=0))` |
@@ -111,15 +112,16 @@ with panel:
 #
 # One at a time.
 #
-# **1 · The model.** Every worker holds the whole model. `prepare_model` wraps it in PyTorch's `DistributedDataParallel`: at the
-# end of each `backward()` the workers average their gradients. All then make the same update, so all keep the same weights.
+# **1 · The model.** Every worker has a copy of the whole model. `prepare_model` moves it to the worker's device, a GPU if the worker has one. With
+# more than one worker, it also wraps the model in PyTorch's `DistributedDataParallel`: during each `backward()` the workers average their
+# gradients. All of them then make the same update, so all keep the same weights.
 
 # %%
 import ray.train
 from ray.train.torch import prepare_model
 
 # %% [markdown]
-# **2 · The data.** The training images go to the store, once, as four Parquet files, and the test images as one. A Ray dataset reads them from there, anew in each epoch. Each worker gets a part of its
+# **2 · The data.** The training images go to the store, once, as four Parquet files, and the test images as one. A Ray dataset reads them from there, again in each epoch. Each worker gets a part of its
 # own, its *shard*. All shards are equally long. (`use_datasource_v2` is
 # switched off because there are so few files: lesson 02 says why.)
 
@@ -136,17 +138,19 @@ data = ray.data.read_parquet("lab-03/train", filesystem=store.filesystem)
 data.schema()
 
 # %% [markdown]
-# How long does it take to read all of it once, with nothing else to do? Keep this number. At the end it stands beside the time of the training.
+# How long does it take to read all of it once, with nothing else to do? Keep this number: at the end you compare it with the time of the training.
 
 # %%
 with DataPanel("03-load") as load:
     data.materialize()
 
 # %% [markdown]
-# **3 · The batches.** `iter_torch_batches` turns rows into tensors, one batch at a time. It is called anew for each epoch.
+# **3 · The batches.** `iter_torch_batches` turns rows into tensors on the worker's device, one batch at a time. You call it once per epoch. The rows
+# come in the same order each time, as in `train_plain`; `local_shuffle_buffer_size=…` would shuffle them (lesson 02).
 #
-# **4 · The report.** It hands metrics and a checkpoint to Ray. A checkpoint is a folder. Rank 0 alone fills it, since all ranks have
-# the same weights. But *every* rank calls `report`, also those without a checkpoint.
+# **4 · The report.** It hands metrics and a checkpoint to Ray. Each worker has a number, its **rank**, from 0 on. Ray keeps the metrics of rank 0 only, and
+# all ranks have the same weights. So rank 0 alone tests the model and fills the checkpoint, which is a folder. But *every* rank calls
+# `ray.train.report`, also those that have no checkpoint to give.
 
 # %%
 import tempfile
@@ -158,16 +162,17 @@ def report(model, optimizer, metrics):
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = None
         if ray.train.get_context().get_world_rank() == 0:
+            metrics["accuracy"] = accuracy(model)
             save_state(folder, model, optimizer, metrics["epoch"])
             checkpoint = ray.train.Checkpoint.from_directory(folder)
         ray.train.report(metrics, checkpoint=checkpoint)
 
 
 # %% [markdown]
-# `save_state` writes weights, optimizer and epoch to one file. It takes the weights from *inside* the wrapper, from `model.module`. The wrapper
-# itself would name them `module.1.weight` and so on, and under such names they would not fit a plain model.
+# `save_state` writes weights, optimizer and epoch to one file, with `torch.save`. If the model is wrapped, it takes the weights from *inside* the wrapper:
+# `model.module.state_dict()`. The wrapper itself would name them `module.1.weight` and so on, and those names don't fit a plain model.
 #
-# Now the loop, with all four lines:
+# The loss that rank 0 reports is the mean over its own part of the rows: about half of them, if there are two workers. Now the loop, with all four changes:
 
 
 # %%
@@ -177,16 +182,17 @@ def train_loop(config):
     shard = ray.train.get_dataset_shard("train")  # 2
     print("threads:", torch.get_num_threads())
     for epoch in range(config["epochs"]):
+        losses = []
         rows = shard.iter_torch_batches(batch_size=config["batch_size"])  # 3
         for batch in panel.steps(rows, epoch=epoch, epochs=config["epochs"]):
-            loss = train_step(model, optimizer, to_input(batch["image"]), batch["label"])
-            panel.log(loss=loss)
-        report(model, optimizer, {"epoch": epoch, "loss": loss.item(), "accuracy": accuracy(model)})  # 4
+            losses.append(train_step(model, optimizer, to_input(batch["image"]), batch["label"]))
+            panel.log(loss=losses[-1])
+        report(model, optimizer, {"epoch": epoch, "loss": torch.stack(losses).mean().item()})  # 4
 
 
 # %% [markdown]
-# `train_step` and `accuracy` did not change. Ray sends the loop to the workers with all that it uses, and that includes the test images.
-# This is fine for a few hundred kilobytes. The training images take the other way, through Ray Data.
+# `train_step` and `accuracy` did not change. Ray serializes the loop together with everything it refers to, and that includes the test images. This is
+# fine for a few hundred kilobytes. The training images go through Ray Data instead.
 
 # %% [markdown]
 # ## First in this process
@@ -212,8 +218,8 @@ here = ScalingConfig(num_workers=0)
 result = TorchTrainer(look, scaling_config=here, datasets={"train": data}).fit()
 
 # %% [markdown]
-# A dict of tensors. The pixels are still bytes, as in the data set; that is why the loop calls `to_input`, which makes them decimal
-# numbers from 0 to 1. Now one epoch of the real loop:
+# A dict of tensors. The pixels are still bytes, as in the data set. The loop therefore calls `to_input`, which makes them floats from 0
+# to 1. Now one epoch of the real loop:
 
 # %%
 panel = TrainPanel("03-debug", dataset=train.name, rows=len(train))
@@ -228,18 +234,21 @@ with panel.watch(rehearsal):
 result.metrics
 
 # %% [markdown]
-# The loop works. (In this mode nobody keeps the checkpoint: its folder went when `report` returned.)
+# The loop works. In this mode the checkpoint is not uploaded: its temporary folder was deleted when `report` returned.
 
 # %% [markdown]
 # ## Then on the cluster
-# Three objects say what is to happen. `ScalingConfig`: how many workers, and what each gets.
+# Three objects describe the run. `ScalingConfig` sets how many workers there are, and which resources each of them gets.
 
 # %%
 scaling = ScalingConfig(num_workers=settings.num_workers, use_gpu=settings.use_gpu)
 
 # %% [markdown]
-# `RunConfig`: the run's name, where its checkpoints go, which of them stay, and who is told. `storage_filesystem` is the door to the
-# store, and `storage_path` a place behind it. Only the two checkpoints with the best accuracy stay.
+# `RunConfig` sets the run's name, where checkpoints are saved, how many are kept, and which callbacks are notified. `storage_filesystem` is a `pyarrow`
+# filesystem connected to the store; `storage_path` is the bucket and prefix inside it. The two checkpoints with the highest accuracy are kept. If the
+# latest one isn't among them, Ray keeps it as well, because a run resumes from it.
+#
+# Mind the order: `"max"`, the default, keeps the checkpoints with the *highest* score. If the score is a loss or an error, you want `"min"`.
 
 # %%
 from ray.train import CheckpointConfig, RunConfig
@@ -249,13 +258,15 @@ run_config = RunConfig(
     name=panel.run_id,
     storage_path=store.storage_path("runs", "03-torch"),
     storage_filesystem=store.filesystem,
-    checkpoint_config=CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="accuracy"),
+    checkpoint_config=CheckpointConfig(
+        num_to_keep=2, checkpoint_score_attribute="accuracy", checkpoint_score_order="max"
+    ),
     callbacks=[panel.callback()],
 )
 
 # %% [markdown]
-# `TorchTrainer`: the loop, its settings, the data, and the two objects above. All workers together are to take 128 images in a step, the
-# *global batch*. Each takes its part of them.
+# `TorchTrainer` takes the loop, its settings, the data, and the two objects above. All workers together process 128 images in a step, the
+# **global batch**, and each of them processes an equal part. (With three workers these are 3 × 42 = 126 images.)
 
 # %%
 trainer = TorchTrainer(
@@ -271,10 +282,14 @@ with panel.watch(trainer):
     result = trainer.fit()
 
 # %% [markdown]
-# Look where the time went. *Start* is a controller, the workers and the data pipeline: new Python processes, and each has to import its libraries.
-# With so little data they take far longer than the training.
+# Look where the time went. *Start* is the time to launch the run's controller, the worker processes and the data pipeline. With so little data it's as
+# long as the training.
 #
-# What the workers print comes to the panel, under *printed lines*. Each has one thread, since each has one CPU.
+# On a cluster of your own, *start* takes much longer. There each of these is a new Python process, which imports PyTorch and Ray first. This lab forks
+# them from a process that has already done so. On a quiet machine with two cores, a small `fit()` takes 3 s in the lab and 22 s with Ray as pip installs it.
+# To see it, set `LABKIT_PRELOAD=0` before you start JupyterLab.
+#
+# What the workers print appears in the panel, under *printed lines*. Each worker has one thread, because each has one CPU.
 
 # %% [markdown]
 # ### Exercise 03-1 · Steps of an epoch
@@ -298,13 +313,14 @@ check("03-1", images_per_update, updates_per_epoch)
 
 # %% [markdown]
 # ## What came back
-# The metrics of the last report. Ray keeps what rank 0 said, and in this version only if a checkpoint came with it.
+# The metrics of the last report. Since Ray Train v2, metrics are kept only if a checkpoint came with them. (`result.metrics_dataframe` has those of
+# all reports.)
 
 # %%
 result.metrics
 
 # %% [markdown]
-# (Ray and PyTorch count epochs as Python does, from 0. The panel counts as people do.) And these are the objects in the store:
+# Ray and PyTorch count epochs from 0, the panel counts them from 1. And these are the objects in the store:
 
 # %%
 from pyarrow.fs import FileSelector
@@ -313,7 +329,8 @@ files = result.filesystem.get_file_info(FileSelector(result.path, recursive=True
 [file.path.removeprefix(result.path) for file in files if file.is_file]
 
 # %% [markdown]
-# The panel lists every checkpoint that was saved; two of them were kept. Beside them lies Ray's own list of them, which it needs to find them again.
+# The panel lists every checkpoint that was saved, and marks those that Ray deleted. What is left are the two best ones, and the latest if it is
+# neither of them. Next to them is Ray's own list of checkpoints, which it reads to find them again.
 #
 # ## Found again, somewhere else
 # Everything the run produced is now in the store. Another process, on another day and on another machine, can load the model from there. It
@@ -410,10 +427,10 @@ for dtype in (torch.float32, torch.float64):
     print(f"{dtype}: largest difference {gap:.1e}")
 
 # %% [markdown]
-# Nearly zero, and not quite. A computer rounds after each addition, so the same numbers in another order give another last digit.
-# Double precision has about nine digits more, and the difference shrinks by as many: it is rounding, and no mistake.
+# The difference is nearly zero, but not quite. A computer rounds after each addition, so adding the same numbers in another order changes the last
+# digit. Double precision has about nine more digits, and the difference shrinks by as many, so it is rounding error and not a bug.
 #
-# (It needs equal parts. If one worker had 64 images and the other 36, the average of the two would give the 36 too much weight.)
+# This only works with equal parts. If one worker had 64 images and the other 36, the average would give the 36 too much weight.
 
 # %% [markdown]
 # ### Another way to feed a loop: sampler and DataLoader
@@ -440,27 +457,28 @@ full = len(train) // 128 * 128
 files = store.filesystem
 
 
-def make_loader(batch_size):
+def make_loader(batch_size, kind=TensorDataset):
     images, labels = read_rows("lab-03/train", files)
-    rows = TensorDataset(torch.tensor(images[:full]), torch.tensor(labels[:full]))
+    rows = kind(torch.tensor(images[:full]), torch.tensor(labels[:full]))
     return prepare_data_loader(DataLoader(rows, batch_size=batch_size))
 
 
 # %%
 def train_with_loader(config):
     model = prepare_model(mlp(seed=0))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = make_loader(config["batch_size"])  # 2 and 3
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader = make_loader(config["batch_size"], config.get("kind", TensorDataset))  # 2 and 3
     for epoch in range(config["epochs"]):
         for x, y in panel.steps(loader, epoch=epoch, epochs=config["epochs"]):
             panel.log(loss=train_step(model, optimizer, to_input(x), y))
-    report(model, optimizer, {"epoch": epoch, "accuracy": accuracy(model)})
+    report(model, optimizer, {"epoch": epoch})
 
 
 # %% [markdown]
-# The model is that of lesson 00, `mlp`, and the optimizer plain `SGD`. (`Adam` divides by numbers near zero, and that makes small differences
-# large.) The rows come in the same order in every epoch. To shuffle them, give the DataLoader `shuffle=True` and call
-# `loader.sampler.set_epoch(epoch)` before each epoch.
+# The model is that of lesson 00, `mlp`, and the optimizer plain `SGD` with a small learning rate. Otherwise rounding errors grow during training: `Adam` divides by numbers near
+# zero, and with `lr=0.1` they reach 0.005 after twenty epochs. The rows come in the same order in every epoch. To shuffle them, give the DataLoader `shuffle=True` and call
+# `loader.sampler.set_epoch(epoch)` before each epoch, but only if there is more than one worker: with a single one, `prepare_data_loader` adds no
+# `DistributedSampler`, and that call would raise an `AttributeError`.
 #
 # First twenty epochs in this process:
 
@@ -468,18 +486,17 @@ def train_with_loader(config):
 # %%
 def train_alone(batch_size):
     model = mlp(seed=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for epoch in range(20):
-        rows = batches(train.images[:full], train.labels[:full], size=batch_size, shuffle=False)
-        for x, y in panel.steps(rows, epoch=epoch, epochs=20):
-            panel.log(loss=train_step(model, optimizer, x, y))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with Panel(f"03-mlp-alone-{batch_size}", dataset=train.name, rows=full) as panel:
+        for epoch in range(20):
+            rows = batches(train.images[:full], train.labels[:full], size=batch_size, shuffle=False)
+            for x, y in panel.steps(rows, epoch=epoch, epochs=20):
+                panel.log(loss=train_step(model, optimizer, x, y))
     return model
 
 
 # %%
-panel = Panel("03-mlp-one-process", dataset=train.name, rows=full)
-with panel:
-    alone = train_alone(batch_size=128)
+alone = train_alone(batch_size=128)
 
 # %% [markdown]
 # Then twenty epochs in the workers:
@@ -516,14 +533,14 @@ for size, model in ((64, train_alone(64)), (128, alone), (256, train_alone(256))
     print(f"{size:3} rows in a step: largest difference of a weight {gap:.1e}")
 
 # %% [markdown]
-# With 128, the global batch, it is the same model, up to rounding. With the others it is another one. How far have the weights moved at all?
+# With 128, the global batch, you get the same model, up to rounding. With 64 or 256 you get a different one. How far did training move the weights at all?
 
 # %%
 parameter_distance(mlp(seed=0), together)
 
 # %% [markdown]
-# Measured by that, the other two are a good part of the way apart. So whoever takes more workers and leaves the batch size of each as it is,
-# trains another model: in fewer and larger steps, which may want another learning rate.
+# Compared with that, the other two models are clearly different. If you add workers but keep the batch size per worker, the global batch grows: an
+# epoch has fewer, larger updates, and you may need a different learning rate.
 
 # %% [markdown]
 # ### Exercise 03-2 · Same model, one process
@@ -540,14 +557,14 @@ check("03-2", batch_size)
 
 # %% [markdown]
 # ## Why every rank reports
-# `report` is a meeting point, a *barrier*. Whoever comes waits until all have come; then all go on together. So a checkpoint belongs to one moment
-# of the training, the same for all.
+# `report` is a **barrier**: each worker that reaches it waits for all the others, and then all continue together. So a checkpoint belongs to one moment of the
+# training, the same one for all workers.
 #
-# The price: if one rank does not come, the others wait for ever. There is no error, only a line in Ray's logs each minute.
+# The price: if one rank never calls `report`, the others wait forever. There is no error, only a warning in Ray's logs once a minute.
 
 # %% [markdown]
-# ### Exercise 03-3 · The loop that waits for ever
-# So ends each epoch of a loop that ran well with one worker. With two it hangs after the first epoch.
+# ### Exercise 03-3 · The loop that waits forever
+# This function is called at the end of every epoch. With one worker it works. With two, training hangs after the first epoch.
 #
 # ```python
 # def end_of_epoch(rank, report, metrics, checkpoint):
@@ -578,7 +595,7 @@ check("03-3", end_of_epoch)
 # %% [markdown]
 # ### Exercise 03-4 · Where to go on
 # `load_state` returns a dict. Under `"epoch"` it has the index of the epoch that was finished when the checkpoint was saved. Write the function
-# that says with which epoch to begin. In a new run there is no checkpoint; `state` is then `None`.
+# that returns the epoch to begin with. In a new run there is no checkpoint; `state` is then `None`. The next cell uses your function.
 
 
 # %%
@@ -594,31 +611,30 @@ def first_epoch(state):
 check("03-4", first_epoch)
 
 # %% [markdown]
-# Here is a loop with such a beginning. The rest you know: it is the loop with the DataLoader, which now reports every epoch, and
-# breaks on request.
+# Here is a loop that begins there. The rest you know: it's the loop with the DataLoader, which now reports every epoch and, with `breaks_in`, fails on purpose.
 
 
 # %%
 def train_resumable(config):
     model = prepare_model(mlp(seed=0))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    first = 0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    state = None
     checkpoint = ray.train.get_checkpoint() or config.get("checkpoint")
     if checkpoint:
         with checkpoint.as_directory() as folder:
-            first = load_state(folder, model, optimizer)["epoch"] + 1
+            state = load_state(folder, model, optimizer)
     loader = make_loader(config["batch_size"])
-    for epoch in range(first, config["epochs"]):
+    for epoch in range(first_epoch(state) or 0, config["epochs"]):  # your function
         for x, y in panel.steps(loader, epoch=epoch, epochs=config["epochs"]):
             panel.log(loss=train_step(model, optimizer, to_input(x), y))
         if epoch == config.get("breaks_in"):
             raise OSError("the disk is full")
-        report(model, optimizer, {"epoch": epoch, "accuracy": accuracy(model)})
+        report(model, optimizer, {"epoch": epoch})
 
 
 # %% [markdown]
-# `get_checkpoint` gives the newest checkpoint *of this run*. If there is none, the loop takes the one in its settings. If there is none either, it
-# begins anew. The order matters: after a crash a run is to go on from its own last epoch, not from where it once began.
+# `get_checkpoint` returns the latest checkpoint *of this run*. If there is none, the loop uses the one in its settings. If there is none there either, it
+# starts from epoch 0. The order matters: after a crash you want to resume from this run's latest checkpoint, not from the one it was originally started with.
 #
 # The trainer is the one that you know. A function saves typing:
 
@@ -650,15 +666,15 @@ with panel.watch(trainer):
     trainer.fit()
 
 # %% [markdown]
-# The panel shows the traceback of the worker, cut down to your own lines. All of it is in the logs that the panel lists under *files*. If only one
-# worker fails, Ray stops the others, too: they would wait for its gradients for ever. The CPUs are free again:
+# The panel shows the traceback of the worker, cut down to your own lines. The full one is in the logs that the panel lists under *files*. If only one
+# worker fails, Ray stops the others, too, because they would wait for its gradients forever. The CPUs are free again:
 
 # %%
 ray.available_resources().get("CPU"), lab.cpus
 
 # %% [markdown]
 # ## Starting again
-# Somebody made room on the disk. The checkpoints of the first two epochs are in the store, whole: Ray lists one only when all of it has
+# There is room on the disk again. The checkpoints of the first two epochs are in the store, whole: Ray lists one only when all of it has
 # arrived. The next cell makes a new trainer, with the *same name* and the same storage.
 
 # %% [markdown] tags=["prediction"]
@@ -677,12 +693,13 @@ with panel.watch(trainer):
 # All epochs are there, each once: two from the run that failed, the others from this one. Ray found the name in the storage, so
 # `get_checkpoint` had something to give.
 #
-# This is handy after a crash. On other days it is a trap: a new experiment under an old name goes on with the old one, and nobody
-# tells you. So give each run a fresh name. `panel.run_id` is one: the time, and a random number.
+# This is handy after a crash. On other days it's a trap: a new experiment under an old name silently continues the old one. So give each run a
+# fresh name. `panel.run_id` is one: the time, and a random number.
 #
-# (Ray can also start failed workers again by itself: `RunConfig(failure_config=FailureConfig(max_failures=1))`. Lesson 08 does.)
+# Ray can also restart failed workers by itself, without you: `RunConfig(failure_config=FailureConfig(max_failures=1))` allows one restart. The loop then
+# finds the latest checkpoint in the same way.
 #
-# The other way is to hand over a checkpoint yourself, in the settings of a new run. One epoch more, in this process:
+# The other way is to pass a checkpoint yourself, in the settings of a new run. One epoch more, in this process:
 
 # %%
 panel = TrainPanel("03-continued", dataset=train.name, rows=full)
@@ -699,10 +716,11 @@ with panel.watch(trainer):
 
 # %% [markdown]
 # ## More workers than CPUs
-# Worse than an exception is when nothing happens. Ray starts workers where CPUs are free. If there are too few, it waits for more.
+# Worse than an exception is a run in which nothing happens. Ray starts workers where CPUs are free. If there are too few, it waits for more.
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** how many CPUs your cluster has, you saw at the top of this page. The next cell takes one worker for each of them. Will that work?
+# **Before you go on:** you saw at the top of this page how many CPUs your cluster has. The next cell asks for one worker for each of them, and the
+# workers read their data with Ray Data. Will that work?
 
 # %% tags=["raises-exception"]
 panel = TrainPanel("03-crowd")
@@ -711,12 +729,13 @@ with panel.watch(trainer):
     trainer.fit()
 
 # %% [markdown]
-# No: reading the data is work, too, and Ray Data needs a CPU for it. The message is the lab's: `panel.watch` counts before anything starts. Ray itself
-# would wait for ever. If a run of your own stays in *starting workers*, count CPUs first.
+# No: reading the data is work, too, and Ray Data needs a CPU for it. This message is the lab's: `panel.watch` counts before anything starts. Ray itself
+# would wait and retry without end; once a minute it writes a warning (`WorkerGroupStartupTimeoutError`) to the log of the run's controller, which you
+# don't see in the notebook. If a run of your own stays in *starting workers*, count CPUs first.
 
 # %% [markdown]
 # ## Was it worth it?
-# Now the times. One run is missing for a fair comparison: the same loop with *one* worker, which takes all 128 images of a step.
+# Now the times. One run is missing for a fair comparison: the same loop with *one* worker, which processes all 128 images of a step.
 
 # %%
 panel = TrainPanel("03-one-worker", dataset=train.name, rows=len(train))
@@ -731,8 +750,9 @@ names = ["03-one-process", "03-one-worker", "03-torch"]
 runs.plot(name=names, last=3)
 
 # %% [markdown]
-# On top, what they learned: nearly the same, as it should be. Below, where the seconds went. *Start* is all that comes before the first step, *data* is
-# waiting for batches from the store, *training* the steps themselves, and *between epochs* testing, saving and the report.
+# At the top, what they learned: nearly the same, as it should be. Below, where the seconds went. *Start* is everything before the first step, *data* is
+# waiting for batches from the store, *training* the steps themselves, *between epochs* testing, saving and the report, and *rest* what Ray does after the
+# last step: it uploads the last checkpoint and stops the workers.
 
 # %%
 import pandas
@@ -745,16 +765,18 @@ seconds.round(2)
 print(f"loading all images once, and nothing else: {load.seconds:.1f} s")
 
 # %% [markdown]
-# Compare this with *data*: while a worker computes, Ray Data reads on, and the worker waits only for what is not there yet.
+# This is one pass over the data; *data* in the table is all epochs together. While a worker computes, Ray Data reads ahead, so the worker waits only for
+# what has not arrived yet.
 
 # %% [markdown]
 # ## Feed it faster
-# Each epoch read the files anew, and each step asked for 64 rows. That is right for data that are larger than all memory. These are not, so three things can be had for little:
+# Each epoch read the files again, and each step asked for 64 rows. That's right for data that is larger than all memory. This data is not, so there are three
+# simple improvements:
 #
 # - *Read once.* `materialize` reads all rows into Ray's object store, before the training.
-# - *Take large pieces.* Each batch that Ray Data hands out goes through several threads, whatever its size. So ask for 8,192 rows, and cut: a part of a tensor
+# - *Use large pieces.* Each batch that Ray Data hands out goes through several threads, whatever its size. So ask for 8,192 rows and cut them: a part of a tensor
 #   is a view of it, and copies nothing.
-# - *Keep them.* If its shard fits into the memory of a worker, the pieces of the first epoch serve for the others, too.
+# - *Keep them.* If a worker's shard fits into its memory, it can use the pieces of the first epoch in the others, too.
 
 # %%
 held = data.materialize()
@@ -775,11 +797,12 @@ def train_fed(config):
         rows = cut(pieces, config["batch_size"])
         for x, y in panel.steps(rows, epoch=epoch, epochs=config["epochs"]):
             panel.log(loss=train_step(model, optimizer, to_input(x), y))
-    report(model, optimizer, {"epoch": epoch, "accuracy": accuracy(model)})
+    report(model, optimizer, {"epoch": epoch})
 
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** a worker waited for its data for so many milliseconds in each epoch. What will be left of that?
+# **Before you go on:** divide *data* in the table above by the number of epochs. That is how long a worker of *03-torch* waited in each epoch. How much of
+# it will remain?
 
 # %%
 panel = TrainPanel("03-fed", dataset=train.name, rows=len(train))
@@ -794,11 +817,12 @@ for name in ("03-torch", "03-fed"):
     print(f"{name:8}: {waited:6.1f} ms of waiting in each epoch")
 
 # %% [markdown]
-# Next to nothing: the pieces came before the first step, in the time that is called *start*. What each of the three brings on 60,000 rows, beside `torchrun` with its
-# `DataLoader`, `python -m benchmarks torch_throughput` measures. Its last table is in `benchmarks/README.md`.
+# Almost none. The workers now load all their rows before the first step, so that time counts as *start* instead of *data*. To see how much each of the
+# three changes helps on 60,000 rows, compared with `torchrun` and a `DataLoader`, run `python -m benchmarks torch_throughput`. The last results are in
+# `benchmarks/README.md`.
 #
-# The price: all rows must fit, once into the object store and once into the workers. And they come in the same order in each epoch. To mix them, take the
-# rows of a piece in another order: `piece["image"][torch.randperm(…)]`.
+# The price: all rows must fit into memory twice, once in the object store and once in the workers. And they come in the same order in each epoch. To shuffle them,
+# index the rows of a piece in another order: `piece["image"][torch.randperm(…)]`.
 
 # %% [markdown]
 # ## What a second worker brings
@@ -810,15 +834,14 @@ print(f"whole   : {seconds['03-one-process']['whole'] / many['whole']:.2f} times
 
 # %% [markdown]
 # Now your three answers from the beginning. The model saw 128 images between two updates. The training did not become twice as fast. And
-# the whole run? On the digits its start alone takes longer than all that this process did.
+# the whole run gained nothing on the digits: what the second worker saves, the start of a cluster run costs.
 #
-# What a second worker saves is half of the images to compute. What it costs is a longer start, and in every step an *all-reduce*: the workers send
-# each other their gradients, one number for every weight, and wait until all have them. On one machine they also share the cores with Ray's own processes.
+# A second worker saves half of the images to compute. It costs a longer start and, in every step, an **all-reduce**: the workers send
+# each other their gradients, one number for every weight, and wait until all have them. (If your workers had GPUs, compare them with the one worker: this
+# process had none.)
 #
-# (If your workers had GPUs, this process had none. Then compare them with the one worker.)
-#
-# So much depends on how long a worker computes between two exchanges. In that, the two models of this page are far apart. (Only the *training* of each run counts
-# here. Waiting for data is left out: the `mlp` had its images in memory.)
+# So it matters how long a worker computes between two exchanges. In that respect the two models of this page are far apart. Only the *training* of each run counts
+# here, without waiting for data, because the `mlp` had its images in memory:
 
 # %%
 import math
@@ -837,32 +860,62 @@ def kilobytes(model):
 # %%
 steps = pandas.DataFrame(index=["cnn", "mlp"])
 steps["kB exchanged per step"] = [kilobytes(cnn()), kilobytes(mlp())]
-steps["ms per step, one process"] = list(map(milliseconds_per_step, ["03-one-process", "03-mlp-one-process"]))
+steps["ms per step, one process"] = list(map(milliseconds_per_step, ["03-one-process", "03-mlp-alone-128"]))
 steps["ms per step, workers"] = list(map(milliseconds_per_step, ["03-torch", "03-mlp"]))
 steps.round(1)
 
 # %% [markdown]
-# The `cnn` computes for long and has few weights: much to share, little to send. The `mlp` is done in no time and sends five times as much.
+# The `cnn` computes for long and has few weights: much to share, little to send. The `mlp` needs almost no time for a step and sends five times as much.
 # On the two cores where this page was written, a step of the `cnn` took 30 ms in one process and 37 with two workers; a step of the `mlp` took
-# 1.4 and 4.4.
+# 1.4 and 4.4. The two cores are busy with Ray's own processes, too, so the workers didn't even have one core each.
+
+# %% [markdown]
+# ## A case in which it pays
+# Things are different when the workers wait for something other than a core. Often that is their data. Here each row takes a millisecond
+# to arrive, as if the store were in another city:
+
+# %%
+import time
+
+
+class FromAfar(TensorDataset):
+    def __getitem__(self, place):
+        time.sleep(0.001)
+        return super().__getitem__(place)
+
+
+# %% [markdown] tags=["prediction"]
+# **Before you go on:** the workers of one run share the rows. How much shorter will an epoch be with two workers than with one?
+
+# %%
+for workers in (1, settings.num_workers):
+    panel = TrainPanel(f"03-afar-{workers}", dataset=train.name, rows=full)
+    trainer = on_the_cluster(train_with_loader, panel.run_id, workers=workers, epochs=3, kind=FromAfar)
+    with panel.watch(trainer):
+        trainer.fit()
+
+# %%
+afar = [f"03-afar-{workers}" for workers in (1, settings.num_workers)]
+runs.table(name=afar, last=2)[["run", "workers", "start s", "epoch s", "total s"]]
+
+# %% [markdown]
+# With two workers an epoch takes about half as long, since they wait at the same time, each for its own half of the rows.
 #
 # So a second worker pays when
-# - a step computes for long and exchanges little: large images, many of them per worker, a fast network between workers;
+# - each worker has something that limits it to itself: a GPU, a core, or data to wait for;
+# - a step takes long and exchanges little: large images, many of them per worker, a fast network between workers;
 # - *and* the run is long, compared with its start.
 #
-# You need it in any case when data or model are too large for one machine. And if all you have is one machine with several cores, try threads first:
+# You need it in any case when the data or the model is too large for one machine. And if all you have is one machine with several cores, try threads first:
 # `torch.set_num_threads(…)` costs no start at all.
 #
 # A training of a few seconds, like this one, is best left to one process. The same loop, for ten hours on ten machines, is what you learned it for.
 
 # %% [markdown]
 # ### Exercise 03-5 · After how many epochs does it pay?
-# A run takes some seconds to start, and then so many for each epoch. More workers mostly take longer to start, and are hoped to be faster per epoch.
-# Write the function that says after how many whole epochs the run with many workers has caught up with that of one. If it never does, the
-# answer is `math.inf`. Afterwards, try it on your own figures:
-
-# %%
-runs.table(name=["03-one-worker", "03-torch"], last=2)[["run", "workers", "start s", "epoch s"]]
+# A run takes its start-up time plus the number of epochs times the seconds per epoch. With more workers, start-up usually takes longer and each epoch should be faster.
+# Write the function that returns after how many whole epochs the run with many workers has caught up with the run with one. If it is ahead from the
+# beginning, the answer is 0. If its epochs are not shorter, it never catches up, and the answer is `math.inf`. Afterwards, try it on the numbers in the table above.
 
 
 # %%
@@ -886,7 +939,7 @@ check("03-5", epochs_to_pay)
 # - you showed that the workers and one process with the global batch train the same model, up to rounding;
 # - you know why every rank must call `report`, and why a run with too many workers never starts;
 # - a run crashed, and went on where it had been: with a reused name unasked, with a checkpoint in its settings on purpose;
-# - you measured start, data and training with one worker and with more, and can say when more of them pay;
+# - you measured start, data and training with one worker and with more, saw a case in which more of them pay and one in which they don't;
 # - you took the waiting for data out of the loop: read once, in large pieces, kept.
 #
 # Stop the store and the cluster. The next lesson starts its own. What is in the store stays.

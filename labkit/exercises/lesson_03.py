@@ -45,7 +45,7 @@ def _one_process(batch_size: Any) -> None:
 
 @LESSON.exercise(
     "03-3",
-    "The loop that waits for ever",
+    "The loop that waits forever",
     "Who waits for whom? Go through the lines once as rank 0 and once as rank 1.",
     "Every rank has to call `report`, and all of them equally often. Only the arguments differ.",
     "Call `report` outside of the `if`. A rank that has no checkpoint passes `checkpoint=None`.",
