@@ -66,20 +66,6 @@ def test_phases(run):
     assert (state.elapsed(T0 + 100), state.status) == (20.0, "finished")
 
 
-def test_the_same_phase_again_is_no_other_phase(run):
-    for _ in range(5):
-        run("phase", name="evaluating")
-    assert names(run.state) == ["preparing", "evaluating"]
-
-
-def test_a_phase_for_every_step_does_not_fill_the_kernel(run):
-    for k in range(5000):
-        run("phase", k, name="forward" if k % 2 else "backward")
-    spent = run.state.phase_seconds(T0 + 5000)
-    assert set(spent) == {"preparing", "forward", "backward"}
-    assert sum(spent.values()) == pytest.approx(5000)
-
-
 def test_a_clock_that_goes_back(run):
     run("phase", 10, name="loading")
     run("phase", 5, name="evaluating")
@@ -167,11 +153,6 @@ def test_numbers_of_numpy_are_numbers():
     assert (state.epochs, state.rows) == (3, 7)
 
 
-def test_no_eta_without_epochs(run):
-    run.step(1, step=5, total=10)
-    assert (run.state.fraction(), run.state.eta()) == (None, None)
-
-
 def test_more_epochs_than_were_promised(run):
     run.step(1, total=10, epochs=1).step(5, epoch=3, step=5, total=10, epochs=1)
     assert (run.state.fraction(), run.state.eta(T0 + 9)) == (1.0, 0.0)
@@ -190,11 +171,6 @@ def test_an_epoch_that_is_longer_than_the_last(run):
     run.step(6, epoch=1, step=25, epochs=2)
     assert run.state.leader.total is None  # and not "step 25 of 10"
     assert run.state.fraction() == 0.5
-
-
-def test_fewer_steps_than_were_promised(run):
-    run.step(1, step=7, total=10, epochs=1, done=True)
-    assert (run.state.leader.total, run.state.fraction()) == (7, 1.0)
 
 
 def test_an_epoch_without_any_batch(run):

@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from labkit.panel import reporters
 from labkit.panel.reporters import NullReporter, TextReporter, WidgetReporter, choose
 from labkit.panel.state.run import RunState
 from labkit.panel.view.run import RunView
@@ -131,15 +130,6 @@ def test_a_failure_is_one_line_at_once_and_whole_at_the_end(stream):
         "ValueError: boom",
         "failed after 5.0 s: start 5.0 s",
     ]
-
-
-def test_a_failure_without_words(stream):
-    reporter, state = On(TextReporter(stream)), started()
-    reporter.open(state)
-    tell(state, {"kind": "failure", "text": ""})
-    state.end("failed", T0 + 5)
-    reporter.close(state)
-    assert "rank 0 failed: no message" in lines(stream)
 
 
 def test_a_second_run_is_told_from_its_beginning(stream):
@@ -369,8 +359,3 @@ def test_nonsense_is_shown_all_the_same(reporter, published, seed):
     reporter.draw(state)
     reporter.close(state)
     assert len(published) == 2
-
-
-def test_the_hint_names_the_kernels_interrupt(reporter):
-    reporter.open(started())
-    assert reporters._INTERRUPT_HINT in reporter._stop.tooltip
