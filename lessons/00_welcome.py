@@ -232,9 +232,9 @@ fit("00-baseline", model, torch.optim.SGD(model.parameters(), lr=0.1), epochs)
 
 # %% [markdown]
 # That is the baseline. The panel turns into a short report: how the run ended, how long each phase took, and the final loss and accuracy.
-# The x axis of the curves is the epoch. The solid curve is the *loss* of each batch, a number for how wrong the network is,
-# and should fall; the dashed one is the accuracy on the test images, and should rise. The final loss in the report is the mean over the last epoch. The curve ends
-# at the loss of a single batch, so the two numbers differ.
+# The x axis of the curves is the epoch. The solid curve is the *loss*, a number for how wrong the network is: its mean over each epoch. It should fall.
+# The dashed curve is the accuracy on the test images, and it should rise. Each has its own scale, the loss on the left and the accuracy on the right.
+# The pale line shows the loss of single batches.
 
 # %% [markdown]
 # ## Where is it wrong?
@@ -294,10 +294,10 @@ fit("00-slow-data", model, torch.optim.SGD(model.parameters(), lr=0.1), epochs, 
 # | ● and ✓ phases | what is being done, and for how long: *preparing*, *loading data*, *training*. With several workers also *starting workers* |
 # | epoch, step, time left | how far it is. The time left follows from the pace so far |
 # | bar | the share of all steps. It is striped while the number of steps is unknown: this loop reads a stream, and learns their number in its first epoch |
-# | loss, accuracy | the latest values that the loop logged. While it runs, the loss is that of the last batch; in the report, it is the mean over the last epoch |
+# | loss, accuracy | the latest values that the loop reported; the names above the curves show the same ones. While an epoch runs, the loss is that of its latest batch |
 # | rows/s | images that went through the network per second, all workers together |
 # | waiting for data | the share of an epoch in which the network had nothing to do |
-# | curve | the loss of the batches while it runs; the accuracy at the end of each epoch |
+# | curves | loss and accuracy of each epoch, each with its own scale; the pale line is the loss of single batches |
 # | rank, node, pid, step | one line for each worker: its number, its machine, its process, how far it is |
 # | output, files | buttons that show what workers print, and where logs lie. Your own `print` in one process stands in the cell, as always |
 # | run record | in the report, under *files*: the same figures as a small JSON file |
