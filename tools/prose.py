@@ -64,7 +64,6 @@ _NOT_YET_REWRITTEN = {
     "labkit/panel/legacy*.py": "replaced by the new panels, and deleted then",
     "labkit/storage/*": "not yet rewritten",
     "labkit/train/*": "not yet rewritten",
-    "labkit/tune/*": "not yet rewritten",
 }
 
 

@@ -28,8 +28,7 @@ def check_plan(plan: TunerPlan, nodes: Sequence[dict[str, float]] | None = None)
 
     Raises:
         RunError: trials that fit on no node, actors that cannot be reused, a state that cannot be restored.
-            In a new sweep also: an empty search space, a misspelt parameter, a scheduler without a metric,
-            the name of an earlier sweep.
+            In a new sweep also: an empty search space, a misspelt parameter, an earlier sweep's name.
     """
     _check_resources(plan, nodes)
     _check_reuse(plan)
@@ -39,7 +38,6 @@ def check_plan(plan: TunerPlan, nodes: Sequence[dict[str, float]] | None = None)
     if isinstance(plan.space, dict):
         _check_space(plan)
         _check_parameters(plan)
-    _check_scheduler(plan)
     _check_name(plan)
 
 
@@ -173,15 +171,6 @@ def _check_reuse(plan: TunerPlan) -> None:
             "it has no reset_config, so a process that has trained one configuration cannot take another: "
             "every trial but the first of each process would fail",
             "write reset_config(self, config), which starts over and returns True; or reuse_actors=False",
-        )
-
-
-def _check_scheduler(plan: TunerPlan) -> None:
-    if plan.scheduler_lacks_metric():
-        raise RunError(
-            f"compare trials with {type(plan.options.scheduler).__name__}",
-            "neither it nor the TuneConfig names a metric",
-            'TuneConfig(metric="accuracy", mode="max", …)',
         )
 
 

@@ -117,9 +117,6 @@ class TunerPlan:
         except (AttributeError, IndexError, TypeError):
             return ()
 
-    def scheduler_lacks_metric(self) -> bool:
-        return getattr(self.options.scheduler, "_metric", "") is None and self.options.metric is None
-
     def resources(self) -> list[dict[str, float]] | None:
         """The bundles that one trial asks for, each on one node; None if only a drawn configuration tells."""
         try:

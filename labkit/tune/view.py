@@ -60,15 +60,7 @@ class SweepView(View):
         ranked, names = state.ranked(), parameters(state)
         nodes = len({trial.node for trial in ranked if trial.node}) > 1
         shown = ranked[:_ROWS_KEPT] if state.over else _live(ranked)
-        metric = short(state.metric or "metric", 16)
-        head = [
-            "trial",
-            *(short(name, 14) for name in names),
-            f"best {metric}",
-            "last",
-            "iteration",
-            "seconds",
-        ]
+        values = f"best {short(state.metric or 'metric', 16)}", "last", "iteration", "seconds"
         total = max(state.total or 0, len(ranked))
         points = state.improvements
         return SweepSnapshot(
@@ -77,7 +69,7 @@ class SweepView(View):
             progress=_progress(state, now, total),
             fraction=state.done / total if state.total else None,
             metric=state.metric,
-            head=(*head, *["node"] * nodes, ""),
+            head=("trial", *(short(name, 14) for name in names), *values, *["node"] * nodes, ""),
             rows=tuple(_row(state, trial, names, nodes) for trial in shown),
             trials=len(ranked),
             curves=tuple(

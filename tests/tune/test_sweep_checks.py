@@ -7,7 +7,7 @@ import pickle
 import pytest
 from ray import tune
 from ray.train.torch import TorchTrainer
-from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler
 
 from labkit.errors import RunError, RunStopped
 from labkit.panel.reporters import NullReporter
@@ -137,14 +137,6 @@ def test_trials_that_fit_nowhere(refuse, trainable, asked, nodes, said):
     with pytest.raises(RunError) as refused:
         refuse(trainable, nodes=nodes)
     assert said in str(refused.value) and "no trial would ever start" in refused.value.fact
-
-
-@pytest.mark.parametrize(
-    "scheduler", [ASHAScheduler(), PopulationBasedTraining(hyperparam_mutations={"a": [1]})]
-)
-def test_a_scheduler_needs_a_metric(refuse, scheduler):
-    with pytest.raises(RunError, match="names a metric"):
-        refuse(scheduler=scheduler, metric=None, mode=None)
 
 
 def test_a_name_that_is_taken(refuse, tmp_path):
