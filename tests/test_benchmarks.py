@@ -1,6 +1,5 @@
 """What the benchmarks share, and that each says what it is; the seconds themselves are no test's matter."""
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks
-from benchmarks._paired import Found, measure, rounds
+from benchmarks._paired import Found, measure
 from labkit.runs import record as records
 
 FOLDER = Path(benchmarks.__file__).parent
@@ -22,10 +21,6 @@ def found():
         found.add("lab", {"whole": lab})
         found.add("stock", {"whole": stock})
     return found
-
-
-def test_every_other_round_goes_backwards():
-    assert list(rounds(["a", "b", "c"], 3)) == ["a", "b", "c", "c", "b", "a", "a", "b", "c"]
 
 
 def test_a_ratio_is_the_median_of_pairs_of_the_same_round(found):
@@ -54,13 +49,6 @@ def test_figures_are_written_as_a_run_record_and_the_last_line_is_the_ratio(foun
     assert record.extra["figures"] == {"whole": {"lab": [1, 4, 3], "stock": [2, 5, 12]}}
     assert record.extra["why"] == "because" and record.host["cpus"] and record.versions["ray"]
     assert capsys.readouterr().out.splitlines()[-1] == "example: ratio=0.50"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_each_says_what_it_measures_how_it_is_called_and_what_its_last_line_is(name):
-    about = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text())) or ""
-    assert f".venv/bin/python -m benchmarks {name} [" in about and "[--json FILE]" in about
-    assert f"``{name}: ratio=…``" in " ".join(about.split())
 
 
 def test_each_is_in_the_readme():

@@ -87,23 +87,6 @@ def test_builds_both_and_they_differ_in_solutions_only(folder):
     assert plain.cells[3].metadata.tags == ["prediction"]
 
 
-def test_ids_follow_the_content(folder):
-    build.build(folder)
-    before = nbformat.read(learners(folder), as_version=4).cells
-    assert len({cell.id for cell in before}) == len(before)  # also where two cells say the same
-    source = folder.parent / "lessons" / "07_sums.py"
-    source.write_text(source.read_text().replace("# %%\n1 + 1\n", "# %%\nnew = 1\n\n# %%\n1 + 1\n", 1))
-    build.build(folder)
-    after = nbformat.read(learners(folder), as_version=4).cells
-    assert [c.id for c in after if c.source != "new = 1"] == [c.id for c in before]
-
-
-def test_a_second_build_writes_nothing(folder):
-    build.build(folder)
-    assert build.build(folder) == []
-    assert build.differences(folder) == []
-
-
 def test_a_build_strips_outputs_of_an_unchanged_notebook(folder):
     build.build(folder)
     built = learners(folder).read_text()
