@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from labkit.display.tables import Table
 from labkit.errors import CheckError, LessonError
 from labkit.exercises import registry
 from labkit.exercises.answers import NotAttempted, Wrong, describe, is_blank
@@ -81,33 +82,6 @@ class Hint:
         return again if self.tier < 3 else "This is the last one; the solution is in `notebooks/solutions/`"
 
 
-class ProgressTable:
-    """Which exercises of which lesson are solved; displays itself as a table."""
-
-    def __init__(self, solved: dict[str, str]) -> None:
-        lessons = registry.lessons()
-        count = max(len(lesson.exercises) for lesson in lessons)
-        self._rows = [["lesson", *map(str, range(1, count + 1)), "solved"]]
-        for lesson in lessons:
-            words = ["solved" if one.id in solved else "open" for one in lesson.exercises]
-            cells = words + ["–"] * (count - len(words))
-            done = f"{words.count('solved')} of {len(words)}"
-            self._rows.append([f"{lesson.number} {lesson.title}", *cells, done])
-
-    def __repr__(self) -> str:
-        widths = [max(map(len, column)) for column in zip(*self._rows, strict=True)]
-        lines = (
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            for row in self._rows
-        )
-        return "\n".join(line.rstrip() for line in lines)
-
-    def _repr_html_(self) -> str:
-        head = "".join(f"<th style='text-align:left'>{html.escape(name)}</th>" for name in self._rows[0])
-        rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in self._rows[1:])
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
-
-
 def check(id: str, *answers: Any) -> Verdict:
     """Look at the `answers` to the exercise `id`, and record it if it is solved.
 
@@ -148,9 +122,16 @@ def hint(id: str, tier: int | None = None) -> Hint:
     return Hint(id, tier, exercise.hints[tier - 1])
 
 
-def progress_table() -> ProgressTable:
+def progress_table() -> Table:
     """List all lessons, their exercises, and which of them are solved."""
-    return ProgressTable(_solved(Settings.from_env().home))
+    lessons, solved = registry.lessons(), _solved(Settings.from_env().home)
+    count = max(len(lesson.exercises) for lesson in lessons)
+    rows = []
+    for lesson in lessons:
+        done = [one.id in solved for one in lesson.exercises]
+        cells = ["✓ solved" if one else "open" for one in done] + ["–"] * (count - len(done))
+        rows.append((f"{lesson.number} {lesson.title}", *cells, f"{sum(done)} of {len(done)}"))
+    return Table(("lesson", *map(str, range(1, count + 1)), "solved"), rows)
 
 
 def _judge(exercise: Exercise, answers: tuple) -> Verdict:
@@ -226,8 +207,3 @@ def _html(text: str) -> str:
     """Markdown's `code` and *emphasis* as HTML."""
     code = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
     return re.sub(r"(?<!\w)\*(\S[^*<>]*)(?<!\s)\*(?!\w)", r"<em>\1</em>", code)
-
-
-def _cell(word: str) -> str:
-    mark, colour = ("✓ ", _COLOURS["solved"]) if word == "solved" else ("", "inherit")
-    return f"<td style='text-align:left;color:{colour}'>{mark}{html.escape(word)}</td>"
