@@ -5,7 +5,9 @@
             ...
             line(done, total)
 
-In a notebook and in a terminal the line is written over itself; in a log it comes rarely.
+In a notebook the line is one output that is updated, so that a saved notebook has its last state alone. In a
+terminal it is overwritten. In a log it comes rarely. tqdm has no such line: its bars leave widgets in saved
+notebooks, and stand still while a call blocks.
 """
 
 import contextlib
@@ -15,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-_PATIENCE = 2.0  # seconds; what is faster needs no line
+_DELAY = 2.0  # seconds; what is faster needs no line
 _LIVE_EVERY, _LOGGED_EVERY = 0.5, 30.0  # seconds between two lines
 
 
@@ -39,56 +41,70 @@ class Waiting:
     ) -> None:
         self._what, self._unit, self._clock = what, unit, clock
         self._stream = stream or sys.stdout
-        # A kernel's stream is no terminal, and still follows a carriage return.
-        self._live = self._stream.isatty() or type(self._stream).__module__.startswith("ipykernel")
+        self._in_notebook = type(self._stream).__module__.startswith("ipykernel")
+        self._output: Any = None  # the notebook's output
+        self._every = _LIVE_EVERY if self._in_notebook or self._stream.isatty() else _LOGGED_EVERY
         self._started = clock()
-        self._next = self._started + _PATIENCE
-        self._width = 0  # of the line that stands there now; 0: none was written
+        self._next = self._started + _DELAY
+        self._width = 0  # of the line that was written last; 0: none was
         self._amount, self._total = "", 0
 
     def __enter__(self) -> "Waiting":
         return self
 
     def __call__(self, done: int, total: int) -> None:
-        """`done` of `total` units are there; the line is drawn when its time has come."""
+        """Report that `done` of `total` units are done. The line is written when it is time."""
         self._amount, self._total = self._count(done, total), total
         if (now := self._clock()) >= self._next:
-            self._next = now + (_LIVE_EVERY if self._live else _LOGGED_EVERY)
-            self._write(f"{self._what} · {self._amount} · {now - self._started:.0f} s")
+            self._next = now + self._every
+            self._write(f"{now - self._started:.0f} s")
 
     @contextlib.contextmanager
     def during(self, done: int, total: int) -> Iterator[None]:
-        """Keep the line going while the block calls something that comes back only when it is done."""
+        """Keep the line going while the block calls something that returns only when it is done."""
         over = threading.Event()
 
-        def tell() -> None:
+        def report() -> None:
             while not over.wait(_LIVE_EVERY / 2):
                 self(done, total)
 
-        teller = threading.Thread(target=tell, name="labkit-waiting", daemon=True)
-        teller.start()
+        thread = threading.Thread(target=report, name="labkit-waiting", daemon=True)
+        thread.start()
         try:
             yield
         finally:
             over.set()
-            teller.join()
+            thread.join()
 
     def __exit__(self, kind: Any, *_: object) -> None:
         if self._width:
-            # The last call came before the last unit was done.
-            amount = self._count(self._total, self._total) if kind is None else self._amount
-            word = "done in" if kind is None else "ended after"
-            self._write(f"{self._what} · {amount} · {word} {self._clock() - self._started:.0f} s")
-            if self._live:
-                self._stream.write("\n")
+            word = "ended after"
+            if kind is None:
+                # The last call came before the last unit was done.
+                word, self._amount = "done in", self._count(self._total, self._total)
+            self._write(f"{word} {self._clock() - self._started:.0f} s", end="\n")
 
     def _count(self, done: int, total: int) -> str:
         if self._unit == "bytes":
             return f"{done / 1e6:.1f} of {total / 1e6:.1f} MB"
         return f"{done:,} of {total:,} {self._unit}"
 
-    def _write(self, line: str) -> None:
-        # Spaces wipe what is left of a longer line before.
-        self._stream.write(f"\r{line.ljust(self._width)}" if self._live else f"{line}\n")
+    def _write(self, time_spent: str, end: str = "") -> None:
+        line = f"{self._what} · {self._amount} · {time_spent}"
+        if self._in_notebook:
+            self._display({"text/plain": line})
+        elif self._every == _LIVE_EVERY:
+            # Spaces overwrite what is left of a longer line.
+            self._stream.write(f"\r{line.ljust(self._width)}{end}")
+        else:
+            self._stream.write(f"{line}\n")
         self._stream.flush()
         self._width = len(line)
+
+    def _display(self, content: dict[str, str]) -> None:
+        if self._output is None:
+            from IPython.display import display
+
+            self._output = display(content, raw=True, display_id=True)
+        else:
+            self._output.update(content, raw=True)
