@@ -32,7 +32,6 @@ from typing import Any
 from benchmarks import _throughput
 from benchmarks._paired import Found
 from labkit.cluster import lifecycle as cluster
-from labkit.cluster import preload
 from labkit.machine import free_port
 from labkit.models.keras import backend as keras_settings
 from labkit.settings import Settings
@@ -176,7 +175,7 @@ def main() -> None:
     folder = _throughput.rows_folder(settings, options.rows)
     found = Found("tf_throughput", ours="ray data, recipe")
     keras_settings.prepare()
-    with cluster.start(settings=settings, preload=preload.TENSORFLOW):
+    with cluster.start(settings=settings, preload="tensorflow"):
         from labkit.data import quiet
 
         quiet()

@@ -195,7 +195,7 @@ def run(
     except KeyboardInterrupt:
         raise RunStopped("the comparison", "stopped by you", "Nothing of it is left running") from None
     with_ray = any(engine.path.name.startswith("ray_") for engine in engines)
-    preload = settings.preload and Preloader.possible() if with_ray else None
+    preload = settings.preload and Preloader.is_possible() if with_ray else None
     return Comparison(rows, epochs, change, found, preload)
 
 

@@ -296,7 +296,7 @@ ray.cancel(greedy)
 # A training with too many workers would wait in the same way. The lab asks first, and says no with the numbers:
 
 # %% tags=["raises-exception"]
-lab.require(workers=tickets + 61)
+lab.check_capacity(workers=tickets + 61)
 
 # %% [markdown]
 # So read an error in this lab: what was attempted, the fact that stopped it, and how to mend it.

@@ -43,11 +43,10 @@ keras_settings.KERAS_2
 
 # %%
 from labkit import cluster, datasets, storage
-from labkit.cluster import preload
 from labkit.settings import Settings
 
 settings = Settings.from_env()
-lab = cluster.start(preload=preload.TENSORFLOW)
+lab = cluster.start(preload="tensorflow")
 lab
 
 # %%

@@ -11,8 +11,4 @@ __getattr__, __dir__, __all__ = face(
         "current",
         "start",
     ),
-    preload=(
-        "TENSORFLOW",
-        "TORCH",
-    ),
 )

@@ -1,33 +1,101 @@
-"""What Ray reads from this process's environment: set while a cluster is connected, then put back."""
+"""This process's side of a connection to Ray: its environment, the check of the address, and `ray.init`.
+
+The only file of the room, but for the fork server, that touches undocumented names of Ray.
+"""
 
 import contextlib
 import logging
 import os
 import sys
 from pathlib import Path
+from typing import Any
+
+from labkit.errors import ClusterError
+from labkit.settings import PACKAGE_ROOT
 
 # What the lab sets for Ray, in the nodes and in the kernel; each is a documented setting.
-VARIABLES = {
+ENVIRONMENT = {
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",  # silent, and no waiting for a network that is not there
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # seconds between a controller's looks at its workers, not 2
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",  # the panel shows progress; Ray Data would print lines
 }
+_TIMEOUT = 10.0  # seconds; a far cluster answers within one
+# A call without effect to the head's server, and to its server for Ray clients.
+_HEAD, _CLIENTS = "/ray.rpc.NodeInfoGcsService/CheckAlive", "/ray.rpc.RayletDriver/ClusterInfo"
 
-_changed: dict[str, tuple[str | None, str]] = {}  # variable → its value before, and the one set here
+_changed: dict[str, tuple[str | None, str]] = {}  # variable → its value before, and the one that was set
 
 
-def prepare(token: Path | None) -> None:
-    """Set the token file and what the reader has not set, also where Ray is imported already."""
-    wanted = {name: value for name, value in VARIABLES.items() if name not in os.environ}
+def connect(
+    address: str, token: Path | None, *, ship: bool = False, py_executable: str | None = None
+) -> str | None:
+    """Connect this process to a cluster, and return the address of its dashboard.
+
+    Args:
+        token: the file with its authentication token.
+        ship: send the package labkit along, for nodes that do not have it.
+        py_executable: what Ray's workers run instead of python.
+
+    Raises:
+        ClusterError: no cluster answers, or it refuses. Then the environment is as it was before.
+    """
+    try:
+        check_reachable(address, token)
+        set_environment(token)
+        import ray
+
+        ray.shutdown()  # a connection that the reader made without the lab would be in the way
+        # Without RAY_ADDRESS, Ray's state API asks the cluster that was started last on this machine (a
+        # file in /tmp/ray names it). If that one has ended, each run of Ray Train waits 12 s for it.
+        environment: dict[str, Any] = {"env_vars": {"RAY_ADDRESS": address}}
+        if ship:
+            environment = {"py_modules": [str(PACKAGE_ROOT)]}
+        if py_executable is not None:
+            environment["py_executable"] = py_executable
+        try:
+            context = ray.init(
+                address=address, runtime_env=environment, log_to_driver=False, logging_level="ERROR"
+            )
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
+            raise ClusterError(
+                f"connect to the cluster at {address}",
+                f"Ray says: {str(error).splitlines()[0][:200]}",
+                "check it with `ray status` on its head; it needs the versions of Ray and Python of this one",
+            ) from error
+    except BaseException:
+        disconnect()
+        raise
+    return getattr(context, "dashboard_url", None)
+
+
+def disconnect() -> None:
+    """Disconnect from the cluster, and put the environment back."""
+    if "ray" in sys.modules:
+        import ray  # another thread may not be done with it
+
+        ray.shutdown()
+    restore_environment()
+
+
+def is_connected() -> bool:
+    """Whether this process is connected to a cluster, by the lab or by the reader."""
+    import ray
+
+    return ray.is_initialized()
+
+
+def set_environment(token: Path | None) -> None:
+    """Set the token file, and the variables that the reader has not set, also for a Ray that is imported."""
+    wanted = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
     if token is not None:
         wanted["RAY_AUTH_TOKEN_PATH"] = str(token)
     for name, value in wanted.items():
         before, _ = _changed.get(name, (os.environ.get(name), ""))
         _changed[name] = before, value
         os.environ[name] = value
-    _tell_ray()
-    # Ray Data would say once that its bars are off.
+    _reread_environment()
+    # Ray Data would report once that its bars are off.
     logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
     if "ray.data" in sys.modules and os.environ["RAY_DATA_DISABLE_PROGRESS_BARS"] == "1":
         from ray.data import DataContext
@@ -35,8 +103,8 @@ def prepare(token: Path | None) -> None:
         DataContext.get_current().enable_progress_bars = False
 
 
-def restore() -> None:
-    """Put back the values from before the first `prepare`, unless the reader has set others since."""
+def restore_environment() -> None:
+    """Put back the values from before `set_environment`, unless the reader has set others since."""
     for name, (before, here) in _changed.items():
         if os.environ.get(name) == here:
             del os.environ[name]
@@ -44,14 +112,74 @@ def restore() -> None:
                 os.environ[name] = before
     if _changed:
         _changed.clear()
-        _tell_ray()
+        _reread_environment()
 
 
-def _tell_ray() -> None:
-    """Ray reads these when it is imported; `import ray` in an earlier cell must not lock us out."""
+def _reread_environment() -> None:
+    """Ray reads it at its import: an `import ray` in an earlier cell must not lock the reader out."""
     if "ray" in sys.modules:
-        with contextlib.suppress(ImportError, AttributeError):  # another Ray: then only the import counts
+        with contextlib.suppress(ImportError, AttributeError):  # another Ray: then the import counts
             from ray._raylet import AuthenticationTokenLoader, Config
 
             Config.initialize("")
             AuthenticationTokenLoader.instance().reset_cache()
+
+
+def check_reachable(address: str, token: Path | None) -> None:
+    """Ask the cluster at ``host:port`` or ``ray://host:port`` for a sign of life.
+
+    Ray itself tries for one to two minutes before it reports that there is no answer. Any other address
+    ("auto"), and a cluster behind TLS, is left to Ray.
+
+    Raises:
+        ClusterError: nothing answers there, something else does, or it refuses the token.
+    """
+    host = address.removeprefix("ray://")
+    if ":" not in host or "/" in host or os.environ.get("RAY_USE_TLS") == "1":
+        return
+    for_clients = address.startswith("ray://")
+    own, other = (_CLIENTS, _HEAD) if for_clients else (_HEAD, _CLIENTS)
+    answer, details = _call(host, own, token)
+    attempt = f"connect to the cluster at {address}"
+    if answer == "UNAUTHENTICATED":
+        raise ClusterError(
+            attempt,
+            "it refused the token" + ("" if token else ": none was found"),
+            f"copy the token file of its head to {token or '~/.ray/auth_token'}, or name it: "
+            "connect(address, token_file=…)",
+        )
+    # Another version of Ray may have renamed the call: then Ray itself has to try.
+    if answer == "UNIMPLEMENTED" and _call(host, other, token)[0] != "UNIMPLEMENTED":
+        found = "a cluster's head" if for_clients else "a cluster's server for Ray clients"
+        better = f'connect("{host}")' if for_clients else f'connect("ray://{host}"), or the port of its head'
+        raise ClusterError(attempt, f"{found} answers there", f"{better} (6379 and 10001 are usual)")
+    if answer in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
+        raise ClusterError(
+            attempt,
+            f"nothing answers there ({details[:120]})",
+            "check the address with `ray status` on its head, and that the port is reachable from here",
+        )
+
+
+def _call(host: str, name: str, token: Path | None) -> tuple[str, str]:
+    """(gRPC status, its details) of one call."""
+    import grpc  # Ray's own transport; it comes with Ray
+
+    metadata = [("authorization", f"Bearer {_read_token(token)}")] if token else []
+    with grpc.insecure_channel(host, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            channel.unary_unary(name)(b"", timeout=_TIMEOUT, metadata=metadata)
+        except grpc.RpcError as error:
+            return error.code().name, error.details() or ""
+    return "OK", ""
+
+
+def _read_token(path: Path) -> str:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if (text := path.read_text(encoding="ascii").strip()).isprintable() and text:
+            return text
+    raise ClusterError(
+        "read the cluster's token",
+        f"{path} is not a token file",
+        "copy the token file from the cluster's head",
+    )

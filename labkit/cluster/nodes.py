@@ -1,238 +1,262 @@
-"""The commands, folders, ports and tokens behind a cluster of real ``ray start`` processes.
+"""Nodes of a cluster on this machine: the `ray start` commands, and the launcher that runs them.
 
-Nothing here imports ray: what is started is a command line that a reader could have typed, and prints
-the same (`Cluster.commands`).
+Nothing here imports ray: a node is started by a command line that a reader could type (`Cluster.commands`).
 """
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
+import re
 import secrets
 import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from labkit import machine
-from labkit.cluster.connection import VARIABLES
+from labkit.cluster import connection
+from labkit.cluster.commands import head_command, head_ip, local_options, node_command
 from labkit.cluster.preload import Preloader
-from labkit.display.progress import Waiting
 from labkit.errors import ClusterError
+from labkit.files import atomic_write, private_file
+from labkit.machine import free_port, port_is_free
 from labkit.settings import NODE_NAME, Settings
 from labkit.system.process_registry import ProcessRegistry
 
 OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it
-_START_TIMEOUT = 120  # seconds for one `ray start`; a cold disk needs 40
-# What `ray` is, but for the Python that its processes get: Ray takes the one that it runs in itself.
+START_TIMEOUT = 120  # seconds for one `ray start`; a cold disk needs 40
+_WATCHDOG_SECONDS = 60  # a cluster waits that long for a kernel that restarts
+
+# Runs the `ray` CLI with `sys.executable` replaced: Ray starts its workers with that path.
 _PROGRAM = "import sys; sys.executable = sys.argv.pop(1); from ray.scripts.scripts import main; main()"
+# For a node with a fork server; both are settings of Ray.
+_FORKED = {
+    # Ray would start one worker for each CPU when the first driver connects; but those of this driver have
+    # another ``py_executable``.
+    "RAY_prestart_worker_first_driver": "0",
+    # Workers that may start at a time. Ray's default is the number of cores, because imports take seconds. It
+    # prints a warning into the notebook when four times as many workers run on a node.
+    "RAY_worker_maximum_startup_concurrency": "8",
+}
 _SOCKET_LIMIT = 107 if sys.platform == "linux" else 103  # bytes of a Unix socket's path
 _SOCKET_TAIL = len("/t/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1")
 
-# For a node whose workers are forked; both are settings of Ray's.
-FORKED = {
-    # Ray would start one for each CPU when the first driver connects, in its own way; but those that this
-    # driver takes have another ``py_executable``.
-    "RAY_prestart_worker_first_driver": "0",
-    # Workers that may start at a time. Ray's own is the number of cores, since each imports for seconds; and
-    # it prints a warning into the notebook when four times as many workers live on a node.
-    "RAY_worker_maximum_startup_concurrency": "8",
-}
 
-
-def head_command(
-    *,
-    name: str,
-    cpus: int | None,
-    port: int,
-    dashboard_port: int,
-    temp_dir: Path | None,
-    object_store_bytes: int | None = None,
-) -> list[str]:
-    command = ["ray", "start", "--head", f"--node-name={name}", f"--port={port}"]
-    command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"]
-    if temp_dir is not None:
-        # Ports 0 and 0 together: `ray start` refuses one without the other.
-        command += [f"--temp-dir={temp_dir}", f"--ray-client-server-port={machine.free_port()}"]
-        command += [
-            "--min-worker-port=0",
-            "--max-worker-port=0",
-            f"--dashboard-agent-listen-port={machine.free_port()}",
-        ]
-    if object_store_bytes is not None:
-        command.append(f"--object-store-memory={object_store_bytes}")
-    return command + ([f"--num-cpus={cpus}"] if cpus is not None else [])
-
-
-def node_command(
-    address: str, *, name: str, cpus: int | None, resources: dict[str, float] | None = None
-) -> list[str]:
-    command = ["ray", "start", f"--address={address}", f"--node-name={name}"]
-    if cpus is not None:
-        command += [f"--num-cpus={cpus}", f"--object-store-memory={OBJECT_STORE_BYTES}"]
-        command += [
-            "--min-worker-port=0",
-            "--max-worker-port=0",
-            f"--dashboard-agent-listen-port={machine.free_port()}",
-        ]
-    return command + ([f"--resources={json.dumps(resources)}"] if resources else [])
-
-
-def run(
-    registry: ProcessRegistry,
-    lab: str,
-    command: list[str],
-    name: str,
-    temp_dir: Path,
-    settings: Settings,
-    waiting: Callable[[], None],
-    preloader: Preloader | None,
-) -> str:
-    """Run one `ray start`, and beside it the imports for the node's workers; record what it leaves running.
-
-    Returns:
-        What it printed.
+class NodeLauncher:
+    """Starts and stops the nodes of one cluster on this machine, and their fork servers.
 
     Args:
-        waiting: called several times a second until it is done.
-        preloader: of the node's workers; None: Ray starts them by itself.
+        settings: its home has the records of the processes, the token, and usually Ray's folder.
+        modules: what the fork servers import; empty: Ray starts its workers by itself.
+        group_id: of a cluster that runs already; default: a new one.
 
-    Raises:
-        ClusterError: it failed, or took too long.
+    Attributes:
+        registry: has the records of all its processes, in the group `group_id`.
+        token: the file with its authentication token.
+        folder: Ray's folder for sockets and logs.
     """
-    log = temp_dir / f"start-{name}.log"
-    log.unlink(missing_ok=True)
-    env = {**os.environ, **VARIABLES, "RAY_AUTH_TOKEN_PATH": str(lab_token(settings)), NODE_NAME: name}
-    env.pop("RAY_ADDRESS", None)
-    python = None
-    if preloader is not None:
-        env |= FORKED
-        preloader.begin(registry, lab, node=name)
-        python = preloader.launcher()
-    program = [sys.executable, "-c", _PROGRAM, str(python or sys.executable)]
-    process = registry.start(
-        [*program, *command[1:]], role=f"{name}: ray start", group_id=lab, log=log, env=env
-    )
-    deadline = time.monotonic() + _START_TIMEOUT
-    try:
-        while process.poll() is None:
-            waiting()
-            if time.monotonic() > deadline:
-                raise ClusterError(
-                    f"start {name}",
-                    f"`ray start` is not done after {_START_TIMEOUT} s",
-                    f"look into {log}; python -m labkit doctor tells what the machine lacks",
-                )
-            time.sleep(0.1)
-    finally:
-        registry.record_session(process, role=name, group_id=lab)
-    output = log.read_text(errors="replace")
-    if process.returncode:
-        last = [line for line in output.splitlines() if line.strip()][-1:] or ["it said nothing"]
-        raise ClusterError(
-            f"start {name}", f"`ray start` failed: {last[0].strip()}", f"read all of it in {log}"
+
+    def __init__(self, settings: Settings, modules: Iterable[str], *, group_id: str | None = None) -> None:
+        self.group_id = group_id or f"ray-{secrets.token_hex(4)}"
+        self.registry = ProcessRegistry(settings.home)
+        self.token = lab_token(settings)
+        self.folder = temp_dir(settings)
+        self._preloader: Preloader | None = None
+        if modules and settings.preload and Preloader.is_possible():
+            self._preloader = Preloader(self.registry, self.group_id, self.folder.parent, modules)
+
+    def connect(self, address: str) -> None:
+        """Connect this process to the cluster, and become one of its owners."""
+        executable = self._preloader.py_executable if self._preloader is not None else None
+        connection.connect(address, self.token, py_executable=executable)
+        self.registry.acquire(self.group_id)
+
+    def start_head(
+        self, *, cpus: int, object_store_bytes: int, on_wait: Callable[[], object]
+    ) -> dict[str, str]:
+        """Start the head, and start it once more if another program took one of its ports meanwhile.
+
+        Args:
+            on_wait: called several times a second.
+
+        Returns:
+            The cluster's group, address and dashboard, which `read_info` finds again.
+
+        Raises:
+            ClusterError: it did not start.
+        """
+        self.registry.start_watchdog(self.group_id, seconds=_WATCHDOG_SECONDS)
+        for last in (False, True):
+            port, dashboard_port, client_port = free_port(), free_port(), free_port()
+            options = [f"--temp-dir={self.folder}", f"--ray-client-server-port={client_port}"]
+            options += local_options(cpus, object_store_bytes)
+            command = head_command(name="head", port=port, dashboard_port=dashboard_port, options=options)
+            try:
+                output = self._run(command, "head", on_wait)
+                break
+            except ClusterError:
+                if last or port_is_free(port) and port_is_free(dashboard_port):
+                    raise
+        info = {
+            "group": self.group_id,
+            "address": f"{head_ip(output)}:{port}",
+            "dashboard": f"http://127.0.0.1:{dashboard_port}",
+        }
+        atomic_write(_info_path(self.folder), json.dumps(info))
+        return info
+
+    def start_node(
+        self,
+        address: str,
+        *,
+        name: str,
+        cpus: int,
+        resources: dict[str, float] | None = None,
+        on_wait: Callable[[], object],
+    ) -> None:
+        """Start one more node of the cluster at `address`.
+
+        Raises:
+            ClusterError: it did not start.
+        """
+        options = local_options(cpus, OBJECT_STORE_BYTES)
+        if resources:
+            options.append(f"--resources={json.dumps(resources)}")
+        self._run(node_command(address, name=name, options=options), name, on_wait)
+
+    def _run(self, command: list[str], name: str, on_wait: Callable[[], object]) -> str:
+        """Run one `ray start` while its fork server imports; record its daemons and return its output."""
+        log = self.folder / f"start-{name}.log"
+        log.unlink(missing_ok=True)
+        env = {
+            **os.environ,
+            **connection.ENVIRONMENT,
+            "RAY_AUTH_TOKEN_PATH": str(self.token),
+            NODE_NAME: name,
+        }
+        env.pop("RAY_ADDRESS", None)
+        python = None
+        if self._preloader is not None:
+            env |= _FORKED
+            self._preloader.prepare(name)
+            python = self._preloader.make_launcher()
+        program = [sys.executable, "-c", _PROGRAM, str(python or sys.executable)]
+        process = self.registry.start(
+            [*program, *command[1:]], role=f"{name}: ray start", group_id=self.group_id, log=log, env=env
         )
-    return output
+        deadline = time.monotonic() + START_TIMEOUT
+        try:
+            while process.poll() is None:
+                on_wait()
+                if time.monotonic() > deadline:
+                    raise ClusterError(
+                        f"start {name}",
+                        f"`ray start` is not done after {START_TIMEOUT} s",
+                        f"look into {log}; python -m labkit doctor reports what the machine lacks",
+                    )
+                time.sleep(0.1)
+        finally:
+            self.registry.record_session(process, role=name, group_id=self.group_id)
+        output = log.read_text(errors="replace")
+        if process.returncode:
+            last = [line for line in output.splitlines() if line.strip()][-1:] or ["it printed nothing"]
+            fact = f"`ray start` failed: {last[0].strip()}"
+            raise ClusterError(f"start {name}", fact, f"read all of it in {log}")
+        return output
+
+    def preload(self, nodes: Iterable[str], *, job_id: str) -> None:
+        """Let the fork servers of these nodes fork the workers of a job."""
+        if self._preloader is not None:
+            for node in nodes:
+                self._preloader.serve(node, job_id=job_id)
+
+    def has_head(self) -> bool:
+        """Whether all processes of the head are running, as recorded at its start."""
+        # A forkserver belongs to its kernel, and ends with it: the cluster does not need it.
+        for pause in (0.0, 0.2):  # a file system that hesitates is not the end of a cluster
+            time.sleep(pause)
+            records = self.registry.records(self.group_id)
+            head = [r for r in records if r.role.startswith("head:") and r.role != "head: forkserver"]
+            if head and all(record.alive for record in head):
+                return True
+        return False
+
+    def stop_node(self, name: str) -> None:
+        """Stop the processes of a node."""
+        records = self.registry.records(self.group_id)
+        for session in {record.session for record in records if record.role.startswith(f"{name}:")}:
+            self.registry.stop(self.group_id, session=session)
+
+    def stop_preloading(self) -> None:
+        """Stop the fork servers: each is for one connection. The workers that they forked go on."""
+        if self._preloader is not None:
+            self._preloader.stop()
+
+    def release(self) -> None:
+        """End this process's use of the cluster."""
+        self.stop_preloading()
+        self.registry.release(self.group_id)
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether any process uses the cluster."""
+        return self.registry.has_owner(self.group_id)
+
+    def stop(self) -> None:
+        """Stop all nodes."""
+        self.registry.stop(self.group_id)
+        if read_info(self.folder).get("group") == self.group_id:
+            _info_path(self.folder).unlink(missing_ok=True)
 
 
-def address_of(output: str) -> str:
-    """The IP address that the head chose, from what `ray start` prints."""
-    plain = "".join(part.partition("m")[2] if k else part for k, part in enumerate(output.split("\x1b[")))
-    for line in plain.splitlines():
-        if "Local node IP" in line:
-            return line.rpartition(":")[2].strip()
-    raise ClusterError(
-        "start the head", "`ray start` did not say its address", "report this with the version of Ray"
-    )
+def read_info(folder: Path) -> dict[str, str]:
+    """What `NodeLauncher.start_head` returned for the cluster in a folder; empty if there is none."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        info = json.loads(_info_path(folder).read_text())
+        texts = [info.get(name) for name in ("group", "address", "dashboard")]
+        if all(isinstance(text, str) for text in texts) and re.fullmatch(r"ray-\w+", info["group"]):
+            return info
+    return {}
+
+
+def _info_path(folder: Path) -> Path:
+    return folder / "cluster.json"
 
 
 def temp_dir(settings: Settings) -> Path:
     """Ray's folder for sockets and logs: in the home, unless that path is too long for them or not ASCII.
 
     Raises:
-        ClusterError: others may enter the folder.
+        ClusterError: other users may enter the folder.
     """
-    mark = hashlib.sha256(os.fsencode(settings.home)).hexdigest()[:8]
-    elsewhere = f"labkit-{os.getuid()}-{mark}"
+    digest = hashlib.sha256(os.fsencode(settings.home)).hexdigest()[:8]
+    elsewhere = f"labkit-{os.getuid()}-{digest}"
     places = [settings.home / "ray", Path(tempfile.gettempdir()) / elsewhere, Path("/tmp") / elsewhere]
-    wanted = next((place for place in places if _suits_ray(place)), places[-1])
-    wanted.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if wanted.stat().st_uid != os.getuid() or stat.S_IMODE(wanted.stat().st_mode) & 0o077:
+    # Ray's core takes ASCII alone.
+    fitting = [p for p in places if str(p).isascii() and len(str(p)) + _SOCKET_TAIL <= _SOCKET_LIMIT]
+    folder = (fitting or places)[0]
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.stat().st_uid != os.getuid() or stat.S_IMODE(folder.stat().st_mode) & 0o077:
         raise ClusterError(
-            f"use {wanted} for Ray's sockets",
-            "others may enter it",
-            f"chmod 700 {wanted}, or set LABKIT_HOME to a folder of yours",
+            f"use {folder} for Ray's sockets",
+            "other users may enter it",
+            f"chmod 700 {folder}, or set LABKIT_HOME to a folder of yours",
         )
-    # Ray opens its own folder to everybody (mode 0777); the one around it is what protects.
-    return wanted / "t"
-
-
-def _suits_ray(folder: Path) -> bool:
-    """Whether Ray's sockets fit below a folder. Ray's core takes ASCII alone."""
-    return str(folder).isascii() and len(str(folder)) + _SOCKET_TAIL <= _SOCKET_LIMIT
-
-
-def about_file(temp_dir: Path) -> Path:
-    """Where the lab writes down which cluster runs there."""
-    return temp_dir / "cluster.json"
-
-
-def has_head(registry: ProcessRegistry, lab: str) -> bool:
-    """Whether all processes of a cluster's head are alive, as recorded at its start."""
-    # A forkserver is its kernel's, and ends with it: the cluster is none the worse for it.
-    head = [e for e in registry.records(lab) if e.role.startswith("head:") and e.role != "head: forkserver"]
-    return bool(head) and all(entry.alive for entry in head)
+    # Ray opens its own folder to every user (mode 0777); the one around it protects it.
+    return folder / "t"
 
 
 def lab_token(settings: Settings) -> Path:
-    """The lab's own token file, made at its first use."""
+    """The lab's own token file, created at its first use."""
     path = settings.home / "ray-token"
-    if not path.exists():
-        settings.home.mkdir(parents=True, exist_ok=True)
-        # Made with the right mode from the start, and never replaced: two kernels may come here at once.
-        private = functools.partial(os.open, mode=0o600)
-        with contextlib.suppress(FileExistsError), open(path, "x", opener=private) as file:
-            file.write(secrets.token_hex(32))
+    private_file(path, secrets.token_hex(32))
     return path
 
 
-def users_token() -> Path | None:
-    """Ray's own token of this user, if there is one."""
+def user_token() -> Path | None:
+    """Ray's own token file of this user, if there is one."""
     named = os.environ.get("RAY_AUTH_TOKEN_PATH")
     path = Path(named) if named else Path.home() / ".ray" / "auth_token"
     return path if path.is_file() else None
-
-
-@contextlib.contextmanager
-def one_at_a_time(settings: Settings, check: Callable[[], None]) -> Iterator[None]:
-    """Let one process of this home start a cluster; others wait, and then find it.
-
-    Args:
-        check: called several times a second while it waits.
-
-    Raises:
-        ClusterError: the other one is not done after two minutes.
-    """
-    lock = FileLock(temp_dir(settings).parent / "starting")
-    deadline = time.monotonic() + _START_TIMEOUT
-    with Waiting("another notebook starts the cluster", unit="nodes") as waiting:
-        while not lock.is_locked:
-            with contextlib.suppress(Timeout):
-                lock.acquire(timeout=0.2)
-            check()
-            waiting(0, 1)
-            if not lock.is_locked and time.monotonic() > deadline:
-                raise ClusterError(
-                    "start a cluster",
-                    f"another process that starts one is not done after {_START_TIMEOUT} s",
-                    "wait for that notebook, or end it: python -m labkit stop, and restart its kernel",
-                )
-    try:
-        yield
-    finally:
-        lock.release()

@@ -1,11 +1,10 @@
-"""Workers that begin with their imports done: servers that fork them (`labkit.cluster.forkserver.server`).
+"""Workers that start with their imports done, because a fork server (`labkit.cluster.forkserver`) forks them.
 
     lab = cluster.start()                        # for PyTorch, the default
     lab = cluster.start(preload="tensorflow")
     lab = cluster.start(preload=[])              # each worker imports for itself, as Ray does it
 
-Only for a cluster that the lab started, on Linux: a server is a process of this machine, and elsewhere
-a fork after imports is not safe. On a cluster of somebody else's Ray starts its workers as always.
+Only on Linux, since a fork after imports is not safe elsewhere, and only for a cluster that the lab started.
 """
 
 import contextlib
@@ -13,20 +12,21 @@ import importlib.util
 import json
 import os
 import shlex
-import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 import psutil
 
 from labkit.errors import ClusterError
+from labkit.files import atomic_path
 from labkit.settings import NODE_NAME
 from labkit.system.process_registry import ProcessRegistry
 
-# Ray, and what its libraries import of others. The libraries themselves come at the server's leisure.
+# Ray, and what its libraries import of others. Those libraries come last: the server imports them when idle.
 _RAY = ("ray", "pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
 _RAY += ("aiobotocore.session", "s3fs", "PIL.Image")
 # torch._dynamo is what the first optimizer of a process imports, with sympy: 1.6 s, more than torch itself.
@@ -36,161 +36,158 @@ TENSORFLOW = (*_RAY, "tensorflow", "tf_keras", "ray.train.tensorflow", "ray.data
 _LISTS = {"torch": TORCH, "tensorflow": TENSORFLOW}
 
 
-def modules_of(preload: str | Sequence[str]) -> tuple[str, ...]:
-    """The modules that ``cluster.start(preload=…)`` asks for.
+def modules_of(preload: str | Iterable[str]) -> tuple[str, ...]:
+    """The modules that ``cluster.start(preload=…)`` names.
 
     Args:
         preload: "torch", "tensorflow", or module names.
 
     Raises:
-        ClusterError: it is neither.
+        ClusterError: it is neither, or a module is not installed.
     """
+    attempt = "import modules ahead for the workers"
+    fix = 'preload="torch", preload="tensorflow", a list such as ["torch", "pandas"], or [] for none'
     if isinstance(preload, str):
         if preload in _LISTS:
             return _LISTS[preload]
-        fact = f"preload={preload!r} is no list of modules, and not the name of one"
-    elif isinstance(preload, Iterable):
-        modules = tuple(preload)
-        wrong = [m for m in modules if not isinstance(m, str) or not all(map(str.isidentifier, m.split(".")))]
-        if not wrong:
-            return modules
-        fact = f"{wrong[0]!r} in preload is no name of a module"
-    else:
-        fact = f"preload={preload!r} is a {type(preload).__name__}"
-    fix = 'preload="torch", preload="tensorflow", a list such as ["torch", "pandas"], or [] for none'
-    raise ClusterError("import modules ahead for the workers", fact, fix)
+        raise ClusterError(attempt, f"preload={preload!r} is not the name of a list of modules", fix)
+    if not isinstance(preload, Iterable):
+        raise ClusterError(attempt, f"preload={preload!r} is of type {type(preload).__name__}", fix)
+    modules = tuple(preload)
+    for module in modules:
+        if not isinstance(module, str) or not all(map(str.isidentifier, module.split("."))):
+            raise ClusterError(attempt, f"{module!r} in preload is not the name of a module", fix)
+    if missing := sorted({module for module in modules if not _is_installed(module)}):
+        fix = "correct the name in cluster.start(preload=…), or install it"
+        raise ClusterError(attempt, f"there is no module {', '.join(missing)} here", fix)
+    return modules
 
 
-def require_installed(modules: Iterable[str]) -> None:
-    """Refuse names of modules that are not there.
-
-    Raises:
-        ClusterError: with their names.
-    """
-    if missing := sorted({module for module in modules if not _is_there(module)}):
-        raise ClusterError(
-            f"import {', '.join(missing)} ahead for the workers",
-            "there is no such module here",
-            "correct the name in cluster.start(preload=…), or install it",
-        )
-
-
-def _is_there(module: str) -> bool:
-    """Whether a module is installed, looked up without importing the packages that it is in."""
+def _is_installed(module: str) -> bool:
+    """Whether a module can be found, without importing the packages that contain it."""
     name, *rest = module.split(".")
     spec = importlib.util.find_spec(name)
     for part in rest:
         if spec is None or spec.submodule_search_locations is None:
-            break  # not there; or no package, and then its import alone can tell (os.path)
+            break  # not found; or not a package, and then only an import would tell (os.path)
         name = f"{name}.{part}"
         spec = PathFinder.find_spec(name, spec.submodule_search_locations)
     return spec is not None
 
 
 class Preloader:
-    """The servers of one connection to Ray: one for each node that the lab started.
+    """The fork servers of one connection to Ray, one for each node.
 
     Args:
-        folder: where their sockets and logs come, one that only this user can enter.
-        modules: what they import. None may draw ids from Ray meanwhile: then nothing is forked any more.
+        registry, group_id: where the servers are recorded.
+        folder: for their sockets and logs; only this user can enter it.
+        modules: what they import.
     """
 
-    def __init__(self, folder: Path, modules: Sequence[str]) -> None:
+    def __init__(
+        self, registry: ProcessRegistry, group_id: str, folder: Path, modules: Iterable[str]
+    ) -> None:
+        self._registry, self._group_id = registry, group_id
         self._modules, self._folder = list(modules), folder
         self._sockets: list[Path] = []
-        self._servers: list[tuple[subprocess.Popen, ProcessRegistry, str]] = []
-        self._begun: dict[str, subprocess.Popen] = {}  # node → a server that does not know its node yet
+        self._servers: list[subprocess.Popen] = []
+        self._waiting: dict[
+            str, socket.socket
+        ] = {}  # node → the standard input of a server that waits for it
 
     @staticmethod
-    def possible() -> bool:
+    def is_possible() -> bool:
         """Whether this system can do it: Linux 5.3 or newer."""
-        if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
-            return False
         try:
             os.close(os.pidfd_open(os.getpid()))
-        except OSError:
+        except (AttributeError, OSError):
             return False
-        return True
+        return sys.platform == "linux"
 
     @property
     def py_executable(self) -> str:
-        """For a runtime environment: what Ray is to run in the place of Python."""
-        client = Path(__file__).with_name("forkserver") / "client.py"
+        """Command for ``runtime_env["py_executable"]``: the fork server's client instead of python."""
+        client = Path(__file__).parent / "forkserver" / "client.py"
         return shlex.join([sys.executable, "-I", "-S", str(client), str(self._folder / "fork")])
 
-    def launcher(self) -> Path | None:
-        """A program that a node has for its Python: it lets the servers fork what prepares each worker, and
-        is Python for all else. None where no program may run in that folder.
+    def make_launcher(self) -> Path | None:
+        """Write a script for a node to use as its Python. None if the folder's file system forbids programs.
 
-        Ray prepares a worker in a Python of its own, which imports all of ray (0.6 s) and then becomes what
-        `py_executable` says.
+        Ray prepares each worker in a Python that imports ray (0.6 s) before it becomes `py_executable`.
+        The script has that forked too, and runs Python for everything else.
         """
         path = self._folder / "python"
         lines = ["#!/bin/sh", 'case "$1" in', f'*/setup_worker.py) exec {self.py_executable} "$@" ;;', "esac"]
         lines.append(f'exec {shlex.quote(sys.executable)} "$@"\n')
-        part = path.with_suffix(f".{os.getpid()}")
-        part.touch(mode=0o700)
-        part.write_text("\n".join(lines))
-        part.replace(path)
+        with atomic_path(path, mode=0o700) as partial:
+            partial.write_text("\n".join(lines))
         try:
             subprocess.run([path, "-I", "-S", "-c", ""], check=True)
         except (OSError, subprocess.CalledProcessError):
             return None
         return path
 
-    def begin(self, registry: ProcessRegistry, lab: str, *, node: str) -> None:
-        """Start the server of a node that is not there yet: it imports while the node starts.
+    def prepare(self, node: str) -> None:
+        """Start the server of a node that does not exist yet: it imports while the node starts.
 
-        What it could not import and whom it refused stands in ``forkserver-<node>.log``.
-
-        Args:
-            node: its name.
+        ``forkserver-<node>.log`` has what it could not import, and which requests it refused.
         """
-        # Ray's own variables are those of its node: in this process Ray may have set some for itself.
+        # Ray's variables are those of the node: in this process Ray may have set some for itself.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-        environment[NODE_NAME] = node  # for whoever looks at a fork from outside: it shows this environment
-        command = [sys.executable, "-P", "-m", "labkit.cluster.forkserver.server", *self._modules]
-        log = self._folder / f"forkserver-{node}.log"
-        server = registry.start(
-            command, role=f"{node}: forkserver", group_id=lab, log=log, env=environment, stdin=subprocess.PIPE
-        )
-        self._begun[node] = server
-        self._servers.append((server, registry, lab))
+        environment[NODE_NAME] = node
+        self._waiting[node], theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            server = self._registry.start(
+                [sys.executable, "-P", "-m", "labkit.cluster.forkserver.server", *self._modules],
+                role=f"{node}: forkserver",
+                group_id=self._group_id,
+                log=self._folder / f"forkserver-{node}.log",
+                env=environment,
+                stdin=theirs.fileno(),
+            )
+        self._servers.append(server)
 
-    def start(self, registry: ProcessRegistry, lab: str, *, node: str, job_id: str) -> None:
-        """Let the server of one node, begun or not, serve it. Workers that are wanted while it still imports
-        wait for it.
+    def serve(self, node: str, *, job_id: str) -> None:
+        """Let a node's server fork the workers of a job. Workers that start while it imports wait for it.
 
         Args:
-            node: its name; one whose raylet has no record gets no server.
-            job_id: of the connection, in hex. Ray reads it, and the raylet's pid, when it is imported, and
-                so a server is for one job on one node.
+            node: its name; a node whose raylet is not recorded gets no server.
+            job_id: of the connection, in hex. Ray reads it, and the raylet's pid, at its import: a server is
+                for one job on one node.
         """
-        raylet = next((e for e in registry.records(lab) if e.role == f"{node}: raylet" and e.alive), None)
+        role = f"{node}: raylet"
+        raylet = next((r for r in self._registry.records(self._group_id) if r.role == role and r.alive), None)
         if raylet is None:
             return
-        if node not in self._begun:
-            self.begin(registry, lab, node=node)
+        if node not in self._waiting:
+            self.prepare(node)
         environment = {}
         with contextlib.suppress(psutil.Error):
             of_node = psutil.Process(raylet.pid).environ()
             environment = {k: v for k, v in of_node.items() if k.startswith("RAY_")}
         environment |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
-        self._sockets.append(self._folder / f"fork-{job_id}-{raylet.pid}")
-        told = {"socket": str(self._sockets[-1]), "environment": environment}
-        # If it ended meanwhile, workers start as Ray starts them.
-        with contextlib.suppress(BrokenPipeError), self._begun.pop(node).stdin as pipe:
-            pipe.write(json.dumps(told).encode() + b"\n")
+        path = self._folder / f"fork-{job_id}-{raylet.pid}"
+        # If the server has ended, or any of this fails, Ray's workers start as always.
+        with (
+            contextlib.suppress(OSError),
+            self._waiting.pop(node) as server,
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
+        ):
+            path.unlink(missing_ok=True)
+            listener.bind(str(path))
+            self._sockets.append(path)
+            path.chmod(0o600)
+            listener.listen(128)
+            socket.send_fds(server, [json.dumps(environment).encode()], [listener.fileno()])
 
     def stop(self) -> None:
-        """End the servers. The workers that they forked live on."""
-        self._begun.clear()
-        for server, registry, lab in self._servers:
-            with contextlib.suppress(ProcessLookupError):
-                server.send_signal(signal.SIGTERM)
+        """End the servers. The workers that they forked go on."""
+        for one in self._waiting.values():
+            one.close()
+        for server in self._servers:
+            server.terminate()
             server.wait()
-            registry.remove(server.pid, group_id=lab)
-        self._servers.clear()
-        for socket in self._sockets:
-            socket.unlink(missing_ok=True)
-        self._sockets.clear()
+            self._registry.remove(server.pid, group_id=self._group_id)
+        for path in self._sockets:
+            path.unlink(missing_ok=True)
+        self._waiting.clear(), self._servers.clear(), self._sockets.clear()

@@ -177,20 +177,21 @@ class LivePanel:
         with contextlib.suppress(ValueError, TypeError):  # not in the main thread, or not Python's
             # Ray's fit() leaves its own handler behind, which calls a controller that is gone by now.
             signal.signal(signal.SIGINT, self._sigint)
+        status = "failed"
         try:
             try:
                 self._surroundings.__exit__(kind, error, trace)
+                ended = self.ended_by(error)
             except Exception as own:  # while it cleaned up
-                error = error or own
-            ended = self.ended_by(error)
+                ended = error or own
             stopped = isinstance(ended, (KeyboardInterrupt, SystemExit))
             if ended is not None and not stopped:
                 with self._lock:
                     self.keep_failure(ended)
-            self._finish("finished" if ended is None else "stopped" if stopped else "failed")
+            status = "finished" if ended is None else "stopped" if stopped else "failed"
         finally:
-            with contextlib.suppress(ValueError):
-                LivePanel._open.remove(self)
+            LivePanel._open.remove(self)
+            self._finish(status)
         if stopped:
             fact = f"stopped by you after {duration(self.state.elapsed())}"
             raise RunStopped(self.state.name, fact, self.after_stop()) from None

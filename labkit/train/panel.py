@@ -30,7 +30,7 @@ from ray.util import state
 from ray.util.placement_group import PlacementGroup
 
 from labkit import cluster
-from labkit.cluster import capacity as placement
+from labkit.cluster import capacity
 from labkit.display import tracebacks
 from labkit.errors import RunError, RunFailed
 from labkit.panel.run import Panel
@@ -74,7 +74,7 @@ class TrainPanel(Panel):
         lab = cluster.current()
         if lab is not None and not local:
             per_worker = dict(scaling.resources_per_worker or {})
-            lab.require(
+            lab.check_capacity(
                 workers=scaling.num_workers,
                 cpus_per_worker=per_worker.get("CPU", 0 if scaling.use_gpu and per_worker else 1),
                 gpus_per_worker=per_worker.get("GPU", 1 if scaling.use_gpu else 0),
@@ -104,7 +104,7 @@ class TrainPanel(Panel):
         others = [callback for callback in callbacks if not isinstance(callback, BesideCallback)]
         callbacks[:] = [*others, BesideCallback(self)]
         if lab is not None:
-            placement.require_place(
+            capacity.check_task_fits(
                 lab.nodes, dict(config.ray_remote_kwargs), attempt="run validations beside the training"
             )
             per_worker = (trainer.scaling_config.resources_per_worker or {}).get("CPU", 1)

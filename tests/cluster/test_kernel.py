@@ -100,7 +100,7 @@ def test_a_killed_kernel_then_a_new_one_then_nothing(home, first):
 def test_a_kernel_that_was_killed_alone_is_followed_by_its_cluster(home):
     """Nobody comes back: the watchdog ends the cluster by itself."""
     with kernel() as one:
-        one.run("from labkit.cluster import lifecycle as c\nc._KEEP_SECONDS = 2\nlab = c.start()")
+        one.run("from labkit.cluster import nodes, start\nnodes._WATCHDOG_SECONDS = 2\nlab = start()")
         (lab,) = ProcessRegistry(home).groups()
         one.kill()
     deadline = time.monotonic() + 30

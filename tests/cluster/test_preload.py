@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,7 +13,6 @@ import ray
 
 from labkit import cluster
 from labkit.cluster import preload
-from labkit.errors import ClusterError
 from labkit.settings import Settings
 from labkit.system import overview as inventory
 from labkit.system.process_registry import ProcessRegistry
@@ -51,7 +51,7 @@ class Worker:
 
 
 def servers(home, lab):
-    entries = ProcessRegistry(home).records(lab._lab)
+    entries = ProcessRegistry(home).records()
     return {e.role.partition(":")[0]: e.pid for e in entries if e.role.endswith("forkserver") and e.alive}
 
 
@@ -69,7 +69,7 @@ def test_each_node_has_a_server_that_forks_its_workers(home, lab):
     for name in found:
         (node,) = (node for node in lab.nodes if node.name == name)
         told = about(num_cpus=1, label_selector={"ray.io/node-id": node.id})
-        said = (lab._temp_dir.parent / f"forkserver-{name}.log").read_text()
+        said = (lab._launcher.folder.parent / f"forkserver-{name}.log").read_text()
         assert told["parent"] == found[name] and told["loaded"], said
 
 
@@ -135,7 +135,7 @@ def test_a_worker_counts_once_and_on_its_node(lab):
 
 
 def _of(lab):
-    return lab._settings.home, lab
+    return Path(os.environ["LABKIT_HOME"]), lab
 
 
 def test_a_server_that_was_killed_costs_time_and_nothing_else(home, lab):
@@ -176,8 +176,12 @@ def test_what_prepares_a_worker_is_forked_as_well(home, lab):
     ray.kill(worker)
 
 
+def preloader(folder):
+    return preload.Preloader(ProcessRegistry(folder), "one", folder, ["ray"])
+
+
 def test_the_launcher_is_python_for_all_else(tmp_path):
-    launcher = preload.Preloader(tmp_path, ["ray"]).launcher()
+    launcher = preloader(tmp_path).make_launcher()
     assert launcher.parent == tmp_path and launcher.stat().st_mode & 0o777 == 0o700
     code = "import sys; print(sys.executable, sys.argv[1:])"
     said = subprocess.run([launcher, "-c", code, "two words", "$HOME"], capture_output=True, text=True)
@@ -189,27 +193,25 @@ def test_where_no_program_may_run_there_is_no_launcher(tmp_path, monkeypatch):
         raise PermissionError("noexec")
 
     monkeypatch.setattr(preload.subprocess, "run", refuse)
-    assert preload.Preloader(tmp_path, ["ray"]).launcher() is None
+    assert preloader(tmp_path).make_launcher() is None
 
 
-def test_a_package_that_there_is_not():
-    with pytest.raises(ClusterError, match="could not import torch.nope, torhc, tpyo.part ahead"):
-        preload.require_installed(["torhc", "ray", "tpyo.part", "torch.nope", "os.path", "torch.nn.parallel"])
-
-
-def test_lists_have_names():
+def test_lists_have_names_and_names_are_found_without_an_import():
     assert preload.modules_of("torch") == preload.TORCH
     assert preload.modules_of("tensorflow") == preload.TENSORFLOW
-    assert preload.modules_of(["torch"]) == ("torch",) and preload.modules_of(()) == ()
-    for modules in (preload.TORCH, preload.TENSORFLOW):
-        preload.require_installed(modules)
+    assert preload.modules_of(["torch.nn.parallel", "os.path"]) == ("torch.nn.parallel", "os.path")
+    assert preload.modules_of(()) == ()
+    code = (
+        "from labkit.cluster.preload import *; import sys; modules_of(TORCH); print('torch' in sys.modules)"
+    )
+    assert python(code).stdout == "False\n"
 
 
 WITHOUT = """
 import ray
 from labkit import cluster
 lab = cluster.start()
-print(ray.get(ray.remote(lambda: __import__("sys").argv[0]).remote()), lab._preloader)
+print(ray.get(ray.remote(lambda: __import__("sys").argv[0]).remote()), lab._launcher._preloader)
 ray.shutdown()
 """
 

@@ -4,7 +4,9 @@ import io
 import threading
 import time
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 
 from labkit.display.progress import Waiting
 
@@ -95,3 +97,24 @@ def test_the_line_goes_on_during_a_call_that_blocks():
         line(2, 2)
     assert "starting · 0 of 2 slots · 3 s" in stream.getvalue()
     assert "labkit-waiting" not in [thread.name for thread in threading.enumerate()]
+
+
+NOTEBOOK = """
+import time
+from labkit.display import progress
+progress._DELAY = 0
+with progress.Waiting("starting", unit="nodes") as line:
+    for have in range(3):
+        line(have, 2)
+        time.sleep(0.6)
+"""
+
+
+@pytest.mark.notebook
+def test_a_saved_notebook_has_one_line():
+    """It is updated, and not written again for each half second."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(NOTEBOOK)])
+    NotebookClient(notebook, kernel_name="python3").execute()
+    (output,) = notebook.cells[0].outputs
+    assert output["output_type"] == "display_data"
+    assert output["data"] == {"text/plain": "starting · 2 of 2 nodes · done in 2 s"}

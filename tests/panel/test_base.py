@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import pickle
+import threading
 
 import pytest
 
@@ -151,6 +152,25 @@ def test_surroundings_that_fail_leave_nothing_open(settings):
         pytest.fail("the block must not begin")
     assert panel.state.status == "failed" and CountPanel.current() is None
     assert "no such hook" in panel.state.failures[0].message
+
+
+@pytest.mark.parametrize("hook", ["surroundings", "ended_by", "keep_failure"])
+def test_a_hook_that_fails_at_the_end_leaves_nothing_open(settings, hook):
+    @contextlib.contextmanager
+    def surroundings():
+        yield
+        raise OSError("no way out")
+
+    def fails(error):
+        raise OSError("no way out")
+
+    panel = CountPanel(settings=settings)
+    setattr(panel, hook, surroundings if hook == "surroundings" else fails)
+    with pytest.raises(OSError, match="no way out"), panel:
+        if hook == "keep_failure":
+            raise ValueError
+    assert panel.state.status == "failed" and CountPanel.current() is None
+    assert "labkit-panel" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_what_an_engine_hides_is_told(settings):

@@ -18,7 +18,6 @@ from ray import cloudpickle
 from ray.train import RunConfig, ScalingConfig
 
 from labkit import cluster, datasets, runs
-from labkit.cluster import preload
 from labkit.errors import RunFailed
 from labkit.models.keras.backend import KERAS_2, KERAS_3
 from labkit.panel.reporters import NullReporter
@@ -44,7 +43,7 @@ def home():
 @pytest.fixture(scope="module")
 def lab(home):
     os.environ.update(KERAS_2)  # the workers' imports are done ahead with the Keras of this process
-    with cluster.start(nodes=2, cpus_per_node=2, preload=preload.TENSORFLOW) as lab:
+    with cluster.start(nodes=2, cpus_per_node=2, preload="tensorflow") as lab:
         yield lab
 
 

@@ -1,8 +1,8 @@
-"""Ids of Ray in forked processes: no two may draw the same ones.
+"""Ids of Ray in forked processes: no two forks may draw the same ones.
 
-Ray draws from generators of absl, which are not made for forks: what was drawn before a fork is shared, and
-what comes after it is the same in all. Two tasks with one id end a worker ("Check failed: erased == 1").
-In Ray's libraries each class that is decorated with ray.remote draws an id when its module is imported.
+Ray draws ids from generators of absl, which are not made for forks: if one was used before a fork, all forks
+draw the same ids from it. Two tasks with one id end a worker ("Check failed: erased == 1"). Each class that
+is decorated with ray.remote draws an id when its module is imported, also in Ray's own libraries.
 """
 
 import contextlib
@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from typing import Any
 
 
-class _Ids:
-    """Stands for Ray's `ActorClassID`: draws from the system, not from Ray's generator (`forks_are_alike`).
+class _ActorClassID:
+    """Stands for Ray's class of that name, and takes random ids from the system.
 
-    That all forks have the same ids for the actor classes of a module does no harm: such an id says which
-    class it is, and it is the same class.
+    An id of an actor class is the same in all forks then, as the class is.
     """
 
     def __init__(self, real: Any) -> None:
@@ -28,22 +27,22 @@ class _Ids:
 
 
 @contextlib.contextmanager
-def ids_of_the_system() -> Iterator[None]:
-    """Let no class that is decorated with ray.remote draw an id from Ray, when its module is imported."""
+def actor_ids_from_urandom() -> Iterator[None]:
+    """During the block, no class that is decorated with ray.remote draws an id from Ray's generator."""
     actor = sys.modules.get("ray.actor")
     real = getattr(actor, "ActorClassID", None)
-    if real is None:  # not imported yet, or another Ray: `forks_are_alike` finds out what that means
+    if real is None:  # not imported yet, or renamed: then `forks_draw_same_ids` notices
         yield
         return
-    actor.ActorClassID = _Ids(real)
+    actor.ActorClassID = _ActorClassID(real)
     try:
         yield
     finally:
         actor.ActorClassID = real
 
 
-def forks_are_alike() -> bool:
-    """Whether two forked processes draw the same ids from Ray, in their first thread or in another.
+def forks_draw_same_ids() -> bool:
+    """Whether two forks would draw the same ids from Ray, in their main thread or in another one.
 
     Forks two processes to see it.
     """

@@ -1,21 +1,17 @@
-"""A process that has imported what Ray's workers need, and forks a worker for each that Ray starts.
+"""A process that has done the imports of Ray's workers, and forks one for each that Ray starts.
 
-``python -P -m labkit.cluster.forkserver.server MODULE…``; started by `labkit.cluster.preload`. It begins
-before there is a node: it imports what knows nothing of Ray, and is told socket and environment in a line of
-JSON on its standard input.
+``python -P -m labkit.cluster.forkserver.server MODULE…``, started by `labkit.cluster.preload`. It starts
+before its node exists and imports what does not depend on Ray. Then a message on its standard input, a Unix
+socket, brings Ray's environment and the listening socket for requests.
 
-Ray starts each worker as a new Python. On two cores most of a short run is spent there: every worker
-imports ray, ray.train, pandas, pyarrow and torch before it does anything. Here that is done once; a fork
-shares it. The idea is that of Python's own `multiprocessing.forkserver` and of Android's zygote.
+Ray starts each worker as a new Python, and on two cores a short run spends most of its time on their imports.
+Here they are done once, and forks share them, as in `multiprocessing.forkserver` and Android's zygote.
 
-Who asks is `labkit.cluster.forkserver.client`, which Ray runs in the place of Python (``py_executable``, a
-documented field of a runtime environment). It sends its arguments, environment, folder and the three
-standard streams, and stays for as long as the worker lives: whoever kills the one kills the other. A
-request that this process cannot serve in the same way as a new Python would is refused, and the client
-then becomes that new Python.
+The clients (`labkit.cluster.forkserver.client`) stay as long as their workers live, so that ending one ends
+the other. A request that a fork cannot serve as a new Python would is refused, and the client then becomes a
+new Python.
 """
 
-import array
 import contextlib
 import gc
 import importlib
@@ -24,259 +20,185 @@ import os
 import selectors
 import signal
 import socket
-import struct
 import sys
-import threading
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.cluster.forkserver.ids import forks_are_alike, ids_of_the_system
+from labkit.cluster.forkserver.ids import actor_ids_from_urandom, forks_draw_same_ids
 from labkit.cluster.forkserver.worker import Request, become
 
-_LENGTH = struct.Struct("!i")  # before a request: its bytes; in answers: a pid, then an exit status
-_REFUSED = 0  # in place of a pid
-_STREAMS = 3
-_LOOK_EVERY = 1.0  # seconds between two looks at whether the kernel lives
-_LEISURE = 0.2  # seconds without a request; before the first one ten times as many: it is on its way
+_MAX_MESSAGE = 1 << 20
+_OWNER_EVERY = 1.0  # seconds between two looks at whether the kernel lives
+_IDLE = 0.2  # seconds without a request; before the first one ten times as many, since it is on its way
 
-# What libraries read when they are imported, and which library that is: a worker that has another value
-# needs an import of its own.
+# What libraries read when they are imported: a worker with another value needs imports of its own.
 _READ_AT_IMPORT = {
-    "PYTHON": "sys",
-    "LD_": "sys",
-    "MALLOC_": "sys",
-    "RAY_": "ray",
-    "ARROW_": "pyarrow",
-    "OMP_": "numpy",
-    "OPENBLAS_": "numpy",
-    "MKL_": "numpy",
-    "NUMEXPR_": "numpy",
-    "TORCH": "torch",
-    "TF_": "tensorflow",
-    "KERAS_": "tensorflow",
-    "XLA_": "tensorflow",
+    "sys": ("PYTHON", "LD_", "MALLOC_"),
+    "ray": ("RAY_",),
+    "pyarrow": ("ARROW_",),
+    "numpy": ("OMP_", "OPENBLAS_", "MKL_", "NUMEXPR_"),
+    "torch": ("TORCH",),
+    "tensorflow": ("TF_", "KERAS_", "XLA_"),
 }
-# Packages that import no Ray, and so do not read its environment: they can come before a node is there.
-_EARLY = {"PIL", "aiobotocore", "numpy", "pandas", "pyarrow", "pydantic", "requests", "rich", "s3fs"}
-_EARLY |= {"tensorflow", "tf_keras", "torch"}
-# What not every worker needs: it comes when nobody has asked for a moment. torch._dynamo takes as long as
-# torch itself.
-_LATER = {"ray.data", "ray.train.tensorflow", "ray.train.torch", "ray.tune", "torch._dynamo"}
-# What a raylet or Ray Train sets, and is read when it is used.
+# Variables that a raylet or Ray Train sets, and that are read only when they are used.
 _READ_LATER = ("RAY_TRAIN_", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "RAY_LD_PRELOAD_ON_WORKERS")
 _READ_LATER += ("RAY_ADDRESS", "RAY_DATA_SHUFFLE_", "PYTHONBREAKPOINT")
+# Packages that do not import Ray, and so can be imported before a node exists.
+_EARLY = {"PIL", "aiobotocore", "numpy", "pandas", "pyarrow", "pydantic", "requests", "rich", "s3fs"}
+_EARLY |= {"tensorflow", "tf_keras", "torch"}
+# What not every worker needs: imported when no request has come for a while. torch._dynamo takes as long as
+# torch.
+_LATER = {"ray.data", "ray.train.tensorflow", "ray.train.torch", "ray.tune", "torch._dynamo"}
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Worker:
-    """A forked process, and the client that stands for it."""
+    """A forked process, and the connection of the client that stands for it."""
 
     pid: int
     pidfd: int
     client: socket.socket
-    ended: bool = False
-
-
-def differs(here: Mapping[str, str], there: Mapping[str, str], loaded: Container[str]) -> list[str]:
-    """Names of the variables that matter to a loaded module and are not the same in both environments."""
-    prefixes = tuple(prefix for prefix, module in _READ_AT_IMPORT.items() if module in loaded)
-    names = sorted(name for name in {*here, *there} if name.startswith(prefixes))
-    return [n for n in names if not n.startswith(_READ_LATER) and here.get(n) != there.get(n)]
 
 
 def serve(modules: list[str]) -> None:
-    """Import `modules`, then fork a worker for each request, until the process that started this is gone.
+    """Import `modules`, then fork a worker for each request, until the process that started this has ended.
 
-    A line on standard input tells the socket, which is made here, for this user alone, and what Ray is to
-    find in the environment. Requests that come during the import wait. In a forked process this function does
-    not return: it becomes the worker.
+    In a forked process this function does not return: that process becomes the worker.
 
     Args:
-        modules: names to import; one that fails is told in the log, and left out. If two forks would draw
-            the same random ids from Ray after them, nothing is served.
+        modules: names to import. One that cannot be imported is reported in the log.
     """
     owner, given = os.getppid(), dict(os.environ)
     early = [m for m in modules if m.partition(".")[0] in _EARLY and m not in _LATER]
-    # As Ray has it for a worker of one CPU; one that gets more is told (`labkit.cluster.forkserver.worker`).
+    # As Ray sets it for a worker of one CPU; one that gets more tells torch (`worker.become`).
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    told = _Told()
     _import(early)
-    told.join()  # no fork with a second thread
-    if told.listener is None:
-        return  # no node came of it
-    given |= told.environment
-    os.environ |= told.environment
-    _import(module for module in modules if module not in {*early, *_LATER})
-    if not _ready("ready"):
-        os.unlink(told.path)
-        return
-    later = [module for module in modules if module in _LATER]
-    request = _until_forked(told.listener, given, owner, later)
+    starter = socket.socket(fileno=sys.stdin.fileno())
+    message, descriptors, _, _ = socket.recv_fds(starter, _MAX_MESSAGE, 1)
+    starter.detach()  # number 0 stays taken
+    if not message:
+        return  # the node did not start
+    environment = json.loads(message)
+    os.environ |= environment
+    listener = socket.socket(fileno=descriptors[0])
+    path = listener.getsockname()
+    _import(m for m in modules if m not in {*early, *_LATER})
+    request = None
+    if _can_fork():
+        later = [module for module in modules if module in _LATER]
+        request = _until_forked(listener, given | environment, owner, later)
     if request is not None:
         become(request)
-    else:
-        with contextlib.suppress(OSError):
-            os.unlink(told.path)
+    with contextlib.suppress(OSError):
+        os.unlink(path)
 
 
 def _import(modules: Iterable[str]) -> None:
     for module in modules:
         try:
-            with ids_of_the_system():
+            with actor_ids_from_urandom():
                 importlib.import_module(module)
         except Exception as error:
             print(f"could not import {module}: {error}", flush=True)
 
 
-def _ready(what: str) -> bool:
-    """Whether forks can be taken after what was imported; told in the log."""
-    if forks_are_alike():
+def _can_fork() -> bool:
+    """Whether forks can be taken after what was imported; the log says why not."""
+    if forks_draw_same_ids():
         print("two forks draw the same ids: one of these modules has drawn some at its import", flush=True)
         return False
-    # What was made so far is never freed: the collector would only touch, and so copy, shared pages.
+    # What exists by now is never freed: the collector would only touch, and so copy, shared pages.
     gc.collect()
     gc.freeze()
-    print(f"{what}: {len(sys.modules)} modules", flush=True)
+    print(f"ready: {len(sys.modules)} modules", flush=True)
     return True
-
-
-class _Told(threading.Thread):
-    """Waits for the line on standard input, and opens the socket at once: who asks then is not turned away.
-
-    Attributes:
-        path: of the socket.
-        listener: there is none where the input ended without a line.
-        environment: what Ray reads at its import, as in the node.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.path, self.listener = "", None
-        self.environment: dict[str, str] = {}
-        self.start()
-
-    def run(self) -> None:
-        line = sys.stdin.readline()
-        if line:
-            told = json.loads(line)
-            self.path, self.environment = told["socket"], told["environment"]
-            self.listener = _listen(self.path)
-
-
-def _listen(path: str) -> socket.socket:
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)  # of one that was killed
-    mask = os.umask(0o177)
-    try:
-        listener.bind(path)
-    finally:
-        os.umask(mask)
-    listener.listen(128)
-    return listener
 
 
 def _until_forked(
     listener: socket.socket, given: Mapping[str, str], owner: int, later: list[str]
 ) -> Request | None:
-    """The request, in a forked process; None in this one, when it is needed no longer."""
+    """The request, in a forked process; None in this one, when it is not needed any more."""
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
-    workers, leisure = 0, 10 * _LEISURE
-    # Its owner gone, it stays for its workers' sake: a detached actor outlives the kernel.
+    workers: set[_Worker] = set()
+    idle = 10 * _IDLE
+    # When its owner has ended, it stays for its workers: a detached actor outlives the kernel.
     while os.getppid() == owner or workers:
-        ready = selector.select(leisure if later else _LOOK_EVERY)
+        ready = selector.select(idle if later else _OWNER_EVERY)
         if not ready and later:
             _import([later.pop(0)])
-            if _ready("and at leisure"):
-                continue
-            # Who asks now becomes a new Python; the workers that are there go on.
-            later.clear()
-            selector.unregister(listener)
-            with contextlib.suppress(OSError):  # the kernel may have removed it
-                os.unlink(listener.getsockname())
-            listener.close()
+            if not _can_fork():
+                later.clear()
+                selector.unregister(listener)
+                with contextlib.suppress(OSError):  # the kernel may have removed it
+                    os.unlink(listener.getsockname())
+                listener.close()
         for key, _ in ready:
-            if key.fileobj is listener:
+            worker = key.data
+            if worker is None:
                 client, _ = listener.accept()
                 request = _receive(client, given)
-                if request is not None and (threads := _other_threads()):
-                    print(f"refused, since these threads run: {', '.join(threads)}", flush=True)
+                pid = _fork() if request is not None else None
+                if pid == 0:
+                    # A copy of another worker's connection would hide from its client that this server ended.
+                    for one in workers:
+                        os.close(one.pidfd)
+                        one.client.close()
+                    for mine in (client, listener, selector):
+                        mine.close()
+                    return request
+                if request is not None:
                     _close(request.streams)
-                    request = None
-                if request is None:
+                if pid is None:
                     client.close()
                     continue
-                pid = os.fork()
-                if pid == 0:
-                    client.close()
-                    _close_all(selector)
-                    return request
-                _close(request.streams)
-                workers, leisure = workers + 1, _LEISURE
-                worker = _Worker(pid, os.pidfd_open(pid), client)
+                idle = _IDLE
+                workers.add(worker := _Worker(pid, os.pidfd_open(pid), client))
                 selector.register(worker.pidfd, selectors.EVENT_READ, worker)
                 selector.register(client, selectors.EVENT_READ, worker)
-                with contextlib.suppress(OSError):  # it was killed meanwhile: the selector tells
-                    client.sendall(_LENGTH.pack(pid))
-            elif key.fd == key.data.pidfd:
-                workers -= 1
-                _forget(key.data, selector)
-            elif not key.data.ended:
-                # A client never writes again: what can be read is its end. Who killed it meant its worker.
-                selector.unregister(key.data.client)
+                _answer(worker, pid)
+            elif key.fd == worker.pidfd:
+                workers.remove(worker)
+                _, status = os.waitpid(worker.pid, 0)
+                for one in (worker.pidfd, worker.client):
+                    with contextlib.suppress(KeyError, ValueError):
+                        selector.unregister(one)
+                os.close(worker.pidfd)
+                _answer(worker, os.waitstatus_to_exitcode(status))
+                worker.client.close()
+            elif worker in workers:
+                # A client never writes again: what can be read is its end, and ending it means its worker.
+                selector.unregister(worker.client)
                 with contextlib.suppress(OSError):
-                    os.killpg(key.data.pid, signal.SIGKILL)
-                with contextlib.suppress(OSError):  # it may have had no time yet to make a group
-                    signal.pidfd_send_signal(key.data.pidfd, signal.SIGKILL)
+                    os.killpg(worker.pid, signal.SIGKILL)
+                with contextlib.suppress(OSError):  # it may not have made its group yet
+                    signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
     return None
 
 
-def _receive(client: socket.socket, given: Mapping[str, str]) -> Request | None:
-    """A request; None where it was refused, or is none."""
-    streams = array.array("i")
+def _answer(worker: _Worker, number: int) -> None:
+    with contextlib.suppress(OSError):  # the client was killed: the selector reports it
+        worker.client.send(b"%d" % number)
+
+
+def _fork() -> int | None:
+    """`os.fork`; None where a fork is not safe or not possible."""
+    # A lock that another thread holds would stay held in the fork.
+    if threads := other_threads():
+        print(f"refused, since these threads run: {', '.join(threads)}", flush=True)
+        return None
     try:
-        client.settimeout(10)
-        # The streams come with the first bytes.
-        data, extra, _, _ = client.recvmsg(_LENGTH.size, socket.CMSG_SPACE(_STREAMS * streams.itemsize))
-        for level, kind, content in extra:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                streams.frombytes(content[: len(content) - len(content) % streams.itemsize])
-        content = _exactly(client, _LENGTH.unpack(data)[0])
-        request = Request(**json.loads(content), streams=list(streams))
-        other = differs(given, request.environment, sys.modules)
-        if not other and len(streams) == _STREAMS:
-            return request
-        print(f"refused, since it differs in {', '.join(other)}", flush=True)
-        client.sendall(_LENGTH.pack(_REFUSED))
-    except (OSError, EOFError, ValueError, TypeError, struct.error) as error:
-        print(f"a request failed: {error!r}", flush=True)
-    _close(streams)
-    return None
+        return os.fork()
+    except OSError as error:
+        print(f"refused: {error}", flush=True)
+        return None
 
 
-def _close_all(selector: selectors.BaseSelector) -> None:
-    """Close what belongs to other workers: a copy would hide from their clients that this server ended."""
-    for key in list(selector.get_map().values()):
-        if key.data is None:
-            key.fileobj.close()
-        elif key.fd == key.data.pidfd:
-            os.close(key.fd)
-            key.data.client.close()
-    selector.close()
+def other_threads() -> list[str]:
+    """Names of the threads of this process except its main one and jemalloc's, which is made for forks.
 
-
-def _close(descriptors: Iterable[int]) -> None:
-    for descriptor in descriptors:
-        with contextlib.suppress(OSError):
-            os.close(descriptor)
-
-
-def _other_threads() -> list[str]:
-    """Names of this process's threads but for its first: a lock that one of them holds stays held in a fork.
-
-    Threads of native libraries count, of which Python knows nothing; jemalloc looks after its own.
+    The system's list also has those of native libraries, which Python does not know.
     """
     names = []
     for task in os.listdir("/proc/self/task"):
@@ -287,27 +209,35 @@ def _other_threads() -> list[str]:
     return names
 
 
-def _exactly(client: socket.socket, length: int) -> bytes:
-    content = b""
-    while len(content) < length:
-        part = client.recv(length - len(content))
-        if not part:
-            raise EOFError("the client is gone")
-        content += part
-    return content
+def _receive(client: socket.socket, given: Mapping[str, str]) -> Request | None:
+    """The request of a client; None if it is refused."""
+    streams: list[int] = []
+    try:
+        client.settimeout(10)
+        message, streams, _, _ = socket.recv_fds(client, _MAX_MESSAGE, 3)
+        request = Request(**json.loads(message), streams=streams)
+        different = differing_variables(given, request.environment, sys.modules)
+        if not different and len(streams) == 3:
+            return request
+        print(f"refused, since it differs in {', '.join(different)}", flush=True)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        print(f"a request failed: {error!r}", flush=True)
+    _close(streams)
+    return None
 
 
-def _forget(worker: _Worker, selector: selectors.BaseSelector) -> None:
-    """A worker ended: its client ends in the same way."""
-    worker.ended = True
-    _, status = os.waitpid(worker.pid, 0)
-    for one in (worker.pidfd, worker.client):
-        with contextlib.suppress(KeyError, ValueError):
-            selector.unregister(one)
-    os.close(worker.pidfd)
-    with contextlib.suppress(OSError):
-        worker.client.sendall(_LENGTH.pack(os.waitstatus_to_exitcode(status)))
-    worker.client.close()
+def differing_variables(
+    here: Mapping[str, str], there: Mapping[str, str], loaded: Container[str]
+) -> list[str]:
+    """Names of the variables that differ, of those that a loaded module reads at its import."""
+    prefixes = tuple(p for module, read in _READ_AT_IMPORT.items() if module in loaded for p in read)
+    names = sorted(name for name in {*here, *there} if name.startswith(prefixes))
+    return [n for n in names if not n.startswith(_READ_LATER) and here.get(n) != there.get(n)]
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 if __name__ == "__main__":

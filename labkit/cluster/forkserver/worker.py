@@ -1,4 +1,4 @@
-"""What a forked process does to be the new Python that was asked for, from its first line to its end."""
+"""What a forked process does to become the new Python that was asked for, from its first line to its exit."""
 
 import atexit
 import contextlib
@@ -9,25 +9,28 @@ import runpy
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
 
 @dataclass
 class Request:
-    """What a client sends: how the new Python would have been started."""
+    """How the new Python would have been started.
+
+    Attributes:
+        streams: descriptors of its standard input, output and error.
+    """
 
     argv: list[str]
     environment: dict[str, str]
     folder: str
     niceness: int
-    streams: list[int]  # copies of its standard input, output and error
+    streams: list[int]
 
 
 def become(request: Request) -> NoReturn:
-    """Go on as the Python that was asked for."""
-    # Ray ends a worker together with its process group. It must be its own.
+    """Run the script that was asked for in this process, and exit as Python would."""
+    # Ray kills a worker together with its process group, so it needs one of its own.
     os.setpgid(0, 0)
     for number, stream in enumerate(request.streams):
         os.dup2(stream, number)
@@ -40,16 +43,16 @@ def become(request: Request) -> NoReturn:
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
-    sys.addaudithook(_tell_torch)
+    sys.addaudithook(_set_torch_threads)
     sys.argv = list(request.argv)
     sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
-    _leave(_status_of(lambda: runpy.run_path(sys.argv[0], run_name="__main__")))
+    _exit(_run(sys.argv[0]))
 
 
-def _status_of(main: Callable[[], object]) -> int:
-    """What Python would end with after `main`."""
+def _run(script: str) -> int:
+    """The exit status of a script."""
     try:
-        main()
+        runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
@@ -61,20 +64,21 @@ def _status_of(main: Callable[[], object]) -> int:
     return 0
 
 
-def _leave(status: int) -> NoReturn:
-    """End as Python ends, but without taking all modules apart: that copies the pages that forks share, for
-    more than a second. Forks of Python's own `multiprocessing` leave in this way, too."""
-    with contextlib.suppress(BaseException):
-        threading._shutdown()  # waits for the threads that are no daemons
-    with contextlib.suppress(BaseException):
-        atexit._run_exitfuncs()
+def _exit(status: int) -> NoReturn:
+    """Exit without interpreter finalization, which would touch and so copy every shared page (more than 1 s).
+
+    `multiprocessing` does the same. Threads are waited for and atexit functions called as usual.
+    """
+    for finish in (getattr(threading, "_shutdown", None), getattr(atexit, "_run_exitfuncs", None)):
+        with contextlib.suppress(BaseException):
+            finish()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
     os._exit(status & 0xFF)
 
 
-def _tell_torch(event: str, args: tuple) -> None:
+def _set_torch_threads(event: str, args: tuple) -> None:
     """Ray sets OMP_NUM_THREADS when it gives a worker its CPUs; torch has read it before, at its import."""
     if event == "os.putenv" and args[0] == b"OMP_NUM_THREADS" and args[1].isdigit():
         torch = sys.modules.get("torch")

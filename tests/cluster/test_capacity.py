@@ -2,7 +2,7 @@
 
 import pytest
 
-from labkit.cluster.capacity import Node, require_place, require_room
+from labkit.cluster.capacity import Node, check_task_fits, check_worker_capacity
 from labkit.errors import ClusterError
 
 
@@ -27,7 +27,7 @@ def node(cpus, gpus=0.0, name="head"):
     ],
 )
 def test_what_fits_is_let_through(nodes, wanted):
-    require_room(nodes, **wanted)
+    check_worker_capacity(nodes, **wanted)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_fits_is_let_through(nodes, wanted):
 )
 def test_what_does_not_fit_is_refused(nodes, wanted, said):
     with pytest.raises(ClusterError) as refused:
-        require_room(nodes, **wanted)
+        check_worker_capacity(nodes, **wanted)
     for part in said:
         assert part in str(refused.value)
 
@@ -66,7 +66,7 @@ def test_only_the_labs_own_cluster_is_to_be_grown_by_the_lab():
     for data in (False, True):
         for growable in (False, True):
             with pytest.raises(ClusterError) as refused:
-                require_room([node(1)], workers=2 - data, data=data, growable=growable)
+                check_worker_capacity([node(1)], workers=2 - data, data=data, growable=growable)
             assert ("lab.add_node" in refused.value.fix) == growable
 
 
@@ -86,18 +86,18 @@ def special(cpus, **resources):
     ],
 )
 def test_a_task_that_some_node_can_run(options):
-    require_place([node(2, gpus=1), special(4.0, validation=1.0)], options, attempt="run validations")
+    check_task_fits([node(2, gpus=1), special(4.0, validation=1.0)], options, attempt="run validations")
 
 
 @pytest.mark.parametrize(
     "options, said",
     [
-        ({"num_cpus": 5}, "each wants 5 CPU of one node"),
+        ({"num_cpus": 5}, "each needs 5 CPU of one node"),
         ({"num_gpus": 1, "resources": {"validation": 1}}, "1 CPU and 1 GPU and 1 validation of one node"),
         ({"num_cpus": 0, "resources": {"disk": 0.5}}, "head 0 disk; node-2 0 disk"),
     ],
 )
 def test_a_task_that_no_node_can_ever_run(options, said):
     with pytest.raises(ClusterError, match="run validations") as refused:
-        require_place([node(2, gpus=1), special(4.0, validation=1.0)], options, attempt="run validations")
-    assert said in refused.value.fact and "wait for ever" in refused.value.fact
+        check_task_fits([node(2, gpus=1), special(4.0, validation=1.0)], options, attempt="run validations")
+    assert said in refused.value.fact and "wait forever" in refused.value.fact
