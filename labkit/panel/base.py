@@ -55,7 +55,7 @@ class LivePanel:
     def __init__(
         self, name: str, *, settings: Settings | None = None, reporter: Reporter | None = None
     ) -> None:
-        require("name", name, "a text", isinstance(name, str) and name.strip() != "")
+        require("name", name, "a text that is not empty", isinstance(name, str) and name.strip() != "")
         require("settings", settings, "labkit.Settings", settings is None or isinstance(settings, Settings))
         is_reporter = all(hasattr(reporter, method) for method in ("open", "draw", "close"))
         require("reporter", reporter, "a reporter", reporter is None or is_reporter)

@@ -287,7 +287,7 @@ def test_a_tracker_of_a_panel_that_is_not_open_is_said_once(panel):
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"name": None}, {"name": 3}, {"dataset": [1, 2]}, {"rows": "many"}, {"rows": -1}, {"epochs": 2.5},
+        {"name": None}, {"name": 3}, {"name": " "}, {"dataset": [1, 2]}, {"rows": "many"}, {"rows": -1}, {"epochs": 2.5},
         {"world_size": None}, {"engine": None}, {"settings": "small"}, {"reporter": "text"},
     ],
     ids=str,
@@ -426,7 +426,7 @@ def test_a_home_that_cannot_be_written_does_not_fail_the_run(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["../../evil", "/etc/evil", "a/b", "..", "", "x" * 5000, "nul\0byte", "<b> ü", ".hidden"]
+    "name", ["../../evil", "/etc/evil", "a/b", "..", "x" * 5000, "nul\0byte", "<b> ü", ".hidden"]
 )
 def test_a_name_is_no_way_out_of_the_folder(settings, tmp_path, name):
     with Panel(name, settings=settings) as panel:
