@@ -287,8 +287,8 @@ def test_a_tracker_of_a_panel_that_is_not_open_is_said_once(panel):
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"name": None}, {"name": 3}, {"name": " "}, {"dataset": [1, 2]}, {"rows": "many"}, {"rows": -1}, {"epochs": 2.5},
-        {"world_size": None}, {"engine": None}, {"settings": "small"}, {"reporter": "text"},
+        {"name": None}, {"name": 3}, {"name": " "}, {"dataset": [1, 2]}, {"rows": "many"}, {"rows": -1},
+        {"epochs": 2.5}, {"world_size": None}, {"engine": None}, {"settings": "small"}, {"reporter": "text"},
     ],
     ids=str,
 )  # fmt: skip
