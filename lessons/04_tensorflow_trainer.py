@@ -60,7 +60,6 @@ store
 
 # %%
 import ray.data
-from labkit.data import panel as data_progress  # leaves Ray Data's own log lines in their file
 
 points = ray.data.from_items(
     [{"x": k / 100, "y": 3 * k / 100 + 1} for k in range(200)], override_num_blocks=settings.num_workers

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from labkit.cluster import ray_data_log
 from labkit.errors import ClusterError
 from labkit.settings import PACKAGE_ROOT
 
@@ -97,6 +98,7 @@ def set_environment(token: Path | None) -> None:
     _reread_environment()
     # Ray Data would report once that its bars are off.
     logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
+    ray_data_log.quiet()
     if "ray.data" in sys.modules and os.environ["RAY_DATA_DISABLE_PROGRESS_BARS"] == "1":
         from ray.data import DataContext
 

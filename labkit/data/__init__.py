@@ -2,14 +2,4 @@
 
 from labkit.faces import face
 
-__getattr__, __dir__, __all__ = face(
-    __name__,
-    panel=(
-        "DataPanel",
-        "quiet",
-    ),
-    view=(
-        "plot",
-        "plot_memory",
-    ),
-)
+__getattr__, __dir__, __all__ = face(__name__, panel=("DataPanel", "quiet"))

@@ -5,10 +5,12 @@ that the one before it has finished.
 """
 
 import math
-import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
+from typing import Any
 
-_MOST_SAMPLES = 2000
+from labkit.panel.state.base import State
+
+_MAX_SAMPLES = 2000
 
 
 @dataclass
@@ -21,10 +23,10 @@ class OperatorState:
         blocks: pieces of the table in which they came out.
         bytes: of these blocks.
         running, finished: tasks.
-        queued: blocks that wait to be taken in.
+        queued: blocks that wait to be processed.
         memory, memory_peak: bytes in the object store that are its own, now and at most.
-        held: seconds in which it had work and no CPU, or no room, to start a task (back-pressure).
-        seconds: that its tasks took, added up; known when they are done.
+        backpressure_seconds: time with input ready but no CPU or object-store budget to start a task.
+        seconds: of all its tasks, added up; known when they are done.
         cpu_seconds: of these, those in which a core was busy.
         over: it is done.
     """
@@ -38,36 +40,31 @@ class OperatorState:
     queued: int = 0
     memory: int = 0
     memory_peak: int = 0
-    held: float = 0.0
+    backpressure_seconds: float = 0.0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     over: bool = False
 
     @property
     def rows_per_second(self) -> float:
-        """Rows in each second of a task of its own; NaN while no time is known."""
+        """Rows in each second of its tasks; NaN while no time is known."""
         return self.rows / self.seconds if self.seconds else math.nan
 
 
-@dataclass
-class ExecutionState:
-    """All that a panel follows between its opening and its closing.
+class ExecutionState(State):
+    """What Ray Data executed between the opening of a panel and its closing.
 
     Attributes:
-        name: the panel's.
-        status: "running", "finished", "failed" or "stopped".
         executions: of each dataset that was executed, its operators in the order of the data.
         samples: (seconds since the start, bytes in the object store, bytes of all Ray processes).
-        failure: the short traceback of what ended it.
     """
 
-    name: str
-    status: str = "running"
-    executions: list[list[OperatorState]] = field(default_factory=list)
-    samples: list[tuple[float, int, int]] = field(default_factory=list)
-    failure: str = ""
-    started_at: float = field(default_factory=time.monotonic)
-    ended_at: float | None = None
+    engine = "Ray Data"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.executions: list[list[OperatorState]] = []
+        self.samples: list[tuple[float, int, int]] = []
 
     @property
     def operators(self) -> list[OperatorState]:
@@ -76,17 +73,17 @@ class ExecutionState:
 
     @property
     def rows(self) -> int:
-        """That came out of the last execution."""
+        """Rows that came out of the last execution."""
         return self.executions[-1][-1].rows if self.executions and self.executions[-1] else 0
 
     @property
     def seconds(self) -> float:
         """From the opening to the closing, or to now."""
-        return (self.ended_at or time.monotonic()) - self.started_at
+        return self.elapsed()
 
     @property
     def bytes(self) -> int:
-        """That passed through the object store."""
+        """Bytes that passed through the object store."""
         return sum(operator.bytes for operator in self.operators)
 
     @property
@@ -96,14 +93,23 @@ class ExecutionState:
 
     @property
     def process_peak(self) -> int:
-        """Most bytes of all Ray processes together at one time, what they share not counted."""
+        """Most bytes of all Ray processes together at one time, memory that they share not counted."""
         return max((processes for *_, processes in self.samples), default=0)
 
     def sample(self, stored: int, processes: int) -> None:
-        """Note what is used now; of a long run, ever rarer."""
+        """Note the memory that is used now; of a long run, less and less often."""
         self.samples.append((self.seconds, stored, processes))
-        if len(self.samples) > _MOST_SAMPLES:
+        if len(self.samples) > _MAX_SAMPLES:
             del self.samples[1::2]
 
-    def end(self, status: str, failure: str = "") -> None:
-        self.status, self.failure, self.ended_at = status, failure, time.monotonic()
+    def to_record(self) -> dict[str, Any]:
+        """What the run record says of it."""
+        return {
+            "rows": self.rows or None,
+            "rows_per_second": self.rows / self.seconds if self.rows and self.seconds else None,
+            "extra": {
+                "operators": [asdict(operator) for operator in self.operators],
+                "object_store_peak": self.memory_peak,
+                "processes_peak": self.process_peak,
+            },
+        }

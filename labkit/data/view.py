@@ -1,66 +1,107 @@
-"""An execution of Ray Data as HTML, as a line of text and as figures: pure functions of its state."""
+"""An execution of Ray Data as a panel and as figures: pure functions of its state."""
 
 import math
-from html import escape
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
 
 from labkit.data.state import ExecutionState, OperatorState
-from labkit.display import formatting
-from labkit.display.figures import figure_style
-from labkit.display.style import STYLE
+from labkit.display import cards
+from labkit.display.figures import GREY, figure_style
+from labkit.display.formatting import UNKNOWN, count, duration, plural, seconds, short, size
+from labkit.panel.view.base import Snapshot, View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 HEAD = ("operator", "rows", "blocks", "tasks", "task seconds", "of them CPU", "held back", "rows/s", "MB")
+_LIVE = {"operator": 34, "rows": 12, "": 20, "tasks": 12, "waiting": 12, "stored": 10}  # widths in percent
 _SHOWN = 12  # operators
-_WORDS = {"finished": ("lk-ok", "✓"), "failed": ("lk-bad", "✕"), "stopped": ("lk-wait", "■")}
 
 
 def row(operator: OperatorState) -> tuple[str, ...]:
-    """What is known of an operator, in words, as `HEAD` names it; MB is its peak in the object store."""
-    rate = operator.rows_per_second
-    known = bool(operator.seconds)
+    """An operator's figures as `HEAD` names them; MB is its peak in the object store."""
+    rate, known = operator.rows_per_second, bool(operator.seconds)
+    held = operator.backpressure_seconds
     return (
-        formatting.short(operator.name, 48),
+        short(operator.name, 48),
         f"{operator.rows:,}",
         f"{operator.blocks:,}",
         f"{operator.finished:,}",
-        f"{operator.seconds:.2f}" if known else formatting.UNKNOWN,
-        f"{operator.cpu_seconds:.2f}" if known else formatting.UNKNOWN,
-        f"{operator.held:.1f} s" if operator.held >= 0.05 else formatting.UNKNOWN,
-        formatting.count(rate) if math.isfinite(rate) else formatting.UNKNOWN,
+        f"{operator.seconds:.2f}" if known else UNKNOWN,
+        f"{operator.cpu_seconds:.2f}" if known else UNKNOWN,
+        f"{held:.1f} s" if held >= 0.05 else UNKNOWN,
+        count(rate) if math.isfinite(rate) else UNKNOWN,
         f"{operator.memory_peak / 1e6:.1f}",
     )
 
 
-def line(state: ExecutionState) -> str:
-    """The whole execution in one line."""
-    chain = " → ".join(
-        f"{formatting.short(o.name)} {formatting.count(o.rows)}" for o in state.operators[:_SHOWN]
-    )
-    rate = formatting.count(state.rows / state.seconds) if state.seconds else formatting.UNKNOWN
-    parts = [f"{state.status} after {formatting.seconds(state.seconds)}"]
-    parts += [f"{state.rows:,} rows, {rate} rows/s"] if state.rows else []
-    parts += [chain] if chain else []
-    return f"{state.name}: " + " · ".join(parts)
+@dataclass(frozen=True, kw_only=True)
+class ExecutionSnapshot(Snapshot):
+    """What a `DataPanel` shows at one moment."""
+
+    operators: tuple[OperatorState, ...]
+    rows: int
+
+    @property
+    def rate(self) -> str:
+        """Rows per second over the whole time."""
+        return f"{count(self.rows / self.seconds)} rows/s" if self.rows and self.seconds else ""
 
 
-def html(state: ExecutionState) -> str:
-    """The panel: while it runs a bar for each operator, afterwards its figures."""
-    kind, mark = _WORDS.get(state.status, ("lk-dim", "●"))
-    rate = f" · {formatting.count(state.rows / state.seconds)} rows/s" if state.rows else ""
-    hint = '<span class="lk-dim">stop: the kernel\'s ■</span>' if state.status == "running" else ""
-    head = (
-        f'<div class="lk-head"><b>{escape(state.name)}</b><span class="lk-dim">Ray Data</span>'
-        f'<span class="{kind}">{mark} {escape(state.status)}</span>'
-        f'<span class="lk-dim lk-num">{formatting.seconds(state.seconds)}{rate}</span>{hint}</div>'
-    )
-    body = _live(state) if state.status == "running" else _final(state)
-    failure = f'<pre class="lk-rule">{escape(state.failure)}</pre>' if state.failure else ""
-    rest = f'<div class="lk-rule lk-text">{body}</div>{failure}'
-    return f'{STYLE}<div class="labkit lk-card">{head}{rest}</div>'
+class ExecutionView(View):
+    """Draws a `DataPanel`."""
+
+    def snapshot(self, state: ExecutionState, now: float) -> ExecutionSnapshot:
+        operators = tuple(replace(operator) for operator in state.operators)
+        common = self.common(state, now, state.engine)
+        return ExecutionSnapshot(**common, operators=operators, rows=state.rows)
+
+    def body(self, snapshot: ExecutionSnapshot) -> Markup:
+        operators = snapshot.operators[-_SHOWN:]
+        if not operators:
+            return cards.text("nothing is executed yet")
+        most = max(operator.rows for operator in operators) or 1
+        rows = [
+            (
+                short(operator.name, 48),
+                f"{'✓ ' if operator.over else ''}{operator.rows:,}",
+                cards.bar("", operator.rows / most),
+                f"{operator.running} running",
+                plural(operator.queued, "block"),
+                size(operator.memory),
+            )
+            for operator in operators
+        ]
+        table = cards.table(list(_LIVE), rows, widths=list(_LIVE.values()))
+        words = " · ".join(part for part in (seconds(snapshot.seconds), snapshot.rate) if part)
+        return cards.rule(cards.mark("dim", words), table)
+
+    def figures(self, snapshot: ExecutionSnapshot) -> Markup:
+        shown = snapshot.operators[:_SHOWN]
+        more = len(snapshot.operators) - len(shown)
+        return cards.rule(cards.table(HEAD, map(row, shown), more=more)) if shown else cards.NOTHING
+
+    def result(self, snapshot: ExecutionSnapshot) -> str:
+        if not snapshot.operators:
+            return "nothing was executed here"
+        return " · ".join(part for part in (f"{snapshot.rows:,} rows", snapshot.rate) if part)
+
+    def note(self, snapshot: ExecutionSnapshot) -> str:
+        return f"after {seconds(snapshot.seconds)}"
+
+    def lines(self, snapshot: ExecutionSnapshot) -> Iterator[tuple[Hashable, str]]:
+        if snapshot.over:  # a dataset is executed in seconds, so one line is enough
+            yield "end", self.last_line(snapshot)
+            yield from ((("failure", number), one.text) for number, one in enumerate(snapshot.failures))
+
+    def last_line(self, snapshot: ExecutionSnapshot) -> str:
+        chain = " → ".join(f"{short(o.name)} {count(o.rows)}" for o in snapshot.operators[:_SHOWN])
+        parts = [f"{snapshot.status} after {duration(snapshot.seconds)}", self.result(snapshot), chain]
+        return " · ".join(part for part in parts if part)
 
 
 def plot(state: ExecutionState) -> "Figure":
@@ -72,16 +113,14 @@ def plot(state: ExecutionState) -> "Figure":
 
     operators = state.operators[:_SHOWN]
     with plt.rc_context(figure_style()):
-        size = (8.5, 1.0 + 0.42 * max(len(operators), 1))
-        figure, axes = plt.subplots(1, 3, figsize=size, sharey=True, layout="constrained")
+        height = 1.0 + 0.42 * max(len(operators), 1)
+        figure, axes = plt.subplots(1, 3, figsize=(8.5, height), sharey=True, layout="constrained")
         plt.close(figure)
-        _bars(axes[0], "seconds of its tasks", [o.seconds for o in operators], formatting.seconds)
+        _bars(axes[0], "seconds of its tasks", [o.seconds for o in operators], seconds)
         rates = [o.rows_per_second if math.isfinite(o.rows_per_second) else 0.0 for o in operators]
-        _bars(axes[1], "rows in a task second", rates, formatting.count)
-        _bars(
-            axes[2], "peak in Ray's object store", [float(o.memory_peak) for o in operators], formatting.size
-        )
-        labels = [formatting.short(o.name, 32).replace("$", r"\$") for o in operators]
+        _bars(axes[1], "rows in a task second", rates, count)
+        _bars(axes[2], "peak in Ray's object store", [float(o.memory_peak) for o in operators], size)
+        labels = [short(o.name, 32).replace("$", r"\$") for o in operators]
         axes[0].set_yticks(range(len(operators)), labels)
         axes[0].invert_yaxis()
     return figure
@@ -96,13 +135,13 @@ def plot_memory(state: ExecutionState) -> "Figure":
         plt.close(figure)
         times = [at for at, *_ in state.samples]
         axes.plot(times, [stored / 1e6 for _, stored, _ in state.samples], label="in Ray's object store")
-        axes.axhline(state.bytes / 1e6, color="#7a7a7a", ls=":", label="all that passed through it")
+        axes.axhline(state.bytes / 1e6, color=GREY, ls=":", label="all that passed through it")
         axes.set(xlabel="seconds", ylabel="MB", ylim=(0, None))
         figure.legend(loc="outside upper left", ncols=2)
     return figure
 
 
-def _bars(axes: "Axes", title: str, values: list[float], words: Any) -> None:
+def _bars(axes: "Axes", title: str, values: list[float], words: Callable[[float], str]) -> None:
     axes.barh(range(len(values)), values, height=0.6)
     for place, value in enumerate(values):
         axes.annotate(words(value), (value, place), (4, 0), textcoords="offset points", va="center")
@@ -110,36 +149,3 @@ def _bars(axes: "Axes", title: str, values: list[float], words: Any) -> None:
     axes.set_xmargin(0.35)
     axes.set_xticks([])
     axes.spines["bottom"].set_visible(False)
-
-
-def _live(state: ExecutionState) -> str:
-    operators = state.operators[-_SHOWN:]
-    if not operators:
-        return "nothing is executed yet"
-    most = max(operator.rows for operator in operators) or 1
-    rows = "".join(_live_row(operator, most) for operator in operators)
-    # Fixed widths: what moves must not make the table jump.
-    widths = {"operator": 34, "rows": 12, "": 20, "tasks": 12, "waiting": 12, "stored": 10}
-    head = "".join(f'<th style="width:{width}%">{name}</th>' for name, width in widths.items())
-    return f'<table style="table-layout:fixed"><tr>{head}</tr>{rows}</table>'
-
-
-def _live_row(operator: OperatorState, most: int) -> str:
-    done = "✓ " if operator.over else ""
-    bar = f'<div class="lk-bar"><i style="width:{100 * operator.rows / most:.1f}%"></i></div>'
-    return (
-        f"<tr><td>{escape(formatting.short(operator.name, 48))}</td><td>{done}{operator.rows:,}</td>"
-        f"<td>{bar}</td><td>{operator.running} running</td>"
-        f"<td>{operator.queued} blocks</td><td>{formatting.size(operator.memory)}</td></tr>"
-    )
-
-
-def _final(state: ExecutionState) -> str:
-    if not state.operators:
-        return "nothing was executed here"
-    head = "".join(f"<th>{name}</th>" for name in HEAD)
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row(operator))}</tr>"
-        for operator in state.operators[:_SHOWN]
-    )
-    return f"<table><tr>{head}</tr>{rows}</table>"

@@ -1,14 +1,18 @@
 """The panel of Ray Data on a real cluster: what it counts, how it fails, and that Ray Data is quiet."""
 
 import os
+import subprocess
 import sys
 
 import pytest
 
 import labs
+from labkit import runs
+from labkit.cluster import connection
 from labkit.cluster import lifecycle as cluster
 from labkit.data.panel import DataPanel
 from labkit.errors import RunError, RunFailed
+from labkit.panel.reporters import NullReporter
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,7 +55,10 @@ def test_counts_rows_blocks_and_tasks_of_each_operator(capfd):
     assert panel.state.process_peak > 50e6
     assert len(panel.table().rows) == len(panel.state.operators)
     said = capfd.readouterr()
-    assert said.out.startswith("count: finished after ") and said.out.count("\n") == 1
+    assert "count: finished after " in said.out and said.out.count("\n") == 1
+    record = runs.latest("count")
+    assert (record.engine, record.state, record.rows) == ("Ray Data", "finished", 100)
+    assert "double" in record.extra["operators"][-1]["name"]
     assert "streaming_executor" not in said.err
 
 
@@ -60,7 +67,7 @@ def test_ray_data_says_nothing_also_where_it_was_imported_before_the_start(capfd
     from ray.util.debug import reset_log_once
 
     ray.data.DataContext.get_current().enable_progress_bars = True  # as it is after its import
-    cluster._prepare_environment(None)
+    connection.prepare(None)
     assert not ray.data.DataContext.get_current().enable_progress_bars
     reset_log_once("ray_data_progress_manager_disabled")
     assert ray.data.range(10).materialize().count() == 10
@@ -105,6 +112,57 @@ def test_an_error_of_the_block_itself_passes_through():
     with pytest.raises(ZeroDivisionError), panel:
         1 / 0  # noqa: B018
     assert panel.state.status == "failed"
+
+
+def test_a_file_that_is_no_image_is_the_fact_and_rays_advice_is_not(tmp_path):
+    import ray.data
+
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    with pytest.raises(RunFailed) as caught, DataPanel("images"):
+        ray.data.read_images(str(tmp_path)).materialize()
+    assert caught.value.fact.startswith("ValueError: PIL couldn't load image file")
+    assert "retry" not in caught.value.fact + caught.value.fix
+
+
+def test_ray_data_is_quiet_without_a_panel_and_before_it_is_imported():
+    code = (
+        "import logging, sys; from labkit.cluster import ray_data_log as log; log.quiet();"
+        "assert 'ray' not in sys.modules; import ray.data;"
+        "logger = logging.getLogger('ray.data._internal.execution.streaming_executor');"
+        "logger.info('an INFO line'); logger.warning('a WARNING line');"
+        "assert log.quiet(logging.CRITICAL) == logging.WARNING; logger.error('an ERROR line')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = done.stdout + done.stderr
+    assert "a WARNING line" in said and "INFO line" not in said and "ERROR line" not in said
+
+
+def test_a_reporter_that_fails_leaves_no_panel_open():
+    class Broken(NullReporter):
+        def open(self, *_):
+            raise OSError("no front end")
+
+    with pytest.warns(UserWarning, match="could not be drawn"), DataPanel("broken", reporter=Broken()):
+        assert DataPanel.current().state.name == "broken"
+    assert DataPanel.current() is None
+
+
+@pytest.mark.parametrize("name", [None, 3, ["a"]])
+def test_wrong_arguments_are_refused_at_once(name):
+    with pytest.raises(RunError, match="a text is wanted"):
+        DataPanel(name)
+
+
+def test_a_ray_data_without_the_private_names_is_executed_without_a_panel(monkeypatch):
+    import ray.data
+
+    monkeypatch.delitem(sys.modules, "labkit.data.executor", raising=False)
+    monkeypatch.setitem(sys.modules, "ray.data._internal.execution.execution_callback", None)
+    with pytest.MonkeyPatch.context() as patch, DataPanel("blind") as panel:
+        patch.undo()
+        monkeypatch.undo()  # Ray Data itself needs them
+        assert ray.data.range(10).materialize().count() == 10
+    assert (panel.state.status, panel.state.executions) == ("finished", [])
 
 
 def test_one_at_a_time_and_again():

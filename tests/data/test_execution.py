@@ -1,6 +1,7 @@
 """The state of an execution of Ray Data, and how it is drawn."""
 
 import math
+import time
 
 import pytest
 
@@ -13,7 +14,7 @@ def state():
     state = ExecutionState("02-<demo>")
     state.executions.append([OperatorState("ReadImage", rows=1), OperatorState("Map(f)", rows=1)])
     read = OperatorState("ReadImage", rows=1200, blocks=6, bytes=900_000, finished=6, seconds=2.0)
-    read.cpu_seconds, read.memory_peak, read.held = 0.5, 700_000, 1.25
+    read.cpu_seconds, read.memory_peak, read.backpressure_seconds = 0.5, 700_000, 1.25
     state.executions.append([read, OperatorState("MapBatches(<lambda>)", rows=1000, bytes=100_000)])
     return state
 
@@ -39,7 +40,8 @@ def test_peaks_and_ever_rarer_samples(state):
 
 
 def test_seconds_stand_still_when_it_is_over(state):
-    state.end("failed", "ValueError: no")
+    state.start()
+    state.end("failed")
     assert state.seconds == state.seconds and state.status == "failed"
 
 
@@ -51,19 +53,34 @@ def test_figures_of_an_operator(state):
     assert len(drawing.HEAD) == len(drawing.row(state.operators[0]))
 
 
-def test_html_tells_what_runs_and_afterwards_what_was(state):
-    live = drawing.html(state)
-    assert "1,200" in live and "waiting" in live and "02-&lt;demo&gt;" in live and "<lambda>" not in live
-    state.end("failed", "cell 3, line 2\nValueError: <no>")
-    over = drawing.html(state)
-    assert "failed" in over and "ValueError: &lt;no&gt;" in over and "task seconds" in over
-    assert "nothing was executed" in drawing.html(_ended(ExecutionState("empty")))
+def test_the_panel_shows_what_runs_and_afterwards_what_was(state):
+    view = drawing.ExecutionView()
+    state.start()
+    live = view.html(view.snapshot(state, time.time()))
+    assert "1,200" in live and "waiting" in live and "&lt;lambda&gt;" in live and "<lambda>" not in live
+    state.fail("cell 3, line 2\nValueError: <no>")
+    state.end("failed")
+    over = view.summary(view.snapshot(state, time.time()), [])
+    assert "02-&lt;demo&gt;" in over and "ValueError: &lt;no&gt;" in over and "task seconds" in over
+    empty = _ended(ExecutionState("empty"))
+    assert "nothing was executed" in view.summary(view.snapshot(empty, time.time()), [])
 
 
-def test_one_line(state):
+def test_a_log_has_one_line(state):
+    view = drawing.ExecutionView()
+    state.start()
+    assert list(view.lines(view.snapshot(state, time.time()))) == []
     state.end("finished")
-    assert drawing.line(state).startswith("02-<demo>: finished after ")
-    assert "1,000 rows" in drawing.line(state)
+    ((_, line),) = view.lines(view.snapshot(state, time.time()))
+    assert (
+        line.startswith("finished after ") and "1,000 rows" in line and "MapBatches(<lambda>) 1.0 k" in line
+    )
+
+
+def test_the_record_has_the_operators(state):
+    record = state.to_record()
+    assert record["rows"] == 1000
+    assert [operator["name"] for operator in record["extra"]["operators"]][2] == "ReadImage"
 
 
 def test_figures_have_a_bar_for_each_operator(state):

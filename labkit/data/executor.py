@@ -1,0 +1,72 @@
+"""What Ray Data's executor knows of its operators. The one file that uses Ray Data's private names.
+
+Ray Data makes a `Follower` for each execution, where ``RAY_DATA_EXECUTION_CALLBACKS`` names it. `DataPanel`
+imports this module; with a Ray Data whose names have changed the panel sees nothing, and the execution runs.
+"""
+
+import contextlib
+import time
+from typing import Any
+
+from ray.data._internal.execution.execution_callback import ExecutionCallback
+
+from labkit.data import panel as panels
+from labkit.data.state import OperatorState
+
+_EVERY = 0.25  # seconds between two looks
+
+
+class Follower(ExecutionCallback):
+    """Tells the panel that is open how far one execution is."""
+
+    def before_execution_starts(self, executor: Any) -> None:
+        self._panel, self._pairs, self._next = panels.DataPanel.current(), [], 0.0
+        if self._panel is None:
+            return
+        with contextlib.suppress(Exception):  # what a panel cannot show must not cost the execution
+            operators = [op for op in executor._topology if type(op).__name__ != "InputDataBuffer"]
+            self._pairs = [(OperatorState(op.name), op) for op in operators]
+            self._panel.begin([known for known, _ in self._pairs])
+            self._look(executor)
+
+    def on_execution_step(self, executor: Any) -> None:
+        self._look(executor)
+
+    def after_execution_succeeds(self, executor: Any) -> None:
+        self._look(executor, last=True)
+
+    def after_execution_fails(self, executor: Any, error: Exception) -> None:
+        self._look(executor, last=True)
+
+    def _look(self, executor: Any, *, last: bool = False) -> None:
+        if self._panel is None or self._panel.state.over:
+            return
+        with contextlib.suppress(Exception):
+            for known, op in self._pairs:  # at every step: a peak may be short
+                known.memory = op.metrics.obj_store_mem_used
+                known.memory_peak = max(known.memory_peak, known.memory)
+            if last or time.monotonic() >= self._next:
+                self._next = time.monotonic() + _EVERY
+                with self._panel.update():
+                    for known, op in self._pairs:
+                        _update(known, op, executor._topology[op], last=last)
+                self._panel.sample()
+
+
+def _update(known: OperatorState, op: Any, state: Any, *, last: bool) -> None:
+    metrics = op.metrics
+    known.rows = metrics.row_outputs_taken
+    known.blocks = metrics.block_outputs_taken
+    known.bytes = metrics.bytes_outputs_taken
+    known.running, known.finished = metrics.num_tasks_running, metrics.num_tasks_finished
+    known.queued = state.total_enqueued_input_blocks()
+    known.memory = 0 if last else known.memory
+    known.backpressure_seconds = (
+        metrics.task_submission_backpressure_time + metrics.task_output_backpressure_time_s
+    )
+    known.over = last or op.has_completed()
+    if last:
+        blocks = [block for found in op.get_stats().values() for block in found]
+        spent = [block.exec_stats for block in blocks if block.exec_stats is not None]
+        known.seconds = sum(part.wall_time_s or 0 for part in spent)
+        known.cpu_seconds = sum(part.cpu_time_s or 0 for part in spent)
