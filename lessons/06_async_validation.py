@@ -276,13 +276,13 @@ picture("life_of_metrics")
 # %% [markdown]
 # If both use the same key, the validator's value replaces the loop's. So never give two different things the same name.
 #
-# The result has the metrics but no statuses. Inside the loop, `ray.train.get_all_reported_checkpoints` returns both; you will call it below. Outside, Ray 2.60 has no public call for them. The lab's `reported`
+# The result has the metrics but no statuses. Inside the loop, `ray.train.get_all_reported_checkpoints` returns both; you will call it below. Outside, Ray 2.60 has no public call for them. The lab's `reported_checkpoints`
 # reads the file that the controller keeps next to the checkpoints. That file is not a documented format, so this helper may break with a new version of Ray:
 
 # %%
-from labkit.train import reported
+from labkit.train import reported_checkpoints
 
-[(one.metrics["epoch"], one.status.name) for one in reported(result.path, result.filesystem)]
+[(one.metrics["epoch"], one.status.name) for one in reported_checkpoints(result.path, result.filesystem)]
 
 # %% [markdown]
 # ## Three validators
@@ -503,7 +503,7 @@ with panel.watch(trainer):
 # %%
 import pandas
 
-found = reported(result.path, result.filesystem)
+found = reported_checkpoints(result.path, result.filesystem)
 pandas.DataFrame([{**one.metrics, "status": one.status.name} for one in found])
 
 # %% [markdown]
@@ -522,7 +522,7 @@ pandas.DataFrame([{**one.metrics, "status": one.status.name} for one in found])
 
 # %% [markdown]
 # ### Exercise 06-3 · The best of them
-# `found` is a list of reported checkpoints, as `reported` returns it: each has a `checkpoint`, `metrics` and a `status`. Write the function that returns the checkpoint with the highest
+# `found` is a list of reported checkpoints, as `reported_checkpoints` returns it: each has a `checkpoint`, `metrics` and a `status`. Write the function that returns the checkpoint with the highest
 # `val_accuracy` among those that *are* validated. If there is none, return `None`.
 
 # %%

@@ -4,10 +4,7 @@ from labkit.faces import face
 
 __getattr__, __dir__, __all__ = face(
     __name__,
-    checkpoints=("reported",),
-    closure_size=(
-        "captured",
-        "require_small",
-    ),
+    checkpoints=("reported_checkpoints",),
+    closure_size=("check_closure_size",),
     panel=("TrainPanel",),
 )

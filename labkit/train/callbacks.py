@@ -1,14 +1,14 @@
-"""Follow what Ray Train does beside a training: uploads, and validations from pending to their end.
+"""What runs in the other processes of a Ray Train run, and reports to the panel from there.
 
-Ray tells a `UserCallback` of reports and failures, and of nothing else. So three things look further:
+Ray Train calls a `UserCallback` in the run's controller for reports and failures, and for nothing else. So
 
-- `Watched` wraps the validation function, and tells when it began and how it ended, from its own process;
-- `BesideCallback` asks the run's controller for the status of every checkpoint (a validation that ran out
-  of time is killed, and tells nothing), with the method that `ray.train.get_all_reported_checkpoints` calls;
-- it also times each upload, in the worker. Both hooks are those that Ray's own callbacks use; Ray's trainer
-  takes such callbacks, too ("custom workarounds built on top of internal callbacks").
+- `ReportCallback` sends those, and looks which checkpoints Ray has deleted since the last report;
+- `ReportingValidator` wraps the validation function and reports when it began and how it ended;
+- `CheckpointStatusCallback` polls the controller for the status of every checkpoint, because a validation
+  that is killed at its timeout reports nothing, and times each upload in the worker.
 
-`labkit.train.panel` attaches them to a trainer that validates; the lesson's cells need not.
+This is the one file that uses private names of Ray Train, each in a function that does without it where it is
+gone: the panel then shows less, and the training runs as before.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow.fs
 import ray
 import ray.train
 from ray.train import CheckpointConsistencyMode
-from ray.train.v2._internal.execution.callback import ControllerCallback, TrainContextCallback
 
 from labkit.panel.tracking.remote import RemoteReporter, ReportTarget
-from labkit.train.checkpoints import reported
+from labkit.train.checkpoints import reported_checkpoints
 
 # Ray's words and the panel's.
 STATUSES = {
@@ -35,13 +35,50 @@ STATUSES = {
     "VALIDATION_FAILED": "failed",
     "VALIDATION_TIMEOUT": "timed out",
 }
-_ASK_EACH = 0.3  # seconds; Ray itself looks at its validations once a second or less often
+_POLL_SECONDS = 0.3  # seconds; Ray itself looks at its validations once a second or less often
 _NEVER = -1  # a count of reports that no run has: Ray then answers when the time is up, not when it changes
-_REASON = 500  # characters of an error that travel
+_MAX_TEXT, _MAX_REASON = 10_000, 500  # characters of an error that are sent
+_DEATH = "A worker died or was killed"  # how the raylet's message begins
 
 
-class Watched(RemoteReporter):
-    """A validation function that tells a panel when it begins and how it ends; for Ray it is the function."""
+class ReportCallback(RemoteReporter, ray.train.UserCallback):
+    """Sends what the controller of a Ray Train run hears to the panel that made it."""
+
+    def __init__(self, panel: ReportTarget) -> None:
+        super().__init__(panel)
+        self._kept: dict[str, ray.train.Checkpoint] = {}
+
+    def after_report(
+        self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: ray.train.Checkpoint | None
+    ) -> None:
+        self.send(kind="report", metrics=metrics, epoch=metrics[0].get("epoch") if metrics else None)
+        if checkpoint is not None:
+            self.send(
+                kind="checkpoint",
+                path=checkpoint.path,
+                bytes=_bytes_of(checkpoint),
+                status="committed",
+                metrics=metrics[0] if metrics else {},
+            )
+            config = getattr(getattr(run_context, "run_config", None), "checkpoint_config", None)
+            if getattr(config, "num_to_keep", None) is not None:
+                self._send_deleted()
+                self._kept[checkpoint.path] = checkpoint
+
+    def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
+        rank, text = first_failure(worker_exceptions)
+        self.send(kind="failure", rank=rank, text=text[:_MAX_TEXT])
+
+    def _send_deleted(self) -> None:
+        """Ray has deleted what it does not keep before it calls back; it does not say what that was."""
+        for path, checkpoint in list(self._kept.items()):
+            if not _exists(checkpoint):
+                del self._kept[path]
+                self.send(kind="checkpoint", path=path, status="deleted")
+
+
+class ReportingValidator(RemoteReporter):
+    """A validation function that reports to a panel when it begins and how it ends."""
 
     def __init__(self, fn: Callable[..., dict], panel: ReportTarget) -> None:
         super().__init__(panel)
@@ -57,62 +94,72 @@ class Watched(RemoteReporter):
                 text = f"it returned {type(metrics).__name__}, and a dict of metrics is wanted"
             return metrics
         except BaseException as error:
-            text = f"{type(error).__name__}: {_last_line(error)}"[:_REASON]
+            text = f"{type(error).__name__}: {_last_line(error)}"[:_MAX_REASON]
             raise
         finally:
             seconds = time.perf_counter() - began
             self.send(kind="validation", path=checkpoint.path, done=True, seconds=seconds, text=text)
 
 
-class BesideCallback(RemoteReporter, ControllerCallback, TrainContextCallback):
-    """For ``RunConfig(callbacks=[…])``, beside the panel's own: statuses of checkpoints, and uploads."""
+def checkpoint_status_callback(panel: ReportTarget) -> "CheckpointStatusCallback | None":
+    """A `CheckpointStatusCallback` with Ray's internal hooks; None if this Ray does not have them."""
+    try:
+        from ray.train.v2._internal.execution.callback import ControllerCallback, TrainContextCallback
+    except ImportError:
+        return None
+    bases = (CheckpointStatusCallback, ControllerCallback, TrainContextCallback)
+    return type("CheckpointStatusCallback", bases, {})(panel)
+
+
+class CheckpointStatusCallback(RemoteReporter):
+    """For ``RunConfig(callbacks=[…])``, next to `ReportCallback`: statuses of checkpoints, and uploads."""
 
     def __getstate__(self) -> dict[str, Any]:
         # From the controller it goes on to the workers, where nothing of its following is wanted.
-        return {k: v for k, v in super().__getstate__().items() if k not in ("_over", "_known")}
+        return {k: v for k, v in super().__getstate__().items() if k not in ("_ended", "_known")}
 
     # -- in the controller --------------------------------------------------------------------------
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """The control loop begins: ask for statuses from now on, in a thread of its own."""
         controller = ray.get_runtime_context().current_actor
-        self._over = threading.Event()
+        self._ended = threading.Event()
         self._known: dict[str, tuple[str, dict[str, Any]]] = {}  # path -> status, metrics
         storage = train_run_context.run_config.storage_context
         with contextlib.suppress(Exception):  # mostly there is no earlier run of that name
-            self._begin(reported(storage.experiment_fs_path, storage.storage_filesystem))
-        threading.Thread(target=self._follow, args=(controller,), name="labkit-beside", daemon=True).start()
+            self._begin(reported_checkpoints(storage.experiment_fs_path, storage.storage_filesystem))
+        threading.Thread(target=self._poll, args=(controller,), name="labkit-status", daemon=True).start()
 
     async def before_controller_shutdown(self) -> None:
         """Ray's validations are over: it waits for them in its own callback, which comes before ours."""
-        self._over.set()
+        self._ended.set()
         controller = ray.get_runtime_context().current_actor
         with contextlib.suppress(ray.exceptions.RayError):
-            self._tell(await _statuses(controller, 0.01))
+            self._send_changes(await _statuses(controller, 0.01))
 
     def before_controller_abort(self) -> None:
-        self._over.set()
+        self._ended.set()
 
-    def _follow(self, controller: Any) -> None:
-        while not self._over.is_set():
+    def _poll(self, controller: Any) -> None:
+        while not self._ended.is_set():
             try:
-                found = ray.get(_statuses(controller, _ASK_EACH))
+                found = ray.get(_statuses(controller, _POLL_SECONDS))
             except ray.exceptions.RayError:
                 return  # the controller is about to end
-            if not self._over.is_set():
-                self._tell(found)
+            if not self._ended.is_set():
+                self._send_changes(found)
 
     def _begin(self, found: list[ray.train.ReportedCheckpoint]) -> None:
         """What an earlier run of that name has left behind is news only where it is still undecided."""
         for one in found:
             if STATUSES[one.status.value] != "pending":
-                self._known[one.checkpoint.path] = _said(one)
-        self._tell(found)
+                self._known[one.checkpoint.path] = _status_of(one)
+        self._send_changes(found)
 
-    def _tell(self, found: list[ray.train.ReportedCheckpoint]) -> None:
+    def _send_changes(self, found: list[ray.train.ReportedCheckpoint]) -> None:
         for one in found:
             path = one.checkpoint.path
-            if self._known.get(path) != (now := _said(one)):
+            if self._known.get(path) != (now := _status_of(one)):
                 self._known[path] = now
                 self.send(kind="checkpoint", path=path, status=now[0], metrics=now[1])
 
@@ -130,7 +177,75 @@ class BesideCallback(RemoteReporter, ControllerCallback, TrainContextCallback):
             self.send(**about, done=True, seconds=time.perf_counter() - began)
 
 
-def _said(one: ray.train.ReportedCheckpoint) -> tuple[str, dict[str, Any]]:
+@contextlib.contextmanager
+def local_reports(on_report: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
+    """Call `on_report` with the metrics of each ``ray.train.report`` of a loop that runs in this process.
+
+    Ray calls no callback with ``num_workers=0``.
+    """
+    try:
+        from ray.train.v2._internal.execution.train_fn_utils import LocalTrainFnUtils
+
+        report = LocalTrainFnUtils.report
+    except (ImportError, AttributeError):
+        yield
+        return
+
+    @functools.wraps(report)
+    def reported_too(self: Any, metrics: dict[str, Any], *args: Any, **options: Any) -> None:
+        report(self, metrics, *args, **options)
+        on_report(metrics)
+
+    LocalTrainFnUtils.report = reported_too
+    try:
+        yield
+    finally:
+        LocalTrainFnUtils.report = report
+
+
+@contextlib.contextmanager
+def quiet_deaths() -> Iterator[None]:
+    """Within the block Ray does not print that a worker died: the panel says it in one line."""
+    try:
+        from ray._private import worker
+
+        printed = worker.print_to_stdstream
+    except (ImportError, AttributeError):
+        yield
+        return
+
+    @functools.wraps(printed)
+    def without_deaths(data: dict[str, Any], *args: Any, **options: Any) -> Any:
+        if not str(next(iter(data.get("lines", ())), "")).startswith(_DEATH):
+            return printed(data, *args, **options)
+
+    worker.print_to_stdstream = without_deaths
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = printed
+
+
+def first_failure(exceptions: dict[int, Exception]) -> tuple[int, str]:
+    """The rank whose failure most likely caused those of the others, and what is to be said of it.
+
+    A process that dies says nothing, and lets the others fail because they lost their connection to it. The
+    text begins with ``rank N`` where no exception of the reader's function tells what happened.
+    """
+    causes = {rank: getattr(error, "health_check_failure", error) for rank, error in exceptions.items()}
+    dead = [rank for rank, cause in causes.items() if isinstance(cause, ray.exceptions.RayActorError)]
+    rank = min(dead or causes)
+    text = str(causes[rank])
+    if dead:
+        why = "its node was lost" if "node has died" in text else "killed, or out of memory"
+        return rank, f"rank {rank} is gone: {why}"
+    if type(causes[rank]).__module__.startswith("ray.train.") and "Traceback" not in text:
+        first_line, *_ = text.strip().splitlines() or [type(causes[rank]).__name__]
+        return rank, f"rank {rank} failed: {first_line}"  # the lines below say how to wait longer
+    return rank, f"{type(causes[rank]).__name__}: {text}"
+
+
+def _status_of(one: ray.train.ReportedCheckpoint) -> tuple[str, dict[str, Any]]:
     return STATUSES[one.status.value], dict(one.metrics)
 
 
@@ -152,3 +267,21 @@ def _last_line(error: BaseException) -> str:
     if isinstance(error, ray.exceptions.RayError | ray.train.TrainingFailedError):
         lines = lines[-1:]
     return " ".join(lines)
+
+
+def _exists(checkpoint: ray.train.Checkpoint) -> bool:
+    """Whether a checkpoint is still there; also if the store does not say."""
+    try:
+        found = checkpoint.filesystem.get_file_info(checkpoint.path)
+    except Exception:  # a store's client raises what it likes, and a run must not end for it
+        return True
+    return found.type != pyarrow.fs.FileType.NotFound
+
+
+def _bytes_of(checkpoint: ray.train.Checkpoint) -> int | None:
+    """Size of all files of a checkpoint, wherever it lies; None if the store does not say."""
+    try:
+        selector = pyarrow.fs.FileSelector(checkpoint.path, recursive=True)
+        return sum(info.size or 0 for info in checkpoint.filesystem.get_file_info(selector))
+    except Exception:  # a store's client raises what it likes; that a checkpoint was kept must still be heard
+        return None

@@ -1,6 +1,8 @@
-"""What a run's store says of its checkpoints: metrics and status, also when the run is over or was killed."""
+"""The checkpoints of a Ray Train run: what the store says of them, and which of them Ray keeps."""
 
+import contextlib
 import json
+import re
 from typing import Any
 
 import pyarrow.fs
@@ -9,13 +11,19 @@ from ray.train import ReportedCheckpoint, ReportedCheckpointStatus
 
 from labkit.errors import RunError
 
+# Words of metrics' names.
+_LOW_IS_GOOD = re.compile("loss|err|error|mse|rmse|mae|mape|perplexity|nll|wer|cer")
+_HIGH_IS_GOOD = re.compile("acc|accuracy|auc|auroc|f1|precision|recall|r2|bleu|iou|reward")
+_NEGATED = re.compile("neg|negative|minus")
 
-def reported(path: str, filesystem: pyarrow.fs.FileSystem | None = None) -> list[ReportedCheckpoint]:
-    """What a run's store says of its checkpoints, in the order of their reports: metrics and status.
 
-    During a run ``ray.train.get_all_reported_checkpoints`` tells the same to its workers. A `Result` has no
-    statuses, so afterwards, or when a run was killed, they are read from the list that Ray keeps beside the
-    checkpoints.
+def reported_checkpoints(
+    path: str, filesystem: pyarrow.fs.FileSystem | None = None
+) -> list[ReportedCheckpoint]:
+    """The checkpoints of a run with their metrics and status, in the order of their reports.
+
+    During a run ``ray.train.get_all_reported_checkpoints`` gives workers the same. A `Result` has no
+    statuses, so afterwards, or when a run was killed, they are read from Ray's list in the store.
 
     Args:
         path: of the run: ``result.path``, or storage_path/name.
@@ -59,3 +67,33 @@ def _reported(
         status = found if name in names else status
     checkpoint = ray.train.Checkpoint(f"{path}/{name}", filesystem)
     return ReportedCheckpoint(checkpoint=checkpoint, metrics=result["metrics"], status=status)
+
+
+def wrong_order(config: ray.train.CheckpointConfig) -> str | None:
+    """A warning if the checkpoints that `config` keeps are probably the worst, else None.
+
+    Ray ranks them by `checkpoint_score_attribute`, by default the highest first, also where it is an error.
+    """
+    name, order = config.checkpoint_score_attribute, config.checkpoint_score_order
+    words = re.split(r"[^a-z0-9]+", (name or "").lower())
+    low, high, negated = (any(map(p.fullmatch, words)) for p in (_LOW_IS_GOOD, _HIGH_IS_GOOD, _NEGATED))
+    if negated or low == high or order == ("min" if low else "max"):
+        return None
+    kept = f"keeps the {config.num_to_keep}" if config.num_to_keep else "ranks first the"
+    return (
+        f"Ray {kept} checkpoints with the {'highest' if low else 'lowest'} {name}, "
+        f"because checkpoint_score_order is {order!r}: "
+        f'CheckpointConfig(..., checkpoint_score_order="{"min" if low else "max"}") keeps the best'
+    )
+
+
+def epochs_done(config: ray.train.RunConfig) -> int:
+    """Epochs that the store has checkpoints of under this run's name: Ray goes on from there."""
+    # Mostly there is no list; and if something is wrong with the store, Ray's own error says it better.
+    with contextlib.suppress(Exception):
+        filesystem, path = config.storage_filesystem, str(config.storage_path).rstrip("/")
+        if filesystem is None:
+            filesystem, path = pyarrow.fs.FileSystem.from_uri(path)
+        found = reported_checkpoints(f"{path}/{config.name}", filesystem)
+        return max(int(one.metrics.get("epoch", number)) for number, one in enumerate(found)) + 1
+    return 0

@@ -1,18 +1,21 @@
 """A run of Ray Train and its panel: what workers on two nodes do is seen here, and how a run ends."""
 
 import contextlib
+import os
 import pickle
 import signal
 import sys
 import tempfile
 import threading
 import time
+import traceback
 
+import psutil
 import pytest
 import ray.data
 import ray.train
 from ray import cloudpickle
-from ray.train import RunConfig, ScalingConfig
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from labkit import cluster, runs
@@ -58,23 +61,39 @@ def panel(home):
 def loop(config, _=None):
     """Epochs of five steps in each worker; the panel comes with the configuration."""
     panel, rank = config["panel"], ray.train.get_context().get_world_rank()
-    for epoch in range(config["epochs"]):
+    for epoch in range(_epochs_done(), config["epochs"]):
         for step in panel.steps(range(5), epoch=epoch, epochs=config["epochs"]):
             time.sleep(config.get("seconds_per_step", 0.01))
             panel.log(loss=1.0 / (step + 1))
             if config.get("breaks") == (rank, epoch, step):
                 raise ArithmeticError("the loss is no number")
+            if config.get("dies") == (rank, epoch, step) and not os.path.exists(config["died"]):
+                open(config["died"], "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
         print("epoch", epoch, "is over")
         with tempfile.TemporaryDirectory() as folder:
             checkpoint = None
             if rank == 0:
                 with open(f"{folder}/weights", "w") as file:
-                    file.write("w" * 1000)
+                    file.write("w" * 999)
+                with open(f"{folder}/epochs", "w") as file:
+                    file.write(str(epoch + 1))
                 checkpoint = ray.train.Checkpoint.from_directory(folder)
-            ray.train.report({"epoch": epoch, "loss": 0.5, "rank": rank}, checkpoint=checkpoint)
+            metrics = {"epoch": epoch, "loss": 0.5, "rank": rank, "rmse": 5.0 - epoch}
+            ray.train.report(metrics, checkpoint=checkpoint)
 
 
-def trainer_of(panel, home, *, workers=2, epochs=3, callbacks=True, datasets=None, **config):
+def _epochs_done():
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is None:
+        return 0
+    with checkpoint.as_directory() as folder, open(f"{folder}/epochs") as file:
+        return int(file.read())
+
+
+def trainer_of(
+    panel, home, *, workers=2, epochs=3, callbacks=True, datasets=None, name=None, run=None, **config
+):
     return DataParallelTrainer(
         loop,
         train_loop_config={"panel": panel, "epochs": epochs, **config},
@@ -82,9 +101,10 @@ def trainer_of(panel, home, *, workers=2, epochs=3, callbacks=True, datasets=Non
         scaling_config=ScalingConfig(num_workers=workers, placement_strategy="SPREAD"),
         datasets=datasets,
         run_config=RunConfig(
-            name=panel.run_id,
+            name=name or panel.run_id,
             storage_path=str(home / "runs"),
             callbacks=[panel.callback()] if callbacks else [],
+            **run or {},
         ),
     )
 
@@ -122,6 +142,8 @@ def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel):
     assert str(lab.log_dir) in listed["Ray's logs"]
     record = runs.latest("run")
     assert (record.state, record.workers, record.checkpoints) == ("finished", 2, 3)
+    assert (record.config["epochs"], record.scaling["num_workers"]) == (3, 2)
+    assert record.storage_path == result.path
     # Where the time went: start, steps, and what is between epochs, together the whole.
     assert sum(record.seconds.values()) == pytest.approx(record.seconds_total, rel=0.05)
     assert record.seconds["start"] > 0
@@ -138,10 +160,62 @@ def test_what_a_worker_raises_is_shown_with_its_own_lines(lab, home, panel):
     assert idle(lab)
 
 
+def _processes_of(lab):
+    pids = {entry.pid for entry in lab._registry.entries(lab._lab)}
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        with contextlib.suppress(psutil.Error):
+            if pids & {parent.pid for parent in process.parents()}:
+                yield process
+
+
+def test_a_killed_worker_is_one_line_and_its_restart_has_seconds(lab, home, panel, capfd):
+    run = {"failure_config": FailureConfig(max_failures=1)}
+    fit(panel, trainer_of(panel, home, dies=(1, 1, 2), died=str(home / "died-1"), run=run))
+    state = panel.state
+    assert [failure.text for failure in state.failures] == ["rank 1 is gone: killed, or out of memory"]
+    assert (state.status, len(state.history), state.restarts) == ("finished", 3, 1)
+    assert 0 < runs.latest("run").seconds["restart"] < state.elapsed()
+    said = capfd.readouterr()
+    assert "A worker died or was killed" not in said.out + said.err
+    panel = TrainPanel("run", reporter=Summary())
+    with pytest.raises(RunFailed) as failed:
+        fit(panel, trainer_of(panel, home, dies=(1, 0, 2), died=str(home / "died-2")))
+    assert failed.value.fact == "rank 1 is gone: killed, or out of memory"
+    assert "max_failures=1" in failed.value.fix
+    assert panel.state.failures[-1].text == failed.value.fact
+
+
+def test_checkpoints_that_ray_deletes_are_marked_and_a_wrong_order_is_warned_of(lab, home, panel):
+    keep = CheckpointConfig(num_to_keep=1, checkpoint_score_attribute="rmse")
+    trainer = trainer_of(panel, home, epochs=4, workers=1, run={"checkpoint_config": keep})
+    with pytest.warns(UserWarning, match='highest rmse.*checkpoint_score_order="min"'):
+        fit(panel, trainer)
+    assert [checkpoint.deleted for checkpoint in panel.state.checkpoints] == [False, True, True, False]
+    assert runs.latest("run").checkpoints == 2
+    assert [os.path.isdir(checkpoint.path) for checkpoint in panel.state.checkpoints] == [
+        not checkpoint.deleted for checkpoint in panel.state.checkpoints
+    ]
+
+
+def test_a_name_that_is_used_again_and_trains_nothing_is_told(lab, home, panel):
+    fit(panel, trainer_of(panel, home, epochs=2, workers=1, name="twice"))
+    assert panel.state.note == ""
+    again = TrainPanel("again", reporter=Summary())
+    fit(again, trainer_of(again, home, epochs=2, workers=1, name="twice"))
+    assert again.state.note.startswith("went on from epoch 2 of 2: nothing trained")
+
+
+def test_an_elastic_training_needs_room_for_the_fewest(lab, home, panel):
+    panel.watch(trainer_of(panel, home, workers=(1, 30)))
+    assert panel._about["world_size"] == 30
+    with pytest.raises(ClusterError, match="20 workers"):
+        panel.watch(trainer_of(panel, home, workers=(20, 30)))
+
+
 def test_the_next_run_with_the_same_panel_is_a_new_one(lab, home, panel):
-    for _ in range(2):
+    for number in range(2):
         before = panel.run_id
-        trainer = trainer_of(panel, home, epochs=1)
+        trainer = trainer_of(panel, home, epochs=1, name=f"next-{number}")
         fit(panel, trainer)
         assert (panel.state.status, len(panel.state.history)) == ("finished", 1)
     assert panel.run_id != before
@@ -155,10 +229,17 @@ def test_an_interrupt_ends_the_run_and_frees_its_cpus(lab, home, panel):
 
     main = threading.main_thread().ident
     threading.Thread(target=interrupt, daemon=True).start()
-    with pytest.raises(RunStopped, match="stopped by you"):
+    with pytest.raises(RunStopped, match="stopped by you") as stopped:
         fit(panel, trainer_of(panel, home, epochs=1000))
     assert panel.state.status == "stopped"
     assert idle(lab)
+    # `%debug` still finds what was in Ray's frames, and that keeps no process alive.
+    frames = [frame for frame, _ in traceback.walk_tb(stopped.value.__context__.__traceback__)]
+    assert any("controller" in frame.f_locals for frame in frames)
+    deadline = time.monotonic() + 30
+    while any("TrainController" in " ".join(p.info["cmdline"] or ()) for p in _processes_of(lab)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -197,7 +278,12 @@ def test_what_cannot_work_is_refused_before_anything_starts(lab, home, panel):
     with pytest.raises(RunError, match=r"callbacks=\[panel.callback\(\)\]"):
         panel.watch(trainer_of(panel, home, callbacks=False))
     with pytest.raises(RunError, match="no callback of this panel"):
-        panel.watch(trainer_of(TrainPanel("another"), home))
+        panel.watch(trainer_of(TrainPanel("run"), home))  # of the same name, and another
+    for wrong in (None, "trainer", DataParallelTrainer, 3):
+        with pytest.raises(RunError, match="no trainer of Ray Train"):
+            panel.watch(wrong)
+    with pytest.raises(RunError, match=r"with panel\.watch\(trainer\)"), TrainPanel("run"):
+        pass
     assert panel.state.status == "ready" and idle(lab)
 
 
@@ -244,7 +330,9 @@ def test_what_others_hold_is_told(lab, home, panel, monkeypatch):
 def test_without_workers_the_loop_runs_here(lab, home, panel):
     fit(panel, trainer_of(panel, home, workers=0, epochs=2))
     assert (panel.state.engine, panel.state.status) == ("one process", "finished")
-    assert len(panel.state.epoch_seconds) == 2  # its reports go to nobody: Ray calls no callback there
+    assert len(panel.state.epoch_seconds) == 2
+    # Ray calls no callback there, and what is reported is seen nevertheless.
+    assert [(report["epoch"], report["rmse"]) for report in panel.state.history] == [(0, 5.0), (1, 4.0)]
 
 
 def test_no_secret_travels_with_a_panel(lab, home, panel):

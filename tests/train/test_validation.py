@@ -26,7 +26,7 @@ import labs
 from labkit import cluster, runs
 from labkit.errors import ClusterError, RunError, RunFailed
 from labkit.panel.reporters import NullReporter
-from labkit.train.checkpoints import reported
+from labkit.train.checkpoints import reported_checkpoints
 from labkit.train.panel import TrainPanel
 from labs import home as home_of_its_own
 
@@ -170,7 +170,7 @@ def test_one_that_raises_and_one_that_hangs_disturb_nobody(lab, home, panel, tmp
         "validation", "training", "training", "validation", "training", "validation",
     ]  # fmt: skip
     assert [kept[epoch].get("score") for epoch in range(6)] == [-1, None, None, -2, None, -4]
-    found = reported(result.path, result.filesystem)
+    found = reported_checkpoints(result.path, result.filesystem)
     assert [one.status for one in found] == [VALIDATED, FAILED, TIMED_OUT, VALIDATED, FAILED, VALIDATED]
     assert [one.metrics["epoch"] for one in found] == list(range(6))
     # The best by the validated metric is not the last one.
@@ -249,7 +249,7 @@ def wait_for(condition, seconds=90):
 
 def known_of(path):
     try:
-        return [one.status for one in reported(str(path))]
+        return [one.status for one in reported_checkpoints(str(path))]
     except RunError:  # nothing yet
         return []
 
@@ -264,7 +264,7 @@ def test_killed_while_validations_are_pending_and_resumed(lab, home, panel, tmp_
     finally:
         first_life.kill()
         first_life.wait()
-    assert [one.metrics.get("score") for one in reported(str(path))] == [-1, None, None]
+    assert [one.metrics.get("score") for one in reported_checkpoints(str(path))] == [-1, None, None]
     (tmp_path / "open").touch()
     how = dict.fromkeys(range(4), f"gate {tmp_path}")
     result = fit(panel, trainer_of(panel, home, epochs=4, how=how, name="killed"))

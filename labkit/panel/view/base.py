@@ -136,7 +136,8 @@ class View:
     def failed(self, failure: Failure) -> str:
         """A failure in one line."""
         who = "" if failure.rank is None else f"rank {failure.rank} "
-        return f"{who}failed: {failure.message}"
+        told = who and failure.message.startswith(who)  # "rank 1 is gone: …"
+        return failure.message if told else f"{who}failed: {failure.message}"
 
     def last_line(self, snapshot: Any) -> str:
         """The last line of a log, and what an output says that shows no HTML."""

@@ -4,9 +4,10 @@ import json
 
 import pytest
 from pyarrow.fs import LocalFileSystem
+from ray.train import CheckpointConfig
 
 from labkit.errors import RunError
-from labkit.train.checkpoints import reported
+from labkit.train.checkpoints import reported_checkpoints, wrong_order
 
 NAMES = ["c0", "c1", "c2", "c3", "c4"]
 
@@ -34,7 +35,7 @@ def write(folder, content):
 
 @pytest.mark.parametrize("filesystem", [None, LocalFileSystem()])
 def test_every_status_in_the_order_of_the_reports(tmp_path, filesystem):
-    found = reported(write(tmp_path, json.dumps(kept())), filesystem)
+    found = reported_checkpoints(write(tmp_path, json.dumps(kept())), filesystem)
     assert [(one.metrics["epoch"], one.status.value) for one in found] == [
         (0, "VALIDATED"),
         (1, "VALIDATION_TIMEOUT"),
@@ -47,7 +48,7 @@ def test_every_status_in_the_order_of_the_reports(tmp_path, filesystem):
 
 def test_a_run_that_reported_nothing(tmp_path):
     with pytest.raises(RunError, match="there is no list of them") as refused:
-        reported(str(tmp_path))
+        reported_checkpoints(str(tmp_path))
     assert "result.path" in refused.value.fix
 
 
@@ -56,4 +57,22 @@ def test_a_run_that_reported_nothing(tmp_path):
 )
 def test_a_list_that_is_not_rays(tmp_path, content):
     with pytest.raises(RunError, match=r"is not as Ray 2\.60 writes it"):
-        reported(write(tmp_path, content))
+        reported_checkpoints(write(tmp_path, content))
+
+
+@pytest.mark.parametrize("name", ["rmse", "val_loss", "valid/error", "perplexity", "test MAE"])
+def test_keeping_the_worst_checkpoints_is_warned_of(name):
+    warning = wrong_order(CheckpointConfig(num_to_keep=2, checkpoint_score_attribute=name))
+    assert f"Ray keeps the 2 checkpoints with the highest {name}, " in warning
+    assert 'checkpoint_score_order="min"' in warning
+    assert not wrong_order(CheckpointConfig(2, checkpoint_score_attribute=name, checkpoint_score_order="min"))
+
+
+def test_an_accuracy_is_the_other_way_round_and_what_is_not_known_is_left_alone():
+    def warning(name, order):
+        return wrong_order(CheckpointConfig(2, checkpoint_score_attribute=name, checkpoint_score_order=order))
+
+    assert 'checkpoint_score_order="max"' in warning("val_accuracy", "min")
+    assert not warning("val_accuracy", "max")
+    for name in (None, "epoch", "neg_mean_squared_error", "lossless", "accuracy_loss"):
+        assert not warning(name, "max") and not warning(name, "min")
