@@ -59,9 +59,6 @@ class Listener:
         self._closed = False
         threading.Thread(target=self._accept, name="labkit-channel", daemon=True).start()
 
-    def __repr__(self) -> str:
-        return f"Listener({self.address.host}:{self.address.port})"
-
     def drain(self, seconds: float = 1.0) -> None:
         """Wait until everything that has arrived is passed on; at most `seconds`.
 
@@ -161,9 +158,6 @@ class Sender:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._reset()
-
-    def __repr__(self) -> str:
-        return f"Sender({self._address!r})"
 
     def send(self, event: dict[str, Any]) -> None:
         """Queue one event for sending; never blocks. What JSON cannot express is dropped."""
