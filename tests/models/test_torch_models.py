@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from labkit import datasets
 from labkit.errors import ModelError
+from labkit.models.torch.checkpoint import parameter_distance
 from labkit.models.torch.networks import cnn, mlp, to_input, unwrapped
 
 IMAGES = np.random.default_rng(0).integers(0, 256, size=(5, 28, 28), dtype=np.uint8)
@@ -39,6 +41,23 @@ def test_sizes():
 def test_widths_that_are_none_are_refused(build, widths):
     with pytest.raises(ModelError, match="whole numbers from 1 on"):
         build(widths)
+
+
+def test_two_workers_train_the_lessons_model_as_one_process_does():
+    """Lessons 03 and 07 compare the weights: rounding errors must not grow on their way."""
+    train = datasets.load("digits")[:1408]
+    images, labels = to_input(train.images), torch.tensor(train.labels)
+    models = mlp(seed=0), mlp(seed=0)
+    for parts, model in zip((1, 2), models, strict=True):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(20):
+            for x, y in zip(images.split(128), labels.split(128), strict=True):
+                optimizer.zero_grad()
+                for rank in range(parts):  # each has every second row; gradients are averaged
+                    loss = torch.nn.functional.cross_entropy(model(x[rank::parts]), y[rank::parts])
+                    (loss / parts).backward()
+                optimizer.step()
+    assert parameter_distance(*models) < 1e-5 < parameter_distance(models[0], mlp(seed=0))
 
 
 @pytest.mark.parametrize("build", [mlp, cnn])
