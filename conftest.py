@@ -1,12 +1,11 @@
 """What all tests share: their own home folder, small mode, the order they run in, the browser."""
 
 import os
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
-
-from labkit import machine
 
 ROOT = Path(__file__).resolve().parent
 
@@ -22,6 +21,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Cheap and telling first: what fails in a unit test would fail in a notebook too, ten minutes later.
 _STAGES = ("unit", "fault", "notebook", "browser")
 _SECONDS = {"fault": 300, "notebook": 1200, "browser": 600}  # with another lane beside it
+
+
+def _chromium() -> str | None:
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    return next(filter(None, map(shutil.which, names)), None)
 
 
 def _in_ci() -> bool:
@@ -52,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(_SECONDS[stage]))
     items.sort(key=lambda item: _STAGES.index(_stage(item)))
     browser = [item for item in items if _stage(item) == "browser"]
-    if _in_ci() and machine.chromium() is None and browser:
+    if _in_ci() and _chromium() is None and browser:
         items[:] = browser  # they fail now, and not after all the other tests
 
 
@@ -98,7 +102,7 @@ def _an_interrupt_interrupts() -> None:
 @pytest.fixture(scope="session")
 def chromium() -> str:
     """The path of a Chromium; where there is none, the test is skipped (in CI, it fails)."""
-    return machine.chromium() or pytest.skip("no Chromium for the browser tests: apt-get install -y chromium")
+    return _chromium() or pytest.skip("no Chromium for the browser tests: apt-get install -y chromium")
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,7 @@ def _doctor(_: argparse.Namespace) -> int:
     """Check whether the lessons can run here, and print how to fix what is wrong."""
     diagnosis = doctor()
     print(diagnosis)
-    return diagnosis.exit_code
+    return 0 if diagnosis.ok else 1
 
 
 def _stop(_: argparse.Namespace) -> int:

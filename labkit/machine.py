@@ -1,4 +1,4 @@
-"""What this machine has: cores, memory, GPUs, a browser, an S3 server, free ports, installed packages.
+"""What this machine has: cores, memory, GPUs, an S3 server, free ports, installed packages.
 
 Only facts, each found in milliseconds; `labkit.system.diagnosis` judges them. Inside a container its limits
 count, not the size of the machine.
@@ -24,7 +24,6 @@ from labkit.errors import EnvironmentProblem
 
 _CGROUP = Path("/sys/fs/cgroup")
 _ENGINES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def cores() -> float:
@@ -90,11 +89,6 @@ def _listed_by(nvidia_smi: str) -> tuple[str, ...]:
     """The GPUs' names as the driver's program gives them. It may take a second, so it is asked once."""
     listed = _output([nvidia_smi, "--query-gpu=name", "--format=csv,noheader"])
     return tuple(line.strip() for line in listed.splitlines() if line.strip())
-
-
-def chromium() -> str | None:
-    """Path of a Chromium or Chrome on the PATH."""
-    return next((path for name in _BROWSERS if (path := shutil.which(name))), None)
 
 
 def object_server() -> tuple[str, str] | None:

@@ -89,6 +89,7 @@ def start(
         running = connect(settings.ray_address, settings=settings)
     with interrupts.stoppable("the start of the cluster", undo=_stop_unless(running)) as check:
         if running is None:
+            settings.make_home()
             with _one_at_a_time(settings, check):
                 running = _find(settings, modules)
                 if running is None:

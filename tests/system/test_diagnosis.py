@@ -52,8 +52,8 @@ def test_a_diagnosis_in_words():
 
 
 def test_only_what_blocks_a_lesson_fails():
-    assert (Diagnosis((GOOD, BAD)).ok, Diagnosis((GOOD, BAD)).exit_code) == (True, 0)
-    assert (Diagnosis((GOOD, WORSE)).ok, Diagnosis((GOOD, WORSE)).exit_code) == (False, 1)
+    assert Diagnosis((GOOD, BAD)).ok
+    assert not Diagnosis((GOOD, WORSE)).ok
     assert "cannot" in Diagnosis((WORSE,)).verdict
 
 

@@ -131,13 +131,6 @@ def test_hidden_gpus_are_not_counted(two_gpus_below_windows, monkeypatch, visibl
     assert Settings.from_env({}).use_gpu == (count > 0)
 
 
-def test_chromium_goes_by_several_names(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert machine.chromium() is None
-    browser = command(tmp_path / "google-chrome", "exit 0")
-    assert machine.chromium() == str(browser)
-
-
 def test_a_port_is_free_until_somebody_listens():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
