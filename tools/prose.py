@@ -22,7 +22,7 @@ _FILES = (
     "*.md",
     "docs/*.md",
     "benchmarks/*",
-    "engines/*",
+    "engines/**/*",
     "labkit/**/*",
     "lessons/**/*",
     "notebooks/**/*",

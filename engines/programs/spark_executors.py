@@ -1,4 +1,4 @@
-"""TorchDistributor on Spark's executors: a rank in each of two worker processes."""
+"""TorchDistributor on Spark's executors: a rank on each of two executors."""
 
 import sys
 

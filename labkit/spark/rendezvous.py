@@ -2,8 +2,9 @@
 
 TorchDistributor asks the system for a free port, releases it, and passes its number to torchrun, which binds
 it after it has imported torch: seconds later, on a busy machine half a minute later. If another program has
-taken the port by then, torchrun of rank 0 fails with EADDRINUSE, and the others wait ten minutes for it. For
-a training file pyspark does not even notice the failure, because its wrapper drops torchrun's exit status.
+taken the port by then, torchrun of rank 0 fails with EADDRINUSE, and the others wait for it, for more than
+ten minutes. For a training file pyspark does not notice the failure, because its wrapper drops torchrun's
+exit status, and so the run hangs.
 
 A session therefore gives its executors this rendezvous: torchrun of rank 0 binds a port that the system
 chooses, keeps it, and then writes its number to a file which the others wait for. torchrun finds it as a
@@ -30,7 +31,9 @@ def prepare(folder: Path) -> None:
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """Environment variables that make executors use it."""
+    """Environment variables that make executors use it; none where PYTHONPATH cannot hold the folder."""
+    if os.pathsep in str(folder):
+        return {}
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
     return {_FOLDER: str(folder), "PET_RDZV_BACKEND": "labkit", "PYTHONPATH": path}
 
