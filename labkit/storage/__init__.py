@@ -4,14 +4,6 @@ from labkit.faces import face
 
 __getattr__, __dir__, __all__ = face(
     __name__,
-    store=(
-        "Store",
-        "connect",
-        "start",
-    ),
-    uploads=(
-        "Uploaded",
-        "upload",
-        "upload_shards",
-    ),
+    store=("Store", "connect", "start"),
+    uploads=("Uploaded", "upload", "upload_shards"),
 )

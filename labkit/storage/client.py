@@ -1,25 +1,26 @@
 """The client of an object store, as a file system that s3fs, pyarrow, Ray Data and Ray Train understand.
 
-It pickles into an endpoint and the path of a key file (`labkit.storage.keys`): no secret travels with a task.
-The client of pyarrow itself would not do: it writes an object for each folder, which rclone refuses.
+Pickled, it is an endpoint and the place of the keys (`labkit.storage.keys`): nothing secret.
+pyarrow's own S3 client is not used, because it writes an object for each folder, which rclone refuses.
 """
 
 import errno
 import os
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 import s3fs
+from aiobotocore.session import AioSession
 from fsspec.asyn import sync, sync_wrapper
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 from labkit.storage.explain import code_of
-from labkit.storage.keys import KeyRing
 
 _PART = 8 << 20  # bytes of one part of a large object; each open file holds one
-_SMALL = 1 << 20  # bytes: what is not larger comes with one request
-_DEFAULT_REGION = "us-east-1"  # which servers of one's own take, and AWS for a bucket of no region
+_SMALL = 1 << 20  # bytes: an object up to this size is read with one request
+_DEFAULT_REGION = "us-east-1"  # the region of servers of one's own, and AWS's for a bucket of no region
 
 
 class ObjectFiles(s3fs.S3FileSystem):
@@ -27,20 +28,24 @@ class ObjectFiles(s3fs.S3FileSystem):
 
     Args:
         endpoint: URL of the store.
-        keys: path of the key file; where there is none, the environment's keys serve.
-        mark: changes with the keys, so that new ones are not taken for the old.
-        hasty: for a preflight: no second try, and seconds in place of a minute.
+        keys, profile: a `KeyFile`. If the file does not exist (on another machine), the environment's keys
+            are used: ``LABKIT_S3_ACCESS_KEY`` and ``LABKIT_S3_SECRET_KEY``, else those that AWS's tools find.
+        hasty: for checks and displays: no retries, and timeouts of seconds instead of a minute.
     """
 
     protocol = ("s3", "s3a")
 
-    def __init__(
-        self, *, endpoint: str, keys: str, mark: str = "", hasty: bool = False, **options: Any
-    ) -> None:
-        found = KeyRing(keys).read()
+    def __init__(self, *, endpoint: str, keys: str, profile: str, hasty: bool = False) -> None:
+        session, given = AioSession(), {}
+        if keys and Path(keys).is_file():
+            session = AioSession(profile=profile)
+            session.set_config_variable("credentials_file", keys)
+        else:
+            names = {"key": "LABKIT_S3_ACCESS_KEY", "secret": "LABKIT_S3_SECRET_KEY"}
+            given = {name: os.environ.get(variable) or None for name, variable in names.items()}
         super().__init__(
-            key=found.access,
-            secret=found.secret,
+            **given,
+            session=session,
             endpoint_url=endpoint,
             config_kwargs={
                 "region_name": _region(),
@@ -56,22 +61,24 @@ class ObjectFiles(s3fs.S3FileSystem):
             },
             default_block_size=_PART,
             use_listings_cache=False,  # workers write what others list
-            **options,
         )
         self.retries = 1  # botocore has tried already
 
-    def make_bucket(self, name: str, *, timeout: float | None = None) -> None:
-        """Make a bucket; one that is there already and ours is fine."""
+    def make_bucket(self, name: str) -> None:
+        """Create a bucket; one that exists already and is ours is fine."""
         where = {} if _region() == _DEFAULT_REGION else {"LocationConstraint": _region()}
-        options = {"CreateBucketConfiguration": where} if where else {}
         try:
-            self.call("create_bucket", timeout=timeout, Bucket=name, **options)
+            self.call("create_bucket", Bucket=name, **({"CreateBucketConfiguration": where} if where else {}))
         except Exception as error:
             if code_of(error) != "BucketAlreadyOwnedByYou":
                 raise
 
+    def call(self, method: str, **options: Any) -> dict:
+        """Send one request of the S3 API ("put_object")."""
+        return sync(self.loop, self._call_s3, method, **options)
+
     async def _call_s3(self, method: str, *args: Any, **options: Any) -> Any:
-        """s3fs's own, and an unknown bucket says what is the bucket in a path."""
+        """Add to s3fs's error for an unknown bucket which part of a path is the bucket."""
         try:
             return await super()._call_s3(method, *args, **options)
         except FileNotFoundError as error:
@@ -83,27 +90,19 @@ class ObjectFiles(s3fs.S3FileSystem):
 
     call_s3 = sync_wrapper(_call_s3)  # what s3fs's open files call
 
-    def call(self, method: str, *, timeout: float | None = None, **options: Any) -> dict:
-        """One request of the S3 API ("put_object"); `timeout` in seconds bounds all of it."""
-        return sync(self.loop, self._call_s3, method, timeout=timeout, **options)
+    def beginning(self, path: str) -> tuple[bytes, int]:
+        """Return the first MB of an object and the size of all of it, with one request."""
+        return sync(self.loop, self._beginning, path)
 
-    def beginning(self, path: str, size: int = _SMALL) -> tuple[bytes, int]:
-        """(the first bytes of an object, at most `size`; how long all of it is), in one request.
-
-        Raises:
-            FileNotFoundError: there is no such object.
-        """
-        return sync(self.loop, self._beginning, path, size)
-
-    async def _beginning(self, path: str, size: int) -> tuple[bytes, int]:
+    async def _beginning(self, path: str) -> tuple[bytes, int]:
         bucket, key, _ = self.split_path(path)
-        answer = await self._call_s3("get_object", Bucket=bucket, Key=key, Range=f"bytes=0-{size - 1}")
+        answer = await self._call_s3("get_object", Bucket=bucket, Key=key, Range=f"bytes=0-{_SMALL - 1}")
         async with answer["Body"] as body:
             return await body.read(), int(answer["ContentRange"].rpartition("/")[2])
 
 
 class _Handler(FSSpecHandler):
-    """pyarrow's, with one request for a small object where that one makes three."""
+    """pyarrow's handler, but a small object takes one request instead of three."""
 
     def open_input_stream(self, path: str) -> pa.NativeFile:
         try:
@@ -116,16 +115,16 @@ class _Handler(FSSpecHandler):
         return super().open_input_stream(path)
 
 
+def arrow(files: ObjectFiles) -> PyFileSystem:
+    """Wrap `files` for Ray and pyarrow."""
+    return PyFileSystem(_Handler(files))
+
+
 def _proxies(endpoint: str) -> dict[str, Any]:
-    """For a store on this machine, none: a proxy elsewhere cannot reach it. Else the environment's."""
+    """No proxy for a store on this machine, because a proxy elsewhere cannot reach it."""
     host = urlsplit(endpoint).hostname or ""
     return {"proxies": {}} if host in ("localhost", "::1") or host.startswith("127.") else {}
 
 
 def _region() -> str:
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or _DEFAULT_REGION
-
-
-def arrow(files: ObjectFiles) -> PyFileSystem:
-    """`files` in the form that Ray and pyarrow take."""
-    return PyFileSystem(_Handler(files))

@@ -1,43 +1,54 @@
-"""What went wrong at an object store, in words: from an exception of s3fs to the fact and the fix.
+"""From an exception of s3fs or botocore to the lab's error, with the fact and the fix.
 
-Exceptions are told by their names and codes, so that nothing of S3 has to be imported for it.
+Exceptions are recognized by their names and S3's codes, so that nothing has to be imported for it.
 """
 
+import socket
+import ssl
 from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
 
 from labkit.display.formatting import without_credentials
 from labkit.errors import StorageDenied, StorageError, StorageUnreachable
 
 _SILENT = {"ConnectTimeoutError", "ReadTimeoutError", "FSTimeoutError", "TimeoutError"}
 _BROKEN = {"ConnectionClosedError", "ServerDisconnectedError", "ClientPayloadError", "IncompleteRead"}
-_NO_KEYS = {"NoCredentialsError", "PartialCredentialsError"}
+_NO_KEYS = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"}
+_NO_RIGHT = (
+    StorageDenied,
+    "{who} knows this key, but the key has no right to do that",
+    "ask who runs the store for that right, or name a bucket in which you have it: bucket=…",
+)
+_CLOCK = (
+    StorageDenied,
+    "the clocks of this machine and of {who} differ by more than 15 minutes",
+    "set the clock of the one that is wrong: timedatectl set-ntp true",
+)
 
 # Code of S3: (class, fact, fix); `{who}` is the endpoint.
 _CODES = {
     "InvalidAccessKeyId": (
         StorageDenied,
         "{who} does not know this access key",
-        "look at LABKIT_S3_ACCESS_KEY: is it a key of this store?",
+        "check LABKIT_S3_ACCESS_KEY: is it a key of this store?",
     ),
     "SignatureDoesNotMatch": (
         StorageDenied,
         "the secret key is not the one that belongs to this access key at {who}",
-        "look at LABKIT_S3_SECRET_KEY: a part of it may be missing, or a space too much",
+        "check LABKIT_S3_SECRET_KEY: is it complete, without spaces?",
     ),
-    "RequestTimeTooSkewed": (
-        StorageDenied,
-        "the clock of this machine and that of {who} differ by more than 15 minutes",
-        "set the clock of the one that is wrong: timedatectl set-ntp true",
-    ),
-    "AccessDenied": (
-        StorageDenied,
-        "{who} knows this key, and it has no right to do that",
-        "ask who runs the store for that right, or name a bucket in which you have it: bucket=…",
-    ),
+    "RequestTimeTooSkewed": _CLOCK,
+    "RequestExpired": _CLOCK,
+    "ExpiredToken": (StorageDenied, "the keys for {who} have expired", "get new ones"),
+    "AccessDenied": _NO_RIGHT,
+    "AllAccessDisabled": _NO_RIGHT,
+    "Forbidden": _NO_RIGHT,
+    "403": _NO_RIGHT,
     "NoSuchBucket": (
         StorageError,
         "there is no such bucket at {who}",
-        'store.bucket("…") makes one, or name one that is there',
+        'store.bucket("…") makes one, or name one that exists',
     ),
     "BucketAlreadyExists": (
         StorageDenied,
@@ -46,13 +57,10 @@ _CODES = {
     ),
     "InvalidBucketName": (
         StorageError,
-        "that is no name of a bucket",
-        "take 3 to 63 small letters, digits and hyphens",
+        "that is not a valid name of a bucket",
+        "use 3 to 63 lowercase letters, digits and hyphens",
     ),
 }
-_CODES["ExpiredToken"] = (StorageDenied, "the keys for {who} have expired", "get new ones")
-_CODES["403"] = _CODES["Forbidden"] = _CODES["AllAccessDisabled"] = _CODES["AccessDenied"]
-_CODES["RequestExpired"] = _CODES["RequestTimeTooSkewed"]
 
 
 def explain(
@@ -63,51 +71,53 @@ def explain(
     fix: str | None = None,
     trouble: Callable[[], tuple[str, str] | None] = lambda: None,
 ) -> StorageError:
-    """The lab's error for one that s3fs or botocore raised.
+    """Return the lab's error for one that s3fs or botocore raised.
 
     Args:
         attempt: what was being done ("write an object").
         fix: what to do if the store does not answer; default: a hint at the endpoint.
-        trouble: asked for (fact, fix) when the store says no more than that it failed.
+        trouble: asked for (fact, fix) when the store says only that it failed.
     """
     if isinstance(error, StorageError):
         return error
-    who = without_credentials(endpoint)
-    names = {kind.__name__ for link in _links(error) for kind in type(link).__mro__}
-    text = " ".join(str(link) for link in _links(error))
-    if (code := code_of(error)) in _CODES:
+    who, links = without_credentials(endpoint), list(_links(error))
+    names = {kind.__name__ for link in links for kind in type(link).__mro__}
+    code, hint = code_of(error), fix or "are endpoint and port right, and does the store run there?"
+    if code in _CODES:
         kind, fact, way = _CODES[code]
         return kind(attempt, fact.format(who=who), way)
     if code in ("InternalError", "500") and (found := trouble()):
         return StorageError(attempt, *found)
     if "SSLError" in names or "SSLCertVerificationError" in names:
-        return StorageUnreachable(attempt, *_tls(text, endpoint, who))
+        return StorageUnreachable(attempt, *_tls(" ".join(map(str, links)), who))
+    if names & _NO_KEYS:
+        way = "export LABKIT_S3_ACCESS_KEY=… LABKIT_S3_SECRET_KEY=…, on every node of the cluster"
+        return StorageDenied(attempt, f"there are no keys for {who} here", way)
     if "ProxyConnectionError" in names:
         fact = f"the proxy in http_proxy or https_proxy does not reach {who}"
         way = "export no_proxy=… with the store's host, if it needs no proxy; else ask who runs the proxy"
         return StorageUnreachable(attempt, fact, way)
-    hint = fix or "is the endpoint right, and the store running? For the lab's own: storage.start()"
-    if "EndpointConnectionError" in names or "ConnectionRefusedError" in names:
-        return StorageUnreachable(attempt, f"nobody listens at {who}", hint)
-    if names & _NO_KEYS:
-        fact = f"no keys for {who} are set here"
-        way = "export LABKIT_S3_ACCESS_KEY=… LABKIT_S3_SECRET_KEY=…, on every node of the cluster"
-        return StorageDenied(attempt, fact, way)
+    status = [_status(link) for link in links if _status(link)]
+    if not code and _speaks_tls(endpoint):
+        fact = f"{who} speaks TLS, not plain HTTP"
+        return StorageUnreachable(attempt, fact, "write https:// instead of http://")
+    if names & {"EndpointConnectionError", "ConnectionRefusedError"}:
+        return StorageUnreachable(attempt, f"nothing listens at {who}", hint)
     if names & _SILENT:
         return StorageUnreachable(attempt, f"{who} does not answer in time", hint)
     if names & _BROKEN:
-        return StorageUnreachable(attempt, f"{who} broke the connection off", hint)
-    if (status := _status_without_code(error)) is not None:
-        fact = f"{who} answers (HTTP status {status}), and not as an S3 store does"
-        way = "name the store's S3 endpoint, and not its web console (MinIO's are on port 9000 and on 9001)"
+        return StorageUnreachable(attempt, f"{who} closed the connection", hint)
+    if status and not code:
+        fact = f"{who} answers (HTTP status {status[0]}), but not as an S3 store does"
+        way = "name the store's S3 endpoint, not its web console (MinIO's are on ports 9000 and 9001)"
         return StorageError(attempt, fact, way)
     said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return StorageError(attempt, f"{who} says: {said[:200]}", hint)
 
 
 def advice(text: str) -> str | None:
-    """What to do about an error that a worker tells in words; None if it is not of a store that is gone."""
-    names = {"EndpointConnectionError", *_SILENT, *_BROKEN} - {"TimeoutError"}  # that may be anybody's
+    """What to do about an error text from a worker; None unless the text says that the store is gone."""
+    names = {"EndpointConnectionError", *_SILENT, *_BROKEN} - {"TimeoutError"}  # others raise that one, too
     if any(name in text for name in names):
         return (
             "the object store does not answer. storage.start() starts the lab's own again, on the same data; "
@@ -118,29 +128,17 @@ def advice(text: str) -> str | None:
 
 def code_of(error: BaseException) -> str:
     """S3's code in an exception or in what caused it; "" if there is none."""
-    for link in _links(error):
-        response = getattr(link, "response", None)
-        if isinstance(response, dict) and (code := response.get("Error", {}).get("Code")):
-            return str(code)
-    return ""
+    codes = (_response(link).get("Error", {}).get("Code") for link in _links(error))
+    return str(next(filter(None, codes), ""))
 
 
-def _status_without_code(error: BaseException) -> int | None:
-    """The HTTP status of an answer that refuses and has no S3 error in it."""
-    for link in _links(error):
-        response = getattr(link, "response", None)
-        if isinstance(response, dict) and not response.get("Error", {}).get("Code"):
-            return response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    return None
+def _status(error: BaseException) -> int | None:
+    return _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
 
 
-def _tls(text: str, endpoint: str, who: str) -> tuple[str, str]:
-    if "WRONG_VERSION_NUMBER" in text or "UNKNOWN_PROTOCOL" in text or "record layer" in text:
-        return f"{who} speaks plain HTTP, and not TLS", "write http:// in place of https://"
-    if "CERTIFICATE_VERIFY_FAILED" in text:
-        fix = "export AWS_CA_BUNDLE=… with the certificate of who signed it, on every node"
-        return f"nobody that this machine trusts signed the certificate of {who}", fix
-    return f"no TLS connection came about with {who}", "is it http:// in place of https://?"
+def _response(error: BaseException) -> dict[str, Any]:
+    response = getattr(error, "response", None)
+    return response if isinstance(response, dict) else {}
 
 
 def _links(error: BaseException | None) -> Iterator[BaseException]:
@@ -148,3 +146,25 @@ def _links(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
+
+
+def _tls(text: str, who: str) -> tuple[str, str]:
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        fix = "export AWS_CA_BUNDLE=… with the certificate of the authority that signed it, on every node"
+        return f"no authority that this machine trusts signed the certificate of {who}", fix
+    return f"{who} speaks plain HTTP, not TLS", "write http:// instead of https://"
+
+
+def _speaks_tls(endpoint: str) -> bool:
+    """Whether the other side of a plain endpoint completes a TLS handshake."""
+    url = urlsplit(endpoint)
+    if url.scheme != "http":
+        return False
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
+    try:
+        with socket.create_connection((url.hostname, url.port or 80), timeout=1) as plain:
+            context.wrap_socket(plain).close()
+    except (OSError, ValueError):
+        return False
+    return True

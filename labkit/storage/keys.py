@@ -1,105 +1,78 @@
-"""Keys of an object store: in a file that its owner alone can read, and in no pickle, log or command line.
+"""The keys of a store, in a file that only its owner can read and that AWS's own tools understand.
 
-What travels to a worker is a `KeyRing`: the path of that file. A worker on this machine reads it there; on
-another one it takes the keys that its own environment names.
+It is a *shared credentials file* with one profile. botocore reads it itself, in the kernel and in every
+worker on this machine, so what is pickled is the path of the file and the name of the profile, and no secret.
 """
 
-import contextlib
-import functools
-import json
+import configparser
 import os
 import secrets
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.errors import StorageDenied, StorageError
+from labkit.files import private_file
 
-
-@dataclass(frozen=True, kw_only=True)
-class Keys:
-    """An access key and its secret. Its repr shows neither.
-
-    Attributes:
-        access, secret: None for both: botocore's own chain finds them (AWS_… variables, ~/.aws, a role).
-    """
-
-    access: str | None = field(default=None, repr=False)
-    secret: str | None = field(default=None, repr=False)
-
-    @classmethod
-    def random(cls) -> "Keys":
-        return cls(access=f"LAB{secrets.token_hex(8).upper()}", secret=secrets.token_hex(20))
+_ACCESS, _SECRET = "aws_access_key_id", "aws_secret_access_key"
 
 
 @dataclass(frozen=True)
-class KeyRing:
-    """Where the keys of a store are found; holds no secret, so that it may be pickled and printed.
+class KeyFile:
+    """Where the keys of a store are. It holds no secret, so it may be pickled and printed.
 
     Attributes:
-        path: a JSON file of mode 0600.
+        path: the file, of mode 0600; "" if there is none, and botocore finds keys by itself.
+        profile: the profile in it. New keys get a new name, so that a client of the old ones is not reused.
     """
 
-    path: str
+    path: str = ""
+    profile: str = ""
 
-    def make(self, keys: Keys) -> Keys:
-        """Write `keys` if there are none yet; returns those that are there.
+    @classmethod
+    def create(cls, path: Path, access: str, secret: str) -> "KeyFile":
+        """Write the keys to `path`, unless there are some already, and return what is there.
 
         Raises:
-            StorageError: the folder cannot be written.
+            StorageError: the folder cannot be written to.
         """
-        path = Path(self.path)
-        private = functools.partial(os.open, mode=0o600)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+        profile = f"labkit-{secrets.token_hex(4)}"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with open(partial, "w", opener=private) as file:
-                json.dump({"access": keys.access, "secret": keys.secret}, file)
-            try:
-                with contextlib.suppress(FileExistsError):
-                    os.link(partial, path)  # whole or not at all, and never over another's
-            finally:
-                partial.unlink()
+            private_file(path, f"[{profile}]\n{_ACCESS} = {access}\n{_SECRET} = {secret}\n")
         except OSError as error:
             fix = "make that folder writable, or point LABKIT_HOME at one that is"
-            raise StorageError(
-                f"keep the store's keys in {path}", error.strerror or str(error), fix
-            ) from None
-        return self.read()
+            attempt = f"keep the store's keys in {path}"
+            raise StorageError(attempt, error.strerror or str(error), fix) from None
+        (profile,) = _read(path)
+        return cls(str(path), profile)
 
-    def read(self, env: Mapping[str, str] | None = None) -> Keys:
-        """The keys in the file; without one, those of the environment (``LABKIT_S3_…``, then AWS's own).
+    def read(self) -> tuple[str, str]:
+        """Return (access key, secret key).
 
         Raises:
-            StorageDenied: others could have read the file, or it is none of ours.
+            StorageDenied: others can read the file, or it is damaged.
         """
-        attempt = "read the store's keys"
-        try:
-            with open(self.path) as file:
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                content = json.load(file)
-            keys = Keys(access=content["access"], secret=content["secret"])
-        except FileNotFoundError:
-            return _from(os.environ if env is None else env)
-        except PermissionError:
-            fact = f"{self.path} belongs to another user"
-            raise StorageDenied(attempt, fact, "run the cluster as the user who runs the notebook") from None
-        except (OSError, ValueError, KeyError, TypeError):
-            fact = f"{self.path} is damaged"
-            raise StorageDenied(attempt, fact, f"rm {self.path}, and start the store again") from None
-        if mode & 0o077:
-            fact = f"others on this machine can read {self.path} (mode {mode:04o})"
-            raise StorageDenied(
-                attempt, fact, f"rm {self.path}, and start the store again: it makes new keys"
-            )
+        (keys,) = _read(Path(self.path)).values()
         return keys
 
-    def forget(self) -> None:
+    def delete(self) -> None:
         """Remove the file."""
-        Path(self.path).unlink(missing_ok=True)
+        if self.path:
+            Path(self.path).unlink(missing_ok=True)
 
 
-def _from(env: Mapping[str, str]) -> Keys:
-    access, secret = env.get("LABKIT_S3_ACCESS_KEY"), env.get("LABKIT_S3_SECRET_KEY")
-    return Keys(access=access, secret=secret) if access and secret else Keys()
+def _read(path: Path) -> dict[str, tuple[str, str]]:
+    """The one profile of the file, and its keys."""
+    attempt, fix = "read the store's keys", f"rm {path}, and start the store again: it makes new keys"
+    parser = configparser.RawConfigParser()
+    try:
+        with path.open() as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            parser.read_file(file)
+        (profile,) = parser.sections()
+        keys = parser[profile][_ACCESS], parser[profile][_SECRET]
+    except (OSError, configparser.Error, ValueError, KeyError):
+        raise StorageDenied(attempt, f"{path} is damaged, or belongs to another user", fix) from None
+    if mode & 0o077:
+        raise StorageDenied(attempt, f"others on this machine can read {path} (mode {mode:04o})", fix)
+    return {profile: keys}

@@ -1,52 +1,58 @@
-"""An object store for the lessons: the lab's own S3 server, or any other endpoint.
+"""A handle on an object store: the embedded S3 server, or any other endpoint.
 
     store = storage.start()                  # or the store that LABKIT_S3_ENDPOINT names
     store                                    # displays itself
     ray.data.read_images(store.storage_path("digits", "train"), filesystem=store.filesystem)
     RunConfig(name="03", storage_path=store.storage_path("runs"), storage_filesystem=store.filesystem)
 
-The keys stand in no code, no output and no pickle: workers on this machine read them from a file of mode
-0600, workers elsewhere from their own environment (``LABKIT_S3_ACCESS_KEY``, ``LABKIT_S3_SECRET_KEY``).
+The keys are in no code, output or pickle. Workers on this machine read them from a file of mode 0600, workers
+elsewhere from their environment (``LABKIT_S3_ACCESS_KEY`` and ``LABKIT_S3_SECRET_KEY``, or AWS's own ways).
 """
 
 import atexit
 import contextlib
 import functools
-import hashlib
 import os
 import platform
 import re
 import secrets
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
-from labkit.display.formatting import without_credentials
+from labkit.display import cards
+from labkit.display.formatting import size, without_credentials
 from labkit.errors import StorageError
 from labkit.settings import Settings
-from labkit.storage import card as store_card
-from labkit.storage import explain as s3_faults
-from labkit.storage import preflight
 from labkit.storage import server as object_server
-from labkit.storage.card import Bucket
-from labkit.storage.keys import KeyRing, Keys
+from labkit.storage.explain import explain
+from labkit.storage.keys import KeyFile
 
 if TYPE_CHECKING:
     import pyarrow.fs
 
     from labkit.storage.client import ObjectFiles
 
-_PAGES = 10  # of 1,000 objects each: as far as a display counts in one bucket
+_PAGES = 10  # of 1,000 objects each: up to here a display counts in one bucket
 _BUCKETS_SHOWN = 8
 
-_handles: list["Store"] = []  # of this process, on the lab's own server; it runs until the last one stops
+_handles: list["Store"] = []  # of this process on embedded servers; a server stops with its last handle
+
+
+class Bucket(NamedTuple):
+    """What is in a bucket: how many objects, and their bytes. `more`: there are more than were counted."""
+
+    name: str
+    objects: int
+    bytes: int
+    more: bool
 
 
 class Store:
-    """A handle on an object store. Displays itself; as a context manager it ends with the block.
+    """A handle on an object store. Displays itself; in a ``with`` statement it stops at the end of the block.
 
     Attributes:
         endpoint: its URL.
@@ -54,18 +60,14 @@ class Store:
     """
 
     def __init__(
-        self, *, endpoint: str, keys: KeyRing, home_bucket: str, server: object_server.Server | None = None
+        self, endpoint: str, keys: KeyFile, home_bucket: str, server: object_server.Server | None = None
     ) -> None:
         self.endpoint, self.home_bucket = endpoint, home_bucket
         self._keys, self._server, self._running = keys, server, True
-        access = keys.read().access or ""
-        self._mark = hashlib.sha256(access.encode()).hexdigest()[:12]
-
-    # -- what it gives ------------------------------------------------------------------------------
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is the lab's own server (and `stop` may stop it)."""
+        """Whether it is the embedded server, which `stop` may stop."""
         return self._server is not None
 
     @functools.cached_property
@@ -81,16 +83,14 @@ class Store:
         return arrow(self.files)
 
     def bucket(self, name: str) -> str:
-        """The bucket `name`, made if it is not there.
+        """Create the bucket `name` unless it exists, and return the name.
 
         Raises:
-            StorageError: it cannot be made.
+            StorageError: it cannot be created.
         """
-        with self.explained(f"make the bucket {name!r}"):
-            try:
-                self.files.call("list_objects_v2", Bucket=name, MaxKeys=1)
-            except FileNotFoundError:  # a key for some buckets only may not make one, and need not
-                self.files.make_bucket(name)
+        if not isinstance(name, str) or not name:
+            raise StorageError("make a bucket", f"its name is {name!r}", 'pass a name such as "digits"')
+        self._make_bucket(self.files, name)
         return name
 
     def storage_path(self, *parts: str) -> str:
@@ -100,13 +100,13 @@ class Store:
             parts: of the path below the store's home bucket.
         """
         for part in parts:
-            if not isinstance(part, str) or not part or not set(part.split("/")).isdisjoint({"", ".", ".."}):
-                fix = 'write parts such as "runs", "03-torch"'
-                raise StorageError("make a path in the store", f"{part!r} is no part of one", fix)
+            if not isinstance(part, str) or not set(part.split("/")).isdisjoint({"", ".", ".."}):
+                fix = 'pass parts such as "runs", "03-torch"'
+                raise StorageError("make a path in the store", f"{part!r} cannot be a part of one", fix)
         return "/".join((self.home_bucket, *parts))
 
     def buckets(self) -> list[Bucket]:
-        """All buckets with what is in them; up to 10,000 objects of each are counted.
+        """Return all buckets and what is in them; up to 10,000 objects of each are counted.
 
         Raises:
             StorageError: the store does not answer, or refuses.
@@ -114,29 +114,31 @@ class Store:
         with self.explained("list the buckets"):
             files = self._files(hasty=True)  # a display must not wait for a store that is gone
             try:
-                names = [b["Name"] for b in files.call("list_buckets").get("Buckets", [])]
+                names = [bucket["Name"] for bucket in files.call("list_buckets").get("Buckets", [])]
             except PermissionError:  # many keys are for one bucket only
                 names = [self.home_bucket]
-            return [_counted(files, name) for name in names[:_BUCKETS_SHOWN]]
+            return [_count(files, name) for name in names[:_BUCKETS_SHOWN]]
 
     @contextlib.contextmanager
     def explained(self, attempt: str) -> Iterator[None]:
-        """What fails in this block is told as a StorageError that names the store."""
+        """Raise what fails in this block as a StorageError that names the store."""
+        known: dict[str, Any] = {}
+        if self._server is not None:
+            fix = f"store = storage.start() starts it again on the same data; its log is {self._server.log}"
+            known = {"fix": fix, "trouble": self._server.trouble}
         try:
             yield
         except Exception as error:
-            raise s3_faults.explain(error, attempt=attempt, endpoint=self.endpoint, **self._known()) from None
-
-    # -- how it ends --------------------------------------------------------------------------------
+            raise explain(error, attempt=attempt, endpoint=self.endpoint, **known) from None
 
     def stop(self) -> None:
-        """Leave the store. The lab's own server stops with its last handle of all processes; data stay."""
+        """Leave the store. The embedded server stops with its last handle in any process; its data stay."""
         if not self._running:
             return
         self._running = False
         atexit.unregister(self.stop)
         if self._server is None:
-            self._keys.forget()
+            self._keys.delete()
             return
         if self in _handles:
             _handles.remove(self)
@@ -149,52 +151,73 @@ class Store:
     def __exit__(self, *_: Any) -> None:
         self.stop()
 
-    # -- how it shows itself ------------------------------------------------------------------------
-
     def __repr__(self) -> str:
-        where = without_credentials(self.endpoint)
-        return f"Store({where}, {'stopped' if not self._running else f'bucket {self.home_bucket!r}'})"
+        status = f"bucket {self.home_bucket!r}" if self._running else "stopped"
+        return f"Store({without_credentials(self.endpoint)}, {status})"
 
     def _repr_html_(self) -> str:
         whose = f"the lab's own, {self._server.program}" if self._server else "not started by the lab"
-        found: list[Bucket] | StorageError | None = None
-        if self._running:
-            try:
-                found = self.buckets()
-            except StorageError as error:
-                found = error
-        return store_card.draw(without_credentials(self.endpoint), whose, found)
-
-    # -- inside -------------------------------------------------------------------------------------
+        dim = f"{without_credentials(self.endpoint)} · {whose} · keys ••••"
+        if not self._running:
+            return cards.card("Object store", "stopped", dim=dim)
+        try:
+            found = self.buckets()
+        except StorageError as error:
+            return cards.card(
+                "Object store", ("bad", "not usable"), cards.text(f"{error.fact}; {error.fix}"), dim=dim
+            )
+        rows = [(b.name, f"{b.objects:,}{' or more' * b.more}", size(b.bytes)) for b in found]
+        table = cards.rule(cards.table(("bucket", "objects", "size"), rows))
+        return cards.card("Object store", ("ok", "running"), table, dim=dim)
 
     def _files(self, **options: Any) -> "ObjectFiles":
         from labkit.storage.client import ObjectFiles
 
-        return ObjectFiles(endpoint=self.endpoint, keys=self._keys.path, mark=self._mark, **options)
+        keys = self._keys
+        return ObjectFiles(endpoint=self.endpoint, keys=keys.path, profile=keys.profile, **options)
 
-    def _known(self) -> dict[str, Any]:
-        """What `explain` cannot know: of the lab's own server, how to start it and what ails it."""
-        if self._server is None:
-            return {}
-        fix = f"store = storage.start() starts it again on the same data; its log is {self._server.log}"
-        return {"fix": fix, "trouble": self._server.trouble}
+    def _make_bucket(self, files: "ObjectFiles", name: str) -> None:
+        with self.explained(f"look into the bucket {name!r}"):
+            try:
+                files.call("list_objects_v2", Bucket=name, MaxKeys=1)
+                return
+            except FileNotFoundError:  # a key for some buckets only may not make one, and need not
+                pass
+        with self.explained(f"make the bucket {name!r}"):
+            files.make_bucket(name)
 
-    def _checked(self) -> "Store":
-        files = self._files(hasty=True)
-        preflight.check(files, self.home_bucket, endpoint=self.endpoint, **self._known())
+    def _check_access(self) -> "Store":
+        """Make the home bucket; write, read and delete an object, or stop the store.
+
+        Ray would meet the same errors minutes later, in a worker, with a long traceback.
+        """
+        files, name = self._files(hasty=True), self.home_bucket
+        path, body = f"{name}/.labkit/check-{secrets.token_hex(4)}", secrets.token_bytes(64)
+        try:
+            self._make_bucket(files, name)
+            with self.explained(f"write an object into the bucket {name!r}"):
+                files.pipe_file(path, body)
+            with self.explained(attempt := f"read an object from the bucket {name!r}"):
+                if files.cat_file(path) != body:
+                    raise StorageError(attempt, "it is not what was written", "look at the store's log")
+            with self.explained(f"delete an object from the bucket {name!r}"):
+                files.rm_file(path)
+        except BaseException:
+            self.stop()
+            raise
         return self
 
 
 def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
-    """Start the lab's own object store, or return the one that runs already.
+    """Start the embedded object store, or return the one that runs already.
 
-    Where ``LABKIT_S3_ENDPOINT`` names a store, that one is used, and nothing is started.
+    If ``LABKIT_S3_ENDPOINT`` names a store, that one is used, and nothing is started.
 
     Args:
-        bucket: the store's home bucket, made if it is not there.
+        bucket: the store's home bucket, which is made if it does not exist.
 
     Raises:
-        StorageError: no server could be started, or one of its functions fails.
+        StorageError: no server could be started, or it cannot be used.
     """
     settings = settings or Settings.from_env()
     if settings.s3_endpoint:
@@ -203,10 +226,9 @@ def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
     for handle in _handles:
         if handle._server == server and handle.home_bucket == bucket:
             return handle
-    store = Store(endpoint=server.endpoint, keys=server.keys, home_bucket=bucket, server=server)
-    _undone_unless(store._checked, store.stop)
+    store = Store(server.endpoint, server.keys, bucket, server)._check_access()
     _handles.append(store)
-    # A script stops its store when it ends. A kernel leaves that to the watchdog: it may be a restart.
+    # A script stops its store when it ends. A kernel leaves that to the watchdog, because it may restart.
     if "ipykernel" not in sys.modules:
         atexit.register(store.stop)
     return store
@@ -227,60 +249,51 @@ def connect(
 
     Args:
         endpoint, access_key, secret_key: default: ``LABKIT_S3_ENDPOINT`` and so on.
-        bucket: the store's home bucket, made if it is not there.
+        bucket: the store's home bucket, which is made if it does not exist.
 
     Raises:
-        StorageUnreachable, StorageDenied, StorageError: a step of the preflight failed, within 10 s.
+        StorageUnreachable, StorageDenied, StorageError: the store cannot be used; known within seconds.
     """
+    attempt = "connect to an object store"
     settings = settings or Settings.from_env()
     endpoint = str(endpoint or settings.s3_endpoint or "").rstrip("/")
     if not re.fullmatch(r"https?://[^\s/?#]+", endpoint):
-        fact = (
-            f"the endpoint is {without_credentials(endpoint)!r}, and no URL"
-            if endpoint
-            else "no endpoint is named"
-        )
+        fact = f"the endpoint is {without_credentials(endpoint)!r}, which is not a URL"
         fix = 'storage.connect("http://host:9000"), or export LABKIT_S3_ENDPOINT=http://host:9000'
-        raise StorageError("connect to an object store", fact, fix)
+        raise StorageError(attempt, fact if endpoint else "no endpoint is named", fix)
     if (access_key is None) != (secret_key is None):
         fact = "an access key and a secret key belong together, and one of them is missing"
-        raise StorageError("connect to an object store", fact, "give both, or neither")
+        raise StorageError(attempt, fact, "pass both, or neither")
     if access_key is None:
         access_key, secret_key = settings.s3_access_key, settings.s3_secret_key
-    folder = settings.home / "objects"
-    _forget_the_dead(folder)
-    ring = KeyRing(str(folder / f"keys-{platform.node()}-{os.getpid()}-{secrets.token_hex(4)}.json"))
+    keys = KeyFile()
     if access_key and secret_key:
-        ring.make(Keys(access=access_key, secret=secret_key))
-    store = Store(endpoint=endpoint, keys=ring, home_bucket=bucket)
+        folder = settings.make_home() / "objects"
+        _delete_keys_of_the_dead(folder)
+        path = folder / f"keys-{platform.node()}-{os.getpid()}-{secrets.token_hex(4)}"
+        folder.mkdir(exist_ok=True, mode=0o700)
+        keys = KeyFile.create(path, access_key, secret_key)
+    store = Store(endpoint, keys, bucket)
     atexit.register(store.stop)
-    return _undone_unless(store._checked, store.stop)
+    return store._check_access()
 
 
-def _counted(files: "ObjectFiles", name: str) -> Bucket:
-    objects = size = 0
+def _count(files: "ObjectFiles", name: str) -> Bucket:
+    objects = total = 0
     more: dict[str, str] = {}
     for _ in range(_PAGES):
         page = files.call("list_objects_v2", Bucket=name, **more)
         objects += len(page.get("Contents", []))
-        size += sum(entry["Size"] for entry in page.get("Contents", []))
+        total += sum(entry["Size"] for entry in page.get("Contents", []))
         if not page.get("IsTruncated"):
-            return Bucket(name=name, objects=objects, bytes=size)
+            return Bucket(name, objects, total, False)
         more = {"ContinuationToken": page["NextContinuationToken"]}
-    return Bucket(name=name, objects=objects, bytes=size, more=True)
+    return Bucket(name, objects, total, True)
 
 
-def _undone_unless(do: Callable[[], Store], undo: Callable[[], None]) -> Store:
-    try:
-        return do()
-    except BaseException:
-        undo()
-        raise
-
-
-def _forget_the_dead(folder: Path) -> None:
-    """Remove the keys of processes of this host that were killed."""
-    for path in folder.glob(f"keys-{platform.node()}-*-*.json"):
+def _delete_keys_of_the_dead(folder: Path) -> None:
+    """Delete the keys of processes of this host that were killed."""
+    for path in folder.glob(f"keys-{platform.node()}-*-*"):
         pid = path.name.split("-")[-2]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):
             path.unlink(missing_ok=True)

@@ -1,24 +1,17 @@
-"""A data set into an object store: one PNG for each image, or Parquet shards.
+"""A data set into an object store: one PNG for each image, or Parquet files with many rows each.
 
     >>> upload(train, store, "digits")           # digits/train/7/00042.png and 1,436 more
     >>> upload_shards(train, store, "digits", rows_per_shard=256)
 
-The key of an image is ``NAME/SPLIT/LABEL/ROW.png``: a reader gets the label from the name alone, without
-another request. Beside it, ``NAME/SPLIT.json`` (the manifest) names all objects with their sizes and MD5
-sums; it is written last, so that where it stands, all stands.
-
-Done again, an upload sends only what is not there yet: after an interrupt, call it once more. (A store that
-encrypts by KMS does not say what is there: it gets all of it again.)
+The key of an image is ``NAME/SPLIT/LABEL/ROW.png``, so that a reader gets the label without another request.
+If an upload was interrupted, call it again: what the store lists already is not sent twice.
 """
 
 import contextlib
 import hashlib
 import io
-import json
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,10 +21,8 @@ from labkit.display.progress import Waiting
 from labkit.errors import StorageError
 from labkit.storage.store import Store
 
-_WORKERS = 16  # requests at once: enough to hide the way to a store that is near
-_PAGE = 1000  # objects in one answer to a list
-
-_Body = Callable[[], bytes]
+_AT_ONCE = 32  # requests on their way; more makes no server that we measured faster
+_BATCH = 256  # objects in memory at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,14 +31,12 @@ class Uploaded:
 
     Attributes:
         path: ``bucket/prefix`` of the objects.
-        manifest: path of the manifest.
-        objects, bytes: all that are there now, the manifest left out.
+        objects, bytes: all that are there now.
         sent, skipped: objects that were sent, and those that were there already.
-        seconds: of the whole, the check at the end included.
+        seconds: of all of it.
     """
 
     path: str
-    manifest: str
     objects: int
     bytes: int
     sent: int
@@ -56,6 +45,7 @@ class Uploaded:
 
     @property
     def objects_per_second(self) -> float:
+        """Of those that were sent."""
         return self.sent / self.seconds if self.seconds else 0.0
 
     def __repr__(self) -> str:
@@ -65,138 +55,86 @@ class Uploaded:
         )
 
 
-@dataclass(frozen=True)
-class _Sum:
-    """What an object is known by.
-
-    Attributes:
-        md5: in a listing its ETag, which is the MD5 in most stores, and never an MD5 that is not.
-    """
-
-    bytes: int
-    md5: str
-
-
-def upload(
-    dataset: Dataset, store: Store, bucket: str, *, prefix: str | None = None, workers: int = _WORKERS
-) -> Uploaded:
-    """Each image as one PNG object, many at once.
+def upload(dataset: Dataset, store: Store, bucket: str, *, prefix: str | None = None) -> Uploaded:
+    """Send each image as one PNG object, many at once.
 
     Args:
-        bucket: is made if it is not there.
+        bucket: is made if it does not exist.
         prefix: of the keys; default: ``NAME/SPLIT`` of the data set.
-        workers: objects on their way at once.
 
     Raises:
-        StorageError: the store failed, or what it holds at the end is not what was sent.
+        StorageError: the store failed, or other objects are below the prefix already.
     """
     _check(dataset, store, bucket)
-    prefix = _prefix(prefix, f"{dataset.name}/{dataset.split}")
-    keys = [f"{prefix}/{label}/{row:05}.png" for row, label in enumerate(dataset.labels.tolist())]
-    bodies = [lambda row=row: _png(dataset.images[row]) for row in range(len(dataset))]
-    return _upload(dataset, store, bucket, prefix, keys, bodies, "png", workers)
+    keys = [f"{label}/{row:05}.png" for row, label in enumerate(dataset.labels.tolist())]
+    prefix = f"{dataset.name}/{dataset.split}" if prefix is None else prefix
+    return _send(store, bucket, prefix, keys, lambda row: _png(dataset.images[row]))
 
 
 def upload_shards(
-    dataset: Dataset,
-    store: Store,
-    bucket: str,
-    *,
-    rows_per_shard: int = 512,
-    prefix: str | None = None,
-    workers: int = _WORKERS,
+    dataset: Dataset, store: Store, bucket: str, *, rows_per_shard: int = 512, prefix: str | None = None
 ) -> Uploaded:
-    """The same rows as Parquet objects of `rows_per_shard` each (the last may have fewer).
+    """Send the same rows as Parquet objects of `rows_per_shard` rows each (the last may have fewer).
 
     Args, Raises: as in `upload`; default of the prefix: ``NAME/SPLIT-shards``.
     """
     _check(dataset, store, bucket)
     if not isinstance(rows_per_shard, int) or rows_per_shard < 1:
-        raise StorageError("upload shards", f"rows_per_shard is {rows_per_shard!r}", "take 1 or more")
-    prefix = _prefix(prefix, f"{dataset.name}/{dataset.split}-shards")
+        fact = f"rows_per_shard is {rows_per_shard!r}"
+        raise StorageError("upload shards", fact, "pass a whole number from 1 on")
     starts = range(0, len(dataset), rows_per_shard)
-    keys = [f"{prefix}/part-{number:05}.parquet" for number in range(len(starts))]
-    bodies = [lambda first=first: _parquet(dataset[first : first + rows_per_shard]) for first in starts]
-    return _upload(dataset, store, bucket, prefix, keys, bodies, "parquet", workers)
+    keys = [f"part-{number:05}.parquet" for number in range(len(starts))]
+    prefix = f"{dataset.name}/{dataset.split}-shards" if prefix is None else prefix
+
+    def body(number: int) -> bytes:
+        return _parquet(dataset[starts[number] : starts[number] + rows_per_shard])
+
+    return _send(store, bucket, prefix, keys, body)
 
 
-def _upload(
-    dataset: Dataset,
-    store: Store,
-    bucket: str,
-    prefix: str,
-    keys: Sequence[str],
-    bodies: Sequence[_Body],
-    form: str,
-    workers: int,
+def _send(
+    store: Store, bucket: str, prefix: str, keys: Sequence[str], body: Callable[[int], bytes]
 ) -> Uploaded:
-    if not isinstance(workers, int) or workers < 1:
-        raise StorageError("upload", f"workers is {workers!r}", "take 1 or more")
-    began = time.monotonic()
-    attempt = f"upload {dataset.name} to {bucket}/{prefix}"
-    with _continuable(store, attempt):
+    """Send the objects `keys` below the prefix, unless they are there; the k-th consists of ``body(k)``."""
+    prefix = str(prefix).strip("/")
+    if not set(prefix.split("/")).isdisjoint({"", ".", ".."}):
+        raise StorageError("upload", f"the prefix is {prefix!r}", 'pass one such as "digits/train"')
+    path, began, sent, size = f"{bucket}/{prefix}", time.monotonic(), 0, 0
+    with _resumable(store, f"upload to {path}"), Waiting(f"uploading to {path}", unit="objects") as line:
         store.bucket(bucket)
-        there = _listed(store, bucket, prefix)
-        with Waiting(f"uploading {dataset.name}", unit="objects") as line:
-            sums, sent = _send_all(store, bucket, dict(zip(keys, bodies, strict=True)), there, workers, line)
-        _check_listing(sums, _listed(store, bucket, prefix), attempt, f"{bucket}/{prefix}")
-        manifest = f"{prefix}.json"
-        about = _manifest(dataset, form, sums)
-        store.files.call("put_object", Bucket=bucket, Key=manifest, Body=about)
+        there = store.files.find(path, detail=True)
+        if strangers := sorted(there.keys() - {f"{path}/{key}" for key in keys}):
+            fact = f"{len(strangers):,} other objects are there too, {strangers[0]} for one"
+            fix = f'store.files.rm("{path}", recursive=True), or another prefix=…'
+            raise StorageError(f"upload to {path}", fact, fix)
+        for first in range(0, len(keys), _BATCH):
+            batch = range(first, min(first + _BATCH, len(keys)))
+            bodies = {f"{path}/{keys[number]}": body(number) for number in batch}
+            size += sum(map(len, bodies.values()))
+            missing = {key: data for key, data in bodies.items() if not _is_same(there.get(key), data)}
+            if missing:
+                store.files.pipe(missing, batch_size=_AT_ONCE)
+            sent += len(missing)
+            line(batch.stop, len(keys))
     return Uploaded(
-        path=f"{bucket}/{prefix}", manifest=f"{bucket}/{manifest}", objects=len(sums),
-        bytes=sum(s.bytes for s in sums.values()), sent=sent, skipped=len(sums) - sent,
+        path=path, objects=len(keys), bytes=size, sent=sent, skipped=len(keys) - sent,
         seconds=time.monotonic() - began,
     )  # fmt: skip
 
 
-def _send_all(
-    store: Store,
-    bucket: str,
-    wanted: dict[str, _Body],
-    there: dict[str, _Sum],
-    workers: int,
-    progress: Callable[[int, int], None],
-) -> tuple[dict[str, _Sum], int]:
-    """Send what is not there; returns the sums of all, by key, and how many were sent."""
-    stop, lock, sums, sent = threading.Event(), threading.Lock(), {}, 0
+def _is_same(there: dict | None, data: bytes) -> bool:
+    """Whether a listed object consists of `data`, as far as its ETag tells.
 
-    def send(items: Iterator[tuple[str, _Body]]) -> None:
-        nonlocal sent
-        while not stop.is_set():
-            with lock:  # a generator serves one thread at a time
-                key, make = next(items, ("", None))
-            if make is None:
-                return
-            body = make()
-            known = _Sum(len(body), hashlib.md5(body, usedforsecurity=False).hexdigest())
-            missing = there.get(key) != known  # not provably the same; to send it once more does no harm
-            if missing:
-                store.files.call("put_object", Bucket=bucket, Key=key, Body=body)
-            with lock:
-                sums[key] = known
-                sent += missing
-                progress(len(sums), len(wanted))
-
-    items = iter(wanted.items())
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="labkit-upload")
-    try:
-        _first_error([pool.submit(send, items) for _ in range(workers)])
-    finally:
-        stop.set()  # an interrupt, or an error of one, ends the others after their object
-        pool.shutdown(cancel_futures=True)
-    return {key: sums[key] for key in wanted}, sent
-
-
-def _first_error(futures: list[Future]) -> None:
-    done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-    for future in done:
-        future.result()
+    It is the MD5, unless the store encrypts the object (KMS) or got it in parts. Then it is sent again.
+    """
+    return (
+        there is not None and there["ETag"].strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest()
+    )
 
 
 @contextlib.contextmanager
-def _continuable(store: Store, attempt: str) -> Iterator[None]:
-    """As `Store.explained`, and the fix says how to go on."""
+def _resumable(store: Store, attempt: str) -> Iterator[None]:
+    """As `Store.explained`, and the fix says how to continue."""
     try:
         with store.explained(attempt):
             yield
@@ -205,72 +143,25 @@ def _continuable(store: Store, attempt: str) -> Iterator[None]:
         raise type(error)(error.attempt, error.fact, fix) from None
 
 
-def _listed(store: Store, bucket: str, prefix: str) -> dict[str, _Sum]:
-    """All objects below the prefix, by key."""
-    found, more = {}, {}
-    while True:
-        page = store.files.call("list_objects_v2", Bucket=bucket, Prefix=f"{prefix}/", MaxKeys=_PAGE, **more)
-        for entry in page.get("Contents", []):
-            found[entry["Key"]] = _Sum(entry["Size"], entry.get("ETag", "").strip('"'))
-        if not page.get("IsTruncated"):
-            return found
-        more = {"ContinuationToken": page["NextContinuationToken"]}
-
-
-def _check_listing(sums: dict[str, _Sum], there: dict[str, _Sum], attempt: str, path: str) -> None:
-    """Raise StorageError unless all objects are there, each of its size, and no others.
-
-    Their ETags say nothing here: that of an object which the store encrypts, or took in parts, is no MD5.
-    """
-    missing = [key for key in sums if key not in there]
-    other = [key for key in sums if key in there and there[key].bytes != sums[key].bytes]
-    if missing or other:
-        count = f"{len(missing):,} of {len(sums):,} objects are missing and {len(other):,} have another size"
-        fact = f"{count} in the store, {(missing + other)[0]} for one"
-        raise StorageError(attempt, fact, "see who else writes or deletes there")
-    if strangers := sorted(there.keys() - sums.keys()):
-        fact = f"{len(strangers):,} other objects are there too, {strangers[0]} for one"
-        raise StorageError(attempt, fact, f'store.files.rm("{path}", recursive=True), or another prefix=…')
-
-
-def _manifest(dataset: Dataset, form: str, sums: dict[str, _Sum]) -> bytes:
-    about = {
-        "dataset": dataset.name,
-        "split": dataset.split,
-        "rows": len(dataset),
-        "classes": dataset.classes,
-        "form": form,
-        "objects": [{"key": key, "bytes": s.bytes, "md5": s.md5} for key, s in sums.items()],
-    }
-    return json.dumps(about, ensure_ascii=False).encode()
-
-
 def _check(dataset: Dataset, store: Store, bucket: str) -> None:
-    """Raise StorageError unless these can be what they stand for."""
+    """Raise StorageError unless the arguments have the right types, and the data set has rows."""
     attempt = "upload a data set"
     if not isinstance(dataset, Dataset):
-        fact = f"the first argument is a {type(dataset).__name__}, and a labkit Dataset of images is wanted"
-        fix = "images and labels: Dataset(images, labels, name, split, classes) of labkit.images; a table: "
+        fact = f"the first argument is a {type(dataset).__name__}, not a Dataset of images"
+        fix = "for images: labkit.datasets.Dataset(images, labels, name, split, classes). For a table: "
         fix += 'store.bucket("tables"), then pyarrow.parquet.write_table('
         raise StorageError(attempt, fact, fix + 'table, "tables/mine.parquet", filesystem=store.filesystem)')
     if not len(dataset):
         raise StorageError(attempt, f"{dataset!r} has no rows", "upload one that has some")
     if not isinstance(store, Store):
-        fact = f"the second argument is a {type(store).__name__}, and a store is wanted"
+        fact = f"the second argument is a {type(store).__name__}, not a store"
         raise StorageError(attempt, fact, "store = storage.start(), then upload(dataset, store, bucket)")
     if not isinstance(bucket, str) or not bucket:
-        raise StorageError(attempt, f"the bucket is {bucket!r}", 'give its name, such as "digits"')
-
-
-def _prefix(given: str | None, default: str) -> str:
-    prefix = default if given is None else str(given).strip("/")
-    if not set(prefix.split("/")).isdisjoint({"", ".", ".."}):
-        raise StorageError("upload", f"the prefix is {given!r}", 'take one such as "digits/train"')
-    return prefix
+        raise StorageError(attempt, f"the bucket is {bucket!r}", 'pass its name, such as "digits"')
 
 
 def _png(image: np.ndarray) -> bytes:
-    """uint8 [28, 28] as a grey PNG."""
+    """uint8 [height, width] as a grey PNG."""
     from PIL import Image
 
     stream = io.BytesIO()

@@ -18,6 +18,7 @@ from labkit.errors import StorageDenied, StorageError, StorageUnreachable
 from labkit.settings import Settings
 from labkit.storage import store as storage
 from labkit.storage.client import ObjectFiles, arrow
+from labkit.storage.keys import KeyFile
 
 
 @pytest.fixture(scope="module", params=object_servers.KINDS)
@@ -129,7 +130,7 @@ def test_buckets_are_made_once_and_counted(store):
     store.files.pipe_file(f"{name}/a", b"12345")
     (found,) = [b for b in store.buckets() if b.name == name]
     assert (found.objects, found.bytes) == (1, 5)
-    assert f"<td>{name}</td><td>1</td><td>5 B</td>" in store._repr_html_()
+    assert f"<td>{name}</td><td>1</td><td>5 B</td>" in str(store._repr_html_())
     store.files.rm(name, recursive=True)
     assert name not in [b.name for b in store.buckets()]
 
@@ -140,9 +141,8 @@ def test_the_preflight_leaves_nothing(store):
 
 def test_the_file_system_pickles_without_a_secret(store, place):
     put(store.filesystem, f"{place}/a", b"1")
-    keys = store._keys.read()
     pickled = pickle.dumps(store.filesystem)
-    for secret in (keys.access, keys.secret):
+    for secret in store._keys.read():
         assert secret.encode() not in pickled
     again = pickle.loads(pickled)
     assert again == store.filesystem and again.equals(store.filesystem)
@@ -150,12 +150,11 @@ def test_the_file_system_pickles_without_a_secret(store, place):
 
 
 def test_keys_are_shown_nowhere(store, caplog):
-    keys = store._keys.read()
     with caplog.at_level("DEBUG", logger="s3fs"):
         store.files.call("list_buckets")
-    shown = [repr(store), store._repr_html_(), repr(store.filesystem), repr(store.files), repr(keys)]
+    shown = [repr(store), store._repr_html_(), repr(store.filesystem), repr(store.files)]
     shown += [repr(store.files.storage_options), repr(vars(store)), caplog.text]
-    for secret in (keys.access, keys.secret):
+    for secret in store._keys.read():
         assert not any(secret in text for text in shown)
     assert "••••" in store._repr_html_()
 
@@ -169,7 +168,7 @@ def test_storage_path(store):
     assert store.storage_path() == "lab"
     assert store.storage_path("runs", "03-torch") == "lab/runs/03-torch"
     for part in ("", "/runs", "../other", "a//b", 3, None):
-        with pytest.raises(StorageError, match="no part of one"):
+        with pytest.raises(StorageError, match="cannot be a part"):
             store.storage_path(part)
 
 
@@ -215,10 +214,12 @@ def test_on_another_machine_the_environment_has_the_keys(store, place, tmp_path)
     """There is no key file there."""
     put(store.filesystem, f"{place}/a", b"found")
     keys = store._keys.read()
-    pickled = pickle.dumps(arrow(ObjectFiles(endpoint=store.endpoint, keys=str(tmp_path / "none.json"))))
+    pickled = pickle.dumps(
+        arrow(ObjectFiles(endpoint=store.endpoint, keys=str(tmp_path / "none"), profile="a"))
+    )
     pairs = [("LABKIT_S3_ACCESS_KEY", "LABKIT_S3_SECRET_KEY"), ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")]
     for access, secret in pairs:
-        variables = {access: keys.access, secret: keys.secret}
+        variables = dict(zip((access, secret), keys, strict=True))
         assert labs.python(READ, pickled.hex(), f"{place}/a", **variables).stdout.strip() == "found"
 
 
@@ -263,8 +264,7 @@ def connect(*args, home, **options):
 
 
 def test_connect_to_one_that_runs(own, tmp_path):
-    keys = own._keys.read()
-    other = connect(own.endpoint, keys.access, keys.secret, home=tmp_path)
+    other = connect(own.endpoint, *own._keys.read(), home=tmp_path)
     assert not other.is_ours and "not started by the lab" in other._repr_html_()
     assert os.path.exists(other._keys.path)
     other.stop()
@@ -274,21 +274,21 @@ def test_connect_to_one_that_runs(own, tmp_path):
 
 
 def test_settings_name_a_store(own, tmp_path):
-    keys = own._keys.read()
+    access, secret = own._keys.read()
     settings = Settings(
-        home=tmp_path / "b", s3_endpoint=own.endpoint, s3_access_key=keys.access, s3_secret_key=keys.secret
+        home=tmp_path / "b", s3_endpoint=own.endpoint, s3_access_key=access, s3_secret_key=secret
     )
     with storage.start(settings=settings) as store:
         assert not store.is_ours and store.endpoint == own.endpoint
 
 
 def test_wrong_keys(own, tmp_path):
-    keys = own._keys.read()
+    access, secret = own._keys.read()
     with pytest.raises(StorageDenied, match="does not know this access key"):
-        connect(own.endpoint, "NOBODY", keys.secret, home=tmp_path / "b")
+        connect(own.endpoint, "NOBODY", secret, home=tmp_path / "b")
     with pytest.raises(StorageDenied, match="secret key is not the one") as caught:
-        connect(own.endpoint, keys.access, "guessed-wrongly", home=tmp_path / "b")
-    assert keys.access not in str(caught.value) and "guessed-wrongly" not in str(caught.value)
+        connect(own.endpoint, access, "guessed-wrongly", home=tmp_path / "b")
+    assert access not in str(caught.value) and "guessed-wrongly" not in str(caught.value)
     assert not list((tmp_path / "b").glob("objects/keys*"))  # what did not serve is not kept
 
 
@@ -301,9 +301,8 @@ def test_a_wrong_clock(own, tmp_path, monkeypatch):
     monkeypatch.setattr(
         botocore.auth, "get_current_datetime", lambda remove_tzinfo=True: now.replace(tzinfo=None)
     )
-    keys = own._keys.read()
     with pytest.raises(StorageDenied, match="clock"):
-        connect(own.endpoint, keys.access, keys.secret, home=tmp_path / "b")
+        connect(own.endpoint, *own._keys.read(), home=tmp_path / "b")
 
 
 @pytest.mark.parametrize(
@@ -330,9 +329,9 @@ def test_nobody_listens(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(StorageUnreachable, match="nobody listens"):
+        with pytest.raises(StorageUnreachable, match="nothing listens"):
             connect(url, "key", "secret", home=tmp_path)
-    with pytest.raises(StorageUnreachable, match=r"nobody listens|not answer"):
+    with pytest.raises(StorageUnreachable, match=r"nothing listens|not answer"):
         connect("http://no-such-host.invalid:9000", "key", "secret", home=tmp_path)
 
 
@@ -346,7 +345,7 @@ def test_somebody_listens_and_is_silent(tmp_path):
 
 
 def test_tls_against_a_plain_port(own, tmp_path):
-    with pytest.raises(StorageUnreachable, match="plain HTTP") as caught:
+    with pytest.raises(StorageUnreachable, match="speaks plain HTTP") as caught:
         connect(own.endpoint.replace("http:", "https:"), "key", "secret", home=tmp_path)
     assert "http://" in caught.value.fix
 
@@ -357,7 +356,7 @@ def test_plain_against_a_tls_port(tls_port, tmp_path):
 
 
 def test_a_certificate_that_nobody_signed(tls_port, tmp_path):
-    with pytest.raises(StorageUnreachable, match="trusts signed the certificate") as caught:
+    with pytest.raises(StorageUnreachable, match="signed the certificate") as caught:
         connect(f"https://127.0.0.1:{tls_port}", "key", "secret", home=tmp_path)
     assert "AWS_CA_BUNDLE" in caught.value.fix
 
@@ -387,12 +386,27 @@ def test_keys_of_the_killed_are_removed(own, tmp_path):
 
     folder = tmp_path / "b" / "objects"
     folder.mkdir(parents=True)
-    names = {pid: folder / f"keys-{platform.node()}-{pid}-ab.json" for pid in (os.getpid(), 2**30)}
+    names = {pid: folder / f"keys-{platform.node()}-{pid}-ab" for pid in (os.getpid(), 2**30)}
     for path in names.values():
         path.write_text("{}")
     with pytest.raises(StorageUnreachable):
         connect("http://127.0.0.1:1", "key", "secret", home=tmp_path / "b")
     assert [path.exists() for path in names.values()] == [True, False]
+
+
+def test_keys_that_others_can_read_are_refused(tmp_path):
+    keys = KeyFile.create(tmp_path / "keys", "access", "secret")
+    assert keys.read() == ("access", "secret")
+    assert KeyFile.create(tmp_path / "keys", "other", "other") == keys  # the first ones stay
+    for spoil, fact in (
+        (lambda path: path.write_text("[a]\n"), "damaged"),
+        (lambda path: path.write_text("{"), "damaged"),
+        (lambda path: path.chmod(0o640), "mode 0640|damaged"),
+    ):
+        spoil(tmp_path / "keys")
+        with pytest.raises(StorageDenied, match=fact) as caught:
+            keys.read()
+        assert "rm " in caught.value.fix and "secret" not in str(caught.value).replace("aws_secret", "")
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from botocore import exceptions as boto
 
 from labkit.display.formatting import without_credentials
 from labkit.errors import StorageDenied, StorageError, StorageUnreachable
-from labkit.storage import explain as s3_faults
-from labkit.storage.explain import code_of, explain
+from labkit.storage.explain import advice, code_of, explain
 
 URL = "http://127.0.0.1:9000"
 
@@ -40,13 +39,13 @@ def test_codes(code, kind, fact):
 @pytest.mark.parametrize(
     ("error", "fact"),
     [
-        (boto.EndpointConnectionError(endpoint_url=URL), "nobody listens"),
+        (boto.EndpointConnectionError(endpoint_url=URL), "nothing listens"),
         (boto.ConnectTimeoutError(endpoint_url=URL), "does not answer"),
         (boto.ReadTimeoutError(endpoint_url=URL), "does not answer"),
-        (boto.ConnectionClosedError(endpoint_url=URL), "broke the connection"),
+        (boto.ConnectionClosedError(endpoint_url=URL), "closed the connection"),
         (boto.SSLError(endpoint_url=URL, error="[SSL: WRONG_VERSION_NUMBER]"), "plain HTTP"),
         (boto.SSLError(endpoint_url=URL, error="[SSL: CERTIFICATE_VERIFY_FAILED]"), "certificate"),
-        (boto.SSLError(endpoint_url=URL, error="else"), "no TLS connection"),
+        (boto.SSLError(endpoint_url=URL, error="else"), "plain HTTP"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
 )
@@ -98,5 +97,5 @@ def test_what_to_do_can_be_said_by_the_caller():
     ],
 )
 def test_advice_for_what_a_worker_tells(text, known):
-    said = s3_faults.advice(text)
+    said = advice(text)
     assert (said is not None and "storage.start()" in said) == known
