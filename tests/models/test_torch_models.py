@@ -43,7 +43,16 @@ def test_widths_that_are_none_are_refused(build, widths):
         build(widths)
 
 
-def test_two_workers_train_the_lessons_model_as_one_process_does():
+@pytest.fixture
+def one_thread():
+    """As in the lessons: the number of threads decides in which order numbers are added, and rounded."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_two_workers_train_the_lessons_model_as_one_process_does(one_thread):
     """Lessons 03 and 07 compare the weights: rounding errors must not grow on their way."""
     train = datasets.load("digits")[:1408]
     images, labels = to_input(train.images), torch.tensor(train.labels)
