@@ -5,13 +5,13 @@
 # cost, add and lose a node, and start the same cluster on real machines. · **Time** 35 min (1 of it waiting) · **Needs** 00
 #
 # A Ray cluster is a handful of ordinary programs. On real machines each machine runs some of them. Here they all run on yours, and each
-# *node* takes itself for a machine of its own. Nothing is simulated: the programs are the same, and they talk over the network.
+# *node* acts like a separate machine. Nothing is simulated: the programs are the same, and they talk over the network.
 #
-# (If `RAY_ADDRESS` names a cluster of yours, `start()` connects to that one. Then adding and removing nodes is refused: unset it for this lesson.)
+# If `RAY_ADDRESS` names a cluster of yours, `start()` connects to that one, and adding and removing nodes is refused. Unset it for this lesson.
 
 # %% [markdown]
 # ## Start
-# This takes about ten seconds on two cores.
+# This takes 10 to 25 seconds on two cores.
 
 # %%
 from labkit import cluster
@@ -30,17 +30,17 @@ from labkit.system import overview as inventory
 inventory.processes()
 
 # %% [markdown]
-# Remember the first three. The `gcs_server` exists once. A `raylet` runs on every node: it starts *workers*, the processes that will run
-# your code, and decides what runs in them. (The `forkserver` is no part of Ray but the lab's: it has imported PyTorch and the like, and workers are forked from it, so that
-# not each of them has to import it again.) The last line is what a cluster costs before it has done anything.
+# Three kinds of programs matter most. The **GCS** (`gcs_server`), one per cluster, keeps track of nodes and actors. A **raylet**, one per node, starts *worker
+# processes* and decides which task each of them runs. And the worker processes run your code; there may be none yet. (`forkserver` belongs to the lab, not to Ray: it imports
+# PyTorch once, and workers are forked from it so that they start faster.) The last line is what an idle cluster costs in processes and memory.
 
 # %% [markdown]
 # ## The dashboard
-# Click **dashboard** in the box above. The page opens in a new tab and says *Authentication Token Required*: this cluster talks to nobody who
-# does not have its token.
+# Click **dashboard** in the box above. The page opens in a new tab and says *Authentication Token Required*: without the token, this cluster
+# refuses every request.
 #
-# The token lies in a file that only you can read. Never print it in a notebook, whose outputs are saved and passed on.
-# The next cell prints a command. Run that in a terminal (File → New → Terminal), paste what it says into the page, and press Submit.
+# The token is in a file that only you can read. Never print it in a notebook, whose outputs are saved and shared.
+# The next cell prints a command. Run it in a terminal (File → New → Terminal), paste its output into the page, and press Submit.
 
 # %%
 import os
@@ -48,8 +48,8 @@ import os
 print("cat", os.environ["RAY_AUTH_TOKEN_PATH"])
 
 # %% [markdown]
-# The browser remembers the token for 30 days, and the lab keeps it, so this happens once. (The page suggests `ray get-auth-token`. That shows the
-# token in `~/.ray`, for clusters of your own; the lab's is another one.)
+# The browser remembers the token for 30 days, and the lab keeps it, so you do this once. Ignore the page's suggestion to run `ray get-auth-token`: it prints the token of
+# clusters that you start yourself. The lab has its own.
 #
 # Leave the page open on **Cluster**, where the nodes and their processes are, and come back to it in every section. The charts on **Overview**
 # want two more programs, Prometheus and Grafana. You will not miss them.
@@ -59,7 +59,7 @@ print("cat", os.environ["RAY_AUTH_TOKEN_PATH"])
 
 # %% [markdown]
 # ## Tasks
-# `ray.remote` makes a function into one that can run in a worker. Calling it with `.remote(…)` only hands it in.
+# `ray.remote` turns a function into one that can run in a worker process, a **task**. Calling it with `.remote(…)` only submits it.
 
 # %%
 import ray
@@ -74,7 +74,7 @@ reference = square.remote(7)
 reference
 
 # %% [markdown]
-# You got no 49, but a *reference*: a promise of a result. The cell did not wait. `ray.get` does:
+# You did not get 49. You got an `ObjectRef`, a *reference* to a result that may not exist yet. The cell did not wait. `ray.get` does:
 
 # %%
 ray.get(reference)
@@ -83,18 +83,18 @@ ray.get(reference)
 ray.get([square.remote(x) for x in range(8)])
 
 # %% [markdown]
-# Eight tasks were handed in before the first was waited for. That is the whole trick of parallel work: first all `.remote`, then `ray.get`.
+# All eight tasks were submitted before we waited for the first. That is the whole trick of parallel work: first all `.remote`, then `ray.get`.
 
 # %% [markdown]
 # ## A CPU is a ticket
-# Each task needs a CPU of the cluster, unless you say otherwise. These are the cluster's resources:
+# Each task needs a CPU of the cluster, unless you say otherwise. These are the cluster's resources (names with a colon mark single nodes, and are left out):
 
 # %%
 {name: amount for name, amount in ray.cluster_resources().items() if ":" not in name}
 
 # %% [markdown]
-# The raylet never looks at your cores. It has so many *tickets*, as many as it was told at its start; a task takes one and gives it back when it is done.
-# The next task only sleeps, and tells when and where it did so.
+# The raylet never looks at your cores. Ray's CPUs are **logical resources**: a number that is set when the node starts. Think of tickets: a task takes one while it runs and
+# returns it when it finishes. The next task just sleeps, then returns when and on which node it ran. (The lab puts the node's name into the environment variable `LABKIT_NODE`.)
 
 # %%
 import time
@@ -117,8 +117,8 @@ tickets = int(lab.cpus)
 Timeline(ray.get([nap.remote(1) for _ in range(2 * tickets)]))
 
 # %% [markdown]
-# Each row is a worker process, each bar a task. As many slept at once as there are tickets. The number of cores does not matter, since
-# who sleeps needs none. Now tasks that keep a core busy:
+# Each row is a worker process, each bar a task. As many tasks slept at once as there are tickets. It would take as long on a single core, because a sleeping
+# task uses none. Now tasks that keep a core busy:
 
 
 # %%
@@ -135,7 +135,7 @@ alone = Timeline([ray.get(count_up.remote(number))])
 alone
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** the same work as often as there are tickets, all at once. Will each task be as fast as the one alone?
+# **Before you go on:** now one such task per ticket, all at once. Will each task be as fast as the one alone?
 
 # %%
 together = Timeline(ray.get([count_up.remote(number) for _ in range(tickets)]))
@@ -145,7 +145,7 @@ print(
 together
 
 # %% [markdown]
-# Where there are at least as many cores as tickets, the factor is near 1. With two cores and three tickets it is 1.5 or more: three tasks
+# With at least as many free cores as tickets, the factor is near 1. With two cores and three tickets it is about 1.5: three tasks
 # share two cores, and each of them is slower. A ticket lets a task *start*. It does not give it a core.
 #
 # So why three on two cores? Later lessons train with two workers and read data with one more task, which mostly waits.
@@ -184,8 +184,8 @@ ray.get(counter.pid.remote())
 
 # %% [markdown]
 # ## The object store
-# What tasks and actors pass to each other lies in the *object store*: memory that all processes of a node share. `ray.put` places a value there
-# by hand.
+# What tasks and actors pass to each other is in the **object store**: memory that all processes of a node share. (Values below about 100 kB are sent
+# directly.) `ray.put` stores a value there explicitly.
 
 # %%
 from labkit import datasets
@@ -199,15 +199,15 @@ labels = ray.get(labels_ref)
 labels.flags.writeable
 
 # %% [markdown]
-# `ray.get` did not copy the array. It looks into the shared memory, and so can every worker of the node. That is why nobody may write into it:
+# `ray.get` did not copy the array. It's a view of the shared memory, which every worker process of the node can see. That's why it's read-only:
 # `writeable` is False.
 #
 # Hand a reference to a task, and the task gets the value. Its bytes travel only if the task runs on another node.
 
 # %% [markdown]
 # ### Exercise 01-1 · Count in parallel
-# `count` says how often each class stands in one part of the labels. Start three of these tasks, one for each third of `labels_ref`,
-# so that they may run at the same time. Keep their references in the list `parts`, and add up their results in `total`.
+# `count` returns how often each class occurs in one part of the labels. Start three of these tasks, one for each third of `labels_ref`,
+# so that they can run at the same time. Keep their references in the list `parts`, and add up their results in `total`.
 
 # %%
 import numpy as np
@@ -236,7 +236,7 @@ check("01-1", parts, total, train.labels)
 
 # %% [markdown]
 # ## What a call costs
-# A task travels: to the raylet, to a worker, and its result back. So does a call of an actor, but without the search for a worker.
+# For a task, your notebook asks the raylet for a worker process, sends it the function and its arguments, and gets the result back. For an actor call it already has the process.
 
 # %% [markdown] tags=["prediction"]
 # **Before you go on:** calling a Python function that squares a number takes about 0.1 µs. How long does `ray.get(square.remote(7))` take?
@@ -270,8 +270,8 @@ print(f"task             {task:8.1f} µs, {task / function:,.0f} function calls"
 print(f"task, one of 100 {crowd:8.1f} µs")
 
 # %% [markdown]
-# These are medians on this machine, now. A task costs as much as thousands of function calls. So give it work for at least tens of milliseconds:
-# a batch of images, not one pixel. Tasks that are handed in together cost less each, since one travels while another runs.
+# These are medians on this machine, now. A task costs as much as ten thousand function calls or so. So give it work for at least tens of milliseconds:
+# a batch of images, not one pixel. Tasks that are submitted together cost less each, because they share workers: Ray leases one from the raylet and sends it one task after the other.
 
 # %% [markdown]
 # ## Asking for too much
@@ -283,11 +283,11 @@ print(f"task, one of 100 {crowd:8.1f} µs")
 # %%
 greedy = square.options(num_cpus=tickets + 61).remote(7)
 ready, waiting = ray.wait([greedy], timeout=2)
-len(ready), len(waiting)
+print(f"{len(ready)} ready, {len(waiting)} still waiting")
 
 # %% [markdown]
-# It waits, without a word. It would wait for ever: somebody might still add a node that is large enough. `ray.wait` with a `timeout` is how
-# you find out, and the dashboard: **Overview** lists it under *Pending Demands*.
+# The task waits, and there is no error. It would wait forever, because a node that is large enough might still be added. You find out with `ray.wait` and a `timeout`, or on
+# the dashboard: **Overview** lists it under *Pending Demands*.
 
 # %%
 ray.cancel(greedy)
@@ -299,11 +299,11 @@ ray.cancel(greedy)
 lab.check_capacity(workers=tickets + 61)
 
 # %% [markdown]
-# So read an error in this lab: what was attempted, the fact that stopped it, and how to mend it.
+# Every error of the lab has these three parts: what it tried to do, why that failed, and how to fix it.
 
 # %% [markdown]
 # ## More nodes
-# `add_node` runs `ray start --address=…`, the command that you would type on a second machine. It takes some seconds for each.
+# `add_node` runs `ray start --address=…`, the command that you would type on a second machine. It takes some seconds per node.
 
 # %%
 node_2 = lab.add_node(cpus=2)
@@ -314,14 +314,14 @@ lab
 inventory.processes("node-2")
 
 # %% [markdown]
-# A further node is less than a head: no register, no dashboard. Now more naps than one node has tickets:
+# A worker node runs fewer programs than the head: no GCS, no dashboard. Now submit more naps than any single node has tickets for:
 
 # %%
 tickets = int(lab.cpus)
 Timeline(ray.get([nap.remote(1) for _ in range(tickets)]))
 
 # %% [markdown]
-# You said nothing about nodes. The tasks went where tickets were. If the bars on the new nodes begin late, it is because their first workers had to be
+# You said nothing about nodes. Ray placed the tasks wherever tickets were free. If the bars on the new nodes begin late, that's because their first worker processes had to be
 # started. Now they exist, so once more:
 
 # %%
@@ -329,7 +329,7 @@ Timeline(ray.get([nap.remote(1) for _ in range(tickets)]))
 
 # %% [markdown]
 # ### Exercise 01-2 · Big tasks
-# A task may ask for three CPUs. How many such tasks can run at the same time on the cluster as it is now? Look at the table of nodes.
+# A task may ask for three CPUs. How many such tasks can run at the same time on your cluster now? Look at the table of nodes.
 
 # %%
 at_once = ...  # your answer
@@ -348,30 +348,63 @@ Timeline(ray.get([nap.options(num_cpus=3).remote(0.5) for _ in range(3)]))
 
 # %% [markdown]
 # ## Losing a node
-# Machines fail. `remove_node` ends the processes of a node at once, as if its plug were pulled.
+# Machines fail. `remove_node` ends the processes of a node at once, as if you had pulled the plug. A nap that is lost with its node cannot tell about itself. So these
+# naps report to an actor when they begin. It needs no CPU, and it asks for `node:__internal_head__`, a resource that only the head has, because it must not be lost itself.
+
+
+# %%
+@ray.remote(num_cpus=0, resources={"node:__internal_head__": 0.001})
+class Log:
+    def __init__(self):
+        self.begun = []
+
+    def add(self, attempt):
+        self.begun.append(attempt)
+
+    def all(self):
+        return self.begun
+
+
+@ray.remote
+def reported_nap(log, seconds):
+    attempt = {"node": os.environ["LABKIT_NODE"], "pid": os.getpid(), "begin": time.time()}
+    ray.get(log.add.remote(attempt))
+    time.sleep(seconds)
+    return {**attempt, "end": time.time()}
+
+
+log = Log.remote()
+warm_up = ray.get([nap.remote(1) for _ in range(tickets)])  # so that there is a process for each ticket
 
 # %% [markdown] tags=["prediction"]
 # **Before you go on:** every ticket is taken by a nap, and one node goes down in the middle. Will `ray.get` raise an error? Will results be missing?
 
 # %%
-references = [nap.remote(4) for _ in range(tickets)]
-time.sleep(1.5)
+references = [reported_nap.remote(log, 4) for _ in range(tickets)]
+limit = time.time() + 30
+while len(ray.get(log.all.remote())) < tickets and time.time() < limit:  # until all have begun
+    time.sleep(0.1)
+died = time.time()
 lab.remove_node(node_3)
 lab
 
 # %%
-Timeline(ray.get(references))
+finished = ray.get(references)
+began = {(span["pid"], span["begin"]) for span in finished}
+lost = [attempt for attempt in ray.get(log.all.remote()) if (attempt["pid"], attempt["begin"]) not in began]
+print(f"{len(finished)} naps finished, {len(lost)} attempts were lost")
+Timeline([*finished, *({**attempt, "end": died} for attempt in lost)])
 
 # %% [markdown]
-# All naps are there, none of them from node-3. Those that it lost were started again, from the moment when another node had a ticket free.
-# (The line that begins with `(raylet)` is Ray's own word about it.)
+# No error, and no result is missing. The short bars on node-3 are the attempts that were lost with it. Ray started those naps again on other nodes, as soon as
+# a ticket was free there. (The line that begins with `(raylet)` is Ray's own log message about it.)
 #
 # Ray tries a lost task three more times by default (`max_retries`), each time from its beginning: what it had done is
 # lost, and what it had written somewhere is written twice.
 
 # %% [markdown]
 # ### Exercise 01-3 · What an actor remembers
-# An actor can be started again too, if you allow it. This one may be started once more, and calls that failed may be repeated:
+# An actor can be restarted too, if you allow it. This one may be restarted once (`max_restarts=1`), and calls that fail meanwhile are repeated as often as needed (`max_task_retries=-1`):
 
 # %%
 counter = Counter.options(max_restarts=1, max_task_retries=-1).remote()
@@ -396,9 +429,9 @@ os.kill(ray.get(counter.pid.remote()), signal.SIGKILL)
 ray.get(counter.add.remote())
 
 # %% [markdown]
-# A new process, a new memory. For training workers that means: whatever must not be lost has to be written down. That is what the checkpoints of lesson 03 are for.
+# A new process, a new memory. For training workers that means: whatever must not be lost has to be saved. That's what the checkpoints of lesson 03 are for.
 #
-# Ray cannot know who killed a worker, so its long message lists what it may have been. In a real training, look at the memory first.
+# Ray cannot know what killed a worker, so its long message lists possible causes. In real training runs, the most common one is running out of memory.
 
 # %% [markdown]
 # ## Who may come in
@@ -408,8 +441,8 @@ ray.get(counter.add.remote())
 inventory.ports()
 
 # %% [markdown]
-# The dashboard's page is open to this machine alone. Ray's other ports are open to the network, since nodes have to find each other. Whoever is let in
-# there can run any program on your machine. What keeps strangers out is the token. Try to come in without it:
+# The dashboard's page can be reached from this machine only. Ray's other ports are open to the network, because nodes have to find each other. Anyone who is let in
+# there can run any program on your machine. The token keeps strangers out. Try to connect without it:
 
 # %%
 from urllib.error import HTTPError
@@ -422,12 +455,12 @@ except HTTPError as error:
     print(error.code, error.read().decode())
 
 # %% [markdown]
-# 401: refused, for lack of a token. A node or a notebook without it is refused in the same way. The lab makes the token at its first start and sets
-# `RAY_AUTH_MODE=token` for all that it runs. In your own clusters both are up to you.
+# 401: refused, because the token is missing. A node or a notebook without it is refused in the same way. The lab creates the token at its first start and sets
+# `RAY_AUTH_MODE=token` for every process that it starts. In Ray 2.60, a `ray.init()` that starts a cluster on your machine creates and uses a token by itself. `ray start` uses one only if it exists.
 
 # %% [markdown]
 # ### Exercise 01-4 · With the token
-# Ask the same address so that it answers 200, which means *fine*. The token travels in a header `Authorization: Bearer …`.
+# Send a request to the same address so that its status is 200, which means *OK*. The token is sent in a header `Authorization: Bearer …`.
 # Read it from its file inside your code, and print neither the token nor the request.
 
 # %%
@@ -451,9 +484,9 @@ print(lab.commands())
 # %% [markdown]
 # Where it goes wrong in practice:
 #
-# - **Token.** `RAY_AUTH_MODE=token` has to stand in the environment of *every* process before it imports ray: heads, nodes, notebooks. Otherwise `InvalidAuthToken`.
-#   The file `~/.ray/auth_token` is the same on all machines, and readable by its owner alone (`chmod 600`).
-# - **Versions.** The same Python and the same Ray on all machines, to the last digit. `pip install -c constraints.txt` sees to it.
+# - **Token.** `RAY_AUTH_MODE=token` has to be in the environment of *every* process before it imports ray: heads, nodes, notebooks. Otherwise you get an
+#   `AuthenticationError`. The file `~/.ray/auth_token` is the same on all machines, and only its owner can read it (`chmod 600`).
+# - **Versions.** The same Python and the same Ray on all machines, to the last digit. `pip install -c constraints.txt` takes care of that.
 # - **Firewall.** Nodes have to reach the head's port 6379 and each other. Workers take any free ports; to open only some of them, give `--min-worker-port`
 #   and `--max-worker-port`, always both.
 # - **The dashboard** stays on the head's 127.0.0.1. Reach it with `ssh -L`.
@@ -477,9 +510,9 @@ print(cluster.start() is lab)
 # %% [markdown]
 # ## In this notebook
 # - you started a head and further nodes, and know which processes they are;
-# - you opened the dashboard with the token, and saw that nobody gets in without it;
+# - you opened the dashboard with the token, and saw that a request without it is refused;
 # - you used tasks, actors and the object store, measured what a call costs, and know that a CPU is a ticket and not a core;
-# - you added two nodes, lost one, and saw its tasks run again, while an actor came back without its memory;
+# - you added two nodes, lost one, and saw its tasks run again, while an actor restarted without its memory;
 # - you have the commands for real machines, and what goes wrong with them.
 
 # %%
