@@ -116,7 +116,8 @@ def _draw_curves(axes: "Axes", found: list[RunRecord], metric: str) -> None:
 
 
 def _draw_seconds(axes: "Axes", found: list[RunRecord], labels: list[str]) -> None:
-    parts = {part: [run.seconds.get(part, 0.0) for run in found] for part in _PARTS}
+    spent = [run.seconds or {"rest": run.seconds_total or 0.0} for run in found]
+    parts = {part: [seconds.get(part, 0.0) for seconds in spent] for part in _PARTS}
     ends = [formatting.seconds(sum(lengths)) for lengths in zip(*parts.values(), strict=True)]
     states = ["" if run.state == "finished" else f" ({run.state})" for run in found]
     stacked_bars(axes, labels, parts, [end + state for end, state in zip(ends, states, strict=True)])

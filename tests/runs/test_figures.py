@@ -87,10 +87,10 @@ def test_metrics_may_be_one_name_and_need_not_be_loss_or_accuracy():
 def test_bars_show_where_the_seconds_went():
     whole = record(seconds={"start": 9.0, "data": 1.0, "training": 5.0, "rest": 2.0})
     failed = record(minute=2, seconds={"start": 3.0}, state="failed")
-    lost = record(minute=3, state="lost")
+    lost = record(minute=3, state="lost", seconds_total=4.0)  # it did not record its parts
     axes = axes_of(compare([whole, failed, lost]))["where the time went"]
-    assert widths(axes) == {"start": [9, 3, 0], "data": [1, 0, 0], "training": [5, 0, 0], "rest": [2, 0, 0]}
-    assert [text.get_text() for text in axes.texts] == ["17 s", "3.0 s (failed)", "0 ms (lost)"]
+    assert widths(axes) == {"start": [9, 3, 0], "data": [1, 0, 0], "training": [5, 0, 0], "rest": [2, 0, 4]}
+    assert [text.get_text() for text in axes.texts] == ["17 s", "3.0 s (failed)", "4.0 s (lost)"]
 
 
 def test_a_part_looks_the_same_in_every_figure():
