@@ -4,6 +4,7 @@ from labkit.faces import face
 
 __getattr__, __dir__, __all__ = face(
     __name__,
+    explain=("hint_for",),
     store=("Store", "connect", "start"),
     uploads=("Uploaded", "upload", "upload_shards"),
 )

@@ -63,7 +63,7 @@ _CODES = {
 }
 
 
-def explain(
+def to_storage_error(
     error: BaseException,
     *,
     attempt: str,
@@ -115,7 +115,7 @@ def explain(
     return StorageError(attempt, f"{who} says: {said[:200]}", hint)
 
 
-def advice(text: str) -> str | None:
+def hint_for(text: str) -> str | None:
     """What to do about an error text from a worker; None unless the text says that the store is gone."""
     names = {"EndpointConnectionError", *_SILENT, *_BROKEN} - {"TimeoutError"}  # others raise that one, too
     if any(name in text for name in names):

@@ -28,7 +28,7 @@ from labkit.display.formatting import size, without_credentials
 from labkit.errors import StorageError
 from labkit.settings import Settings
 from labkit.storage import server as object_server
-from labkit.storage.explain import explain
+from labkit.storage.explain import to_storage_error
 from labkit.storage.keys import KeyFile
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Store:
         try:
             yield
         except Exception as error:
-            raise explain(error, attempt=attempt, endpoint=self.endpoint, **known) from None
+            raise to_storage_error(error, attempt=attempt, endpoint=self.endpoint, **known) from None
 
     def stop(self) -> None:
         """Leave the store. The embedded server stops with its last handle in any process; its data stay."""

@@ -36,7 +36,7 @@ from labkit.display import tracebacks
 from labkit.errors import RunError, RunFailed
 from labkit.panel.run import Panel
 from labkit.panel.tracking.remote import TrackedFunction
-from labkit.storage import explain
+from labkit.storage import hint_for
 from labkit.train.callbacks import (
     CheckpointStatusCallback,
     ReportCallback,
@@ -185,7 +185,7 @@ class TrainPanel(Panel):
         return RunFailed(
             f"finish the run {self.state.name!r}",
             failure.message if told else f"{who} raised {failure.message}",
-            explain.advice(failure.message)
+            hint_for(failure.message)
             or self._advice(failure.message)
             or "the panel above shows where; all of it is in the logs",
         )

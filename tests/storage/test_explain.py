@@ -5,7 +5,7 @@ from botocore import exceptions as boto
 
 from labkit.display.formatting import without_credentials
 from labkit.errors import StorageDenied, StorageError, StorageUnreachable
-from labkit.storage.explain import advice, code_of, explain
+from labkit.storage.explain import code_of, hint_for, to_storage_error
 
 URL = "http://127.0.0.1:9000"
 
@@ -15,7 +15,7 @@ def refusal(code):
 
 
 def told(error, endpoint=URL, **options):
-    return explain(error, attempt="write an object", endpoint=endpoint, **options)
+    return to_storage_error(error, attempt="write an object", endpoint=endpoint, **options)
 
 
 @pytest.mark.parametrize(
@@ -97,5 +97,5 @@ def test_what_to_do_can_be_said_by_the_caller():
     ],
 )
 def test_advice_for_what_a_worker_tells(text, known):
-    said = advice(text)
+    said = hint_for(text)
     assert (said is not None and "storage.start()" in said) == known
