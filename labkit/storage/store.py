@@ -219,7 +219,7 @@ def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
     Raises:
         StorageError: no server could be started, or it cannot be used.
     """
-    settings = settings or Settings.from_env()
+    settings = Settings.given(settings)
     if settings.s3_endpoint:
         return connect(bucket=bucket, settings=settings)
     server = object_server.start(settings)
@@ -255,7 +255,7 @@ def connect(
         StorageUnreachable, StorageDenied, StorageError: the store cannot be used; known within seconds.
     """
     attempt = "connect to an object store"
-    settings = settings or Settings.from_env()
+    settings = Settings.given(settings)
     endpoint = str(endpoint or settings.s3_endpoint or "").rstrip("/")
     if not re.fullmatch(r"https?://[^\s/?#]+", endpoint):
         fact = f"the endpoint is {without_credentials(endpoint)!r}, which is not a URL"
