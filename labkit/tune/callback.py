@@ -95,7 +95,7 @@ class SweepCallback(tune.Callback):
             return
         try:
             saved.save(*self.panel.plan.storage, staging)
-        except OSError as error:
+        except Exception as error:  # the storage's own kinds are many
             self._saves = False  # said once; the sweep itself goes on
             warnings.warn(f"the sweep could not be restored after a kill: {error}", stacklevel=2)
 

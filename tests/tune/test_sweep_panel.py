@@ -11,7 +11,7 @@ from ray import cloudpickle, tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 from labkit import cluster, runs
-from labkit.errors import RunError, RunFailed, RunStopped
+from labkit.errors import RunError, RunFailed, RunStopped, StorageError
 from labkit.panel.reporters import NullReporter
 from labkit.tune import saved
 from labkit.tune.panel import SweepPanel
@@ -258,7 +258,7 @@ def test_trials_begin_with_their_imports_done(sweep, lab):
 
 def test_a_state_that_cannot_be_kept_does_not_cost_the_sweep(sweep, monkeypatch):
     def full(*_):
-        raise OSError(28, "No space left on device")
+        raise StorageError("save the sweep", "No space left on device", "make room")
 
     monkeypatch.setattr(saved, "save", full)
     with pytest.warns(UserWarning, match="not be restored after a kill.*No space left") as said:
