@@ -149,13 +149,6 @@ def test_an_interrupt_of_the_main_thread_stops_it(panel):
     assert panel.state.status == "stopped"
 
 
-def test_many_errors_at_once(panel):
-    with pytest.raises(ExceptionGroup), panel:
-        raise ExceptionGroup("two went wrong", [ValueError("one"), KeyError("two")])
-    text = panel.state.failures[0].text
-    assert "ValueError: one" in text and "two went wrong" in panel.state.failures[0].message
-
-
 def test_an_error_that_cannot_be_told(panel, settings):
     class Mute(Exception):
         def __str__(self):
@@ -352,16 +345,6 @@ def test_an_interrupt_while_it_opens(settings):
 # -- reporters ------------------------------------------------------------------------------------------
 
 
-def test_a_reporter_is_told_all(settings):
-    reporter = Recorder()
-    panel = Panel("run", settings=settings, reporter=reporter)
-    with panel:
-        train(panel)
-        until(lambda: reporter.drawn_at)
-    assert reporter.calls[0] == "open" and reporter.calls[-1] == "close"
-    assert reporter.closed_with == ("finished", {"run record": str(record_files(settings)[0])})
-
-
 def test_it_is_drawn_five_times_a_second_at_most(settings):
     reporter = Recorder()
     panel = Panel("run", settings=settings, reporter=reporter)
@@ -402,14 +385,6 @@ def test_a_reporter_that_fails_does_not_hide_the_error(settings):
     panel = Panel("run", settings=settings, reporter=Recorder(fails_in=("open", "draw", "close")))
     with pytest.warns(UserWarning), pytest.raises(ZeroDivisionError), panel:
         1 / 0  # noqa: B018
-
-
-def test_the_text_reporter_by_the_settings(tmp_path, capsys):
-    with Panel("run", settings=Settings(home=tmp_path, panel="text")) as panel:
-        train(panel)
-    out = capsys.readouterr().out
-    assert "run: epoch 2/2 · loss 0.250 · accuracy 0.900" in out and "run: finished after" in out
-    assert len(out.splitlines()) < 10
 
 
 # -- the record -----------------------------------------------------------------------------------------

@@ -204,12 +204,6 @@ def test_counting_rows_is_never_worth_an_error(tracker, events):
     assert last_step(events)["rows"] == 2
 
 
-def test_a_batch_that_the_loop_takes_apart_was_counted_before(tracker, events):
-    for batch in tracker.steps([{"image": array(8, 2), "label": array(8)}] * 1):
-        batch.clear()
-    assert last_step(events)["rows"] == 8
-
-
 def slow(n, seconds):
     for k in range(n):
         time.sleep(seconds)
@@ -226,15 +220,6 @@ def test_waiting_for_data_is_apart_from_work(tracker, events):
     assert lazy["waiting"] / lazy["seconds"] > 0.8
     assert busy["waiting"] / busy["seconds"] < 0.2
     assert lazy["first_wait"] >= 0.05 and lazy["waiting"] >= 0.3 and busy["seconds"] >= 0.3
-
-
-def test_what_comes_after_the_last_batch_is_waiting_too(tracker, events):
-    def lingers():
-        yield 1
-        time.sleep(0.1)
-
-    list(tracker.steps(lingers()))
-    assert last_step(events)["waiting"] >= 0.1
 
 
 def test_reading_a_loss_is_work_and_not_waiting(tracker, events):
@@ -267,12 +252,6 @@ def test_fast_steps_are_few_events(tracker, events):
     most = (time.monotonic() - started) * EVENTS_PER_SECOND + 2  # and the first and the last
     assert len(of_kind(events, "step")) <= most < 10_000
     assert last_step(events)["step"] == 10_000
-
-
-def test_slow_steps_are_all_told(tracker, events):
-    for _ in tracker.steps(range(3)):
-        time.sleep(1.1 / EVENTS_PER_SECOND)
-    assert [event["step"] for event in of_kind(events, "step")] == [0, 1, 2, 3, 3]
 
 
 def test_metrics_become_numbers_only_when_they_are_sent(tracker, events):
@@ -356,13 +335,6 @@ def test_an_exception_of_the_data_passes_through(tracker, events):
     with pytest.raises(LookupError, match="no more"):
         list(tracker.steps(broken()))
     assert list(tracker.steps([1])) == [1]
-
-
-def test_two_loops_at_once(tracker, events):
-    """Training and, inside of it, an evaluation."""
-    for _ in tracker.steps(range(3), epoch=0):
-        list(tracker.steps(range(5), epoch=0))
-    assert last_step(events)["step"] == 3
 
 
 # -- in another process ---------------------------------------------------------------------------------

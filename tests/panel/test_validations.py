@@ -110,12 +110,6 @@ def test_what_was_decided_stays(run, status):
     assert run.state.checkpoints[0].decided_at == T0 + 20
 
 
-def test_one_that_is_begun_again_shows_both(run):
-    """Ray tries again where a validation's process has died."""
-    run.saved(0, 20).validation(0, 21).validation(0, 25, 27)
-    assert row(run.state) == [("1", 21, 25, ""), ("1", 25, 27, "")]
-
-
 def test_what_an_earlier_run_has_left_gets_its_name_when_it_is_known(run):
     """Its validation may be heard of before its metrics are."""
     run.epoch(5, 10, 20).validation(3, 12)
@@ -150,21 +144,10 @@ def test_a_loop_that_validates_in_itself(run):
     assert row(run.state) == [("1", 20, 24, "in the loop"), ("2", 35, 39, "in the loop")]
 
 
-def test_uploads_of_two_workers_are_told_apart(run):
-    run("upload", 10, rank=0)("upload", 11, rank=1)("upload", 12, rank=0, done=True, seconds=2)
-    assert row(run.state, "upload") == [("", 10, 12, ""), ("", 11, None, "")]
-
-
 def test_the_end_of_a_run_ends_all(run):
     run.saved(0, 20).validation(0, 21)("upload", 22)
     run.state.end("stopped", T0 + 30)
     assert all(span.end == T0 + 30 for span in run.state.spans)
-
-
-def test_very_many_do_not_fill_the_kernel(run):
-    for epoch in range(2000):
-        run.epoch(epoch, 10 * epoch, 10 * epoch + 9)
-    assert len(run.state.spans.row("training")) == 300
 
 
 # -- how it looks ---------------------------------------------------------------------------------------
