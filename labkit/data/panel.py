@@ -110,7 +110,7 @@ class DataPanel(LivePanel):
     def translate(self, error: BaseException) -> BaseException | None:
         if not isinstance(error, ray.exceptions.RayError):
             return None
-        fix = "the panel above shows in which line; mend the function or the file, then run the cell again"
+        fix = "the panel above shows in which line; fix the function or the file, then run the cell again"
         return RunFailed(f"finish {self.state.name!r}", self.state.failures[-1].message, fix)
 
     # -- what the follower calls, in Ray Data's own thread ------------------------------------------

@@ -52,7 +52,7 @@ _CODES = {
     ),
     "BucketAlreadyExists": (
         StorageDenied,
-        "a bucket of that name belongs to somebody else at {who}",
+        "a bucket of that name belongs to another user at {who}",
         "name another one: bucket=…",
     ),
     "InvalidBucketName": (

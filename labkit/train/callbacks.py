@@ -167,7 +167,7 @@ class CheckpointStatusCallback(RemoteReporter):
 
     @contextlib.contextmanager
     def on_checkpoint_transfer(self) -> Iterator[None]:
-        """A checkpoint is uploaded within this; in the loop's thread, or in one beside it."""
+        """A checkpoint is uploaded within this; in the loop's thread, or in another one."""
         about = {"kind": "upload", "rank": _rank(), "pid": os.getpid()}
         began = time.perf_counter()
         self.send(**about)

@@ -68,7 +68,7 @@ class TrainPanel(Panel):
         Warns if `CheckpointConfig` keeps the worst checkpoints, or validations have no CPU.
 
         Raises:
-            ClusterError: the cluster has no room for its workers or its validations; Ray would wait for ever.
+            ClusterError: the cluster has no room for its workers or its validations; Ray would wait forever.
             RunError: it is no trainer of Ray Train, its `RunConfig` has no callback of this panel, or its
                 validation function captures a large object.
         """
@@ -237,7 +237,7 @@ class TrainPanel(Panel):
         lab = cluster.current()
         if lab is not None:
             options = dict(config.ray_remote_kwargs)
-            capacity.check_task_fits(lab.nodes, options, attempt="run validations beside the training")
+            capacity.check_task_fits(lab.nodes, options, attempt="run validations during the training")
             per_worker = (trainer.scaling_config.resources_per_worker or {}).get("CPU", 1)
             spare = lab.cpus - workers * per_worker - bool(trainer.datasets)
             if spare < options.get("num_cpus", 1):
@@ -282,7 +282,7 @@ def _end_controller(trace: TracebackType | None) -> None:
     """End the controller of a run that failed.
 
     A kernel keeps the last traceback, and Ray's frames in it hold the controller's handle: the controller and
-    all that it started would live on. The frames stay as they are, for ``%debug``.
+    all that it started would live on. The frames stay, for ``%debug``.
     """
     for frame, _ in traceback.walk_tb(trace):
         if frame.f_globals.get("__name__", "").partition(".")[0] == "ray":
@@ -295,7 +295,7 @@ def _end_controller(trace: TracebackType | None) -> None:
 def _free_placement_groups(before: set[str]) -> None:
     """Remove the placement groups that a failed controller left behind, with the CPUs they hold.
 
-    Ray removes them when this notebook's job ends; until then the next run would wait for ever.
+    Ray removes them when this notebook's job ends; until then the next run would wait forever.
 
     Args:
         before: ids of those that were there before the run.

@@ -309,7 +309,7 @@ def test_a_wrong_clock(own, tmp_path, monkeypatch):
     ("answers", "fact"),
     [
         ([(404, "NoSuchBucket"), (403, "AccessDenied")], "make the bucket 'lab'.*no right"),
-        ([(404, "NoSuchBucket"), (409, "BucketAlreadyExists")], "make the bucket 'lab'.*somebody else"),
+        ([(404, "NoSuchBucket"), (409, "BucketAlreadyExists")], "make the bucket 'lab'.*another user"),
         ([(403, "AccessDenied")], "look into the bucket 'lab'.*no right"),
         ([(403, "RequestTimeTooSkewed")], "clock"),
         ([(403, "ExpiredToken")], "expired"),

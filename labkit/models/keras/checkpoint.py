@@ -24,7 +24,7 @@ MODEL_FILE = "model.keras"  # the name that Ray's ReportCheckpointCallback gives
 STATE_FILE = "state.json"
 
 # Keras 2 remembers for each thread whether ".keras" is its own format, and knows it in the main thread alone.
-# Ray Train runs a loop in another one: there `model.save("model.keras")` writes HDF5, unless it is told.
+# Ray Train runs a loop in another one: there `model.save("model.keras")` writes HDF5, without `save_format`.
 _FORMAT = {"save_format": "keras_v3"} if tf.keras.Model.__module__.startswith("tf_keras.") else {}
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
