@@ -21,6 +21,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from labkit import cluster, runs
 from labkit.errors import ClusterError, RunError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
+from labkit.system.process_registry import ProcessRegistry
 from labkit.train.panel import TrainPanel
 from labs import home as home_of_its_own
 
@@ -124,6 +125,18 @@ def idle(lab):
     return True
 
 
+def _controllers(home):
+    """Ray Train's controllers on the cluster of this home."""
+    recorded = {record.pid for record in ProcessRegistry(home).records()}
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        with contextlib.suppress(psutil.Error):
+            titled = "TrainController" in " ".join(process.info["cmdline"] or ())
+            if titled and recorded & {parent.pid for parent in process.parents()}:
+                found.append(process)
+    return found
+
+
 def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel):
     result = fit(panel, trainer_of(panel, home))
     state = panel.state
@@ -158,14 +171,6 @@ def test_what_a_worker_raises_is_shown_with_its_own_lines(lab, home, panel):
     assert failure.text.startswith("loop, ") and "site-packages" not in failure.text
     assert runs.latest("run", state="failed").error == "ArithmeticError: the loss is no number"
     assert idle(lab)
-
-
-def _processes_of(lab):
-    pids = {entry.pid for entry in lab._registry.entries(lab._lab)}
-    for process in psutil.process_iter(["pid", "cmdline"]):
-        with contextlib.suppress(psutil.Error):
-            if pids & {parent.pid for parent in process.parents()}:
-                yield process
 
 
 def test_a_killed_worker_is_one_line_and_its_restart_has_seconds(lab, home, panel, capfd):
@@ -207,7 +212,7 @@ def test_a_name_that_is_used_again_and_trains_nothing_is_told(lab, home, panel):
 
 def test_an_elastic_training_needs_room_for_the_fewest(lab, home, panel):
     panel.watch(trainer_of(panel, home, workers=(1, 30)))
-    assert panel._about["world_size"] == 30
+    assert panel.state.world_size == 30
     with pytest.raises(ClusterError, match="20 workers"):
         panel.watch(trainer_of(panel, home, workers=(20, 30)))
 
@@ -237,7 +242,7 @@ def test_an_interrupt_ends_the_run_and_frees_its_cpus(lab, home, panel):
     frames = [frame for frame, _ in traceback.walk_tb(stopped.value.__context__.__traceback__)]
     assert any("controller" in frame.f_locals for frame in frames)
     deadline = time.monotonic() + 30
-    while any("TrainController" in " ".join(p.info["cmdline"] or ()) for p in _processes_of(lab)):
+    while _controllers(home):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
