@@ -631,7 +631,7 @@ for call in (lambda: lab.nodes, lab.add_node, lambda: lab.check_capacity(workers
     try:
         call()
     except Exception as error:
-        print(type(error).__name__, "gone" in str(error))
+        print(type(error).__name__, "fix: lab = cluster.start()" in str(error))
 if sys.argv[1] == "look":
     print(cluster.current())
 elif sys.argv[1] == "idle":
