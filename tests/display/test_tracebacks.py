@@ -188,3 +188,14 @@ def test_what_another_process_formatted():
 def test_it_is_what_python_would_say():
     error = caught(deep, 0)
     assert shorten_text("".join(traceback.format_exception(error))) == shorten(error)
+
+
+def test_without_the_name_of_a_cell_its_frames_are_in_a_cell(monkeypatch):
+    import IPython
+
+    class Shell:
+        compile = object()
+
+    monkeypatch.setattr(IPython, "get_ipython", Shell)
+    frame = 'Traceback (most recent call last):\n  File "/tmp/ipykernel_1/2.py", line 3, in f\nValueError: x'
+    assert tracebacks.shorten_text(frame) == "f, in a cell, line 3\nValueError: x"

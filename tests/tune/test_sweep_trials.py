@@ -1,15 +1,11 @@
 """What is read of Tune's trials: configurations, ends, failures."""
 
-import importlib
-import inspect
 from types import SimpleNamespace
 
 import numpy
 import pytest
 import ray
-from ray import cloudpickle, tune
-from ray.train._internal.storage import StorageContext
-from ray.tune.schedulers import ASHAScheduler
+from ray import cloudpickle
 
 from labkit.tune import trials
 
@@ -98,28 +94,3 @@ def test_the_last_of_several_failures(tmp_path):
 def test_the_place_of_a_trial_outlives_a_restart():
     assert trials.number_of(SimpleNamespace(trial_id="3ce1a_00017")) == 17
     assert trials.number_of(SimpleNamespace(trial_id="8bd41c7e")) is None
-
-
-def test_what_tune_does_not_document_is_there(tmp_path):
-    """If one of these is gone, the panel shows less; the fix is in labkit/tune/trials.py."""
-    run = tune.RunConfig(name="new", storage_path=str(tmp_path))
-    tuner = tune.Tuner(lambda config: None, run_config=run)
-    asha = ASHAScheduler()
-    owners = {
-        tuner: ["_local_tuner"],
-        getattr(tuner, "_local_tuner", None): ["_tune_config", "_run_config", "_is_restored", "param_space"],
-        asha: ["_metric", "_mode", "_max_t", "_brackets"],
-        asha._brackets[0]: ["_rungs"],
-        tune.with_resources(lambda config: None, {"CPU": 1}): ["_resources"],
-        tune.experiment.Trial: ["error_file", "pickled_error_file"],
-        tune.experiment.Trial("none", stub=True): ["stopping_criterion", "run_metadata", "storage"],
-        tune.experiment.Trial("none", stub=True).run_metadata: ["last_result"],
-        StorageContext: ["experiment_driver_staging_path"],
-        tune.result: ["AUTO_RESULT_KEYS"],
-    }
-    gone = [name for owner, names in owners.items() for name in names if not hasattr(owner, name)]
-    sources = [inspect.getsource(importlib.import_module(f"ray.tune.{name}")) for name in trials._NOISY]
-    texts = [trials.STATE_FILES, "reuse requires reset_config()", "Failure # ", *trials._NOISE]
-    sources += [inspect.getsource(tune.experiment.trial)]
-    gone += [text for text in texts if not any(text in source for source in sources)]
-    assert not gone, f"Ray {ray.__version__} no longer has {gone}"

@@ -1,0 +1,150 @@
+"""All names that labkit uses although their engine does not document them, and what is lost without each.
+
+One file per engine uses them, in functions that still work when a name is gone: the rooms' own tests show
+that. This test says, with the engine's version, which name to look at after an upgrade.
+"""
+
+import importlib
+import inspect
+import mmap
+import pkgutil
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import ray
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler
+
+from labkit.cluster import connection, nodes
+from labkit.tune import trials
+
+_TRAIN, _DATA = "ray.train.v2._internal", "ray.data._internal.execution"
+
+# {the file that uses them: {module:attribute: what is lost without it}}
+RAY = {
+    "labkit/cluster/connection.py": {
+        "ray._raylet:AuthenticationTokenLoader.instance": "the lab's token where ray is imported already",
+        "ray._raylet:Config.initialize": "the lab's settings where ray is imported already",
+    },
+    "labkit/cluster/nodes.py": {
+        "ray.scripts.scripts:main": "`ray start` with another Python for its workers",
+    },
+    "labkit/cluster/forkserver": {
+        "ray.actor:ActorClassID.from_random": "forks: modules with actor classes draw ids at their import",
+        "ray:ObjectRef.from_random": "forks: the check that no two draw the same ids",
+    },
+    "labkit/train/callbacks.py": {
+        f"{_TRAIN}.execution.callback:ControllerCallback.after_controller_start": "statuses of checkpoints",
+        f"{_TRAIN}.execution.callback:ControllerCallback.before_controller_shutdown": "last statuses",
+        f"{_TRAIN}.execution.callback:ControllerCallback.before_controller_abort": "last statuses",
+        f"{_TRAIN}.execution.callback:TrainContextCallback.on_checkpoint_transfer": "seconds of uploads",
+        f"{_TRAIN}.execution.controller:TrainController.get_all_reported_checkpoints": "statuses",
+        f"{_TRAIN}.execution.train_fn_utils:LocalTrainFnUtils.report": "metrics of a rehearsal",
+        "ray._private.worker:print_to_stdstream": "a worker's death in one line",
+    },
+    "labkit/data/executor.py": {
+        f"{_DATA}.execution_callback:ExecutionCallback.on_execution_step": "the panel of Ray Data",
+        f"{_DATA}.streaming_executor_state:OpState.total_enqueued_input_blocks": "waiting blocks",
+        "ray.data.context:EXECUTION_CALLBACKS_ENV_VAR": "the panel of Ray Data",
+    },
+    "labkit/tune/trials.py": {
+        "ray.train._internal.storage:StorageContext.experiment_driver_staging_path": "files of a sweep",
+        "ray.tune.experiment:Trial.error_file": "why a trial failed",
+        "ray.tune.experiment:Trial.pickled_error_file": "why a trial failed",
+        "ray.tune.result:AUTO_RESULT_KEYS": "Tune's own figures are listed among the metrics",
+    },
+}
+OTHERS = {
+    "labkit/panel/reporters.py": {
+        "ipykernel.comm:Comm._reply_subshell_for": "a click on Stop waits for the cell's end",
+    },
+    "labkit/display/tracebacks.py": {
+        "IPython.core.compilerop:CachingCompiler.format_code_name": "the number of a cell in a traceback",
+    },
+    "labkit/spark/driver.py": {
+        "pyspark.java_gateway:launch_gateway": "a Spark session of the lab's own",
+        "pyspark:SparkContext._active_spark_context": "an old session is not noticed",
+        "pyspark:SparkContext._ensure_initialized": "a Spark session of the lab's own",
+        "pyspark:SparkContext._gateway": "a new JVM for each session",
+        "pyspark:SparkContext._jvm": "a new JVM for each session",
+        "pyspark.sql:SparkSession._activeSession": "a new JVM for each session",
+        "pyspark.sql:SparkSession._instantiatedSession": "a new JVM for each session",
+        "pyspark.ml.torch.distributor:TorchDistributor._create_torchrun_command": "variables for ranks alone",
+    },
+    "labkit/storage/client.py": {
+        "s3fs:S3FileSystem._call_s3": "one request instead of three for a small object",
+    },
+}
+NAMES = {name: (file, lost) for file, names in (RAY | OTHERS).items() for name, lost in names.items()}
+
+# Texts in Ray's own files that the lab looks for.
+TEXTS = {
+    "core/generated/gcs_service_pb2_grpc.py": connection._HEAD,
+    "core/generated/ray_client_pb2_grpc.py": connection._CLIENTS,
+    "scripts/scripts.py": '"Local node IP"',
+    "_private/workers/setup_worker.py": "exec_worker",
+}
+# What a running pipeline's operators measure.
+MEASURES = (
+    "obj_store_mem_used", "row_outputs_taken", "block_outputs_taken", "bytes_outputs_taken",
+    "num_tasks_running", "num_tasks_finished", "task_submission_backpressure_time",
+    "task_output_backpressure_time_s",
+)  # fmt: skip
+
+
+def gone(name: str, file: str, lost: str) -> str:
+    package = name.partition(":")[0].partition(".")[0].lower()
+    return f"{package} {version(package)} has no {name}: {lost}. See {file}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_is_still_there(name):
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        pytest.fail(gone(name, *NAMES[name]))
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_ray_datas_operators_still_measure(measure):
+    name = f"{_DATA}.interfaces.op_runtime_metrics:OpRuntimeMetrics"
+    metrics = pkgutil.resolve_name(name)
+    known = {*metrics.__dataclass_fields__, *dir(metrics)}
+    assert measure in known, gone(f"{name}.{measure}", "labkit/data/executor.py", "a column of DataPanel")
+
+
+@pytest.mark.parametrize("path", TEXTS)
+def test_a_text_is_still_in_rays_files(path):
+    file = Path(ray.__file__).parent / path
+    found = file.is_file() and TEXTS[path] in file.read_text()
+    assert found, gone(f"text {TEXTS[path]!r} in {path}", "labkit/cluster", "a check before ray.init()")
+
+
+@pytest.mark.parametrize("name", nodes._FORKED)
+def test_rays_core_still_has_the_setting(name):
+    library = Path(ray.__file__).parent / "_raylet.so"
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        found = content.find(name.removeprefix("RAY_").encode()) >= 0
+    assert found, gone(name, "labkit/cluster/nodes.py", "speed of a start")
+
+
+def test_tune_still_has_what_only_its_objects_show(tmp_path):
+    run = tune.RunConfig(name="new", storage_path=str(tmp_path))
+    tuner = tune.Tuner(lambda config: None, run_config=run)
+    asha, trial = ASHAScheduler(), tune.experiment.Trial("none", stub=True)
+    owners = {
+        tuner: ["_local_tuner"],
+        getattr(tuner, "_local_tuner", None): ["_tune_config", "_run_config", "_is_restored", "param_space"],
+        asha: ["_metric", "_mode", "_max_t", "_brackets"],
+        asha._brackets[0]: ["_rungs"],
+        tune.with_resources(lambda config: None, {"CPU": 1}): ["_resources"],
+        trial: ["stopping_criterion", "run_metadata", "storage"],
+        trial.run_metadata: ["last_result"],
+    }
+    missing = [name for owner, names in owners.items() for name in names if not hasattr(owner, name)]
+    sources = [inspect.getsource(importlib.import_module(f"ray.tune.{name}")) for name in trials._NOISY]
+    sources += [inspect.getsource(tune.experiment.trial)]
+    texts = [trials.STATE_FILES, "reuse requires reset_config()", "Failure # ", *trials._NOISE]
+    missing += [text for text in texts if not any(text in source for source in sources)]
+    assert not missing, gone(str(missing), "labkit/tune/trials.py", "details of a sweep")
