@@ -40,3 +40,13 @@ def test_a_face_hands_out_all_that_it_names(room):
     for name in getattr(face, "__all__", []):
         assert getattr(face, name) is not None
         assert name in dir(face)
+
+
+def test_the_map_lists_all_faces():
+    rows = (Path(labkit.__file__).parent / "README.md").read_text().splitlines()
+    for room in ROOMS:
+        names = getattr(__import__(room, fromlist=["*"]), "__all__", [])
+        if room == "labkit" or not names:
+            continue
+        (row,) = (row for row in rows if row.startswith(f"| `{room.removeprefix('labkit.')}` |"))
+        assert [f"`{name}`" in row for name in names] == [True] * len(names)

@@ -1,4 +1,4 @@
-"""Ray Data: the panel of its executions."""
+"""Ray Data: the panel of an execution, operator by operator."""
 
 from labkit.faces import face
 

@@ -1,4 +1,4 @@
-"""What a room shows is drawn with these: cards, tables, figures, short tracebacks. Knows nothing of runs."""
+"""What the other rooms draw with: cards, tables, figures, short tracebacks. It knows nothing of runs."""
 
 from labkit.faces import face
 

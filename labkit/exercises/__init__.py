@@ -1,4 +1,4 @@
-"""The lessons' exercises: checks, hints, and what is solved."""
+"""The lessons' exercises: checks, hints, and which ones are solved."""
 
 from labkit.faces import face
 

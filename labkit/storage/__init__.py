@@ -1,4 +1,4 @@
-"""An object store: the embedded S3 server or any other, and uploads into it."""
+"""An object store, either the embedded S3 server or any other, and uploads into it."""
 
 from labkit.faces import face
 

@@ -1,4 +1,4 @@
-"""This machine: what it has, which processes the lab recorded on it, and the doctor who checks it."""
+"""This machine's processes and ports, as the lab recorded them, and the doctor."""
 
 from labkit.faces import face
 

@@ -1,4 +1,4 @@
-"""Ray Train: its panel, its callbacks, its checks."""
+"""Ray Train: the panel of a training run, its callbacks, and what it refuses before the run starts."""
 
 from labkit.faces import face
 
