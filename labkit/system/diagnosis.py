@@ -26,7 +26,7 @@ from labkit.display.formatting import without_credentials
 from labkit.errors import EnvironmentProblem, SettingsError
 from labkit.settings import CHECKOUT, NAMES, NODE_NAME, OTHER_HOME, Settings, home_fault, nearest
 from labkit.system import java
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
 
 _GB = 1e9
 _INSTALL = 'make setup, or: pip install -c constraints.txt -e ".[dev,recipes]"'
@@ -119,7 +119,7 @@ def _usable_settings() -> Settings:
 
 def _settings(_: Settings) -> Iterator[Finding]:
     """A misspelled variable would be ignored in silence."""
-    known = (*NAMES, NODE_NAME, "LABKIT_LAB")  # the lab sets the last two for its processes
+    known = (*NAMES, NODE_NAME, GROUP_VARIABLE)  # the lab sets the last two for its processes
     for name in sorted(name for name in os.environ if name.startswith("LABKIT_") and name not in known):
         close = difflib.get_close_matches(name, NAMES, 1)
         guess = f"; did you mean {close[0]}?" if close else ""
@@ -200,12 +200,10 @@ def _gpu(settings: Settings) -> Iterator[Finding]:
     if not names:
         yield Finding("GPU", True, "none; the lessons need none")
         return
-    text = f"{len(names)} × {names[0]}, {'used' if settings.use_gpu else 'not used'}"
     cpu_build = (_version("torch", local=True) or "").endswith("+cpu")
-    if cpu_build:
-        text = f"{len(names)} × {names[0]}, but torch is the build for CPUs"
+    use = "but torch is the build for CPUs" if cpu_build else "used" if settings.use_gpu else "not used"
     fix = "install the CUDA build of torch (see README.md), or export LABKIT_GPU=0"
-    yield Finding("GPU", not cpu_build, text, fix)
+    yield Finding("GPU", not cpu_build, f"{len(names)} × {names[0]}, {use}", fix)
 
 
 def _java(_: Settings) -> Iterator[Finding]:
@@ -230,12 +228,11 @@ def _object_store(settings: Settings) -> Iterator[Finding]:
 
 
 def _ports(_: Settings) -> Iterator[Finding]:
-    if not machine.port_is_free(0):
-        text, fix = "no server can listen on 127.0.0.1", "sudo ip link set lo up"
-        yield Finding("ports", False, text, fix, blocking=True)
-        return
+    loopback = machine.port_is_free(0)
     state = "free" if machine.port_is_free(8888) else "in use, so it uses another"
-    yield Finding("ports", True, f"8888 (JupyterLab) is {state}; Ray uses any that are free")
+    text = f"8888 (JupyterLab) is {state}; Ray uses any that are free"
+    text = text if loopback else "no server can listen on 127.0.0.1"
+    yield Finding("ports", loopback, text, "sudo ip link set lo up", blocking=True)
 
 
 def _proxy(settings: Settings) -> Iterator[Finding]:

@@ -42,10 +42,11 @@ class Node:
 
     def __init__(self, folder, modules):
         self._registry = ProcessRegistry(folder)
-        self._preloader = Preloader(self._registry, "one", folder, modules)
+        group = f"fork-{os.getpid()}"  # no other test may stop its processes
+        self._preloader = Preloader(self._registry, group, folder, modules)
         self._log = folder / "forkserver-head.log"
         raylet = self._registry.start(
-            ["sleep", "600"], role="head: raylet", group_id="one", log=folder / "log"
+            ["sleep", "600"], role="head: raylet", group_id=group, log=folder / "log"
         )
         self.raylet = raylet.pid
         self._preloader.prepare("head")

@@ -11,6 +11,7 @@ import pytest
 import labkit
 from labkit.system.process_registry import ProcessRegistry
 
+GROUP = f"cli-{os.getpid()}"  # no other test may stop its processes
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
@@ -81,7 +82,7 @@ def test_doctor_leaves_nothing_behind(run, tmp_path):
 
 def test_stop_stops_what_is_recorded_and_nothing_else(run, tmp_path):
     registry = ProcessRegistry(tmp_path / "home")
-    ours = registry.start(SLEEP, role="a sleeper", group_id="one", log=tmp_path / "log")
+    ours = registry.start(SLEEP, role="a sleeper", group_id=GROUP, log=tmp_path / "log")
     threading.Thread(target=ours.wait, daemon=True).start()  # a parent that waits: no zombie is left
     other = subprocess.Popen(SLEEP, start_new_session=True)
     try:
@@ -99,9 +100,9 @@ def test_stop_stops_what_is_recorded_and_nothing_else(run, tmp_path):
 
 def test_stop_warns_the_open_notebook(run, tmp_path):
     registry = ProcessRegistry(tmp_path / "home")
-    process = registry.start(SLEEP, role="a sleeper", group_id="one", log=tmp_path / "log")
+    process = registry.start(SLEEP, role="a sleeper", group_id=GROUP, log=tmp_path / "log")
     threading.Thread(target=process.wait, daemon=True).start()
-    registry.acquire("one")  # this process is the notebook
+    registry.acquire(GROUP)  # this process is the notebook
     assert "restart its kernel" in run("stop").stdout.splitlines()[-1]
 
 

@@ -1,5 +1,6 @@
 """The doctor: each thing that can be wrong is found, named, and comes with what mends it."""
 
+import os
 import subprocess
 import sys
 from importlib import metadata
@@ -13,6 +14,7 @@ from labkit.system import diagnosis, doctor
 from labkit.system.diagnosis import Diagnosis, Finding
 from labkit.system.process_registry import ProcessRegistry
 
+GROUP = f"doctor-{os.getpid()}"  # no other test may stop its processes
 GB = 1_000_000_000
 GOOD, BAD = Finding("cores", True, "2"), Finding("Chromium", False, "none", "apt-get install <chromium>")
 WORSE = Finding("disk", False, "full", "rm", blocking=True)
@@ -194,6 +196,7 @@ def test_a_proxy_is_said_and_its_password_is_not(look, monkeypatch, no_proxy, ok
 
 def test_a_misspelled_setting_is_found(look, monkeypatch):
     monkeypatch.setenv("LABKIT_WORKER", "3")
+    monkeypatch.setenv("LABKIT_GROUP", "one")  # the lab sets it itself
     finding = look("settings")
     assert not finding.ok and not finding.blocking
     assert "did you mean LABKIT_WORKERS?" in finding.text
@@ -203,12 +206,12 @@ def test_leftovers_are_labs_whose_notebook_is_gone(look, home, tmp_path):
     registry = ProcessRegistry(home)
     assert look("leftovers").text == "none; no lab is running"
     sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
-    registry.start(sleep, role="sleeper", group_id="one", log=tmp_path / "log")
+    registry.start(sleep, role="sleeper", group_id=GROUP, log=tmp_path / "log")
     try:
         finding = look("leftovers")
         assert not finding.ok and not finding.blocking
         assert finding.fix == "python -m labkit stop"
-        registry.acquire("one")
+        registry.acquire(GROUP)
         assert look("leftovers").text == "none; 1 lab running"
     finally:
         registry.stop_all()
