@@ -21,6 +21,7 @@ import selectors
 import signal
 import socket
 import sys
+import time
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,8 +185,13 @@ def _answer(worker: _Worker, number: int) -> None:
 
 def _fork() -> int | None:
     """`os.fork`; None where a fork is not safe or not possible."""
-    # A lock that another thread holds would stay held in the fork.
-    if threads := other_threads():
+    # A lock that another thread holds would stay held in the fork. Some threads have just started and have no
+    # name of their own yet, or are about to end.
+    for pause in (0.0, 0.1, 0.4):
+        time.sleep(pause)
+        if not (threads := other_threads()):
+            break
+    else:
         print(f"refused, since these threads run: {', '.join(threads)}", flush=True)
         return None
     try:
