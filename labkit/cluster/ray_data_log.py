@@ -5,6 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 
+class _Hidden(logging.LogRecord):
+    """A record that the console handler passes over; the class has the mark, as Ray sets it on records."""
+
+    hide = True
+
+
 class _Hiding:
     """Makes log records as `make` does, and marks those of Ray Data that are below `level` as hidden.
 
@@ -18,8 +24,9 @@ class _Hiding:
 
     def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
         record = self._make(*args, **kwargs)
-        if record.levelno < self.level and f"{record.name}.".startswith("ray.data."):
-            record.hide = True
+        low = record.levelno < self.level and f"{record.name}.".startswith("ray.data.")
+        if low and type(record) is logging.LogRecord:
+            record.__class__ = _Hidden
         return record
 
 

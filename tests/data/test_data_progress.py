@@ -130,7 +130,8 @@ def test_ray_data_is_quiet_without_a_panel_and_before_it_is_imported():
         "assert 'ray' not in sys.modules; import ray.data;"
         "logger = logging.getLogger('ray.data._internal.execution.streaming_executor');"
         "logger.info('an INFO line'); logger.warning('a WARNING line');"
-        "assert log.quiet(logging.CRITICAL) == logging.WARNING; logger.error('an ERROR line')"
+        "assert log.quiet(logging.CRITICAL) == logging.WARNING; logger.error('an ERROR line');"
+        "logger.error('an ERROR line, as Ray logs it', extra={'hide': True})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     said = done.stdout + done.stderr
