@@ -1,24 +1,31 @@
 # %% [markdown]
 # # 04 · The same in TensorFlow: TensorflowTrainer
 #
-# **You will be able to** train a Keras model on several workers at once; say what `TF_CONFIG`, the strategy's scope and the global batch
-# are for, and show that the workers train one model; feed it in three ways; save, load and go on after a crash; write the loop
-# yourself where `fit` does not do; and compare all of it, in seconds, with lesson 03. · **Time** 45 min (3 of them waiting) · **Needs** 00, 01; 03 helps
+# **You will be able to** train a Keras model on several workers at once; explain what `TF_CONFIG`, the strategy's scope and the global batch are for, and show that
+# the workers train one model; feed data to `fit` in three ways; save a model, load it, and resume after a crash; write the training loop yourself where `fit` isn't
+# enough; and compare all of it with lesson 03, in measured seconds. · **Time** 45 min (3 of them waiting) · **Needs** 00, 01; 03 helps
 #
-# Lesson 03 did this with PyTorch. The data are the same here, and so is the model. What differs is who does what: in PyTorch you write the
-# loop and wrap the model. In TensorFlow you name a *strategy*, build the model inside of it, and call `fit`.
+# Lesson 03 distributed a PyTorch training. Here you do the same for a Keras model, with the same data and the same network. What differs is who does what. In PyTorch
+# you write the loop and wrap the model. In TensorFlow you choose a **strategy**, the object that distributes the training; you build the model inside its scope, and
+# call `fit`.
+#
+# A **worker** in this lesson is a training process of Ray Train. TensorFlow has the same word for its own processes, and here they are the same ones.
 
 # %% [markdown]
 # ## Two Kerases
-# Most tutorials for this page's topic no longer run. TensorFlow comes with Keras 3 today, and its `model.fit` fails as soon as there is a second worker:
+# Many tutorials on this topic no longer run. TensorFlow has come with Keras 3 since version 2.16, and its `model.fit` fails under `MultiWorkerMirroredStrategy` as
+# soon as there is a second worker:
 #
 # ```
 # ValueError: Attempt to convert a value (PerReplica: …) with an unsupported type to a Tensor.
 # ```
 #
-# Both projects know it ([ray 47464](https://github.com/ray-project/ray/issues/47464), [keras 20585](https://github.com/keras-team/keras/issues/20585)), and both issues are open.
-# Keras 2 still works. It lives on as the package `tf-keras`, and a variable in the environment makes TensorFlow take it. The variable counts
-# only if it is there *before* TensorFlow is imported. So it comes first, before any other cell can import it:
+# Both projects have an open issue about it ([ray 47464](https://github.com/ray-project/ray/issues/47464),
+# [keras 20585](https://github.com/keras-team/keras/issues/20585)). The strategy that Keras 3 documents, `MirroredStrategy`, is for several GPUs in one process, so it
+# doesn't help here.
+#
+# Keras 2 still works. It lives on as the package `tf-keras`, and TensorFlow uses that package if the environment variable `TF_USE_LEGACY_KERAS` is 1. The variable
+# must be set *before* TensorFlow is imported, so do that first, before any other cell can import it:
 
 # %%
 from labkit.models.keras import backend as keras_settings
@@ -26,20 +33,20 @@ from labkit.models.keras import backend as keras_settings
 keras_settings.prepare()
 
 # %% [markdown]
-# That was for this process. The workers are processes of their own, on other machines perhaps, and nothing of this one is known to them. They get the same
-# variables with each run. The other two keep TensorFlow from talking about graphics cards that it did not find.
+# That was for this process. The workers are separate processes, perhaps on other machines, so don't count on them to inherit its variables: you pass the same ones
+# with each run. The other two make TensorFlow quieter: `TF_CPP_MIN_LOG_LEVEL` hides its log messages, for example about GPUs that it didn't find, and
+# `TF_ENABLE_ONEDNN_OPTS=0` switches off optimizations that round differently, and the notice about them.
 
 # %%
 keras_settings.KERAS_2
 
 # %% [markdown]
-# (Ray's trainer sets `TF_USE_LEGACY_KERAS` in its workers by itself. In Ray 2.60 that comes too late: at that moment the worker has already
-# imported TensorFlow, and chosen Keras 3.)
+# Ray's trainer sets `TF_USE_LEGACY_KERAS` in its workers, too. In Ray 2.60 that comes too late: by then the worker has already imported TensorFlow and chosen Keras 3.
 
 # %% [markdown]
 # ## A cluster whose workers know TensorFlow
-# To import TensorFlow takes seconds. So the lab does it once for each node, in a process from which the workers are forked. `preload` says
-# what is imported there. In lesson 03 it was PyTorch, the default; now it is TensorFlow, with the Keras that stands above.
+# Importing TensorFlow takes seconds. On Linux, the lab therefore does it only once per node, in a process from which the workers are forked. `preload` says what that
+# process imports. In lesson 03 it was PyTorch, the default; now it is TensorFlow with Keras 2.
 
 # %%
 from labkit import cluster, datasets, storage
@@ -55,8 +62,8 @@ store
 
 # %% [markdown]
 # ## Quick start: a line through 200 points
-# Small enough to read at one go. The points lie on the line 3x + 1. They come in as many blocks as there are workers: else Ray Data would cut such a
-# list into a block for every point, and to fetch them would take longer than to train (lesson 02).
+# This example is small enough to read in one go. The points lie on the line y = 3x + 1. `override_num_blocks` asks for one block per worker. By default `from_items`
+# would make 200 one-row blocks here, and fetching 200 blocks would take longer than the training (lesson 02).
 
 # %%
 import ray.data
@@ -87,11 +94,14 @@ def fit_a_line():
 
 
 # %% [markdown]
-# Four things are new. `MultiWorkerMirroredStrategy` connects the workers. In its *scope* the model is built and compiled. `to_tf` makes a
-# `tf.data.Dataset` of the worker's shard. And while `fit` runs its loop, Keras tells *callbacks* what it does. `ReportCheckpointCallback` is Ray's: after each epoch it calls
-# `ray.train.report`, with the metrics and the model. `PanelCallback` is the lab's, and tells the panel, where your own loop would say `panel.steps`.
+# Four things are new:
+# - `MultiWorkerMirroredStrategy` connects the workers. Each has a copy of the model, and the strategy keeps the copies equal.
+# - The model is built and compiled inside the strategy's **scope**. That is how the strategy gets to know its variables.
+# - `to_tf` makes a `tf.data.Dataset` out of the worker's **shard**, its part of the data set.
+# - While `fit` runs its loop, Keras calls **callbacks**, for example after each epoch. `ReportCheckpointCallback` is Ray's: after each epoch it calls
+#   `ray.train.report` with the metrics and the model. `PanelCallback` is the lab's: it reports to the panel what `panel.steps` reports in a loop of your own.
 #
-# The trainer itself is the one of lesson 03, with another name. `worker_runtime_env` carries the variables.
+# The trainer works like the one in lesson 03, under another name. `worker_runtime_env` passes the environment variables to the workers.
 
 # %%
 from labkit.train import TrainPanel
@@ -120,24 +130,26 @@ with panel.watch(trainer):
     result = trainer.fit()
 
 # %% [markdown]
-# Look at the printed lines of the panel. Both workers found the same line: it is one model.
+# Look at the printed lines of the panel. All workers found the same line, because they trained one model.
 #
-# And there is `TF_CONFIG`. It lists the addresses of all workers, the same list for each. `task` says which of them this one is. TensorFlow has no other way to find
-# the others, and without Ray you would write it by hand on each machine. Ray looks for a free port on every worker, and sets it before your function begins.
-# (The object that does it is `TensorflowConfig`. It has no options, so you need it only to give it a name: `tensorflow_config=TensorflowConfig()` is the default.)
+# They also printed `TF_CONFIG`. It has the addresses of all workers, the same list for each, and `task` says which of them this worker is. By default,
+# `MultiWorkerMirroredStrategy` uses it to find the other workers. Without Ray you would write it by hand on each machine. Ray looks for a free port on every worker
+# and sets the variable before your function starts. The class that does this is `TensorflowConfig`. It has no options, so you never need to pass one:
+# `tensorflow_config=TensorflowConfig()` is the default.
 
 # %%
 result.metrics
 
 # %% [markdown]
 # ## The digits, in one process
-# With one thread, because each worker will have one, too. TensorFlow takes such a setting only before its first operation.
+# The baseline is one process with one thread, because each worker will have one thread, too. TensorFlow accepts this setting only before its first operation.
 
 # %%
 tf.config.threading.set_intra_op_parallelism_threads(1)
 
 # %% [markdown]
-# The same network as in lesson 03, the `cnn`. Even the first weights are the same, number by number.
+# The network is the `cnn` from lesson 03: two convolutions with pooling, then one dense layer, in a `tf.keras.Sequential`. Even its initial weights are the same,
+# number by number.
 
 # %%
 from labkit.models.keras import cnn, mlp, to_input
@@ -148,7 +160,7 @@ cnn(seed=0).count_params()
 
 
 # %% [markdown]
-# A model is compiled once: optimizer, loss, metrics. And rows that are in memory become batches like this:
+# `compile` gives a model its optimizer, its loss and its metrics. `in_batches` makes a `tf.data.Dataset` of batches out of images that are in memory:
 
 
 # %%
@@ -163,7 +175,7 @@ def in_batches(rows, batch_size):
 
 
 # %% [markdown]
-# Without Ray Train, `PanelCallback` reports the metrics of each epoch, too.
+# Here there is no `ray.train.report`, so `PanelCallback(report=…)` sends each epoch's metrics to the panel itself.
 
 # %%
 from labkit.panel import Panel
@@ -184,11 +196,11 @@ with panel:
     )
 
 # %% [markdown]
-# This is what the workers have to beat.
+# This is the time that the workers have to beat.
 
 # %% [markdown]
 # ## On the workers
-# The images go to the store, as in lesson 03, and Ray Data reads them from there.
+# The images go to the object store, as in lesson 03, and Ray Data reads them from there.
 
 # %%
 from labkit.storage import upload_shards
@@ -201,8 +213,8 @@ data.schema()
 
 
 # %% [markdown]
-# How TensorFlow is to start: with as many threads as the worker has CPUs. Ray sets `OMP_NUM_THREADS` for that, and PyTorch obeys it.
-# TensorFlow does not, so it must be told.
+# A worker should use as many threads as it has CPUs: one, unless you ask for more. Ray sets `OMP_NUM_THREADS` to that number, and PyTorch obeys it. TensorFlow
+# doesn't, so you have to set the number of threads yourself, before its first operation in the worker.
 
 
 # %%
@@ -213,7 +225,7 @@ def start_strategy():
 
 
 # %% [markdown]
-# **Feeding it, the first way: `to_tf`.** It wants to know shape and type of the columns: for a column of images, this version of Ray does not find them out.
+# **The first way to feed it: `to_tf`.** You have to give the shape and the dtype of each column, because for a column of images this version of Ray can't infer them.
 
 
 # %%
@@ -238,7 +250,7 @@ def first_way(shard, batch_size):
 # | 4 | `in_batches(train, 128)` | `to_tf(…, batch_size=…)`, the global batch |
 # | 5 | `PanelCallback(…, report=…)` | and a callback that calls `ray.train.report` |
 #
-# The call of `fit` stays as it is.
+# Apart from its arguments, the call to `fit` doesn't change.
 
 
 # %%
@@ -259,11 +271,12 @@ def train_loop(config):
 
 
 # %% [markdown]
-# `num_replicas_in_sync` is the number of workers (or, if they have several GPUs each, of GPUs).
+# `num_replicas_in_sync` is the number of workers. If the workers have several GPUs each, it is the number of all their GPUs.
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** with two workers, `to_tf` is given `64 * 2 = 128` in *each* of them. A worker's shard has 718 rows. How many of them will it take in a step, and
-# how many updates does an epoch have?
+# **Before you go on:** with two workers, `to_tf` gets a `batch_size` of `64 * 2 = 128` in *each* of them. The digits have 1,437 images for training, so each of two
+# workers has a shard of 718; Ray drops the odd one to make the shards equally long. How many images will a worker use in a step, and how many updates does an epoch
+# have? (With another data set or more workers, calculate with your own numbers.)
 
 # %%
 panel = TrainPanel("04-tensorflow", dataset=train.name, rows=len(train))
@@ -282,18 +295,19 @@ with panel.watch(trainer):
     result = trainer.fit()
 
 # %% [markdown]
-# Divide the updates by the epochs: 12 in each. (One is left over. Keras does not know how long a data set from Ray is, so in the first epoch it tries one step too many, and counts it.)
-# So a worker took 64 rows in a step, not 128. `fit` takes what it is given for the *global* batch, divides it by the number of
-# workers, and each worker takes one part in a step. In lesson 03 it was the other way round: there you gave each worker its own part, 64.
+# Divide the updates by the epochs. For the digits on two workers that is 12. (One is left over. Keras doesn't know how long a dataset from Ray is, so in the first
+# epoch it tries one step too many, and counts it.) With 12 updates for 718 images, a worker used 64 of them in a step, not 128. `fit` treats the batch that it gets as
+# the **global batch**: it divides it by the number of workers, and each worker uses one part per step. In lesson 03 it was the other way round: there you gave each
+# worker its own part, 64.
 #
-# Who gives `batch_size=64` there, as in PyTorch, gets no error. Each worker then takes 32 images in a step, and an epoch has twice as many
-# steps, each with half the images: another training, and a slower one.
+# If you pass `batch_size=64` here, as you would in PyTorch, nothing complains. You simply run a different training: each worker uses 32 images per step, and an epoch
+# has twice as many steps with half the images in each. It is also slower.
 
 # %% [markdown]
 # ### Exercise 04-1 · A batch for all of them
-# Four workers, 4,608 rows, so each has a shard of 1,152. Every worker is to take 48 rows in a step. What do you give to `to_tf` as `batch_size`?
+# There are four workers and 4,608 rows, so each worker has a shard of 1,152. Each should use 48 rows per step. Which `batch_size` do you pass to `to_tf`?
 #
-# And if you give 48 by mistake: how many rows does each worker take in a step, and how many updates does an epoch have?
+# And if you pass 48 by mistake: how many rows does each worker use per step, and how many updates does an epoch have?
 
 # %%
 from labkit.exercises import check, hint
@@ -312,8 +326,8 @@ check("04-1", batch_size, rows_by_mistake, updates_by_mistake)
 
 # %% [markdown]
 # ## What came back
-# Where do these figures come from, when each worker saw only a part of the rows? Ray keeps what rank 0 reports. But Keras has added up its metrics over all
-# workers before: every rank reports the same.
+# Each worker saw only a part of the rows, so where do these metrics come from? Every worker has a **rank**, a number from 0 on, and Ray keeps the metrics that rank 0
+# reports. That is enough here, because Keras has already combined its metrics over all workers: every rank reports the same ones.
 
 # %%
 result.metrics
@@ -325,8 +339,8 @@ files = result.filesystem.get_file_info(FileSelector(result.path, recursive=True
 sorted({file.base_name for file in files if file.is_file})
 
 # %% [markdown]
-# A checkpoint is a folder with `model.keras` in it, sent by every rank: all of them have the same. The file holds layers, weights and optimizer. So whoever
-# loads it needs no `cnn(…)`, and not even to know that it was one:
+# A checkpoint is a folder that contains `model.keras`. With this callback every rank uploads it, and all have the same one. The file holds the layers, the weights and
+# the optimizer. So you can load it without `cnn(…)`, and without even knowing that it was one:
 
 # %%
 from labkit.models.keras import load_state
@@ -338,21 +352,22 @@ _, accuracy = model.evaluate(in_batches(test, 512), verbose=0)
 print(f"accuracy on {len(test)} test images: {accuracy:.3f}")
 
 # %% [markdown]
-# `load_state` is `tf.keras.models.load_model`, and says plainly what is wrong if the file is missing or damaged. You should see at least 0.93.
+# `load_state` calls `tf.keras.models.load_model`, and says plainly what is wrong if the file is missing or damaged. You should see at least 0.93.
 #
-# (A trap for whoever opens the file by other means: with Keras 2 it is in the HDF5 format, whatever its name says. Ray runs the loop in a thread of its own, and
-# Keras 2 writes its own format only in a program's main thread, or if it is told so: `model.save(path, save_format="keras_v3")`.)
+# There is a trap if you open the file by other means: in spite of its name, it is in the HDF5 format. Keras 2 remembers for each thread whether `.keras` stands for
+# its own format. Outside the main thread it forgets this after the first save or load, and Ray runs your loop in a thread of its own. So a worker's first checkpoint
+# is in Keras's format, and all later ones are HDF5. `model.save(path, save_format="keras_v3")` always writes Keras's format.
 
 # %% [markdown]
 # ## Shard once
-# **The second way to feed it: TensorFlow alone.** Each worker loads *all* rows, and gives them to `fit`. TensorFlow then shards them itself
-# (*auto-sharding*): of every 128 rows, this worker takes the first half and that worker the second. The test images went that way above, in `validation_data`.
+# **The second way to feed it: TensorFlow alone.** Each worker loads *all* rows and passes them to `fit`. TensorFlow then shards them itself, which is called
+# **auto-sharding**: of every 128 rows, one of two workers uses the first half and the other the second. The test images went that way above, in `validation_data`.
 #
-# Ray Data has given each worker its own part already. If TensorFlow shards *again*, each worker takes a part of its part, and the rest is never seen. There is no
-# error: the epochs are just short. `to_tf` switches auto-sharding off. In a `tf.data.Dataset` of your own, `prepare_dataset_shard` does.
+# Ray Data has already given each worker its own part. If TensorFlow shards *again*, each worker uses only a part of its part, and the rest is never seen. There is no
+# error; the epochs are just shorter. `to_tf` switches auto-sharding off. For a `tf.data.Dataset` of your own, `prepare_dataset_shard` does it.
 #
-# **The third way: `iter_tf_batches`**, and a generator around it. Here you can do with a batch whatever you like before TensorFlow gets it. You have to say
-# what comes out of the generator: its signature.
+# **The third way: `iter_tf_batches`** inside a generator. Here you can do whatever you like with a batch before TensorFlow gets it. In return you have to declare the
+# shapes and dtypes of what the generator yields: its signature.
 
 # %%
 from ray.train.tensorflow import prepare_dataset_shard
@@ -369,7 +384,7 @@ def third_way(shard, batch_size):
 
 
 # %% [markdown]
-# What comes out? With `num_workers=0` the loop runs here, in this process, as in lesson 03:
+# What does this dataset yield? With `num_workers=0` the loop runs here, in this process, as in lesson 03:
 
 
 # %%
@@ -385,8 +400,9 @@ result = TensorflowTrainer(look, train_loop_config={}, scaling_config=here, data
 
 # %% [markdown]
 # ### Exercise 04-2 · Sharded once
-# Write the function that says how many rows all workers together train on in one epoch. `rows` is the size of the data set. `by_ray` says whether every
-# worker gets only its shard from Ray (else it has all rows), `by_tensorflow` whether auto-sharding is on. Take `rows` to be divisible as often as needed.
+# Write a function that returns how many rows all workers together process in one epoch. A row that two workers process counts twice. `rows` is the size of the data
+# set. `by_ray` says whether every worker gets only its shard from Ray; otherwise each worker has all rows. `by_tensorflow` says whether auto-sharding is on. Assume
+# that `rows` can be divided without a remainder.
 
 
 # %%
@@ -407,15 +423,17 @@ check("04-2", rows_seen)
 
 # %% [markdown]
 # ## When a worker fails
-# `ReportCheckpointCallback` keeps the model, and nothing else. A training that is to go on needs to know with which epoch. So now the report by hand: a
+# `ReportCheckpointCallback` saves the model and nothing else. To resume, a training must also know which epoch to start from. So this time you report by hand: a
 # folder with the model and a small JSON file.
 #
-# `save_state(folder, model, epoch)` writes both. One thing is unlike PyTorch: *every* rank must save. Keras counts its metrics in each worker, and to write them down it
-# adds them up over all of them. If rank 0 saves alone, it waits for the others. Only rank 0 has to *give* its folder to Ray.
+# `save_state(folder, model, epoch)` writes both: it calls `model.save` with `save_format="keras_v3"`, and writes the epoch to `state.json`. One thing differs from
+# PyTorch: *every* rank must save. Each worker counts its own part of Keras's metrics, and saving the model adds these up over all workers. If rank 0 saves alone, it
+# waits for the others. But only rank 0 has to pass its folder to Ray.
 
 # %% [markdown]
 # ### Exercise 04-3 · Who saves, who reports
-# Write the end of an epoch for any number of workers. `save` takes the folder. `report` takes the metrics and a checkpoint; let the folder itself be the checkpoint here.
+# Write the end of an epoch, for any number of workers. `save` takes the folder. `report` takes the metrics and a checkpoint; to keep it simple, the folder itself is
+# the checkpoint here.
 
 
 # %%
@@ -432,7 +450,7 @@ def end_of_epoch(rank, save, folder, report, metrics):
 check("04-3", end_of_epoch)
 
 # %% [markdown]
-# And so it looks in a callback of Keras, of which you write only what you need:
+# Here is the same logic as a Keras callback. You override only the hooks you need. `breaks_in` is the epoch in which it raises an error on purpose:
 
 # %%
 import tempfile
@@ -457,8 +475,9 @@ class Report(tf.keras.callbacks.Callback):
 
 
 # %% [markdown]
-# At its beginning the loop looks for a checkpoint: one of this run, or else one in its settings. A loaded model has its optimizer with it, as it was, and is compiled.
-# It must be loaded in the scope, too. The rows come the second way this time: their order is fixed, and you will soon see what for.
+# When it starts, the loop looks for a checkpoint: first one of this run, then one in its config. `load_state` returns a compiled model with the optimizer's state
+# restored. It must be called inside the scope, too. The rows come the second way this time, because that keeps them in a fixed order. You will soon see why this
+# matters.
 
 # %%
 dataset, full = train.name, len(train) // 128 * 128
@@ -501,14 +520,14 @@ with panel.watch(trainer):
     trainer.fit()
 
 # %% [markdown]
-# The worker's own lines, and no more. The CPUs are free again:
+# The panel shows only the traceback lines from your own code. Check that the crash has released the CPUs:
 
 # %%
 ray.available_resources().get("CPU"), lab.cpus
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** the next cell gives a new trainer the *same name*. With which epoch will it begin? And how many updates will the optimizer have behind it?
-# (An epoch has 11 of them.)
+# **Before you go on:** the next cell gives a new trainer the *same name*. Which epoch will it start with? And how many updates will the optimizer have made by then?
+# (With the digits, an epoch has 11 of them.)
 
 # %%
 panel = TrainPanel("04-resume", dataset=train.name, rows=full)
@@ -520,9 +539,11 @@ with panel.watch(trainer):
 [metrics["epoch"] for checkpoint, metrics in result.best_checkpoints]
 
 # %% [markdown]
-# With the third, after 22 updates. Ray found the name in the storage, and `get_checkpoint` had something to give. Each epoch is there once.
+# It starts with the third epoch. With the digits, the optimizer has made 22 updates by then. Ray found the name in the storage, so `get_checkpoint` returned the run's
+# latest checkpoint. Each epoch is in the list once.
 #
-# The other way is a checkpoint in the settings of a new run. One epoch more, in this process. The same loop, the same strategy: where there is no `TF_CONFIG`, it has one worker.
+# The other way to resume is a checkpoint in the config of a new run. The next cell trains one more epoch, in this process, with the same loop and the same strategy:
+# where there is no `TF_CONFIG`, the strategy has one worker.
 
 # %%
 panel = TrainPanel("04-continued", dataset=train.name, rows=full)
@@ -535,12 +556,12 @@ with panel.watch(trainer):
     print(trainer.fit().metrics)
 
 # %% [markdown]
-# `resume_from_checkpoint=`, which older tutorials use, is gone. These two ways are left.
+# `resume_from_checkpoint=`, which older tutorials use, no longer works: the trainer raises a `DeprecationWarning`. Use one of these two ways instead.
 
 # %% [markdown]
 # ## Is it the same model?
-# Two workers trained two epochs, crashed, and trained two more from a file. And if nothing of all that had happened? Here one process trains four epochs
-# without a break, on the same rows, with three sizes of the batch:
+# Two workers trained two epochs, crashed, and trained two more from a checkpoint. Would the model be any different if all this had never happened? To find out, train
+# four epochs in one process without a break, on the same rows, with three batch sizes:
 
 
 # %%
@@ -553,7 +574,7 @@ def train_alone(batch_size):
 alone = {size: train_alone(size) for size in (64, 128, 256)}
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** which of the three will have the weights of the workers, and how nearly?
+# **Before you go on:** which of the three will have the same weights as the workers' model, and how close will they be?
 
 # %%
 from labkit.models.keras import weights_distance
@@ -565,26 +586,31 @@ for size, model in alone.items():
     print(f"{size:3} rows in a step: largest difference of a weight {weights_distance(together, model):.1e}")
 
 # %% [markdown]
-# With 128, the global batch, it is the same model, up to rounding: in spite of two workers, and in spite of the crash. What the optimizer remembered (its momentum) came back with the weights.
+# With 128, the global batch, it is the same model up to rounding, in spite of two workers and a crash. The optimizer's momentum was restored together with the
+# weights.
 
 # %% [markdown]
 # ### What else goes wrong
-# | you did | you get |
+# | what you did | what happens |
 # |---|---|
-# | the model is built outside of the scope, and compiled in it | Keras says so: "Variable … was not created in the distribution strategy scope" |
-# | built *and* compiled outside | TensorFlow says nothing, and every worker trains a model of its own. `PanelCallback` looks, and refuses |
-# | a column that does not exist in `to_tf` | Ray names it, and the columns that there are |
-# | a damaged `model.keras`, or a checkpoint without one | `load_state` says which file, and what the folder holds |
-# | you give `fit` a shard whose length TensorFlow knows, e.g. `from_tensor_slices` of a part of the rows | Keras counts its batches before they are divided: with two workers the epoch ends after half of the shard. What comes from Ray Data has no known length, and is safe |
-# | one rank calls `fit`, `save` or `report` less often than the others | they wait for it |
+# | you built the model outside the scope, and compiled it inside | Keras raises an error: "Variable … was not created in the distribution strategy scope" |
+# | you built *and* compiled it outside | TensorFlow raises no error, and every worker trains a model of its own. `PanelCallback` notices, and raises one |
+# | you named a column in `to_tf` that doesn't exist | Ray names it, and the columns that exist |
+# | `model.keras` is damaged, or missing from the checkpoint | `load_state` names the file; if it is missing, also what the folder contains |
+# | you gave `fit` a shard whose length TensorFlow knows, for example `from_tensor_slices` of a part of the rows | Keras counts its batches before they are divided, so with two workers the epoch ends after half of the shard. A dataset from Ray Data has no known length, so it is safe |
+# | one rank calls `fit`, `save` or `report` less often than the others | the others wait for it |
 
 # %% [markdown]
 # ## The loop, by hand
-# `fit` is comfortable as long as it does what you want. Below it there is a loop, and you can write it yourself. This one runs with Keras 3: what fails
-# there is `fit`, not its layers and not its optimizers.
+# `fit` is convenient as long as it does what you want. When it doesn't, you can write the loop yourself. This one runs with Keras 3: only `fit` fails there, while its
+# layers and optimizers work.
 #
-# `strategy.run` calls a function on each worker, with that worker's rows. In it, `apply_gradients` first *adds up* the gradients of all workers, and then makes the
-# same update everywhere.
+# `strategy.run` calls a function on each worker with that worker's rows. In this function, `tf.GradientTape` records the forward pass, so that `tape.gradient` can
+# compute the gradients. Then `apply_gradients` *adds up* the gradients of all workers and makes the same update everywhere. `strategy.reduce("SUM", …, axis=None)`
+# adds up the workers' losses.
+#
+# `tf.function` compiles a step into a graph. If a batch of another shape comes, it has to trace the Python code again; `reduce_retracing=True` makes this happen less
+# often.
 
 
 # %%
@@ -632,15 +658,15 @@ with panel.watch(trainer):
     trainer.fit()
 
 # %% [markdown]
-# Both ranks print the same sum: it is one model here, too. (The tests of this lab compare it with one process, weight by weight.)
+# All ranks print the same sum, so here, too, they trained one model. (The tests of this lab compare it with one process, weight by weight.)
 #
-# Three things are unlike `fit`. The batch is that of *one* worker again: nobody divides it, since the rows go straight to `strategy.run`. The loss is divided by hand. And because the
-# loop is yours, `panel.steps` sees how long it waits for data.
+# Three things differ from `fit`. The batch size is that of *one* worker again: the rows go straight to `strategy.run`, so nothing divides a batch. You divide the loss
+# yourself. And because the loop is yours, `panel.steps` can measure how long it waits for data.
 
 # %% [markdown]
 # ### Exercise 04-4 · What to divide by
 # The optimizer adds up the gradients of all workers, so the losses of all workers should add up to the *mean* over all rows of the step. Write what one worker
-# contributes. `losses` is an array with the loss of each of its rows; `global_batch` is the number of rows in all workers.
+# contributes. `losses` is an array with the loss of each of its rows; `global_batch` is the number of rows on all workers together.
 
 
 # %%
@@ -657,7 +683,7 @@ check("04-4", worker_loss)
 
 # %% [markdown]
 # ## Was it worth it?
-# For a fair comparison the same loop with one worker:
+# For a fair comparison, run the same loop with one worker:
 
 # %%
 panel = TrainPanel("04-one-worker", dataset=train.name, rows=len(train))
@@ -678,9 +704,9 @@ names = ["04-one-process", "04-one-worker", "04-tensorflow", "04-raw"]
 runs.plot(name=names, last=4)
 
 # %% [markdown]
-# With `fit`, waiting for data is inside of the steps, and counts as training. In the loop by hand it stands apart.
+# With `fit`, waiting for data happens inside the steps, so it counts as training. In the hand-written loop it is measured separately.
 #
-# And beside lesson 03, if you have run it on this machine:
+# If you have run lesson 03 on this machine, you can compare with PyTorch, too:
 
 # %%
 import pandas
@@ -723,24 +749,28 @@ pandas.DataFrame([times(name) for name in names]).round(2)
 # | one process | 0.38 s | 0.42 s | |
 # | two workers | 0.59 s | 1.51 s | 0.81 s |
 #
-# So in one process it hardly matters which of the two libraries computes. Between workers, with the loop by hand, TensorFlow comes near to
-# PyTorch. `fit` on rows from Ray Data was slower, and with one worker nearly as slow as with two (1.33 s). So it is not the exchange of gradients that it waits for.
+# You can compare your own epochs with these: for the digits, `LABKIT_SMALL=1` changes the number of epochs, but not what is computed in one.
 #
-# Two workers did not pay with any of them, for the reasons of lesson 03: a second core saves less than the exchange costs, and the start takes longer than the whole
-# training. Here it took 7 to 14 s, longest for the loop by hand: its Keras 3 is not the one that was imported ahead, so each of its workers imports TensorFlow for itself.
+# In one process it hardly matters which of the two libraries you use. With two workers, the hand-written loop comes nearer to PyTorch than `fit` does. `fit` on rows
+# from Ray Data was slow with one worker (1.33 s) as well as with two, so it isn't the exchange of gradients that it waits for.
 #
-# Four lines changed in PyTorch's loop, five around Keras's `fit`. What decides is seldom the number of lines:
-# - you have a Keras model: take this trainer, with Keras 2 for `fit`, and read the table of what goes wrong twice: half of its lines come without an error;
-# - you begin anew: with PyTorch you meet fewer of those. Ray's TensorFlow trainer gets little care. Its own examples have failed since 2024, and its tutorials with them;
-# - you want Keras 3: write the loop by hand, as above.
+# Two workers didn't pay off in any of these runs, for the reasons given in lesson 03: a second core saves less than the exchange of gradients costs, and starting
+# takes longer than the whole training. Starting took 7 to 14 s here. It took longest for the hand-written loop: its Keras 3 is not the one that was imported ahead, so
+# each of its workers imports TensorFlow for itself.
+#
+# Four lines changed in PyTorch's loop, five around Keras's `fit`. But the number of lines seldom decides:
+# - If you have a Keras model, use this trainer, with Keras 2 for `fit`. And study the table *What else goes wrong*: half of those mistakes raise no error at all.
+# - If you start from scratch, you will meet fewer such problems with PyTorch. Ray's TensorFlow trainer gets little maintenance: the example in its documentation has
+#   been broken since 2024 ([ray 47464](https://github.com/ray-project/ray/issues/47464)).
+# - If you want Keras 3, write the loop by hand, as above.
 #
 # ## In this notebook
-# - you ran the same Keras model in one process and in several workers, with Keras 2 where `fit` needs it, and with Keras 3 in a loop of your own;
-# - you saw `TF_CONFIG` from inside, and why the batch that `fit` gets is the global one;
-# - you fed the workers in three ways, and know why rows are sharded once and not twice;
+# - you ran the same Keras model in one process and on several workers, with Keras 2 where `fit` needs it, and with Keras 3 in a loop of your own;
+# - you saw what is in `TF_CONFIG`, and why the batch that `fit` gets is the global one;
+# - you fed the workers in three ways, and know why rows should be sharded once and not twice;
 # - you showed that the workers and one process with the global batch train the same model, up to rounding;
-# - you kept model and epoch in the object store, and went on from there twice: with the same name, and with a checkpoint in the settings;
-# - you measured start, speed and accuracy beside the PyTorch of lesson 03.
+# - you saved model and epoch in the object store, and resumed from there twice: with the same name, and with a checkpoint in the config;
+# - you measured start, speed and accuracy, and compared them with PyTorch in lesson 03.
 #
 # Stop the store and the cluster. The next lesson starts its own.
 
