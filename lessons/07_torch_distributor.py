@@ -1,13 +1,13 @@
 # %% [markdown]
 # # 07 · The same training on Spark: TorchDistributor
 #
-# **You will be able to** launch a training function and a training file on Spark with `TorchDistributor`, in this machine's processes and on executors; cure
-# what goes wrong with it in notebooks; give each rank its own part of a DataFrame; and say from measured seconds how torchrun, Ray Train and
-# TorchDistributor compare on the same work. · **Time** 50 min (4 of them waiting) · **Needs** 03
+# **You will be able to** launch a training function and a training file on Spark with `TorchDistributor`, in processes of this machine and on executors; fix what goes
+# wrong with it in notebooks; give each rank its own part of a DataFrame; and compare torchrun, Ray Train and TorchDistributor on the same work, in measured seconds. ·
+# **Time** 50 min (4 of them waiting) · **Needs** 03
 #
-# Many companies keep their data in Spark, and their machines, too. `TorchDistributor` is a part of Spark that lends those machines to PyTorch.
-# It is a *launcher*: it starts your function or file in several processes, tells each who it is, and brings one answer back. All that
-# happens inside is plain PyTorch.
+# Many companies keep their data in Spark, and their machines run Spark, too. `TorchDistributor` is the part of Spark that lends those machines to PyTorch. It is a
+# **launcher**: it starts your function or file in several processes, gives each of them its **rank**, a number from 0 on, and returns one result. Everything that
+# happens inside those processes is plain PyTorch.
 
 # %%
 from labkit import datasets, spark
@@ -18,16 +18,20 @@ lab = spark.session(slots=2)
 lab
 
 # %% [markdown]
-# Spark runs on Java. If this machine has a Java 17 or newer, the lab takes that one; else the one that came with the lab. The session is
-# a single Java process, with two *slots*: two tasks may run at the same time. On a real cluster you would write
-# `SparkSession.builder.master("spark://…").getOrCreate()` instead, and the rest of this page stays.
+# Spark runs on Java. If this machine has Java 17 or newer, the lab uses it; otherwise it uses the Java that came with the lab. `lab.spark` is a `SparkSession`, your
+# program's access to Spark. The **driver** is the program that plans the work: this notebook, together with a Java process (a JVM). Spark divides the work into
+# **tasks**, and here the same JVM runs them. It has two **slots**, so two tasks can run at the same time.
+#
+# On a real cluster you would write `session = SparkSession.builder.master("spark://…").getOrCreate()` instead, use `session` where this page has `lab.spark`, and end
+# with `session.stop()`. `TorchDistributor` finds the active session by itself. Every machine then needs the packages that your function imports, and an object store
+# that it can reach. The lab also switches off Spark's web UI.
 
 # %%
 lab.spark.version, lab.spark.sparkContext.master, lab.spark.sparkContext.defaultParallelism
 
 # %% [markdown]
 # ## What a launcher does
-# Here is a function that only looks around. The names in capitals are variables of the environment.
+# This function only looks around. The names in capitals are environment variables.
 
 # %%
 import os
@@ -39,7 +43,7 @@ def look():
 
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** the next cell runs `look` in two processes. How many answers will come back?
+# **Before you go on:** the next cell runs `look` in two processes. How many return values will come back?
 
 # %%
 from labkit.spark import SparkPanel
@@ -52,12 +56,16 @@ with SparkPanel("07-look").watch(distributor):
 answer
 
 # %% [markdown]
-# One. And whose? Spark's documentation says rank 0's, and on executors it is. In local mode, with the version this was written for, all ranks write their answer to the *same file*, and the last one wins: run
-# the cell again, and `RANK` may change. So let every rank return the same. What only one of them knows has to be brought to all before (`all_reduce`, `broadcast`), or written somewhere.
+# One. But whose? Spark's documentation says rank 0's, and on executors that is true. In local mode, with pyspark 4.3, all ranks write their return value to the *same
+# file*, and the last one wins: run the cell again, and `RANK` may change. So let every rank return the same value. If only one rank knows the answer, share it first
+# (`all_reduce`, `broadcast`) or write it to storage.
 #
-# The two ranks are processes of their own. `WORLD_SIZE` says how many there are, `RANK` which one this is, `LOCAL_RANK` which one on its machine
-# (with GPUs: which GPU is its), and `MASTER_ADDR` where they meet. These are the variables that `torchrun` sets. In fact it *is* torchrun: `local_mode=True`
-# starts it here, and no executor of Spark has a part in it.
+# The two ranks are separate processes. `WORLD_SIZE` says how many there are, `RANK` which one this is, and `LOCAL_RANK` which one it is on its machine. With GPUs,
+# `LOCAL_RANK` also says which GPU to use. `MASTER_ADDR` is the address where the ranks meet. `torchrun` sets these four variables. In fact it *is* torchrun:
+# `local_mode=True` starts it on this machine, and Spark's executors take no part.
+#
+# `OMP_NUM_THREADS` is the number of threads per rank. The lab's panel set it to 1, unless you had set it before. Without the lab, torchrun sets it to 1 when it starts
+# several processes.
 
 # %% [markdown]
 # ## From one process to many, in three steps
@@ -101,9 +109,10 @@ with panel:
     alone = train_plain(epochs)
 
 # %% [markdown]
-# **Step 2** puts all of it into *one function*, and makes four changes: meet the other ranks, take a device, wrap the model, deal the rows out.
+# **Step 2** puts all of it into *one function* and makes four changes: join the process group, choose a device, wrap the model, and give each rank its own rows.
 #
-# Nothing in it is Spark's. Ray's `prepare_model` and `prepare_data_loader` did the same for you in lesson 03.
+# None of this is specific to Spark. In lesson 03, Ray's `prepare_model` and `prepare_data_loader` did it for you. Neither loop shuffles, so that you can compare the
+# weights afterwards. `keep` will save a checkpoint; you define it further down, and it is called only if you pass `checkpoints`.
 
 
 # %%
@@ -134,8 +143,9 @@ def train(epochs, batch_size, checkpoints=None):
 
 
 # %% [markdown]
-# The *backend* is the library that the ranks talk through: `nccl` between GPUs, `gloo` between CPUs. The function uses things that stand above it, `train_step`,
-# `train_set`, `panel`, `use_gpu`: they are sent along with it.
+# The **backend** is the library that the ranks communicate through: `nccl` between GPUs, `gloo` between CPUs. The function uses names that are defined outside it,
+# such as `train_step`, `train_set`, `panel` and `use_gpu`. They are pickled with it. For the digits, the two data sets add 1.4 MB to each launch, which is fine. A
+# large data set should be read inside the function, as *Data for many ranks* shows below.
 #
 # **Step 3**: launch it.
 
@@ -147,12 +157,12 @@ with panel.watch(distributor):
 parameter_distance(alone, local)
 
 # %% [markdown]
-# Two ranks with 64 rows each took the same steps as one process with 128, up to rounding. Everything after the function in `run(…)` is handed to it.
+# Two ranks with 64 rows each made the same updates as one process with 128, up to rounding. `run` passes the arguments after the function on to it.
 
 # %% [markdown]
 # ### Exercise 07-1 · Who gets which row?
-# A `DistributedSampler(range(8), num_replicas=3, rank=2, shuffle=False)` deals eight rows to three ranks. Every rank has to get equally many, else one of them
-# would wait for ever in its last step. Which rows does rank 2 get, in which order? Think first. You may try it afterwards.
+# A `DistributedSampler(range(8), num_replicas=3, rank=2, shuffle=False)` deals eight rows to three ranks. Every rank must get the same number of rows, because
+# otherwise one of them would wait forever in its last step. Which rows does rank 2 get, and in which order? Think first; you can try it afterwards.
 
 # %%
 from labkit.exercises import check, hint
@@ -167,7 +177,7 @@ check("07-1", rows_of_rank_2)
 
 # %% [markdown]
 # ### Exercise 07-2 · Backend and device
-# Write the function that says, for a rank, which backend and which device it takes: two strings, such as `("gloo", "cpu")`.
+# Write a function that returns which backend and which device a rank should use: two strings, such as `("gloo", "cpu")`.
 
 
 # %%
@@ -183,9 +193,9 @@ def backend_and_device(use_gpu, local_rank):
 check("07-2", backend_and_device)
 
 # %% [markdown]
-# ## A training file, as it is
-# Often the training is there already: a file in another repository, with its own modules beside it and its own arguments. It was written for
-# `torchrun`, and knows neither Spark nor this lab.
+# ## A training file, unchanged
+# Often the training already exists, as a file in another repository, with its own modules next to it and its own arguments. It was written for `torchrun` and knows
+# neither Spark nor this lab.
 
 # %%
 repository = settings.home / "other-repository"
@@ -228,7 +238,7 @@ for name, text in {"networks.py": networks, "train.py": program}.items():
     (repository / name).write_text(text)
 
 # %% [markdown]
-# So one would start it by hand. It takes some seconds, in which it says nothing:
+# By hand you would start it like this. It runs for some seconds before it prints anything:
 
 # %%
 import subprocess
@@ -244,7 +254,7 @@ done = subprocess.run(
 print(done.stdout or done.stderr)
 
 # %% [markdown]
-# And so with TorchDistributor. The first argument is a *string* now, the path; the others are its command line.
+# With TorchDistributor it looks like this. The first argument is now a *string*, the path; the others are its command line.
 
 # %%
 with SparkPanel("07-file").watch(distributor) as panel:
@@ -252,21 +262,23 @@ with SparkPanel("07-file").watch(distributor) as panel:
 print(answer)
 
 # %% [markdown]
-# The same line, under *printed lines*, and the same loss. A file returns nothing: what it has to tell, it must write somewhere. Not even that it failed: in local mode `run` then returns as if all were
-# well (pyspark 4.3). The panel looks at what torchrun says, and raises. And the file has to lie under this path on every machine that runs a rank.
+# Under *printed lines* you find the same line, with the same loss. A training *file* has no return value, so write its results somewhere. Worse, you don't even learn
+# that it failed: `run` returns normally, because pyspark 4.3 drops torchrun's exit status. That is why the panel reads what torchrun prints, and raises an error if a
+# rank failed. The file must exist under this path on every machine that runs a rank.
 
 # %% [markdown]
 # ## On Spark's executors
-# So far Spark had no part in it. Now you get a small cluster: two *executors*, each a process of its own, a JVM with one slot. A *master* and two *workers* start them.
-# In this session master and workers are inside the driver's process, which Spark calls `local-cluster`. On a real cluster each worker is a machine.
+# So far Spark's part was small. Now you get a cluster with two **executors**. An executor is a process that runs tasks, here a JVM with one slot. A **master** and two
+# Spark **workers**, one per machine, start the executors. These workers train nothing, unlike Ray Train's. In this session, master and workers are inside the driver's
+# JVM, which Spark calls `local-cluster`. On a real cluster each has a machine of its own.
 
 # %%
 lab = spark.session(workers=2)
 lab
 
 # %% [markdown]
-# A process can have one Spark session only, so this one replaced the other. The ranks may be on other machines now, and a checkpoint has to lie where all can reach it: in
-# the object store, as in lesson 03.
+# A process can have only one Spark context at a time, so this session replaced the first one. The ranks may be on other machines now, so a checkpoint has to go where
+# all of them can reach it: to the object store, as in lesson 03.
 
 # %%
 import tempfile
@@ -287,7 +299,8 @@ def keep(model, optimizer, metrics, checkpoints):
 
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** one word changes in the next cell, `local_mode=False`. In local mode, rank 1 had `RANK=1` and `LOCAL_RANK=1`. Which of the two will be another one on executors?
+# **Before you go on:** one word changes in the next cell: `local_mode=False`. In local mode, rank 1 had `RANK=1` and `LOCAL_RANK=1`. Which of the two will have a
+# different value on the executors?
 
 # %%
 on_executors = TorchDistributor(num_processes=2, local_mode=False, use_gpu=use_gpu)
@@ -298,12 +311,14 @@ with panel.watch(on_executors):
 parameter_distance(alone, spread)
 
 # %% [markdown]
-# The same weights again. What changed is the way there: Spark made a job of two tasks that start together (a *barrier stage*), and each task started torchrun with one process. So `LOCAL_RANK` is
-# 0 in both: each is alone on its executor. (Do not take it for the number of the machine.)
+# The weights are the same again. What differs is how the ranks were started. Spark made a **job** with two tasks that start together, a **barrier stage**, and each
+# task started torchrun with one process. So `RANK` is still 0 and 1, but `LOCAL_RANK` is 0 in both, because each rank is the only one that its torchrun started. Don't
+# use it as the number of a machine.
 #
-# It took longer to start. Each task is a new Python with Spark's own libraries, before torchrun begins. The panel shows it as *start*.
+# Starting took longer. Each task is a new Python process that first imports Spark's own libraries; only then does torchrun start. The panel shows this time as
+# *start*.
 #
-# The checkpoints are in the store. Rank 0's last one, loaded into a plain model:
+# The checkpoints are in the store. Load the last one, which rank 0 saved, into a plain model:
 
 # %%
 newest = mlp(seed=None)
@@ -313,11 +328,16 @@ with tempfile.TemporaryDirectory() as folder:
 parameter_distance(newest, spread)
 
 # %% [markdown]
-# ## What goes wrong, and its cure
-# A notebook and executors are different processes, often on different machines. Most errors come from that. The panel names the cure of those it knows; here they are, one by one.
+# ## What goes wrong, and how to fix it
+# A notebook and its executors are different processes, often on different machines, and most errors come from that. For those that it knows, the panel raises a short
+# error that names the fix. Spark's own words are in the log files that the panel lists.
 #
-# ### It cannot travel
-# The function is *pickled*: turned into bytes, with all that it uses. Some things cannot be turned into bytes: a lock, an open file, a connection. And Spark's own session lives in this process only.
+# On a real cluster one thing is different: when a rank fails, Spark runs the whole barrier stage again, by default up to four times in all. The lab sets
+# `spark.stage.maxConsecutiveAttempts` and `spark.task.maxFailures` to 1, so that you see the first failure at once.
+#
+# ### It can't be pickled
+# The function is **pickled**: serialized into bytes, together with everything that it uses. Some objects can't be pickled: a lock, an open file, a connection. And
+# Spark's session exists in this process only.
 
 # %% tags=["raises-exception"]
 import threading
@@ -345,10 +365,11 @@ with SparkPanel("07-session").watch(on_executors):
     on_executors.run(count_rows)
 
 # %% [markdown]
-# Cures: make the lock *inside* of the function. And data takes another way than the function: more on that below.
+# To fix the first error, create the lock *inside* the function. To fix the second, write the DataFrame to files and let the ranks read them; *Data for many ranks*
+# shows how.
 #
-# ### A module that the executors do not have
-# A module of yours, in a file beside the notebook. Python sends only its *name*.
+# ### A module that the executors don't have
+# This module is your own, in a file that only the notebook can find. Python pickles only a module's *name*, not its code.
 
 # %%
 (settings.home / "mine").mkdir(exist_ok=True)
@@ -367,8 +388,8 @@ with SparkPanel("07-module").watch(on_executors):
     on_executors.run(use_it)
 
 # %% [markdown]
-# Older advice is `sparkContext.addPyFile(…)`. It does not help here: it reaches Spark's tasks, and the ranks are children of those, with a path of their own. What helps is to send the module's
-# code along. (A package from PyPI has to be installed on every node.)
+# Older advice is `sparkContext.addPyFile(…)`. It doesn't help here: it changes the path of Spark's tasks, but the ranks are child processes of the tasks, with a path
+# of their own. What helps is to pickle the module's code with the function. A package from PyPI has to be installed on every node.
 
 # %%
 from pyspark import cloudpickle
@@ -376,9 +397,12 @@ from pyspark import cloudpickle
 cloudpickle.register_pickle_by_value(my_layers)
 
 # %% [markdown]
-# ### Set outside of the function
-# Imports may stand outside: their names travel. What you *set* on a module outside does not. Here the notebook says that it wants double precision. (It tries both in local mode, where a launch takes
-# less time: those ranks are new processes as well, and do not know the notebook's `sys.path`.)
+# ### Set outside the function
+# Imports can stay outside the function, because each rank imports the modules again by their names. Many guides put them inside. That works, too, and the two recipes
+# below do it, so that this notebook need not import their libraries.
+#
+# But what you *set* on a module outside is lost. In the next cell the notebook asks for double precision. It uses the module again, too. This time the launch is in
+# local mode, because that is faster, and those ranks are new processes as well, which don't know the notebook's `sys.path`.
 
 # %%
 torch.set_default_dtype(torch.float64)
@@ -394,10 +418,12 @@ torch.set_default_dtype(torch.float32)
 answer
 
 # %% [markdown]
-# The module was there this time. But the ranks have float32: they are new processes, which imported torch anew. There is no error. So seeds, threads and defaults belong *into* the function.
+# This time the module was found. But the ranks use float32, because they are new processes that imported torch for themselves. There is no error. So set seeds,
+# threads and defaults *inside* the function.
 #
 # ### No GPU
-# `use_gpu` is `True` unless you say otherwise. It asks Spark for GPUs, and Spark has only those that its settings name (`spark.driver.resource.gpu.amount`, `spark.task.resource.gpu.amount`).
+# `use_gpu` is `True` unless you say otherwise. It asks Spark for GPUs, and Spark has only those that its settings declare: `spark.driver.resource.gpu.amount` for
+# local mode, `spark.task.resource.gpu.amount` for executors.
 
 # %% tags=["raises-exception"]
 with SparkPanel("07-gpu"):
@@ -405,7 +431,7 @@ with SparkPanel("07-gpu"):
 
 # %% [markdown]
 # ### More processes than slots
-# All ranks have to run at the same time, since they wait for one another. There are two slots.
+# All ranks have to run at the same time, because they wait for one another. This cluster has two slots.
 
 # %% tags=["raises-exception"]
 crowd = TorchDistributor(num_processes=3, local_mode=False, use_gpu=False)
@@ -413,11 +439,14 @@ with SparkPanel("07-crowd").watch(crowd):
     crowd.run(look)
 
 # %% [markdown]
-# The lab told Spark to give up soon. By default Spark asks 40 times, 15 seconds apart, whether there are enough slots by now: ten minutes in which nothing happens.
+# Spark checks again and again whether there are enough slots by now. The lab makes it give up after three repeats, one second apart. By default Spark repeats the
+# check 40 times, 15 seconds apart, so for ten minutes nothing happens. The settings are `spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures` and
+# `spark.scheduler.barrier.maxConcurrentTasksCheck.interval`.
 #
 # ### Gloo on the wrong interface
-# A machine has several network interfaces: one for itself (`lo`), one for the cable, one for a VPN. Gloo takes the one that the machine's name leads to, or the one that you name in
-# `GLOO_SOCKET_IFNAME`. If the others cannot be reached through it, the ranks never meet.
+# A machine has several network interfaces: one for itself (loopback, `lo`), one for the cable, one for a VPN. Gloo uses the interface that the machine's hostname
+# belongs to, or the one that you name in `GLOO_SOCKET_IFNAME`. So far the lab has set it to loopback for you. If the other ranks can't be reached through that
+# interface, the ranks never meet. Here the function names an interface that doesn't exist:
 
 
 # %% tags=["raises-exception"]
@@ -441,12 +470,13 @@ with SparkPanel("07-gloo-cured").watch(distributor):
 together
 
 # %% [markdown]
-# Two ranks met. On a cluster, name the interface of the network that its machines share.
+# Two ranks met, and the sum of their ones is 2. On a cluster, name the interface of the network that its machines share.
 
 # %% [markdown]
 # ## Data for many ranks
-# A DataFrame of Spark is not a tensor. The simple way between them: Spark writes it *once*, as Parquet, and each rank reads its own part with `pyarrow`. (Older tutorials do this with
-# Petastorm, which is no longer maintained.)
+# A Spark DataFrame is not a tensor. Here is a simple way from one to the other: Spark writes the DataFrame *once*, as Parquet, and each rank reads its own part with
+# `pyarrow`. (Older tutorials use Petastorm for this, which is no longer maintained.) `repartition(4)` divides the rows into four **partitions**, and Spark writes a
+# file for each.
 
 # %%
 import pandas
@@ -457,7 +487,7 @@ folder = str(settings.home / "07-digits")
 frame.repartition(4).write.mode("overwrite").option("parquet.block.size", 64_000).parquet(folder)
 
 # %% [markdown]
-# A Parquet file consists of *row groups*: packets of rows that can be read one by one. How many did Spark write?
+# A Parquet file consists of **row groups**: blocks of rows that can be read one by one. How many did Spark write?
 
 # %%
 import pyarrow.parquet as parquet
@@ -474,7 +504,7 @@ groups = row_groups(folder)
 
 # %% [markdown]
 # ### Exercise 07-3 · Which row groups are mine?
-# Write the function that gives a rank the numbers of its row groups. Every group goes to one rank, and no rank gets more than one more than another.
+# Write a function that returns the numbers of a rank's row groups. Every group goes to one rank, and the ranks' shares differ by at most one group.
 
 
 # %%
@@ -513,13 +543,16 @@ with panel.watch(distributor):
 together, len(train_set)
 
 # %% [markdown]
-# Open *printed lines*: first each rank read all, then each about half. The halves together are all rows: `all_reduce` has added them up. The ranks may differ by some rows. For steps of equal number, let each take as many rows as the smallest part has. (On a
-# cluster the folder is one that all can reach: the object store, with `filesystem=store.filesystem`.)
+# Open *printed lines*: each rank first read all rows, then about half of them. The two halves together are all rows, as `all_reduce` shows, which added up their
+# sizes. The shares may differ by some rows. If you train on them, let each rank use only as many rows as the smallest share has, so that all ranks make the same
+# number of steps. On a cluster the files must be where all ranks can reach them: in the object store, with `filesystem=store.filesystem`.
+#
+# `read` always uses `gloo`, and so does `train_transformer` below, because their tensors stay on the CPU.
 
 # %% [markdown]
 # ## Side by side
-# Now the question that everybody asks, and for which figures are hard to find: which launcher costs what? The lab has the same training as six programs, in its folder `engines/programs`. What has to change in a plain
-# script for TorchDistributor?
+# What does each launcher cost? Many people ask, and figures are hard to find. The lab has the same training as six programs, in the folder `engines/programs`. What
+# has to change in a plain script for TorchDistributor? (The step and the measuring are in helpers that all six share, so you see only what the launcher needs.)
 
 # %%
 import difflib
@@ -532,12 +565,13 @@ changes = [line for line in difflib.ndiff(plain, distributed) if line[0] in "+-"
 print("\n".join(changes[:12] + ["…"]))
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** one process; torchrun; Ray Train with a DataLoader, and with Ray Data; TorchDistributor in local mode, and on executors. Which is first to take a step? Which has the most rows per second, with a model as
-# small as this one? Order them.
+# **Before you go on:** one process; torchrun; Ray Train with a DataLoader, and with Ray Data; TorchDistributor in local mode, and on executors. Which of them makes
+# its first step first? Which has the most rows per second, with a model as small as this one? Order them.
 
 # %% [markdown]
-# Each is a fresh process that begins with nothing: it starts its cluster or its JVM, launches the ranks, trains, and stops all. All see the same rows in the same global batches. So all have to come to the same weights, and the comparison looks
-# at that before it shows anything. It takes two or three minutes. (Without `LABKIT_SMALL`, one of them is run once more, and a rank of it is killed.)
+# Each is a fresh process that starts from nothing: it starts its cluster or its JVM, launches the ranks, trains, and stops everything. All of them see the same rows
+# in the same global batches. So all must end with the same weights, and the comparison checks this before it shows any figures. It takes two or three minutes.
+# (Without `LABKIT_SMALL`, one of the programs runs once more, and one of its ranks is killed.)
 
 # %%
 result = engines.run(
@@ -551,23 +585,29 @@ result
 result.figure()
 
 # %% [markdown]
-# Read it from left to right. *Engine* is a cluster or a JVM. You pay for it once, and in a notebook it mostly runs already. What is left of *first step* is paid at every launch: new processes, each of which imports torch. The
-# *rows/s* of the epochs are what you came for. *Lines* are those that differ from the plain script, and *peak* is the memory of all processes of a launch, those of Ray and Spark too.
+# Read it from left to right. *Engine* is the start of a cluster or a JVM. You pay for it once, and in a notebook it is usually running already. The rest of *first
+# step* is paid at every launch: new processes, each of which imports torch. The *rows/s* of the epochs are what you came for. *Lines* counts the lines that differ
+# from the plain script, and *peak* is the memory of all processes of a launch, including those of Ray and Spark.
 #
-# One thing is not equal, and the line below the table says so: on Linux the lab's own Ray cluster forks its workers from a process that has imported torch while the cluster started (lesson 01). The ranks of torchrun and Spark import it
-# at each launch. To see Ray as pip installs it, run the comparison with `LABKIT_PRELOAD=0`.
+# One thing is not equal, and the line below the table says so: on Linux, the lab's own Ray cluster forks its workers from a process that imported torch while the
+# cluster started (lesson 01). The ranks of torchrun and Spark import it at each launch. To see Ray as pip installs it, run the comparison with `LABKIT_PRELOAD=0`.
 #
-# One process wins, as in lesson 03: all-reduce costs more than a second core brings to a model of this size. With a DataLoader, torchrun, Ray Train and TorchDistributor do the same in each step. Where their rows/s differ here, look whether a second run
-# agrees: the epochs are short, and a machine that does something else meanwhile shows it. What
-# differs for good is the start, and what you get for it: Ray Data streams what does not fit into memory; Ray Train keeps checkpoints, goes on after a crash and tells you how far it is; TorchDistributor needs no second cluster beside a Spark
-# that you have; torchrun needs nothing at all.
+# One process wins, as in lesson 03: for a model of this size, all-reduce costs more than a second core saves. With a DataLoader, torchrun, Ray Train and
+# TorchDistributor do the same work in each step. If their rows/s differ here, check whether a second run agrees: the epochs are short, so anything else that the
+# machine does meanwhile shows in them. What really differs is the start, and what you get for it:
+# - Ray Data streams data that doesn't fit into memory;
+# - Ray Train keeps checkpoints, resumes after a crash and reports progress;
+# - TorchDistributor needs no second cluster next to a Spark that you have;
+# - torchrun needs nothing at all.
 #
-# A rank that is killed ends the run in an error, within seconds: its neighbours lose the connection, and the launcher ends them. Nobody goes on from where it was unless you keep checkpoints, and load one when you begin.
-# (`python -m benchmarks engines --rows 60000` does the same with more rows, three times in turn, and kills a rank of each.)
+# A rank that is killed ends the run with an error, within seconds: the other ranks lose the connection, and the launcher ends them. No run resumes unless you save
+# checkpoints, and load one when you start. (`python -m benchmarks engines --rows 60000` runs the same comparison with more rows, three times in turn, and kills a rank
+# of each program.)
 
 # %% [markdown]
 # ### Exercise 07-4 · How many rows until it pays?
-# Launcher A takes its first step after `start_a` seconds and then goes through `rate_a` rows a second; B starts later and is faster. After how many rows in all have they taken equally long? If B never catches up, the answer is `math.inf`.
+# Launcher A makes its first step after `start_a` seconds and then processes `rate_a` rows per second; B starts later and is faster. After how many rows in all have
+# both needed the same time? If B never catches up, the answer is `math.inf`.
 
 # %%
 import math
@@ -587,10 +627,11 @@ check("07-4", rows_to_pay)
 
 # %% [markdown]
 # ## Two recipes
-# What runs under torchrun runs under TorchDistributor. Two libraries that many use, each in one function.
+# What runs under torchrun runs under TorchDistributor. Here are two widely used libraries, each in one function.
 #
-# **Lightning** finds the variables that torchrun sets by itself. Tell its `Trainer` how many processes a machine has (`devices`) and how many machines there are (`num_nodes`). In local mode that is all
-# processes on one machine; on executors `devices=1` on `num_nodes=2`. `use_distributed_sampler` (on by default) deals the rows out.
+# **Lightning** finds the variables that torchrun sets by itself. Tell its `Trainer` how many processes a machine has (`devices`) and how many machines there are
+# (`num_nodes`). In local mode all processes are on one machine; on executors it is `devices=1` and `num_nodes=2`. `use_distributed_sampler` (on by default) gives each
+# rank its own rows.
 
 # %%
 recipe_epochs = 2 if settings.small else 6
@@ -634,10 +675,11 @@ with panel.watch(distributor):
 panel.state.metrics()
 
 # %% [markdown]
-# Lightning wrapped the model, dealt the rows out and made the steps. Rank 0 alone reports (`is_global_zero`), and all return the same weights.
+# Lightning wrapped the model, gave each rank its rows and made the steps. Only rank 0 reports (`is_global_zero`), and all ranks return the same weights.
 #
-# **A transformer.** The small kit of Hugging Face's `transformers`: a *configuration* says how large the model is, a *tokenizer* turns words into numbers. Both are local here, nothing is downloaded: a BERT of two
-# layers, and sentences from lessons 02 and 03 of this lab. From which of the two is a sentence? (To fine-tune a model that somebody else has trained, one line changes: `from_pretrained("its-name")`.)
+# **A transformer.** In Hugging Face's `transformers`, a **configuration** says how large the model is, and a **tokenizer** turns words into numbers. Both are local
+# here, so nothing is downloaded: a BERT of two layers, and sentences from lessons 02 and 03 of this lab. The task: given a sentence, say which of the two lessons it
+# comes from. To fine-tune a pretrained model instead, change one line: `from_pretrained("its-name")`.
 
 # %%
 lines = datasets.shipped("sentences.tsv").read_text().splitlines()
@@ -662,7 +704,9 @@ def small_bert(tokenizer_file):
 
 
 # %% [markdown]
-# The loop around it is the one that you know. What is new: `words(…)` turns a list of sentences into a tensor of token numbers, padded to equal length, and the model computes its own loss from the `labels`.
+# The loop around it is the one you know, with three differences. `words(…)`, the tokenizer, turns a list of sentences into a tensor of token numbers, padded to equal
+# length. The model computes its own loss from the `labels`. And this loop shuffles: `sampler.set_epoch(epoch)` gives every epoch an order of its own. Without it, all
+# epochs would have the same order.
 
 
 # %%
@@ -700,16 +744,18 @@ with panel.watch(distributor):
 panel.state.metrics()
 
 # %% [markdown]
-# The accuracy is on the fifth of the sentences that it did not train on. With as little text as this it is better than guessing, and no more than that.
+# The accuracy was measured on the fifth of the sentences that the model was not trained on. With as little text as this, it is better than guessing, and no more than
+# that.
 
 # %% [markdown]
 # ## In this notebook
-# - you launched a function and a file in several processes with `TorchDistributor`, in local mode and on executors, and showed that they train the same model as one process;
-# - you know what each rank is told, which backend and device it takes, and whose value comes back;
-# - you provoked the errors that people meet in notebooks, and cured them;
+# - you launched a function and a file in several processes with `TorchDistributor`, in local mode and on executors, and showed that they train the same model as one
+#   process;
+# - you know which variables each rank gets, which backend and device it should use, and whose return value comes back;
+# - you provoked the errors that people meet in notebooks, and fixed them;
 # - each rank read its own row groups of what Spark wrote once;
-# - you saw torchrun, Ray Train and TorchDistributor side by side, after they had shown that they train the same model;
-# - Lightning and a transformer ran under the same launcher.
+# - you saw torchrun, Ray Train and TorchDistributor side by side, after a check that they train the same model;
+# - you ran Lightning and a transformer under the same launcher.
 #
 # Stop the store and Spark. What is in the store stays.
 
