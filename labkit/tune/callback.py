@@ -9,11 +9,12 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ray import tune
 
 from labkit.errors import LabError, RunError
+from labkit.panel.base import LivePanel
 from labkit.tune import saved
 from labkit.tune.state import OVER, SweepState, TrialState
 from labkit.tune.trials import (
@@ -30,9 +31,6 @@ from labkit.tune.trials import (
     status_of,
     why_failed,
 )
-
-if TYPE_CHECKING:
-    from labkit.tune.panel import SweepPanel
 
 _LOOKS_PER_SECOND = 5  # at the status of all trials
 
@@ -59,7 +57,7 @@ class SweepCallback(tune.Callback):
     Tune pickles it into the sweep's folder, without a panel: a process that restores the sweep has its own.
     """
 
-    panel: ClassVar["SweepPanel | None"] = None
+    panel: ClassVar["LivePanel | None"] = None
 
     def __init__(self, panel_name: str) -> None:
         self.panel_name = panel_name

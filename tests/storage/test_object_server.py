@@ -13,7 +13,7 @@ import pytest
 import labs
 import object_servers
 from labkit import machine, storage
-from labkit.errors import LabError, StorageError
+from labkit.errors import LabError, RunStopped, StorageError
 from labkit.settings import Settings
 from labkit.storage import server as object_server
 from labkit.system.process_registry import ProcessRegistry
@@ -142,6 +142,14 @@ def test_a_port_that_is_taken_in_the_last_moment(settings, monkeypatch):
         assert int(store.endpoint.rpartition(":")[2]) != taken[0].getsockname()[1]
         store.files.pipe_file("lab/a", b"1")
     taken[0].close()
+
+
+def test_an_interrupt_during_the_start_leaves_nothing(settings, monkeypatch):
+    """The loop that waits for the server raises it, and not whatever else runs at that moment."""
+    monkeypatch.setattr(object_server, "_listens", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(RunStopped, match="the start of the object store"):
+        storage.start(settings=settings)
+    assert ProcessRegistry(settings.home).groups() == []
 
 
 def test_what_a_killed_server_left_is_removed_and_only_then(settings):
