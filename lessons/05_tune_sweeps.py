@@ -122,7 +122,7 @@ parameter_distance(one.model, other.model), parameter_distance(one.model, forget
 # stores that, and without it the next epoch leads to different weights. A checkpoint is model *and* optimizer.
 
 # %% [markdown]
-# ### Exercise 05-1 · Begin anew
+# ### Exercise 05-1 · Start from scratch
 # When a process has finished one trial, Tune hands it the next. Here is a `reset_config` that was written in a hurry. The second trial starts with the weights of the
 # first, so it looks brilliant from the start. And because the method returns `None`, Tune treats the reset as failed. Write a correct one.
 #

@@ -243,7 +243,7 @@ from labkit.exercises import check, hint
 def inside(n, t, v): ...  # your answer
 
 
-def beside(n, t, v): ...  # your answer
+def alongside(n, t, v): ...  # your answer
 
 
 # %% tags=["solution"]
@@ -251,12 +251,12 @@ def inside(n, t, v):
     return n * (t + v)
 
 
-def beside(n, t, v):
+def alongside(n, t, v):
     return n * t + v if v <= t else t + n * v
 
 
 # %%
-check("06-1", inside, beside)
+check("06-1", inside, alongside)
 
 # %% [markdown]
 # ## The life of a checkpoint's metrics
@@ -513,7 +513,7 @@ pandas.DataFrame([{**one.metrics, "status": one.status.name} for one in found])
 # a table that has a gap.
 #
 # The validation that hung was ended after 5 seconds, and the ones behind it had to wait that long. The timeout starts when Ray submits the task, so it includes the time that a process needs to start.
-# Under *printed lines*, the panel shows what the loop was told: when it asked for what is `COMMITTED`, some validations were still pending.
+# Under *printed lines*, the panel shows what the loop printed: when it asked for what is `COMMITTED`, some validations were still pending.
 #
 # One thing does end the run: a validator whose *process* dies, for example because it runs out of memory. Ray retries it three times and then fails the *training*. So leave it some memory.
 #

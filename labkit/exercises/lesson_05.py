@@ -17,7 +17,7 @@ _SITUATIONS = {
 
 @LESSON.exercise(
     "05-1",
-    "Begin anew",
+    "Start from scratch",
     "What does the previous trial leave in `self`? Go through all of it.",
     "An optimizer belongs to the weights that it was built for. What must be built first?",
     "`self.model = self.make_model()`, the optimizer for it, `self.epoch = 0`, `return True`.",

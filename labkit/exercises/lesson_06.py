@@ -12,7 +12,7 @@ import numpy as np
 from labkit.exercises.answers import Wrong, close_to, describe, number, result_of, returns
 from labkit.exercises.registry import Lesson
 
-LESSON = Lesson("06", "Validation beside the training")
+LESSON = Lesson("06", "Validation alongside training")
 
 
 @LESSON.exercise(
@@ -22,7 +22,7 @@ LESSON = Lesson("06", "Validation beside the training")
     "Outside of the loop, a validation starts when its checkpoint is there and the one before has ended.",
     "If `v <= t`, only the last comes after the training. Else they queue from `t` on.",
 )
-def _last_metric(inside: Any, beside: Any) -> None:
+def _last_metric(inside: Any, alongside: Any) -> None:
     # n epochs of t seconds, v seconds for a validation; the answers
     for n, t, v, in_loop, outside in (
         (10, 5.0, 2.0, 70, 52),
@@ -39,7 +39,7 @@ def _last_metric(inside: Any, beside: Any) -> None:
             n * (t + v): "then nothing would overlap",
             t + n * v: "a validation that is shorter than an epoch waits for the next checkpoint",
         }
-        returns(beside, (n, t, v), outside, name="beside", mistakes=near)
+        returns(alongside, (n, t, v), outside, name="alongside", mistakes=near)
 
 
 @LESSON.exercise(

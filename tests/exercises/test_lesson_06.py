@@ -11,7 +11,7 @@ def inside(n, t, v):
     return n * (t + v)
 
 
-def beside(n, t, v):
+def alongside(n, t, v):
     return max(n * t + v, t + n * v)
 
 
@@ -21,17 +21,17 @@ def stub(n, t, v): ...
 @pytest.mark.parametrize(
     "one, other, said",
     [
-        (inside, beside, "solved"),
+        (inside, alongside, "solved"),
         (inside, lambda n, t, v: n * t + v if v <= t else t + n * v, "solved"),
-        (lambda n, t, v: n * t, beside, "training alone"),
-        (lambda n, t, v: n * t + v, beside, "only one validation"),
+        (lambda n, t, v: n * t, alongside, "training alone"),
+        (lambda n, t, v: n * t + v, alongside, "only one validation"),
         (inside, lambda n, t, v: n * t, "when the training ends"),
         (inside, lambda n, t, v: n * t + v, "queue"),
         (inside, lambda n, t, v: t + n * v, "waits for the next checkpoint"),
         (inside, inside, "nothing would overlap"),
         (inside, lambda n, t, v: max(n * t, n * v), "when the training ends"),
         (inside, lambda n, t, v: "late", "a number is expected"),
-        (stub, beside, "not attempted"),
+        (stub, alongside, "not attempted"),
         (inside, stub, "not attempted"),
     ],
 )

@@ -261,7 +261,7 @@ def test_a_state_that_cannot_be_kept_does_not_cost_the_sweep(sweep, monkeypatch)
         raise StorageError("save the sweep", "No space left on device", "make room")
 
     monkeypatch.setattr(saved, "save", full)
-    with pytest.warns(UserWarning, match="not be restored after a kill.*No space left") as said:
+    with pytest.warns(UserWarning, match="(?s)not be restored after a kill.*No space left") as said:
         results = sweep(climb, {"x": tune.grid_search([1, 2])})
     assert sum("not be restored" in str(one.message) for one in said) == 1
     assert [len(result.metrics_dataframe) for result in results] == [3, 3]
