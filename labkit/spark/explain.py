@@ -76,8 +76,19 @@ def rank_error(text: str) -> tuple[int, str] | None:
     lines = _RANK_LINE.findall(text)
     if not lines:
         return _before_they_met(text)
-    first = lines[0][0]
-    return int(first), "\n".join(line for rank, line in lines if rank == first)
+    tracebacks: dict[str, list[str]] = {}
+    for rank, line in lines:
+        tracebacks.setdefault(rank, []).append(line)
+    # torchrun ends the other ranks when the first one has failed, perhaps in the middle of their tracebacks.
+    complete = [rank for rank, printed in tracebacks.items() if _names_an_error(printed)]
+    first = (complete or list(tracebacks))[0]
+    return int(first), "\n".join(tracebacks[first])
+
+
+def _names_an_error(printed: list[str]) -> bool:
+    """Whether the lines of a traceback reach its last one, which is not indented."""
+    last = next((line for line in reversed(printed) if line.strip()), " ")
+    return not last[0].isspace() and not last.startswith("Traceback (")
 
 
 def _before_they_met(text: str) -> tuple[int, str] | None:

@@ -178,8 +178,10 @@ class ProcessRegistry:
 
     def has_owner(self, group_id: str) -> bool:
         """Whether a process that owns the group is running."""
-        owners = [_read(ProcessIdentity, path) for path in self._path(group_id).glob("owner-*.json")]
-        return any(owner is not None and owner.alive for owner in owners)
+        with contextlib.suppress(FileNotFoundError):  # the group is being removed
+            owners = [_read(ProcessIdentity, path) for path in self._path(group_id).glob("owner-*.json")]
+            return any(owner is not None and owner.alive for owner in owners)
+        return False
 
     def start_watchdog(self, group_id: str, *, seconds: float) -> None:
         """Own the group, and start the watchdog that stops it `seconds` after its last owner has ended."""

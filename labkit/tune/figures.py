@@ -1,7 +1,7 @@
 """Figures of a sweep's results: the learning curves, and all configurations on parallel axes."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.display import figure_style
@@ -91,14 +91,18 @@ def plot_parallel(
 
 def _ranked(results: Any, metric: str, mode: str) -> list[Any]:
     """Return the results with a finite number, the best first."""
-    if not all(hasattr(result, "metrics") for result in (results if isinstance(results, Iterable) else [0])):
+    try:
+        found = list(results)  # a ResultGrid has no __iter__, but can be iterated over
+    except TypeError:
+        found = [None]
+    if not all(hasattr(result, "metrics") for result in found):
         fact = f"the results are of type {type(results).__name__}, not those of a sweep"
         raise RunError(f"plot {metric!r}", fact, "results = tuner.fit(); plot_curves(results, 'loss')")
     if mode not in ("max", "min"):
         raise RunError(f"plot {metric!r}", f"mode is {mode!r}", 'mode="max", or mode="min" for a loss')
-    reported = [result for result in results if isinstance((result.metrics or {}).get(metric), (int, float))]
+    reported = [result for result in found if isinstance((result.metrics or {}).get(metric), (int, float))]
     if not reported:
-        names = sorted({str(name) for result in results for name in result.metrics or {}})
+        names = sorted({str(name) for result in found for name in result.metrics or {}})
         fact = f"no trial has reported {metric!r}"
         raise RunError(f"plot {metric!r}", fact, f"one of {', '.join(names) or 'the metrics of a sweep'}")
     sign = -1 if mode == "max" else 1

@@ -39,7 +39,9 @@ def test_both_are_whole_environments():
 
 def test_models_states_and_reports_work_with_keras_2(root):
     """In this process they are tested with Keras 3. What is saved and followed in lesson 04 is Keras 2."""
-    files = [str(root / "tests" / f"test_keras_{name}.py") for name in ("models", "states", "reporting")]
+    files = [
+        str(root / "tests" / "models" / f"test_keras_{name}.py") for name in ("models", "states", "reporting")
+    ]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     done = subprocess.run(
         command, cwd=root, env={**os.environ, **KERAS_2}, capture_output=True, text=True, timeout=150

@@ -59,3 +59,10 @@ def test_a_rank_that_failed_before_the_ranks_met():
 )
 def test_an_error_in_one_line(text, line):
     assert spark_faults.summary(text) == line
+
+
+def test_a_traceback_that_was_cut_off_is_not_the_cause():
+    """torchrun ends the other ranks when the first one has failed, perhaps while they print."""
+    text = "[rank0]: Traceback (most recent call last):\n[rank1]: Traceback (most recent call last):\n"
+    assert spark_faults.rank_error(text + "[rank1]: ValueError: bad\n")[0] == 1
+    assert spark_faults.rank_error(text)[0] == 0

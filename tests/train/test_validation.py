@@ -230,13 +230,13 @@ def test_one_that_hangs_in_a_trainer_of_its_own_gives_its_cpus_back(lab, home, p
 FIRST_LIFE = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[3:]
 import test_validation as t
 
 with t.cluster.start():
     panel = t.TrainPanel("run", reporter=t.NullReporter())
-    how = {epoch: f"gate {sys.argv[3]}" for epoch in range(4)}
-    t.fit(panel, t.trainer_of(panel, Path(sys.argv[2]), epochs=3, how=how, name="killed"))
+    how = {epoch: f"gate {sys.argv[2]}" for epoch in range(4)}
+    t.fit(panel, t.trainer_of(panel, Path(sys.argv[1]), epochs=3, how=how, name="killed"))
 """
 
 
@@ -257,7 +257,8 @@ def known_of(path):
 def test_killed_while_validations_are_pending_and_resumed(lab, home, panel, tmp_path):
     """The pending ones are validated then; what began twice counts once."""
     notes, path = tmp_path / "notes", home / "runs" / "killed"
-    command = [sys.executable, "-c", FIRST_LIFE, str(Path(labs.__file__).parent), str(home), str(tmp_path)]
+    modules = [str(Path(file).parent) for file in (__file__, labs.__file__)]
+    command = [sys.executable, "-c", FIRST_LIFE, str(home), str(tmp_path), *modules]
     first_life = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_for(lambda: known_of(path) == [VALIDATED, PENDING, PENDING] and "begin 1" in notes.read_text())

@@ -20,6 +20,19 @@ def result(number, value, **config):
     )
 
 
+class Grid:
+    """Like Tune's ResultGrid, which can be iterated over but has no ``__iter__``."""
+
+    def __init__(self, results):
+        self._results = results
+
+    def __len__(self):
+        return len(self._results)
+
+    def __getitem__(self, index):
+        return self._results[index]
+
+
 @pytest.fixture
 def results():
     return [result(number, number / 10) for number in range(10)]
@@ -32,6 +45,10 @@ def test_curves_name_the_best_and_draw_all(results):
     assert [label[:1] for label in labels] == ["1", "2", "3"]
     best = max(axes.get_lines(), key=lambda line: line.get_ydata()[-1])
     assert best.get_label().startswith("1 · lr 0.1")
+
+
+def test_what_a_tuner_returns_is_drawn(results):
+    assert len(plot_curves(Grid(results), "accuracy").axes[0].get_lines()) == 10
 
 
 def test_trials_without_a_finite_metric_are_left_out(results):
