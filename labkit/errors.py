@@ -36,6 +36,10 @@ class SettingsError(LabError):
     """A setting has a value that cannot be used."""
 
 
+class SetupError(LabError):
+    """The machine lacks something that a lesson needs."""
+
+
 class DatasetError(LabError):
     """A data set could not be found, downloaded, read or created."""
 
@@ -44,40 +48,16 @@ class ClusterError(LabError):
     """A cluster could not be started, reached, changed or stopped."""
 
 
-class EnvironmentProblem(LabError):
-    """The machine lacks something that a lesson needs."""
-
-
-class LessonError(LabError):
-    """The source of a lesson cannot be built into a notebook, or an exercise is not complete."""
-
-
-class CheckError(LabError):
-    """There is no such exercise; or an answer is not right, with LABKIT_CHECK=strict."""
-
-
-class ModelError(LabError):
-    """A model, its input or its saved state cannot be used."""
+class StorageError(LabError):
+    """An object store could not be started, reached or used, or its content is not what was sent."""
 
 
 class RunError(LabError):
-    """A panel or a run record was used in a way that cannot work."""
+    """A panel, a run record, a model or its saved state was used in a way that cannot work."""
 
 
 class RunFailed(LabError):
     """A training ended with an exception, of the learner's code or of the engine. The panel shows it."""
-
-
-class StorageError(LabError):
-    """An object store could not be started or used, or its content is not what was sent."""
-
-
-class StorageUnreachable(StorageError):
-    """There is no answer at the store's endpoint, or none in its protocol (TLS sent to a plain port)."""
-
-
-class StorageDenied(StorageError):
-    """The store refuses: an unknown key, a wrong secret, a missing permission, a wrong clock."""
 
 
 class RunStopped(LabError):

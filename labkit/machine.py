@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from labkit.errors import EnvironmentProblem
+from labkit.errors import SetupError
 
 _CGROUP = Path("/sys/fs/cgroup")
 _ENGINES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
@@ -118,13 +118,13 @@ def free_port(wanted: int = 0) -> int:
     different ones.
 
     Raises:
-        EnvironmentProblem: there is none.
+        SetupError: there is none.
     """
     try:
         return _bound(wanted if port_is_free(wanted) else 0)
     except OSError as error:
         fix = "stop some servers on this machine"
-        raise EnvironmentProblem("find a free port", error.strerror or str(error), fix) from None
+        raise SetupError("find a free port", error.strerror or str(error), fix) from None
 
 
 def _bound(port: int) -> int:

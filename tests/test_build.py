@@ -8,7 +8,7 @@ import pytest
 
 import build
 import lesson
-from labkit.errors import LessonError
+from labkit.errors import LabError
 
 HEAD = """\
 # %% [markdown]
@@ -189,7 +189,7 @@ def test_differences_are_found(folder, spoil):
 def test_refuses(tmp_path, name, source, fact):
     path = tmp_path / name
     path.write_text(source)
-    with pytest.raises(LessonError, match=fact):
+    with pytest.raises(LabError, match=fact):
         lesson.read(path)
 
 

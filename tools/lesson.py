@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jupytext
 
-from labkit.errors import LessonError
+from labkit.errors import LabError
 
 NAME = re.compile(r"(\d\d)_\w+")
 TAGS = {"solution", "prediction", "long", "raises-exception"}
@@ -37,12 +37,12 @@ def read(source: Path) -> list[Cell]:
     """The cells of a lesson, checked.
 
     Raises:
-        LessonError: the lesson breaks one of the rules in CONTRIBUTING.md.
+        LabError: the lesson breaks one of the rules in CONTRIBUTING.md.
     """
     parsed = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")
     cells = [Cell(c.cell_type, c.source, tuple(c.metadata.get("tags", ()))) for c in parsed.cells]
     for fact, fix in itertools.chain(_faults_of_head(source, cells), _faults_of_cells(cells)):
-        raise LessonError(f"build the lesson {source.name}", fact, fix)
+        raise LabError(f"build the lesson {source.name}", fact, fix)
     return cells
 
 

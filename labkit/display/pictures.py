@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.errors import LessonError
+from labkit.errors import LabError
 
 _FOLDER = Path(__file__).with_name("svg_files")
 
@@ -37,8 +37,8 @@ def picture(name: str) -> Picture:
     """The picture `name`; as the value of a cell it is seen.
 
     Raises:
-        LessonError: there is none of that name.
+        LabError: there is none of that name.
     """
     if name not in names():
-        raise LessonError(f"show the picture {name!r}", "there is none", f"one of {', '.join(names())}")
+        raise LabError(f"show the picture {name!r}", "there is none", f"one of {', '.join(names())}")
     return Picture(name, (_FOLDER / f"{name}.svg").read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.display.tables import Table
-from labkit.errors import CheckError, LessonError
+from labkit.errors import LabError
 from labkit.exercises import registry
 from labkit.exercises.answers import NotAttempted, Wrong, describe, is_blank
 from labkit.exercises.registry import Exercise
@@ -89,12 +89,12 @@ def check(id: str, *answers: Any) -> Verdict:
     it raises: a check gives a verdict and no traceback.
 
     Raises:
-        CheckError: there is no such exercise; or it is not solved and ``LABKIT_CHECK=strict``.
+        LabError: there is no such exercise; or it is not solved and ``LABKIT_CHECK=strict``.
     """
     exercise, settings = registry.find(id), Settings.from_env()
     verdict = _judge(exercise, answers)
     if settings.check_strict and not verdict:
-        raise CheckError(
+        raise LabError(
             f"count exercise {id} ({exercise.title}) as solved",
             f"{verdict.state}: {verdict.message}",
             f'hint("{id}"), or unset LABKIT_CHECK: then a check never raises',
@@ -111,14 +111,14 @@ def hint(id: str, tier: int | None = None) -> Hint:
     """Return the next hint of the exercise `id`, from 1 to 3; or the hint `tier`, as often as you like.
 
     Raises:
-        CheckError: there is no such exercise or tier.
+        LabError: there is no such exercise or tier.
     """
     exercise = registry.find(id)
     if tier is None:
         tier = _hints_given[id] = min(_hints_given.get(id, 0) + 1, 3)
     if not isinstance(tier, int) or tier not in (1, 2, 3):
         fact, fix = "an exercise has three hints", f'hint("{id}", 1), hint("{id}", 2) or hint("{id}", 3)'
-        raise CheckError(f"show hint {describe(tier)} of {id}", fact, fix)
+        raise LabError(f"show hint {describe(tier)} of {id}", fact, fix)
     return Hint(id, tier, exercise.hints[tier - 1])
 
 
@@ -152,7 +152,7 @@ def _judge(exercise: Exercise, answers: tuple) -> Verdict:
             return Verdict(exercise.id, "solved", exercise.title)
         # Otherwise a check that forgets to raise would accept every answer.
         fact, fix = f"it returned {describe(returned)}", "a check returns None or raises Wrong"
-        raise LessonError(f"use the check of exercise {exercise.id}", fact, fix)
+        raise LabError(f"use the check of exercise {exercise.id}", fact, fix)
     return Verdict(exercise.id, state, f'{message}. `hint("{exercise.id}")` helps')
 
 

@@ -23,7 +23,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-from labkit.errors import CheckError, LessonError
+from labkit.errors import LabError
 
 
 @dataclass(frozen=True)
@@ -60,16 +60,16 @@ class Lesson:
         """Make the decorated function the check of the exercise `id`.
 
         Raises:
-            LessonError: the id is not the next one of this lesson, or there are not three hints.
+            LabError: the id is not the next one of this lesson, or there are not three hints.
         """
 
         def add(check: Callable[..., None]) -> Callable[..., None]:
             wanted = f"{self.number}-{len(self.exercises) + 1}"
             if id != wanted:
-                raise LessonError(f"add the exercise {id!r}", f"the next id is {wanted!r}", "use that id")
+                raise LabError(f"add the exercise {id!r}", f"the next id is {wanted!r}", "use that id")
             if len(hints) != 3 or not all(hint.strip() for hint in hints):
                 fact, fix = f"its hints are {hints!r}", "give three, from a nudge to nearly the answer"
-                raise LessonError(f"add the exercise {id!r}", fact, fix)
+                raise LabError(f"add the exercise {id!r}", fact, fix)
             self.exercises.append(Exercise(id, title, hints, check))
             return check
 
@@ -87,7 +87,7 @@ def find(id: str) -> Exercise:
     """Return the exercise `id`.
 
     Raises:
-        CheckError: there is none.
+        LabError: there is none.
     """
     known = {exercise.id: exercise for lesson in lessons() for exercise in lesson.exercises}
     if isinstance(id, str) and id in known:
@@ -96,4 +96,4 @@ def find(id: str) -> Exercise:
     near = difflib.get_close_matches(text, known, n=3, cutoff=0.5) or sorted(known)[:3]
     fact = f"no lesson has it; there are {', '.join(map(repr, near))}"
     fix = 'use the id in the heading of the exercise, as in check("03-2", answer)'
-    raise CheckError(f"find the exercise {text[:40]!r}", fact, fix)
+    raise LabError(f"find the exercise {text[:40]!r}", fact, fix)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import ModelError
+from labkit.errors import RunError
 
 SIDE, CLASSES = 28, 10  # of the images, and of the labels
 _MAX_CONVOLUTIONS = 4
@@ -42,10 +42,10 @@ def distance(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> float:
     NaN in a weight gives NaN.
 
     Raises:
-        ModelError: they do not have the same weights by name and shape.
+        RunError: they do not have the same weights by name and shape.
     """
     if fact := difference_in_shape(a, b):
-        raise ModelError("compare two models", fact, "compare models that were built by the same call")
+        raise RunError("compare two models", fact, "compare models that were built by the same call")
     gaps = [np.abs(a[name].astype(float) - b[name].astype(float)).max() for name in a if a[name].size]
     return float(np.max(gaps)) if gaps else 0.0
 
@@ -60,9 +60,9 @@ def difference_in_shape(a: Mapping, b: Mapping) -> str | None:
 
 
 def check_widths(network: str, widths: Any) -> None:
-    """Raise a `ModelError` unless `widths` are whole numbers from 1 on."""
+    """Raise a `RunError` unless `widths` are whole numbers from 1 on."""
     if isinstance(widths, str) or not isinstance(widths, Sequence) or not all(map(_is_width, widths)):
-        raise ModelError(
+        raise RunError(
             f"build {network}({widths!r})",
             "the widths of its layers are whole numbers from 1 on, in a tuple",
             "mlp((128, 64)) or cnn((16, 32))",
@@ -70,16 +70,16 @@ def check_widths(network: str, widths: Any) -> None:
 
 
 def check_seed(seed: Any) -> None:
-    """Raise a `ModelError` unless `seed` is a whole number from 0 on."""
+    """Raise a `RunError` unless `seed` is a whole number from 0 on."""
     if not isinstance(seed, int | np.integer) or seed < 0:
-        raise ModelError(f"build a model with seed={seed!r}", "a seed is a whole number from 0 on", "seed=0")
+        raise RunError(f"build a model with seed={seed!r}", "a seed is a whole number from 0 on", "seed=0")
 
 
 def check_channels(channels: Any) -> None:
     """As `check_widths`; and an image must have a pixel left after convolutions that halve it."""
     check_widths("cnn", channels)
     if len(channels) > _MAX_CONVOLUTIONS:
-        raise ModelError(
+        raise RunError(
             f"build a cnn with {len(channels)} convolutions",
             f"each halves the {SIDE}×{SIDE} image, and after {_MAX_CONVOLUTIONS} of them it is 1×1",
             f"give at most {_MAX_CONVOLUTIONS} channels, e.g. cnn((16, 32))",
@@ -90,9 +90,9 @@ def _is_width(value: Any) -> bool:
     return hasattr(value, "__index__") and not isinstance(value, bool) and value >= 1
 
 
-def not_uint8(dtype: str) -> ModelError:
+def not_uint8(dtype: str) -> RunError:
     """The error for images that are scaled already; scaled twice they would all be nearly black."""
-    return ModelError(
+    return RunError(
         "turn images into the model's input",
         f"they are {dtype}, and pixels are uint8, 0 to 255",
         "give the images as the data set has them; what is float32 already needs no to_input",

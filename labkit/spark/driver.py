@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.errors import ClusterError, EnvironmentProblem
+from labkit.errors import ClusterError, SetupError
 
 if TYPE_CHECKING:  # half a second to import
     from pyspark import SparkContext
@@ -97,14 +97,14 @@ def require_none() -> None:
     """Check that there is a pyspark, and no session in this process: a process can have one only.
 
     Raises:
-        EnvironmentProblem: pyspark cannot be imported.
+        SetupError: pyspark cannot be imported.
         ClusterError: the reader has started a session by hand.
     """
     try:
         import pyspark  # noqa: F401
     except ImportError as error:
         fact, fix = f"pyspark cannot be imported: {error}", "make setup, or: pip install pyspark"
-        raise EnvironmentProblem("start Spark", fact, fix) from error
+        raise SetupError("start Spark", fact, fix) from error
     if (running := active()) is not None:
         raise ClusterError(
             "start Spark",

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.errors import EnvironmentProblem
+from labkit.errors import SetupError
 from labkit.spark import rendezvous
 from labkit.system.java import Java
 from labkit.system.process_registry import GROUP_VARIABLE
@@ -101,7 +101,7 @@ class Folders:
             workers: number of executors.
 
         Raises:
-            EnvironmentProblem: the disk does not allow it.
+            SetupError: the disk does not allow it.
         """
         import pyspark
 
@@ -124,7 +124,7 @@ class Folders:
             (self.conf / "log4j2.properties").write_text(_LOGGING)
         except OSError as error:
             fix = "make that folder writable, or set LABKIT_HOME to one that is"
-            raise EnvironmentProblem(f"prepare {self.base} for Spark", str(error), fix) from error
+            raise SetupError(f"prepare {self.base} for Spark", str(error), fix) from error
 
     def forget(self) -> None:
         """Remove the secret and Spark's files; the logs stay until the next start."""

@@ -142,7 +142,7 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
         workers: number of executors with one slot each; 0 means ``local[slots]``.
 
     Raises:
-        EnvironmentProblem: pyspark or a Java is missing, too old or broken.
+        SetupError: pyspark or a Java is missing, too old or broken.
         ClusterError: a process did not start, or the arguments cannot work.
         RunStopped: interrupted; nothing is left running.
     """

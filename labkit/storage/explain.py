@@ -10,53 +10,46 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from labkit.display.formatting import without_credentials
-from labkit.errors import StorageDenied, StorageError, StorageUnreachable
+from labkit.errors import StorageError
 
 _SILENT = {"ConnectTimeoutError", "ReadTimeoutError", "FSTimeoutError", "TimeoutError"}
 _BROKEN = {"ConnectionClosedError", "ServerDisconnectedError", "ClientPayloadError", "IncompleteRead"}
 _NO_KEYS = {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"}
 _NO_RIGHT = (
-    StorageDenied,
     "{who} knows this key, but the key has no right to do that",
     "ask who runs the store for that right, or name a bucket in which you have it: bucket=…",
 )
 _CLOCK = (
-    StorageDenied,
     "the clocks of this machine and of {who} differ by more than 15 minutes",
     "set the clock of the one that is wrong: timedatectl set-ntp true",
 )
 
-# Code of S3: (class, fact, fix); `{who}` is the endpoint.
+# Code of S3: (fact, fix); `{who}` is the endpoint.
 _CODES = {
     "InvalidAccessKeyId": (
-        StorageDenied,
         "{who} does not know this access key",
         "check LABKIT_S3_ACCESS_KEY: is it a key of this store?",
     ),
     "SignatureDoesNotMatch": (
-        StorageDenied,
         "the secret key is not the one that belongs to this access key at {who}",
         "check LABKIT_S3_SECRET_KEY: is it complete, without spaces?",
     ),
     "RequestTimeTooSkewed": _CLOCK,
     "RequestExpired": _CLOCK,
-    "ExpiredToken": (StorageDenied, "the keys for {who} have expired", "get new ones"),
+    "ExpiredToken": ("the keys for {who} have expired", "get new ones"),
     "AccessDenied": _NO_RIGHT,
     "AllAccessDisabled": _NO_RIGHT,
     "Forbidden": _NO_RIGHT,
     "403": _NO_RIGHT,
     "NoSuchBucket": (
-        StorageError,
         "there is no such bucket at {who}",
         'store.bucket("…") makes one, or name one that exists',
     ),
     "BucketAlreadyExists": (
-        StorageDenied,
         "a bucket of that name belongs to another user at {who}",
         "name another one: bucket=…",
     ),
     "InvalidBucketName": (
-        StorageError,
         "that is not a valid name of a bucket",
         "use 3 to 63 lowercase letters, digits and hyphens",
     ),
@@ -84,29 +77,29 @@ def to_storage_error(
     names = {kind.__name__ for link in links for kind in type(link).__mro__}
     code, hint = code_of(error), fix or "are endpoint and port right, and does the store run there?"
     if code in _CODES:
-        kind, fact, way = _CODES[code]
-        return kind(attempt, fact.format(who=who), way)
+        fact, way = _CODES[code]
+        return StorageError(attempt, fact.format(who=who), way)
     if code in ("InternalError", "500") and (found := trouble()):
         return StorageError(attempt, *found)
     if "SSLError" in names or "SSLCertVerificationError" in names:
-        return StorageUnreachable(attempt, *_tls(" ".join(map(str, links)), who))
+        return StorageError(attempt, *_tls(" ".join(map(str, links)), who))
     if names & _NO_KEYS:
         way = "export LABKIT_S3_ACCESS_KEY=… LABKIT_S3_SECRET_KEY=…, on every node of the cluster"
-        return StorageDenied(attempt, f"there are no keys for {who} here", way)
+        return StorageError(attempt, f"there are no keys for {who} here", way)
     if "ProxyConnectionError" in names:
         fact = f"the proxy in http_proxy or https_proxy does not reach {who}"
         way = "export no_proxy=… with the store's host, if it needs no proxy; else ask who runs the proxy"
-        return StorageUnreachable(attempt, fact, way)
+        return StorageError(attempt, fact, way)
     status = [_status(link) for link in links if _status(link)]
     if not code and _speaks_tls(endpoint):
         fact = f"{who} speaks TLS, not plain HTTP"
-        return StorageUnreachable(attempt, fact, "write https:// instead of http://")
+        return StorageError(attempt, fact, "write https:// instead of http://")
     if names & {"EndpointConnectionError", "ConnectionRefusedError"}:
-        return StorageUnreachable(attempt, f"nothing listens at {who}", hint)
+        return StorageError(attempt, f"nothing listens at {who}", hint)
     if names & _SILENT:
-        return StorageUnreachable(attempt, f"{who} does not answer in time", hint)
+        return StorageError(attempt, f"{who} does not answer in time", hint)
     if names & _BROKEN:
-        return StorageUnreachable(attempt, f"{who} closed the connection", hint)
+        return StorageError(attempt, f"{who} closed the connection", hint)
     if status and not code:
         fact = f"{who} answers (HTTP status {status[0]}), but not as an S3 store does"
         way = "name the store's S3 endpoint, not its web console (MinIO's are on ports 9000 and 9001)"

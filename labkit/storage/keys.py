@@ -11,7 +11,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.errors import StorageDenied, StorageError
+from labkit.errors import StorageError
 from labkit.files import private_file
 
 _ACCESS, _SECRET = "aws_access_key_id", "aws_secret_access_key"
@@ -50,7 +50,7 @@ class KeyFile:
         """Return (access key, secret key).
 
         Raises:
-            StorageDenied: others can read the file, or it is damaged.
+            StorageError: others can read the file, or it is damaged.
         """
         (keys,) = _read(Path(self.path)).values()
         return keys
@@ -72,7 +72,7 @@ def _read(path: Path) -> dict[str, tuple[str, str]]:
         (profile,) = parser.sections()
         keys = parser[profile][_ACCESS], parser[profile][_SECRET]
     except (OSError, configparser.Error, ValueError, KeyError):
-        raise StorageDenied(attempt, f"{path} is damaged, or belongs to another user", fix) from None
+        raise StorageError(attempt, f"{path} is damaged, or belongs to another user", fix) from None
     if mode & 0o077:
-        raise StorageDenied(attempt, f"others on this machine can read {path} (mode {mode:04o})", fix)
+        raise StorageError(attempt, f"others on this machine can read {path} (mode {mode:04o})", fix)
     return {profile: keys}

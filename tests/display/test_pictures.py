@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from labkit.display import pictures
-from labkit.errors import LessonError
+from labkit.errors import LabError
 
 
 @pytest.mark.parametrize("name", pictures.names())
@@ -42,5 +42,5 @@ def test_no_text_leaves_the_picture(name):
 
 
 def test_one_that_is_not_there():
-    with pytest.raises(LessonError, match="life_of_metrics"):
+    with pytest.raises(LabError, match="life_of_metrics"):
         pictures.picture("life")

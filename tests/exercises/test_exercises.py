@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.errors import CheckError, LessonError
+from labkit.errors import LabError
 from labkit.exercises import check, lessons, registry
 from labkit.exercises.registry import Lesson
 from labkit.settings import CHECKOUT
@@ -16,7 +16,7 @@ SHIPPED = [exercise for lesson in lessons() for exercise in lesson.exercises]
 
 @pytest.mark.parametrize("id", ["90-3", "9-02", "", "nonsense", 90, None, ["90-1"], "x" * 5000])
 def test_an_unknown_id_is_an_error_that_names_others(id):
-    with pytest.raises(CheckError) as caught:
+    with pytest.raises(LabError) as caught:
         check(id, 1)
     assert re.search(r"'\d\d-\d'", caught.value.fact)
     assert len(str(caught.value)) < 500
@@ -33,7 +33,7 @@ def test_an_unknown_id_is_an_error_that_names_others(id):
     ],
 )
 def test_an_exercise_that_is_not_complete_is_refused(id, hints):
-    with pytest.raises(LessonError, match=id):
+    with pytest.raises(LabError, match=id):
         Lesson("03", "Title").exercise(id, "A title", *hints)(lambda answer: None)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.errors import ModelError
+from labkit.errors import RunError
 from labkit.models.keras import networks as keras_models
 from labkit.models.torch import networks as torch_models
 
@@ -60,10 +60,10 @@ def test_the_first_update_is_that_of_torch():
 def test_input_is_bytes_made_numbers():
     made = keras_models.to_input(np.array([[[0, 255]]], dtype=np.uint8)).numpy()
     assert made.dtype == np.float32 and made.tolist() == [[[0.0, 1.0]]]
-    with pytest.raises(ModelError, match="float32"):
+    with pytest.raises(RunError, match="float32"):
         keras_models.to_input(np.zeros((1, 28, 28), dtype=np.float32))
 
 
 def test_too_many_convolutions_are_refused():
-    with pytest.raises(ModelError, match="1×1"):
+    with pytest.raises(RunError, match="1×1"):
         keras_models.cnn((2,) * 5)

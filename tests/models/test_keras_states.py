@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from labkit.errors import ModelError
+from labkit.errors import RunError
 from labkit.models.keras.checkpoint import MODEL_FILE, STATE_FILE, load_state, save_state, weights_distance
 from labkit.models.keras.networks import mlp, tf
 
@@ -50,7 +50,7 @@ def test_a_damaged_model_is_told(tmp_path, model, keep):
     path = save_state(tmp_path, model, 0)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(keep if keep > 1 else keep * len(whole))])
-    with pytest.raises(ModelError, match="damaged") as caught:
+    with pytest.raises(RunError, match="damaged") as caught:
         load_state(tmp_path)
     assert MODEL_FILE in caught.value.attempt and "epoch before" in caught.value.fix
 
@@ -60,35 +60,35 @@ def test_a_flipped_byte_in_the_weights_is_told(tmp_path, model):
     whole = bytearray(path.read_bytes())
     whole[len(whole) // 2] ^= 255
     path.write_bytes(whole)
-    with pytest.raises(ModelError, match="damaged"):
+    with pytest.raises(RunError, match="damaged"):
         load_state(tmp_path)
 
 
 def test_a_folder_without_a_model_says_what_it_holds(tmp_path):
     (tmp_path / "weights.h5").write_text("")
-    with pytest.raises(ModelError, match=r"no such file; the folder holds weights\.h5"):
+    with pytest.raises(RunError, match=r"no such file; the folder holds weights\.h5"):
         load_state(tmp_path)
-    with pytest.raises(ModelError, match="the folder holds nothing"):
+    with pytest.raises(RunError, match="the folder holds nothing"):
         load_state(tmp_path / "nowhere")
 
 
 def test_state_may_be_missing_but_not_damaged(tmp_path, model):
     save_state(tmp_path, model, 3)
     (tmp_path / STATE_FILE).write_text('{"epoch": ')
-    with pytest.raises(ModelError, match="damaged"):
+    with pytest.raises(RunError, match="damaged"):
         load_state(tmp_path)
     (tmp_path / STATE_FILE).write_text(json.dumps([3]))
-    with pytest.raises(ModelError, match="no training state"):
+    with pytest.raises(RunError, match="no training state"):
         load_state(tmp_path)
     os.remove(tmp_path / STATE_FILE)  # as Ray's own callback leaves it
     assert load_state(tmp_path)[1] == {}
 
 
 def test_what_cannot_be_saved_is_told(tmp_path, model):
-    with pytest.raises(ModelError, match="not JSON serializable"):
+    with pytest.raises(RunError, match="not JSON serializable"):
         save_state(tmp_path, model, 0, rows={1, 2})
     (tmp_path / "file").write_text("")
-    with pytest.raises(ModelError, match="save the training state in"):
+    with pytest.raises(RunError, match="save the training state in"):
         save_state(tmp_path / "file" / "below", model, 0)
 
 
@@ -99,7 +99,7 @@ def test_distance(model):
     assert weights_distance(model, model) == 0
     weights[0][0, 0] = np.nan
     assert np.isnan(weights_distance(model, weights))
-    with pytest.raises(ModelError, match="shape"):
+    with pytest.raises(RunError, match="shape"):
         weights_distance(model, mlp((9,)))
 
 
@@ -117,12 +117,12 @@ def test_hdf5_under_that_name_is_loaded_by_keras_2(tmp_path, model):
     model.save(tmp_path / "model.h5")
     (tmp_path / "model.h5").rename(tmp_path / MODEL_FILE)
     if not tf.keras.Model.__module__.startswith("tf_keras."):  # Keras 3 reads no such file
-        with pytest.raises(ModelError, match="of another Keras"):
+        with pytest.raises(RunError, match="of another Keras"):
             load_state(tmp_path)
         return
     loaded, state = load_state(tmp_path)
     assert state == {} and weights_distance(loaded, model) == 0
     whole = (tmp_path / MODEL_FILE).read_bytes()
     (tmp_path / MODEL_FILE).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ModelError, match="damaged"):
+    with pytest.raises(RunError, match="damaged"):
         load_state(tmp_path)

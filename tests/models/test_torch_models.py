@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from labkit import datasets
-from labkit.errors import ModelError
+from labkit.errors import RunError
 from labkit.models.torch.checkpoint import parameter_distance
 from labkit.models.torch.networks import cnn, mlp, to_input, unwrapped
 
@@ -32,14 +32,14 @@ def test_sizes():
     assert count(mlp(())) == 7850
     assert count(cnn()) == 20_490
     assert cnn((2, 2, 2, 2))(to_input(IMAGES)).shape == (5, 10)
-    with pytest.raises(ModelError, match="5 convolutions"):
+    with pytest.raises(RunError, match="5 convolutions"):
         cnn((2,) * 5)
 
 
 @pytest.mark.parametrize("build", [mlp, cnn])
 @pytest.mark.parametrize("widths", ["128", 128, None, (0,), (1.5,), (True,), ("8",)])
 def test_widths_that_are_none_are_refused(build, widths):
-    with pytest.raises(ModelError, match="whole numbers from 1 on"):
+    with pytest.raises(RunError, match="whole numbers from 1 on"):
         build(widths)
 
 
@@ -104,7 +104,7 @@ def test_to_input_scales_once():
         assert x.dtype == torch.float32
         assert np.allclose(x.numpy(), IMAGES / 255.0)
     assert to_input(np.array([0, 255], dtype=np.uint8)).tolist() == [0.0, 1.0]
-    with pytest.raises(ModelError, match="float32"):
+    with pytest.raises(RunError, match="float32"):
         to_input(to_input(IMAGES))
 
 

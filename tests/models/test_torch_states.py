@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from labkit.errors import ModelError
+from labkit.errors import RunError
 from labkit.models.torch.checkpoint import STATE_FILE, load_state, parameter_distance, save_state
 from labkit.models.torch.networks import cnn, mlp
 
@@ -88,7 +88,7 @@ def test_numbers_of_a_sweep_are_kept(tmp_path):
 
 def test_what_could_not_be_loaded_is_refused_when_it_is_saved(tmp_path):
     model, optimizer = training()
-    with pytest.raises(ModelError, match="Sequential"):
+    with pytest.raises(RunError, match="Sequential"):
         save_state(tmp_path, model, optimizer, 0, whole=model)
     assert list(tmp_path.iterdir()) == []
 
@@ -96,16 +96,16 @@ def test_what_could_not_be_loaded_is_refused_when_it_is_saved(tmp_path):
 def test_a_save_that_fails_leaves_the_state_before_it(tmp_path):
     model, optimizer = training()
     save_state(tmp_path, model, optimizer, 0)
-    with pytest.raises(ModelError):
+    with pytest.raises(RunError):
         save_state(tmp_path, model, optimizer, 1, bad=object())
     assert load_state(tmp_path, model, optimizer)["epoch"] == 0
     (tmp_path / "file").touch()
-    with pytest.raises(ModelError, match="df -h"):
+    with pytest.raises(RunError, match="df -h"):
         save_state(tmp_path / "file" / "deeper", model, optimizer, 1)
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ModelError, match="no such file") as caught:
+    with pytest.raises(RunError, match="no such file") as caught:
         load_state(tmp_path / "epoch_7", *training())
     assert "epoch_7" in caught.value.attempt
 
@@ -150,7 +150,7 @@ def test_a_damaged_file_is_an_error_that_changes_nothing_and_runs_nothing(damage
     path = save_state(tmp_path, model, optimizer, 0)
     damage(path)
     again, its_optimizer = training(seed=9)
-    with pytest.raises(ModelError, match="damaged"):
+    with pytest.raises(RunError, match="damaged"):
         load_state(tmp_path, again, its_optimizer)
     assert parameter_distance(again, training(seed=9)[0]) == 0.0
     assert not (tmp_path / "exploded").exists()
@@ -160,7 +160,7 @@ def test_a_damaged_file_is_an_error_that_changes_nothing_and_runs_nothing(damage
 def test_another_model_is_refused_and_left_alone(other, tmp_path):
     save_state(tmp_path, *training(), 0)
     before = {name: weight.clone() for name, weight in other.state_dict().items()}
-    with pytest.raises(ModelError, match="another model"):
+    with pytest.raises(RunError, match="another model"):
         load_state(tmp_path, other)
     assert parameter_distance(other, before) == 0.0
 
@@ -170,10 +170,10 @@ def test_another_optimizer_is_refused_and_the_model_left_alone(tmp_path):
     step(model, optimizer)
     save_state(tmp_path, model, optimizer, 0)
     again, sgd = training(seed=9, optimizer=torch.optim.SGD)
-    with pytest.raises(ModelError, match="Adam, not of SGD"):
+    with pytest.raises(RunError, match="Adam, not of SGD"):
         load_state(tmp_path, again, sgd)
     two_groups = torch.optim.Adam([{"params": [p]} for p in again.parameters()])
-    with pytest.raises(ModelError, match="does not fit"):
+    with pytest.raises(RunError, match="does not fit"):
         load_state(tmp_path, again, two_groups)
     assert parameter_distance(again, training(seed=9)[0]) == 0.0
 
@@ -187,5 +187,5 @@ def test_distance():
     with torch.no_grad():
         next(b.parameters())[0, 0] = float("nan")
     assert np.isnan(parameter_distance(a, b))
-    with pytest.raises(ModelError, match="shape"):
+    with pytest.raises(RunError, match="shape"):
         parameter_distance(a, mlp((9,)))

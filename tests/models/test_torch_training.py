@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from labkit.errors import ModelError
+from labkit.errors import RunError
 from labkit.models.torch.checkpoint import load_state, parameter_distance, save_state
 from labkit.models.torch.networks import mlp, to_input
 from labkit.models.torch.training import batches, evaluate, train_epoch
@@ -69,7 +69,7 @@ def test_batches_can_be_gone_through_again_and_read_only_arrays_are_taken_in_sil
 @pytest.mark.parametrize(("labels", "size"), [(19, 8), (20, 0)])
 def test_batches_that_cannot_be_are_refused_at_once(labels, size):
     images, _ = stripes(20)
-    with pytest.raises(ModelError, match="20 images"):
+    with pytest.raises(RunError, match="20 images"):
         batches(images, np.zeros(labels, dtype=np.int64), size=size)
 
 
@@ -81,7 +81,7 @@ def test_what_is_no_model_is_refused_at_once(wrong, tmp_path):
         lambda: save_state(tmp_path, wrong, None, 0),
         lambda: load_state(tmp_path, wrong),
     ):
-        with pytest.raises(ModelError, match=r"a torch\.nn\.Module is wanted"):
+        with pytest.raises(RunError, match=r"a torch\.nn\.Module is wanted"):
             call()
 
 
@@ -89,7 +89,7 @@ def test_what_is_no_model_is_refused_at_once(wrong, tmp_path):
     "images, labels, size", [(None, None, 8), (3, 3, 8), ([1], [1], "8"), ([1], [1], 1.5)]
 )
 def test_batches_of_wrong_types_are_refused_at_once(images, labels, size):
-    with pytest.raises(ModelError, match="make batches"):
+    with pytest.raises(RunError, match="make batches"):
         batches(images, labels, size=size)
 
 
@@ -188,9 +188,9 @@ def test_evaluating_changes_nothing():
 
 def test_no_batch_is_an_error_and_a_loss_that_is_nan_is_a_result():
     model = mlp(seed=0)
-    with pytest.raises(ModelError, match="no batch"):
+    with pytest.raises(RunError, match="no batch"):
         train_epoch(model, iter(()), LOSS, sgd(model))
-    with pytest.raises(ModelError, match="no batch"):
+    with pytest.raises(RunError, match="no batch"):
         evaluate(model, [])
     images, labels = stripes(40)
     wild = train_epoch(model, batches(images, labels, size=8), LOSS, sgd(model, lr=1e30))

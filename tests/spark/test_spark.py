@@ -14,7 +14,7 @@ import pytest
 
 from kernels import kernel
 from labkit import spark
-from labkit.errors import ClusterError, EnvironmentProblem, RunStopped
+from labkit.errors import ClusterError, RunStopped, SetupError
 from labkit.system import overview as inventory
 from labkit.system.process_registry import ProcessRegistry
 from labs import home as home_of_its_own
@@ -131,7 +131,7 @@ def test_a_java_that_is_too_old(home, tmp_path, monkeypatch):
     program.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
     program.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(EnvironmentProblem, match="is Java 11"):
+    with pytest.raises(SetupError, match="is Java 11"):
         spark.session()
     assert [e for e in ProcessRegistry(home).records() if e.alive] == []
 

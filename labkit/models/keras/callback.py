@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from labkit.errors import ModelError
+from labkit.errors import RunError
 
 
 class PanelCallback(tf.keras.callbacks.Callback):
@@ -30,7 +30,7 @@ class PanelCallback(tf.keras.callbacks.Callback):
             ``{"accuracy": "val_accuracy"}``: the name in the panel, and the one that Keras gives it.
 
     Raises:
-        ModelError: (at the start of ``fit``) there are several workers, and the model knows only this one.
+        RunError: (at the start of ``fit``) there are several workers, and the model knows only this one.
     """
 
     _supports_tf_logs = True  # Keras 2: else it would fetch every number from the device at every step
@@ -85,7 +85,7 @@ class PanelCallback(tf.keras.callbacks.Callback):
         if self._report:
             missing = self._report.values() - (logs or {}).keys()
             if missing:
-                raise ModelError(
+                raise RunError(
                     "report the metrics of an epoch",
                     f"Keras has no {', '.join(sorted(missing))}, only {', '.join(logs or ()) or 'nothing'}",
                     'PanelCallback(panel, report={"accuracy": "val_accuracy"}), and validation_data in fit()',
@@ -122,7 +122,7 @@ def _refuse_a_model_of_its_own(model: Any) -> None:
     workers = len(json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).get("worker", [0]))
     replicas = model.distribute_strategy.num_replicas_in_sync
     if workers > 1 and replicas < workers:
-        raise ModelError(
+        raise RunError(
             f"train one model in {workers} workers",
             "it was built outside of the strategy's scope: every worker would train a model of its own",
             "with strategy.scope(): model = …; model.compile(…)",

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from labkit.errors import ModelError
+from labkit.errors import RunError
 from labkit.models.weights import distance
 
 MODEL_FILE = "model.keras"  # the name that Ray's ReportCheckpointCallback gives it, too
@@ -40,7 +40,7 @@ def save_state(folder: Path | str, model: Any, epoch: int, **extra: Any) -> Path
         extra: more to keep: numbers, strings, lists and dicts of them.
 
     Raises:
-        ModelError: the folder cannot be written to, or something in `extra` is not JSON.
+        RunError: the folder cannot be written to, or something in `extra` is not JSON.
     """
     folder = Path(folder)
     try:
@@ -50,10 +50,10 @@ def save_state(folder: Path | str, model: Any, epoch: int, **extra: Any) -> Path
         (folder / STATE_FILE).write_text(state)
     except TypeError as error:
         fix = "keep numbers, strings, lists and dicts of them"
-        raise ModelError("save a training state", str(error), fix) from error
+        raise RunError("save a training state", str(error), fix) from error
     except OSError as error:
         fix = "look for free space (df -h) and for the right to write there"
-        raise ModelError(f"save the training state in {folder}", str(error).splitlines()[0], fix) from error
+        raise RunError(f"save the training state in {folder}", str(error).splitlines()[0], fix) from error
     return folder / MODEL_FILE
 
 
@@ -64,7 +64,7 @@ def load_state(folder: Path | str) -> tuple[Any, dict[str, Any]]:
     ``ReportCheckpointCallback`` writes it, gives an empty dict.
 
     Raises:
-        ModelError: there is no ``model.keras``, or one of the files is damaged.
+        RunError: there is no ``model.keras``, or one of the files is damaged.
     """
     path, about = Path(folder) / MODEL_FILE, Path(folder) / STATE_FILE
     attempt = f"load the model {path}"
@@ -72,7 +72,7 @@ def load_state(folder: Path | str) -> tuple[Any, dict[str, Any]]:
         there = ", ".join(sorted(p.name for p in Path(folder).iterdir())) if Path(folder).is_dir() else ""
         fact = f"there is no such file; the folder holds {there or 'nothing'}"
         fix = "give the folder of a checkpoint that save_state filled, or train from the start"
-        raise ModelError(attempt, fact, fix)
+        raise RunError(attempt, fact, fix)
     try:
         _refuse_what_is_damaged(path)
         model = tf.keras.models.load_model(path)
@@ -82,7 +82,7 @@ def load_state(folder: Path | str) -> tuple[Any, dict[str, Any]]:
     except Exception as error:  # damaged bytes make Keras raise nearly anything
         fact = f"it is damaged, or of another Keras: {type(error).__name__}: {_one_line(error)}"
         fix = "take the checkpoint of an epoch before, or train from the start"
-        raise ModelError(attempt, fact, fix) from error
+        raise RunError(attempt, fact, fix) from error
     return model, state
 
 
@@ -103,7 +103,7 @@ def weights_distance(a: Any, b: Any) -> float:
         a, b: models, or what their ``get_weights()`` gives. NaN in a weight gives NaN.
 
     Raises:
-        ModelError: they do not have as many weights of the same shapes.
+        RunError: they do not have as many weights of the same shapes.
     """
     return distance(_weights(a), _weights(b))
 

@@ -28,7 +28,7 @@ def mlp(hidden: Sequence[int] = (128, 64), *, seed: int | None = None) -> Any:
             None gives other weights each time.
 
     Raises:
-        ModelError: a width is no whole number from 1 on.
+        RunError: a width is no whole number from 1 on.
     """
     check_widths("mlp", hidden)
     layers = tf.keras.layers
@@ -48,7 +48,7 @@ def cnn(channels: Sequence[int] = (16, 32), *, seed: int | None = None) -> Any:
         seed: as in `mlp`.
 
     Raises:
-        ModelError: a width is no whole number from 1 on, or there are more than 4 convolutions.
+        RunError: a width is no whole number from 1 on, or there are more than 4 convolutions.
     """
     check_channels(channels)
     layers = tf.keras.layers
@@ -62,7 +62,7 @@ def to_input(images: Any) -> tf.Tensor:
     """Convert uint8 images (array or tensor) to float32 in 0..1, of the same shape.
 
     Raises:
-        ModelError: the images are not uint8. Scaled twice they would all be nearly black, and the
+        RunError: the images are not uint8. Scaled twice they would all be nearly black, and the
             training would just be slow to learn, without an error.
     """
     tensor = tf.convert_to_tensor(images)

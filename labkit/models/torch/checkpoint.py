@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from labkit.errors import ModelError
+from labkit.errors import RunError
 from labkit.files import atomic_path
 from labkit.models.torch.networks import require_model, unwrapped
 from labkit.models.weights import difference_in_shape, distance
@@ -35,12 +35,12 @@ def save_state(
         extra: more to keep, such as metrics: numbers, strings, tensors, and lists and dicts of them.
 
     Raises:
-        ModelError: something in `extra` is none of those, or the folder cannot be written to.
+        RunError: something in `extra` is none of those, or the folder cannot be written to.
     """
     require_model("save a training state", model)
     if not isinstance(optimizer, torch.optim.Optimizer):
         fact = f"the optimizer is of type {type(optimizer).__name__}"
-        raise ModelError("save a training state", fact, "pass the torch optimizer of that training")
+        raise RunError("save a training state", fact, "pass the torch optimizer of that training")
     path = Path(folder) / STATE_FILE
     state = {
         "model": unwrapped(model).state_dict(),
@@ -54,7 +54,7 @@ def save_state(
             torch.save(_loadable(state), partial)
     except (OSError, RuntimeError) as error:  # torch raises RuntimeError where it cannot write
         fix = "look for free space (df -h) and for the right to write there"
-        raise ModelError(f"save the training state {path}", str(error).splitlines()[0], fix) from error
+        raise RunError(f"save the training state {path}", str(error).splitlines()[0], fix) from error
     return path
 
 
@@ -67,7 +67,7 @@ def load_state(
         ``{"epoch": …}`` and the extras: a training resumes with ``epoch + 1``.
 
     Raises:
-        ModelError: the file is missing or damaged, or is of another model or optimizer. Model and
+        RunError: the file is missing or damaged, or is of another model or optimizer. Model and
             optimizer are then as they were.
     """
     require_model("load a training state", model)
@@ -76,7 +76,7 @@ def load_state(
     model = unwrapped(model)
     # load_state_dict would find out too, but after it has overwritten the weights that do fit.
     if fact := difference_in_shape(state["model"], model.state_dict()):
-        raise ModelError(
+        raise RunError(
             f"load the training state {path}",
             f"it is of another model: {fact}",
             "build the model as it was built for that training, then load",
@@ -94,7 +94,7 @@ def parameter_distance(a: nn.Module | Mapping, b: nn.Module | Mapping) -> float:
         a, b: models, wrapped or not, or their ``state_dict()``. NaN in a weight gives NaN.
 
     Raises:
-        ModelError: they do not have the same weights by name and shape.
+        RunError: they do not have the same weights by name and shape.
     """
     first, second = (
         {name: weight.detach().double().cpu().numpy() for name, weight in _weights(model).items()}
@@ -120,7 +120,7 @@ def _loadable(value: Any) -> Any:
         return type(value)(_loadable(item) for item in value)
     if hasattr(value, "dtype") and getattr(value, "ndim", 1) == 0:
         return value.item()
-    raise ModelError(
+    raise RunError(
         "save a training state",
         f"a {type(value).__name__} is in it, and loading it would run code out of the file",
         "keep numbers, strings, tensors, and lists and dicts of them",
@@ -137,11 +137,11 @@ def _read(path: Path) -> dict[str, Any]:
             raise ValueError("it is a torch file, but not a training state")
     except FileNotFoundError as error:
         fix = "give the folder that save_state wrote to, or train from the start"
-        raise ModelError(f"load the training state {path}", "there is no such file", fix) from error
+        raise RunError(f"load the training state {path}", "there is no such file", fix) from error
     except Exception as error:  # damaged bytes make torch raise nearly anything
         fact = f"the file is damaged: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
         fix = "take the checkpoint of an epoch before, or train from the start"
-        raise ModelError(f"load the training state {path}", fact, fix) from error
+        raise RunError(f"load the training state {path}", fact, fix) from error
     return state
 
 
@@ -153,4 +153,4 @@ def _load_optimizer(path: Path, state: dict[str, Any], optimizer: torch.optim.Op
     except (ValueError, KeyError) as error:
         fix = "build the optimizer as it was built for that training, or load the model alone"
         fact = f"the optimizer's state does not fit: {error}"
-        raise ModelError(f"load the training state {path}", fact, fix) from error
+        raise RunError(f"load the training state {path}", fact, fix) from error

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from labkit.errors import ModelError
+from labkit.errors import RunError
 from labkit.models.weights import (
     CLASSES,
     SIDE,
@@ -37,7 +37,7 @@ def mlp(hidden: Sequence[int] = (128, 64), *, seed: int | None = None) -> nn.Seq
             numbers where they were; None draws from those.
 
     Raises:
-        ModelError: a width is no whole number from 1 on.
+        RunError: a width is no whole number from 1 on.
     """
     check_widths("mlp", hidden)
 
@@ -62,7 +62,7 @@ def cnn(channels: Sequence[int] = (16, 32), *, seed: int | None = None) -> nn.Se
         seed: as in `mlp`.
 
     Raises:
-        ModelError: a width is no whole number from 1 on, or there are more than 4 convolutions.
+        RunError: a width is no whole number from 1 on, or there are more than 4 convolutions.
     """
     check_channels(channels)
 
@@ -80,7 +80,7 @@ def to_input(images: Any) -> torch.Tensor:
     """Convert uint8 images (array or tensor) to float32 in 0..1, of the same shape and on the same device.
 
     Raises:
-        ModelError: the images are not uint8. Scaled twice they would all be nearly black, and the
+        RunError: the images are not uint8. Scaled twice they would all be nearly black, and the
             training would just be slow to learn, without an error.
     """
     try:
@@ -105,10 +105,10 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def require_model(attempt: str, model: Any) -> None:
-    """Raise a `ModelError` unless `model` is one of torch."""
+    """Raise a `RunError` unless `model` is one of torch."""
     if not isinstance(model, nn.Module):
         fact = f"the model is of type {type(model).__name__}, and a torch.nn.Module is wanted"
-        raise ModelError(attempt, fact, "model = mlp(seed=0)")
+        raise RunError(attempt, fact, "model = mlp(seed=0)")
 
 
 def _seeded(build: Callable[[], nn.Sequential], seed: int | None) -> nn.Sequential:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from labkit.errors import ModelError
+from labkit.errors import RunError
 from labkit.models.torch.networks import require_model, to_input, unwrapped
 
 _Batch = tuple[torch.Tensor, torch.Tensor] | Mapping[str, torch.Tensor]
@@ -32,11 +32,11 @@ def batches(images: Any, labels: Any, *, size: int, shuffle: bool = True, seed: 
         shuffle: in an order that depends on `seed` alone. Pass the epoch, so that each has its own.
 
     Raises:
-        ModelError: images and labels differ in number, or `size` is below 1.
+        RunError: images and labels differ in number, or `size` is below 1.
     """
     counts = [len(rows) if hasattr(rows, "__len__") else "no" for rows in (images, labels)]
     if counts[0] != counts[1] or "no" in counts or not hasattr(size, "__index__") or size < 1:
-        raise ModelError(
+        raise RunError(
             "make batches",
             f"there are {counts[0]} images and {counts[1]} labels, and size is {size!r}",
             "give one label per image, and a whole number from 1 on as size",
@@ -79,7 +79,7 @@ def train_epoch(
         update), rows, seconds. In a distributed training each is of this worker's rows alone.
 
     Raises:
-        ModelError: there was no batch.
+        RunError: there was no batch.
     """
     require_model("train an epoch", model)
     started = time.perf_counter()
@@ -106,7 +106,7 @@ def evaluate(
     A model that is wrapped for distributed training may be evaluated on one rank alone.
 
     Raises:
-        ModelError: there was no batch.
+        RunError: there was no batch.
     """
     require_model("evaluate a model", model)
     model = unwrapped(model)
@@ -139,9 +139,7 @@ class _Total:
 
     def means(self, attempt: str) -> dict[str, float]:
         if not self._rows:
-            raise ModelError(
-                attempt, "there was no batch", "give batches that have rows, and a fresh iterator"
-            )
+            raise RunError(attempt, "there was no batch", "give batches that have rows, and a fresh iterator")
         means = {"loss": float(self._loss) / self._rows}
         if self._correct is not None:
             means["accuracy"] = float(self._correct) / self._rows
