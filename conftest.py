@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["labs"]  # of tests/support: the fixtures `home` and `lab`
+
 ROOT = Path(__file__).resolve().parent
 
 # Tests never touch the lab that a person has open, nor what that person solved.

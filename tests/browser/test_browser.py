@@ -14,7 +14,6 @@ import pytest
 from jupyterlab import ARTEFACTS, NotebookPage, browser, served
 from kernels import FIT, SETUP
 from labkit.system.process_registry import ProcessRegistry
-from labs import home as home_of_its_own
 from labs import solved_exercises
 
 pytestmark = pytest.mark.browser
@@ -22,12 +21,6 @@ pytestmark = pytest.mark.browser
 LESSON = "03_torch_trainer"
 # The cell that trains on the cluster, by what stands in it.
 TRAINING = "with panel.watch(trainer):\n    result = trainer.fit()"
-
-
-@pytest.fixture(scope="module")
-def home():
-    with home_of_its_own() as folder:
-        yield folder
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from test_browser import _legible
 
 from jupyterlab import ARTEFACTS, NotebookPage, browser, served
 from labkit.system.process_registry import ProcessRegistry
-from labs import home as home_of_its_own
 
 pytestmark = pytest.mark.browser
 
@@ -47,12 +46,6 @@ tuner = tune.Tuner(
 with panel.watch(tuner):
     results = tuner.fit()
 """
-
-
-@pytest.fixture(scope="module")
-def home():
-    with home_of_its_own() as folder:
-        yield folder
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,6 @@ import pytest
 from test_browser import _legible
 
 from jupyterlab import ARTEFACTS, NotebookPage, browser, served
-from labkit.system.process_registry import ProcessRegistry
-from labs import home as home_of_its_own
 
 pytestmark = pytest.mark.browser
 
@@ -51,13 +49,6 @@ trainer = DataParallelTrainer(
 with panel.watch(trainer):
     trainer.fit()
 """
-
-
-@pytest.fixture(scope="module")
-def home():
-    with home_of_its_own() as folder:
-        yield folder
-        ProcessRegistry(folder).stop_all()
 
 
 @pytest.mark.timeout(300)

@@ -31,24 +31,16 @@ from labkit.machine import free_port
 from labkit.settings import Settings
 from labkit.system import process_info
 from labkit.system.process_registry import ProcessRegistry
-from labs import home as home_of_its_own
 from labs import python
 
 pytestmark = pytest.mark.fault
 
 
 @pytest.fixture(scope="module")
-def home():
-    with home_of_its_own() as folder:
-        # A head looks for its nodes every 3 s and gives each five chances; nobody is to wait for that here.
-        os.environ.update(RAY_health_check_period_ms="300", RAY_health_check_initial_delay_ms="300")
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def lab(home):
-    with cluster.start(nodes=2, cpus_per_node=2) as lab:
-        yield lab
+def home(home):
+    # A head looks for its nodes every 3 s and gives each five chances; nobody is to wait for that here.
+    os.environ.update(RAY_health_check_period_ms="300", RAY_health_check_initial_delay_ms="300")
+    return home
 
 
 def until(condition, seconds=90):

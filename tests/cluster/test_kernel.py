@@ -9,16 +9,14 @@ import pytest
 
 from kernels import FIT, SETUP, Kernel, kernel
 from labkit.system.process_registry import ProcessRegistry
-from labs import home as home_of_its_own
 
 pytestmark = pytest.mark.fault
 
 
 @pytest.fixture(scope="module")
-def home():
-    with home_of_its_own() as folder:
-        os.environ["LABKIT_PANEL"] = "text"
-        yield folder
+def home(home):
+    os.environ["LABKIT_PANEL"] = "text"
+    return home
 
 
 @pytest.fixture(scope="module")

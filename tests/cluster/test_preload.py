@@ -16,22 +16,9 @@ from labkit.cluster import preload
 from labkit.settings import Settings
 from labkit.system import overview as inventory
 from labkit.system.process_registry import ProcessRegistry
-from labs import home as home_of_its_own
 from labs import python
 
 pytestmark = pytest.mark.fault
-
-
-@pytest.fixture(scope="module")
-def home():
-    with home_of_its_own() as folder:
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def lab(home):
-    with cluster.start(nodes=2, cpus_per_node=2) as lab:
-        yield lab
 
 
 @ray.remote

@@ -17,16 +17,7 @@ from labkit import spark
 from labkit.errors import ClusterError, RunStopped, SetupError
 from labkit.system import overview as inventory
 from labkit.system.process_registry import ProcessRegistry
-from labs import home as home_of_its_own
 from labs import python
-
-
-@pytest.fixture(scope="module")
-def home():
-    with home_of_its_own() as folder:
-        yield folder
-        if (session := spark.current()) is not None:
-            session.stop()
 
 
 @pytest.fixture

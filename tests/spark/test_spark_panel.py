@@ -21,15 +21,6 @@ from labkit.panel.reporters import NullReporter
 from labkit.runs import record as records
 from labkit.spark.panel import SparkPanel
 from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
-from labs import home as home_of_its_own
-
-
-@pytest.fixture(scope="module")
-def home():
-    with home_of_its_own() as folder:
-        yield folder
-        if (session := spark.current()) is not None:
-            session.stop()
 
 
 @pytest.fixture(scope="module")

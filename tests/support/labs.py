@@ -10,7 +10,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from labkit import cluster
+import pytest
+
+from labkit import cluster, spark
 from labkit.system.process_registry import ProcessRegistry
 
 
@@ -27,10 +29,26 @@ def home() -> Iterator[Path]:
     finally:
         if (lab := cluster.current()) is not None:
             lab.stop()
+        if (session := spark.current()) is not None:
+            session.stop()
         ProcessRegistry(folder).stop_all()
         os.environ.clear()
         os.environ.update(before)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(name="home", scope="module")
+def _home() -> Iterator[Path]:
+    """`home` for all tests of a module."""
+    with home() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def lab(home: Path, request: pytest.FixtureRequest) -> Iterator["cluster.Cluster"]:
+    """A cluster for all tests of a module: two nodes of 2 CPUs, or what its LAB asks of `cluster.start`."""
+    with cluster.start(**getattr(request.module, "LAB", {"nodes": 2, "cpus_per_node": 2})) as started:
+        yield started
 
 
 def python(code: str, *args: object, timeout: float = 90, **variables: str) -> subprocess.CompletedProcess:

@@ -18,30 +18,17 @@ from ray import cloudpickle
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-from labkit import cluster, runs
+from labkit import runs
 from labkit.errors import ClusterError, RunError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
 from labkit.system.process_registry import ProcessRegistry
 from labkit.train.panel import TrainPanel
-from labs import home as home_of_its_own
 
 pytestmark = pytest.mark.fault
 
 
 # The workers cannot import this file: what is in it travels by value, as from a notebook.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.fixture(scope="module")
-def home():
-    with home_of_its_own() as folder:
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def lab(home):
-    with cluster.start(nodes=2, cpus_per_node=2) as lab:
-        yield lab
 
 
 class Summary(NullReporter):

@@ -22,7 +22,6 @@ from labkit.errors import RunFailed
 from labkit.models.keras.backend import KERAS_2, KERAS_3
 from labkit.panel.reporters import NullReporter
 from labkit.train.panel import TrainPanel
-from labs import home as home_of_its_own
 
 pytestmark = pytest.mark.fault
 
@@ -35,12 +34,6 @@ GLOBAL_BATCH, ROWS, EPOCHS = 64, 384, 4
 # With seed 0 the order in which gradients are summed changed the weights by 2e-4 here, instead of 1e-7:
 # models/weights.py says how rounding errors can grow.
 SEED = 1
-
-
-@pytest.fixture(scope="module")
-def home():
-    with home_of_its_own() as folder:
-        yield folder
 
 
 @pytest.fixture(scope="module")

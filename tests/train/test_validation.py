@@ -23,12 +23,11 @@ from ray.train import (
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 import labs
-from labkit import cluster, runs
+from labkit import runs
 from labkit.errors import ClusterError, RunError, RunFailed
 from labkit.panel.reporters import NullReporter
 from labkit.train.checkpoints import reported_checkpoints
 from labkit.train.panel import TrainPanel
-from labs import home as home_of_its_own
 
 pytestmark = pytest.mark.fault
 
@@ -43,16 +42,7 @@ PENDING, VALIDATED, FAILED, TIMED_OUT = (
 )
 
 
-@pytest.fixture(scope="module")
-def home():
-    with home_of_its_own() as folder:
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def lab(home):
-    with cluster.start(cpus_per_node=4) as lab:
-        yield lab
+LAB = {"cpus_per_node": 4}
 
 
 @pytest.fixture

@@ -10,12 +10,11 @@ import pytest
 from ray import cloudpickle, tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
-from labkit import cluster, runs
+from labkit import runs
 from labkit.errors import RunError, RunFailed, RunStopped, StorageError
 from labkit.panel.reporters import NullReporter
 from labkit.tune import saved
 from labkit.tune.panel import SweepPanel
-from labs import home as home_of_its_own
 
 pytestmark = pytest.mark.fault
 
@@ -23,16 +22,7 @@ pytestmark = pytest.mark.fault
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-@pytest.fixture(scope="module")
-def home():
-    with home_of_its_own() as folder:
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def lab(home):
-    with cluster.start() as lab:
-        yield lab
+LAB = {}  # one node
 
 
 def climb(config):
