@@ -11,9 +11,7 @@ batches, for numpy and torch alike. Columns of lists would arrive as objects or 
 
 import dataclasses
 import html
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +37,7 @@ PARQUET_OPTIONS: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Images and their labels.
 
@@ -60,22 +58,20 @@ class Dataset:
     classes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if fault := self._fault():
-            fix = "pass images as a numpy array uint8 [n, height, width] and labels as int64 [n], from 0 on"
-            raise DatasetError(f"use the data set {self.name}", fault, fix)
-
-    def _fault(self) -> str | None:
-        for what, array in (("images", self.images), ("labels", self.labels)):
-            if not isinstance(array, np.ndarray):
-                return f"the {what} are a {type(array).__name__}"
-        images, labels, classes = self.images, self.labels, len(self.classes)
-        if images.ndim != 3 or images.dtype != np.uint8:
-            return f"the images are {images.dtype} {list(images.shape)}"
-        if labels.shape != (len(images),) or labels.dtype != np.int64:
-            return f"the labels are {labels.dtype} {list(labels.shape)} for {len(images):,} images"
-        if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
-            return f"the labels go from {labels.min()} to {labels.max()}, and there are {classes} classes"
-        return None
+        images, labels = np.asarray(self.images), np.asarray(self.labels)
+        shapes = images.ndim == 3 and labels.shape == images.shape[:1]
+        types = images.dtype == np.uint8 and labels.dtype == np.int64
+        if not (shapes and types and images is self.images and labels is self.labels):
+            fact = f"the images are {images.dtype} {list(images.shape)}"
+            fact += f", the labels are {labels.dtype} {list(labels.shape)}"
+        elif len(labels) and not 0 <= labels.min() <= labels.max() < len(self.classes):
+            fact = (
+                f"labels go from {labels.min()} to {labels.max()}, and there are {len(self.classes)} classes"
+            )
+        else:
+            return
+        fix = "pass images as a numpy array uint8 [n, height, width] and labels as int64 [n], from 0 on"
+        raise DatasetError(f"use the data set {self.name}", fact, fix)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -106,28 +102,13 @@ class Dataset:
         """Return a table for ``ray.data.from_arrow``. It shares the arrays' memory."""
         import pyarrow
 
-        image = pyarrow.fixed_shape_tensor(pyarrow.uint8(), self.images.shape[1:])
-        schema = pyarrow.schema([("image", image), ("label", pyarrow.int64())])
-        pixels = pyarrow.array(np.ascontiguousarray(self.images).reshape(-1))
-        rows = pyarrow.FixedSizeListArray.from_arrays(pixels, math.prod(self.images.shape[1:]))
-        tensors = pyarrow.ExtensionArray.from_storage(image, rows)
-        return pyarrow.table([tensors, pyarrow.array(self.labels)], schema=schema)
+        image = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(self.images))
+        return pyarrow.table({"image": image, "label": self.labels})
 
     def to_parquet(self, path: str | Path) -> Path:
-        """Write a Parquet file, completely or not at all, and return its path.
-
-        Raises:
-            DatasetError: the file cannot be written.
-        """
+        """Write a Parquet file, completely or not at all, and return its path."""
         import pyarrow.parquet
 
-        try:
-            with atomic_path(path) as partial:
-                pyarrow.parquet.write_table(
-                    self.to_arrow(), partial, row_group_size=ROW_GROUP, **PARQUET_OPTIONS
-                )
-        except OSError as error:
-            fact = error.strerror or str(error)
-            fix = "free some space, or name a file in a folder that you can write to"
-            raise DatasetError(f"write {path}", fact, fix) from None
+        with atomic_path(path) as partial:
+            pyarrow.parquet.write_table(self.to_arrow(), partial, row_group_size=ROW_GROUP, **PARQUET_OPTIONS)
         return Path(path)

@@ -1,7 +1,5 @@
 """Rows of a data set in Parquet files as arrays. Small, because each validation imports it."""
 
-import os
-
 import numpy as np
 import pyarrow
 import pyarrow.fs
@@ -26,23 +24,18 @@ def read_rows(
         DatasetError: the files are damaged or have other columns, or there is no such part.
     """
     attempt = f"read images from {path}"
-    if not isinstance(path, str | os.PathLike):
-        raise DatasetError(attempt, f"the path is of type {type(path).__name__}", "pass the path as a string")
     if not (isinstance(part, int) and isinstance(parts, int) and 0 <= part < parts):
-        raise DatasetError(
-            attempt, f"part is {part!r}, parts is {parts!r}", "pass a part from 0 to parts - 1"
-        )
+        fact = f"part is {part!r}, parts is {parts!r}"
+        raise DatasetError(attempt, fact, "pass a part from 0 to parts - 1")
     try:
         table = pyarrow.parquet.read_table(path, filesystem=filesystem, page_checksum_verification=True)
-        image = table.schema.field("image").type
-        height, width = image.shape
         table = table.combine_chunks()
-        images = table["image"].chunk(0).storage.flatten().to_numpy().reshape(-1, height, width)
+        images = table["image"].chunk(0).to_numpy_ndarray()
         labels = table["label"].to_numpy()
-    except (pyarrow.ArrowInvalid, OSError, KeyError, AttributeError, ValueError, IndexError) as error:
+    except (pyarrow.ArrowInvalid, OSError, LookupError, AttributeError, TypeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the file system: no such file, no right to read it
-        fact = str(error).splitlines()[0] if str(error) else type(error).__name__
+        fact = str(error).partition("\n")[0] or type(error).__name__
         fix = "name files that Dataset.to_parquet or upload_shards wrote"
         raise DatasetError(attempt, fact, fix) from None
     # Arrow's memory is read-only, and torch warns about such arrays.

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 
 from labkit.datasets import load, rendered
-from labkit.datasets.fonts import BLOCK, _glyph
-from labkit.errors import DatasetError
 
 
 def test_by_name_and_by_themselves():
@@ -14,7 +12,7 @@ def test_by_name_and_by_themselves():
     assert np.array_equal(rendered(300, 4).images, data.images)
 
 
-@pytest.mark.parametrize("n", [1, 200, BLOCK, BLOCK + 1])
+@pytest.mark.parametrize("n", [1, 128, 200])
 def test_a_larger_set_starts_with_the_smaller(n):
     many, some = rendered(2500, seed=5), rendered(n, seed=5)
     assert np.array_equal(many.images[:n], some.images) and np.array_equal(many.labels[:n], some.labels)
@@ -38,25 +36,9 @@ def test_a_digit_is_white_on_black_and_inside_its_image():
     assert 25 < images.mean() < 45
 
 
-def test_digits_differ_in_place_size_and_noise():
-    data = rendered(2000)
-    ones = data.images[data.labels == 1] > 128
-    rows = np.array([np.flatnonzero(image.any(axis=1))[[0, -1]] for image in ones])
-    heights = rows[:, 1] - rows[:, 0]
-    assert heights.min() <= 18 and heights.max() >= 22
-    assert rows.mean(axis=1).std() > 0.8  # pixels
-    corners = data.images[:, :3, :3].std(axis=(1, 2))
-    assert corners.min() < 1 and corners.max() > 15
-
-
 def test_they_can_be_told_apart():
     """The mean image of each class recognises most of them: the labels are right."""
     train, test = rendered(4000), rendered(1000, split="test")
     means = np.stack([train.images[train.labels == digit].mean(axis=0) for digit in range(10)])
     distance = ((test.images[:, None] - means) ** 2).sum(axis=(2, 3))
     assert (distance.argmin(axis=1) == test.labels).mean() > 0.7
-
-
-def test_a_missing_font_is_named(tmp_path):
-    with pytest.raises(DatasetError, match=r"Missing\.ttf"):
-        _glyph(tmp_path / "Missing.ttf", 3)
