@@ -87,6 +87,16 @@ def test_builds_both_and_they_differ_in_solutions_only(folder):
     assert plain.cells[3].metadata.tags == ["prediction"]
 
 
+def test_claims_are_for_tests_alone(tmp_path):
+    path = tmp_path / "07_sums.py"
+    path.write_text(HEAD + BODY + '\n# %% tags=["claim"]\nassert twice == 2\n')
+    cells = lesson.read(path)
+    for solutions in (False, True):
+        assert "assert" not in nbformat.writes(build.notebook(cells, solutions=solutions))
+    tested = build.notebook(cells, solutions=True, claims=True)
+    assert tested.cells[-1].source == "assert twice == 2"
+
+
 def test_a_build_strips_outputs_of_an_unchanged_notebook(folder):
     build.build(folder)
     built = learners(folder).read_text()

@@ -1,7 +1,8 @@
 """Every lesson, run from its first cell to its last with all exercises solved; one also with none solved.
 
 nbmake runs each notebook once, in a kernel and a home folder of its own; all that is asked of a run is
-asked of that one run.
+asked of that one run. The solved notebook is run with the cells tagged ``claim``, which no reader gets: they
+assert what the lesson says about its outputs.
 """
 
 import contextlib
@@ -19,6 +20,8 @@ import pytest
 from nbmake.nb_result import NotebookResult
 from nbmake.nb_run import NotebookRun
 
+import build
+import lesson
 from labkit import exercises, runs
 from labkit.system.process_registry import ProcessRegistry
 from labs import solved_exercises
@@ -53,6 +56,11 @@ class Run:
 @pytest.fixture(scope="module", params=RUNS, ids=lambda path: str(path.relative_to(FOLDER).with_suffix("")))
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     notebook, home = request.param, tmp_path_factory.mktemp("home")
+    if notebook.parent.name == "solutions":
+        cells = lesson.read(FOLDER.parent / "lessons" / f"{notebook.stem}.py")
+        notebook = tmp_path_factory.mktemp("notebooks") / "solutions" / notebook.name
+        notebook.parent.mkdir()
+        nbformat.write(build.notebook(cells, solutions=True, claims=True), notebook)
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("LABKIT_", "RAY_"))]:
             patch.delenv(name)

@@ -29,9 +29,13 @@ FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 _KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 
-def notebook(cells: list[Cell], *, solutions: bool) -> nbformat.NotebookNode:
-    """A notebook of `cells`, with or without the solutions; nothing in it depends on when it was built."""
-    kept = [cell for cell in cells if solutions or not cell.is_solution]
+def notebook(cells: list[Cell], *, solutions: bool, claims: bool = False) -> nbformat.NotebookNode:
+    """A notebook of `cells`, with or without the solutions; nothing in it depends on when it was built.
+
+    Args:
+        claims: with the cells tagged ``claim`` too, which test what the lesson says about its outputs.
+    """
+    kept = [c for c in cells if (solutions or not c.is_solution) and (claims or not c.is_claim)]
     seen: Counter[str] = Counter()
     made = []
     for cell in kept:

@@ -12,7 +12,7 @@ import jupytext
 from labkit.errors import LabError
 
 NAME = re.compile(r"(\d\d)_\w+")
-TAGS = {"solution", "prediction", "long", "raises-exception"}
+TAGS = {"claim", "extra", "long", "plain", "prediction", "raises-exception", "solution"}
 MAX_LINES = 30
 
 
@@ -27,6 +27,10 @@ class Cell:
     @property
     def is_solution(self) -> bool:
         return "solution" in self.tags
+
+    @property
+    def is_claim(self) -> bool:
+        return "claim" in self.tags
 
     @property
     def is_heading(self) -> bool:

@@ -1,9 +1,11 @@
-"""The lessons' exercises: checks, hints, and which ones are solved."""
+"""The lessons' exercises: checks, hints, predictions, and what a reader has solved and predicted."""
 
 from labkit.faces import face
 
 __getattr__, __dir__, __all__ = face(
     __name__,
-    checking=("check", "hint", "progress_table"),
+    checking=("check", "hint"),
+    predicting=("predict", "predictions", "reveal"),
+    progress=("progress_table",),
     registry=("Lesson", "lessons"),
 )

@@ -1,4 +1,4 @@
-"""Check an answer, ask for a hint, and see which exercises are solved.
+"""Check an answer, and ask for a hint.
 
     >>> check("03-2", global_batch)
     03-2 solved · Same model, one process
@@ -10,20 +10,16 @@ With ``LABKIT_CHECK=strict`` every verdict but *solved* raises: this is how the 
 
 import html
 import inspect
-import json
-import os
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from labkit.display.tables import Table
 from labkit.errors import LabError
-from labkit.exercises import registry
+from labkit.exercises import progress, registry
 from labkit.exercises.answers import NotAttempted, Wrong, describe, is_blank
 from labkit.exercises.registry import Exercise
-from labkit.files import atomic_write
+from labkit.exercises.running import limited
 from labkit.settings import Settings
 
 _MARKS = {"solved": "✓", "not yet": "✕", "not attempted": "○"}
@@ -32,7 +28,6 @@ _COLOURS = {
     "not yet": "var(--jp-error-color1,#c62828)",
     "not attempted": "var(--jp-content-font-color2,#666)",
 }
-_FILE = "exercises.json"
 
 _hints_given: dict[str, int] = {}  # of this kernel: a notebook that is run again starts with hint 1
 
@@ -86,24 +81,22 @@ def check(id: str, *answers: Any) -> Verdict:
     """Look at the `answers` to the exercise `id`, and record it if it is solved.
 
     An answer of ``...`` or None is *not attempted*. Any other wrong answer is *not yet*, even if looking at
-    it raises: a check gives a verdict and no traceback.
+    it raises: a check gives a verdict and no traceback. A check that takes too long is stopped.
 
     Raises:
         LabError: there is no such exercise; or it is not solved and ``LABKIT_CHECK=strict``.
     """
-    exercise, settings = registry.find(id), Settings.from_env()
+    exercise = registry.find(id)
     verdict = _judge(exercise, answers)
-    if settings.check_strict and not verdict:
+    if Settings.from_env().check_strict and not verdict:
         raise LabError(
             f"count exercise {id} ({exercise.title}) as solved",
             f"{verdict.state}: {verdict.message}",
             f'hint("{id}"), or unset LABKIT_CHECK: then a check never raises',
         )
     if verdict:
-        try:
-            _record(settings.home, id)
-        except OSError as error:
-            return Verdict(id, verdict.state, f"{verdict.message} (not kept in the progress table: {error})")
+        problem = progress.keep("solved", id, datetime.now(UTC).isoformat(timespec="seconds"))
+        return Verdict(id, verdict.state, verdict.message + problem)
     return verdict
 
 
@@ -122,21 +115,10 @@ def hint(id: str, tier: int | None = None) -> Hint:
     return Hint(id, tier, exercise.hints[tier - 1])
 
 
-def progress_table() -> Table:
-    """List all lessons, their exercises, and which of them are solved."""
-    lessons, solved = registry.lessons(), _solved(Settings.from_env().home)
-    count = max(len(lesson.exercises) for lesson in lessons)
-    rows = []
-    for lesson in lessons:
-        done = [one.id in solved for one in lesson.exercises]
-        cells = ["✓ solved" if one else "open" for one in done] + ["–"] * (count - len(done))
-        rows.append((f"{lesson.number} {lesson.title}", *cells, f"{sum(done)} of {len(done)}"))
-    return Table(("lesson", *map(str, range(1, count + 1)), "solved"), rows)
-
-
 def _judge(exercise: Exercise, answers: tuple) -> Verdict:
     try:
-        returned = _ask(exercise, answers)
+        with limited(exercise.seconds, exercise.stuck):
+            returned = _ask(exercise, answers)
     except NotAttempted:
         state, message = "not attempted", "put your answer where the `...` is"
     except Wrong as error:
@@ -166,36 +148,6 @@ def _ask(exercise: Exercise, answers: tuple) -> Any:
         wanted = ", ".join(signature.parameters)
         raise Wrong(f"the check takes {wanted}, and you passed {len(answers)}") from error
     return exercise.check(*answers)
-
-
-def _solved(home: Path) -> dict[str, str]:
-    """Exercise → when it was first solved (ISO 8601, UTC). A file that cannot be read counts as empty."""
-    try:
-        solved = json.loads((home / _FILE).read_text(encoding="utf-8"))["solved"]
-        return {str(id): str(when) for id, when in solved.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {}
-
-
-def _record(home: Path, id: str) -> None:
-    """Record that the exercise `id` is solved; several kernels may do so at once.
-
-    Raises:
-        OSError: the folder cannot be written to, or another process keeps its lock.
-    """
-    from filelock import FileLock
-
-    path = home / _FILE
-    home.mkdir(parents=True, exist_ok=True)
-    # A separate lock file: exercises.json is replaced, and a lock on a replaced file locks nothing.
-    with FileLock(home / ".exercises.lock", timeout=10):
-        solved = _solved(home)
-        if id in solved:
-            return
-        if path.exists() and not solved:
-            os.replace(path, path.with_suffix(".unreadable"))  # damaged, or of a later version
-        solved[id] = datetime.now(UTC).isoformat(timespec="seconds")
-        atomic_write(path, json.dumps({"format": 1, "solved": solved}, indent=1))
 
 
 def _line(error: BaseException) -> str:

@@ -24,6 +24,7 @@ from importlib import import_module
 from pathlib import Path
 
 from labkit.errors import LabError
+from labkit.exercises.running import LIMIT
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,16 @@ class Exercise:
         title: as in the notebook's heading.
         hints: three, from a nudge to nearly the answer, with `code` in backticks.
         check: called with the answers; returns None or raises `labkit.exercises.answers.Wrong`.
+        seconds: after which a check is stopped; more than the default if it runs an engine.
+        stuck: the likely mistake then.
     """
 
     id: str
     title: str
     hints: tuple[str, ...]
     check: Callable[..., None]
+    seconds: float
+    stuck: str
 
     @property
     def number(self) -> int:
@@ -56,8 +61,14 @@ class Lesson:
     title: str
     exercises: list[Exercise] = field(default_factory=list)
 
-    def exercise(self, id: str, title: str, *hints: str) -> Callable[[Callable], Callable]:
+    def exercise(
+        self, id: str, title: str, *hints: str, seconds: float = LIMIT, stuck: str = ""
+    ) -> Callable[[Callable], Callable]:
         """Make the decorated function the check of the exercise `id`.
+
+        Args:
+            seconds: after which the check is stopped. Name it for a check that runs an engine.
+            stuck: what is likely wrong with an answer that is not done by then, as a clause.
 
         Raises:
             LabError: the id is not the next one of this lesson, or there are not three hints.
@@ -70,7 +81,7 @@ class Lesson:
             if len(hints) != 3 or not all(hint.strip() for hint in hints):
                 fact, fix = f"its hints are {hints!r}", "give three, from a nudge to nearly the answer"
                 raise LabError(f"add the exercise {id!r}", fact, fix)
-            self.exercises.append(Exercise(id, title, hints, check))
+            self.exercises.append(Exercise(id, title, hints, check, seconds, stuck))
             return check
 
         return add

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from labkit.errors import LabError
-from labkit.exercises import Lesson, check, checking, hint, progress_table, registry
+from labkit.exercises import Lesson, check, checking, hint, predict, progress_table, registry, reveal
 from labkit.exercises.answers import close_to, result_of, same_array
 
 HINTS = ("Look at `backward()`, *first*", "<b>more</b>", "64 + 64")
@@ -192,16 +192,20 @@ def test_the_progress_table():
     check("90-1", 128)
     check("90-3", 1, 2)
     check("90-2", ...)
+    for id, guess in (("90-a", 1), ("90-b", 2)):
+        predict(id, guess)
+        reveal(id, 1)
     lines = repr(progress_table()).splitlines()
-    assert re.split(r"\s{2,}", lines[0]) == ["lesson", "1", "2", "3", "solved"]
+    assert re.split(r"\s{2,}", lines[0]) == ["lesson", "1", "2", "3", "solved", "predicted"]
     assert re.split(r"\s{2,}", lines[1]) == [
         "90 Numbers & <things>",
         "✓ solved",
         "open",
         "✓ solved",
         "2 of 3",
+        "1 of 2",
     ]
-    assert re.split(r"\s{2,}", lines[2]) == ["91 Odd ones", "open", "–", "–", "0 of 1"]
+    assert re.split(r"\s{2,}", lines[2]) == ["91 Odd ones", "open", "–", "–", "0 of 1", "–"]
     html = progress_table()._repr_html_()
     assert html.count("✓ solved") == 2
     assert html.count("<tr>") == 3 and "<things>" not in html
@@ -219,10 +223,10 @@ def test_what_is_solved_is_read_and_its_time_stays(home):
 
 def test_two_kernels_at_once_lose_nothing(home):
     code = (
-        "import sys, pathlib; from labkit.exercises.checking import _record\n"
-        "for n in range(1, 31): _record(pathlib.Path(sys.argv[1]), f'{sys.argv[2]}-{n}')"
+        "import sys; from labkit.exercises.progress import keep\n"
+        "for n in range(1, 31): keep('solved', f'{sys.argv[1]}-{n}', 'now')"
     )
-    kernels = [subprocess.Popen([sys.executable, "-c", code, home, lesson]) for lesson in ("01", "02", "03")]
+    kernels = [subprocess.Popen([sys.executable, "-c", code, lesson]) for lesson in ("01", "02", "03")]
     assert [kernel.wait(timeout=60) for kernel in kernels] == [0, 0, 0]
     assert set(solved(home)) == {f"{lesson}-{n}" for lesson in ("01", "02", "03") for n in range(1, 31)}
 

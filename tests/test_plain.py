@@ -1,0 +1,69 @@
+"""The scripts in notebooks/plain: what a lesson does, without the lab, on two cores and in short time."""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labkit.system import java
+
+FOLDER = Path(__file__).resolve().parent.parent / "notebooks" / "plain"
+SCRIPTS = sorted(FOLDER.glob("*.py"))
+_SECONDS = 120  # of a script that hangs
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_has_no_lab_in_it(script):
+    text = script.read_text()
+    assert not re.search(r"LABKIT|^\s*(import|from) (labkit|engines)", text, re.MULTILINE)
+    assert 20 <= len(text.splitlines()) <= 60
+    assert (FOLDER.parent.parent / "lessons" / script.name).exists(), "it has the name of its lesson"
+    assert ast.get_docstring(ast.parse(text)), "its docstring says what it does"
+
+
+@pytest.mark.notebook
+@pytest.mark.timeout(_SECONDS + 60)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_runs_and_leaves_nothing(script, tmp_path):
+    environment = {k: v for k, v in os.environ.items() if not re.match("LABKIT_|RAY_|PYTHONPATH", k)}
+    mark = str(tmp_path)
+    environment |= {"PLAIN_TEST": mark, "RAY_USAGE_STATS_ENABLED": "0", "TMPDIR": "/tmp", "HOME": mark}
+    environment["JAVA_HOME"] = str(java.find().prepared(tmp_path / "java"))
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    command = [sys.executable, "-W", "ignore", script]
+    try:
+        ran = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),  # noqa: PLW1509  before any thread
+        )
+        assert ran.returncode == 0, ran.stderr[-3000:]
+        assert ran.stdout.strip(), "it prints what came out"
+        deadline = time.monotonic() + 10
+        while (left := _processes(mark)) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert left == []
+    finally:
+        for process in _processes(mark):
+            process.kill()
+
+
+def _processes(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("PLAIN_TEST") == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
