@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from labkit.errors import LabError
+
 
 class _Hidden(logging.LogRecord):
     """A record that the console handler passes over; the class has the mark, as Ray sets it on records."""
@@ -38,8 +40,13 @@ def quiet(level: int = logging.WARNING) -> int:
 
     Returns:
         The level before.
+
+    Raises:
+        LabError: `level` is not one of logging's numbers.
     """
     global _hiding
+    if not isinstance(level, int):
+        raise LabError("quieten Ray Data's log", f"the level is {level!r}", "quiet(logging.ERROR)")
     if _hiding is None:
         _hiding = _Hiding(logging.getLogRecordFactory())
         logging.setLogRecordFactory(_hiding)

@@ -21,12 +21,12 @@ class Follower(ExecutionCallback):
 
     def before_execution_starts(self, executor: Any) -> None:
         self._panel, self._pairs, self._next = panels.DataPanel.current(), [], 0.0
-        if self._panel is None:
-            return
-        with contextlib.suppress(Exception):  # what a panel cannot show must not cost the execution
+        with contextlib.suppress(AttributeError, TypeError):  # of a Ray Data that has renamed something
             operators = [op for op in executor._topology if type(op).__name__ != "InputDataBuffer"]
             self._pairs = [(OperatorState(op.name), op) for op in operators]
-            self._panel.begin([known for known, _ in self._pairs])
+        if self._panel is not None:
+            with self._panel.update() as state:
+                state.executions.append([known for known, _ in self._pairs])
             self._look(executor)
 
     def on_execution_step(self, executor: Any) -> None:
@@ -41,16 +41,17 @@ class Follower(ExecutionCallback):
     def _look(self, executor: Any, *, last: bool = False) -> None:
         if self._panel is None or self._panel.state.over:
             return
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(AttributeError, TypeError):
             for known, op in self._pairs:  # at every step: a peak may be short
                 known.memory = op.metrics.obj_store_mem_used
                 known.memory_peak = max(known.memory_peak, known.memory)
             if last or time.monotonic() >= self._next:
                 self._next = time.monotonic() + _EVERY
-                with self._panel.update():
+                processes = self._panel.process_memory()
+                with self._panel.update() as state:
                     for known, op in self._pairs:
                         _update(known, op, executor._topology[op], last=last)
-                self._panel.sample()
+                    state.sample(processes)
 
 
 def _update(known: OperatorState, op: Any, state: Any, *, last: bool) -> None:

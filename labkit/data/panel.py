@@ -2,8 +2,7 @@
 
     with DataPanel("02-images") as panel:
         data = ray.data.read_images(…).map_batches(…).materialize()
-    panel.table()          # what each operator did
-    panel.plot()           # the same as bars
+    panel.plot()           # what each operator did, as bars
     panel.plot_memory()    # the object store over time
 
 Ray Data shows its own progress bars only in a terminal; in a notebook it would print log lines, so the lab
@@ -18,16 +17,15 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import ray
 
 from labkit.cluster.ray_data_log import quiet
 from labkit.data import view
-from labkit.data.state import ExecutionState, OperatorState
+from labkit.data.state import ExecutionState
 from labkit.display import tracebacks
-from labkit.display.tables import Table
 from labkit.errors import RunFailed
 from labkit.panel.base import LivePanel
 from labkit.system import process_info
@@ -69,10 +67,6 @@ class DataPanel(LivePanel):
         """Rows that came out of the last execution of the block."""
         return self.state.rows
 
-    def table(self) -> Table:
-        """One row for each operator."""
-        return Table(view.HEAD, [view.row(operator) for operator in self.state.operators])
-
     def plot(self) -> "Figure":
         """Seconds, rows per second and memory of each operator."""
         return view.plot(self.state)
@@ -81,11 +75,25 @@ class DataPanel(LivePanel):
         """The object store over time."""
         return view.plot_memory(self.state)
 
+    def process_memory(self) -> int:
+        """Bytes of the processes that the lab runs here, from a moment ago: to look takes 2 % of a core."""
+        began = time.monotonic()
+        if began >= self._next_look:
+            processes = set[psutil.Process]()
+            for record in ProcessRegistry(self.settings.home).records():
+                with contextlib.suppress(psutil.Error):
+                    if record.alive:
+                        process = psutil.Process(record.pid)
+                        processes |= {process, *process.children(recursive=True)}
+            self._process_memory = sum(map(process_info.memory, processes))
+            self._next_look = began + max(1.0, 50 * (time.monotonic() - began))
+        return self._process_memory
+
     # -- what `LivePanel` calls ---------------------------------------------------------------------
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        self._memory = _ProcessMemory(ProcessRegistry(self.settings.home))
+        self._next_look = 0.0
         level, before = quiet(logging.CRITICAL), os.environ.get(_CALLBACKS)
         try:
             with contextlib.suppress(ImportError):  # then there is nothing to see, and all runs as before
@@ -112,42 +120,3 @@ class DataPanel(LivePanel):
             return None
         fix = "the panel above shows in which line; fix the function or the file, then run the cell again"
         return RunFailed(f"finish {self.state.name!r}", self.state.failures[-1].message, fix)
-
-    # -- what the follower calls, in Ray Data's own thread ------------------------------------------
-
-    def begin(self, operators: list[OperatorState]) -> None:
-        """A dataset is executed by `operators`."""
-        with self.update() as state:
-            state.executions.append(operators)
-
-    def sample(self) -> None:
-        """Note the memory that is used now."""
-        processes = self._memory.bytes()
-        with self.update() as state:
-            state.sample(sum(operator.memory for operator in state.operators), processes)
-
-
-class _ProcessMemory:
-    """The memory of the processes that the lab runs on this machine."""
-
-    def __init__(self, registry: ProcessRegistry) -> None:
-        self._registry = registry
-        self._next, self._bytes = 0.0, 0
-
-    def bytes(self) -> int:
-        """Bytes that the system would get back, some seconds ago at most: to look takes 2 % of a core."""
-        began = time.monotonic()
-        if began >= self._next:
-            self._bytes = sum(map(process_info.memory, self._all()))
-            now = time.monotonic()
-            self._next = now + max(1.0, 50 * (now - began))
-        return self._bytes
-
-    def _all(self) -> set[Any]:
-        found: set[psutil.Process] = set()
-        for record in self._registry.records():
-            with contextlib.suppress(psutil.Error):
-                if record.alive:
-                    process = psutil.Process(record.pid)
-                    found |= {process, *process.children(recursive=True)}
-        return found

@@ -96,8 +96,9 @@ class ExecutionState(State):
         """Most bytes of all Ray processes together at one time, memory that they share not counted."""
         return max((processes for *_, processes in self.samples), default=0)
 
-    def sample(self, stored: int, processes: int) -> None:
+    def sample(self, processes: int) -> None:
         """Note the memory that is used now; of a long run, less and less often."""
+        stored = sum(operator.memory for operator in self.operators)
         self.samples.append((self.seconds, stored, processes))
         if len(self.samples) > _MAX_SAMPLES:
             del self.samples[1::2]

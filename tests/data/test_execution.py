@@ -34,7 +34,8 @@ def test_rate_of_an_operator_is_that_of_its_tasks(state):
 def test_peaks_and_ever_rarer_samples(state):
     assert (state.memory_peak, state.process_peak) == (0, 0)
     for number in range(10_000):
-        state.sample(number, 2 * number)
+        state.operators[0].memory = number
+        state.sample(2 * number)
     assert len(state.samples) <= 2000
     assert state.samples[0][1] == 0 and state.memory_peak == 9999 and state.process_peak == 19998
 
@@ -86,7 +87,8 @@ def test_the_record_has_the_operators(state):
 def test_figures_have_a_bar_for_each_operator(state):
     figure = drawing.plot(state)
     assert [len(axes.patches) for axes in figure.axes] == [4, 4, 4]
-    state.sample(500_000, 0)
+    state.operators[0].memory = 500_000
+    state.sample(0)
     (axes,) = drawing.plot_memory(state).axes
     assert list(axes.lines[0].get_ydata()) == [0.5]
 
