@@ -1,4 +1,4 @@
-"""The lab's command line: ``python -m labkit doctor | stop | home | version``."""
+"""The lab's command line: ``python -m labkit doctor | stop | home``."""
 
 import argparse
 import io
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m labkit", description=labkit.__doc__.partition("\n")[0])
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name, run in (("doctor", _doctor), ("stop", _stop), ("home", _home), ("version", _version)):
+    for name, run in (("doctor", _doctor), ("stop", _stop), ("home", _home)):
         commands.add_parser(name, help=run.__doc__, description=run.__doc__).set_defaults(run=run)
     return parser
 
@@ -56,12 +56,6 @@ def _stop(_: argparse.Namespace) -> int:
 def _home(_: argparse.Namespace) -> int:
     """Print the folder where this lab keeps its runs, logs and objects."""
     print(Settings.from_env().home)
-    return 0
-
-
-def _version(_: argparse.Namespace) -> int:
-    """Print the version of labkit."""
-    print(labkit.__version__)
     return 0
 
 

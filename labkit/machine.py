@@ -20,8 +20,6 @@ from typing import Any
 
 import psutil
 
-from labkit.errors import SetupError
-
 _CGROUP = Path("/sys/fs/cgroup")
 _ENGINES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
 
@@ -29,32 +27,19 @@ _ENGINES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
 def cores() -> float:
     """Cores that this process may use: the fewer of its affinity and its container's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota, period = _cpu_quota()
-    return min(float(allowed), quota / period) if quota > 0 and period > 0 else float(allowed)
+    quota, _, period = _read(_CGROUP / "cpu.max").partition(" ")  # "150000 100000", or "max 100000"
+    return min(float(allowed), int(quota) / int(period)) if quota.isdigit() else float(allowed)
 
 
 def memory() -> tuple[int, int]:
     """(total, available) bytes, as the container allows."""
     host = psutil.virtual_memory()
-    for limit, used, cache_key in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),  # cgroup v1
-    ):
-        total, current = _number(_CGROUP / limit), _number(_CGROUP / used)
-        if 0 < total < host.total and current >= 0:
-            # The kernel counts cached files as used, and drops them when memory is needed.
-            stat = _read((_CGROUP / limit).with_name("memory.stat"))
-            cached = int(_match(rf"(?m)^{cache_key} (\d+)$", stat) or 0)
-            return total, max(0, min(host.available, total - current + cached))
+    limit, used = _read(_CGROUP / "memory.max"), _read(_CGROUP / "memory.current")
+    if limit.isdigit() and used.isdigit() and int(limit) < host.total:
+        # The kernel counts cached files as used, and drops them when memory is needed.
+        cached = int(_match(r"(?m)^inactive_file (\d+)$", _read(_CGROUP / "memory.stat")) or 0)
+        return int(limit), max(0, min(host.available, int(limit) - int(used) + cached))
     return host.total, host.available
-
-
-def _cpu_quota() -> tuple[int, int]:
-    """(quota, period) of the container's CPU time in microseconds; (-1, -1) where there is no limit."""
-    quota, _, period = _read(_CGROUP / "cpu.max").partition(" ")  # "150000 100000", or "max 100000"
-    if quota.isdigit() and period.strip().isdigit():
-        return int(quota), int(period)
-    return _number(_CGROUP / "cpu" / "cpu.cfs_quota_us"), _number(_CGROUP / "cpu" / "cpu.cfs_period_us")
 
 
 def shared_memory() -> int | None:
@@ -64,31 +49,27 @@ def shared_memory() -> int | None:
     return None
 
 
-def gpus() -> list[str]:
+@cache
+def gpus() -> tuple[str, ...]:
     """Names of the NVIDIA GPUs; empty without a driver."""
-    files = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-    if files:
-        return [_match(r"Model:\s*(.+)", _read(file)) or "NVIDIA GPU" for file in files]
-    command = shutil.which("nvidia-smi")  # a GPU below Windows (WSL) has no /proc entry
-    return list(_listed_by(command)) if command else []
+    if files := sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        return tuple(_match(r"Model:\s*(.+)", _read(file)) or "NVIDIA GPU" for file in files)
+    # A GPU below Windows (WSL) has no /proc entry. The driver's program may take a second.
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=2, check=True)
+        return tuple(filter(None, map(str.strip, done.stdout.splitlines())))
+    return ()
 
 
 def visible_gpus() -> int:
     """How many NVIDIA GPUs this process may use: those that CUDA_VISIBLE_DEVICES leaves of `gpus`."""
-    count = len(gpus())
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
-        return count
+        return len(gpus())
     # CUDA ends the list at the first entry that names no GPU, such as -1.
     ids = itertools.takewhile(re.compile(r"\s*(\d+\s*$|GPU-|MIG-)").match, chosen.split(","))
-    return min(count, len(list(ids)))
-
-
-@cache
-def _listed_by(nvidia_smi: str) -> tuple[str, ...]:
-    """The GPUs' names as the driver's program gives them. It may take a second, so it is asked once."""
-    listed = _output([nvidia_smi, "--query-gpu=name", "--format=csv,noheader"])
-    return tuple(line.strip() for line in listed.splitlines() if line.strip())
+    return min(len(gpus()), len(list(ids)))
 
 
 def object_server() -> tuple[str, str] | None:
@@ -103,35 +84,19 @@ def object_server() -> tuple[str, str] | None:
     return None
 
 
-def port_is_free(port: int) -> bool:
-    """Whether a server could listen on `port` of loopback now (0: on any port)."""
-    try:
-        return _bound(port) > 0
-    except OSError:
-        return False
-
-
 def free_port(wanted: int = 0) -> int:
     """A port of loopback that is free: `wanted` if possible, else one that the system chooses.
 
     The system gives out a port again only after a long time, so labs that start at the same moment get
     different ones.
-
-    Raises:
-        SetupError: there is none.
     """
-    try:
-        return _bound(wanted if port_is_free(wanted) else 0)
-    except OSError as error:
-        fix = "stop some servers on this machine"
-        raise SetupError("find a free port", error.strerror or str(error), fix) from None
-
-
-def _bound(port: int) -> int:
     with socket.socket() as server:
         # As servers do: a port whose last connection has just ended counts as free.
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("127.0.0.1", port))
+        try:
+            server.bind(("127.0.0.1", wanted))
+        except OSError:
+            server.bind(("127.0.0.1", 0))
         return server.getsockname()[1]
 
 
@@ -152,7 +117,7 @@ def this_host() -> dict[str, Any]:
         "cpu": _match(r"(?m)^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo"))) or platform.processor(),
         "memory_gib": round(memory()[0] / 2**30, 1),
         "platform": f"{platform.system()} {platform.machine()}",
-        "gpus": gpus(),
+        "gpus": list(gpus()),
     }
 
 
@@ -162,21 +127,6 @@ def _read(path: Path) -> str:
     return ""
 
 
-def _number(path: Path) -> int:
-    """The whole number in a file; -1 where there is no file, or no number in it."""
-    text = _read(path)
-    return int(text) if text.isdigit() else -1
-
-
 def _match(pattern: str, text: str) -> str | None:
     found = re.search(pattern, text)
     return found[1].strip() if found else None
-
-
-def _output(command: list[str], seconds: float = 2.0) -> str:
-    """What a command prints, to stdout and stderr; nothing if it fails or takes too long."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds, check=True
-        ).stdout
-    return ""

@@ -25,7 +25,7 @@ from labkit.exercises import check, hint, progress_table
 
 # %% [markdown]
 # ## Can this machine run the lab?
-# The doctor looks at versions, memory, disk, ports, and at what earlier labs left behind.
+# The doctor looks at versions, memory, disk, and at what earlier labs left behind.
 
 # %%
 from labkit.system import doctor

@@ -21,7 +21,7 @@ from labkit.cluster.commands import head_command, head_ip, local_options, node_c
 from labkit.cluster.preload import Preloader
 from labkit.errors import ClusterError
 from labkit.files import atomic_write, private_file
-from labkit.machine import free_port, port_is_free
+from labkit.machine import free_port
 from labkit.settings import NODE_NAME, Settings
 from labkit.system.process_registry import ProcessRegistry
 
@@ -76,7 +76,7 @@ class NodeLauncher:
     def start_head(
         self, *, cpus: int, object_store_bytes: int, on_wait: Callable[[], object]
     ) -> dict[str, str]:
-        """Start the head, and start it once more if another program took one of its ports meanwhile.
+        """Start the head.
 
         Args:
             on_wait: called several times a second.
@@ -88,17 +88,11 @@ class NodeLauncher:
             ClusterError: it did not start.
         """
         self.registry.start_watchdog(self.group_id, seconds=_WATCHDOG_SECONDS)
-        for last in (False, True):
-            port, dashboard_port, client_port = free_port(), free_port(), free_port()
-            options = [f"--temp-dir={self.folder}", f"--ray-client-server-port={client_port}"]
-            options += local_options(cpus, object_store_bytes)
-            command = head_command(name="head", port=port, dashboard_port=dashboard_port, options=options)
-            try:
-                output = self._run(command, "head", on_wait)
-                break
-            except ClusterError:
-                if last or port_is_free(port) and port_is_free(dashboard_port):
-                    raise
+        port, dashboard_port = free_port(), free_port()
+        options = [f"--temp-dir={self.folder}", f"--ray-client-server-port={free_port()}"]
+        options += local_options(cpus, object_store_bytes)
+        command = head_command(name="head", port=port, dashboard_port=dashboard_port, options=options)
+        output = self._run(command, "head", on_wait)
         info = {
             "group": self.group_id,
             "address": f"{head_ip(output)}:{port}",

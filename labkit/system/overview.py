@@ -9,7 +9,6 @@ A cluster that the lab did not start has no record here.
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 
@@ -33,49 +32,47 @@ _PURPOSES = {
     "driver": "the JVM of a Spark session: plans its jobs",
     "watchdog": "stops all of this when its notebook is gone",
 }
-_HERE, _NETWORK = "this machine", "the network"
-
-_Programs = dict[tuple[str, str], list[psutil.Process]]  # (node, program) → its processes
 
 
-def processes(node: str | None = None, *, home: Path | str | None = None) -> Table:
+def processes(node: str | None = None) -> Table:
     """One row for each program on each node: its processes, their memory in MB, what it does.
 
     A page of memory that several processes share counts in parts, so that the sum is what they use together.
 
     Args:
         node: only this one, such as "node-2".
-        home: the lab's home folder; default: that of the settings.
 
     Raises:
         ClusterError: the lab runs nothing on this machine, or there is no such node.
     """
-    programs = _programs(home, node)
     rows = [
         (*where, len(found), round(sum(map(process_info.memory, found)) / 1e6), _PURPOSES.get(where[1], ""))
-        for where, found in programs.items()
+        for where, found in _programs(node).items()
     ]
     line = f"{sum(row[2] for row in rows)} processes, {sum(row[3] for row in rows)} MB"
     return Table(("node", "program", "processes", "MB", "what it is for"), rows, line)
 
 
-def ports(node: str | None = None, *, home: Path | str | None = None) -> Table:
+def ports(node: str | None = None) -> Table:
     """One row for each program on each node that listens: from where it can be reached, on which TCP ports.
 
     Args, Raises: as in `processes`.
     """
-    rows = [
-        (*where, origin, ", ".join(map(str, sorted(numbers))))
-        for where, found in _programs(home, node).items()
-        for origin, numbers in sorted(_listening(found).items(), reverse=True)
-        if numbers
-    ]
+    rows = []
+    for where, found in _programs(node).items():
+        open_ports = set().union(*map(_listening, found))
+        network = {port for port, local in open_ports if not local}
+        here = {port for port, _ in open_ports} - network  # also on loopback does not make it safer
+        for origin, numbers in (("the network", network), ("this machine", here)):
+            if numbers:
+                rows.append((*where, origin, ", ".join(map(str, sorted(numbers)))))
     return Table(("node", "program", "reached from", "ports"), rows)
 
 
-def _programs(home: Path | str | None, node: str | None) -> _Programs:
-    found: _Programs = {}
-    for record in ProcessRegistry(Settings.from_env().home if home is None else home).records():
+def _programs(node: str | None) -> dict[tuple[str, str], list[psutil.Process]]:
+    """The lab's processes by (node, program), in the order of the table."""
+    found: dict[tuple[str, str], list[psutil.Process]] = {}
+    for record in ProcessRegistry(Settings.from_env().home).records():
         for where, program, process in _family(record):
             found.setdefault((where, program), []).append(process)
     if not found:
@@ -113,15 +110,9 @@ def _kind(child: psutil.Process) -> str:
     return "worker"
 
 
-def _listening(members: list[psutil.Process]) -> dict[str, set[int]]:
-    """The TCP ports on which these processes listen, by where they can be reached from."""
-    found: dict[str, set[int]] = {_HERE: set(), _NETWORK: set()}
-    for process in members:
-        with contextlib.suppress(psutil.Error):
-            for connection in process.net_connections("tcp"):
-                if connection.status == psutil.CONN_LISTEN:
-                    address = connection.laddr.ip.removeprefix("::ffff:")
-                    local = address.startswith("127.") or address == "::1"
-                    found[_HERE if local else _NETWORK].add(connection.laddr.port)
-    found[_HERE] -= found[_NETWORK]  # being open on loopback too does not make it safer
-    return found
+def _listening(process: psutil.Process) -> set[tuple[int, bool]]:
+    """(TCP port, whether only this machine reaches it) for each socket on which a process listens."""
+    with contextlib.suppress(psutil.Error):
+        listening = [c.laddr for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+        return {(a.port, a.ip.removeprefix("::ffff:").startswith(("127.", "::1"))) for a in listening}
+    return set()

@@ -16,7 +16,6 @@ class ProcessIdentity:
     """Identifies one process: pid plus start time plus boot id, because the OS reuses pids.
 
     Attributes:
-        pid: its process id.
         created: when it started, in seconds since the boot; the wall clock may be adjusted at any time.
         boot: id of this boot of the machine; empty where the system has none.
     """
@@ -28,14 +27,16 @@ class ProcessIdentity:
     @classmethod
     def of(cls, pid: int) -> "ProcessIdentity":
         """The process that has `pid` now. If there is none, the identity is one that is not alive."""
-        return cls(pid=pid, created=_created(pid), boot=_boot_id())
+        boot = Path("/proc/sys/kernel/random/boot_id")
+        return cls(pid=pid, created=_created(pid), boot=boot.read_text().strip() if boot.exists() else "")
 
     @property
     def alive(self) -> bool:
         """Whether this very process still runs. A zombie does not."""
+        now = ProcessIdentity.of(self.pid)
         with contextlib.suppress(psutil.Error):
-            same = self.boot == _boot_id() and abs(_created(self.pid) - self.created) < 0.1
-            return same and not _is_zombie(psutil.Process(self.pid))
+            same = self.boot == now.boot and abs(now.created - self.created) < 0.1
+            return same and not _has_ended(psutil.Process(self.pid))
         return False
 
 
@@ -44,7 +45,7 @@ def iter_processes() -> Iterator[tuple[psutil.Process, int]]:
     for process in psutil.process_iter():
         with contextlib.suppress(OSError):
             session = os.getsid(process.pid)
-            if not _is_zombie(process):
+            if not _has_ended(process):
                 yield process, session
 
 
@@ -71,7 +72,7 @@ def memory(process: psutil.Process) -> int:
 def program_name(process: psutil.Process) -> str:
     """The program of a process; of a Python process, the script or module. "gone" if it has ended."""
     with contextlib.suppress(psutil.Error):
-        command = [part for part in process.cmdline()[1:] if part != "-m" and not part.startswith("-")]
+        command = [part for part in process.cmdline()[1:] if not part.startswith("-")]
         if process.name().startswith("python") and command:
             return Path(command[0]).stem
         return process.name()
@@ -89,14 +90,15 @@ def terminate(processes: list[psutil.Process], *, grace: float) -> None:
         while others and time.monotonic() < deadline:
             # psutil waits for zombies too; in a container there may be no process that reaps orphans.
             _, others = psutil.wait_procs(others, timeout=0.05)
-            others = [process for process in others if not _is_zombie(process)]
+            others = [process for process in others if not _has_ended(process)]
 
 
-def _is_zombie(process: psutil.Process) -> bool:
+def _has_ended(process: psutil.Process) -> bool:
+    """Whether the process is gone, or a zombie."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.Error:
-        return True  # it has ended meanwhile
+        return True
 
 
 def _created(pid: int) -> float:
@@ -105,9 +107,3 @@ def _created(pid: int) -> float:
         return psutil.Process(pid).create_time() - psutil.boot_time()
     except psutil.Error:
         return 0.0
-
-
-def _boot_id() -> str:
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""

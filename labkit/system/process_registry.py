@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,7 +29,6 @@ from labkit.system import process_info
 from labkit.system.process_info import ProcessIdentity
 
 GROUP_VARIABLE = "LABKIT_GROUP"  # marks the processes of a group
-_MAX_PID = (1 << 31) - 1
 
 _Identity = TypeVar("_Identity", bound=ProcessIdentity)
 
@@ -59,9 +58,6 @@ class ProcessRegistry:
     def __init__(self, home: Path | str) -> None:
         self._folder = Path(home) / "processes"
 
-    def __repr__(self) -> str:
-        return f"ProcessRegistry({str(self._folder)!r})"
-
     def start(
         self,
         command: list[str],
@@ -75,22 +71,22 @@ class ProcessRegistry:
         """Start `command` in a session of its own, append its output to `log`, and record it.
 
         Raises:
-            SetupError: the log or the record cannot be written. Then nothing is left running.
+            SetupError: there is no such program, or the log or the record cannot be written. Then nothing is
+                left running.
         """
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
-            output = log.open("ab")
+            with log.open("ab") as output:
+                process = subprocess.Popen(
+                    command,
+                    stdin=stdin,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    env={**(os.environ if env is None else env), GROUP_VARIABLE: group_id},
+                )
         except OSError as error:
             raise _unwritable(f"start {role}", error) from error
-        with output:
-            process = subprocess.Popen(
-                command,
-                stdin=stdin,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**(os.environ if env is None else env), GROUP_VARIABLE: group_id},
-            )
         try:
             self.record(process.pid, role=role, group_id=group_id)
         except BaseException:
@@ -121,13 +117,12 @@ class ProcessRegistry:
         `ray start` exits and leaves such daemons.
         """
         left = {p.pid: p for p, session in process_info.iter_processes() if session == leader.pid != p.pid}
-        # Children of these are found through the session.
-        parents = {pid: _parent(process) for pid, process in left.items()}
-        records = [
-            self.record(pid, role=f"{role}: {process_info.program_name(left[pid])}", group_id=group_id)
-            for pid, parent in parents.items()
-            if parent not in left
-        ]
+        records = []
+        for pid, process in left.items():
+            with contextlib.suppress(psutil.Error):
+                if process.ppid() not in left:  # children of these are found through the session
+                    name = f"{role}: {process_info.program_name(process)}"
+                    records.append(self.record(pid, role=name, group_id=group_id))
         if leader.poll() is not None:
             self.remove(leader.pid, group_id=group_id)
         return records
@@ -238,23 +233,14 @@ class ProcessRegistry:
             raise _unwritable(f"record a process in {folder}", error) from error
 
 
-def _parent(process: psutil.Process) -> int:
-    with contextlib.suppress(psutil.Error):
-        return process.ppid()
-    return 0
-
-
 def _read(kind: type[_Identity], path: Path) -> _Identity | None:
     """The record in a file; None if it is damaged or gone."""
     try:
-        record = kind(**json.loads(path.read_text()))
+        return kind(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         return None
-    valid = all(isinstance(getattr(record, f.name), f.type) for f in fields(kind))
-    return record if valid and 0 < record.pid <= _MAX_PID else None
 
 
 def _unwritable(attempt: str, error: OSError) -> SetupError:
-    return SetupError(
-        attempt, str(error), "make that folder writable, or set LABKIT_HOME to one that is and has space"
-    )
+    fix = "make that folder writable, or set LABKIT_HOME to one that is and has space"
+    return SetupError(attempt, str(error), fix)

@@ -1,7 +1,8 @@
 """The watchdog of a process group: ``python -m labkit.system.watchdog HOME GROUP SECONDS``.
 
 A process of a few MB that waits until every process that owns the group has ended, in whatever way, and stops
-the group if no new owner comes within some seconds.
+the group if no new owner comes within some seconds. It stops it as well when the records are gone (their
+folder was removed), because then nothing else could.
 """
 
 import sys
@@ -9,22 +10,15 @@ import time
 
 from labkit.system.process_registry import ProcessRegistry
 
-_INTERVAL = 1.0  # seconds between two looks at the owners
-
 
 def watch(home: str, group_id: str, *, seconds: float) -> None:
-    """Wait until a group has had no owner for `seconds`, then stop it.
-
-    It is stopped as well when its records are gone (its folder was removed), because then nothing else could.
-    """
+    """Wait until a group has had no owner for `seconds`, then stop it."""
     registry = ProcessRegistry(home)
     last_owned = time.monotonic()
-    while registry.records(group_id):
+    while registry.records(group_id) and time.monotonic() - last_owned <= seconds:
+        time.sleep(1.0)
         if registry.has_owner(group_id):
             last_owned = time.monotonic()
-        elif time.monotonic() - last_owned > seconds:
-            break
-        time.sleep(_INTERVAL)
     registry.stop(group_id)
 
 

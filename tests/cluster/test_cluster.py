@@ -3,7 +3,6 @@
 import http.client
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -113,22 +112,6 @@ def test_a_token_file_that_is_none(tmp_path):
     (tmp_path / "token").write_bytes(b"\xff\n\0")
     with pytest.raises(ClusterError, match="is not a token file"):
         cluster.connect("127.0.0.1:1", token_file=tmp_path / "token")
-
-
-def test_a_port_that_another_program_took_meanwhile_is_no_end(home, monkeypatch):
-    """Between the choice of a port and its use, anyone may take it."""
-    real, given = free_port, []
-    with socket.create_server(("0.0.0.0", 0)) as other:
-        taken = other.getsockname()[1]
-
-        def first_a_taken_one():
-            given.append(taken if not given else real())
-            return given[-1]
-
-        monkeypatch.setattr(nodes, "free_port", first_a_taken_one)
-        with cluster.start() as lab:
-            assert taken in given and not lab.address.endswith(f":{taken}")
-    assert ProcessRegistry(home).groups() == []
 
 
 @pytest.mark.parametrize("role", ["head: ray start", "head: raylet"])

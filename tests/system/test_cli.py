@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import labkit
 from labkit.system.process_registry import ProcessRegistry
 
 GROUP = f"cli-{os.getpid()}"  # no other test may stop its processes
@@ -45,13 +44,7 @@ def test_doctor_prints_a_line_for_each_topic_and_a_verdict(run):
 def test_doctor_fails_where_a_lesson_could_not_run(run):
     done = run("doctor", LABKIT_GPU="perhaps")
     assert done.returncode == 1
-    assert "[FIX] settings" in done.stdout
-
-
-def test_doctor_looks_on_where_no_folder_can_be_chosen(run):
-    done = run("doctor", LABKIT_HOME="~nobody-of-this-name/lab")
-    assert "[FIX] settings" in done.stdout and "leftovers" in done.stdout
-    assert done.stderr == ""
+    assert "[FIX] settings" in done.stdout and "leftovers" in done.stdout  # it goes on looking
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
@@ -65,7 +58,7 @@ def test_home_says_where_the_lab_lives(run, tmp_path):
     assert run("home").stdout == f"{tmp_path / 'home'}\n"
 
 
-def test_doctor_says_no_secret(run):
+def test_doctor_says_no_secret(run, tmp_path):
     done = run(
         "doctor",
         LABKIT_S3_ENDPOINT="http://127.0.0.1:9",
@@ -73,11 +66,7 @@ def test_doctor_says_no_secret(run):
         LABKIT_S3_SECRET_KEY="sEcretToLookFor",
     )
     assert "ToLookFor" not in done.stdout + done.stderr
-
-
-def test_doctor_leaves_nothing_behind(run, tmp_path):
-    run("doctor")
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())  # and leaves nothing behind
 
 
 def test_stop_stops_what_is_recorded_and_nothing_else(run, tmp_path):
@@ -119,10 +108,6 @@ def test_a_wrong_setting_is_three_lines_and_no_traceback(run):
     assert "LABKIT_DATASET" in done.stderr
 
 
-def test_version(run):
-    assert run("version").stdout.strip() == labkit.__version__
-
-
 @pytest.mark.parametrize("arguments", [("frob",), ("stop", "now"), ("doctor", "--fix")])
 def test_a_wrong_command_is_refused_and_stops_nothing(run, arguments):
     done = run(*arguments)
@@ -134,4 +119,4 @@ def test_no_command_lists_them(run):
     done = run()
     assert done.returncode == 2
     assert "usage" in done.stderr
-    assert all(word in run("--help").stdout for word in ("doctor", "home", "stop", "version"))
+    assert all(word in run("--help").stdout for word in ("doctor", "home", "stop"))

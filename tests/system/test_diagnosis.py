@@ -1,4 +1,4 @@
-"""The doctor: each thing that can be wrong is found, named, and comes with what mends it."""
+"""The doctor: each thing that can be wrong is found, named, and comes with what fixes it."""
 
 import os
 import subprocess
@@ -32,9 +32,8 @@ def look(home, monkeypatch):
     def _look(topic: str, **facts) -> Finding:
         for name, value in facts.items():
             monkeypatch.setattr(machine, name, lambda *_, value=value: value)
-        findings = [f for f in doctor(Settings(home=home)).findings if f.topic == topic]
-        assert len(findings) == 1
-        return findings[0]
+        (finding,) = (f for f in doctor(Settings(home=home)).findings if f.topic == topic)
+        return finding
 
     return _look
 
@@ -46,11 +45,15 @@ def checkout(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-def test_a_diagnosis_in_words():
+def test_a_diagnosis_in_words_and_as_a_table():
     assert str(Diagnosis((GOOD,))) == "[OK]  cores: 2\nAll lessons can run here."
     lines = str(Diagnosis((GOOD, BAD))).splitlines()
     assert lines[1:3] == ["[FIX] Chromium: none", "      apt-get install <chromium>"]
     assert lines[-1] == "All lessons can run here; 1 line could be better."
+    html = Diagnosis((GOOD, BAD))._repr_html_()
+    assert html.count("<tr>") == 3  # its head, too
+    assert "[OK]" in html and "[FIX]" in html  # words, not colour alone
+    assert "&lt;chromium&gt;" in html and "<chromium>" not in html
 
 
 def test_only_what_blocks_a_lesson_fails():
@@ -59,110 +62,70 @@ def test_only_what_blocks_a_lesson_fails():
     assert "cannot" in Diagnosis((WORSE,)).verdict
 
 
-def test_a_diagnosis_as_a_table():
-    html = Diagnosis((GOOD, BAD))._repr_html_()
-    assert html.count("<tr>") == 3  # its head, too
-    assert "[OK]" in html and "[FIX]" in html  # words, not colour alone
-    assert "&lt;chromium&gt;" in html and "<chromium>" not in html
-
-
 def test_every_fix_is_said():
     for finding in doctor().findings:
-        assert finding.text
-        assert finding.ok or finding.fix
-
-
-def test_few_cores_are_no_reason_to_stop(look):
-    assert look("cores", cores=2.0).ok
-    finding = look("cores", cores=1.0)
-    assert (finding.ok, finding.blocking) == (False, False)
+        assert finding.text and (finding.ok or finding.fix)
 
 
 @pytest.mark.parametrize(
-    ("memory", "ok", "stops"),
-    [((16 * GB, 8 * GB), True, False), ((8 * GB, 1 * GB), False, False), ((2 * GB, 1 * GB), False, True)],
+    ("facts", "ok", "stops"),
+    [
+        ({"cores": 2.0, "memory": (16 * GB, 8 * GB)}, True, False),
+        ({"cores": 1.0, "memory": (16 * GB, 8 * GB)}, False, False),
+        ({"cores": 2.0, "memory": (8 * GB, 1 * GB)}, False, False),
+        ({"cores": 2.0, "memory": (2 * GB, 1 * GB)}, False, True),
+    ],
 )
-def test_memory(look, memory, ok, stops):
-    finding = look("memory", memory=memory)
-    assert finding.ok == ok
-    assert Diagnosis((finding,)).ok != stops
+def test_cores_and_memory(look, facts, ok, stops):
+    finding = look("machine", **facts)
+    assert finding.ok == ok and Diagnosis((finding,)).ok != stops
 
 
 def test_shared_memory_of_a_default_container(look):
     assert look("shared memory", shared_memory=8 * GB).ok
     finding = look("shared memory", shared_memory=64_000_000)
-    assert not finding.ok
-    assert "--shm-size" in finding.fix
-
-
-def test_no_shared_memory_on_macos(monkeypatch):
-    monkeypatch.setattr(machine, "shared_memory", lambda: None)
-    assert "shared memory" not in {finding.topic for finding in doctor().findings}
+    assert not finding.ok and "--shm-size" in finding.fix
+    with pytest.raises(ValueError):  # macOS has none, and no line
+        look("shared memory", shared_memory=None)
 
 
 @pytest.mark.parametrize(
     ("free", "total", "ok"),
-    [(50 * GB, 100 * GB, True), (1 * GB, 10 * GB, False), (40 * GB, 1000 * GB, False)],
+    [(50 * GB, 100 * GB, True), (1 * GB, 10 * GB, False), (40 * GB, 1000 * GB, False), (0, 0, True)],
 )
 def test_disk(look, monkeypatch, free, total, ok):
     usage = type(diagnosis.shutil.disk_usage("/"))(total, total - free, free)
     monkeypatch.setattr(diagnosis.shutil, "disk_usage", lambda _: usage)
-    finding = look("disk")
-    assert finding.ok == ok
-    assert Diagnosis((finding,)).ok == ok
+    finding = look("home")
+    assert finding.ok == ok and Diagnosis((finding,)).ok == ok
 
 
 def test_gpus(look, monkeypatch):
-    assert look("GPU", gpus=[]).ok
+    assert look("GPU", gpus=()).ok
     monkeypatch.setattr(diagnosis, "_version", lambda name, local=False: "2.13.0+cpu" if local else "2.13.0")
-    finding = look("GPU", gpus=["H200"] * 2)
-    assert not finding.ok
-    assert "2 × H200" in finding.text
+    finding = look("GPU", gpus=("H200",) * 2)
+    assert not finding.ok and "2 × H200" in finding.text
     monkeypatch.setattr(diagnosis, "_version", lambda name, local=False: "2.13.0")
-    assert look("GPU", gpus=["H200"]).ok
+    assert look("GPU", gpus=("H200",)).ok
 
 
-def test_ports_in_use_are_no_fault(look):
-    finding = look("ports", port_is_free=True)
-    assert finding.ok and "in use" not in finding.text
-
-
-def test_no_loopback_is_one(look):
-    finding = look("ports", port_is_free=False)
-    assert not finding.ok and finding.blocking
-
-
-def test_another_version_than_the_tested_one(look, checkout):
-    (checkout / "constraints.txt").write_text("# pins\npsutil==0.0.1\nnot-installed==1.0\n")
+def test_packages(look, checkout, monkeypatch):
+    assert look("packages").text == "all are installed"  # without a checkout there is nothing to compare
+    pins = checkout / "constraints.txt"
+    pins.write_text(f"torch=={metadata.version('torch').partition('+')[0]}\n")
+    assert look("packages").text == "all are installed, in the tested versions"  # whatever the build
+    pins.write_text("# pins\npsutil==0.0.1\nnot-installed==1.0\n")
     finding = look("packages")
     assert not finding.ok and not finding.blocking
-    assert f"psutil {metadata.version('psutil')} (tested: 0.0.1)" in finding.text
-
-
-def test_versions_as_tested_whatever_the_build(look, checkout):
-    torch = metadata.version("torch").partition("+")[0]
-    (checkout / "constraints.txt").write_text(f"torch=={torch}\n")
-    assert look("packages") == Finding("packages", True, "1 packages, all in the tested versions")
-
-
-def test_without_a_checkout_there_is_nothing_to_compare(look, checkout):
-    assert look("packages").ok
-
-
-def test_a_missing_package_blocks(look, monkeypatch):
-    monkeypatch.setattr(diagnosis, "_required", lambda: ["ray", "no-such-package"])
-    monkeypatch.setattr(diagnosis, "_pins", lambda path: {})
-    finding = look("packages")
-    assert finding.blocking and not finding.ok
-    assert finding.text == "missing: no-such-package"
-
-
-def test_required_are_the_packages_of_the_lessons():
+    assert finding.text == f"other versions: psutil {metadata.version('psutil')} (tested: 0.0.1)"
     assert {"ray", "torch", "jupyterlab"} <= set(diagnosis._required())
     assert "pytest" not in diagnosis._required()
+    monkeypatch.setattr(diagnosis, "_required", lambda: ["ray", "no-such-package"])
+    finding = look("packages")
+    assert finding.blocking and finding.text == "missing: no-such-package"
 
 
-@pytest.mark.parametrize("place", ["file", "file/below", "/proc/nope", "/etc", "/etc/lab", "x" * 300])
+@pytest.mark.parametrize("place", ["file", "file/below", "/etc", "/etc/lab"])
 def test_a_home_that_cannot_be_used_and_nobody_is_told_to_own_what_is_not_the_labs(
     tmp_path, monkeypatch, place
 ):
@@ -170,28 +133,9 @@ def test_a_home_that_cannot_be_used_and_nobody_is_told_to_own_what_is_not_the_la
     access = diagnosis.os.access  # root may write anywhere, so one folder is closed to it here
     monkeypatch.setattr(diagnosis.os, "access", lambda path, mode: str(path) != "/etc" and access(path, mode))
     findings = doctor(Settings(home=tmp_path / place)).findings
-    (finding,) = [finding for finding in findings if finding.topic == "folders"]
+    (finding,) = [finding for finding in findings if finding.topic == "home"]
     assert finding.blocking and not finding.ok
     assert finding.fix.startswith("export LABKIT_HOME=")
-    assert not any(word in finding.fix for word in ("chown", "chmod", "sudo"))
-
-
-def test_a_checkout_that_several_people_share_is_fine(look, checkout, monkeypatch):
-    (checkout / "notebooks").mkdir()
-    monkeypatch.setattr(diagnosis.os, "access", lambda path, mode: Path(path).name != "notebooks")
-    finding = look("folders")
-    assert finding.ok
-    assert "save your copies" in finding.text
-
-
-@pytest.mark.parametrize(("no_proxy", "ok"), [("", False), ("127.0.0.1,localhost", True), ("*", True)])
-def test_a_proxy_is_said_and_its_password_is_not(look, monkeypatch, no_proxy, ok):
-    monkeypatch.setenv("http_proxy", "http://me:secret@proxy.example:8080")
-    monkeypatch.setenv("no_proxy", no_proxy)
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    finding = look("proxy")
-    assert (finding.ok, finding.blocking) == (ok, False)
-    assert "http_proxy" in finding.text and "secret" not in str(finding)
 
 
 def test_a_misspelled_setting_is_found(look, monkeypatch):
@@ -204,18 +148,16 @@ def test_a_misspelled_setting_is_found(look, monkeypatch):
 
 def test_leftovers_are_labs_whose_notebook_is_gone(look, home, tmp_path):
     registry = ProcessRegistry(home)
-    assert look("leftovers").text == "none; no lab is running"
-    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
-    registry.start(sleep, role="sleeper", group_id=GROUP, log=tmp_path / "log")
+    assert look("leftovers").ok
+    registry.start(["sleep", "60"], role="sleeper", group_id=GROUP, log=tmp_path / "log")
     try:
         finding = look("leftovers")
-        assert not finding.ok and not finding.blocking
+        assert finding.text == "1 processes of a lab whose notebook is gone" and not finding.blocking
         assert finding.fix == "python -m labkit stop"
         registry.acquire(GROUP)
-        assert look("leftovers").text == "none; 1 lab running"
+        assert look("leftovers").ok
     finally:
         registry.stop_all()
-    assert look("leftovers").text == "none; no lab is running"
 
 
 def test_looking_loads_nothing_heavy_and_makes_nothing(home, monkeypatch):

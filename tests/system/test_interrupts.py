@@ -17,44 +17,31 @@ def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_an_interrupt_waits_for_the_next_check():
-    steps = []
-    with pytest.raises(KeyboardInterrupt), interrupts.deferred() as check:
-        interrupt()
-        steps.append("went on")
-        check()
-        steps.append("never")
-    assert steps == ["went on"]
-
-
-def test_what_nobody_checked_is_raised_at_the_end():
-    with pytest.raises(KeyboardInterrupt), interrupts.deferred():
-        interrupt()
-
-
-def test_afterwards_an_interrupt_is_what_it_was():
-    before = signal.getsignal(signal.SIGINT)
-    with interrupts.deferred():
-        assert signal.getsignal(signal.SIGINT) is not before
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_stopped_by_the_reader_means_undone_and_one_line():
-    undone = []
+def test_an_interrupt_waits_for_the_next_check_and_is_undone_and_told_in_one_line():
+    before, steps = signal.getsignal(signal.SIGINT), []
 
     def undo():
         interrupt()  # an impatient reader: the clean-up is not cut short
-        undone.append(True)
+        steps.append("undone")
 
     with (
         pytest.raises(RunStopped) as stopped,
         interrupts.stoppable("the start of a thing", undo=undo) as check,
     ):
+        assert signal.getsignal(signal.SIGINT) is not before
         interrupt()
+        steps.append("went on")
         check()
-    assert undone == [True]
+        steps.append("never")
+    assert steps == ["went on", "undone"]
     assert str(stopped.value) == "the start of a thing: stopped by you. Nothing of it is left running"
     assert stopped.value.__suppress_context__
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_nobody_checked_is_raised_at_the_end():
+    with pytest.raises(RunStopped), interrupts.stoppable("x"):
+        interrupt()
 
 
 def test_an_error_is_undone_too_and_stays_what_it_is():
@@ -62,9 +49,6 @@ def test_an_error_is_undone_too_and_stays_what_it_is():
     with pytest.raises(ValueError), interrupts.stoppable("x", undo=lambda: undone.append(True)):
         raise ValueError
     assert undone == [True]
-
-
-def test_what_went_well_is_not_undone():
     with interrupts.stoppable("x", undo=lambda: pytest.fail("undone")) as check:
         check()
 
@@ -83,7 +67,7 @@ def test_a_stop_within_a_stop_is_told_once():
 
 def test_who_insists_gets_out_of_a_call_that_never_checks(monkeypatch):
     monkeypatch.setattr(interrupts, "_INSIST", 0.0)
-    with pytest.raises(KeyboardInterrupt), interrupts.deferred():
+    with pytest.raises(RunStopped), interrupts.stoppable("x"):
         interrupt()
         time.sleep(0.01)
         interrupt()
@@ -94,7 +78,7 @@ def test_a_thread_gets_no_signals_and_changes_no_handler():
     seen = []
 
     def run():
-        with interrupts.deferred() as check:
+        with interrupts.stoppable("x") as check:
             check()
             seen.append(signal.getsignal(signal.SIGINT))
 

