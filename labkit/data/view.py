@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
@@ -10,8 +9,8 @@ from markupsafe import Markup
 from labkit.data.state import ExecutionState, OperatorState
 from labkit.display import cards
 from labkit.display.figures import GREY, figure_style
-from labkit.display.formatting import UNKNOWN, count, duration, plural, seconds, short, size
-from labkit.panel.view.base import Snapshot, View
+from labkit.display.formatting import UNKNOWN, count, plural, seconds, short, size
+from labkit.panel.view.base import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,29 +38,11 @@ def row(operator: OperatorState) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExecutionSnapshot(Snapshot):
-    """What a `DataPanel` shows at one moment."""
-
-    operators: tuple[OperatorState, ...]
-    rows: int
-
-    @property
-    def rate(self) -> str:
-        """Rows per second over the whole time."""
-        return f"{count(self.rows / self.seconds)} rows/s" if self.rows and self.seconds else ""
-
-
 class ExecutionView(View):
     """Draws a `DataPanel`."""
 
-    def snapshot(self, state: ExecutionState, now: float) -> ExecutionSnapshot:
-        operators = tuple(replace(operator) for operator in state.operators)
-        common = self.common(state, now, state.engine)
-        return ExecutionSnapshot(**common, operators=operators, rows=state.rows)
-
-    def body(self, snapshot: ExecutionSnapshot) -> Markup:
-        operators = snapshot.operators[-_SHOWN:]
+    def body(self, state: ExecutionState, now: float) -> Markup:
+        operators = state.operators[-_SHOWN:]
         if not operators:
             return cards.text("nothing is executed yet")
         most = max(operator.rows for operator in operators) or 1
@@ -77,31 +58,31 @@ class ExecutionView(View):
             for operator in operators
         ]
         table = cards.table(list(_LIVE), rows, widths=list(_LIVE.values()))
-        words = " · ".join(part for part in (seconds(snapshot.seconds), snapshot.rate) if part)
+        words = " · ".join(part for part in (seconds(state.elapsed(now)), _rate(state)) if part)
         return cards.rule(cards.mark("dim", words), table)
 
-    def figures(self, snapshot: ExecutionSnapshot) -> Markup:
-        shown = snapshot.operators[:_SHOWN]
-        more = len(snapshot.operators) - len(shown)
+    def figures(self, state: ExecutionState) -> Markup:
+        shown, more = state.operators[:_SHOWN], len(state.operators) - _SHOWN
         return cards.rule(cards.table(HEAD, map(row, shown), more=more)) if shown else cards.NOTHING
 
-    def result(self, snapshot: ExecutionSnapshot) -> str:
-        if not snapshot.operators:
+    def result(self, state: ExecutionState) -> str:
+        if not state.operators:
             return "nothing was executed here"
-        return " · ".join(part for part in (f"{snapshot.rows:,} rows", snapshot.rate) if part)
+        return " · ".join(part for part in (f"{state.rows:,} rows", _rate(state)) if part)
 
-    def note(self, snapshot: ExecutionSnapshot) -> str:
-        return f"after {seconds(snapshot.seconds)}"
+    def lines(self, state: ExecutionState) -> Iterator[tuple[Hashable, str]]:
+        if state.over:  # a dataset is executed in seconds, so one line is enough
+            yield "end", self.last_line(state)
+            yield from ((("failure", number), one.text) for number, one in enumerate(state.failures))
 
-    def lines(self, snapshot: ExecutionSnapshot) -> Iterator[tuple[Hashable, str]]:
-        if snapshot.over:  # a dataset is executed in seconds, so one line is enough
-            yield "end", self.last_line(snapshot)
-            yield from ((("failure", number), one.text) for number, one in enumerate(snapshot.failures))
+    def last_line(self, state: ExecutionState) -> str:
+        chain = " → ".join(f"{short(o.name)} {count(o.rows)}" for o in state.operators[:_SHOWN])
+        return " · ".join(part for part in (super().last_line(state), self.result(state), chain) if part)
 
-    def last_line(self, snapshot: ExecutionSnapshot) -> str:
-        chain = " → ".join(f"{short(o.name)} {count(o.rows)}" for o in snapshot.operators[:_SHOWN])
-        parts = [f"{snapshot.status} after {duration(snapshot.seconds)}", self.result(snapshot), chain]
-        return " · ".join(part for part in parts if part)
+
+def _rate(state: ExecutionState) -> str:
+    """Rows per second over the whole time."""
+    return f"{count(state.rows / state.seconds)} rows/s" if state.rows and state.seconds else ""
 
 
 def plot(state: ExecutionState) -> "Figure":

@@ -1,19 +1,17 @@
 """The machine of all panels: it opens, draws while the run lasts, stops, keeps a record and closes.
 
-What happened is in a `State`, how it looks in a `View`, where it shows in a `Reporter`. A thread draws, at
-most `_DRAWS_PER_SECOND` times a second and only if something happened, so a panel also moves while the
+What happened is in a `State`, a `View` draws it, a `Reporter` shows that. A thread draws, at most
+`_DRAWS_PER_SECOND` times a second and only if something happened, so a panel also moves while the
 cell's own thread sits in a blocking call.
 """
 
 import contextlib
-import reprlib
 import secrets
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -21,10 +19,9 @@ from typing import Any, ClassVar, Self
 from labkit.display import tracebacks
 from labkit.display.formatting import duration
 from labkit.errors import LabError, RunError, RunStopped
-from labkit.panel.reporters import NullReporter, Reporter, choose
-from labkit.panel.state import record
-from labkit.panel.state.base import State
-from labkit.panel.view.base import View
+from labkit.panel.reporters import NullReporter, choose
+from labkit.panel.state.base import State, write_record
+from labkit.panel.view.base import Snapshot, View
 from labkit.settings import Settings
 
 _DRAWS_PER_SECOND = 5
@@ -53,13 +50,12 @@ class LivePanel:
     _open: ClassVar[list["LivePanel"]] = []
 
     def __init__(
-        self, name: str, *, settings: Settings | None = None, reporter: Reporter | None = None
+        self, name: str, *, settings: Settings | None = None, reporter: NullReporter | None = None
     ) -> None:
-        require("name", name, "a text that is not empty", isinstance(name, str) and name.strip() != "")
-        require("settings", settings, "labkit.Settings", settings is None or isinstance(settings, Settings))
-        is_reporter = all(hasattr(reporter, method) for method in ("open", "draw", "close"))
-        require("reporter", reporter, "a reporter", reporter is None or is_reporter)
-        self.settings = settings or Settings.from_env()
+        self.settings = Settings.from_env() if settings is None else settings
+        if not isinstance(name, str) or not name.strip() or not isinstance(self.settings, Settings):
+            fact = f"its name is {name!r}, and its settings are of type {type(self.settings).__name__}"
+            raise RunError("make a panel", fact, 'Panel("00-baseline", settings=Settings(small=True))')
         self._name, self._given_reporter = name, reporter
         self._lock = threading.RLock()
         self.renew()
@@ -68,8 +64,8 @@ class LivePanel:
         return f"{type(self).__name__}({self.state.name!r}, {self.state.status})"
 
     def __reduce__(self) -> tuple:
-        # A function that mentions the panel may be sent to another process.
-        return PanelReference, (self.state.name, self.run_id)
+        # A function that mentions the panel may be sent to another process; there it is this text.
+        return str, (repr(self),)
 
     def __copy__(self) -> Self:
         # Within this process it is itself: a configuration with a panel in it may be copied.
@@ -110,7 +106,7 @@ class LivePanel:
         text = self.failure_text(error)
         if not self.state.failures:
             self.state.fail(text)
-        elif len(text.splitlines()) > len(self.state.failures[-1].text.splitlines()):
+        elif text.count("\n") > self.state.failures[-1].text.count("\n"):
             self.state.failures[-1].text = text
 
     def translate(self, error: BaseException) -> BaseException | None:
@@ -128,6 +124,12 @@ class LivePanel:
     def pause(self, seconds: float) -> float:
         """Seconds until the next drawing, if the last one took `seconds` of CPU time."""
         return 1 / _DRAWS_PER_SECOND
+
+    def drain(self) -> None:
+        """Wait for what other processes have sent."""
+
+    def hang_up(self) -> None:
+        """End what brings events from other processes."""
 
     # -- what an engine's panel calls ----------------------------------------------------------------
 
@@ -147,12 +149,16 @@ class LivePanel:
     # -- the run -------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        self._check_open()
+        other = type(self).current() if self.exclusive else None
+        if other is not None or self.state.status == "running":
+            fact = f"{(other or self).state.name!r} is open already"
+            fix = "wait for its run, or make a second panel"
+            raise RunError(f"follow a run with the panel {self.state.name!r}", fact, fix)
         if self.state.over:
             self.renew()
         self._sigint = signal.getsignal(signal.SIGINT)
         self._surroundings = contextlib.ExitStack()
-        self._reporter: Reporter = NullReporter()
+        self._reporter = NullReporter()
         self._stop_drawing = threading.Event()
         self._drawer = threading.Thread(target=self._draw, name="labkit-panel", daemon=True)
         LivePanel._open.append(self)
@@ -162,8 +168,10 @@ class LivePanel:
                 # If this kernel dies, the record still shows that there was a run.
                 # If it cannot be written, a warning at the end says so.
                 with contextlib.suppress(LabError, ValueError):
-                    record.write(self.state, self.run_id, self.settings.home)
-                self._open_reporter()
+                    write_record(self.state, self.run_id, self.settings.home)
+                self._reporter = self._given_reporter or choose(self.settings.panel)
+                if not self._show(self._reporter.open):
+                    self._reporter = NullReporter()
             self._drawer.start()
             self._surroundings.enter_context(self.surroundings())
         except BaseException as error:  # an interrupt, too: Python does not call __exit__ after this
@@ -201,56 +209,28 @@ class LivePanel:
         if ended is not error and ended is not None:
             raise ended
 
-    def _check_open(self) -> None:
-        other = type(self).current() if self.exclusive else None
-        if self.state.status == "running" or other is not None:
-            name, other = self.state.name, other or self
-            fact = "it already follows one" if other is self else f"{other.state.name!r} is open"
-            fix = "wait for that run, or make a second panel" if other is self else "close that one first"
-            raise RunError(f"follow a run with the panel {name!r}", fact, fix)
-
-    def _drain(self) -> None:
-        """Wait for what other processes have sent."""
-
-    def _hang_up(self) -> None:
-        """End what brings events from other processes."""
-
     def _finish(self, status: str) -> None:
         self._stop_drawing.set()
         try:
-            self._drain()
+            self.drain()
             if self._drawer.is_alive():
                 self._drawer.join(timeout=5)
         finally:  # also where the reader interrupts a second time
             with self._lock:
                 self.state.end(status)
-            self._hang_up()
+            self.hang_up()
         try:
-            self._record_path = record.write(self.state, self.run_id, self.settings.home)
+            self._record_path = write_record(self.state, self.run_id, self.settings.home)
         except (LabError, ValueError) as error:
             # A full disk must not make a training fail that ended well.
             warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=4)
-        try:
-            with self._lock:
-                self._reporter.close(self._snapshot())
-        except Exception as error:
-            self._warn_of_drawing(error)
+        with self._lock:
+            self._show(self._reporter.close)
 
-    # -- drawing and records ------------------------------------------------------------------------
-
-    def _snapshot(self) -> Any:
-        return self.view.snapshot(self.state, time.time())
-
-    def _open_reporter(self) -> None:
-        self._reporter = self._given_reporter or choose(self.settings.panel)
-        try:
-            self._reporter.open(self.view, self._snapshot(), self._files)
-        except Exception as error:
-            self._warn_of_drawing(error)
-            self._reporter = NullReporter()
+    # -- drawing -------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
-        seen, last, pause, warned = -1, 0.0, self.pause(0.0), False
+        seen, last, pause, fine = -1, 0.0, self.pause(0.0), True
         while not self._stop_drawing.wait(pause):
             # Once a second even if nothing came: a clock that stands still looks like a hang.
             if self.state.version == seen and time.monotonic() - last < 1:
@@ -258,42 +238,22 @@ class LivePanel:
             busy = time.thread_time()
             with self._lock:
                 seen, last = self.state.version, time.monotonic()
-                try:
-                    self._reporter.draw(self._snapshot())
-                except Exception as error:  # it must not end the training, and is said once
-                    if not warned:
-                        self._warn_of_drawing(error)
-                    warned = True
+                fine = self._show(self._reporter.draw, quiet=not fine)  # an error is told once
             pause = self.pause(time.thread_time() - busy)
 
-    def _warn_of_drawing(self, error: Exception) -> None:
-        warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)
+    def _show(self, show: Callable[[Snapshot], None], *, quiet: bool = False) -> bool:
+        """Give the reporter a snapshot. An error of drawing must not end the training."""
+        try:
+            show(self._snapshot())
+        except Exception as error:
+            if not quiet:
+                warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)
+            return False
+        return True
 
-    def _files(self) -> list[tuple[str, str]]:
-        # An error while an engine's panel looks for its files must not end the panel.
+    def _snapshot(self) -> Snapshot:
         listed: list[tuple[str, str]] = []
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # an engine's panel that cannot find its files is no reason
             listed += self.files()
-        return listed + ([("run record", self._record_path)] if self._record_path else [])
-
-
-@dataclass(frozen=True)
-class PanelReference:
-    """What a panel becomes in another process, unless it takes reports from there."""
-
-    name: str
-    run_id: str
-
-
-def require(name: str, value: Any, wanted: str, holds: bool) -> None:
-    """Refuse an argument of a panel at once: most would fail only when the run is over.
-
-    Raises:
-        RunError: `holds` is not true.
-    """
-    if not holds:
-        raise RunError(
-            f"make a panel with {name}={reprlib.repr(value)}",
-            f"{name} is of type {type(value).__name__}, and {wanted} is wanted",
-            'for example Panel("00-baseline", dataset="digits", rows=1437, epochs=3)',
-        )
+        listed += [("run record", self._record_path)] if self._record_path else []
+        return self.view.snapshot(self.state, time.time(), listed)

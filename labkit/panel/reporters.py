@@ -1,6 +1,6 @@
 """Show a panel: as widgets in a notebook, as lines in a terminal, or not at all.
 
-A reporter draws what a view gives it; `labkit.panel.base` decides when.
+A reporter shows the snapshots that a view has drawn; `labkit.panel.base` decides when.
 """
 
 import contextlib
@@ -8,44 +8,33 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Hashable
-from typing import Any, Protocol
+from collections.abc import Hashable
+from typing import Any
 
 from markupsafe import Markup
 
 from labkit.display import cards
 from labkit.display.formatting import clock
 from labkit.display.style import STYLE
-from labkit.panel.view.base import Snapshot, View
+from labkit.panel.view.base import Snapshot
 
 _INTERRUPT_HINT = "or the kernel's ■"
-Files = list[tuple[str, str]]  # (what, path)
-
-
-class Reporter(Protocol):
-    """Shows one run after the other."""
-
-    def open(self, view: View, snapshot: Snapshot, files: Callable[[], Files]) -> None: ...
-
-    def draw(self, snapshot: Snapshot) -> None: ...
-
-    def close(self, snapshot: Snapshot) -> None: ...
 
 
 class NullReporter:
-    """Draws nothing."""
+    """Shows nothing; base of the others. A reporter shows one run after the other."""
 
-    def open(self, view: View, snapshot: Snapshot, files: Callable[[], Files]) -> None:
-        pass
+    def open(self, snapshot: Snapshot) -> None:
+        """The run begins."""
 
     def draw(self, snapshot: Snapshot) -> None:
-        pass
+        """Something happened, or a second has passed."""
 
     def close(self, snapshot: Snapshot) -> None:
-        pass
+        """The run is over."""
 
 
-class TextReporter:
+class TextReporter(NullReporter):
     """Prints what is new as lines: for terminals, logs and CI.
 
     Args:
@@ -55,17 +44,15 @@ class TextReporter:
     def __init__(self, stream: Any = None) -> None:
         self._stream = stream
 
-    def open(self, view: View, snapshot: Snapshot, files: Callable[[], Files]) -> None:
-        self._view, self._said, self._printed = view, set[Hashable](), 0
+    def open(self, snapshot: Snapshot) -> None:
+        self._said, self._printed = set[Hashable](), 0
         self.draw(snapshot)
 
     def draw(self, snapshot: Snapshot) -> None:
         new, self._printed = snapshot.printed - self._printed, snapshot.printed
-        if new > len(snapshot.prints):
-            self._say(snapshot, f"… {new - len(snapshot.prints)} printed lines are in the logs")
         for text in snapshot.prints[-new:] if new else ():
             self._say(snapshot, text)
-        for key, text in self._view.lines(snapshot):
+        for key, text in snapshot.lines:
             if key not in self._said:
                 self._said.add(key)
                 self._say(snapshot, text)
@@ -74,103 +61,91 @@ class TextReporter:
         self.draw(snapshot)
 
     def _say(self, snapshot: Snapshot, text: str) -> None:
-        stream = self._stream or sys.stdout
         for line in text.splitlines():
-            print(f"{clock(snapshot.seconds)} {snapshot.name}: {line}", file=stream, flush=True)
+            said = f"{clock(snapshot.seconds)} {snapshot.name}: {line}"
+            print(said, file=self._stream or sys.stdout, flush=True)
 
 
-class WidgetReporter:
+class WidgetReporter(NullReporter):
     """The panel in a notebook: ipywidgets while the run lasts, static HTML when it is over.
 
     The static HTML replaces the widgets in the same output, so it is saved with the notebook, and is
     there when it is reopened or converted. Nothing is ever cleared.
     """
 
-    def open(self, view: View, snapshot: Snapshot, files: Callable[[], Files]) -> None:
-        import ipywidgets
+    def open(self, snapshot: Snapshot) -> None:
         from IPython.display import display
 
-        self._view, self._files, self._snapshot = view, files, snapshot
         self._box = self._handle = None  # until they are there: the reader may interrupt this
-        self._shown: dict[str, str] = {}
         self._stopping = self._over = False
-        layout = ipywidgets.Layout
-        self._title, self._clock = ipywidgets.HTML(), ipywidgets.HTML()
-        self._body, self._details = ipywidgets.HTML(), ipywidgets.HTML()
-        self._stop = ipywidgets.Button(
-            description="Stop", tooltip=f"Stop the run ({_INTERRUPT_HINT})", layout=layout(width="72px")
-        )
-        self._stop.on_click(self._on_stop)
-        toggle = {"layout": layout(width="auto", height="24px")}
-        self._output = ipywidgets.ToggleButton(tooltip=f"The {view.output} of the workers", **toggle)
-        self._logs = ipywidgets.ToggleButton(description="files", tooltip="Where the logs are", **toggle)
-        for button in (self._stop, self._output, self._logs):
-            _handle_clicks_in_subshell(button)
-        for button in (self._output, self._logs):
-            button.observe(lambda _: self._draw_details(), names="value")
-        hint = ipywidgets.HTML(cards.part(cards.mark("dim", _INTERRUPT_HINT)))
-        right = ipywidgets.HBox([self._clock, self._stop, hint], layout=layout(align_items="center"))
-        head = ipywidgets.HBox(
-            [self._title, right],
-            layout=layout(justify_content="space-between", align_items="center", padding="0 12px 0 0"),
-        )
-        toggles = ipywidgets.HBox([self._output, self._logs], layout=layout(padding="0 10px 8px"))
-        style = ipywidgets.HTML(STYLE, layout=layout(display="none"))
-        self._box = ipywidgets.VBox(
-            [style, head, self._body, toggles, self._details],
-            layout=layout(max_width="880px", overflow="hidden"),
-        )
-        self._box.add_class("labkit").add_class("lk-card")
+        self._box = self._widgets()
         self.draw(snapshot)
         # None without IPython: then there is no output that could show the widgets.
         self._handle = display(self._box, display_id=f"labkit-{secrets.token_hex(8)}")
 
+    def _widgets(self) -> Any:
+        from ipywidgets import HTML, Button, HBox, Layout, ToggleButton, VBox
+
+        self._title, self._clock, self._body, self._details = (HTML() for _ in range(4))
+        tooltip = f"Stop the run ({_INTERRUPT_HINT})"
+        self._stop = Button(description="Stop", tooltip=tooltip, layout=Layout(width="72px"))
+        self._stop.on_click(self._on_stop)
+        small = Layout(width="auto", height="24px")
+        self._output = ToggleButton(layout=small)
+        self._files = ToggleButton(description="files", layout=small)
+        for button in (self._stop, self._output, self._files):
+            _handle_clicks_in_subshell(button)
+        for button in (self._output, self._files):
+            button.observe(lambda _: self._draw_details(), names="value")
+        hint = HTML(cards.part(cards.mark("dim", _INTERRUPT_HINT)))
+        right = HBox([self._clock, self._stop, hint], layout=Layout(align_items="center"))
+        row = Layout(justify_content="space-between", align_items="center", padding="0 12px 0 0")
+        head = HBox([self._title, right], layout=row)
+        toggles = HBox([self._output, self._files], layout=Layout(padding="0 10px 8px"))
+        style = HTML(STYLE, layout=Layout(display="none"))
+        wide = Layout(max_width="880px", overflow="hidden")
+        box = VBox([style, head, self._body, toggles, self._details], layout=wide)
+        return box.add_class("labkit").add_class("lk-card")
+
+    # A widget sends a value only if it is another one, so the browser lays out only what has changed.
+
     def draw(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         words = "stopping … " if self._stopping and not snapshot.over else ""
-        self._set("_title", cards.part(cards.head(snapshot.title, cards.mark("dim", snapshot.subtitle))))
-        self._set("_clock", cards.part(cards.mark("dim lk-num", words + clock(snapshot.seconds))))
-        self._set("_body", self._view.html(snapshot))
+        self._title.value = str(cards.part(cards.head(snapshot.name, cards.mark("dim", snapshot.subtitle))))
+        self._clock.value = str(cards.part(cards.mark("dim lk-num", words + clock(snapshot.seconds))))
+        self._body.value = str(snapshot.body)
+        printed = f" ({snapshot.printed})" if snapshot.printed else ""
+        self._output.description = f"{snapshot.output}{printed}"
         self._draw_details()
+
+    def _draw_details(self) -> None:
+        details = self._snapshot.details if self._output.value else Markup()
+        files = cards.rule(cards.files(self._snapshot.files)) if self._files.value else Markup()
+        self._details.value = str(cards.part(details, files) if details or files else "")
 
     def close(self, snapshot: Snapshot) -> None:
         self._over = True
-        text = f"{snapshot.name}: {self._view.last_line(snapshot)}"
+        text = f"{snapshot.name}: {snapshot.last_line}"
         if self._handle is None:
             print(text)
         else:
-            html = str(self._view.summary(snapshot, self._files()))
-            self._handle.update({"text/html": html, "text/plain": text}, raw=True)
+            self._handle.update({"text/html": str(snapshot.summary), "text/plain": text}, raw=True)
         # Otherwise every run leaves two dozen models in the kernel, and in the notebook when it is saved.
         if self._box is not None:
             _close(self._box)
-
-    def _draw_details(self) -> None:
-        parts = [self._view.details(self._snapshot)] if self._output.value else []
-        parts += [cards.rule(cards.files(self._files()))] if self._logs.value else []
-        self._set("_details", cards.part(*parts) if parts else Markup())
-        printed = self._snapshot.printed
-        label = self._view.output + (f" ({printed})" if printed else "")
-        if self._output.description != label:
-            self._output.description = label
-
-    def _set(self, name: str, html: str) -> None:
-        # Sending the same HTML again would make the browser lay it out again.
-        if self._shown.get(name) != html:
-            self._shown[name] = getattr(self, name).value = str(html)
 
     def _on_stop(self, _: Any) -> None:
         """Runs in the thread of a kernel subshell while the cell's thread sits in its blocking call."""
         if self._over:
             return  # a front end without subshells delivers the click when the cell is done
-        self._stopping = True
-        self._stop.disabled = True
+        self._stopping = self._stop.disabled = True
         self._stop.description = "stopping"
         # SIGINT is handled in the main thread, where the engine's own handler aborts the run in good order.
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def choose(kind: str) -> Reporter:
+def choose(kind: str) -> NullReporter:
     """The reporter for a setting: "widgets", "text", "none", or "auto" (widgets in a notebook)."""
     if kind == "auto":
         kind = "widgets" if _in_notebook() else "text"
@@ -190,12 +165,11 @@ def _handle_clicks_in_subshell(widget: Any) -> None:
 
 def _close(widget: Any) -> None:
     """Close a widget with all that it is made of."""
-    for part in (*getattr(widget, "children", ()), widget.layout, getattr(widget, "style", None)):
-        if hasattr(part, "children") or hasattr(part, "layout"):
-            _close(part)
-        elif part is not None:
+    for part in getattr(widget, "children", ()):
+        _close(part)
+    for part in (widget.layout, getattr(widget, "style", None), widget):
+        if part is not None:
             part.close()
-    widget.close()
 
 
 def _in_notebook() -> bool:

@@ -190,8 +190,8 @@ class TrainPanel(Panel):
             or "the panel above shows where; all of it is in the logs",
         )
 
-    def _drain(self) -> None:
-        super()._drain()
+    def drain(self) -> None:
+        super().drain()
         state = self.state
         if self._completed and self._earlier and not state.history and not state.first_step_at:
             of = f" of {state.epochs}" if state.epochs else ""

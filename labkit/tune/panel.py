@@ -25,7 +25,7 @@ from ray import tune
 from labkit import cluster
 from labkit.display import tracebacks
 from labkit.errors import LabError, RunError, RunFailed
-from labkit.panel.base import LivePanel, require
+from labkit.panel.base import LivePanel
 from labkit.tune import saved
 from labkit.tune.callback import SweepCallback, never_reported
 from labkit.tune.checks import check_plan
@@ -49,7 +49,6 @@ class SweepPanel(LivePanel):
     exclusive = True
 
     def __init__(self, name: str, *, dataset: str | None = None, **about: Any) -> None:
-        require("dataset", dataset, "a text", dataset is None or isinstance(dataset, str))
         self._dataset = dataset
         self._watches = False
         self.plan: TunerPlan | None = None

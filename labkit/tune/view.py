@@ -1,7 +1,7 @@
 """How a sweep looks: the panel while it runs, the summary that stays, and its lines in a log."""
 
+import time
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
@@ -9,7 +9,7 @@ from markupsafe import Markup
 from labkit.display import cards, svg
 from labkit.display.formatting import UNKNOWN, duration, number, plural, seconds, short
 from labkit.panel.state.base import Failure
-from labkit.panel.view.base import Snapshot, View
+from labkit.panel.view.base import View
 from labkit.tune.state import OVER, STATUSES, SweepState, TrialState
 
 _ROWS_SHOWN, _ROWS_KEPT = 10, 200
@@ -22,138 +22,99 @@ _MARKS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepSnapshot(Snapshot):
-    """What a sweep's panel shows.
-
-    Attributes:
-        counts: (kind, words) by status.
-        progress, fraction: the words above the bar, and the share of trials that are over, if known.
-        head, rows: the table of trials; `trials` is how many there are.
-        curves: (iteration, value) points of each trial, with a label for the best one.
-        rungs: iterations at which trials are compared.
-        improvements: (seconds, best value so far), up to now.
-        errors: (trial numbers, traceback), each traceback once.
-    """
-
-    counts: tuple[tuple[str, str], ...]
-    progress: str
-    fraction: float | None
-    metric: str | None
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    trials: int
-    curves: tuple[tuple[svg.Points, str], ...]
-    rungs: tuple[int, ...]
-    improvements: tuple[tuple[float, float], ...]
-    errors: tuple[tuple[str, str], ...]
-    best: str
-    spent: str
-
-
 class SweepView(View):
     """Draws a sweep."""
 
     output = "errors"
 
-    def snapshot(self, state: SweepState, now: float) -> SweepSnapshot:
-        ranked, names = state.ranked(), parameters(state)
-        nodes = len({trial.node for trial in ranked if trial.node}) > 1
-        shown = ranked[:_ROWS_KEPT] if state.over else _live(ranked)
-        values = f"best {short(state.metric or 'metric', 16)}", "last", "iteration", "seconds"
-        total = max(state.total or 0, len(ranked))
-        points = state.improvements
-        return SweepSnapshot(
-            **self.common(state, now, _subtitle(state, total)),
-            counts=tuple((_MARKS.get(status, "dim"), words) for status, words in _counts(state)),
-            progress=_progress(state, now, total),
-            fraction=state.done / total if state.total else None,
-            metric=state.metric,
-            head=("trial", *(short(name, 14) for name in names), *values, *["node"] * nodes, ""),
-            rows=tuple(_row(state, trial, names, nodes) for trial in shown),
-            trials=len(ranked),
-            curves=tuple(
-                _curve(trial, trial is state.best) for trial in ranked[:_CURVES_DRAWN] if trial.curve
-            ),
-            rungs=state.rungs,
-            improvements=(*points, (state.elapsed(now), points[-1][1])) if points else (),
-            errors=_errors(state),
-            best=best_line(state),
-            spent=" · ".join(f"{name} {seconds(value)}" for name, value in state.phase_seconds(now).items()),
-        )
+    def subtitle(self, state: SweepState) -> str:
+        total = _total(state)
+        parts = [state.engine] + ([plural(total, "trial")] if total else [])
+        return " · ".join(parts + ([f"{state.at_once} at a time"] if state.at_once else []))
 
-    def body(self, snapshot: SweepSnapshot) -> Markup:
-        left = cards.steps(snapshot.counts) + cards.bar(snapshot.progress, snapshot.fraction)
-        left += self._table(snapshot, snapshot.rows[:_ROWS_SHOWN])
-        if snapshot.trials > len(snapshot.rows):
-            left += cards.mark("dim", f"and {plural(snapshot.trials - len(snapshot.rows), 'more trial')}")
-        if snapshot.errors:
-            left += Markup("<div>{}</div>").format(
-                cards.mark("bad", f"✕ {self.failed(snapshot.failures[0])}")
-            )
-        return cards.columns(left, self._charts(snapshot))
+    def body(self, state: SweepState, now: float) -> Markup:
+        ranked = state.ranked()
+        shown = _live(ranked)
+        marks = [(_MARKS.get(status, "dim"), words) for status, words in _counts(state)]
+        left = cards.steps(marks) + cards.bar(_progress(state, now), _fraction(state))
+        left += _table(state, shown)
+        if len(ranked) > len(shown):
+            left += cards.mark("dim", f"and {plural(len(ranked) - len(shown), 'more trial')}")
+        if state.failures:
+            failed = cards.mark("bad", f"✕ {self.failed(state.failures[0])}")
+            left += Markup("<div>{}</div>").format(failed)
+        return cards.columns(left, _charts(state, ranked, now))
 
-    def figures(self, snapshot: SweepSnapshot) -> Markup:
-        parts = [self.details(snapshot)] if snapshot.errors and snapshot.status != "failed" else []
-        if snapshot.rows:
-            table = self._table(snapshot, snapshot.rows[:_ROWS_SHOWN])
-            parts.insert(0, cards.columns(table, self._charts(snapshot)))
-        if len(snapshot.rows) > _ROWS_SHOWN:
-            words = plural(snapshot.trials - _ROWS_SHOWN, "more trial")
-            parts.append(cards.fold(words, self._table(snapshot, snapshot.rows[_ROWS_SHOWN:])))
+    def figures(self, state: SweepState) -> Markup:
+        ranked = state.ranked()
+        parts = []
+        if ranked:
+            charts = _charts(state, ranked, state.ended_at)
+            parts.append(cards.columns(_table(state, ranked[:_ROWS_SHOWN]), charts))
+        if state.failures and state.status != "failed":
+            parts.append(self.details(state))
+        if len(ranked) > _ROWS_SHOWN:
+            words = plural(len(ranked) - _ROWS_SHOWN, "more trial")
+            parts.append(cards.fold(words, _table(state, ranked[_ROWS_SHOWN:_ROWS_KEPT])))
         return cards.join(parts)
 
-    def details(self, snapshot: SweepSnapshot) -> Markup:
-        errors = (cards.pre(f"{who}\n{text}" if who else text) for who, text in snapshot.errors)
+    def details(self, state: SweepState) -> Markup:
+        errors = (cards.pre(f"{who}\n{text}" if who else text) for who, text in _errors(state))
         return cards.join(errors) or cards.text("no trial has failed so far")
 
-    def result(self, snapshot: SweepSnapshot) -> str:
-        return snapshot.best
+    def result(self, state: SweepState) -> str:
+        return best_line(state)
 
-    def note(self, snapshot: SweepSnapshot) -> str:
-        words = " · ".join(words for _, words in snapshot.counts) or "no trial"
-        return f"{words} in {duration(snapshot.seconds)}: {snapshot.spent}"
+    def note(self, state: SweepState) -> str:
+        spent = [f"{name} {seconds(value)}" for name, value in state.phase_seconds().items()]
+        return f"{_counted(state)} in {duration(state.elapsed())}: {' · '.join(spent)}"
 
-    def news(self, snapshot: SweepSnapshot) -> Iterator[tuple[Hashable, str]]:
-        if step := int((snapshot.fraction or 0) * _STEPS_TOLD):
-            yield ("step", step), f"{snapshot.progress} · {snapshot.best}"
-        if snapshot.over:
-            for who, text in snapshot.errors:
+    def news(self, state: SweepState) -> Iterator[tuple[Hashable, str]]:
+        if step := int((_fraction(state) or 0) * _STEPS_TOLD):
+            yield ("step", step), f"{_progress(state, time.time())} · {best_line(state)}"
+        if state.over:
+            for who, text in _errors(state):
                 if "\n" in text:  # one line was in the news when it happened
                     yield ("error", text), f"{who}\n{text}"
-            yield "best", snapshot.best
+            yield "best", best_line(state)
 
     def failed(self, failure: Failure) -> str:
         who = "the sweep" if failure.rank is None else f"trial {failure.rank}"
         return f"{who} failed: {short(failure.message, 160)}"
 
-    def last_line(self, snapshot: SweepSnapshot) -> str:
-        words = " · ".join(words for _, words in snapshot.counts) or "no trial"
-        return f"{super().last_line(snapshot)}: {words}"
+    def last_line(self, state: SweepState) -> str:
+        return f"{super().last_line(state)}: {_counted(state)}"
 
-    def _table(self, snapshot: SweepSnapshot, rows: Sequence[tuple[str, ...]]) -> Markup:
-        return cards.table(snapshot.head, rows)
 
-    def _charts(self, snapshot: SweepSnapshot) -> Markup:
-        return _curves(snapshot) + (_best_so_far(snapshot) if snapshot.improvements else cards.NOTHING)
+def _table(state: SweepState, trials: Sequence[TrialState]) -> Markup:
+    names = parameters(state)
+    nodes = len({trial.node for trial in state.trials.values() if trial.node}) > 1
+    values = f"best {short(state.metric or 'metric', 16)}", "last", "iteration", "seconds"
+    head = ("trial", *(short(name, 14) for name in names), *values, *["node"] * nodes, "")
+    return cards.table(head, [_row(state, trial, names, nodes) for trial in trials])
+
+
+def _charts(state: SweepState, ranked: Sequence[TrialState], now: float) -> Markup:
+    return _curves(state, ranked) + (_best_so_far(state, now) if state.improvements else cards.NOTHING)
 
 
 # -- charts -----------------------------------------------------------------------------------------
 
 
-def _curves(snapshot: SweepSnapshot) -> Markup:
+def _curves(state: SweepState, ranked: Sequence[TrialState]) -> Markup:
     """One grey line for each trial, the best one in colour, a dotted line for each rung."""
-    values = [value for points, _ in snapshot.curves for _, value in points]
+    curves = [_curve(trial, trial is state.best) for trial in ranked[:_CURVES_DRAWN] if trial.curve]
+    values = [value for points, _ in curves for _, value in points]
     low, high = min(values, default=0.0), max(values, default=1.0)
-    if "accuracy" in (snapshot.metric or "") and low >= 0 and high <= 1:
+    if "accuracy" in (state.metric or "") and low >= 0 and high <= 1:
         low, high = 0.0, 1.0  # a share is seen against the whole
-    last = max((points[-1][0] for points, _ in snapshot.curves), default=1)
-    rungs = [rung for rung in snapshot.rungs if rung <= last]
+    last = max((points[-1][0] for points, _ in curves), default=1)
+    rungs = [rung for rung in state.rungs if rung <= last]
     label = "iteration (dotted: rungs)" if rungs else "iteration"
     plot = svg.Plot((0, max(last, 1)), (low, high), label=label, top=10)
     for rung in rungs:
         plot.vertical(rung)
-    for points, name in reversed(snapshot.curves):  # the best is the first, and drawn on top
+    for points, name in reversed(curves):  # the best is the first, and drawn on top
         if name:
             plot.curve(points, svg.MAIN)
             x, y = plot.x(points[-1][0]), plot.y(points[-1][1])
@@ -162,11 +123,11 @@ def _curves(snapshot: SweepSnapshot) -> Markup:
         else:
             plot.curve(points, "currentColor", width=1, opacity=0.35)
     plot.ticks([(value, number(value)) for value in {int(last), *rungs}])
-    return plot.svg(f"{snapshot.metric or 'metric'} of {len(snapshot.curves)} trials by iteration")
+    return plot.svg(f"{state.metric or 'metric'} of {len(curves)} trials by iteration")
 
 
-def _best_so_far(snapshot: SweepSnapshot) -> Markup:
-    points = snapshot.improvements[-120:]
+def _best_so_far(state: SweepState, now: float) -> Markup:
+    points = [*state.improvements[-120:], (state.elapsed(now), state.improvements[-1][1])]
     begin, end, best = points[0][0], max(points[-1][0], points[0][0] + 1e-3), points[-1][1]
     steps = [points[0]]
     for (_, before), (at, value) in zip(points, points[1:], strict=False):
@@ -208,9 +169,12 @@ def parameters(state: SweepState) -> list[str]:
     return [name for name, values in seen.items() if len(values) > 1 or not several][:_PARAMETERS_SHOWN]
 
 
-def _subtitle(state: SweepState, total: int) -> str:
-    parts = [state.engine] + ([plural(total, "trial")] if total else [])
-    return " · ".join(parts + ([f"{state.at_once} at a time"] if state.at_once else []))
+def _total(state: SweepState) -> int:
+    return max(state.total or 0, len(state.trials))
+
+
+def _fraction(state: SweepState) -> float | None:
+    return state.done / _total(state) if state.total else None
 
 
 def _counts(state: SweepState) -> list[tuple[str, str]]:
@@ -218,12 +182,16 @@ def _counts(state: SweepState) -> list[tuple[str, str]]:
     return [(one, f"{counts[one]} {words.get(one, one)}") for one in STATUSES if counts[one]]
 
 
-def _progress(state: SweepState, now: float, total: int) -> str:
+def _counted(state: SweepState) -> str:
+    return " · ".join(words for _, words in _counts(state)) or "no trial"
+
+
+def _progress(state: SweepState, now: float) -> str:
     if not state.first_trial_at:
         return "starting the first trial's process"
     left = state.eta(now)
     eta = "" if left is None else f" · about {seconds(left)} left" if left >= 1 else " · nearly done"
-    return f"{state.done} of {total} trials are over{eta}"
+    return f"{state.done} of {_total(state)} trials are over{eta}"
 
 
 def _trial_line(state: SweepState, trial: TrialState) -> str:

@@ -57,22 +57,22 @@ def test_figures_of_an_operator(state):
 def test_the_panel_shows_what_runs_and_afterwards_what_was(state):
     view = drawing.ExecutionView()
     state.start()
-    live = view.html(view.snapshot(state, time.time()))
+    live = view.body(state, time.time())
     assert "1,200" in live and "waiting" in live and "&lt;lambda&gt;" in live and "<lambda>" not in live
     state.fail("cell 3, line 2\nValueError: <no>")
     state.end("failed")
-    over = view.summary(view.snapshot(state, time.time()), [])
+    over = view.summary(state, [])
     assert "02-&lt;demo&gt;" in over and "ValueError: &lt;no&gt;" in over and "task seconds" in over
     empty = _ended(ExecutionState("empty"))
-    assert "nothing was executed" in view.summary(view.snapshot(empty, time.time()), [])
+    assert "nothing was executed" in view.summary(empty, [])
 
 
 def test_a_log_has_one_line(state):
     view = drawing.ExecutionView()
     state.start()
-    assert list(view.lines(view.snapshot(state, time.time()))) == []
+    assert list(view.lines(state)) == []
     state.end("finished")
-    ((_, line),) = view.lines(view.snapshot(state, time.time()))
+    ((_, line),) = view.lines(state)
     assert (
         line.startswith("finished after ") and "1,000 rows" in line and "MapBatches(<lambda>) 1.0 k" in line
     )

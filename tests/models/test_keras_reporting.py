@@ -23,7 +23,7 @@ def panel(tmp_path, monkeypatch):
     panel.events = []
     receive = panel.receive
     panel.receive = lambda event: (panel.events.append(event), receive(event))
-    panel._tracker._send = panel.receive
+    panel._send = panel.receive
     return panel
 
 

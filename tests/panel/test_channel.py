@@ -16,7 +16,7 @@ import pytest
 
 from labkit.panel.tracking import channel
 from labkit.panel.tracking.channel import Address, Listener, Sender
-from odd_events import until
+from runs_told import until
 
 
 class Heard:

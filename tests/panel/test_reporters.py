@@ -12,7 +12,7 @@ import pytest
 from labkit.panel.reporters import NullReporter, TextReporter, WidgetReporter, choose
 from labkit.panel.state.run import RunState
 from labkit.panel.view.run import RunView
-from odd_events import T0, fuzzed, tell, until
+from runs_told import T0, tell, until
 
 
 class On:
@@ -27,13 +27,13 @@ class On:
         return getattr(self.reporter, name)
 
     def open(self, state):
-        self.reporter.open(self.view, self.view.snapshot(state, time.time()), lambda: self.files)
+        self.reporter.open(self.view.snapshot(state, time.time(), self.files))
 
     def draw(self, state):
-        self.reporter.draw(self.view.snapshot(state, time.time()))
+        self.reporter.draw(self.view.snapshot(state, time.time(), self.files))
 
     def close(self, state):
-        self.reporter.close(self.view.snapshot(state, time.time()))
+        self.reporter.close(self.view.snapshot(state, time.time(), self.files))
 
 
 def started(**about):
@@ -111,8 +111,7 @@ def test_more_prints_than_are_kept(stream):
     for k in range(1000):
         tell(state, {"kind": "print", "text": f"line {k}"})
     reporter.draw(state)
-    assert lines(stream)[2] == "… 800 printed lines are in the logs"
-    assert lines(stream)[3:] == [f"line {k}" for k in range(800, 1000)]
+    assert lines(stream)[2:] == [f"line {k}" for k in range(800, 1000)]
 
 
 def test_a_failure_is_one_line_at_once_and_whole_at_the_end(stream):
@@ -166,16 +165,6 @@ def test_a_stream_that_failed_once_is_not_stuck():
 def test_it_writes_to_the_stdout_of_the_moment(capsys):
     On(TextReporter()).open(started())
     assert "03-torch: one process" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_nonsense_is_told_all_the_same(stream, seed):
-    state = fuzzed(seed)
-    reporter = On(TextReporter(stream))
-    reporter.open(state)
-    state.end("failed", T0 + 2000)
-    reporter.close(state)
-    stream.getvalue().encode()
 
 
 def test_the_null_reporter_is_silent(capsys):
@@ -268,11 +257,11 @@ def test_the_toggles(reporter):
     assert reporter._output.description == "output (1)"  # so the reader sees that there is something
     reporter._output.value = True  # a click; it is drawn at once and not at the next event
     assert "hello &lt;world&gt;" in reporter._details.value
-    reporter._logs.value = True
+    reporter._files.value = True
     assert "/logs/of &lt;run&gt;" in reporter._details.value
     reporter._output.value = False
     assert "hello" not in reporter._details.value and "/logs" in reporter._details.value
-    reporter._logs.value = False
+    reporter._files.value = False
     assert reporter._details.value == ""
 
 
@@ -348,14 +337,3 @@ def test_without_ipython_it_ends_in_a_line(capsys):
     state.end("finished", T0 + 3)
     reporter.close(state)
     assert "03-torch: finished after 3.0 s: start 3.0 s" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_nonsense_is_shown_all_the_same(reporter, published, seed):
-    state = fuzzed(seed)
-    reporter.open(state)
-    reporter._output.value = reporter._logs.value = True
-    state.end("failed", T0 + 2000)
-    reporter.draw(state)
-    reporter.close(state)
-    assert len(published) == 2

@@ -18,7 +18,7 @@ from labkit.panel.tracking.channel import Listener
 from labkit.panel.tracking.remote import RemoteTracker, TrackedFunction
 from labkit.panel.tracking.tracker import EVENTS_PER_SECOND, Tracker
 from labkit.settings import NODE_NAME
-from odd_events import until
+from runs_told import until
 
 
 @pytest.fixture

@@ -54,8 +54,7 @@ def test_a_validation_is_the_function_that_it_watches(panel):
     assert (watched.__name__, watched.__doc__) == ("validate", "What it is for.")
     assert sent(watched)(CHECKPOINT, rows=3) == {"path": CHECKPOINT.path, "rows": 3}
     state = heard(panel, lambda state: state.checkpoints and state.checkpoints[0].seconds is not None)
-    (span,) = state.spans.row("validation")
-    assert span.end is not None and span.status == ""
+    assert [(span.row, span.status) for span in state.timeline(time.time())] == [("validation", "")]
     assert state.checkpoints[0].reason == ""
 
 
@@ -67,7 +66,7 @@ def test_what_it_raises_is_told_and_goes_on_to_ray(panel):
         sent(ReportingValidator(validate, panel))(CHECKPOINT)
     state = heard(panel, lambda state: state.checkpoints and state.checkpoints[0].reason)
     assert state.checkpoints[0].reason == "ValueError: no rows"
-    assert state.spans.row("validation")[0].status == "failed"
+    assert state.timeline(time.time())[0].status == "failed"
 
 
 def test_what_is_no_dict_is_told(panel):
@@ -124,9 +123,8 @@ def test_an_upload_is_timed_also_where_it_fails(panel):
         time.sleep(0.05)
     with pytest.raises(OSError, match="full"), callback.on_checkpoint_transfer():
         raise OSError("the disk is full")
-    spans = heard(panel, lambda state: len(state.spans.row("upload")) == 2).spans.row("upload")
-    heard(panel, lambda state: all(span.end for span in spans))
-    assert spans[0].end - spans[0].begin > 0.02
+    spans = heard(panel, lambda state: len(state.spans) == 2).spans
+    assert [span.row for span in spans] == ["upload", "upload"] and spans[0].end - spans[0].begin > 0.02
 
 
 def test_it_goes_on_from_the_controller_to_the_workers(panel, callback):

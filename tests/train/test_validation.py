@@ -133,6 +133,11 @@ def fit(panel, trainer):
         return trainer.fit()
 
 
+def spans_of(panel, row):
+    """The bars of one row of the time axis."""
+    return [span for span in panel.state.timeline(time.time()) if span.row == row]
+
+
 def statuses(panel):
     return {checkpoint.label: checkpoint.status for checkpoint in panel.state.checkpoints}
 
@@ -168,18 +173,16 @@ def test_one_that_raises_and_one_that_hangs_disturb_nobody(lab, home, panel, tmp
     assert len(log.read_text().split()) == 6  # the loop was over before its validations were
     assert "PENDING_VALIDATION" in log.read_text()
     # Each epoch, each upload and each validation has its place on the time axis, and an end.
-    spans = panel.state.spans
-    assert [span.label for span in spans.row("training")] == list("123456")
-    assert len(spans.row("upload")) == 6
-    assert [(s.label, s.status) for s in spans.row("validation")] == [
+    assert [span.label for span in spans_of(panel, "training")] == list("123456")
+    assert len(spans_of(panel, "upload")) == 6
+    assert [(s.label, s.status) for s in spans_of(panel, "validation")] == [
         ("1", "validated"), ("2", "failed"), ("3", "timed out"), ("4", "validated"), ("5", "failed"),
         ("6", "validated"),
     ]  # fmt: skip
-    assert all(span.end is not None for span in spans)
-    hung = spans.row("validation")[2]
+    hung = spans_of(panel, "validation")[2]
     assert hung.end - hung.begin > 3
     # The training did not wait for it: its last epoch began before the one that hung was given up.
-    assert spans.row("training")[-1].begin < hung.end
+    assert spans_of(panel, "training")[-1].begin < hung.end
     kept = runs.latest("run").extra["checkpoints"]
     assert [one["status"] for one in kept] == [one.status for one in panel.state.checkpoints]
 
@@ -187,7 +190,7 @@ def test_one_that_raises_and_one_that_hangs_disturb_nobody(lab, home, panel, tmp
 def test_slower_than_an_epoch_they_queue_and_all_are_done(lab, home, panel):
     result = fit(panel, trainer_of(panel, home, epochs=4, how=dict.fromkeys(range(4), "slow")))
     assert set(statuses(panel).values()) == {"validated"}
-    validations = panel.state.spans.row("validation")
+    validations = spans_of(panel, "validation")
     for one, other in zip(validations, validations[1:], strict=False):
         assert other.begin >= one.end  # one at a time
     waited = [checkpoint.waited for checkpoint in panel.state.checkpoints]
@@ -266,7 +269,7 @@ def test_killed_while_validations_are_pending_and_resumed(lab, home, panel, tmp_
     assert kept == [(0, -1), (1, 0), (2, -1), (3, -2)]
     # The panel shows what was left to do, and what this run did itself.
     assert statuses(panel) == dict.fromkeys(["epoch 2", "epoch 3", "epoch 4"], "validated")
-    assert [span.label for span in panel.state.spans.row("training")] == ["4"]
+    assert [span.label for span in spans_of(panel, "training")] == ["4"]
 
 
 # -- refused --------------------------------------------------------------------------------------------

@@ -37,11 +37,11 @@ def sweep(trials=8, metric="accuracy", **config):
 
 
 def live(state):
-    return VIEW.html(VIEW.snapshot(state, time.time()))
+    return VIEW.body(state, time.time())
 
 
 def summary(state, files=()):
-    return VIEW.summary(VIEW.snapshot(state, time.time()), list(files))
+    return VIEW.summary(state, list(files))
 
 
 def parts(html):
@@ -103,7 +103,7 @@ def test_what_a_reader_named_is_text_and_not_markup():
     state = sweep(3, metric="<b>acc</b>", kind="<script>alert(1)</script>", other="x")
     state.add("last", {"kind": "plain"})
     state.trial_failed("last", "ValueError: <img src=x>")
-    details = VIEW.details(VIEW.snapshot(state, time.time()))
+    details = VIEW.details(state)
     assert "ValueError" in details
     for html in (live(state), summary(state, [("<u>", "<u>")]), details):
         for bad in ("<script", "<img", "<b>acc", "<u>"):
@@ -154,7 +154,7 @@ def reported(state):
     """A text reporter that has opened the sweep, and what it writes to."""
     out = io.StringIO()
     reporter = TextReporter(out)
-    reporter.open(VIEW, VIEW.snapshot(state, time.time()), list)
+    reporter.open(VIEW.snapshot(state, time.time()))
     return out, reporter
 
 

@@ -2,8 +2,13 @@
 
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+
+from labkit.machine import installed_versions, this_host
+from labkit.runs.record import RunRecord, folder_of, this_process
 
 _PRINTS_KEPT = 200  # lines; a loop that prints each step must not fill the kernel
 _FAILURES_KEPT = 20
@@ -25,8 +30,8 @@ class Failure:
     @property
     def message(self) -> str:
         """The error in one line: the last line that is not indented."""
-        lines = [line for line in self.text.splitlines() if line.strip()]
-        return next((line for line in reversed(lines) if not line[0].isspace()), "no message")
+        lines = [line for line in self.text.splitlines() if line.strip() and not line[0].isspace()]
+        return lines[-1] if lines else "no message"
 
 
 class State:
@@ -68,9 +73,7 @@ class State:
 
     def elapsed(self, now: float | None = None) -> float:
         """Seconds since the start."""
-        if not self.started_at:
-            return 0.0
-        return max((self.ended_at or now or time.time()) - self.started_at, 0.0)
+        return max((self.ended_at or now or time.time()) - self.started_at, 0.0) if self.started_at else 0.0
 
     def fail(self, text: str, rank: int | None = None, epoch: int | None = None) -> None:
         """Something raised; `text` is its short traceback."""
@@ -94,3 +97,25 @@ class State:
     def to_record(self) -> dict[str, Any]:
         """What the run record says beyond name, engine, status, times and failure."""
         return {}
+
+
+def write_record(state: State, run_id: str, home: Path) -> str:
+    """Write the record of a run, over or not, and return its path.
+
+    Raises:
+        RunError: the folder cannot be written to.
+    """
+    failed = state.status == "failed" and state.failures
+    record = RunRecord(
+        name=state.name,
+        run_id=run_id,
+        engine=state.engine,
+        state=state.status,
+        started_at=datetime.fromtimestamp(state.started_at, UTC).isoformat(timespec="milliseconds"),
+        seconds_total=state.elapsed(),
+        error=state.failures[-1].message if failed else None,
+        versions=installed_versions(),
+        host=this_host(),
+        process=this_process() if state.status == "running" else {},
+    )
+    return str(replace(record, **state.to_record()).write(folder_of(home, state.name, run_id)))

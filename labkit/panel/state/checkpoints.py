@@ -4,6 +4,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
+_WAITED = 0.25  # seconds: what is shorter is no queue, it is the way to it
+
+
+@dataclass
+class Span:
+    """A stretch of time of a run, in Unix seconds.
+
+    Attributes:
+        row: "training", "upload", "waiting" or "validation".
+        label: the epoch, counted from 1, or "".
+        status: of a validation: "in the loop", one of `DECIDED`, or "" while it runs.
+    """
+
+    row: str
+    label: str
+    begin: float
+    end: float
+    status: str = ""
 
 
 @dataclass
@@ -11,7 +29,7 @@ class CheckpointState:
     """One checkpoint.
 
     Attributes:
-        label: "epoch 3".
+        epoch: counted from 1; 0 before the first.
         bytes: size of its files.
         status: "committed" (saved), "pending" (a validation was asked for), or one of `DECIDED`.
         metrics: those reported with it, updated by those of its validation.
@@ -25,49 +43,43 @@ class CheckpointState:
     """
 
     path: str
-    label: str
+    epoch: int
+    committed_at: float
     bytes: int | None = None
     status: str = "committed"
     metrics: dict[str, Any] = field(default_factory=dict)
     late: dict[str, Any] = field(default_factory=dict)
     reason: str = ""
-    committed_at: float | None = None
     begun_at: float | None = None
     decided_at: float | None = None
     seconds: float | None = None
     deleted: bool = False
 
     @property
-    def epoch(self) -> int | None:
-        """The number of its epoch, counted from 1, if it is known."""
-        number = self.label.removeprefix("epoch ")
-        return int(number) if number.isdecimal() else None
+    def label(self) -> str:
+        """``epoch 3``."""
+        return f"epoch {self.epoch}" if self.epoch else "before epoch 1"
 
     @property
     def validating(self) -> bool:
         """Whether a validation of it is running; a pending one may still wait for its turn."""
-        return self.status in ("committed", "pending") and self.begun_at is not None and self.seconds is None
+        return self.status not in DECIDED and self.begun_at is not None and self.seconds is None
 
     @property
     def waited(self) -> float | None:
         """Seconds from its commit to the begin of its validation."""
-        if self.begun_at is None or self.committed_at is None:
-            return None
-        return max(self.begun_at - self.committed_at, 0.0)
+        return None if self.begun_at is None else max(self.begun_at - self.committed_at, 0.0)
 
-    def decide(self, event: dict[str, Any]) -> None:
-        """Take over the status and the metrics of `event`."""
-        if event.get("status") == "deleted":
-            self.deleted = True
-            return
-        metrics = event.get("metrics", {})
-        if event.get("status") == "validated" and self.status != "validated":
-            self.late = {n: v for n, v in metrics.items() if n not in self.metrics or self.metrics[n] != v}
-        self.status = event.get("status", self.status)
-        self.bytes = event.get("bytes", self.bytes)
-        self.metrics.update(metrics)
-        if self.status in DECIDED and self.decided_at is None:
-            self.decided_at = event["at"]
+    def spans(self, now: float, *, over: bool) -> list[Span]:
+        """When it waited for its validation, and when that took place."""
+        begun, label, spans = self.begun_at, str(self.epoch), []
+        if (self.status != "committed" and not over) or begun is not None:
+            spans.append(Span("waiting", label, self.committed_at, now if begun is None else begun))
+        if begun is not None:
+            status = self.status if self.status in DECIDED else "failed" if self.reason else ""
+            end = (self.decided_at or now) if self.seconds is None else begun + self.seconds
+            spans.append(Span("validation", label, begun, max(end, begun), status))
+        return [span for span in spans if span.row != "waiting" or span.end - span.begin >= _WAITED]
 
 
 class Checkpoints(list[CheckpointState]):
@@ -83,42 +95,44 @@ class Checkpoints(list[CheckpointState]):
         """How many have a validation that is not decided yet."""
         return sum(checkpoint.status == "pending" for checkpoint in self)
 
-    def update(self, event: dict[str, Any], label: str) -> CheckpointState:
+    def update(self, event: dict[str, Any], epoch: int) -> None:
         """Take in a ``checkpoint`` event.
 
         Args:
-            label: for one that is new and whose metrics do not tell an epoch.
+            epoch: for one that is new and whose metrics do not tell its epoch.
         """
-        known = self._find(event, label)
-        known.label = event.get("label") or _epoch_of(event) or known.label
+        known, status, metrics = self._find(event, epoch), event.get("status"), event.get("metrics", {})
+        # The checkpoints of an earlier run of that name are of epochs of their own.
+        known.epoch = known.epoch if (told := whole(metrics.get("epoch"))) is None else told + 1
+        if status == "deleted":
+            known.deleted = True
         # What two processes say of one checkpoint may come in another order than it happened.
-        if not (known.status in DECIDED and event.get("status") in ("committed", "pending")):
-            known.decide(event)
-        return known
+        elif known.status not in DECIDED or status in DECIDED:
+            if status == "validated" != known.status:
+                known.late = {n: v for n, v in metrics.items() if known.metrics.get(n, known) != v}
+            known.status, known.bytes = status or known.status, event.get("bytes", known.bytes)
+            known.metrics.update(metrics)
+            if status in DECIDED and known.decided_at is None:
+                known.decided_at = event["at"]
 
-    def validation(self, event: dict[str, Any], label: str) -> CheckpointState:
+    def validation(self, event: dict[str, Any], epoch: int) -> None:
         """Take in a ``validation`` event: one has begun, or is over."""
-        known = self._find(event, label)
+        known = self._find(event, epoch)
+        known.begun_at, known.seconds = event["at"], None
         if event.get("done"):
             known.seconds = event.get("seconds", 0.0)
-            known.begun_at = event["at"] - known.seconds
+            known.begun_at -= known.seconds
             known.reason = " ".join(event.get("text", "").split())
-        else:
-            known.begun_at, known.seconds = event["at"], None
-        return known
 
-    def _find(self, event: dict[str, Any], label: str) -> CheckpointState:
+    def _find(self, event: dict[str, Any], epoch: int) -> CheckpointState:
         for known in self:
             if known.path == event["path"]:
                 return known
-        known = CheckpointState(path=event["path"], label=label, committed_at=event["at"])
-        self.append(known)
-        return known
+        self.append(CheckpointState(event["path"], epoch, event["at"]))
+        return self[-1]
 
 
-def _epoch_of(event: dict[str, Any]) -> str:
-    """What the metrics say: the checkpoints of an earlier run of that name are of epochs of their own."""
-    epoch = event.get("metrics", {}).get("epoch")
-    if isinstance(epoch, (int, float)) and 0 <= epoch < 1e9 and epoch == int(epoch):
-        return f"epoch {int(epoch) + 1}"
-    return ""
+def whole(value: Any) -> int | None:
+    """The number of an epoch that stands in metrics, where it may be a float, or anything."""
+    good = isinstance(value, (int, float)) and 0 <= value < 1e9 and value == int(value)
+    return int(value) if good else None

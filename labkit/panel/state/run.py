@@ -4,14 +4,13 @@ import operator
 import time
 from typing import Any
 
-from labkit.panel.state import record
 from labkit.panel.state.base import State
-from labkit.panel.state.checkpoints import DECIDED, Checkpoints
-from labkit.panel.state.curve import Curve
-from labkit.panel.state.spans import Spans
+from labkit.panel.state.checkpoints import Checkpoints, Span, whole
 from labkit.panel.state.workers import Workers, WorkerState
 
 _VALIDATING = ("validating", "evaluating")  # phases of a loop that validates in itself
+_POINTS_KEPT = 240  # about one per pixel of the curve
+_SPANS_KEPT = 900
 
 
 class RunState(State):
@@ -22,6 +21,7 @@ class RunState(State):
         workers: by rank.
         history: one dict per report: ``epoch`` (from 0) and rank 0's metrics.
         note: a sentence that the summary adds, or "".
+        spans: training, uploads and validations in the loop; `timeline` adds those of the checkpoints.
         config, scaling, storage_path: what the run was given, if known: for its record (see `RunRecord`).
     """
 
@@ -38,52 +38,30 @@ class RunState(State):
         scaling: dict[str, Any] | None = None,
         storage_path: str | None = None,
     ) -> None:
-        self.config, self.scaling, self.storage_path = config or {}, scaling or {}, storage_path
         super().__init__(name)
-        self.engine, self.world_size = engine, world_size
-        self.epochs, self.dataset, self.rows = epochs, dataset, _count(rows)
-        self.note = ""
+        self.engine, self.world_size, self.dataset = engine, world_size, dataset
+        self.epochs, self.rows = _count(epochs), _count(rows)
+        self.config, self.scaling, self.storage_path = config or {}, scaling or {}, storage_path
+        self.note = self.phase = ""
         self.first_step_at = 0.0
-        self.phase = ""
         self.workers = Workers()
         self.history: list[dict[str, Any]] = []
         self.checkpoints = Checkpoints()
-        self.spans = Spans()
         self._phases: dict[str, float] = {}  # seconds in each that is over, in the order of their first begin
         self._phase_began = 0.0
-        self._curve = Curve()
+        self._spent = {"data": 0.0, "training": 0.0, "between epochs": 0.0, "restart": 0.0}
         self._epoch_seconds: dict[int, float] = {}
+        self._open_epoch: int | None = None  # rank 0 has not said that it is done
         self._begun_at = 0.0  # epochs that were done before the first step: a resumed run has some
-        self._live = False  # whether the newest metrics came from a step
         self._failed_at: float | None = None  # when workers failed that were not replaced yet
-        self._restarts_before, self._restarting = 0, 0.0
-
-    # -- what happens -------------------------------------------------------------------------------
-
-    def start(self, phase: str = "preparing", now: float | None = None) -> None:
-        """The run begins with `phase`."""
-        super().start(phase, now)
-        self._enter(phase, self.started_at)
-
-    def end(self, status: str, now: float | None = None) -> None:
-        """The run is over."""
-        super().end(status, now)
-        if self.phase:
-            self._enter(self.phase, self.ended_at)
-        self.spans.end(self.ended_at)
-        if status == "finished":
-            self._count_epoch()
+        self.spans: list[Span] = []
+        self._points: list[tuple[int, int, dict[str, Any]]] = []  # (epoch, step, metrics)
+        self._lengths: dict[int, int] = {}  # epoch -> its steps, or the most seen so far
+        self._stride, self._seen = 1, 0
+        self._logged: dict[str, Any] = {}  # the newest metrics of a step; `_live` if no report is newer
+        self._live = False
 
     # -- what can be read off it --------------------------------------------------------------------
-
-    @property
-    def epochs(self) -> int | None:
-        """Epochs of the whole run, if known. They may come from a configuration that says anything."""
-        return self._epochs
-
-    @epochs.setter
-    def epochs(self, value: Any) -> None:
-        self._epochs = _count(value)
 
     @property
     def leader(self) -> WorkerState | None:
@@ -98,12 +76,14 @@ class RunState(State):
     @property
     def curve(self) -> list[tuple[float, dict[str, Any]]]:
         """(epochs done, metrics) of rank 0's steps, thinned to a few hundred points."""
-        return self._curve.points
+        # While the length of the first epoch is unknown, it ends at the latest step.
+        return [(e + min(step / max(self._lengths[e], 1), 1.0), m) for e, step, m in self._points]
 
     @property
     def epoch_seconds(self) -> list[float]:
         """Duration of each epoch of rank 0 that ended, in seconds."""
-        return list(self._epoch_seconds.values())
+        done = self.status == "finished"
+        return [spent for epoch, spent in self._epoch_seconds.items() if done or epoch != self._open_epoch]
 
     def phase_seconds(self, now: float | None = None) -> dict[str, float]:
         """Seconds in each phase, in the order in which they first came."""
@@ -132,14 +112,12 @@ class RunState(State):
         """Rows per second of all workers: at the moment while running, over the whole run afterwards."""
         if self.status == "running":
             return sum(worker.rate for worker in self.workers.values())
-        return sum(worker.rows_per_second for worker in self.workers.values())
+        return sum(worker.rows / worker.seconds for worker in self.workers.values() if worker.seconds > 0)
 
     def waiting_share(self) -> float | None:
         """Share of the epochs' time in which rank 0 waited for data. The first batch counts as start."""
-        worker = self.leader
-        if worker is None or not worker.all_seconds:
-            return None
-        return worker.all_waiting / worker.all_seconds
+        total = self._spent["data"] + self._spent["training"]
+        return self._spent["data"] / total if total > 0 else None
 
     def time_breakdown(self, now: float | None = None) -> dict[str, float]:
         """Seconds of start, data, training, between epochs, restart and rest, by rank 0's clock.
@@ -147,37 +125,91 @@ class RunState(State):
         *between epochs* is what a loop does outside its steps: evaluate, save, report, wait for the others.
         *restart* lasts from a failure to the first step of the replacements; without a failure it is missing.
         """
-        worker, total = self.leader, self.elapsed(now)
-        if worker is None or not self.first_step_at:
+        total = self.elapsed(now)
+        if not self.first_step_at:
             return {"start": total}
-        lost = self.workers.lost
-        parts = {
-            "start": max(self.first_step_at - self.started_at, 0.0),
-            "data": worker.all_waiting + lost["waiting"],
-            "training": worker.all_seconds - worker.all_waiting + lost["training"],
-            "between epochs": worker.totals["between"] + lost["between"],
-        }
-        if self._restarting:
-            parts["restart"] = self._restarting
+        parts = {"start": max(self.first_step_at - self.started_at, 0.0), **self._spent}
+        if not parts["restart"]:
+            del parts["restart"]
         return {**parts, "rest": max(total - sum(parts.values()), 0.0)}
 
     def metrics(self) -> dict[str, Any]:
         """The latest metrics: those of the last report, updated by newer ones of the running epoch."""
         latest = dict(self.history[-1]) if self.history else {}
         if not self.history or (self._live and self.status == "running"):
-            latest.update(self._curve.latest)
+            latest.update(self._logged)
         return {name: value for name, value in latest.items() if name != "epoch"}
+
+    def timeline(self, now: float) -> list[Span]:
+        """Training, uploads and validations of a run that validates; other runs need no such figure."""
+        spans = list(self.spans)
+        if self.phase in _VALIDATING and not self.over:
+            spans.append(self._in_loop(now))
+        for checkpoint in self.checkpoints:
+            spans += checkpoint.spans(now, over=self.over)
+        return spans if any(span.row == "validation" for span in spans) else []
+
+    def to_record(self) -> dict[str, Any]:
+        """What the run record says of a training."""
+        spent = self.time_breakdown()
+        return {
+            "workers": self.world_size,
+            "dataset": self.dataset,
+            "rows": self.rows,
+            "config": self.config,
+            "scaling": self.scaling,
+            "storage_path": self.storage_path,
+            "seconds_to_start": spent["start"] if self.first_step_at else None,
+            "seconds_per_epoch": self.epoch_seconds,
+            "seconds": spent,
+            "rows_per_second": self.rows_per_second() or None,
+            "waiting_share": self.waiting_share(),
+            "metrics": self.metrics(),
+            "history": list(self.history),
+            "checkpoints": self.checkpoints.kept,
+            "checkpoint": next((one.path for one in reversed(self.checkpoints) if not one.deleted), None),
+            "extra": self._validations(self.timeline(self.ended_at or time.time())),
+        }
+
+    def _validations(self, spans: list[Span]) -> dict[str, Any]:
+        """The checkpoints one by one and the time axis of a run that validates."""
+        if not spans:
+            return {}
+        zero = min(span.begin for span in spans)
+        trained = {span.label: span.end for span in spans if span.row == "training"}
+        checkpoints = []
+        for one in self.checkpoints:
+            end, known = trained.get(str(one.epoch)), one.decided_at or one.committed_at
+            checkpoints.append(
+                {
+                    "checkpoint": one.label,
+                    "status": one.status,
+                    "seconds_waiting": one.waited,
+                    "seconds_validating": one.seconds,
+                    "seconds_to_metric": None if end is None else max(known - end, 0.0),
+                    "metrics": one.metrics,
+                }
+            )
+        timeline = [vars(span) | {"begin": span.begin - zero, "end": span.end - zero} for span in spans]
+        return {"checkpoints": checkpoints, "timeline": timeline}
+
+    # -- what happens -------------------------------------------------------------------------------
+
+    def start(self, phase: str = "preparing", now: float | None = None) -> None:
+        """The run begins with `phase`."""
+        super().start(phase, now)
+        self._enter(phase, self.started_at)
+
+    def end(self, status: str, now: float | None = None) -> None:
+        """The run is over."""
+        super().end(status, now)
+        if self.phase:
+            self._enter(self.phase, self.ended_at)
 
     def fail(self, text: str, rank: int | None = 0, epoch: int | None = None) -> None:
         """A worker raised."""
         worker = None if rank is None else self.workers.get(rank)
         super().fail(text, rank, worker.epoch if epoch is None and worker is not None else epoch)
-
-    def to_record(self) -> dict[str, Any]:
-        """What the run record says of a training."""
-        return record.fields_of(self)
-
-    # -- one method for each kind of event ----------------------------------------------------------
 
     def on_worker(self, event: dict[str, Any]) -> None:
         self.workers.of(event)
@@ -186,82 +218,70 @@ class RunState(State):
         worker = self.workers.of(event)
         if worker is not None and worker.rank == 0:
             self._enter(event["name"], event["at"])
-            self.spans.close("validation", event["at"], key="loop")
-            if event["name"] in _VALIDATING:
-                self.spans.open(
-                    "validation", str(worker.epoch + 1), event["at"], key="loop", status="in the loop"
-                )
 
     def on_step(self, event: dict[str, Any]) -> None:
         worker = self.workers.of(event)
         if worker is None:
             return
-        if worker.rank == 0 and worker.starts_loop(event):
-            self._count_epoch()
-        worker.update(event)
-        if worker.rank == 0:
-            self._on_step_of_leader(worker, event)
-
-    def _on_step_of_leader(self, worker: WorkerState, event: dict[str, Any]) -> None:
+        is_new, begins, at = not worker.begun, worker.begins_loop(event), event["at"]
+        seconds, waiting = worker.update(event)
+        if worker.rank != 0:
+            return
+        self._enter("training", at)
         if not self.first_step_at:
-            self.first_step_at = event["at"]
-            self._begun_at = worker.epochs_done
-        if self._failed_at is not None and self.restarts > self._restarts_before:
-            self._restarting += max(event["at"] - self._failed_at, 0.0)
-            self._failed_at = None
-        self._enter("training", event["at"])
-        self.spans.close("validation", event["at"], key="loop")
-        self.spans.step(worker.epoch, event["at"], event["seconds"], done=bool(event.get("done")))
+            self.first_step_at, self._begun_at = at, worker.epochs_done
+        if is_new:
+            # What came after the checkpoint from which it goes on is void.
+            self._points = [point for point in self._points if point[:2] < (worker.epoch, worker.step)]
+            if self._failed_at is not None:
+                self._spent["restart"] += max(at - self._failed_at, 0.0)
+                self._failed_at = None
+        if begins:
+            self._spent["between epochs"] += event.get("between", 0.0)
+            self._training = self._add(Span("training", str(worker.epoch + 1), at - event["seconds"], at))
+        self._training.end = at
+        self._spent["data"] += waiting
+        self._spent["training"] += seconds - waiting
         self.epochs = event.get("epochs") or self.epochs
-        self._live = self._live or worker.step > 0
-        self._curve.add(
-            worker.epoch,
-            worker.step,
-            length=worker.total,
-            metrics=event.get("metrics", {}),
-            restarts=self.restarts,
-        )
-        if event.get("done"):
-            self._count_epoch()
+        self._open_epoch = None if event.get("done") else worker.epoch
+        if worker.step:
+            self._live = True
+            self._epoch_seconds[worker.epoch] = worker.epoch_seconds
+        longest = max(self._lengths.get(worker.epoch, 0), worker.step)
+        self._lengths[worker.epoch] = worker.total or longest
+        if metrics := event.get("metrics"):
+            self._log(worker, metrics)
+
+    def _log(self, worker: WorkerState, metrics: dict[str, Any]) -> None:
+        """Take over the metrics of a step, and thin the curve: every `_stride`-th point is kept."""
+        self._logged = metrics
+        if self._seen % self._stride == 0:
+            self._points.append((worker.epoch, worker.step, metrics))
+        self._seen += 1
+        if len(self._points) > _POINTS_KEPT:
+            del self._points[1::2]
+            self._stride *= 2
 
     def on_report(self, event: dict[str, Any]) -> None:
         metrics = dict(event.get("metrics", {}))
-        epoch = event.get("epoch", metrics.get("epoch"))
-        if not isinstance(epoch, (int, float)) or not 0 <= epoch < 1e9 or epoch != int(epoch):
-            epoch = len(self.history)
-        self.history.append({**metrics, "epoch": int(epoch)})
-        self.spans.close("validation", event["at"], key="loop")
-        self.spans.close("training", event["at"], key=str(int(epoch)))  # one that was left by `break`
+        epoch = whole(event.get("epoch", metrics.get("epoch")))
+        epoch = len(self.history) if epoch is None else epoch
+        self.history.append({**metrics, "epoch": epoch})
         self._live = False
-        if self.leader is not None and self.leader.epoch <= epoch:
-            self._count_epoch()  # a loop that was left by `break` did not say that it is done
+        if self._open_epoch is not None and self._open_epoch <= epoch:
+            self._open_epoch = None  # a loop that was left by `break` did not say that it is done
 
     def on_checkpoint(self, event: dict[str, Any]) -> None:
-        checkpoint = self.checkpoints.update(event, self._label())
-        decided = checkpoint.status if checkpoint.status in DECIDED else ""
-        if decided:  # one that was cancelled did not say that it is over
-            self.spans.close("validation", event["at"], key=checkpoint.path)
-        number = checkpoint.label.removeprefix("epoch ")
-        self.spans.name("validation", checkpoint.path, number, decided)
+        self.checkpoints.update(event, self._epoch())
         if self.checkpoints.pending and self.phase == "training" and self.fraction() == 1.0:
-            self._enter("validating", event["at"])  # all is trained, and the run waits for its validations
+            self._enter("waiting for validations", event["at"])
 
     def on_validation(self, event: dict[str, Any]) -> None:
-        checkpoint = self.checkpoints.validation(event, self._label())
-        path, number = checkpoint.path, checkpoint.label.removeprefix("epoch ")
-        if not event.get("done"):
-            self.spans.close("validation", event["at"], key=path)
-            self.spans.open("validation", number, event["at"], key=path)
-        else:
-            failed = {"status": "failed"} if checkpoint.reason else {}
-            self.spans.close("validation", event["at"], key=path, **failed)
+        self.checkpoints.validation(event, self._epoch())
 
     def on_upload(self, event: dict[str, Any]) -> None:
-        key = f"{event['rank']}-{event['pid']}"
         if event.get("done"):
-            self.spans.close("upload", event["at"], key=key)
-        else:
-            self.spans.open("upload", "", event["at"], key=key)
+            self._add(Span("upload", "", event["at"] - event.get("seconds", 0.0), event["at"]))
 
     def on_print(self, event: dict[str, Any]) -> None:
         who = f"[rank {event['rank']}] " if self.world_size > 1 else ""
@@ -270,29 +290,33 @@ class RunState(State):
     def on_failure(self, event: dict[str, Any]) -> None:
         self.fail(event["text"], event["rank"])
         if self._failed_at is None:
-            self._failed_at, self._restarts_before = event["at"], self.restarts
-
-    # -- inside -------------------------------------------------------------------------------------
+            self._failed_at = event["at"]
 
     def _enter(self, name: str, now: float) -> None:
         if self.phase:
             self._phases[self.phase] += max(now - self._phase_began, 0.0)
+            if self.phase in _VALIDATING:
+                self._add(self._in_loop(now))
         self.phase, self._phase_began = name, now
         self._phases.setdefault(name, 0.0)
 
-    def _label(self) -> str:
-        """Of a checkpoint that does not say which epoch it is of."""
-        return f"epoch {self.history[-1]['epoch'] + 1}" if self.history else "before epoch 1"
+    def _in_loop(self, now: float) -> Span:
+        """The validation that the loop itself is doing."""
+        epoch = self.leader.epoch + 1 if self.leader else ""
+        return Span("validation", str(epoch), self._phase_began, max(now, self._phase_began), "in the loop")
 
-    def _count_epoch(self) -> None:
-        """Note how long rank 0's current epoch took, if it took any steps."""
-        worker = self.workers.get(0)
-        if worker is not None and worker.step:
-            self._epoch_seconds[worker.epoch] = worker.epoch_seconds
+    def _add(self, span: Span) -> Span:
+        self.spans.append(span)
+        del self.spans[:-_SPANS_KEPT]
+        return span
+
+    def _epoch(self) -> int:
+        """Of a checkpoint that does not say which epoch it is of, from 1; 0 before the first report."""
+        return self.history[-1]["epoch"] + 1 if self.history else 0
 
 
 def _count(value: Any) -> int | None:
-    """A whole number from 1 on, whatever library it is of; None for anything else."""
+    """A whole number from 1 on, whatever library it is of; None for anything else, such as a search space."""
     try:
         return max(operator.index(value), 0) or None
     except TypeError:

@@ -1,12 +1,19 @@
 """The progress of each worker of a run, and which process has which rank."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass
 class WorkerState:
-    """The progress of one worker: counts of its current loop, and totals of earlier ones."""
+    """The progress of one worker.
+
+    Attributes:
+        epoch, step, total: where it is; `total` is the number of steps in this epoch, if known.
+        rate: rows per second since the event before.
+        rows, seconds, waiting: in all of its loops, from its first batch on.
+        epoch_seconds: in its current epoch, so far.
+    """
 
     rank: int
     node: str = ""
@@ -14,66 +21,48 @@ class WorkerState:
     epoch: int = 0
     step: int = 0
     total: int | None = None
+    rate: float = 0.0
     rows: int = 0
     seconds: float = 0.0
     waiting: float = 0.0
-    rate: float = 0.0  # rows/s since the event before
-    loops_before: float = 0.0  # seconds of earlier loops in the same epoch
-    loading: float | None = None  # seconds until its very first batch: they belong to the start
-    totals: dict[str, float] = field(
-        default_factory=lambda: {"seconds": 0.0, "waiting": 0.0, "between": 0.0, "rows": 0}
-    )
+    epoch_seconds: float = 0.0
+    _loop: tuple[int, float, float] | None = None  # rows, seconds and waiting of the current one
 
-    def update(self, event: dict[str, Any]) -> None:
-        """Take in a step event."""
-        if self.loading is None:
-            self.loading = event.get("first_wait", 0.0)
-        if self.starts_loop(event):
-            self.totals["seconds"] += self.seconds
-            self.totals["waiting"] += self.waiting
-            self.totals["rows"] += self.rows
-            self.totals["between"] += event.get("between", 0.0)
-            self.loops_before = self.epoch_seconds if event["epoch"] == self.epoch else 0.0
-            self.rows, self.seconds = 0, 0.0
-        if event["seconds"] > self.seconds and event["rows"] > self.rows:
-            self.rate = (event["rows"] - self.rows) / (event["seconds"] - self.seconds)
-        self.epoch, self.step = event["epoch"], event["step"]
+    @property
+    def begun(self) -> bool:
+        """Whether it has got its first batch."""
+        return self._loop is not None
+
+    def begins_loop(self, event: dict[str, Any]) -> bool:
+        """Whether a step event belongs to another loop than the one before."""
+        return not self.begun or event["epoch"] != self.epoch or event["step"] < self.step
+
+    def update(self, event: dict[str, Any]) -> tuple[float, float]:
+        """Take in a step event; return the seconds since the one before, and those of them without data."""
+        before = (0, 0.0, 0.0) if self.begins_loop(event) else self._loop
+        now = event["rows"], event["seconds"], event["waiting"]
+        rows, seconds, waiting = (value - old for value, old in zip(now, before, strict=True))
+        if rows > 0 and seconds > 0:
+            self.rate = rows / seconds
+        self.epoch_seconds = seconds + (self.epoch_seconds if event["epoch"] == self.epoch else 0.0)
+        if not self.begun:  # the wait for its very first batch belongs to the start
+            seconds, waiting = seconds - event.get("first_wait", 0.0), waiting - event.get("first_wait", 0.0)
+        self.rows, self.seconds, self.waiting = (
+            self.rows + rows,
+            self.seconds + seconds,
+            self.waiting + waiting,
+        )
+        self.epoch, self.step, self._loop = event["epoch"], event["step"], now
         # A stream does not know its length; after one epoch we do.
         self.total = self.step if event.get("done") else event.get("total", self.total)
         if self.total and self.step > self.total:
             self.total = None  # this epoch is longer than the last one was
-        self.rows, self.seconds, self.waiting = event["rows"], event["seconds"], event["waiting"]
-
-    def starts_loop(self, event: dict[str, Any]) -> bool:
-        """Whether a step event belongs to another loop than the one before."""
-        return event["epoch"] != self.epoch or event["step"] < self.step
-
-    @property
-    def epoch_seconds(self) -> float:
-        """Seconds in the current epoch so far."""
-        return self.loops_before + self.seconds
+        return seconds, waiting
 
     @property
     def epochs_done(self) -> float:
         """Epochs with the part of the current one, where its length is known."""
         return self.epoch + (min(self.step / self.total, 1.0) if self.total else 0.0)
-
-    @property
-    def rows_per_second(self) -> float:
-        """Over all of its loops, from the first batch on."""
-        seconds = self.all_seconds
-        return (self.totals["rows"] + self.rows) / seconds if seconds else 0.0
-
-    @property
-    def all_seconds(self) -> float:
-        """Seconds in all of its loops, from the first batch on."""
-        return max(self.totals["seconds"] + self.seconds - (self.loading or 0.0), 0.0)
-
-    @property
-    def all_waiting(self) -> float:
-        """Seconds in which it waited for data in these loops."""
-        waited = self.totals["waiting"] + self.waiting - (self.loading or 0.0)
-        return min(max(waited, 0.0), self.all_seconds)
 
 
 class Workers(dict[int, WorkerState]):
@@ -81,13 +70,11 @@ class Workers(dict[int, WorkerState]):
 
     Attributes:
         restarts: how often the engine started rank 0 again.
-        lost: seconds that rank 0 spent in processes that were replaced: training, waiting, between epochs.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.restarts = 0
-        self.lost = {"training": 0.0, "waiting": 0.0, "between": 0.0}
         self._gone: set[tuple[int, str, int]] = set()  # (rank, node, pid) of processes that were replaced
 
     @property
@@ -97,23 +84,14 @@ class Workers(dict[int, WorkerState]):
 
     def of(self, event: dict[str, Any]) -> WorkerState | None:
         """The worker that sent the event, or None if another process has taken over its rank."""
-        rank, node, pid = event["rank"], event["node"], event["pid"]
-        if (rank, node, pid) in self._gone:
+        process = event["rank"], event["node"], event["pid"]
+        if process in self._gone:
             return None
-        worker = self.get(rank)
-        if worker is None or (worker.node, worker.pid) != (node, pid):
-            if worker is not None:
-                self._replace(worker)
-            worker = self[rank] = WorkerState(rank, node, pid)
+        worker = self.get(event["rank"])
+        if worker is not None and (worker.rank, worker.node, worker.pid) != process:
+            self._gone.add((worker.rank, worker.node, worker.pid))
+            self.restarts += worker.rank == 0
+            worker = None
+        if worker is None:
+            worker = self[event["rank"]] = WorkerState(*process)
         return worker
-
-    def _replace(self, worker: WorkerState) -> None:
-        """The engine started this rank again, in another process."""
-        self._gone.add((worker.rank, worker.node, worker.pid))
-        if worker.rank == 0:
-            self.restarts += 1
-            self.lost["training"] += worker.all_seconds - worker.all_waiting
-            self.lost["waiting"] += worker.all_waiting
-            self.lost["between"] += worker.totals["between"]
-            for other in self.values():
-                other.rate = 0.0  # the others start again as well, or are gone for good

@@ -136,6 +136,10 @@ class Tracker:
             raise _refusal("show a phase", "name", name, 'panel.phase("evaluating")')
         self.emit("phase", name=name)
 
+    def working(self) -> contextlib.AbstractContextManager:
+        """For the time of a training function; only a `RemoteTracker` has something to do there."""
+        return contextlib.nullcontext()
+
     def current_metrics(self) -> dict[str, float]:
         """The metrics last logged, as numbers."""
         return _numbers(self._metrics)

@@ -1,6 +1,6 @@
-"""From a state to one immutable snapshot, and from that to HTML and lines: what all panels share."""
+"""From a state to one frozen `Snapshot`, drawn as HTML and as lines: what all panels share."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,40 +13,43 @@ from labkit.panel.state.base import Failure, State
 _TEXT_SHOWN = 16_000  # characters of printed lines; all of them are in the logs
 _FAILURE_SHOWN = 4_000
 _NAME_SHOWN = 80
+_KINDS = {"finished": "ok", "failed": "bad", "stopped": "wait"}
+
+Files = Sequence[tuple[str, str]]  # (what, path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What a panel shows at one moment. Each kind of panel adds its own fields.
+    """A panel at one moment, drawn. Reporters need no lock for it, and only put it where it shows.
 
     Attributes:
         subtitle: what it runs on, behind the name.
-        seconds: since the start.
+        over, seconds: whether the run has ended, and how long it took so far.
+        body: below the head of the live panel.
+        output, details: the label of the first toggle, and what it opens.
+        printed, prints: the number of all printed lines, and the latest of them.
+        lines: of a log so far, each with a key that stays the same, so it is printed once.
+        last_line: the end of a log, and what an output says that shows no HTML.
+        summary: what stays in the notebook when the run is over.
     """
 
     name: str
     subtitle: str
-    status: str
+    over: bool
     seconds: float
-    failures: tuple[Failure, ...]
-    prints: tuple[str, ...]
+    body: Markup
+    output: str
+    details: Markup
     printed: int
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended."""
-        return self.status not in ("ready", "running")
-
-    @property
-    def title(self) -> str:
-        """The name, as long as a head has room for it."""
-        return short(self.name, _NAME_SHOWN)
+    prints: tuple[str, ...]
+    files: Files
+    lines: tuple[tuple[Hashable, str], ...]
+    last_line: str
+    summary: Markup
 
 
 class View:
-    """Draws snapshots: pure functions, so a live panel, a saved notebook and a test get the same.
-
-    A subclass says what its panel shows in `snapshot`, `body`, `result`, `note` and `news`.
+    """Draws a state; a subclass says how the body, the result and the news of its engine look.
 
     Attributes:
         output: label of the toggle that opens `details`.
@@ -54,84 +57,54 @@ class View:
 
     output = "output"
 
-    def snapshot(self, state: Any, now: float) -> Snapshot:
-        """What there is to show at `now` (Unix seconds)."""
-        return Snapshot(**self.common(state, now, state.engine))
+    def snapshot(self, state: Any, now: float, files: Files = ()) -> Snapshot:
+        """What there is to show at `now` (Unix seconds). The state must not change meanwhile."""
+        now = state.ended_at or now
+        return Snapshot(
+            name=short(state.name, _NAME_SHOWN),
+            subtitle=self.subtitle(state),
+            over=state.over,
+            seconds=state.elapsed(now),
+            body=cards.NOTHING if state.over else cards.part(self.body(state, now)),
+            output=self.output,
+            details=self.details(state),
+            printed=state.printed,
+            prints=tuple(state.prints),
+            files=files,
+            lines=tuple(self.lines(state)),
+            last_line=self.last_line(state),
+            summary=self.summary(state, files) if state.over else cards.NOTHING,
+        )
 
-    @staticmethod
-    def common(state: State, now: float, subtitle: str) -> dict[str, Any]:
-        """The fields that all snapshots have."""
-        return {
-            "name": state.name,
-            "subtitle": subtitle,
-            "status": state.status,
-            "seconds": state.elapsed(now),
-            "failures": tuple(state.failures),
-            "prints": tuple(state.prints),
-            "printed": state.printed,
-        }
+    # -- what a subclass says ------------------------------------------------------------------------
 
-    def body(self, snapshot: Any) -> Markup:
+    def subtitle(self, state: Any) -> str:
+        """What it runs on."""
+        return state.engine
+
+    def body(self, state: Any, now: float) -> Markup:
         """The live panel below its head."""
         return cards.NOTHING
 
-    def figures(self, snapshot: Any) -> Markup:
+    def figures(self, state: Any) -> Markup:
         """What stays of the body when the run is over."""
-        return self.body(snapshot)
+        return self.body(state, state.ended_at)
 
-    def result(self, snapshot: Any) -> str:
+    def result(self, state: Any) -> str:
         """What came out, in one line."""
         return ""
 
-    def note(self, snapshot: Any) -> str:
-        """How long it took, and for what: ``10 epochs in 01:41: start 8.1 s · training 84 s``."""
-        return f"after {duration(snapshot.seconds)}"
-
-    def outcome(self, snapshot: Any) -> str:
+    def outcome(self, state: Any) -> str:
         """How it ended, in a few words."""
-        return "stopped by you" if snapshot.status == "stopped" else snapshot.status
+        return "stopped by you" if state.status == "stopped" else state.status
 
-    def news(self, snapshot: Any) -> Iterator[tuple[Hashable, str]]:
-        """The lines of a log so far, each with a key that stays the same, so it is printed once."""
+    def note(self, state: Any) -> str:
+        """How long it took, and for what: ``10 epochs in 01:41: start 8.1 s · training 84 s``."""
+        return f"after {duration(state.elapsed())}"
+
+    def news(self, state: Any) -> Iterator[tuple[Hashable, str]]:
+        """The lines of a log between the first and the last, each with its key."""
         return iter(())
-
-    def details(self, snapshot: Any) -> Markup:
-        """What the first toggle opens: the printed lines."""
-        return cards.pre(_printed(snapshot) or "nothing was printed so far")
-
-    # -- for the reporters ---------------------------------------------------------------------------
-
-    def html(self, snapshot: Any) -> Markup:
-        """The live panel below its head."""
-        return cards.part(self.body(snapshot))
-
-    def summary(self, snapshot: Any, files: list[tuple[str, str]]) -> Markup:
-        """What stays in the notebook: no script, no widget, legible without the style sheet."""
-        failed = snapshot.status == "failed" and snapshot.failures
-        kind = {"finished": "ok", "failed": "bad", "stopped": "wait"}.get(snapshot.status, "dim")
-        lines = plural(snapshot.printed, "printed line")
-        return cards.card(
-            snapshot.title,
-            (kind, self.outcome(snapshot)),
-            cards.pre(snapshot.failures[-1].text[-_FAILURE_SHOWN:])
-            if failed
-            else cards.text(self.result(snapshot) or "nothing was reported"),
-            self.figures(snapshot),
-            cards.fold(lines, self.details(snapshot)) if snapshot.prints else cards.NOTHING,
-            cards.fold("files", cards.files(files)) if files else cards.NOTHING,
-            dim=self.note(snapshot),
-        )
-
-    def lines(self, snapshot: Any) -> Iterator[tuple[Hashable, str]]:
-        """`news`, and what all panels say: who failed, and how it ended."""
-        yield "begin", snapshot.subtitle
-        yield from self.news(snapshot)
-        for number, failure in enumerate(snapshot.failures):
-            yield ("failure", number), self.failed(failure)
-        if snapshot.over:
-            if snapshot.status == "failed" and snapshot.failures:
-                yield "traceback", snapshot.failures[-1].text
-            yield "end", self.last_line(snapshot)
 
     def failed(self, failure: Failure) -> str:
         """A failure in one line."""
@@ -139,16 +112,45 @@ class View:
         told = who and failure.message.startswith(who)  # "rank 1 is gone: …"
         return failure.message if told else f"{who}failed: {failure.message}"
 
-    def last_line(self, snapshot: Any) -> str:
-        """The last line of a log, and what an output says that shows no HTML."""
-        return f"{snapshot.status} after {duration(snapshot.seconds)}"
+    def last_line(self, state: Any) -> str:
+        """How it ended, for a log."""
+        return f"{state.status} after {duration(state.elapsed())}"
+
+    def details(self, state: Any) -> Markup:
+        """What the first toggle opens: the printed lines."""
+        return cards.pre(_printed(state) or "nothing was printed so far")
+
+    # -- the same for all ----------------------------------------------------------------------------
+
+    def summary(self, state: Any, files: Files) -> Markup:
+        """What stays in the notebook: no script, no widget, legible without the style sheet."""
+        failed = state.status == "failed" and state.failures
+        return cards.card(
+            short(state.name, _NAME_SHOWN),
+            (_KINDS.get(state.status, "dim"), self.outcome(state)),
+            cards.pre(state.failures[-1].text[-_FAILURE_SHOWN:])
+            if failed
+            else cards.text(self.result(state) or "nothing was reported"),
+            self.figures(state),
+            cards.fold(plural(state.printed, "printed line"), self.details(state)) if state.prints else "",
+            cards.fold("files", cards.files(files)) if files else "",
+            dim=self.note(state),
+        )
+
+    def lines(self, state: Any) -> Iterator[tuple[Hashable, str]]:
+        """`news`, and what all panels say: who failed, and how it ended."""
+        yield "begin", self.subtitle(state)
+        yield from self.news(state)
+        for number, failure in enumerate(state.failures):
+            yield ("failure", number), self.failed(failure)
+        if state.over:
+            if state.status == "failed" and state.failures:
+                yield "traceback", state.failures[-1].text
+            yield "end", self.last_line(state)
 
 
-def _printed(snapshot: Snapshot) -> str:
+def _printed(state: State) -> str:
     """The last printed lines, as many as a notebook can carry."""
-    lines = list(snapshot.prints)
-    while lines and sum(map(len, lines)) > _TEXT_SHOWN:
-        del lines[: len(lines) // 4 + 1]
-    if snapshot.printed > len(lines):
-        lines.insert(0, f"… {snapshot.printed - len(lines)} lines before these are in the logs")
-    return "\n".join(lines)
+    lines = "\n".join(state.prints)
+    cut = len(lines) > _TEXT_SHOWN or state.printed > len(state.prints)
+    return f"… the lines before are in the logs\n{lines[-_TEXT_SHOWN:]}" if cut else lines

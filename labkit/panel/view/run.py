@@ -1,147 +1,198 @@
-"""How a training looks: one snapshot of its state, the live panel, and the summary that stays."""
+"""How a training looks: the live panel, the summary that stays, and its lines in a log."""
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from labkit.display import cards
-from labkit.display.formatting import count, duration, short_metrics
-from labkit.panel.state.checkpoints import DECIDED
+from labkit.display.formatting import (
+    UNKNOWN,
+    count,
+    duration,
+    number,
+    plural,
+    seconds,
+    short,
+    short_metrics,
+    size,
+)  # fmt: skip
+from labkit.panel.state.checkpoints import DECIDED, CheckpointState
 from labkit.panel.state.run import RunState
-from labkit.panel.view import phrases
-from labkit.panel.view.base import Snapshot, View
-from labkit.panel.view.charts import Bar, Series, curve, series_of, timeline, timeline_of
+from labkit.panel.view.base import View
+from labkit.panel.view.charts import curve, ranked, timeline
 
-_CHECKPOINTS_SHOWN = 4
-_VALIDATED_SHOWN = 6  # of a run that validates: their metrics come late
+_CHECKPOINTS_SHOWN = 6
 _WORKERS_SHOWN = 8
-_REPORTS_TOLD = 200  # of the latest, at each drawing
-_CHECKPOINT_HEAD = ("checkpoint", "size", "metrics", "status")
-_WORKER_HEAD = ("rank", "node", "pid", "step")
-
-Rows = tuple[tuple[tuple[str, ...], ...], int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSnapshot(Snapshot):
-    """What a training's panel says, in words.
-
-    Attributes:
-        steps: (kind, words) of the phases, in the order in which they first came.
-        headline, fraction: where it is, and the share of all steps that are done, if known.
-        tiles: (value, name).
-        series: at most two metrics, for the curve; `epochs` is the end of its axis, if known.
-        checkpoints, workers: rows of their tables, the newest checkpoint first, and how many more there are.
-        bars: the time axis of a run that validates; else empty.
-        spent, times, came_out, failed_in, remark: of the summary.
-        reports: lines for a log, each with its key.
-    """
-
-    steps: tuple[tuple[str, str], ...]
-    headline: str
-    fraction: float | None
-    tiles: tuple[tuple[str, str], ...]
-    series: tuple[Series, ...]
-    epochs: int | None
-    checkpoints: Rows
-    workers: Rows
-    bars: tuple[Bar, ...]
-    spent: str
-    times: str
-    came_out: str
-    failed_in: str
-    remark: str
-    reports: tuple[tuple[Hashable, str], ...]
+_PHASES_SHOWN = 8
+_REPORTS_TOLD = 20  # of the latest, at each drawing
+_PHASES = {"starting": "starting workers", "loading": "loading data"}
+_STATUSES = {
+    "committed": ("ok", "✓ saved"),
+    "pending": ("wait", "○ waits for validation"),
+    "validated": ("ok", "✓ validated"),
+    "failed": ("bad", "✕ validation failed"),
+    "timed out": ("bad", "✕ timed out"),
+}
 
 
 class RunView(View):
     """Draws a training."""
 
-    def snapshot(self, state: RunState, now: float) -> RunSnapshot:
-        now = state.ended_at or now
-        return RunSnapshot(
-            **self.common(state, now, phrases.subtitle(state)),
-            steps=tuple(phrases.steps(state, now)),
-            headline=phrases.headline(state, now),
-            fraction=state.fraction(),
-            tiles=tuple(phrases.tiles(state)),
-            series=series_of(state),
-            epochs=state.epochs,
-            checkpoints=_checkpoints(state, now),
-            workers=_workers(state),
-            bars=timeline_of(state, now),
-            spent=phrases.spent(state),
-            times=phrases.time_spent(state),
-            came_out=phrases.result(state),
-            failed_in=phrases.failed_in(state),
-            remark=state.note,
-            reports=tuple(_reports(state)),
+    def subtitle(self, state: RunState) -> str:
+        """``Ray Train · 2 workers · digits · 1,437 rows``."""
+        workers = plural(state.world_size, "worker") if state.engine != "one process" else ""
+        rows = f"{state.rows:,} rows" if state.rows else ""
+        return _joined(state.engine, workers, state.dataset, rows)
+
+    def body(self, state: RunState, now: float) -> Markup:
+        left = cards.steps(_steps(state, now)) + cards.bar(headline(state, now), state.fraction())
+        left += cards.tiles(tiles(state)) + _checkpoints(state, now)
+        workers = [state.workers[rank] for rank in sorted(state.workers)]
+        rows = [
+            (str(one.rank), one.node, str(one.pid), str(one.step) if one.begun else UNKNOWN)
+            for one in workers[:_WORKERS_SHOWN]
+        ]
+        more = len(workers) - len(rows)
+        table = cards.table(("rank", "node", "pid", "step"), rows, more=more) if rows else ""
+        return cards.columns(left, curve(state) + table) + _timeline(state, now)
+
+    def figures(self, state: RunState) -> Markup:
+        spans = _timeline(state, state.ended_at)
+        if not spans and len(state.curve) + len(state.history) < 3:
+            return cards.NOTHING
+        left = _checkpoints(state, state.ended_at) or cards.tiles(tiles(state))
+        return cards.columns(left, curve(state)) + spans
+
+    def result(self, state: RunState) -> str:
+        """``loss 0.141 · accuracy 0.967 · 18.1 k rows/s · 10 checkpoints, 3 kept``."""
+        rate, waiting, saved = state.rows_per_second(), state.waiting_share() or 0.0, state.checkpoints
+        found = [one.status for one in saved]
+        words = {"validated": "validated", "failed": "validation failed", "timed out": "timed out"}
+        words["pending"] = "not validated yet"
+        return _joined(
+            state.note,
+            short_metrics(state.metrics()),
+            f"{count(rate)} rows/s" if rate >= 1 else "",
+            f"{waiting:.0%} of each epoch waiting for data" if waiting >= 0.005 else "",
+            plural(len(saved), "checkpoint") if saved else "",
+            f"{saved.kept} kept" if saved.kept < len(saved) else "",
+            *(f"{found.count(status)} {said}" for status, said in words.items() if status in found),
         )
 
-    def body(self, snapshot: RunSnapshot) -> Markup:
-        left = cards.steps(snapshot.steps) + cards.bar(snapshot.headline, snapshot.fraction)
-        left += cards.tiles(snapshot.tiles)
-        left += _table(_CHECKPOINT_HEAD, snapshot.checkpoints)
-        right = curve(snapshot.series, snapshot.epochs) + _table(_WORKER_HEAD, snapshot.workers)
-        return cards.columns(left, right) + _timeline(snapshot)
+    def outcome(self, state: RunState) -> str:
+        """``failed in epoch 3, rank 1``, as far as that is known."""
+        if state.status != "failed" or not state.failures or state.failures[-1].rank is None:
+            return super().outcome(state)
+        rank = state.failures[-1].rank
+        epoch = f" in epoch {state.workers[rank].epoch + 1}" if rank in state.workers else ""
+        return f"failed{epoch}" + (f", rank {rank}" if state.world_size > 1 else "")
 
-    def figures(self, snapshot: RunSnapshot) -> Markup:
-        if not (snapshot.bars or any(len(one.points + one.steps) > 2 for one in snapshot.series)):
-            return cards.NOTHING
-        left = _table(_CHECKPOINT_HEAD, snapshot.checkpoints) or cards.tiles(snapshot.tiles)
-        return cards.columns(left, curve(snapshot.series, snapshot.epochs)) + _timeline(snapshot)
+    def note(self, state: RunState) -> str:
+        """``10 epochs in 01:41: start 8.1 s · data 2.0 s · training 84 s``."""
+        done = len(state.epoch_seconds)
+        epochs = f"{plural(done, 'epoch')} in" if done else "after"
+        again = f"workers started again {state.workers.restarts} ×" if state.workers.restarts else ""
+        return _joined(f"{epochs} {duration(state.elapsed())}{_spent(state)}", again)
 
-    def result(self, snapshot: RunSnapshot) -> str:
-        return snapshot.came_out
+    def news(self, state: RunState) -> Iterator[tuple[Hashable, str]]:
+        """Each phase until the first report, each epoch, each decided checkpoint."""
+        # Loading and training alternate in every epoch; once each is news, after that the epochs are.
+        for name in state.phase_seconds() if not state.history else ():
+            yield ("phase", name), _PHASES.get(name, name)
+        of = f"/{state.epochs}" if state.epochs else ""
+        rate = f"{count(state.rows_per_second())} rows/s" if state.rows_per_second() >= 1 else ""
+        for number_, report in list(enumerate(state.history))[-_REPORTS_TOLD:]:
+            yield (
+                ("report", number_),
+                _joined(f"epoch {report['epoch'] + 1}{of}", short_metrics(report), rate),
+            )
+        for one in state.checkpoints:
+            if one.status in DECIDED:
+                status = _STATUSES[one.status][1].split(" ", 1)[1]
+                words = short_metrics(one.late) or one.reason
+                yield ("decided", one.path), f"{one.label}: {status} {words}".rstrip()
 
-    def note(self, snapshot: RunSnapshot) -> str:
-        return snapshot.spent
-
-    def outcome(self, snapshot: RunSnapshot) -> str:
-        return f"failed{snapshot.failed_in}" if snapshot.status == "failed" else super().outcome(snapshot)
-
-    def news(self, snapshot: RunSnapshot) -> Iterator[tuple[Hashable, str]]:
-        return iter(snapshot.reports)
-
-    def last_line(self, snapshot: RunSnapshot) -> str:
-        line = f"{snapshot.status} after {duration(snapshot.seconds)}"
-        line += f": {snapshot.times}" if snapshot.times else ""
-        return f"{line} · {snapshot.remark}" if snapshot.remark else line
-
-
-def _table(head: tuple[str, ...], rows: Rows) -> Markup:
-    return cards.table(head, rows[0], more=rows[1]) if rows[0] else cards.NOTHING
-
-
-def _timeline(snapshot: RunSnapshot) -> Markup:
-    return cards.rule(timeline(snapshot.bars)) if snapshot.bars else cards.NOTHING
+    def last_line(self, state: RunState) -> str:
+        return _joined(f"{super().last_line(state)}{_spent(state)}", state.note)
 
 
-def _checkpoints(state: RunState, now: float) -> Rows:
-    most = _VALIDATED_SHOWN if state.spans.row("validation") else _CHECKPOINTS_SHOWN
-    shown = [phrases.checkpoint(one, state, now) for one in reversed(state.checkpoints[-most:])]
-    return tuple(shown), len(state.checkpoints) - len(shown)
+def headline(state: RunState, now: float) -> str:
+    """Where the run is: ``epoch 7 of 10 · step 14 of 22 · about 19 s left``."""
+    worker, pending = state.workers.leader, state.checkpoints.pending
+    if worker is None or not state.first_step_at:
+        return short(_PHASES.get(state.phase, state.phase))
+    if pending and state.fraction() == 1.0:
+        return f"all epochs are trained · {plural(pending, 'validation')} left"
+    left = state.eta(now)
+    # A run that is between two epochs stands at the end of the first.
+    return _joined(
+        f"epoch {worker.epoch + 1}" + (f" of {state.epochs}" if state.epochs else ""),
+        f"step {worker.step}" + (f" of {worker.total}" if worker.total else ""),
+        "" if left is None else f"about {seconds(left)} left" if left >= 1 else "nearly done",
+    )
 
 
-def _workers(state: RunState) -> Rows:
-    shown = [phrases.worker(state.workers[rank]) for rank in sorted(state.workers)[:_WORKERS_SHOWN]]
-    return tuple(shown), len(state.workers) - len(shown)
+def tiles(state: RunState) -> list[tuple[str, str]]:
+    """(value, name): the two most telling metrics of those that are reported, rows per second, waiting."""
+    reported = {name for report in state.history for name in report}
+    metrics = {name: value for name, value in state.metrics().items() if isinstance(value, int | float)}
+    shown = {name: value for name, value in metrics.items() if name in reported} or metrics
+    waiting = state.waiting_share()
+    return [
+        *((number(shown[name]), short(name, 24)) for name in ranked(shown)[:2]),
+        (count(state.rows_per_second()) if state.first_step_at else UNKNOWN, "rows/s"),
+        (UNKNOWN if waiting is None else f"{waiting:.0%}", "waiting for data"),
+    ]
 
 
-def _reports(state: RunState) -> Iterator[tuple[Hashable, str]]:
-    """The lines of a log: each phase until the first report, each epoch, each decided checkpoint."""
-    # Loading and training alternate in every epoch; once each is news, after that the epochs are.
-    for name in state.phase_seconds() if not state.history else ():
-        yield ("phase", name), phrases.PHASES.get(name, name)
-    first = max(len(state.history) - _REPORTS_TOLD, 0)
-    of = f"/{state.epochs}" if state.epochs else ""
-    rate = state.rows_per_second()
-    for number, report in enumerate(state.history[first:], first):
-        parts = [f"epoch {report['epoch'] + 1:g}{of}", short_metrics(report)]
-        parts += [f"{count(rate)} rows/s"] if rate >= 1 else []
-        yield ("report", number), " · ".join(part for part in parts if part)
-    for one in state.checkpoints:
-        if one.status in DECIDED:
-            words = short_metrics(one.late) or one.reason
-            yield ("decided", one.path), f"{one.label}: {phrases.DECISIONS[one.status]} {words}".rstrip()
+def _steps(state: RunState, now: float) -> Iterator[tuple[str, str]]:
+    """The phases passed, as (kind, words); loading and training alternate, so each name stands once."""
+    for name, spent in list(state.phase_seconds(now).items())[-_PHASES_SHOWN:]:
+        words = f"{short(_PHASES.get(name, name))} {seconds(spent)}"
+        yield ("now", f"● {words}") if name == state.phase else ("ok", f"✓ {words}")
+
+
+def _checkpoints(state: RunState, now: float) -> Markup:
+    """A table of the newest ones."""
+    rows = []
+    for one in reversed(state.checkpoints[-_CHECKPOINTS_SHOWN:]):
+        given = {name: value for name, value in one.metrics.items() if name not in one.late}
+        status = cards.mark(*_status(one, now, over=state.over))
+        rows.append((one.label, size(one.bytes), short_metrics(given, 2), status))
+    more = len(state.checkpoints) - len(rows)
+    return (
+        cards.table(("checkpoint", "size", "metrics", "status"), rows, more=more) if rows else cards.NOTHING
+    )
+
+
+def _status(one: CheckpointState, now: float, *, over: bool) -> tuple[str, str]:
+    """(kind, words) of a checkpoint."""
+    kind, words = _STATUSES.get(one.status, ("dim", one.status))
+    if over and one.status == "pending":
+        words = "○ not validated yet"
+    elif one.validating and not over:
+        kind, words = "wait", f"● validating {seconds(now - one.begun_at)}"
+    elif one.late:
+        words = f"✓ {short_metrics(one.late, 2)}"
+    elif one.status == "timed out" and one.begun_at:
+        words += f" after {seconds(one.decided_at - one.begun_at)}"
+    elif one.status == "failed" and one.reason:
+        words += f": {short(one.reason, 60)}"
+    if one.deleted:
+        kind, words = "dim", "deleted" if one.status == "committed" else f"{words} · deleted"
+    return kind, words
+
+
+def _timeline(state: RunState, now: float) -> Markup:
+    spans = state.timeline(now)
+    return cards.rule(timeline(spans)) if spans else cards.NOTHING
+
+
+def _spent(state: RunState) -> str:
+    """``: start 8.1 s · data 2.0 s · training 84 s``: what took at least a twentieth of a second."""
+    parts = [f"{name} {seconds(value)}" for name, value in state.time_breakdown().items() if value >= 0.05]
+    return f": {' · '.join(parts)}" if parts else ""
+
+
+def _joined(*parts: str | None) -> str:
+    return " · ".join(part for part in parts if part)

@@ -1,0 +1,334 @@
+"""What happened in a run: sequences of events in, numbers out."""
+
+import math
+
+import numpy as np
+import pytest
+
+from labkit.panel.state.base import Failure
+from labkit.panel.state.checkpoints import DECIDED
+from labkit.panel.state.run import RunState
+from runs_told import T0, Run
+
+
+@pytest.fixture
+def run():
+    return Run()
+
+
+# -- the course of a run --------------------------------------------------------------------------------
+
+
+def test_before_it_begins():
+    state = RunState("run")
+    assert (state.status, state.phase, state.workers.leader, state.curve, state.epoch_seconds) == (
+        "ready", "", None, [], [],
+    )  # fmt: skip
+    assert (state.elapsed(), state.fraction(), state.eta(), state.rows_per_second()) == (0, None, None, 0)
+    assert (state.waiting_share(), state.metrics(), state.time_breakdown()) == (None, {}, {"start": 0.0})
+
+
+def test_phases(run):
+    run("phase", 2, name="loading").step(3).step(4, step=1)
+    run("phase", 5, name="loading").step(7, epoch=1)
+    run("phase", 8, name="loading", rank=1, pid=200)  # only rank 0 says which phase it is
+    state = run.state
+    assert state.phase == "training"
+    assert state.phase_seconds(T0 + 10) == {"preparing": 2.0, "loading": 3.0, "training": 5.0}
+    state.end("finished", T0 + 20)
+    assert state.phase_seconds(T0 + 100)["training"] == 15.0
+    assert (state.elapsed(T0 + 100), state.status) == (20.0, "finished")
+
+
+def test_a_clock_that_goes_back(run):
+    run("phase", 10, name="loading")("phase", 5, name="evaluating").step(-50)
+    assert min(run.state.phase_seconds(T0 - 100).values()) == 0
+    assert run.state.elapsed(T0 - 100) == run.state.time_breakdown(T0 + 1)["start"] == 0
+
+
+def test_epochs_and_totals(run):
+    run.epoch(0, begin=2, total=10, epochs=2)
+    state = run.state
+    assert (state.epochs, state.workers[0].total, state.workers[0].step, state.fraction()) == (2, 10, 10, 0.5)
+    run.epoch(1, begin=8, total=10, epochs=2, between=1.0)
+    assert (state.fraction(), state.epoch_seconds) == (1.0, [5.0, 5.0])
+    state.end("finished", T0 + 13)
+    assert state.rows_per_second() == 20.0
+    assert state.time_breakdown() == {
+        "start": 2.0, "data": 0.0, "training": 10.0, "between epochs": 1.0, "rest": 0.0,
+    }  # fmt: skip
+
+
+def test_waiting_and_the_first_batch(run):
+    """The wait for the first batch of all is part of the start; later waits are `data`."""
+    run.step(4, seconds=2.0, waiting=2.0, first_wait=2.0)
+    assert run.state.waiting_share() is None
+    run.step(12, step=5, seconds=10.0, waiting=5.0, first_wait=2.0, done=True)
+    run.step(20, epoch=1, seconds=1.0, waiting=1.0, first_wait=1.0, between=7.0)
+    run.step(29, epoch=1, step=5, seconds=10.0, waiting=2.0, first_wait=1.0, done=True, between=7.0)
+    run("worker", rank=1, pid=200).step(29, rank=1, pid=200, step=9, seconds=31.0, first_wait=22.0)
+    assert run.state.waiting_share() == pytest.approx(5 / 18)
+    assert run.state.time_breakdown(T0 + 30) == {
+        "start": 4.0, "data": 5.0, "training": 13.0, "between epochs": 7.0, "rest": 1.0,
+    }  # fmt: skip
+    run.state.end("finished", T0 + 30)
+    assert run.state.rows_per_second() == pytest.approx(100 / 18 + 90 / 9)
+
+
+def test_time_left(run):
+    run.step(10, epoch=8, total=10, epochs=10)
+    assert run.state.eta(T0 + 10) is None
+    # It goes on from a checkpoint: what was done before this run cost this run nothing.
+    run.step(15, epoch=8, step=5, total=10, epochs=10)
+    assert run.state.fraction() == 0.85 and run.state.eta(T0 + 15) == pytest.approx(15)
+    run.step(20, epoch=12, step=5, total=10, epochs=10)  # more epochs than were promised
+    assert (run.state.fraction(), run.state.eta(T0 + 20)) == (1.0, 0.0)
+    run.state.end("finished", T0 + 21)
+    assert run.state.eta() is None
+
+
+@pytest.mark.parametrize(
+    ("given", "known"), [("3", None), (2.5, None), (0, None), (-1, None), ([3], None), (np.int64(3), 3)]
+)
+def test_epochs_of_a_configuration_may_be_anything(given, known):
+    """``train_loop_config["epochs"]`` may be a search space, or a number of numpy."""
+    state = RunState("run", epochs=given, rows=given)
+    assert (state.epochs, state.rows) == (known, known)
+
+
+def test_the_length_of_a_stream_is_known_after_one_epoch(run):
+    run.step(1, step=4, epochs=2)
+    assert run.state.fraction() == 0
+    run.epoch(0, begin=2, epochs=2).step(8, epoch=1, step=4, epochs=2)
+    assert run.state.workers[0].total == 10 and run.state.fraction() == pytest.approx(0.7)
+    run.step(9, epoch=1, step=25, epochs=2)
+    assert run.state.workers[0].total is None  # and not "step 25 of 10"
+
+
+def test_rows_per_second_while_it_runs(run):
+    for at, step, seconds, epoch, expected in (
+        (2, 10, 1.0, 0, 100), (3, 50, 2.0, 0, 400), (3, 50, 2.0, 0, 400), (4, 0, 0.0, 1, 400),
+    ):  # fmt: skip
+        run.step(at, epoch=epoch, step=step, seconds=seconds)
+        assert run.state.rows_per_second() == expected
+
+
+# -- epochs that do not say that they are done ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("then", "seconds"),
+    [
+        (lambda run: run("report", metrics=[{"loss": 1.0}]), [2.0]),
+        (lambda run: run.step(2, epoch=1), [2.0]),
+        (lambda run: run.state.end("finished", T0 + 5), [2.0]),
+        (lambda run: run.state.end("failed", T0 + 5), []),
+        (lambda run: run.state.end("stopped", T0 + 5), []),
+        # Reports and steps come over different connections.
+        (lambda run: run("report", epoch=0).step(2, step=9, seconds=2.5, done=True), [2.5]),
+        (lambda run: run.step(3, epoch=1, step=3, seconds=1.0)("report", epoch=0), [2.0]),
+    ],
+)
+def test_a_loop_left_by_break_is_an_epoch(run, then, seconds):
+    run.step(1, step=5, seconds=2.0)
+    assert run.state.epoch_seconds == []
+    then(run)
+    assert run.state.epoch_seconds == seconds
+
+
+def test_several_loops_in_an_epoch_add_up(run):
+    run.epoch(0, begin=0, seconds=5.0).epoch(0, begin=6, seconds=2.0).epoch(1, begin=9, seconds=4.0)
+    assert run.state.epoch_seconds == pytest.approx([7.0, 4.0])
+
+
+# -- several workers ------------------------------------------------------------------------------------
+
+
+def test_two_ranks():
+    run = Run(world_size=2)
+    run("worker", rank=1, pid=200, node="node-2")("worker", rank=0, pid=100)
+    state = run.state
+    assert [(w.rank, w.pid, w.node, w.begun) for _, w in sorted(state.workers.items())] == [
+        (0, 100, "head", False),
+        (1, 200, "node-2", False),
+    ]
+    run.step(1).step(1, rank=1, pid=200, node="node-2")
+    run.step(2, step=5, seconds=1.0, metrics={"loss": 0.5})
+    run.step(2, step=3, seconds=1.0, rank=1, pid=200, node="node-2", metrics={"loss": 9.0})
+    assert (state.rows_per_second(), state.metrics()) == (80, {"loss": 0.5})  # rank 0 speaks for all
+    assert (state.workers.leader.step, state.workers[1].step, state.workers.restarts) == (5, 3, 0)
+
+
+def test_a_rank_that_was_started_again(run):
+    run.epoch(0, begin=0, metrics={"loss": 1.0}).step(6, epoch=1, step=5, seconds=1.0, metrics={"loss": 0.9})
+    run("failure", 7, text="boom")
+    run.step(8, epoch=1, step=6, seconds=2.0)  # rank 0 has not noticed yet: no restart
+    assert "restart" not in run.state.time_breakdown()
+    run("worker", 10, pid=300)("phase", 10, pid=300, name="loading")
+    state = run.state
+    # The dead process's last words come after the new one's first.
+    run.step(11, epoch=1, step=9, seconds=2.0)
+    assert (state.workers[0].pid, state.workers[0].step, state.workers.restarts) == (300, 0, 1)
+    run.step(12, epoch=1, step=1, pid=300, metrics={"loss": 0.95}, total=10)
+    # The curve goes on from the checkpoint and does not run backwards.
+    xs = [x for x, _ in state.curve]
+    assert xs == sorted(xs) and state.curve[-1] == (1.1, {"loss": 0.95})
+    run.step(15, epoch=1, step=10, pid=300, seconds=3.0, done=True)
+    assert (state.epoch_seconds, len(state.failures)) == ([5.0, 3.0], 1)
+    state.end("finished", T0 + 17)
+    assert state.time_breakdown() == {
+        "start": 0.0, "data": 0.0, "training": 10.0, "between epochs": 0.0, "restart": 5.0, "rest": 2.0,
+    }  # fmt: skip
+
+
+def test_the_same_pid_on_another_node_is_another_process(run):
+    """In containers every worker may be process 7."""
+    run.step(1, step=3).step(2, step=0, node="node-2")
+    assert (run.state.workers.restarts, run.state.workers[0].node) == (1, "node-2")
+
+
+# -- metrics --------------------------------------------------------------------------------------------
+
+
+def test_reports_with_and_without_epoch(run):
+    for event in (
+        {"metrics": [{"loss": 1.0}]}, {"metrics": [{"loss": 0.4, "epoch": 7}]},
+        {"metrics": [{"loss": 0.3, "epoch": 7.0}], "epoch": 9}, {"metrics": [{"epoch": "last"}]},
+        {"metrics": [{"epoch": math.nan}]}, {},
+    ):  # fmt: skip
+        run("report", **event)
+    assert [report["epoch"] for report in run.state.history] == [0, 7, 9, 3, 4, 5]
+
+
+def test_metrics_are_the_newest(run):
+    state = run.state
+    run.step(2, step=5, metrics={"loss": 2.0})
+    assert state.metrics() == {"loss": 2.0}
+    run("report", metrics=[{"loss": 1.5, "accuracy": 0.9}])
+    # Between two epochs it is the report that is new, not the last batch.
+    run.step(3, epoch=1, step=0, metrics={"loss": 2.0})
+    assert state.metrics() == {"loss": 1.5, "accuracy": 0.9}
+    run.step(4, epoch=1, step=1, metrics={"loss": 1.4})
+    assert state.metrics() == {"loss": 1.4, "accuracy": 0.9}
+    state.end("finished", T0 + 9)
+    assert state.metrics() == {"loss": 1.5, "accuracy": 0.9}
+
+
+def test_the_curve_is_thinned_evenly(run):
+    for k in range(10_001):
+        run.step(k, step=k, total=10_000, metrics={"loss": float(k)})
+    xs = [x for x, _ in run.state.curve]
+    assert 100 < len(xs) <= 240 and xs[0] == 0 and xs[-1] > 0.99
+    assert max(b - a for a, b in zip(xs, xs[1:], strict=False)) <= 0.01
+
+
+def test_the_curve_of_a_stream_is_no_vertical_line(run):
+    for k in range(0, 101, 10):
+        run.step(k, step=k, metrics={"loss": 1.0})
+    assert [x for x, _ in run.state.curve] == pytest.approx([k / 10 for k in range(11)])
+    run.step(101, step=200, done=True, metrics={"loss": 1.0})
+    assert [x for x, _ in run.state.curve][5] == pytest.approx(0.25)
+    run.step(102, epoch=1, step=50, metrics={"loss": 1.0}).step(103, epoch=1, step=60)
+    assert run.state.curve[-1][0] == pytest.approx(1.25)
+
+
+# -- prints, failures, and what is too late ------------------------------------------------------------
+
+
+def test_prints_and_failures(run):
+    for k in range(1000):
+        run("print", text=f"line {k}")
+    assert run.state.printed == 1000 and list(run.state.prints) == [f"line {k}" for k in range(800, 1000)]
+    many = Run(world_size=2)("print", text="hello", rank=1, pid=9)("failure", rank=1, text="ValueError: no")
+    assert list(many.state.prints) == ["[rank 1] hello"]
+    assert [(failure.rank, failure.message) for failure in many.state.failures] == [(1, "ValueError: no")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("loop, cell 5, line 3\n    x = 1 / 0\nZeroDivisionError: by zero", "ZeroDivisionError: by zero"),
+        ("LabError: could not load\n  because it is gone\n  fix: fetch it", "LabError: could not load"),
+        ("  all indented\n\n", "no message"),
+        ("", "no message"),
+    ],
+)
+def test_the_message_of_a_failure(text, message):
+    assert Failure(rank=0, text=text).message == message
+
+
+def test_what_comes_after_the_end_is_too_late(run):
+    run.epoch(0, begin=0)
+    version = run.state.version
+    run("nonsense")("step")("print")  # not of this version, or without what it needs
+    assert run.state.version == version
+    run.state.end("failed", T0 + 6)
+    version = run.state.version
+    run("print", text="late")("report", metrics=[{"loss": 1}]).step(9, epoch=1, step=5)
+    assert (run.state.version, run.state.printed, run.state.epoch_seconds) == (version, 0, [5.0])
+
+
+# -- checkpoints and validations ------------------------------------------------------------------------
+
+
+def test_a_checkpoint_and_its_states(run):
+    run("checkpoint", path="/c/0", bytes=100)
+    run("report", metrics=[{"loss": 1.0}], epoch=4)
+    run("checkpoint", path="/c/1", bytes=200, status="pending", metrics={"loss": 1.0})
+    run("checkpoint", path="/c/1", status="deleted")
+    assert [(one.label, one.bytes, one.status, one.deleted) for one in run.state.checkpoints] == [
+        ("before epoch 1", 100, "committed", False), ("epoch 5", 200, "pending", True),
+    ]  # fmt: skip
+    assert run.state.checkpoints.kept == 1
+
+
+def test_metrics_of_a_validation_arrive_late(run):
+    run.epoch(0, 10).saved(0, 15.2).saved(0, 15.4, "pending").validation(0, 16, 19)
+    checkpoint = run.state.checkpoints[0]
+    assert (checkpoint.label, checkpoint.status, checkpoint.late) == ("epoch 1", "pending", {})
+    run.decided(0, 19.5, accuracy=0.9, loss=0.7)
+    assert (checkpoint.status, checkpoint.late) == ("validated", {"accuracy": 0.9, "loss": 0.7})
+    assert checkpoint.metrics == {"epoch": 0, "loss": 0.7, "accuracy": 0.9}
+    assert (checkpoint.waited, checkpoint.seconds) == (pytest.approx(0.8), pytest.approx(3))
+    assert run.row("validation") == [("1", 16, 19, "validated")]
+    assert run.row("waiting") == [("1", pytest.approx(15.2), 16, "")]
+
+
+@pytest.mark.parametrize("status", DECIDED)
+def test_what_was_decided_stays(run, status):
+    """The controller and the validation's process have a connection each: one may be overtaken."""
+    run.decided(0, 20, status).saved(0, 21).saved(0, 21, "pending").validation(0, 18, 19)
+    assert (run.state.checkpoints[0].status, run.state.checkpoints[0].decided_at) == (status, T0 + 20)
+
+
+def test_validations_on_the_time_axis(run):
+    run.saved(0, 15).validation(0, 16).decided(0, 26, "timed out")  # one that is killed says nothing
+    run.saved(1, 20).validation(1, 21, 22, text="ValueError: no\nrows")  # known before Ray says so
+    run.validation(3, 30).saved(3, 31, "pending")  # of an earlier run: heard of before its metrics are
+    assert [one.validating for one in run.state.checkpoints] == [False, False, True]
+    assert run.row("validation", now=40) == [
+        ("1", 16, 26, "timed out"), ("2", 21, 22, "failed"), ("4", 30, 40, ""),
+    ]  # fmt: skip
+    assert run.state.checkpoints[1].reason == "ValueError: no rows"
+
+
+def test_training_and_a_loop_that_validates_in_itself(run):
+    run.epoch(0, 10)("phase", 15, name="validating")("phase", 19, name="saving").epoch(1, 20)
+    assert run.row("training") == [("1", 10, 15, ""), ("2", 20, 25, "")]
+    assert run.row("validation") == [("1", 15, 19, "in the loop")]
+    run("phase", 25, name="evaluating")
+    assert run.row("validation", now=28)[1] == ("2", 25, 28, "in the loop")
+    run("upload", 26)("upload", 27, done=True, seconds=2)
+    run.state.end("stopped", T0 + 30)
+    assert run.row("validation")[1][2] == 30 and run.row("upload") == [("", 25, 27, "")]
+
+
+def test_the_record_keeps_each_checkpoint_of_a_run_that_validates(run):
+    run.epoch(0, 10).saved(0, 16, "pending").validation(0, 17, 20).decided(0, 21, accuracy=0.9)
+    run.epoch(1, 20).saved(1, 26, "pending")
+    run.state.end("finished", T0 + 30)
+    first, second = run.state.to_record()["extra"]["checkpoints"]
+    assert (first["checkpoint"], first["status"], first["seconds_to_metric"]) == ("epoch 1", "validated", 6)
+    assert first["metrics"]["accuracy"] == 0.9 and second["status"] == "pending"
+    other = Run().epoch(0, 10).saved(0, 16)
+    assert other.state.timeline(T0 + 20) == [] and other.state.to_record()["extra"] == {}

@@ -1,0 +1,65 @@
+"""For tests of panels: wait for something, and runs told event by event, as workers would tell them."""
+
+import time
+
+from labkit.panel.state.run import RunState
+from labkit.panel.tracking import events
+
+T0 = 1_000_000.0  # Unix seconds at which the runs of these tests begin
+
+
+class Run:
+    """A state that takes in events; `at` is in seconds since the start of the run."""
+
+    def __init__(self, name="run", *, phase="preparing", **about):
+        self.state = RunState(name, **about)
+        self.state.start(phase, T0)
+
+    def __call__(self, kind, at=1.0, **data):
+        tell(self.state, {"kind": kind, "at": T0 + at, "rank": 0, "pid": 100, "node": "head", **data})
+        return self
+
+    def step(self, at, *, epoch=0, step=0, seconds=0.0, waiting=0.0, **data):
+        counts = {"epoch": epoch, "step": step, "rows": step * 10, "seconds": seconds, "waiting": waiting}
+        return self("step", at, **counts, **data)
+
+    def epoch(self, epoch, begin, *, steps=10, seconds=5.0, **data):
+        """One epoch of `steps` steps, told in full."""
+        for k in range(steps + 1):
+            done = seconds * k / steps
+            self.step(begin + done, epoch=epoch, step=k, seconds=done, done=k == steps, **data)
+        return self
+
+    def saved(self, epoch, at, status="committed", **late):
+        """A checkpoint of `epoch` has `status`."""
+        metrics = {"epoch": epoch, "loss": 1.0 - epoch / 10, **late}
+        return self("checkpoint", at, path=f"/c/{epoch}", bytes=1000, status=status, metrics=metrics)
+
+    def decided(self, epoch, at, status="validated", **late):
+        return self.saved(epoch, at, status, **late)
+
+    def validation(self, epoch, begin, end=None, text=""):
+        self("validation", begin, path=f"/c/{epoch}")
+        if end is not None:
+            self("validation", end, path=f"/c/{epoch}", done=True, seconds=end - begin, text=text)
+        return self
+
+    def row(self, name, now=100):
+        """(label, begin, end, status) of the bars in one row of the time axis."""
+        spans = [span for span in self.state.timeline(T0 + now) if span.row == name]
+        return [(span.label, span.begin - T0, span.end - T0, span.status) for span in spans]
+
+
+def tell(state, event):
+    """Let a state take in an event as a panel does: read, and dropped if it is not one of ours."""
+    known = events.read(event)
+    if known is not None:
+        state.apply(known)
+
+
+def until(condition, seconds=30):
+    """Wait until `condition()` holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.01)
