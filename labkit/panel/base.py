@@ -238,7 +238,7 @@ class LivePanel:
             busy = time.thread_time()
             with self._lock:
                 seen, last = self.state.version, time.monotonic()
-                fine = self._show(self._reporter.draw, quiet=not fine)  # an error is told once
+                fine = self._show(self._reporter.draw, quiet=not fine)  # one warning is enough
             pause = self.pause(time.thread_time() - busy)
 
     def _show(self, show: Callable[[Snapshot], None], *, quiet: bool = False) -> bool:
