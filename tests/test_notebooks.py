@@ -20,6 +20,7 @@ import pytest
 from nbmake.nb_result import NotebookResult
 from nbmake.nb_run import NotebookRun
 
+import additions
 import build
 import lesson
 from labkit import exercises, runs
@@ -57,7 +58,8 @@ class Run:
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     notebook, home = request.param, tmp_path_factory.mktemp("home")
     if notebook.parent.name == "solutions":
-        cells = lesson.read(FOLDER.parent / "lessons" / f"{notebook.stem}.py")
+        source = FOLDER.parent / "lessons" / f"{notebook.stem}.py"
+        cells = additions.complete(source, lesson.read(source))
         notebook = tmp_path_factory.mktemp("notebooks") / "solutions" / notebook.name
         notebook.parent.mkdir()
         nbformat.write(build.notebook(cells, solutions=True, claims=True), notebook)
@@ -128,7 +130,11 @@ def test_leaves_no_process(run):
 def test_learners_get_the_solutions_without_the_solution_cells(name):
     solution = nbformat.read(FOLDER / "solutions" / f"{name}.ipynb", as_version=4).cells
     learners = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells
-    kept = [cell.source for cell in solution if "solution" not in cell.metadata.get("tags", [])]
+    kept = [
+        cell.source.replace("](../../docs/", "](../docs/")  # they are one folder further down
+        for cell in solution
+        if "solution" not in cell.metadata.get("tags", [])
+    ]
     assert kept == [cell.source for cell in learners]
     assert len(kept) < len(solution)
 

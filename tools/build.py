@@ -3,24 +3,30 @@
     python tools/build.py            build all: NN_name.ipynb for learners, solutions/NN_name.ipynb
     python tools/build.py --stale    only what is missing or older than its source (`make lab`)
     python tools/build.py --check    change nothing; fail where a notebook differs from its source
+    python tools/build.py --table    change nothing; print the figures of all lessons
 
-The learner's build is the solutions without the cells tagged ``solution``. What a learner changed is
-never overwritten: it is kept as ``NN_name.mine-<time>.ipynb``, and the build says so.
+The learner's build is the solutions without the cells tagged ``solution``. `additions` says what the build
+adds to the cells; README's table of lessons gets their times as well. What a learner changed is never
+overwritten: it is kept as ``NN_name.mine-<time>.ipynb``, and the build says so.
 """
 
 import argparse
 import hashlib
 import itertools
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+import additions
+import figures
 import lesson
 from labkit.errors import LabError
 from lesson import Cell
@@ -65,10 +71,27 @@ def fingerprint(built: nbformat.NotebookNode) -> str:
 
 def lessons(folder: Path = FOLDER) -> Iterator[tuple[Path, Path, nbformat.NotebookNode]]:
     """(source, target, notebook) of every notebook of `folder`; the sources are in ``lessons`` next to it."""
-    for source in sorted((folder.parent / "lessons").glob("*.py")):
-        cells = lesson.read(source)
-        yield source, folder / f"{source.stem}.ipynb", notebook(cells, solutions=False)
+    for source in sources(folder):
+        cells = additions.complete(source, lesson.read(source))
+        yield source, folder / source.with_suffix(".ipynb").name, notebook(cells, solutions=False)
+        cells = [replace(cell, source=additions.deeper(cell.source)) for cell in cells]
         yield source, folder / "solutions" / f"{source.stem}.ipynb", notebook(cells, solutions=True)
+
+
+def sources(folder: Path = FOLDER) -> list[Path]:
+    """The sources of all lessons."""
+    return sorted((folder.parent / "lessons").glob("*.py"))
+
+
+def readme(folder: Path = FOLDER) -> tuple[Path, str]:
+    """README's path, and its text with the time of each lesson in the table of lessons."""
+    path = folder.parent / "README.md"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    for source in sources(folder):
+        time = figures.measure(source.stem[:2], lesson.read(source)).time
+        row = rf"(\| \[[^|]*\(notebooks/{source.stem}\.ipynb\) \|[^|]*\|)[^|]*\|"
+        text = re.sub(row, rf"\1 {time} |", text)
+    return path, text
 
 
 def build(folder: Path = FOLDER, *, only_stale: bool = False) -> list[str]:
@@ -97,6 +120,10 @@ def build(folder: Path = FOLDER, *, only_stale: bool = False) -> list[str]:
         partial.write_text(text, encoding="utf-8")
         partial.replace(target)
         said.append(f"built {target.relative_to(folder.parent)}")
+    path, text = readme(folder)
+    if text and path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+        said.append("built README.md's table of lessons")
     return said
 
 
@@ -113,6 +140,9 @@ def differences(folder: Path = FOLDER) -> list[str]:
     for path in sorted([*folder.glob("*.ipynb"), *folder.glob("solutions/*.ipynb")]):
         if lesson.NAME.fullmatch(path.stem) and path not in targets:
             found.append(f"{path.relative_to(folder.parent)} has no source: delete it")
+    path, text = readme(folder)
+    if text and path.read_text(encoding="utf-8") != text:
+        found.append("README.md has other times than the lessons")
     return found
 
 
@@ -153,8 +183,12 @@ def main(arguments: list[str] | None = None, folder: Path = FOLDER) -> int:
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--stale", action="store_true", help="only what is missing or older than its source")
     mode.add_argument("--check", action="store_true", help="change nothing; fail where something differs")
+    mode.add_argument("--table", action="store_true", help="change nothing; print the lessons' figures")
     options = parser.parse_args(arguments)
     try:
+        if options.table:
+            print(figures.table({path.stem[:2]: lesson.read(path) for path in sources(folder)}))
+            return 0
         lines = differences(folder) if options.check else build(folder, only_stale=options.stale)
     except LabError as error:
         print(error, file=sys.stderr)

@@ -4,7 +4,7 @@ import ast
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jupytext
@@ -12,7 +12,7 @@ import jupytext
 from labkit.errors import LabError
 
 NAME = re.compile(r"(\d\d)_\w+")
-TAGS = {"claim", "extra", "long", "plain", "prediction", "raises-exception", "solution"}
+TAGS = {"claim", "extra", "links", "long", "plain", "prediction", "raises-exception", "solution"}
 MAX_LINES = 30
 
 
@@ -33,6 +33,10 @@ class Cell:
         return "claim" in self.tags
 
     @property
+    def is_extra(self) -> bool:
+        return "extra" in self.tags
+
+    @property
     def is_heading(self) -> bool:
         return self.kind == "markdown" and self.source.startswith("#")
 
@@ -45,9 +49,19 @@ def read(source: Path) -> list[Cell]:
     """
     parsed = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")
     cells = [Cell(c.cell_type, c.source, tuple(c.metadata.get("tags", ()))) for c in parsed.cells]
+    cells = list(_with_extra(cells))
     for fact, fix in itertools.chain(_faults_of_head(source, cells), _faults_of_cells(cells)):
         raise LabError(f"build the lesson {source.name}", fact, fix)
     return cells
+
+
+def _with_extra(cells: list[Cell]) -> Iterator[Cell]:
+    """The cells; those below a ``##`` heading that is tagged ``extra`` have the tag as well."""
+    extra = False
+    for cell in cells:
+        if cell.kind == "markdown" and re.match(r"##? ", cell.source):
+            extra = cell.is_extra
+        yield replace(cell, tags=(*cell.tags, "extra")) if extra and not cell.is_extra else cell
 
 
 def _faults_of_head(source: Path, cells: list[Cell]) -> Iterator[tuple[str, str]]:
@@ -57,7 +71,8 @@ def _faults_of_head(source: Path, cells: list[Cell]) -> Iterator[tuple[str, str]
         yield "its name is not NN_name.py", "name it like 03_torch_trainer.py"
         return
     head = cells[0].source if cells and cells[0].kind == "markdown" else ""
-    for wanted in (f"# {name[1]} · ", "**You will be able to**", "**Time**", "**Needs**"):
+    objectives = "**You will be able to**" if "**You will be able to**" in head else "lesson you can"
+    for wanted in (f"# {name[1]} · ", objectives, "**Time**", "**Needs**"):
         if wanted not in head:
             yield f"its first cell lacks {wanted.strip()!r}", "write the head as in CONTRIBUTING.md"
 
@@ -75,6 +90,8 @@ def _faults_of_cells(cells: list[Cell]) -> Iterator[tuple[str, str]]:
             yield f"{where} has {lines} lines", f"split it, at most {MAX_LINES}; or tag it 'long'"
         if error := _syntax_error(cell.source):
             yield f"{where} is not Python: {error}", "fix the cell"
+    if [extra for extra, _ in itertools.groupby(cells, key=lambda cell: cell.is_extra)].count(True) > 1:
+        yield "its extra sections are not together", "move them to the end, before the key points"
     for section in _sections(cells):
         if any(c.is_solution for c in section) and not any(_calls_check(c) for c in section):
             title = section[0].source.partition("\n")[0].lstrip("# ")
@@ -88,7 +105,7 @@ def _sections(cells: list[Cell]) -> Iterator[list[Cell]]:
         yield [cell for _, cell in pairs]
 
 
-def _parse(source: str) -> ast.AST:
+def parse(source: str) -> ast.AST:
     """The syntax tree of a cell, which may hold magics and a top-level await."""
     try:
         return compile(source, "cell", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -100,7 +117,7 @@ def _parse(source: str) -> ast.AST:
 
 def _syntax_error(source: str) -> str | None:
     try:
-        _parse(source)
+        parse(source)
     except SyntaxError as error:
         return f"line {error.lineno}: {error.msg}"
     return None
@@ -110,5 +127,5 @@ def _calls_check(cell: Cell) -> bool:
     """Whether a cell calls ``check(…)`` or ``something.check(…)``."""
     if cell.kind != "code":
         return False
-    calls = (node.func for node in ast.walk(_parse(cell.source)) if isinstance(node, ast.Call))
+    calls = (node.func for node in ast.walk(parse(cell.source)) if isinstance(node, ast.Call))
     return any("check" in (getattr(func, "id", None), getattr(func, "attr", None)) for func in calls)

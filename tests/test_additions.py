@@ -1,0 +1,158 @@
+"""What the build adds to a lesson: its time, pictures, the plain script, links; and what it links to."""
+
+import ast
+import base64
+import re
+import subprocess
+import sys
+
+import pytest
+
+import additions
+import build
+import figures
+import lesson
+from labkit.errors import LabError
+from lesson import Cell
+
+ROOT = build.FOLDER.parent
+LESSONS = {path.stem: lesson.read(path) for path in build.sources()}
+# Lessons that are still too long for one sitting. Lines are removed from this list, never added.
+_STILL_TOO_LONG = {
+    "01_cluster_startup",
+    "02_data_preprocessing",
+    "03_torch_trainer",
+    "04_tensorflow_trainer",
+    "05_tune_sweeps",
+    "06_async_validation",
+    "07_torch_distributor",
+}
+HEAD = Cell("markdown", "# 07 · Sums\n**Time** … · **Needs** 00")
+
+
+@pytest.fixture
+def source(tmp_path):
+    for name, text in {
+        "lessons/images/two.svg": "<svg/>",
+        "notebooks/plain/07_sums.py": '"""A sum."""\nprint(1 + 1)\n',
+        "docs/glossary.md": "# Glossary\n\n### rank\nA number.\n\n### global batch\nAll rows.\n",
+        "docs/api.md": "| `ray.get` | <https://ray/get> |\n| `ray.put` | <https://ray/put> |\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path / "lessons" / "07_sums.py"
+
+
+def complete(source, *cells):
+    return [cell.source for cell in additions.complete(source, [HEAD, *cells])][1:]
+
+
+def test_the_time_follows_the_rule(source):
+    cells = [
+        HEAD,
+        Cell("markdown", "word " * 1800),
+        Cell("markdown", "### Exercise 07-1 · x"),
+        Cell("markdown", "one?", ("prediction",)),
+        Cell("code", "1\n\n" * 24),
+        Cell("code", "1\n" * 900, ("solution",)),
+        Cell("code", "assert 1\n" * 900, ("claim",)),
+        Cell("markdown", "## More\n" + "word " * 898, ("extra",)),
+    ]
+    found = figures.measure("99", cells)
+    assert 10 + 5 + 1 + 2 < found.core < 10 + 5 + 1 + 2 + 0.2  # the head has some words, too
+    assert found.extra == 5
+    head = additions.complete(source, cells)[0].source
+    assert "**Time** 25 min, extra 5 min · **Needs** 00" in head  # with what 07 computes
+
+
+def test_a_picture_is_in_the_notebook_itself(source):
+    (text,) = complete(source, Cell("markdown", "![two workers](images/two.svg)"))
+    assert text == f"![two workers](data:image/svg+xml;base64,{base64.b64encode(b'<svg/>').decode()})"
+    with pytest.raises(LabError, match="three.svg"):
+        complete(source, Cell("markdown", "![three](images/three.svg)"))
+
+
+def test_the_script_without_the_lab_is_shown(source):
+    (text,) = complete(source, Cell("markdown", "Without the lab:", ("plain",)))
+    assert text == 'Without the lab:\n\n```python\n"""A sum."""\nprint(1 + 1)\n```'
+
+
+def test_the_first_use_of_a_term_is_a_link(source):
+    texts = complete(source, Cell("markdown", "**Ranks** and **ranks**, a **global batch**, **no term**"))
+    assert texts == [
+        "[**Ranks**](../docs/glossary.md#rank) and **ranks**, "
+        "a [**global batch**](../docs/glossary.md#global-batch), **no term**"
+    ]
+    assert "(../../docs/glossary.md#rank)" in additions.deeper(texts[0])
+
+
+def test_links_to_the_pages_of_what_the_lesson_calls(source):
+    texts = complete(source, Cell("code", "ray.get(x)"), Cell("markdown", "Pages:", ("links",)))
+    assert texts[1] == "Pages:\n\n[`ray.get`](https://ray/get)"
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_lessons_core_has_45_minutes_at_most(name):
+    too_long = figures.measure(name[:2], LESSONS[name]).core > figures.MOST_CORE
+    assert too_long == (name in _STILL_TOO_LONG)
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_each_term_is_in_the_glossary(name):
+    """A term is a bold word that does not begin or end like a sentence."""
+    text = "\n".join(cell.source for cell in LESSONS[name] if cell.kind == "markdown")
+    bold = re.findall(r"(?<!\*)\*\*([a-z][^*\n]*[^*.:\s]|[A-Z]{2,5})\*\*", text)
+    terms = set(additions.glossary(ROOT))
+    assert [word for word in bold if not additions.term_of(word, terms)] == []
+
+
+def test_the_glossary_is_in_order():
+    terms = list(additions.glossary(ROOT))
+    assert terms == sorted(terms, key=str.lower) and len(terms) == len({term.lower() for term in terms})
+
+
+_RESOLVE = """
+import sys
+from importlib import import_module
+for name in sys.argv[1:]:
+    path, *parts = name.split(".")
+    found = import_module(path)
+    for part in parts:
+        path = f"{path}.{part}"
+        found = getattr(found, part, None) or import_module(path)
+"""
+
+
+@pytest.mark.parametrize("engine", ["ray torch", "tensorflow keras", "pyspark pyarrow"])
+def test_each_listed_name_exists(engine):
+    """In a process of its own, since torch and TensorFlow are never in one. The links are not opened."""
+    listed = [name for name in additions.api(ROOT) if name.partition(".")[0] in engine.split()]
+    assert listed
+    command = [sys.executable, "-c", _RESOLVE, *listed]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr[-800:]
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_each_call_of_ray_and_spark_is_listed(name):
+    listed = set(additions.api(ROOT))
+    missing = set()
+    for cell in LESSONS[name]:
+        for node in ast.walk(lesson.parse(cell.source)) if cell.kind == "code" else ():
+            names = []
+            if isinstance(node, ast.ImportFrom) and re.match(r"(ray|pyspark)\b", node.module or ""):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Call):
+                called = re.sub(r"^tune\.", "ray.tune.", ast.unparse(node.func))
+                names = [called] if re.fullmatch(r"ray(\.\w+)+", called) else []
+            missing |= {
+                one for one in names if not any(f"{one}.".startswith(f"{known}.") for known in listed)
+            }
+    assert missing - {"ray.tune", "pyspark.cloudpickle"} == set()  # a module; a detail
+
+
+def test_each_link_is_of_an_official_site():
+    sites = ("docs.ray.io", "docs.pytorch.org", "www.tensorflow.org", "spark.apache.org", "arrow.apache.org")
+    for name, url in additions.api(ROOT).items():
+        assert url.startswith(tuple(f"https://{site}/" for site in sites)), name
+        assert name.rpartition(".")[2].lower() in url.lower(), f"{name}: the page is of another name"

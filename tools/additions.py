@@ -1,0 +1,102 @@
+"""What the build adds to a lesson's cells: its time, pictures, the script without the lab, and links."""
+
+import base64
+import re
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import figures
+from labkit.errors import LabError
+from lesson import Cell
+
+_TIME = re.compile(r"(?<=\*\*Time\*\* )[^·\n]*[^·\s]")
+_PICTURE = re.compile(r"\]\((images/[\w-]+\.svg)\)")
+BOLD = re.compile(r"(?<!\[)\*\*([^*]+?)\*\*(?!\])")
+
+
+def complete(source: Path, cells: list[Cell]) -> list[Cell]:
+    """The cells of the lesson `source`, with the additions. Pictures are in ``images`` next to it.
+
+    Raises:
+        LabError: a picture or the script is missing.
+    """
+    root, time = source.parent.parent, figures.measure(source.stem[:2], cells).time
+    used = "\n".join(cell.source for cell in cells if cell.kind == "code")
+    terms = set(glossary(root))
+    done = []
+    for cell in cells:
+        text = cell.source
+        if cell.kind == "markdown":
+            text = _TIME.sub(time, text, count=1) if not done else text
+            text = BOLD.sub(lambda found: _linked(found, terms), text)
+            text = _PICTURE.sub(lambda found: f"]({_embedded(source, found[1])})", text)
+        if "plain" in cell.tags:
+            script = _read(source, root / "notebooks" / "plain" / source.name)
+            text = f"{text}\n\n```python\n{script.strip()}\n```"
+        if "links" in cell.tags:
+            links = (f"[`{name}`]({url})" for name, url in api(root).items() if _uses(used, name))
+            text = f"{text}\n\n{' · '.join(links)}"
+        done.append(replace(cell, source=text))
+    return done
+
+
+def deeper(text: str) -> str:
+    """The Markdown `text` for a notebook one folder further down."""
+    return text.replace("](../docs/", "](../../docs/")
+
+
+@cache
+def glossary(root: Path) -> dict[str, str]:
+    """Term → definition, in the glossary's order: its second-level headings and what is below them."""
+    return dict(re.findall(r"(?m)^### (.+)\n((?:.+\n?)+)", _optional(root / "docs" / "glossary.md")))
+
+
+@cache
+def api(root: Path) -> dict[str, str]:
+    """The full name of each engine's call or class that a lesson teaches → its official page."""
+    return dict(re.findall(r"(?m)^\| `([\w.]+)` \| <(\S+)> \|", _optional(root / "docs" / "api.md")))
+
+
+def term_of(bold: str, terms: set[str]) -> str | None:
+    """The glossary's term for a word in bold, which may be in the plural; None if there is none."""
+    word = " ".join(bold.split()).strip("`.,:").lower()
+    forms = {word, word.removesuffix("s"), word.removesuffix("es")}
+    return next((term for term in terms if term.lower() in forms), None)
+
+
+def _linked(found: re.Match[str], terms: set[str]) -> str:
+    """A bold term as a link to the glossary; each is taken out of `terms`, so the first use is linked."""
+    term = term_of(found[1], terms)
+    if term is None:
+        return found[0]
+    terms.remove(term)
+    return f"[{found[0]}](../docs/glossary.md#{term.lower().replace(' ', '-')})"
+
+
+def _uses(code: str, name: str) -> bool:
+    """Whether `code` uses what has the full `name`: a class by its name, a method, or a function by both."""
+    *_, parent, last = name.split(".")
+    if last[0].isupper():
+        return re.search(rf"\b{last}\b", code) is not None
+    dotted = rf"\.{last}\(" if parent[0].isupper() else rf"\b{parent}\.{last}\b"
+    return re.search(rf"{dotted}|import .*\b{last}\b|@{parent}\.{last}", code) is not None
+
+
+def _embedded(source: Path, name: str) -> str:
+    # A notebook that is copied, mailed or converted still has it. JupyterLab shows no SVG attachments.
+    text = _read(source, source.parent / name)
+    return f"data:image/svg+xml;base64,{base64.b64encode(text.encode()).decode()}"
+
+
+def _read(source: Path, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise LabError(
+            f"build the lesson {source.name}", f"{path.name}: {error.strerror}", "add the file"
+        ) from error
+
+
+def _optional(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
