@@ -1,0 +1,45 @@
+"""The lessons' pictures: what is committed is what is drawn, whole, for both colour schemes, and described."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+import pictures
+
+SVG = "{http://www.w3.org/2000/svg}"
+LESSONS = sorted((pictures.FOLDER.parent).glob("*.py"))
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_a_picture(name):
+    text = (pictures.FOLDER / f"{name}.svg").read_text()
+    assert text == str(pictures.PICTURES[name]()), "run: python tools/pictures.py"
+    root = ET.fromstring(text)
+    width, height = float(root.get("width")), float(root.get("height"))
+    for box in root.iter(f"{SVG}rect"):
+        x, y = float(box.get("x", 0)), float(box.get("y", 0))
+        assert x + float(box.get("width")) <= width and y + float(box.get("height")) <= height
+    assert all(0 < float(one.get("y")) < height for one in root.iter(f"{SVG}text"))
+    assert len(root.findtext(f"{SVG}title")) > 10 and len(root.findtext(f"{SVG}desc")) > 100
+    # Each kind of box and line has a colour for dark backgrounds too.
+    light, _, dark = root.findtext(f"{SVG}style").partition("@media (prefers-color-scheme:dark)")
+    coloured = set(re.findall(r"\.(\w+)\{(?:fill|stroke):#", light))
+    assert coloured and coloured <= set(re.findall(r"\.(\w+)\{", dark))
+
+
+def test_what_is_in_the_folder_is_drawn():
+    assert {path.stem for path in pictures.FOLDER.iterdir()} == set(pictures.PICTURES)
+
+
+def test_a_text_that_is_too_long_is_refused():
+    drawing = pictures.Drawing(300, 100, "title", "description")
+    drawing.box(0, 0, 80, 40, "short")
+    with pytest.raises(ValueError, match="needs more than 74"):
+        drawing.box(0, 0, 80, 40, "far too long for it")
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_says_what_its_pictures_show(path):
+    for alt, name in re.findall(r"!\[([^\]]*)\]\(images/([\w-]+)\.svg\)", path.read_text()):
+        assert name in pictures.PICTURES and len(alt.split()) >= 4, f"{name}: say in words what it shows"

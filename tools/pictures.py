@@ -1,0 +1,409 @@
+"""Draw the lessons' pictures: ``lessons/images/*.svg``, in one style for light and dark backgrounds.
+
+    python tools/pictures.py          draw all
+    python tools/pictures.py --check  change nothing; fail where a file is not what would be drawn
+
+A picture is one of the functions below. Sizes are in pixels; a text that is wider than its box is an error.
+Each picture brings its own background, because a notebook's theme and the browser's colour scheme need not
+agree.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+FOLDER = Path(__file__).resolve().parent.parent / "lessons" / "images"
+_STYLE = """\
+.bg{fill:#fff} .node{fill:#f5f7f9;stroke:#9aa7b4} .process{fill:#e8f1fb;stroke:#2a6fb0}
+.data{fill:#e9f6ec;stroke:#3c8a50} .store{fill:#fdf3dc;stroke:#b58316} .stop{fill:#fbe9e7;stroke:#c0564a}
+.node,.process,.data,.store,.stop{stroke-width:1.3} .line{stroke:#56677a;stroke-width:1.6;fill:none}
+.dash{stroke-dasharray:5 4} .tip{fill:#56677a} text{font:13px sans-serif;fill:#16222e}
+.b{font-weight:600} .n{font-size:12px;fill:#4a5b6c} .c{font-family:monospace;font-size:12px}
+@media (prefers-color-scheme:dark){.bg{fill:#161b22} .node{fill:#1d242d;stroke:#66758a}
+.process{fill:#1b2f45;stroke:#6aa9e0} .data{fill:#1b3324;stroke:#6cc186} .store{fill:#3a2f16;stroke:#dcb158}
+.stop{fill:#3d2320;stroke:#e58a7e} .line{stroke:#a9b8c7} .tip{fill:#a9b8c7} text{fill:#e6edf3}
+.n{fill:#b4c2d0}}"""
+_WIDTH_OF_A_LETTER = {"": 6.9, "b": 7.4, "n": 6.4, "c": 7.3}  # pixels, at most
+
+
+class Drawing:
+    """An SVG under construction; x and y are those of a box's upper left corner."""
+
+    def __init__(self, width: int, height: int, title: str, description: str) -> None:
+        self._parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" role="img" aria-labelledby="t d">',
+            f'<title id="t">{escape(title)}</title>\n<desc id="d">{escape(description)}</desc>',
+            f"<style>\n{_STYLE}\n</style>",
+            '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+            'orient="auto-start-reverse"><path class="tip" d="M0 0 8 4 0 8z"/></marker></defs>',
+            f'<rect class="bg" width="{width}" height="{height}" rx="8"/>',
+        ]
+
+    def box(self, x: int, y: int, width: int, height: int, *lines: str, kind: str = "process") -> None:
+        """A box with lines of text in its middle; the first is bold if there are more."""
+        self._parts.append(f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="5"/>')
+        top = y + height / 2 + 5 - 8.5 * (len(lines) - 1)
+        for number, line in enumerate(lines):
+            style = "b" if len(lines) > 1 and number == 0 else "n" if number else ""
+            self.text(x + width / 2, top + 17 * number, line, style=style, anchor="middle", room=width - 6)
+
+    def frame(self, x: int, y: int, width: int, height: int, label: str) -> None:
+        """A box around others, with its label in the upper left corner."""
+        self.box(x, y, width, height, kind="node")
+        self.text(x + 12, y + 21, label, style="b", room=width - 24)
+
+    def text(
+        self, x: float, y: float, text: str, *, style: str = "", anchor: str = "start", room: float = 2000
+    ) -> None:
+        """A line of text; `style` is "b" (bold), "n" (a note), "c" (code) or plain."""
+        if len(text) * _WIDTH_OF_A_LETTER[style] > room:
+            raise ValueError(f"{text!r} needs more than {room:g} pixels")
+        named = f' class="{style}"' if style else ""
+        self._parts.append(f'<text{named} x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(text)}</text>')
+
+    def arrow(self, *points: tuple[int, int], dashed: bool = False, both: bool = False) -> None:
+        """A line through `points` with a tip at its end, or at both."""
+        path = " ".join(f"{x} {y}" for x, y in points)
+        start = ' marker-start="url(#a)"' if both else ""
+        kind = "line dash" if dashed else "line"
+        self._parts.append(f'<path class="{kind}" d="M{path}"{start} marker-end="url(#a)"/>')
+
+    def line(self, *points: tuple[int, int], dashed: bool = False) -> None:
+        """A line through `points`."""
+        path = " ".join(f"{x} {y}" for x, y in points)
+        self._parts.append(f'<path class="{"line dash" if dashed else "line"}" d="M{path}"/>')
+
+    def __str__(self) -> str:
+        return "\n".join([*self._parts, "</svg>\n"])
+
+
+PICTURES: dict[str, Callable[[], Drawing]] = {}
+
+
+def picture(width: int, height: int) -> Callable:
+    """Make the decorated function, which draws into a `Drawing`, the picture of its name.
+
+    Its docstring is what a screen reader says: the title, and the description.
+    """
+
+    def add(draw: Callable[[Drawing], None]) -> Callable[[Drawing], None]:
+        def drawn() -> Drawing:
+            title, _, description = inspect.getdoc(draw).partition("\n\n")
+            drawing = Drawing(width, height, title.rstrip("."), " ".join(description.split()))
+            draw(drawing)
+            return drawing
+
+        PICTURES[draw.__name__] = drawn
+        return draw
+
+    return add
+
+
+@picture(760, 330)
+def nodes(d: Drawing) -> None:
+    """The processes of a Ray cluster.
+
+    The notebook's kernel is the driver. It asks the GCS, on the head node, what there is, and a raylet
+    for a worker process; then it sends the task straight to that worker. Each node has a raylet, worker
+    processes and an object store in shared memory. Only the head has the GCS.
+    """
+    d.box(20, 130, 120, 70, "driver", "your notebook")
+    d.frame(220, 20, 250, 290, "node: head")
+    d.box(236, 56, 220, 48, "GCS", "knows all nodes and actors")
+    d.box(236, 120, 220, 48, "raylet", "starts workers, counts CPUs")
+    d.box(236, 184, 106, 48, "worker", "runs tasks")
+    d.box(350, 184, 106, 48, "worker", "runs tasks")
+    d.box(236, 248, 220, 46, "object store", "shared memory", kind="data")
+    d.frame(500, 20, 240, 290, "node: node-2")
+    d.box(516, 120, 208, 48, "raylet")
+    d.box(516, 184, 98, 48, "worker", "runs tasks")
+    d.box(626, 184, 98, 48, "worker", "runs tasks")
+    d.box(516, 248, 208, 46, "object store", "shared memory", kind="data")
+    d.arrow((140, 142), (180, 142), (180, 80), (236, 80))
+    d.arrow((140, 158), (236, 146))
+    d.arrow((140, 182), (236, 208))
+    for number, y, question in (
+        (1, 74, "what is there?"),
+        (2, 142, "which worker is free?"),
+        (3, 192, "the task"),
+    ):
+        d.text(208, y, str(number), style="b")
+        d.text(20, 212 + 20 * number, f"{number}  {question}", style="n", room=190)
+    d.arrow((516, 140), (486, 140), (486, 80), (456, 80), dashed=True)
+    d.text(516, 84, "node-2's raylet reports to", style="n", room=220)
+    d.text(516, 100, "the GCS: alive, 2 CPUs free", style="n", room=220)
+    d.arrow((456, 271), (516, 271), both=True)
+
+
+@picture(760, 300)
+def task_actor(d: Drawing) -> None:
+    """A task and an actor.
+
+    A task: square.remote(7) returns an ObjectRef at once; a worker process runs the function and keeps
+    the result; ray.get waits for it. An actor: Counter.remote() starts a process of its own that keeps
+    its state; calls of its methods run in it one after the other.
+    """
+    d.frame(20, 20, 200, 260, "driver")
+    d.frame(330, 20, 410, 120, "a task: any free worker process")
+    d.frame(330, 160, 410, 120, "an actor: a process of its own")
+    d.text(34, 74, "ref = square.remote(7)", style="c", room=182)
+    d.text(34, 118, "ray.get(ref)", style="c", room=182)
+    d.text(34, 204, "c = Counter.remote()", style="c", room=182)
+    d.text(34, 228, "c.add.remote()", style="c", room=182)
+    d.text(34, 252, "c.add.remote()", style="c", room=182)
+    d.box(350, 56, 160, 66, "worker", "runs square(7)")
+    d.box(580, 56, 140, 66, "object store", "49", kind="data")
+    d.arrow((214, 70), (350, 70))
+    d.text(226, 62, "square, 7", style="n", room=90)
+    d.arrow((510, 89), (580, 89))
+    d.text(523, 81, "result", style="n", room=60)
+    d.arrow((650, 122), (650, 132), (260, 132), (260, 114), (130, 114))
+    d.text(228, 108, "waits, then 49", style="n", room=100)
+    d.box(350, 196, 160, 66, "Counter", "n = 2, stays here")
+    d.arrow((200, 200), (350, 208))
+    d.arrow((200, 224), (350, 228))
+    d.arrow((200, 248), (350, 248))
+    d.text(236, 196, "new process", style="n", room=90)
+    d.text(524, 216, "calls run one after the other", style="n", room=210)
+    d.text(524, 234, "killed and restarted: n = 0 again", style="n", room=216)
+
+
+@picture(760, 270)
+def blocks(d: Drawing) -> None:
+    """A dataset as a stream of blocks.
+
+    A list of names is cut into blocks. A task processes one block: fetch and decode are fused, so it
+    does both. Its result is a block in the object store, where only a limited number may wait. When the
+    consumer is slow, no further task starts: that is back-pressure.
+    """
+    d.text(20, 30, "names", style="b")
+    for row, label in enumerate(("block 1", "block 2", "block 3", "block 4")):
+        d.box(20, 44 + 44 * row, 110, 34, label, kind="data")
+    d.text(200, 30, "tasks, one block each", style="b")
+    d.box(200, 44, 200, 56, "task", "fetch + decode, fused")
+    d.box(200, 112, 200, 56, "task", "fetch + decode, fused")
+    d.box(200, 180, 200, 40, "not started", kind="stop")
+    d.text(464, 30, "object store", style="b")
+    d.frame(450, 44, 140, 124, "limited memory")
+    d.box(464, 78, 112, 34, "images", kind="data")
+    d.box(464, 122, 112, 34, "images", kind="data")
+    d.text(652, 30, "consumer", style="b")
+    d.box(640, 66, 100, 80, "training", "one batch", "at a time")
+    d.arrow((130, 61), (200, 66))
+    d.arrow((130, 105), (200, 134))
+    d.arrow((400, 72), (464, 92))
+    d.arrow((400, 140), (464, 139))
+    d.arrow((590, 106), (640, 106))
+    d.arrow((520, 168), (520, 200), (400, 200), dashed=True)
+    d.text(412, 218, "back-pressure: the store is full,", style="n", room=230)
+    d.text(412, 234, "so no further task starts", style="n", room=230)
+    d.text(20, 250, "Blocks of the whole dataset never have to be in memory together.", style="n", room=480)
+
+
+@picture(760, 250)
+def shards(d: Drawing) -> None:
+    """Files, blocks and shards.
+
+    Four Parquet files in the store are read as blocks. Ray Train splits the stream of blocks into one
+    shard for each worker, of the same number of rows; each worker cuts its shard into batches.
+    """
+    d.frame(20, 20, 170, 212, "Parquet files")
+    for row in range(4):
+        d.box(36, 54 + 43 * row, 138, 34, f"part-{row}.parquet", kind="store")
+        d.box(270, 54 + 43 * row, 110, 34, f"block {row}", kind="data")
+        d.arrow((174, 71 + 43 * row), (270, 71 + 43 * row))
+    d.text(270, 41, "blocks", style="b")
+    d.text(192, 62, "read tasks", style="n", room=76)
+    for rank in (0, 1):
+        top = 44 + 96 * rank
+        d.box(470, top, 120, 76, f"shard of rank {rank}", "718 rows", kind="data")
+        d.box(640, top, 100, 76, f"rank {rank}", "batches of 64")
+        d.arrow((590, top + 38), (640, top + 38))
+    d.arrow((380, 71), (470, 70))
+    d.arrow((380, 114), (470, 92))
+    d.arrow((380, 157), (470, 164))
+    d.arrow((380, 200), (470, 190))
+    d.text(404, 236, "Each row goes to one rank; shards are equally long.", style="n", room=350)
+
+
+@picture(760, 330)
+def all_reduce(d: Drawing) -> None:
+    """One step of data-parallel training.
+
+    Two workers have the same weights. Each computes the gradients of its own 64 images. All-reduce
+    gives both the mean of the gradients. Both make the same update, so the weights stay the same. The
+    global batch is 128.
+    """
+    for rank, left in ((0, 40), (1, 480)):
+        d.text(left + 120, 30, f"rank {rank}", style="b", anchor="middle")
+        d.box(left, 44, 240, 40, f"64 images of shard {rank}", kind="data")
+        d.box(left, 110, 240, 52, "forward and backward", "the same weights")
+        d.box(left, 190, 240, 40, f"its own gradients, g{rank}", kind="data")
+        d.box(left, 262, 240, 52, "optimizer.step()", "the same weights again")
+        d.arrow((left + 120, 84), (left + 120, 110))
+        d.arrow((left + 120, 162), (left + 120, 190))
+        d.arrow((left + 120, 230), (left + 120, 262))
+    d.box(306, 184, 148, 52, "all-reduce", "(g0 + g1) / 2", kind="store")
+    d.arrow((280, 210), (306, 210), both=True)
+    d.arrow((454, 210), (480, 210), both=True)
+    d.text(380, 62, "global batch: 128", style="b", anchor="middle")
+    d.text(380, 268, "Both apply the same", style="n", anchor="middle")
+    d.text(380, 284, "mean gradient.", style="n", anchor="middle")
+
+
+@picture(760, 270)
+def timeline(d: Drawing) -> None:
+    """Where a run's time goes.
+
+    A controller starts two workers. In each epoch they wait for data, make their steps, and meet at
+    report, which is a barrier: rank 1 waits there until rank 0 has tested the model and uploaded the
+    checkpoint to the store.
+    """
+    for top, name in ((48, "controller"), (108, "rank 0"), (168, "rank 1")):
+        d.text(20, top + 24, name, style="b", room=90)
+    d.box(110, 48, 150, 38, "starts workers")
+    d.box(270, 48, 470, 38, "collects reports, restarts after a failure")
+    for left in (270, 506):
+        d.box(left, 108, 44, 38, "data", kind="store")
+        d.box(left + 46, 108, 84, 38, "steps")
+        d.box(left + 132, 108, 100, 38, "test, upload", kind="data")
+        d.box(left, 168, 44, 38, "data", kind="store")
+        d.box(left + 46, 168, 84, 38, "steps")
+        d.box(left + 132, 168, 100, 38, "waits", kind="stop")
+        d.line((left + 233, 100), (left + 233, 214), dashed=True)
+        d.text(left + 233, 230, "report", style="n", anchor="end")
+    d.box(110, 108, 150, 38, "imports, connects")
+    d.box(110, 168, 150, 38, "imports, connects")
+    d.text(110, 34, "start", style="b")
+    d.text(270, 34, "epoch 1", style="b")
+    d.text(506, 34, "epoch 2", style="b")
+    d.arrow((110, 252), (740, 252))
+    d.text(20, 256, "time", style="n")
+
+
+@picture(760, 280)
+def strategy(d: Drawing) -> None:
+    """A strategy, its scope and the global batch.
+
+    Variables made in strategy.scope() exist once on each replica and stay equal. A global batch of 128
+    rows is cut into 64 for each replica. Each computes its gradients; their sum, divided by 128 rows,
+    updates all copies.
+    """
+    d.box(20, 112, 130, 60, "global batch", "128 rows", kind="data")
+    d.frame(210, 20, 380, 244, "with strategy.scope():  model, optimizer")
+    for replica, top in ((0, 54), (1, 160)):
+        d.box(226, top, 150, 88, f"replica {replica}", "a copy of all", "variables")
+        d.box(430, top + 16, 144, 56, "gradients", "of 64 rows", kind="data")
+        d.arrow((376, top + 44), (430, top + 44))
+    d.arrow((150, 134), (180, 134), (180, 98), (226, 98))
+    d.arrow((150, 150), (180, 150), (180, 204), (226, 204))
+    d.text(158, 90, "64", style="n")
+    d.text(158, 222, "64", style="n")
+    d.box(630, 112, 114, 60, "all-reduce", "sum / 128", kind="store")
+    d.arrow((574, 98), (687, 98), (687, 112))
+    d.arrow((574, 204), (687, 204), (687, 172))
+    d.text(602, 240, "the same update", style="n", room=150)
+    d.text(602, 256, "in every copy", style="n", room=150)
+
+
+@picture(760, 300)
+def rungs(d: Drawing) -> None:
+    """The rungs of a sweep.
+
+    Nine trials start. After 1 iteration, at the first rung, the best third goes on; after 3 iterations
+    again; one trial reaches 9 iterations. With 9 trials of 9 iterations, 81 would have been computed;
+    here it is 21.
+    """
+    left, unit = 110, 64
+    ends = (1, 3, 1, 1, 9, 1, 1, 3, 1)
+    for number, end in enumerate(ends):
+        top = 48 + 22 * number
+        kind = "data" if end == 9 else "process" if end == 3 else "stop"
+        d.box(left, top, unit * end - 4, 16, kind=kind)
+        d.text(20, top + 13, f"trial {number + 1}", style="n")
+    for rung in (1, 3, 9):
+        d.line((left + unit * rung - 2, 36), (left + unit * rung - 2, 252), dashed=True)
+        label = {1: "rung 1", 3: "rung 2", 9: "max_t"}[rung]
+        d.text(left + unit * rung - 2, 28, label, style="b", anchor="middle")
+        d.text(left + unit * rung - 2, 268, f"{rung}", style="n", anchor="middle")
+    d.text(left, 290, "iterations", style="n")
+    d.text(320, 70, "6 of 9 trials stop at rung 1, 2 of 3 at rung 2:", style="n", room=400)
+    d.text(320, 88, "6·1 + 2·3 + 1·9 = 21 iterations instead of 81", style="n", room=400)
+    d.text(320, 232, "reduction_factor=3: the best third goes on", style="n", room=360)
+
+
+@picture(760, 290)
+def lanes(d: Drawing) -> None:
+    """Validation inside the loop and alongside it.
+
+    Inside the loop each validation stops the training. Asynchronously, each checkpoint is validated by
+    a task of its own while the workers train the next epoch; validations run one at a time, and fit()
+    waits for the last.
+    """
+    d.text(20, 30, "inside the loop", style="b")
+    for k in range(3):
+        d.box(130 + 200 * k, 44, 96, 38, f"epoch {k + 1}")
+        d.box(228 + 200 * k, 44, 96, 38, f"validate {k + 1}", kind="store")
+    d.text(20, 68, "workers", style="n")
+    d.text(20, 122, "alongside", style="b")
+    d.text(20, 160, "workers", style="n")
+    d.text(20, 232, "validation task", style="n", room=110)
+    for k in range(3):
+        d.box(130 + 104 * k, 136, 96, 38, f"epoch {k + 1}")
+        d.box(230 + 104 * k, 208, 96, 38, f"validate {k + 1}", kind="store")
+        d.arrow((222 + 104 * k, 174), (234 + 104 * k, 208))
+    d.line((536, 128), (536, 256), dashed=True)
+    d.line((730, 36), (730, 90), dashed=True)
+    d.text(542, 158, "fit() returns after", style="n", room=200)
+    d.text(542, 174, "the last validation", style="n", room=200)
+    d.text(240, 196, "checkpoint", style="n")
+    d.arrow((130, 274), (740, 274))
+    d.text(20, 278, "time", style="n")
+
+
+@picture(760, 300)
+def spark(d: Drawing) -> None:
+    """TorchDistributor on Spark.
+
+    The driver submits a job with one barrier stage of two tasks. The stage starts when both slots are
+    free. Each task starts a Python process with a rank; the processes exchange gradients directly,
+    without Spark. Rank 0's return value comes back to the driver.
+    """
+    d.frame(20, 40, 200, 220, "driver")
+    d.box(36, 76, 168, 60, "your notebook", "TorchDistributor.run")
+    d.box(36, 180, 168, 60, "SparkSession", "schedules tasks (JVM)")
+    d.arrow((120, 136), (120, 180))
+    d.frame(330, 40, 410, 220, "one barrier stage: all or none")
+    for rank, top in ((0, 72), (1, 168)):
+        d.box(346, top, 130, 72, f"executor {rank + 1}", f"slot: task {rank}")
+        d.box(556, top, 168, 72, f"rank {rank}", "Python, PyTorch")
+        d.arrow((476, top + 36), (556, top + 36))
+        d.text(484, top + 28, "starts", style="n")
+    d.arrow((204, 200), (270, 200), (270, 108), (346, 108))
+    d.arrow((204, 214), (346, 206))
+    d.text(226, 232, "2 tasks", style="n")
+    d.arrow((640, 144), (640, 168), both=True)
+    d.text(652, 161, "all-reduce", style="n", room=80)
+    d.arrow((640, 72), (640, 22), (120, 22), (120, 76), dashed=True)
+    d.text(300, 16, "the return value of rank 0", style="n", room=200)
+
+
+def main(arguments: list[str]) -> int:
+    stale = []
+    for name, draw in PICTURES.items():
+        path, text = FOLDER / f"{name}.svg", str(draw())
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if "--check" not in arguments:
+            FOLDER.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    print(f"{'differ' if '--check' in arguments else 'drawn'}: {', '.join(stale) or 'none'}")
+    return int("--check" in arguments and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
