@@ -1,4 +1,4 @@
-"""The lessons' pictures: what is committed is what is drawn, whole, for both colour schemes, and described."""
+"""The lessons' pictures: what is committed is what is drawn, whole, for both colour schemes, described."""
 
 import re
 import xml.etree.ElementTree as ET
