@@ -1,8 +1,7 @@
 """The machine of all panels: it opens, draws while the run lasts, stops, keeps a record and closes.
 
-What happened is in a `State`, a `View` draws it, a `Reporter` shows that. A thread draws, at most
-`_DRAWS_PER_SECOND` times a second and only if something happened, so a panel also moves while the
-cell's own thread sits in a blocking call.
+What happened is in a `State`, a `View` draws it, a reporter shows that. A thread draws, at most five times a
+second and only if something happened, so a panel also moves while the cell's own thread sits in a call.
 """
 
 import contextlib
@@ -24,7 +23,7 @@ from labkit.panel.state.base import State, write_record
 from labkit.panel.view.base import Snapshot, View
 from labkit.settings import Settings
 
-_DRAWS_PER_SECOND = 5
+_PAUSE = 0.2  # seconds between two drawings
 
 
 class LivePanel:
@@ -38,6 +37,8 @@ class LivePanel:
     Attributes:
         view: draws the state.
         exclusive: whether only one panel of this class may be open in this process.
+        first_phase: in which a run begins, where it has phases.
+        drawing_share: of one CPU that drawing may take.
         state: of the present run, or of the last one.
         run_id: of the same; no other run has it.
 
@@ -47,6 +48,8 @@ class LivePanel:
 
     view: View = View()
     exclusive = False
+    first_phase = ""
+    drawing_share = 0.1
     _open: ClassVar[list["LivePanel"]] = []
 
     def __init__(
@@ -89,10 +92,6 @@ class LivePanel:
         """What the engine needs around the run: entered when the panel is open, left before it closes."""
         return contextlib.nullcontext()
 
-    def first_phase(self) -> str:
-        """The phase in which a run begins, where it has phases."""
-        return ""
-
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         """What really ended the run, where the engine hides an interrupt or a failure."""
         return error
@@ -121,15 +120,8 @@ class LivePanel:
         """What the summary lists, as (what, path)."""
         return []
 
-    def pause(self, seconds: float) -> float:
-        """Seconds until the next drawing, if the last one took `seconds` of CPU time."""
-        return 1 / _DRAWS_PER_SECOND
-
-    def drain(self) -> None:
-        """Wait for what other processes have sent."""
-
     def hang_up(self) -> None:
-        """End what brings events from other processes."""
+        """Wait for what other processes have sent, and stop listening to them."""
 
     # -- what an engine's panel calls ----------------------------------------------------------------
 
@@ -164,7 +156,7 @@ class LivePanel:
         LivePanel._open.append(self)
         try:
             with self._lock:
-                self.state.start(self.first_phase())
+                self.state.start(self.first_phase)
                 # If this kernel dies, the record still shows that there was a run.
                 # If it cannot be written, a warning at the end says so.
                 with contextlib.suppress(LabError, ValueError):
@@ -212,13 +204,12 @@ class LivePanel:
     def _finish(self, status: str) -> None:
         self._stop_drawing.set()
         try:
-            self.drain()
+            self.hang_up()
             if self._drawer.is_alive():
                 self._drawer.join(timeout=5)
         finally:  # also where the reader interrupts a second time
             with self._lock:
                 self.state.end(status)
-            self.hang_up()
         try:
             self._record_path = write_record(self.state, self.run_id, self.settings.home)
         except (LabError, ValueError) as error:
@@ -230,7 +221,7 @@ class LivePanel:
     # -- drawing -------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
-        seen, last, pause, fine = -1, 0.0, self.pause(0.0), True
+        seen, last, pause, fine = -1, 0.0, _PAUSE, True
         while not self._stop_drawing.wait(pause):
             # Once a second even if nothing came: a clock that stands still looks like a hang.
             if self.state.version == seen and time.monotonic() - last < 1:
@@ -239,7 +230,7 @@ class LivePanel:
             with self._lock:
                 seen, last = self.state.version, time.monotonic()
                 fine = self._show(self._reporter.draw, quiet=not fine)  # one warning is enough
-            pause = self.pause(time.thread_time() - busy)
+            pause = max(_PAUSE, (time.thread_time() - busy) / self.drawing_share)
 
     def _show(self, show: Callable[[Snapshot], None], *, quiet: bool = False) -> bool:
         """Give the reporter a snapshot. An error of drawing must not end the training."""

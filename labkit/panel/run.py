@@ -33,35 +33,29 @@ class Panel(LivePanel, Tracker):
 
     Args:
         name: of the run; also the folder of its record below ``HOME/runs``.
-        engine: what runs it, in the record's words ("one process", "Ray Train", …).
-        world_size: number of workers.
-        epochs, dataset, rows: shown and recorded, if known.
         settings: default: from the environment.
         reporter: default: as ``settings.panel`` says.
+        about: what is shown and recorded, as far as it is known: `epochs`, `dataset` (its name), `rows`,
+            `engine` (what runs it, "one process") and `world_size` (the number of workers).
 
     Raises:
         RunError: the name is no text, or the panel is opened twice at the same time.
     """
 
     view = RunView()
+    first_phase = "preparing"
 
     def __init__(
         self,
         name: str,
         *,
-        engine: str = "one process",
-        world_size: int = 1,
-        epochs: int | None = None,
-        dataset: str | None = None,
-        rows: int | None = None,
         settings: Settings | None = None,
         reporter: NullReporter | None = None,
+        **about: Any,
     ) -> None:
-        self._about = {
-            "engine": engine, "world_size": world_size, "epochs": epochs, "dataset": dataset, "rows": rows,
-        }  # fmt: skip
+        self._about = about
         self._listener: Listener | None = None
-        LivePanel.__init__(self, name, settings=settings, reporter=reporter)
+        super().__init__(name, settings=settings, reporter=reporter)
 
     def __reduce__(self) -> tuple:
         return RemoteTracker, self.where_to_report()
@@ -121,19 +115,15 @@ class Panel(LivePanel, Tracker):
     def new_state(self) -> RunState:
         return RunState(self._name, **self._about)
 
-    def first_phase(self) -> str:
-        return "preparing"
-
     def renew(self) -> None:
-        LivePanel.renew(self)
+        super().renew()
         Tracker.__init__(self, self.run_id, self._receive_own)
         self._warned = ()
 
-    def drain(self) -> None:
-        if self._listener is not None:
-            self._listener.drain()
-
     def hang_up(self) -> None:
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.close()
+        if self._listener is not None:
+            try:
+                self._listener.drain()
+            finally:
+                self._listener.close()
+                self._listener = None

@@ -45,6 +45,8 @@ _CALLER = re.compile(r"^<module>, train\.py, line \d+\n(?: +output = fn\(.*\n)?"
 class SparkPanel(Panel):
     """The panel of a run of TorchDistributor; see `labkit.panel.run.Panel` for its arguments."""
 
+    first_phase = "starting"
+
     def __init__(self, name: str, **about: Any) -> None:
         super().__init__(name, **{"engine": "TorchDistributor", **about})
         self._output: Output | None = None
@@ -90,9 +92,6 @@ class SparkPanel(Panel):
         if active is None or active.master.startswith("local"):
             return "127.0.0.1"
         return active.getConf().get("spark.driver.host", "127.0.0.1")
-
-    def first_phase(self) -> str:
-        return "starting"
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:

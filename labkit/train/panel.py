@@ -82,6 +82,7 @@ class TrainPanel(Panel):
         # A tuple is the smallest and the largest number of workers of an elastic training.
         workers = scaling.num_workers
         fewest, most = workers if isinstance(workers, tuple) else (workers, workers)
+        self.first_phase = "starting" if most else "preparing"
         local = most == 0  # the loop runs in this process, for debugging; nothing calls back
         if not local:
             self._check_callbacks(run_config)
@@ -98,7 +99,7 @@ class TrainPanel(Panel):
         self._about |= {
             "world_size": max(most, 1),
             "engine": "one process" if local else "Ray Train",
-            "epochs": config.get("epochs", self._about["epochs"]),
+            "epochs": config.get("epochs", self._about.get("epochs")),
             "config": config,
             "scaling": {name: getattr(scaling, name, None) for name in names},
             "storage_path": None if local else _storage_path(run_config),
@@ -161,9 +162,6 @@ class TrainPanel(Panel):
                 return mine
         return "127.0.0.1"
 
-    def first_phase(self) -> str:
-        return "starting" if self._about["engine"] == "Ray Train" else "preparing"
-
     def failure_text(self, error: BaseException) -> str:
         if isinstance(error, ray.train.WorkerGroupError) and error.worker_failures:
             rank, text = first_failure(error.worker_failures)
@@ -190,8 +188,8 @@ class TrainPanel(Panel):
             or "the panel above shows where; all of it is in the logs",
         )
 
-    def drain(self) -> None:
-        super().drain()
+    def hang_up(self) -> None:
+        super().hang_up()
         state = self.state
         if self._completed and self._earlier and not state.history and not state.first_step_at:
             of = f" of {state.epochs}" if state.epochs else ""

@@ -33,8 +33,6 @@ from labkit.tune.state import SweepState
 from labkit.tune.trials import TunerPlan, names_without_metric, without_noise
 from labkit.tune.view import SweepView
 
-_DRAWING_SHARE = 0.005  # of the time that drawing may take
-
 
 class SweepPanel(LivePanel):
     """The panel of a sweep: which trials run, which were stopped and why, which is the best.
@@ -47,6 +45,7 @@ class SweepPanel(LivePanel):
 
     view = SweepView()
     exclusive = True
+    drawing_share = 0.005
 
     def __init__(self, name: str, *, dataset: str | None = None, **about: Any) -> None:
         self._dataset = dataset
@@ -149,9 +148,6 @@ class SweepPanel(LivePanel):
         lab = cluster.current()
         listed = [("results and checkpoints", self.plan.path)] if self.plan else []
         return listed + ([("Ray's logs", str(lab.log_dir))] if lab is not None and lab.log_dir else [])
-
-    def pause(self, seconds: float) -> float:
-        return max(super().pause(seconds), seconds / _DRAWING_SHARE)
 
     # -- inside -------------------------------------------------------------------------------------
 

@@ -102,7 +102,7 @@ def test_a_run_that_ends_well(settings):
 
 def test_a_run_has_a_record_from_its_start_on(panel, settings):
     """A kernel that dies leaves it: the next look calls the run lost."""
-    panel.state.config, panel.state.scaling = {"lr": 0.1}, {"num_workers": 2}
+    panel.state.given = {"config": {"lr": 0.1}, "scaling": {"num_workers": 2}}
     with panel:
         (record,) = records.find(settings.home)
         assert (record.run_id, record.state) == (panel.run_id, "running")
@@ -454,7 +454,7 @@ def test_events_of_other_processes(settings):
     assert all((worker.epoch, worker.step) == (1, 5) for worker in state.workers.values())
     assert sorted(state.prints) == ["[rank 0] done with 0", "[rank 1] done with 1"]
     assert len(state.history) == 2  # both reported; an engine's panel hears one report for all
-    assert (len(state.epoch_seconds), state.restarts) == (2, 0)
+    assert (len(state.epoch_seconds), state.workers.restarts) == (2, 0)
     assert panel._listener is None
 
 
@@ -472,7 +472,7 @@ def test_a_pickled_panel_is_a_tracker_and_tells_no_key(panel, monkeypatch):
         with tracker.working():
             for _ in tracker.steps([1, 2, 3]):
                 pass
-        until(lambda: panel.state.leader is not None and panel.state.leader.step == 3)
+        until(lambda: panel.state.workers.leader is not None and panel.state.workers.leader.step == 3)
 
 
 def test_a_worker_that_outlives_its_run(panel):

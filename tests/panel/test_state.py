@@ -24,7 +24,7 @@ def test_before_it_begins():
     assert (state.status, state.phase, state.workers.leader, state.curve, state.epoch_seconds) == (
         "ready", "", None, [], [],
     )  # fmt: skip
-    assert (state.elapsed(), state.fraction(), state.eta(), state.rows_per_second()) == (0, None, None, 0)
+    assert (state.elapsed(), state.fraction(), state.eta(T0), state.rows_per_second()) == (0, None, None, 0)
     assert (state.waiting_share(), state.metrics(), state.time_breakdown()) == (None, {}, {"start": 0.0})
 
 
@@ -84,7 +84,7 @@ def test_time_left(run):
     run.step(20, epoch=12, step=5, total=10, epochs=10)  # more epochs than were promised
     assert (run.state.fraction(), run.state.eta(T0 + 20)) == (1.0, 0.0)
     run.state.end("finished", T0 + 21)
-    assert run.state.eta() is None
+    assert run.state.eta(T0 + 22) is None
 
 
 @pytest.mark.parametrize(

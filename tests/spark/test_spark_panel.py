@@ -225,7 +225,7 @@ def test_what_cannot_travel(on_executors):
     assert "inside the function" in raised.value.fix
     (failure,) = panel.state.failures
     assert failure.rank is None
-    assert ", rank" not in panel.view.summary(panel.view.snapshot(panel.state, 0), [])
+    assert ", rank" not in panel.view.summary(panel.state, [])
 
 
 def test_what_pyspark_itself_cannot_pickle():

@@ -165,7 +165,7 @@ def test_a_killed_worker_is_one_line_and_its_restart_has_seconds(lab, home, pane
     fit(panel, trainer_of(panel, home, dies=(1, 1, 2), died=str(home / "died-1"), run=run))
     state = panel.state
     assert [failure.text for failure in state.failures] == ["rank 1 is gone: killed, or out of memory"]
-    assert (state.status, len(state.history), state.restarts) == ("finished", 3, 1)
+    assert (state.status, len(state.history), state.workers.restarts) == ("finished", 3, 1)
     assert 0 < runs.latest("run").seconds["restart"] < state.elapsed()
     said = capfd.readouterr()
     assert "A worker died or was killed" not in said.out + said.err

@@ -20,12 +20,10 @@ class Failure:
 
     Attributes:
         rank: of the worker, or the number of the trial; None if it belongs to none.
-        epoch: in which it was raised, from 0, if known.
     """
 
     rank: int | None
     text: str
-    epoch: int | None = None
 
     @property
     def message(self) -> str:
@@ -75,10 +73,10 @@ class State:
         """Seconds since the start."""
         return max((self.ended_at or now or time.time()) - self.started_at, 0.0) if self.started_at else 0.0
 
-    def fail(self, text: str, rank: int | None = None, epoch: int | None = None) -> None:
+    def fail(self, text: str, rank: int | None = None) -> None:
         """Something raised; `text` is its short traceback."""
         if len(self.failures) < _FAILURES_KEPT:
-            self.failures.append(Failure(rank, text, epoch))
+            self.failures.append(Failure(rank, text))
         self.version += 1
 
     def print(self, line: str) -> None:

@@ -22,7 +22,7 @@ class RunState(State):
         history: one dict per report: ``epoch`` (from 0) and rank 0's metrics.
         note: a sentence that the summary adds, or "".
         spans: training, uploads and validations in the loop; `timeline` adds those of the checkpoints.
-        config, scaling, storage_path: what the run was given, if known: for its record (see `RunRecord`).
+        given: what its record says besides (see `RunRecord`): config, scaling, storage_path.
     """
 
     def __init__(
@@ -34,15 +34,12 @@ class RunState(State):
         epochs: int | None = None,
         dataset: str | None = None,
         rows: int | None = None,
-        config: dict[str, Any] | None = None,
-        scaling: dict[str, Any] | None = None,
-        storage_path: str | None = None,
+        **given: Any,
     ) -> None:
         super().__init__(name)
         self.engine, self.world_size, self.dataset = engine, world_size, dataset
         self.epochs, self.rows = _count(epochs), _count(rows)
-        self.config, self.scaling, self.storage_path = config or {}, scaling or {}, storage_path
-        self.note = self.phase = ""
+        self.note, self.phase, self.given = "", "", given
         self.first_step_at = 0.0
         self.workers = Workers()
         self.history: list[dict[str, Any]] = []
@@ -62,16 +59,6 @@ class RunState(State):
         self._live = False
 
     # -- what can be read off it --------------------------------------------------------------------
-
-    @property
-    def leader(self) -> WorkerState | None:
-        """The worker with the lowest rank: its epoch and step are shown for all."""
-        return self.workers.leader
-
-    @property
-    def restarts(self) -> int:
-        """How often the engine started the workers again."""
-        return self.workers.restarts
 
     @property
     def curve(self) -> list[tuple[float, dict[str, Any]]]:
@@ -94,19 +81,16 @@ class RunState(State):
 
     def fraction(self) -> float | None:
         """Share of all steps that are done, 0 to 1; None if epochs or steps per epoch are unknown."""
-        if self.leader is None or not self.epochs:
+        if not self.workers or not self.epochs:
             return None
-        return min(self.leader.epochs_done / self.epochs, 1.0)
+        return min(self.workers.leader.epochs_done / self.epochs, 1.0)
 
-    def eta(self, now: float | None = None) -> float | None:
+    def eta(self, now: float) -> float | None:
         """Seconds left, from the pace since the first step."""
-        if self.status != "running" or self.leader is None or not self.epochs or not self.first_step_at:
+        done = self.fraction()
+        if self.over or done is None or done <= self._begun_at / self.epochs:
             return None
-        done = self.leader.epochs_done
-        if done <= self._begun_at:
-            return None
-        pace = max((now or time.time()) - self.first_step_at, 0.0) / (done - self._begun_at)
-        return max(self.epochs - done, 0.0) * pace
+        return max(now - self.first_step_at, 0.0) * (1 - done) / (done - self._begun_at / self.epochs)
 
     def rows_per_second(self) -> float:
         """Rows per second of all workers: at the moment while running, over the whole run afterwards."""
@@ -156,9 +140,7 @@ class RunState(State):
             "workers": self.world_size,
             "dataset": self.dataset,
             "rows": self.rows,
-            "config": self.config,
-            "scaling": self.scaling,
-            "storage_path": self.storage_path,
+            **self.given,
             "seconds_to_start": spent["start"] if self.first_step_at else None,
             "seconds_per_epoch": self.epoch_seconds,
             "seconds": spent,
@@ -172,26 +154,17 @@ class RunState(State):
         }
 
     def _validations(self, spans: list[Span]) -> dict[str, Any]:
-        """The checkpoints one by one and the time axis of a run that validates."""
+        """The checkpoints of a run that validates, one by one."""
         if not spans:
             return {}
-        zero = min(span.begin for span in spans)
         trained = {span.label: span.end for span in spans if span.row == "training"}
         checkpoints = []
         for one in self.checkpoints:
             end, known = trained.get(str(one.epoch)), one.decided_at or one.committed_at
-            checkpoints.append(
-                {
-                    "checkpoint": one.label,
-                    "status": one.status,
-                    "seconds_waiting": one.waited,
-                    "seconds_validating": one.seconds,
-                    "seconds_to_metric": None if end is None else max(known - end, 0.0),
-                    "metrics": one.metrics,
-                }
-            )
-        timeline = [vars(span) | {"begin": span.begin - zero, "end": span.end - zero} for span in spans]
-        return {"checkpoints": checkpoints, "timeline": timeline}
+            row = {"checkpoint": one.label, "status": one.status, "metrics": one.metrics}
+            row["seconds_to_metric"] = None if end is None else max(known - end, 0.0)
+            checkpoints.append(row)
+        return {"checkpoints": checkpoints}
 
     # -- what happens -------------------------------------------------------------------------------
 
@@ -206,10 +179,9 @@ class RunState(State):
         if self.phase:
             self._enter(self.phase, self.ended_at)
 
-    def fail(self, text: str, rank: int | None = 0, epoch: int | None = None) -> None:
+    def fail(self, text: str, rank: int | None = 0) -> None:
         """A worker raised."""
-        worker = None if rank is None else self.workers.get(rank)
-        super().fail(text, rank, worker.epoch if epoch is None and worker is not None else epoch)
+        super().fail(text, rank)
 
     def on_worker(self, event: dict[str, Any]) -> None:
         self.workers.of(event)
@@ -302,7 +274,7 @@ class RunState(State):
 
     def _in_loop(self, now: float) -> Span:
         """The validation that the loop itself is doing."""
-        epoch = self.leader.epoch + 1 if self.leader else ""
+        epoch = self.workers.leader.epoch + 1 if self.workers else ""
         return Span("validation", str(epoch), self._phase_began, max(now, self._phase_began), "in the loop")
 
     def _add(self, span: Span) -> Span:
