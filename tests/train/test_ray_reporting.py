@@ -34,11 +34,8 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 class Summary(NullReporter):
     """Keeps what the summary would list."""
 
-    def open(self, view, snapshot, files):
-        self._files = files
-
     def close(self, snapshot):
-        self.files = self._files()
+        self.files = snapshot.files
 
 
 @pytest.fixture
