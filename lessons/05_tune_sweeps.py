@@ -1,15 +1,22 @@
 # %% [markdown]
 # # 05 · From one training to many: Tune
 #
-# **You will be able to** wrap a training so that Tune can start, stop, save and reuse it; work out how many trials a search space gives before you start it; stop bad
-# trials early; find a model with a sweep, and prove that its checkpoint is the model; let a sweep survive a failing trial and a killed notebook; and sweep a training
-# that is itself distributed. · **Time** 60 min (2 of them waiting) · **Needs** 00, 01; 03 for the last part
+# **You will be able to**
+# - say how many trials a search space has before you start it (exercise 05-1);
+# - write a trainable that Tune can start, stop, save and reuse (05-2);
+# - stop bad trials early with ASHA, and say what its settings change (05-3);
+# - fix a sweep that would fail or wait forever (05-4);
+# - prove that the checkpoint of a trial is the model that it reported.
 #
-# So far you picked a learning rate and left it at that. A **sweep** tries many configurations, and each of them is a **trial**. The skill is in not wasting time,
-# neither on starting processes nor on trials that will never be good.
+# **Time** … · **Needs** 00, 01; 03 for the last extra section
+
+# %% [markdown]
+# In lesson 03 a learning rate was given. Suppose you have to find one, a training takes ten minutes on a GPU, and you want to try 200 configurations. That is 33 hours. With eight GPUs it is four
+# hours, and less than two if most of the bad configurations are stopped early. Such a search is called a **sweep**, and each configuration that it tries is a **trial**. Ray's library for it is Tune.
 
 # %%
 from labkit import cluster, datasets
+from labkit.exercises import check, hint, predict, reveal
 from labkit.settings import Settings
 
 settings = Settings.from_env()
@@ -17,226 +24,61 @@ lab = cluster.start()
 lab
 
 # %% [markdown]
-# A sweep compares trials, so it needs images to compare them on. Don't use the test images for this: if you try 32 models and keep the one with the best test score,
-# you have fitted the *choice* to the test set, and its score is too optimistic. So we set a fifth of the training images aside, for **validation**.
+# ## A sweep in one call
+# Real training is too slow for learning to count trials. So the first **trainable**, which is what Tune calls the thing that it runs, is a function that costs nothing: a hill whose top is at
+# a = 3, b = 20. It reports its result with `tune.report`.
 
 # %%
-everything, test = datasets.load(split="train"), datasets.load(split="test")
-cut = len(everything) * 4 // 5
-data = {
-    "train": (everything.images[:cut], everything.labels[:cut]),
-    "valid": (everything.images[cut:], everything.labels[cut:]),
-}
-len(data["train"][1]), len(data["valid"][1]), len(test)
-
-# %% [markdown]
-# ## A training that others can drive: `Trainable`
-# In lesson 03 your loop was in charge. In a sweep Tune is in charge: it tells your training to do one step, to save its state, to load a state, or to start over with
-# another configuration. You write a class that derives from `tune.Trainable` and has a method for each of these. Anything that Tune can drive like this is called a
-# **trainable**. You decide what a step is; here it is one epoch.
-
-# %%
-import torch
-from labkit.models.torch import mlp
-from labkit.models.torch import load_state, save_state
-from labkit.models.torch import batches, evaluate, train_epoch
 from ray import tune
 
 
-# %%
-class Digits(tune.Trainable):
-    def setup(self, config, data):
-        self.data = data
-        torch.set_num_threads(1)
-        self.reset_config(config)
-
-    def reset_config(self, config):
-        self.model = mlp((32,), seed=0)
-        self.optimizer = torch.optim.SGD(
-            self.model.parameters(), lr=config["lr"], momentum=config["momentum"]
-        )
-        self.epoch = 0
-        return True
-
-    def step(self):
-        rows = batches(*self.data["train"], size=64, seed=self.epoch)
-        train_epoch(self.model, rows, torch.nn.functional.cross_entropy, self.optimizer)
-        self.epoch += 1
-        return {"mean_accuracy": self.accuracy(*self.data["valid"])}
-
-    def accuracy(self, images, labels):
-        return evaluate(self.model, batches(images, labels, size=512, shuffle=False))["accuracy"]
-
-    def save_checkpoint(self, folder):
-        save_state(folder, self.model, self.optimizer, self.epoch)
-
-    def load_checkpoint(self, folder):
-        self.epoch = load_state(folder, self.model, self.optimizer)["epoch"]
-
-
-# %% [markdown]
-# | method | when Tune calls it |
-# |---|---|
-# | `setup` | once in each process |
-# | `step` | again and again; it returns the metrics |
-# | `save_checkpoint`, `load_checkpoint` | with the path of a folder, to write to or to read from. Save the model *and* the optimizer |
-# | `reset_config` | to give the process its next trial. Return `True` to confirm that nothing of the old trial is left |
-#
-# `Digits` trains on the CPU, even on a cluster with GPUs. To use a GPU, you would move the model there in `reset_config` and ask for a GPU per trial. The batches
-# follow the model, because `train_epoch` and `evaluate` move them to its device.
-#
-# ## First in this process
-# A class is easy to try. You don't need a cluster, another process or a trial for that: call its methods as Tune would.
-
-# %%
-one = Digits.__new__(Digits)  # skips Trainable.__init__, which sets up folders and logs
-one.setup({"lr": 0.05, "momentum": 0.9}, data)
-[round(one.step()["mean_accuracy"], 3) for _ in range(3)]
-
-# %% [markdown]
-# That was three epochs. Now save the state, load it into a second object, and let both take one more step. A third object gets the model, but not the optimizer.
-
-# %% [markdown] tags=["prediction"]
-# **Before you go on:** will the first two agree to the last digit? And the third, which has the model without the optimizer's state?
-
-# %%
-import tempfile
-
-other, forgetful = Digits.__new__(Digits), Digits.__new__(Digits)
-for copy in (other, forgetful):
-    copy.setup({"lr": 0.05, "momentum": 0.9}, data)
-with tempfile.TemporaryDirectory() as folder:
-    one.save_checkpoint(folder)
-    other.load_checkpoint(folder)
-    forgetful.epoch = load_state(folder, forgetful.model)["epoch"]
-
-# %%
-from labkit.models.torch import parameter_distance
-
-for each in (one, other, forgetful):
-    each.step()
-parameter_distance(one.model, other.model), parameter_distance(one.model, forgetful.model)
-
-# %% [markdown]
-# The first difference isn't just small, it is exactly zero. The second is not. With *momentum*, each update also depends on the updates before it. The optimizer
-# stores that, and without it the next epoch leads to different weights. A checkpoint is model *and* optimizer.
-
-# %% [markdown]
-# ### Exercise 05-1 · Start from scratch
-# When a process has finished one trial, Tune hands it the next. Here is a `reset_config` that was written in a hurry. The second trial starts with the weights of the
-# first, so it looks brilliant from the start. And because the method returns `None`, Tune treats the reset as failed. Write a correct one.
-#
-# ```python
-# def reset_config(self, config):
-#     self.optimizer = self.make_optimizer(self.model, config["lr"])
-# ```
-#
-# `self.make_model()` builds a fresh model, and `self.epoch` counts from 0.
-
-# %%
-from labkit.exercises import check, hint
-
-
-def reset_config(self, config): ...  # your answer
-
-
-# %% tags=["solution"]
-def reset_config(self, config):
-    self.model = self.make_model()
-    self.optimizer = self.make_optimizer(self.model, config["lr"])
-    self.epoch = 0
-    return True
-
-
-# %%
-check("05-1", reset_config)
-
-# %% [markdown]
-# ## How many trials?
-# Real training is too slow for learning to count trials, so here is a stand-in that costs nothing: a hill whose top is at a = 3, b = 20. This trainable is a function,
-# not a class. All it has to do is call `tune.report`.
-
-
-# %%
 def hill(config):
-    tune.report(
-        {"height": -((config["a"] - 3) ** 2) - (config["b"] - 20) ** 2 / 100 + config.get("noise", 0)}
-    )
+    height = -((config["a"] - 3) ** 2) - (config["b"] - 20) ** 2 / 100
+    tune.report({"height": height + config["noise"]})
 
 
 # %% [markdown]
-# The **search space** defines which configurations are possible. `grid_search` tries every value of its list. Others, such as `uniform`, draw one value at random for
-# each trial.
+# The **search space** says which configurations are possible. `grid_search` tries every value of its list. Others, such as `uniform`, draw one value at random for each trial. `num_samples=2` repeats
+# the *whole* grid.
 
 # %%
-space = {"a": tune.grid_search([1, 2, 3]), "b": tune.grid_search([10, 20, 30])}
-
-# %% [markdown]
-# A `Tuner` brings trainable, search space and settings together. Results and checkpoints go to a local folder, because all nodes of this lab are on one machine. Most
-# settings are the same for all sweeps in this lesson, so a function saves you some typing. The panel is passed as a *callback*: Tune calls it at each event of the
-# sweep.
-
-# %%
-from labkit.tune import SweepPanel
-
-storage_path, filesystem = str(settings.home / "runs" / "05-tune"), None
-if settings.ray_address:  # other machines don't see this folder: use the store of lesson 03
-    from labkit import storage
-
-    store = storage.start()
-    storage_path, filesystem = store.storage_path("runs", "05-tune"), store.filesystem
-
-
-def tuner_of(trainable, space, *, stop=None, checkpoints=None, metric="mean_accuracy", **options):
-    return tune.Tuner(
-        trainable,
-        param_space=space,
-        tune_config=tune.TuneConfig(metric=metric, mode="max", **options),
-        run_config=tune.RunConfig(
-            name=panel.run_id,
-            storage_path=storage_path,
-            storage_filesystem=filesystem,
-            stop=stop,
-            checkpoint_config=checkpoints,
-            callbacks=[panel.callback()],
-        ),
-    )
-
+space = {
+    "a": tune.grid_search([1, 2, 3]),
+    "b": tune.grid_search([10, 20, 30]),
+    "noise": tune.uniform(0, 0.1),
+}
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** there are two grids of three values, and `num_samples` is 1 by default. How many trials is that?
+# **Predict.** How many trials will the next cell run?
 
 # %%
-panel = SweepPanel("05-grid")
-tuner = tuner_of(hill, space, metric="height", reuse_actors=True)
-with panel.watch(tuner):
-    results = tuner.fit()
-len(results)
-
-# %% [markdown]
-# Tune tried every pair. `reuse_actors=True` is explained further down. Now add a parameter that is drawn at random, and set `num_samples=2`.
-
-# %% [markdown] tags=["prediction"]
-# **Before you go on:** how many trials are there now? And how many different values will `noise` have?
+predict("05-a", ...)  # a number
 
 # %%
-space["noise"] = tune.uniform(0, 0.1)
-panel = SweepPanel("05-grid-twice")
-tuner = tuner_of(hill, space, metric="height", reuse_actors=True, num_samples=2)
-with panel.watch(tuner):
-    results = tuner.fit()
-len(results), len({result.config["noise"] for result in results})
+folder = str(settings.home / "runs" / "05-tune")
+tuner = tune.Tuner(
+    hill,
+    param_space=space,
+    tune_config=tune.TuneConfig(metric="height", mode="max", num_samples=2),
+    run_config=tune.RunConfig(storage_path=folder),
+)
+results = tuner.fit()
+reveal("05-a", len(results))
 
 # %% [markdown]
-# `num_samples` repeats the *whole grid*, and each trial draws its own random values. So you multiply the lengths of the grids, and then multiply by `num_samples`. The
-# four best trials:
+# Multiply the lengths of the grids, then multiply by `num_samples`: 3 × 3 × 2. A random value multiplies nothing; each trial just draws its own. The results go into the
+# folder `storage_path`, and `get_best_result` compares the trials by `metric`:
 
 # %%
-rows = results.get_dataframe()[["config/a", "config/b", "config/noise", "height"]]
-rows.sort_values("height").tail(4).round(3)
+best = results.get_best_result()
+best.config
+
+# %% tags=["claim"]
+assert len(results) == 3 * 3 * 2 == len({result.config["noise"] for result in results})
+assert (best.config["a"], best.config["b"]) == (3, 20)
 
 # %% [markdown]
-# ### Exercise 05-2 · Count before you pay
+# ### Exercise 05-1 · Count before you pay
 # ```python
 # param_space = {
 #     "optimizer": tune.grid_search(["sgd", "adam"]),
@@ -245,31 +87,192 @@ rows.sort_values("height").tail(4).round(3)
 #     "seed": 7,
 # }
 # ```
-# How many trials do you get with `num_samples=5`? And if each trial takes a minute and four run at a time, how many minutes does the sweep take?
+# How many trials do you get with `num_samples=5`? And what would change if the width were `tune.choice([32, 64, 128, 256])`, which draws one of the four at random?
 
 # %%
 trials = ...  # your answer
-minutes = ...  # your answer
+with_choice = ...  # your answer
 
 # %% tags=["solution"]
 trials = 2 * 4 * 5
-minutes = trials / 4
+with_choice = 2 * 5
 
 # %%
-check("05-2", trials, minutes)
+check("05-1", trials, with_choice)
+
+# %% [markdown]
+# ## A training that Tune can drive
+# If Tune should also pause a trial, or hand its process to the next one, it needs a training that can make one step, save itself and load itself. Here is one for the digits.
+
+# %% tags=["long"]
+import torch
+from labkit.models.torch import batches, evaluate, load_state, mlp, save_state, train_epoch
+
+
+class Training:
+    def __init__(self, config, data):
+        self.data, self.epoch = data, 0
+        self.model = mlp((32,), seed=0)
+        weights = self.model.parameters()
+        self.optimizer = torch.optim.SGD(weights, lr=config["lr"], momentum=config["momentum"])
+
+    def train_one_epoch(self):
+        rows = batches(*self.data["train"], size=64, seed=self.epoch)
+        train_epoch(self.model, rows, torch.nn.functional.cross_entropy, self.optimizer)
+        self.epoch += 1
+        return {"accuracy": self.accuracy(*self.data["valid"])}
+
+    def accuracy(self, images, labels):
+        return evaluate(self.model, batches(images, labels, size=512, shuffle=False))["accuracy"]
+
+    def save(self, folder):
+        save_state(folder, self.model, self.optimizer, self.epoch)
+
+    def load(self, folder):
+        self.epoch = load_state(folder, self.model, self.optimizer)["epoch"]
+
+
+# %% [markdown]
+# A sweep compares trials on images. Don't use the test images for that: if you try 32 models and keep the one with the best test score, you have fitted the *choice* to the test set, and its score is
+# too optimistic. So a fifth of the training images is set aside for **validation**.
+
+# %%
+everything, test = datasets.load(split="train"), datasets.load(split="test")
+cut = len(everything) * 4 // 5
+data = {
+    "train": (everything.images[:cut], everything.labels[:cut]),
+    "valid": (everything.images[cut:], everything.labels[cut:]),
+}
+one = Training({"lr": 0.05, "momentum": 0.9}, data)
+[round(one.train_one_epoch()["accuracy"], 3) for _ in range(3)]
+
+# %% [markdown]
+# Now save it, load the checkpoint into a second training, and let both train one more epoch. A third training gets the model, but not the state of the optimizer.
+
+# %%
+import tempfile
+
+other, forgetful = (Training({"lr": 0.05, "momentum": 0.9}, data) for _ in range(2))
+with tempfile.TemporaryDirectory() as place:
+    one.save(place)
+    other.load(place)
+    forgetful.epoch = load_state(place, forgetful.model)["epoch"]
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** Which of the two copies will have exactly the weights of the first training after this epoch?
+
+# %%
+predict("05-b", ..., choices=["both", "the complete copy", "neither"])
+
+# %%
+from labkit.models.torch import parameter_distance
+
+for each in (one, other, forgetful):
+    each.train_one_epoch()
+distances = [parameter_distance(one.model, copy.model) for copy in (other, forgetful)]
+reveal("05-b", ["both", "the complete copy", "neither"][sum(distance > 0 for distance in distances)])
+distances
+
+# %% tags=["claim"]
+assert distances[0] == 0 < 1e-3 < distances[1]
+
+# %% [markdown]
+# The first difference is exactly zero. The second is not, because with *momentum* each update also depends on the updates before it, and the optimizer stores those. A checkpoint is model *and*
+# optimizer.
+#
+# ## The adapter: `tune.Trainable`
+# Tune doesn't know these methods, so a class that derives from `tune.Trainable` passes each call on:
+
+
+# %%
+class Digits(tune.Trainable):
+    def setup(self, config, data):
+        torch.set_num_threads(1)
+        self.data = data
+        self.training = Training(config, data)
+
+    def reset_config(self, config):
+        self.training = Training(config, self.data)
+        return True
+
+    def step(self):
+        return self.training.train_one_epoch()
+
+    def save_checkpoint(self, folder):
+        self.training.save(folder)
+
+    def load_checkpoint(self, folder):
+        self.training.load(folder)
+
+
+# %% [markdown]
+# Tune calls `setup` once in each process and `step` again and again. It calls `reset_config` to give a process its next trial; return `True` to confirm that nothing of the old trial is left. The
+# other two get the path of a folder.
+
+# %% [markdown]
+# ### Exercise 05-2 · A trainable of your own
+# Write gradient descent on (x − 3)² as a trainable. `x` starts at 0. A step computes `x -= config["lr"] * 2 * (x - 3)` and returns `{"loss": (x - 3) ** 2}`. The check calls the five methods here first,
+# and then sweeps three learning rates on your cluster, all in one process.
+
+
+# %%
+class Descent(tune.Trainable):
+    def setup(self, config): ...  # your answer
+
+    def reset_config(self, config): ...
+
+    def step(self): ...
+
+    def save_checkpoint(self, folder): ...
+
+    def load_checkpoint(self, folder): ...
+
+
+# %% tags=["solution"]
+class Descent(tune.Trainable):
+    def setup(self, config):
+        self.reset_config(config)
+
+    def reset_config(self, config):
+        self.x, self.lr = 0.0, config["lr"]
+        return True
+
+    def step(self):
+        self.x -= self.lr * 2 * (self.x - 3)
+        return {"loss": (self.x - 3) ** 2}
+
+    def save_checkpoint(self, folder):
+        with open(f"{folder}/x.txt", "w") as file:
+            file.write(repr(self.x))
+
+    def load_checkpoint(self, folder):
+        with open(f"{folder}/x.txt") as file:
+            self.x = float(file.read())
+
+
+# %%
+check("05-2", Descent)
+
+# %% [markdown]
+# ## What a trial gets
+# Each trial runs in an actor, a process of its own. Two functions say what it gets. `with_parameters` puts the images into Ray's object store once, and each process reads them from there.
+# `with_resources` says what the trial asks for, and Tune runs as many trials at a time as fit into the cluster. Fractions work: with `{"GPU": 0.25}` four trials share a GPU. Ray only counts
+# these numbers.
+
+# %%
+gpus = 1 if settings.use_gpu else 0
+trainable = tune.with_resources(tune.with_parameters(Digits, data=data), {"CPU": 1, "GPU": gpus})
 
 # %% [markdown]
 # ## Stop the bad ones early
-# Most configurations are bad, and most of the bad ones look bad after one epoch. `ASHAScheduler` makes use of that. Tune counts steps as **iterations**; in `Digits`
-# an iteration is an epoch. ASHA compares trials after certain numbers of iterations, the **rungs**, which are 1, 3 and 9 here. When a trial reaches a rung, it is
-# compared with all trials that reached it before. If it is among the best third, it continues; if not, it is stopped.
+# Most configurations are bad, and most of the bad ones look bad after one epoch. `ASHAScheduler` compares trials after certain numbers of steps, which Tune calls **iterations**. These numbers are the
+# **rungs**, here 1, 3 and 9. A trial that reaches a rung is compared with all trials that reached it before. If it is among the best third, it continues; otherwise it is stopped.
 #
-# - `grace_period=1`: no trial is stopped before this many iterations. This is the first rung.
+# - `grace_period=1`: no trial is stopped before the first rung.
 # - `reduction_factor=3`: at each rung the best third continues, and the next rung comes after three times as many iterations.
-# - `max_t=27`: after this many iterations a trial ends, however good it is. Trials that stop at `max_t` are not compared there.
+# - `max_t=27`: after this many iterations a trial ends, however good it is. No trial is compared there.
 #
-# ASHA doesn't wait until all trials have reached a rung; that is the *asynchronous* in its name. So no CPU idles, but the first trials at a rung are compared with
-# only a few others.
+# ASHA doesn't wait until all trials have reached a rung; that is the *asynchronous* in its name. So no CPU idles, but the first trials at a rung are compared with only a few others.
 
 # %%
 from ray.tune.schedulers import ASHAScheduler
@@ -277,61 +280,54 @@ from ray.tune.schedulers import ASHAScheduler
 asha = ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3)
 
 # %% [markdown]
-# A trial can also end for another reason: `stop` ends it as soon as one of its conditions is met. Both `stop` and `max_t` limit the trials of this sweep to 27 epochs;
-# either would do.
-#
-# Four more lines make the sweep fast. Further down you will measure how much they save.
-#
-# 1. `tune.with_parameters` puts the images into Ray's object store *once*. Each process reads them from there, so they aren't pickled again for every trial.
-# 2. `tune.with_resources` sets what a trial asks for. Tune runs as many trials at a time as fit into the cluster. Fractions work, too: with `{"CPU": 0.5}` two trials
-#    share a CPU, and with `{"CPU": 1, "GPU": 0.25}` four trials share a GPU. These numbers are only used for scheduling. Ray does not stop a trial that uses more than
-#    it asked for.
-# 3. `reuse_actors`: every trial runs in an actor, a process of its own. With this option a process that has finished a trial takes the next one, by `reset_config`.
-# 4. `max_concurrent_trials` limits how many trials run at a time, and therefore how many processes have to start. Here it is `settings.num_workers`, which is 2 unless
-#    you have changed it. On a machine with more cores, set it to their number.
+# Two options save processes. With `reuse_actors` a process that has finished a trial takes the next one, by `reset_config`. `max_concurrent_trials` limits how many trials run at a time. The panel is
+# passed as a callback. From here on it replaces Tune's table.
 
 # %%
-space = {"lr": tune.loguniform(1e-3, 1), "momentum": tune.uniform(0, 0.95)}
-trainable = tune.with_parameters(Digits, data=data)  # 1
-trainable = tune.with_resources(trainable, {"CPU": 1})  # 2
+from labkit.tune import SweepPanel
+
+panel = SweepPanel("05-asha", dataset=test.name)
+tuner = tune.Tuner(
+    trainable,
+    param_space={"lr": tune.loguniform(1e-3, 1), "momentum": tune.uniform(0, 0.95)},
+    tune_config=tune.TuneConfig(
+        metric="accuracy", mode="max", num_samples=32, scheduler=asha,
+        reuse_actors=True, max_concurrent_trials=settings.num_workers,
+    ),
+    run_config=tune.RunConfig(
+        name=panel.run_id, storage_path=folder, callbacks=[panel.callback()],
+        checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
+    ),
+)  # fmt: skip
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** there are 32 trials, and a third of them continues at each rung. About how many will train for all 27 epochs? And how many epochs is that in
-# total? A sweep that stops no trial early takes 32 × 27 = 864.
+# **Predict.** 32 trials of 27 epochs each would be 864 epochs. How many will this sweep train?
 
 # %%
-panel = SweepPanel("05-asha", dataset=test.name)
-tuner = tuner_of(
-    trainable,
-    space,
-    num_samples=32,
-    scheduler=asha,
-    stop={"mean_accuracy": 0.995, "training_iteration": 27},
-    checkpoints=tune.CheckpointConfig(checkpoint_at_end=True),
-    reuse_actors=True,  # 3
-    max_concurrent_trials=settings.num_workers,  # 4
-)
+predict("05-c", ...)  # a number
+
+# %%
 with panel.watch(tuner):
     results = tuner.fit()
+table = results.get_dataframe()
+reveal("05-c", int(table["training_iteration"].sum()))
 
 # %% [markdown]
-# Each grey line is a trial, and the dotted lines are the rungs. The panel draws one at 27, too, because Ray lists `max_t` as a rung; but every trial ends there before
-# it would be compared. How many trials ended where?
+# Each grey line is a trial, and the dotted lines are the rungs. If every rung let exactly a third through, the sweep would take
+# about 32 × 1 + 11 × 2 + 4 × 6 + 1 × 18 = 96 epochs. It takes more, because the first trials at a rung have few others to lose against.
 
 # %%
-table = results.get_dataframe()
-print(int(table["training_iteration"].sum()), "epochs in all")
 table.groupby("training_iteration").size().rename("trials that ended here")
 
-# %% [markdown]
-# If every rung let exactly a third through, one trial would be left after the last rung, and the sweep would take about 32 × 1 + 11 × 2 + 4 × 6 + 1 × 18 = 96 epochs.
-# In fact more trials get through: the first one at a rung has no other trial to be compared with, so it continues, and the next ones are compared with only a few.
-# That is the price of not waiting. Even so, the sweep took less than half of the 864 epochs, and most of the epochs that were saved would have gone into bad trials.
+# %% tags=["claim"]
+assert 96 <= table["training_iteration"].sum() < 864 / 2
+assert set(table["training_iteration"]) <= {1, 3, 9, 27}
+assert table["pid"].nunique() <= settings.num_workers
 
 # %% [markdown]
-# ### Exercise 05-3 · Rungs
-# Take `ASHAScheduler(max_t=64, grace_period=2, reduction_factor=4)` and 64 trials. At which iterations are trials compared? If each of these rungs lets exactly one
-# trial in four through, how many trials are left after the last one?
+# ### Exercise 05-3 · Other rungs
+# What would change with `ASHAScheduler(max_t=64, grace_period=2, reduction_factor=4)` and 64 trials? At which iterations are trials compared? If each of these rungs lets exactly one trial in four
+# through, how many trials are left after the last one?
 
 # %%
 rungs = [...]  # your answer
@@ -345,77 +341,132 @@ left = 64 // 4**3
 check("05-3", rungs, left)
 
 # %% [markdown]
-# ## What came back
-# `results` has one entry for each trial, including those that were stopped or failed. You can save it as a CSV file, which any spreadsheet opens. `get_best_result`
-# compares the *last* value that each trial reported:
-
-# %%
-table.to_csv(settings.home / "05-asha.csv", index=False)
-
-best = results.get_best_result()
-best.config, best.metrics["mean_accuracy"], best.metrics["training_iteration"]
-
-# %% [markdown]
-# Next, the learning curves of the best six trials, and then all configurations in one picture. In the second picture each line is a trial and each axis a parameter.
-# The colour of a line is the trial's accuracy, from blue (worst) to orange (best). Follow the orange lines from right to left: which values do they have in common?
-
-# %%
-from labkit.tune import plot_curves, plot_parallel
-
-plot_curves(results, "mean_accuracy")
-
-# %%
-plot_parallel(results, ["lr", "momentum"], "mean_accuracy", log=["lr"])
-
-# %% [markdown]
-# The learning rate matters most: if it is too small, the model learns too slowly; if it is too large, training diverges.
-#
 # ## Is the checkpoint the model?
-# Every trial saved a checkpoint at its end. Load each of them into a fresh `Digits` and evaluate it on the same validation images.
+# Every trial saved a checkpoint at its end. Load each of them into a fresh `Training`, evaluate it on the same validation images, and compare with `==`, so that "nearly the same" doesn't count.
+
 
 # %%
-again = Digits.__new__(Digits)
-again.setup({"lr": 0.1, "momentum": 0.9}, data)
-same = 0
-for result in results:
-    again.reset_config(result.config)
-    with result.checkpoint.as_directory() as folder:
-        again.load_checkpoint(folder)
-    same += again.accuracy(*data["valid"]) == result.metrics["mean_accuracy"]
+def trained(result):
+    training = Training(result.config, data)
+    with result.checkpoint.as_directory() as place:
+        training.load(place)
+    return training
+
+
+same = sum(trained(one).accuracy(*data["valid"]) == one.metrics["accuracy"] for one in results)
 print(f"{same} of {len(results)} checkpoints give the very number that was reported")
 
 # %% [markdown]
-# These are compared with `==`, so "nearly the same" would not count. Now evaluate the best model on the test images, which have played no part so far:
+# Now evaluate the best model on the test images, which have played no part so far. The picture shows all configurations: a line is a trial, an axis a parameter, and orange is best. If the
+# learning rate is too small, the model learns too slowly; if it is too large, training diverges.
 
 # %%
-again.reset_config(best.config)
-with best.checkpoint.as_directory() as folder:
-    again.load_checkpoint(folder)
-print(f"accuracy on {len(test)} test images: {again.accuracy(test.images, test.labels):.3f}")
+from labkit.tune import plot_parallel
+
+best = results.get_best_result()
+accuracy = trained(best).accuracy(test.images, test.labels)
+print(f"accuracy on {len(test)} test images: {accuracy:.3f}")
+plot_parallel(results, ["lr", "momentum"], "accuracy", log=["lr"])
+
+# %% tags=["claim"]
+assert same == len(results) == 32 and accuracy >= 0.95
 
 # %% [markdown]
-# ## What the four lines bring
-# A process costs time before it trains anything: it starts, imports Ray, PyTorch and other packages, and fetches the images. That takes seconds of CPU time, for a
-# training that takes tenths of a second.
-#
-# This lab pays part of that cost in advance. Every trial runs in an actor, whether its trainable is a class or a function, and the lab's actors are forked from the
-# *forkserver* of lesson 01, which has imported PyTorch already. On a cluster without it, a process costs more than you measure here. How many processes did the 32
-# trials need?
+# ## A sweep that cannot work
+# `hill` reads `config["a"]`. Here is a sweep that calls it `alpha`. What does Tune do?
 
 # %%
-table["pid"].nunique()
+panel = SweepPanel("05-slip")
+run = tune.RunConfig(storage_path=folder, verbose=0, callbacks=[panel.callback()])
+wrong = {"alpha": tune.grid_search([1, 2]), "b": 20, "noise": 0}
+tuner = tune.Tuner(hill, param_space=wrong, run_config=run)
+results = tuner.fit()
+results.num_errors, str(results.errors[0]).splitlines()[-1]
 
 # %% [markdown]
-# And without these lines? Line 1 stays, and line 2 changes nothing here, since one CPU is the default for a trial. So this sweep shows what lines 3 and 4 save. Six
-# trials are enough to see it.
+# Tune starts a process for every trial and logs every traceback. `fit()` raises nothing: it returns results, and each of them has an error. With 200 trials you would find that out after 200
+# processes. `panel.watch` reads the sweep before anything starts:
+
+# %% tags=["claim"]
+assert results.num_errors == 2 and "KeyError" in str(results.errors[0])
+
+# %% tags=["raises-exception"]
+panel.watch(tuner)
+
+# %% [markdown]
+# ### Exercise 05-4 · Fix this sweep
+# Five things are wrong in the cell below. Some of them raise an error, one lets the sweep wait forever, and one returns the *worst* trial as the best. Fix them. The check reads the `Tuner` first and
+# then runs it.
+
+
+# %%
+def descend(config):
+    x = 0.0
+    for _ in range(10):
+        x -= config["lr"] * 2 * (x - 3)
+    tune.report({"loss": (x - 3) ** 2})
+
+
+def fixed_sweep():  # your answer: fix it
+    return tune.Tuner(
+        tune.with_resources(descend, {"CPU": 64}),
+        param_space={"learning_rate": [0.01, 0.1, 0.5]},
+        tune_config=tune.TuneConfig(metric="lost", mode="max", reuse_actors=True),
+        run_config=tune.RunConfig(storage_path=folder),
+    )
+
+
+# %% tags=["solution"]
+def fixed_sweep():
+    return tune.Tuner(
+        tune.with_resources(descend, {"CPU": 1}),
+        param_space={"lr": tune.grid_search([0.01, 0.1, 0.5])},
+        tune_config=tune.TuneConfig(metric="loss", mode="min", reuse_actors=True),
+        run_config=tune.RunConfig(storage_path=folder),
+    )
+
+
+# %%
+check("05-4", fixed_sweep)
+
+# %% [markdown] tags=["extra"]
+# ## Extra: which GPU a trial gets
+# A trial that asks for a GPU gets its number in the environment variable `CUDA_VISIBLE_DEVICES`, and CUDA then hides all other GPUs from the process. Ask a trial what it sees:
+
+
+# %%
+def look(config):
+    import os
+
+    tune.report({"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "not set")})
+
+
+run = tune.RunConfig(storage_path=folder, verbose=0)
+tuner = tune.Tuner(tune.with_resources(look, {"CPU": 1, "GPU": gpus}), run_config=run)
+tuner.fit()[0].metrics["CUDA_VISIBLE_DEVICES"]
+
+# %% [markdown]
+# Without a GPU in the request, Ray 2.60 leaves the variable alone, so such a trial sees every GPU of its machine. Older versions set it to an empty text, which hid them all. And a reserved GPU
+# computes nothing by itself: the model has to be moved there, `self.model.to("cuda")`. `train_epoch` and `evaluate` then move each batch to the model's device.
+
+# %% [markdown] tags=["extra"]
+# ## Extra: what reusing processes saves
+# A process costs time before it trains anything: it starts, imports PyTorch and fetches the images. This lab pays part of that in advance, because its actors are forked from a process that has
+# imported PyTorch already (lesson 01). On a cluster without it, a process costs more than you measure here. How many processes did the 32 trials need, and what do six trials cost without the two
+# options?
 
 # %%
 panel = SweepPanel("05-defaults", dataset=test.name)
-tuner = tuner_of(
+tuner = tune.Tuner(
     tune.with_parameters(Digits, data=data),
-    space,
-    num_samples=6,
-    scheduler=ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3),
+    param_space={"lr": tune.loguniform(1e-3, 1), "momentum": tune.uniform(0, 0.95)},
+    tune_config=tune.TuneConfig(metric="accuracy", mode="max", num_samples=6),
+    run_config=tune.RunConfig(
+        name=panel.run_id,
+        storage_path=folder,
+        stop={"training_iteration": 3},
+        callbacks=[panel.callback()],
+    ),
 )
 with panel.watch(tuner):
     slow = tuner.fit()
@@ -423,148 +474,21 @@ with panel.watch(tuner):
 # %%
 from labkit import runs
 
-for name, count in (("05-asha", 32), ("05-defaults", 6)):
-    seconds = runs.latest(name).seconds_total
-    print(f"{name}: {count} trials in {seconds:.0f} s, {seconds / count:.1f} s for each")
+for name, found in (("05-asha", table), ("05-defaults", slow.get_dataframe())):
+    seconds = runs.latest(name).seconds_total / len(found)
+    print(
+        f"{name}: {len(found)} trials in {found['pid'].nunique()} processes, {seconds:.1f} s for each trial"
+    )
+
+# %% tags=["claim"]
+assert slow.get_dataframe()["pid"].nunique() == 6
 
 # %% [markdown]
-# Here every trial had to start a process of its own. The longer a trial takes, the less this matters; for trials that take an hour the defaults are fine.
-#
-# You can save a little more: Tune writes each result three times, as JSON, as CSV and for TensorBoard. `TUNE_DISABLE_AUTO_CALLBACK_LOGGERS=1` in the environment turns
-# that off, but then you also lose the learning curves above, which are read from these files.
+# Here every trial started a process of its own. The longer a trial takes, the less this matters; for trials that take an hour the defaults are fine.
 
-# %% [markdown]
-# ## A searcher that learns, and the same training as a function
-# ASHA only stops trials; their configurations are drawn at random, without learning from earlier trials. A **searcher** looks at the results so far and proposes the
-# next configuration. `OptunaSearch` is one. It can learn only from trials that have finished, so don't run too many at once: `ConcurrencyLimiter` limits their number.
-#
-# This time the training is a function. Now your loop is in charge again: it looks for a checkpoint when it starts, and passes one along with each report.
-
-
-# %%
-def train_digits(config, data):
-    model = Digits.__new__(Digits)
-    model.setup(config, data)
-    if checkpoint := tune.get_checkpoint():
-        with checkpoint.as_directory() as folder:
-            model.load_checkpoint(folder)
-    while model.epoch < config["epochs"]:
-        metrics = model.step()
-        with tempfile.TemporaryDirectory() as folder:
-            model.save_checkpoint(folder)
-            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
-
-
-# %%
-import optuna
-from ray.tune.search import ConcurrencyLimiter
-from ray.tune.search.optuna import OptunaSearch
-
-optuna.logging.set_verbosity(optuna.logging.WARNING)
-searcher = ConcurrencyLimiter(OptunaSearch(seed=0), max_concurrent=2)
-
-panel = SweepPanel("05-optuna", dataset=test.name)
-tuner = tuner_of(
-    tune.with_parameters(train_digits, data=data),
-    {**space, "epochs": 3},
-    num_samples=8 if settings.small else 16,
-    search_alg=searcher,
-    reuse_actors=True,
-)
-with panel.watch(tuner):
-    results = tuner.fit()
-
-# %% [markdown]
-# Look at the learning rates in the order of the trials. The first ten trials are always drawn at random, because Optuna's default sampler waits for ten finished
-# trials before it starts to model them (its `n_startup_trials`). Only the proposals after that can move towards good values. With 16 trials you see just a few of
-# these; the small size (`LABKIT_SMALL=1`) has 8 trials, so all of them are random.
-
-# %%
-[f"{result.config['lr']:.3f} → {result.metrics['mean_accuracy']:.2f}" for result in results]
-
-# %% [markdown]
-# ## Change the configuration under way
-# **Population based training** runs a few trials together. Every few iterations the worst trials take over the weights of the best ones, and continue with a
-# configuration that is changed a little. So the learning rate can change in the course of a training. For this, Tune uses everything that `Digits` can do: save, load
-# and reset. With `quantile_fraction=0.5`, the worse half copies from the better half.
-#
-# The four trials need not run at the same time. Each asks for two CPUs here. On a machine with two cores this lab has three CPUs, so one trial runs at a time: after
-# three steps a trial is paused, with its checkpoint saved, and the next one takes over the process. On a larger machine, several trials run together.
-
-# %%
-from ray.tune.schedulers import PopulationBasedTraining
-
-pbt = PopulationBasedTraining(
-    time_attr="training_iteration",  # what the interval counts; the default is seconds
-    perturbation_interval=3,
-    hyperparam_mutations={"lr": tune.loguniform(1e-3, 1)},
-    quantile_fraction=0.5,
-)
-panel = SweepPanel("05-pbt", dataset=test.name)
-tuner = tuner_of(
-    tune.with_resources(trainable, {"CPU": 2}),
-    {"lr": tune.grid_search([0.001, 0.003, 0.03, 0.1]), "momentum": 0.5},
-    scheduler=pbt,
-    stop={"training_iteration": 12},
-    reuse_actors=True,
-)
-with panel.watch(tuner):
-    results = tuner.fit()
-
-# %% [markdown]
-# *changed 2 ×* in the last column of the table means that a trial was replaced twice by a perturbed copy of a better one: it took over the weights and continued with
-# another learning rate. Such a trial was trained with several learning rates, so no single value in the table explains its result. But a trial that was always in the
-# better half has kept its learning rate from the beginning to the end, and the best trial may be one of those.
-
-# %% [markdown]
-# ## Mistakes that cost nothing
-# A sweep with a mistake in it fails 32 times, or waits forever. `panel.watch` checks the sweep before anything starts. Here are five common mistakes, one per cell.
-# The messages are the lab's. The text before each cell says what would happen without the check.
-#
-# The first is a name that the training never reads. Every trial would fail with `KeyError: 'lr'`:
-
-# %% tags=["raises-exception"]
-panel = SweepPanel("05-slip")
-panel.watch(tuner_of(trainable, {"learning_rate": tune.uniform(0, 1), "momentum": 0.9}))
-
-# %% [markdown]
-# The second is a search space in which nothing is searched. Every trial would get the whole list as its learning rate:
-
-# %% tags=["raises-exception"]
-panel.watch(tuner_of(trainable, {"lr": [0.1, 0.2], "momentum": 0.9}, num_samples=8))
-
-# %% [markdown]
-# The third is a trial that fits on no node, here because it asks for 64 CPUs. If one of your nodes has that many, this cell raises nothing. Without the check, Tune
-# would wait and only log a warning:
-
-# %% tags=["raises-exception"]
-panel.watch(tuner_of(tune.with_resources(trainable, {"CPU": 64}), space))
-
-# %% [markdown]
-# The fourth is reusing actors with a class that has no `reset_config`. The first trial of each process would work, and all later ones would fail:
-
-
-# %% tags=["raises-exception"]
-class OnlyOnce(tune.Trainable):
-    def step(self):
-        return {"mean_accuracy": self.config["lr"]}
-
-
-panel.watch(tuner_of(OnlyOnce, {"lr": tune.uniform(0, 1)}, reuse_actors=True))
-
-# %% [markdown]
-# The fifth can't be seen before the first report: comparing trials by a metric that the trainable never reports. The sweep stops as soon as the first report arrives.
-
-# %% tags=["raises-exception"]
-panel = SweepPanel("05-slip")
-tuner = tuner_of(hill, {"a": tune.grid_search([1, 2]), "b": 20}, metric="hieght", reuse_actors=True)
-with panel.watch(tuner):
-    tuner.fit()
-
-# %% [markdown]
-# ## When a trial fails
-# In this sweep, one configuration divides by zero and another needs more memory than its process is allowed to use. The trial sets that limit itself, to 1 GB more
-# than it uses already. If the whole machine ran out of memory, the kernel would kill the process, and the panel would report that the process is gone.
+# %% [markdown] tags=["extra"]
+# ## Extra: when a trial fails
+# In this sweep, one configuration divides by zero and another needs more memory than its process may use. The trial sets that limit itself, to 1 GB more than it uses already.
 
 
 # %%
@@ -586,225 +510,276 @@ def too_much_memory():
     torch.ones(2**32)  # 16 GB
 
 
-# %% [markdown] tags=["prediction"]
-# **Before you go on:** there are five trials, and two of them fail. Does the whole sweep fail? And what is in `results`?
+# %% [markdown]
+# The sweeps of the extra sections differ little, so a function saves some typing:
+
 
 # %%
-panel = SweepPanel("05-failures")
-tuner = tuner_of(risky, {"x": tune.grid_search([0, 1, 2, 3, 4])}, metric="height", reuse_actors=True)
-with panel.watch(tuner):
-    results = tuner.fit()
-len(results), results.num_errors, results.get_best_result().config
+def sweep(name, trainable, space, *, metric="accuracy", stop=None, **options):
+    panel = SweepPanel(name, dataset=test.name)
+    run = tune.RunConfig(name=panel.run_id, storage_path=folder, stop=stop, callbacks=[panel.callback()])
+    options = tune.TuneConfig(metric=metric, mode="max", reuse_actors=True, **options)
+    tuner = tune.Tuner(trainable, param_space=space, tune_config=options, run_config=run)
+    with panel.watch(tuner):
+        return tuner.fit()
+
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** Five trials, two of them fail. How many trials will have a result?
+
+# %%
+predict("05-d", ...)  # a number
+
+# %%
+results = sweep("05-failures", risky, {"x": tune.grid_search([0, 1, 2, 3, 4])}, metric="height")
+reveal("05-d", len(results) - results.num_errors)
+
+# %% tags=["claim"]
+assert (len(results), results.num_errors) == (5, 2)
 
 # %% [markdown]
-# The other trials continued, and the sweep has their results. The panel shows each traceback with the number of its trial. Each failure also cost a process, so the
-# next trial had to wait for a new one.
+# The others continued, and the sweep has their results. Each failure also cost a process, so the next trial had to wait for a new one.
 
-# %% [markdown]
-# ## When the notebook is killed
-# A sweep runs overnight, and in the morning the kernel is gone. Tune saves the state of the sweep while it runs, so a new process can restore it and continue. How
-# much work is lost depends on two things.
+# %% [markdown] tags=["extra"]
+# ## Extra: when the notebook is killed
+# A sweep runs overnight, and in the morning the kernel is gone. Tune saves the state of the sweep while it runs, so a new process can restore it. How much work is lost depends on two things.
 #
-# - **How often Tune saves.** By default it saves every ten seconds, or less often if saving takes long. Trials that finish in between run again. With
-#   `TUNE_GLOBAL_CHECKPOINT_S=0` in the environment, Tune saves after each event.
-# - **What the kill leaves behind.** The state consists of several files, for example the list of trials and the state of the searcher. Tune copies them to the sweep's
-#   folder one by one, and while it does, it may already be writing the next state. After a kill, a file can be cut off, or two files can come from different moments.
-#   Two things protect you. The panel also saves the whole state as a single file, and `panel.watch` puts it back when you restore. And the folder of this sweep is in
-#   the object store of lesson 03, which stores a file completely or not at all; on a plain disk, even the results of finished trials can be cut off.
+# - **How often Tune saves.** By default every ten seconds, or less often if saving takes long. With `TUNE_GLOBAL_CHECKPOINT_S=0` in the environment, Tune saves after each event.
+# - **What the kill leaves behind.** The state consists of several files, and Tune copies them one by one. After a kill, a file can be cut off, or two files can come from different moments. So the panel
+#   also saves the whole state as a single file, and `panel.watch` puts it back when you restore. And this sweep's folder is in the object store, which stores a file completely or not at all.
 #
-# The next sweep runs in a process of its own, so that you can kill it without losing this notebook. Each trial counts to ten. For each step it appends a line to a
-# file, so that you can see later what ran twice, and it saves its count with each report.
+# The sweep runs in a process of its own, so that you can kill it without losing this notebook. Each of its eight trials counts to ten. For each step it adds a line to a file, so that you can see later
+# what ran twice.
 
 # %%
 import time
+from pathlib import Path
 
 
 def count(config):
-    done = 0
-    if checkpoint := tune.get_checkpoint():
-        with checkpoint.as_directory() as folder, open(f"{folder}/count") as file:
-            done = int(file.read())
+    done, checkpoint = 0, tune.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as place:
+            done = int(Path(place, "count").read_text())
     for number in range(done + 1, 11):
         time.sleep(0.2)
-        with open(config["log"], "a") as log, tempfile.TemporaryDirectory() as folder:
+        with open(config["log"], "a") as log:
             log.write(f"{config['x']} {number}\n")
-            with open(f"{folder}/count", "w") as file:
-                file.write(str(number))
-            tune.report({"count": number}, checkpoint=tune.Checkpoint.from_directory(folder))
+        with tempfile.TemporaryDirectory() as place:
+            Path(place, "count").write_text(str(number))
+            tune.report({"count": number}, checkpoint=tune.Checkpoint.from_directory(place))
 
 
 # %% [markdown]
-# The program consists of this function and a sweep over eight trials.
+# The next two cells write two files: this function, and a program that sweeps over it. `register_pickle_by_value` sends the function's code to the trials, because they can't import a file of yours.
 
 # %%
 import inspect
 
-program = f"""
-import os, sys, tempfile, time
+imports = "import tempfile\nimport time\nfrom pathlib import Path\n\nfrom ray import tune\n\n\n"
+(settings.home / "counting.py").write_text(imports + inspect.getsource(count))
+program = settings.home / "killed_sweep.py"
+
+# %% tags=["long"]
+# %%writefile "{program}"
+import os
+import sys
+
 os.environ["TUNE_GLOBAL_CHECKPOINT_S"] = "0"
+
+import counting
 from labkit import cluster, storage
 from labkit.tune import SweepPanel
-from ray import tune
+from ray import cloudpickle, tune
 
-{inspect.getsource(count)}
-
-folder, name, log = sys.argv[1:]
+cloudpickle.register_pickle_by_value(counting)
+path, name, log = sys.argv[1:]
 lab, store = cluster.start(), storage.start()  # connects to those that are running
 panel = SweepPanel("05-killed")
 tuner = tune.Tuner(
-    count,
-    param_space={{"x": tune.grid_search(list(range(8))), "log": log}},
+    counting.count,
+    param_space={"x": tune.grid_search(list(range(8))), "log": log},
     tune_config=tune.TuneConfig(metric="count", mode="max", reuse_actors=True, max_concurrent_trials=2),
     run_config=tune.RunConfig(
-        name=name,
-        storage_path=folder,
-        storage_filesystem=store.filesystem,
-        callbacks=[panel.callback()],
+        name=name, storage_path=path, storage_filesystem=store.filesystem, callbacks=[panel.callback()]
     ),
 )
 with panel.watch(tuner):
     tuner.fit()
-"""
 
 # %% [markdown]
-# Start it, wait until some trials have counted to ten, and kill it with `SIGKILL`, which gives a process no chance to clean up. This is also what the kernel does when
-# memory runs out.
+# Start the program, wait until three trials have counted to ten, and kill it with `SIGKILL`, which gives a process no chance to clean up.
 
 # %%
-import subprocess
-import sys
-
 from labkit import storage
 
 store = storage.start()
-name = SweepPanel("05-killed").run_id
+path, name = store.storage_path("runs"), SweepPanel("05-killed").run_id
 log = settings.home / f"{name}.txt"
 log.touch()
 
 
 def steps():
-    return [tuple(line.split()) for line in log.read_text().splitlines()]
+    return [line.split() for line in log.read_text().splitlines()]
 
 
-folder = store.storage_path("runs")
-command = [sys.executable, "-c", program, folder, name, str(log)]
+def finished_trials():
+    return {x for x, number in steps() if number == "10"}
+
+
+# %%
+import subprocess
+import sys
+
+command = [sys.executable, program, path, name, log]
 process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-while len(done := {x for x, number in steps() if number == "10"}) < 3 and process.poll() is None:
+while len(finished_trials()) < 3 and process.poll() is None:
     time.sleep(0.1)
 time.sleep(0.5)
 process.kill()
+done, before = finished_trials(), len(steps())
 process.wait(), sorted(done)
 
 # %% [markdown]
-# To continue, a new process needs the sweep's path with its filesystem, and *the same trainable*. Everything else is in the folder: the trials, how far they got, and
-# the state of the search. `can_restore` checks whether a folder has a sweep.
+# To restore the sweep, a new process needs its path with the filesystem, and *the same trainable*. Everything else is in the folder. `can_restore` checks whether a folder has a sweep; where it returns
+# `False`, the path is wrong: it has to be the folder of the *sweep*, not that of a trial, and not the one above.
 
 # %%
-path = f"{folder}/{name}"
-[tune.Tuner.can_restore(one, storage_filesystem=store.filesystem) for one in (path, f"{folder}/another")]
-
-# %% [markdown]
-# Where `can_restore` returns `False`, `restore` raises a `FileNotFoundError` for a file named `tuner.pkl`. That means the path is wrong: it has to be the folder of
-# the *sweep*, not the folder of a trial, and not the one above. But `can_restore` only checks that this file exists. If a kill has cut it off, `restore` fails with an
-# `EOFError` or an `UnpicklingError`, and then the path is right and the file is broken.
-
-# %%
-before = len(steps())
-panel = SweepPanel("05-killed")
-tuner = tune.Tuner.restore(path, trainable=count, storage_filesystem=store.filesystem)
-with panel.watch(tuner):
-    results = tuner.fit()
+sweeps = (f"{path}/{name}", f"{path}/another")
+[tune.Tuner.can_restore(one, storage_filesystem=store.filesystem) for one in sweeps]
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** each of eight trials had to count to ten. How many lines will the file have, if no trial ran twice and no step was lost?
+# **Predict.** Eight trials have to count to ten. How many lines will the file have after the restored sweep, if no finished trial runs again?
 
 # %%
-print(f"{len(results)} trials, all of them at { ({result.metrics['count'] for result in results}) }")
+predict("05-e", ...)  # a number
+
+# %%
+panel = SweepPanel("05-killed")
+tuner = tune.Tuner.restore(f"{path}/{name}", trainable=count, storage_filesystem=store.filesystem)
+with panel.watch(tuner):
+    results = tuner.fit()
+reveal("05-e", len(steps()))
+
+# %%
+print(f"{len(results)} trials, all of them at", {result.metrics["count"] for result in results})
 again = [x for x, number in steps()[before:] if x in done]
 print(f"{len(steps())} steps in all, {len(again)} of them by trials that were done before")
 
-# %% [markdown]
-# Trials that had finished were not run again. Trials that were cut off continued from their last checkpoint. A step or two may be in the file twice: they ran just
-# before the kill, and were not saved yet.
-#
-# The opposite mistake is a trap: if you start a *new* sweep under an *old* name, it writes into the same folder, and the results of both are mixed. Tune doesn't
-# refuse that. The panel does:
-
-# %% tags=["raises-exception"]
-tuner = tune.Tuner(
-    hill,
-    param_space={"a": tune.grid_search([1, 2]), "b": 20},
-    run_config=tune.RunConfig(
-        name=name,
-        storage_path=folder,
-        storage_filesystem=store.filesystem,
-        callbacks=[panel.callback()],
-    ),
-)
-panel.watch(tuner)
+# %% tags=["claim"]
+assert 80 <= len(steps()) <= 85 and not again
+assert [result.metrics["count"] for result in results] == [10] * 8
 
 # %% [markdown]
-# ## A sweep of distributed trainings
-# Older tutorials passed a trainer to Tune, with `as_trainable` or a `TrainingOperator`. Both are gone. What replaces them is simpler: the trial is a small function,
-# the **driver**, which builds a `TorchTrainer` and calls `fit()`. The trainer's workers are processes of their own, separate from the driver's. Ray also uses the word
-# for the process that connects to a cluster, such as your notebook; here it is always the trial's function.
+# No finished trial ran again. Trials that were cut off continued from their last checkpoint. A step or two may be in the file twice: they ran just before the kill, and were not saved yet. Don't start a
+# *new* sweep under an *old* name: Tune writes both into the same folder and mixes their results. `panel.watch` refuses that.
+
+# %% [markdown] tags=["extra"]
+# ## Extra: a searcher that learns, and the training as a function
+# ASHA only stops trials; their configurations are drawn at random. A **searcher** looks at the results so far and proposes the next configuration. `OptunaSearch` is one. Its default sampler draws the
+# first ten trials at random; `n_startup_trials=4` lets it learn sooner. It learns only from trials that have finished, so `ConcurrencyLimiter` limits how many run at a time.
 #
-# We start with the loop. `train_one_epoch` and `validate` do what the methods `train_epoch` and `validate` of a `TrainingOperator` did. With `torch.autocast` the
-# model computes in **mixed precision**: matrix products and convolutions use a 16-bit dtype. That roughly halves the memory for activations, and many GPUs are at
-# least twice as fast with it. The parameters, the gradients and the optimizer's state stay in `float32`. `bfloat16` works on CPUs, too. `float16` needs a
-# `GradScaler`, because small gradients would otherwise be rounded to zero.
-#
-# `train_loop` uses the global `data`, so the images are pickled along with it, once for each trial. For the digits, which are about a megabyte, that is fine. Keep a
-# large data set in the store instead and let each worker read its part, as in lesson 03.
+# This time the training is a function, around the same `Training`. Your loop is in charge again: it looks for a checkpoint when it starts, and passes one along with each report.
 
 
 # %%
+def train_digits(config, data):
+    training, checkpoint = Training(config, data), tune.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as place:
+            training.load(place)
+    while training.epoch < 3:
+        metrics = training.train_one_epoch()
+        with tempfile.TemporaryDirectory() as place:
+            training.save(place)
+            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(place))
+
+
+# %%
+import optuna
+from ray.tune.search import ConcurrencyLimiter
+from ray.tune.search.optuna import OptunaSearch
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+sampler = optuna.samplers.TPESampler(n_startup_trials=4, seed=0)
+results = sweep(
+    "05-optuna",
+    tune.with_parameters(train_digits, data=data),
+    {"lr": tune.loguniform(1e-3, 1), "momentum": tune.uniform(0, 0.95)},
+    num_samples=8 if settings.small else 16,
+    search_alg=ConcurrencyLimiter(OptunaSearch(sampler=sampler), max_concurrent=2),
+)
+[f"{one.config['lr']:.3f} → {one.metrics['accuracy']:.2f}" for one in results]
+
+# %% [markdown]
+# The first four are random, the later ones are proposals. Some of them explore, so with as few trials as here a searcher is not reliably better than chance. It pays off with several dozen trials, each of
+# them expensive.
+
+# %% [markdown] tags=["extra"]
+# ## Extra: change the configuration during a training
+# **Population based training** runs a few trials together. Every few iterations the worst trials take over the weights of the best ones, and continue with a configuration that is changed a little. For
+# this, Tune uses everything that `Digits` can do: save, load and reset. With `quantile_fraction=0.5` the worse half copies from the better half. Each trial asks for two CPUs. If only one fits into your
+# cluster, the four take turns: a trial is paused, with its checkpoint saved, and the next one takes over the process.
+
+# %%
+from ray.tune.schedulers import PopulationBasedTraining
+
+pbt = PopulationBasedTraining(
+    time_attr="training_iteration",  # what the interval counts; the default is seconds
+    perturbation_interval=3,
+    hyperparam_mutations={"lr": tune.loguniform(1e-3, 1)},
+    quantile_fraction=0.5,
+)
+space = {"lr": tune.grid_search([0.001, 0.003, 0.03, 0.1]), "momentum": 0.5}
+two_cpus = tune.with_resources(trainable, {"CPU": 2, "GPU": gpus})
+results = sweep("05-pbt", two_cpus, space, scheduler=pbt, stop={"training_iteration": 12})
+
+# %% [markdown]
+# *changed 2 ×* in the last column of the table means that a trial was replaced twice by a changed copy of a better one. Such a trial was trained with several learning rates, so no single value in the
+# table explains its result. A trial that was always in the better half has kept its learning rate, and the best trial may be one of those.
+
+# %% [markdown] tags=["extra"]
+# ## Extra: a sweep of distributed trainings
+# If each trial is itself distributed, the trial is a small function, the **driver**, which builds a `TorchTrainer` and calls `fit()`. The workers are processes of their own. `torch.autocast` in this loop
+# computes in **mixed precision**: matrix products and convolutions use a 16-bit dtype, which roughly halves the memory for activations. Parameters, gradients and the optimizer's state stay in
+# `float32`. (`float16` also needs a `GradScaler`, because small gradients would be rounded to zero.) `data` is pickled along with the loop, once per trial; for a megabyte that is fine.
+
+# %%
+import ray.train
 from labkit.models.torch import cnn
+from ray.train.torch import get_device, prepare_model
 
 
-def train_one_epoch(model, optimizer, scaler, rows, precision, device):
+def one_epoch(model, optimizer, rows, precision, device):
     model.train()
     for x, y in rows:
         with torch.autocast(device, dtype=precision, enabled=precision != torch.float32):
             loss = torch.nn.functional.cross_entropy(model(x.to(device)), y.to(device))
         optimizer.zero_grad()
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-
-def validate(model, images, labels):
-    return evaluate(model, batches(images, labels, size=512, shuffle=False))
+        loss.backward()
+        optimizer.step()
 
 
 # %%
-import ray.train
-from ray.train.torch import get_device, prepare_model
-
-
 def train_loop(config):
-    rank, world_size = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
-    share = slice(rank, len(data["train"][1]) // world_size * world_size, world_size)  # equal shards
-    images, labels = (part[share] for part in data["train"])
+    context = ray.train.get_context()
+    rank, workers = context.get_world_rank(), context.get_world_size()
+    images, labels = (part[: len(part) // workers * workers][rank::workers] for part in data["train"])
     model = prepare_model(cnn(seed=0))
-    optimizer = torch.optim.Adam(model.parameters(), lr=config["lr"])
-    device, precision = get_device().type, getattr(torch, config["precision"])
-    scaler = torch.amp.GradScaler(device, enabled=precision == torch.float16)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     for epoch in range(config["epochs"]):
-        rows = batches(images, labels, size=128 // world_size, seed=epoch)
-        train_one_epoch(model, optimizer, scaler, rows, precision, device)
-        metrics = {**validate(model, *data["valid"]), "epoch": epoch}
-        with tempfile.TemporaryDirectory() as folder:
-            checkpoint = None
-            if rank == 0:
-                save_state(folder, model, optimizer, epoch)
-                checkpoint = ray.train.Checkpoint.from_directory(folder)
-            ray.train.report(metrics, checkpoint=checkpoint)
+        rows = batches(images, labels, size=128 // workers, seed=epoch)
+        one_epoch(model, optimizer, rows, getattr(torch, config["precision"]), get_device().type)
+        found = evaluate(model, batches(*data["valid"], size=512, shuffle=False))
+        with tempfile.TemporaryDirectory() as place:
+            save_state(place, model, optimizer, epoch)
+            ray.train.report(
+                found, checkpoint=ray.train.Checkpoint.from_directory(place) if rank == 0 else None
+            )
 
 
 # %% [markdown]
-# Now the driver. `TuneReportCallback` passes each report of rank 0 on to Tune, so that the panel shows it and a scheduler could stop the trial. Mind the names:
-# `ray.train.RunConfig` configures the run of the trainer, and `tune.RunConfig` configures the sweep. They are two classes. In the same way, the workers call
+# `TuneReportCallback` passes each report of rank 0 on to Tune. Mind the names: `ray.train.RunConfig` configures the run of the trainer and `tune.RunConfig` the sweep, and the workers call
 # `ray.train.report`, not `tune.report`.
 
 # %%
@@ -814,124 +789,89 @@ from ray.tune.integration.ray_train import TuneReportCallback
 
 
 def driver(config):
-    trainer = TorchTrainer(
-        train_loop,
-        train_loop_config=config,
-        scaling_config=ScalingConfig(num_workers=settings.num_workers, use_gpu=settings.use_gpu),
-        run_config=RunConfig(
-            name=tune.get_context().get_trial_id(),
-            storage_path=storage_path + "/trainers",
-            storage_filesystem=filesystem,
-            callbacks=[TuneReportCallback()],
-        ),
+    run = RunConfig(
+        name=tune.get_context().get_trial_id(),
+        storage_path=store.storage_path("runs", "05-trainers"),
+        storage_filesystem=store.filesystem,
+        callbacks=[TuneReportCallback()],
     )
-    trainer.fit()
+    scaling = ScalingConfig(num_workers=settings.num_workers, use_gpu=settings.use_gpu)
+    TorchTrainer(train_loop, train_loop_config=config, scaling_config=scaling, run_config=run).fit()
 
 
 # %% [markdown]
-# Now count CPUs. A driver holds its CPU for as long as its trainer runs, and the workers need theirs at the same time. If the drivers take all CPUs, each of them
-# waits for workers that can never start. This is a **deadlock**. After 60 seconds Ray Train stops waiting, logs a `WorkerGroupStartupTimeoutError`, and tries again,
-# without end. In this lab you wouldn't even see that, because the message only goes to a log file. Two numbers prevent the deadlock: the CPUs that a driver asks for,
-# and how many drivers run at a time.
+# Now count. A driver keeps its CPU for as long as its trainer runs, and the workers need theirs at the same time. If the drivers take all CPUs, each of them waits for workers that can never start. This
+# is a **deadlock**. After 60 seconds Ray Train stops waiting, logs a `WorkerGroupStartupTimeoutError`, and tries again, without end. So limit how many drivers run at a time.
 
 # %% [markdown]
-# ### Exercise 05-4 · Drivers and workers
-# Write a function that returns how many trials can run at a time. Each trial has one driver and some workers.
+# ### Exercise 05-5 · Drivers and workers
+# Write a function that returns how many trials can run at a time. A trial has one driver and some workers. Each worker asks for `worker_cpus` and `worker_gpus` (0 if it needs none).
 
 
 # %%
-def trials_at_once(cpus, workers, cpus_per_worker, cpus_per_driver): ...  # your answer
+def trials_at_once(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus): ...  # your answer
 
 
 # %% tags=["solution"]
-def trials_at_once(cpus, workers, cpus_per_worker, cpus_per_driver):
-    return int(cpus // (workers * cpus_per_worker + cpus_per_driver))
+def trials_at_once(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
+    by_cpus = int(cpus // (workers * worker_cpus + driver_cpus))
+    if worker_gpus == 0:
+        return by_cpus
+    return min(by_cpus, int(gpus // (workers * worker_gpus)))
 
 
 # %%
-check("05-4", trials_at_once)
+check("05-5", trials_at_once)
 
 # %% [markdown]
-# A driver computes nothing. Tune rejects a trial that asks for no resources at all, so the driver asks for a tenth of a CPU.
-#
-# The next cell counts CPUs only. On a cluster with GPUs, count those instead: with `use_gpu=True` a worker asks for one GPU and no CPU, so at most `gpus // workers`
-# trials run at a time. In both cases each worker has to fit on *one* node.
+# The sweep uses your function. Tune rejects a trial that asks for no resources at all, so a driver asks for a tenth of a CPU. A worker that uses a GPU asks for no CPU. And each worker has to fit on *one*
+# node, which the function doesn't know.
 
 # %%
-at_once = max(1, int(lab.cpus // (settings.num_workers + 0.1)))
-panel = SweepPanel("05-distributed", dataset=test.name)
-tuner = tuner_of(
+have = ray.cluster_resources()
+each = (0, 1) if settings.use_gpu else (1, 0)
+at_once = trials_at_once(have["CPU"], have.get("GPU", 0), settings.num_workers, *each, 0.1)
+results = sweep(
+    "05-distributed",
     tune.with_resources(driver, {"CPU": 0.1}),
-    {
-        "precision": tune.grid_search(["float32", "bfloat16"]),
-        "lr": 0.005,
-        "epochs": 3 if settings.small else 6,
-    },
-    metric="accuracy",
-    reuse_actors=True,
-    max_concurrent_trials=at_once,
+    {"precision": tune.grid_search(["float32", "bfloat16"]), "epochs": 3 if settings.small else 6},
+    max_concurrent_trials=max(1, at_once or 1),
 )
-with panel.watch(tuner):
-    results = tuner.fit()
+results.get_dataframe()[["config/precision", "accuracy", "loss", "time_total_s"]].round(3)
 
-# %%
-columns = ["config/precision", "accuracy", "loss", "training_iteration", "time_total_s"]
-results.get_dataframe()[columns].round(3)
+# %% tags=["claim"]
+assert results.get_dataframe()["accuracy"].agg(lambda column: column.max() - column.min()) < 0.05
 
 # %% [markdown]
-# The accuracy is nearly the same, although the matrix products were computed in 16 bits. Whether that is faster depends on the machine: most GPUs are faster with it,
-# and a CPU without instructions for `bfloat16` is slower. Most of the seconds in the table are the start of the workers, which you measured in lesson 03.
-#
-# Each checkpoint is in the storage of its own `TorchTrainer` run. Tune only gets its path, as the metric `checkpoint_path`:
-
-# %%
-best = results.get_best_result()
-checkpoint = tune.Checkpoint(best.metrics["checkpoint_path"], filesystem=filesystem)
-model = cnn(seed=None)
-with checkpoint.as_directory() as place:
-    print("epoch", load_state(place, model)["epoch"] + 1)
-validate(model, *data["valid"])["accuracy"], best.metrics["accuracy"]
+# The accuracy is nearly the same, although the matrix products were computed in 16 bits. Whether that is faster depends on the machine: most GPUs are faster with it, and a CPU without instructions for
+# `bfloat16` is slower. Each checkpoint is in the storage of its own trainer; Tune only gets its path, as the metric `checkpoint_path`. And with two models and two optimizers, as in a GAN, nothing
+# changes: the loop is yours, so build both, step both, and save both.
 
 # %% [markdown]
-# And if you have two models and two optimizers, as in a GAN? The loop is yours: build both, step both, and save both in the checkpoint. A `TrainingOperator` needed a
-# special form for that.
+# ## Key points
+# - Multiply the lengths of the grids, then multiply by `num_samples`. Random values multiply nothing.
+# - A trainable makes a step, saves, loads and resets. A checkpoint is model *and* optimizer.
+# - Choose by validation images. The test images are for the one model that you chose.
+# - ASHA compares trials at its rungs and doesn't wait. It saves more than half of the epochs here, in bad trials.
+# - Use a *grid* if a report must list every pair, *ASHA* if bad trials show early, a *searcher* if each trial is expensive, and *population based training* if the configuration should change on the way.
 #
 # | older tutorials write | today |
 # |---|---|
 # | `tune.run(Digits, config=…, num_samples=…)` | `tune.Tuner(Digits, param_space=…, tune_config=…).fit()` |
-# | `tune.report(mean_accuracy=…)`, `with tune.checkpoint_dir(…)` | `tune.report({…}, checkpoint=…)` |
-# | `_setup`, `_train`, `_save`, `_restore` | `setup`, `step`, `save_checkpoint`, `load_checkpoint` |
-# | `progress_reporter=JupyterNotebookReporter(…)` | a `tune.Callback`, which always runs. `progress_reporter=` works in a notebook, but a script ignores it unless `RAY_AIR_NEW_OUTPUT=0` is set |
-# | `Tuner(TorchTrainer(…))`, `as_trainable`, `TrainingOperator` | a driver function, as above |
+# | `resources_per_trial={"gpu": 1}` | `tune.with_resources(Digits, {"GPU": 1})` |
+# | `analysis.results_df`, `get_best_config` | `results.get_dataframe()`, `get_best_result().config` |
+# | `tune.report(accuracy=…)`, `with tune.checkpoint_dir(…)` | `tune.report({…}, checkpoint=…)` |
+# | `_train`, `_save` returns a path | `step`, `save_checkpoint` fills a folder |
+# | `progress_reporter=JupyterNotebookReporter(…)` | a `tune.Callback`; a script ignores the reporter |
+# | `Tuner(TorchTrainer(…))`, `as_trainable`, `TrainingOperator` | a driver function (last extra section) |
 # | `tune.run(…, resume=True)` | `tune.Tuner.restore(path, trainable=…)` |
 
-# %% [markdown]
-# ### Exercise 05-5 · Which tool?
-# Here are four situations. For each, choose `"grid"`, `"asha"`, `"optuna"` or `"pbt"`.
-#
-# 1. You have two optimizers and three widths, and your report must list every pair.
-# 2. You want to try 200 random configurations of a training that shows within its first minutes whether it is any good.
-# 3. One training takes an hour and tells you nothing before its end. You can afford 20 of them, one after the other.
-# 4. In a long training, the learning rate should change along the way.
+# %% [markdown] tags=["plain"]
+# ## Without the lab
+# The same job in plain Ray, as the script [05_tune_sweeps.py](plain/05_tune_sweeps.py):
 
-# %%
-tools = [..., ..., ..., ...]  # your answer
-
-# %% tags=["solution"]
-tools = ["grid", "asha", "optuna", "pbt"]
-
-# %%
-check("05-5", tools)
-
-# %% [markdown]
-# ## In this notebook
-# - you wrapped a training as a class and as a function, and saw that a training resumed without the optimizer's state ends up with different weights;
-# - you counted trials before you paid for them: multiply the lengths of the grids, then multiply by `num_samples`;
-# - ASHA stopped most of 32 trials at its rungs, and every checkpoint gave exactly the accuracy that its trial had reported;
-# - you measured what starting a process costs, and reused processes to avoid most of that cost;
-# - a searcher proposed configurations, and population based training changed them during a training;
-# - the panel caught mistakes before they cost anything, failing trials did not stop the others, and a killed sweep continued where it had stopped;
-# - each trial was a distributed training, and you can count the CPUs that it needs.
+# %% [markdown] tags=["links"]
+# ## Reference
 
 # %%
 store.stop()

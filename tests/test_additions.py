@@ -23,7 +23,6 @@ _STILL_TOO_LONG = {
     "02_data_preprocessing",
     "03_torch_trainer",
     "04_tensorflow_trainer",
-    "05_tune_sweeps",
     "06_async_validation",
     "07_torch_distributor",
 }

@@ -23,7 +23,7 @@ from nbmake.nb_run import NotebookRun
 import additions
 import build
 import lesson
-from labkit import exercises, runs
+from labkit import exercises
 from labkit.system.process_registry import ProcessRegistry
 from labs import solved_exercises
 
@@ -160,24 +160,3 @@ def test_what_a_lesson_trains_is_good(run):
     if rows:
         assert [int(count) for count, _ in said] == [rows]
         assert float(said[0][1]) >= least
-
-
-@pytest.mark.notebook
-def test_what_the_sweeps_of_lesson_05_come_to(run):
-    """Its claims, in the words of its own outputs: counts, checkpoints, and a sweep that was killed."""
-    if not run.notebook.stem.startswith("05"):
-        return
-    text = "\n".join(
-        output.get("text", "") or output.get("data", {}).get("text/plain", "")
-        for cell in run.result.nb.cells
-        for output in cell.get("outputs", [])
-    )
-    lines = text.splitlines()
-    assert "9" in lines and "(18, 18)" in lines
-    assert "32 of 32 checkpoints give the very number that was reported" in lines
-    assert "8 trials, all of them at {10}" in lines
-    (steps,) = (line for line in lines if line.endswith("of them by trials that were done before"))
-    assert re.match(r"8\d steps in all, 0 of them", steps), steps
-    trials = runs.latest("05-asha", run.home).extra["trials"]
-    assert len(trials) == 32 and max(trial["best"] or 0 for trial in trials) >= 0.95
-    assert runs.latest("05-failures", run.home).extra["counts"] == {"failed": 2, "finished": 3}

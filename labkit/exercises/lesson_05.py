@@ -1,75 +1,119 @@
-"""Lesson 05: start from scratch, count trials, rungs, drivers and workers, which tool."""
+"""Lesson 05: count trials, a trainable, rungs, a sweep to fix, drivers and workers."""
 
-from types import SimpleNamespace
+import os
+import tempfile
 from typing import Any
 
-from labkit.exercises.answers import Wrong, close_to, describe, number, result_of, returns
+from labkit.exercises.answers import (
+    NotAttempted,
+    Wrong,
+    close_to,
+    describe,
+    is_blank,
+    number,
+    result_of,
+    returns,
+)
 from labkit.exercises.registry import Lesson
+from labkit.exercises.sweeping import run_sweep, run_tuner
 
 LESSON = Lesson("05", "Tune sweeps")
-_SITUATIONS = {
-    "grid": "every pair must be there",
-    "asha": "bad trials show early",
-    "optuna": "few trials, one after the other, and each tells something",
-    "pbt": "the learning rate changes on the way",
-}
+_METHODS = ("setup", "reset_config", "step", "save_checkpoint", "load_checkpoint")
 
 
 @LESSON.exercise(
     "05-1",
-    "Start from scratch",
-    "What does the previous trial leave in `self`? Go through all of it.",
-    "An optimizer belongs to the weights that it was built for. What must be built first?",
-    "`self.model = self.make_model()`, the optimizer for it, `self.epoch = 0`, `return True`.",
-)
-def _starts_from_scratch(reset_config: Any) -> None:
-    """Called on a trial that has trained: everything of it must be gone."""
-    old = {"model": "trained weights", "optimizer": "momentum of the old weights"}
-    trial = SimpleNamespace(
-        **old,
-        epoch=9,
-        make_model=lambda: "fresh weights",
-        make_optimizer=lambda model, lr: ("optimizer", model, lr),
-    )
-    returned = result_of(reset_config, trial, {"lr": 0.25}, what="reset_config")
-    if trial.model == old["model"]:
-        raise Wrong("afterwards the model still has the weights of the trial before")
-    if not isinstance(trial.optimizer, tuple):
-        raise Wrong("afterwards the optimizer is still that of the trial before")
-    _, of_model, lr = trial.optimizer
-    if of_model != "fresh weights":
-        raise Wrong("the optimizer moves the old model's weights: build the model first, then the optimizer")
-    if lr != 0.25:
-        raise Wrong(f"the new configuration says lr = 0.25, and the optimizer has {describe(lr)}")
-    if trial.epoch != 0:
-        raise Wrong(f"afterwards self.epoch is {describe(trial.epoch)}: a new trial has trained nothing yet")
-    if returned is not True:
-        raise Wrong(f"it returns {describe(returned)}: only True tells Tune that the process can be reused")
-
-
-@LESSON.exercise(
-    "05-2",
     "Count before you pay",
     "Which of the four entries says *every one of these*?",
     "Multiply the lengths of the grids. What does `num_samples` do with the result?",
-    "2 optimizers × 4 widths, five times. Then divide by four for the minutes.",
+    "2 optimizers × 4 widths, five times. With `choice`, the width draws one value and multiplies nothing.",
 )
-def _count(trials: Any, minutes: Any) -> None:
+def _count(trials: Any, with_choice: Any) -> None:
     near = {
         8: "that is the grid once, and `num_samples=5` repeats all of it",
         5: "that is without a grid; each sample is a whole grid",
         30: "grids multiply: every optimizer meets every width",
-        80: "the seed is one fixed value, and adds nothing",
         200: "`loguniform` draws one value for each trial; it multiplies nothing",
     }
     close_to(trials, 40, what="the number of trials", mistakes=near)
-    near = {40: "one after the other; here four run at a time", 160: "four at a time is faster, not slower"}
-    close_to(minutes, 10, what="the number of minutes", mistakes=near)
+    near = {
+        40: "`choice` draws one width for each trial; it multiplies nothing",
+        5: "the grid of optimizers is still there",
+        2: "`num_samples=5` repeats the grid of optimizers",
+    }
+    close_to(with_choice, 10, what="the number of trials with choice", mistakes=near)
+
+
+@LESSON.exercise(
+    "05-2",
+    "A trainable of your own",
+    "Which two values does the next step depend on? `setup` and `reset_config` set both of them.",
+    "`save_checkpoint` writes `self.x` to a file in `folder`, and `load_checkpoint` reads it from there.",
+    'In `reset_config`: `self.x, self.lr = 0.0, config["lr"]`, then `return True`. `setup` calls it.',
+    seconds=60,
+    stuck="a method that doesn't return, or a cluster without a free CPU",
+)
+def _trainable(cls: Any) -> None:
+    """Its methods are called here first; then three trials run one after the other in one process."""
+    if not isinstance(cls, type) or not all(hasattr(cls, name) for name in ("train", *_METHODS)):
+        raise Wrong(
+            f"your answer is {describe(cls)}, and a class that derives from tune.Trainable is expected"
+        )
+    if any(is_blank(getattr(cls, name)) for name in _METHODS):
+        raise NotAttempted
+    one, other = _trial(cls, 0.1), _trial(cls, 0.1)
+    for steps in (1, 2):
+        _loss_of_step(one, 0.1, steps)
+    with tempfile.TemporaryDirectory() as folder:
+        result_of(one.save_checkpoint, folder, what="save_checkpoint")
+        if not os.listdir(folder):
+            raise Wrong("save_checkpoint wrote no file into its folder")
+        result_of(other.load_checkpoint, folder, what="load_checkpoint")
+    if not _close(_loss(other), _expected(0.1, 3)):
+        raise Wrong("after load_checkpoint the next step is not the one that the saved trial would make")
+    if (returned := result_of(one.reset_config, {"lr": 0.25}, what="reset_config")) is not True:
+        raise Wrong(f"reset_config returns {describe(returned)}: only True tells Tune that it worked")
+    found = _loss(one)
+    if _close(found, _expected(0.1, 1)):
+        raise Wrong("after reset_config the trial still uses the old learning rate")
+    if not _close(found, _expected(0.25, 1)):
+        raise Wrong("after reset_config the trial doesn't start at x = 0: something of the old trial is left")
+    rates = [0.1, 0.25, 0.4]
+    results = run_sweep(cls, {"lr": {"grid_search": rates}}, iterations=3, name="your trainable")
+    for rate, result in zip(rates, results, strict=True):
+        close_to(result.metrics["loss"], _expected(rate, 3), what=f"in the sweep, the loss for lr={rate}")
+
+
+def _trial(cls: type, lr: float) -> Any:
+    trial = cls.__new__(cls)  # Trainable's own __init__ makes folders and log files
+    trial.config = {"lr": lr}
+    result_of(lambda: trial.setup(trial.config), what="setup")
+    return trial
+
+
+def _loss(trial: Any) -> float:
+    metrics = result_of(trial.step, what="step")
+    if not isinstance(metrics, dict) or "loss" not in metrics:
+        raise Wrong(f'step returns {describe(metrics)}, and {{"loss": …}} is expected')
+    return number(metrics["loss"], "the loss")
+
+
+def _loss_of_step(trial: Any, lr: float, steps: int) -> None:
+    near = {_expected(lr, steps - 1): "that is the loss before the step: move x first"}
+    close_to(_loss(trial), _expected(lr, steps), what=f"the loss after {steps} steps", mistakes=near)
+
+
+def _expected(lr: float, steps: int) -> float:
+    return (3 * (1 - 2 * lr) ** steps) ** 2
+
+
+def _close(value: float, expected: float) -> bool:
+    return abs(value - expected) < 1e-9
 
 
 @LESSON.exercise(
     "05-3",
-    "Rungs",
+    "Other rungs",
     "The first rung is the grace period.",
     "Each is 4 times as high as the one below, as long as it is below `max_t`.",
     "2, then 2 × 4, then 2 × 4 × 4. For the trials: 64, divided by 4 at each rung.",
@@ -99,38 +143,53 @@ def _rungs(rungs: Any, left: Any) -> None:
 
 @LESSON.exercise(
     "05-4",
-    "Drivers and workers",
-    "What does one trial use, all in all, at the same time?",
-    "All of its workers, and its driver. How often does that fit into the CPUs?",
-    "`cpus // (workers * cpus_per_worker + cpus_per_driver)`, as a whole number.",
+    "Fix this sweep",
+    "Go line by line. What does `descend` read and report? How many CPUs does a node have?",
+    "A plain list isn't searched. And a hill should be high; what about a loss?",
+    '`{"CPU": 1}`, `{"lr": tune.grid_search([…])}`, `metric="loss"`, `mode="min"`.',
+    seconds=60,
+    stuck="a trial that asks for more than the cluster has",
 )
-def _at_once(trials_at_once: Any) -> None:
-    # cpus, workers, cpus per worker, cpus per driver, the answer, a likely mistake and what to say to it
-    for *args, expected, mistake, remark in (
-        (8, 2, 1, 0.5, 3, 4, "the driver of each trial needs a part of a CPU, too"),
-        (8, 3, 1, 1, 2, 1, "a trial uses its workers and its driver, and no more"),
-        (12, 3, 1, 1, 3, 4, "the driver of each trial needs a CPU, too"),
-        (14, 2, 2, 0.5, 3, 5, "each worker uses more than one CPU"),
-        (2, 2, 1, 1, 0, 1, "with its driver it does not fit: not one could train"),
-        (3, 2, 1, 0.5, 1, 3 / 2.5, "there are only whole trials"),
-    ):
-        near = {mistake: remark, args[0] / (args[1] * args[2] + args[3]): "there are only whole trials"}
-        near.pop(expected, None)
-        returns(trials_at_once, args, expected, name="trials_at_once", mistakes=near)
+def _fixed(fixed_sweep: Any) -> None:
+    results = run_tuner(result_of(fixed_sweep, what="fixed_sweep"), "what fixed_sweep returns")
+    rates = sorted(str(result.config.get("lr")) for result in results)
+    if rates != ["0.01", "0.1", "0.5"]:
+        raise Wrong(
+            f"the trials have the learning rates {', '.join(rates)}; each of the three should have its own"
+        )
+    try:
+        best = results.get_best_result()
+    except Exception as error:
+        raise Wrong(f"get_best_result() raised {type(error).__name__}: {_first_line(error)}") from error
+    if best.config["lr"] != 0.5:
+        raise Wrong(
+            f"the best trial has lr={best.config['lr']} and the loss {best.metrics['loss']:.3g}: the largest"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
 
 
 @LESSON.exercise(
     "05-5",
-    "Which tool?",
-    "Each of the four fits one situation. Which word of each situation gives it away?",
-    "Every pair; shows early; each trial teaches the next; changes on the way.",
-    "Only one of them tries all pairs, and only one changes a trial that already runs.",
+    "Drivers and workers",
+    "What does one trial use, all in all, at the same time? Count CPUs first, then GPUs.",
+    "All of its workers, and its driver. How often does that fit into the CPUs, and how often into the GPUs?",
+    "The smaller of `cpus // (workers * worker_cpus + driver_cpus)` and `gpus // (workers * worker_gpus)`.",
 )
-def _tools(tools: Any) -> None:
-    if not isinstance(tools, (list, tuple)) or len(tools) != len(_SITUATIONS):
-        raise Wrong(f"your answer is {describe(tools)}, and a list of {len(_SITUATIONS)} is expected")
-    for place, (tool, (right, why)) in enumerate(zip(tools, _SITUATIONS.items(), strict=True), start=1):
-        if not isinstance(tool, str) or tool.lower() not in _SITUATIONS:
-            raise Wrong(f"number {place} is {describe(tool)}; choose one of {', '.join(_SITUATIONS)}")
-        if tool.lower() != right:
-            raise Wrong(f"number {place} is not {tool!r}: think of what it is about ({why})")
+def _at_once(trials_at_once: Any) -> None:
+    # cpus, gpus, workers, CPUs and GPUs per worker, CPUs per driver, the answer, a likely mistake, a remark
+    for *args, expected, mistake, remark in (
+        (8, 0, 2, 1, 0, 0.5, 3, 4, "the driver of each trial needs a part of a CPU, too"),
+        (12, 0, 3, 1, 0, 1, 3, 4, "the driver of each trial needs a CPU, too"),
+        (14, 0, 2, 2, 0, 0.5, 3, 5, "each worker uses more than one CPU"),
+        (2, 0, 2, 1, 0, 1, 0, 1, "with its driver it does not fit: not one could train"),
+        (64, 8, 4, 1, 1, 0.5, 2, 14, "each worker also needs a GPU, and there are only 8"),
+        (5, 8, 2, 1, 1, 0.5, 2, 4, "there are enough GPUs, but not enough CPUs"),
+    ):
+        cpus, _, workers, worker_cpus, _, driver_cpus = args
+        exact = cpus / (workers * worker_cpus + driver_cpus)
+        near = {mistake: remark, exact: "there are only whole trials"}
+        near.pop(expected, None)
+        returns(trials_at_once, args, expected, name="trials_at_once", mistakes=near)

@@ -1,85 +1,132 @@
 """The exercises of lesson 05: what is right, and what a likely mistake is told."""
 
 import pytest
+from ray import tune
 
-from labkit.exercises import check
-
-
-def anew(self, config):
-    self.model = self.make_model()
-    self.optimizer = self.make_optimizer(self.model, config["lr"])
-    self.epoch = 0
-    return True
-
-
-def in_a_hurry(self, config):
-    self.optimizer = self.make_optimizer(self.model, config["lr"])
-
-
-def old_optimizer(self, config):
-    self.model, self.epoch = self.make_model(), 0
-    return True
-
-
-def wrong_order(self, config):
-    self.optimizer = self.make_optimizer(self.model, config["lr"])
-    self.model, self.epoch = self.make_model(), 0
-    return True
-
-
-def old_rate(self, config):
-    self.model, self.epoch = self.make_model(), 0
-    self.optimizer = self.make_optimizer(self.model, 0.1)
-    return True
-
-
-def goes_on_counting(self, config):
-    self.model = self.make_model()
-    self.optimizer = self.make_optimizer(self.model, config["lr"])
-    return True
-
-
-def says_nothing(self, config):
-    anew(self, config)
-
-
-def stub(self, config): ...
+from labkit.exercises import check, lesson_05
+from labkit.exercises.answers import Wrong
 
 
 @pytest.mark.parametrize(
-    "function, said",
-    [
-        (anew, "solved"),
-        (in_a_hurry, "weights of the trial before"),
-        (old_optimizer, "still that of the trial before"),
-        (wrong_order, "build the model first"),
-        (old_rate, "lr = 0.25"),
-        (goes_on_counting, "self.epoch is 9"),
-        (says_nothing, "only True"),
-        (lambda self: True, "TypeError"),
-        (stub, "not attempted"),
-        (7, "a function is expected"),
-    ],
-)
-def test_begin_anew(function, said):
-    assert said in repr(check("05-1", function))
-
-
-@pytest.mark.parametrize(
-    "trials, minutes, said",
+    "trials, with_choice, said",
     [
         (40, 10, "solved"),
         (8, 2, "repeats all of it"),
-        (5, 1, "without a grid"),
-        (30, 7.5, "multiply"),
+        (5, 5, "without a grid"),
+        (30, 10, "multiply"),
         (200, 50, "multiplies nothing"),
-        (40, 40, "four run at a time"),
-        (40, 160, "faster"),
+        (40, 40, "one width for each trial"),
+        (40, 5, "still there"),
         (40, ..., "not attempted"),
     ],
 )
-def test_count(trials, minutes, said):
-    assert said in repr(check("05-2", trials, minutes))
+def test_count(trials, with_choice, said):
+    assert said in repr(check("05-1", trials, with_choice))
+
+
+class Descent(tune.Trainable):
+    def setup(self, config):
+        self.reset_config(config)
+
+    def reset_config(self, config):
+        self.x, self.lr = 0.0, config["lr"]
+        return True
+
+    def step(self):
+        self.x -= self.lr * 2 * (self.x - 3)
+        return {"loss": (self.x - 3) ** 2}
+
+    def save_checkpoint(self, folder):
+        with open(f"{folder}/x.txt", "w") as file:
+            file.write(repr(self.x))
+
+    def load_checkpoint(self, folder):
+        with open(f"{folder}/x.txt") as file:
+            self.x = float(file.read())
+
+
+class SaysNothing(Descent):
+    def reset_config(self, config):
+        self.x, self.lr = 0.0, config["lr"]
+
+
+class KeepsX(Descent):
+    def setup(self, config):
+        self.x, self.lr = 0.0, config["lr"]
+
+    def reset_config(self, config):
+        self.lr = config["lr"]
+        return True
+
+
+class KeepsRate(Descent):
+    def setup(self, config):
+        self.x, self.lr = 0.0, config["lr"]
+
+    def reset_config(self, config):
+        self.x = 0.0
+        return True
+
+
+class LossBefore(Descent):
+    def step(self):
+        loss = (self.x - 3) ** 2
+        self.x -= self.lr * 2 * (self.x - 3)
+        return {"loss": loss}
+
+
+class ReturnsNumber(Descent):
+    def step(self):
+        return super().step()["loss"]
+
+
+class SavesNothing(Descent):
+    def save_checkpoint(self, folder):
+        return {"x": self.x}
+
+
+class LoadsNothing(Descent):
+    def load_checkpoint(self, folder):
+        return folder
+
+
+class Unfinished(Descent):
+    def step(self): ...
+
+
+class Results(list):
+    """What a sweep returned: (configuration, loss) of each trial."""
+
+    def __init__(self, *pairs):
+        super().__init__(type("Result", (), {"config": {"lr": a}, "metrics": {"loss": b}}) for a, b in pairs)
+
+    def get_best_result(self):
+        return min(self, key=lambda result: result.metrics["loss"])
+
+
+@pytest.mark.parametrize(
+    "cls, said",
+    [
+        (Descent, "solved"),
+        (SaysNothing, "only True"),
+        (KeepsX, "something of the old trial"),
+        (KeepsRate, "the old learning rate"),
+        (LossBefore, "move x first"),
+        (ReturnsNumber, "is expected"),
+        (SavesNothing, "no file"),
+        (LoadsNothing, "not the one that the saved trial"),
+        (Unfinished, "not attempted"),
+        (tune.Trainable, "not attempted"),
+        (Descent.step, "a class that derives"),
+        (7, "a class that derives"),
+    ],
+)
+def test_a_trainable_is_tried_here_first(cls, said, monkeypatch):
+    def swept(cls, space, **_):
+        return Results(*((lr, (3 * (1 - 2 * lr) ** 3) ** 2) for lr in space["lr"]["grid_search"]))
+
+    monkeypatch.setattr(lesson_05, "run_sweep", swept)
+    assert said in repr(check("05-2", cls))
 
 
 @pytest.mark.parametrize(
@@ -103,32 +150,42 @@ def test_rungs(rungs, left, said):
 
 
 @pytest.mark.parametrize(
-    "function, said",
+    "results, said",
     [
-        (lambda cpus, workers, each, driver: int(cpus // (workers * each + driver)), "solved"),
-        (lambda cpus, workers, each, driver: cpus // (workers * each + driver), "solved"),
-        (lambda cpus, workers, each, driver: cpus / (workers * each + driver), "whole trials"),
-        (lambda cpus, workers, each, driver: cpus // (workers * each), "driver of each trial"),
-        (lambda cpus, workers, each, driver: cpus // (workers + driver), "more than one CPU"),
-        (lambda cpus, workers, each, driver: max(1, cpus // (workers * each + driver)), "does not fit"),
-        (lambda cpus, workers, each, driver: "two", "a number is expected"),
+        (Results((0.01, 6.0), (0.1, 0.1), (0.5, 0.0)), "solved"),
+        (Results((0.5, 0.0)), "each of the three"),
+        (Results((0.01, 0.0), (0.1, 0.1), (0.5, 6.0)), "the best trial has lr=0.01"),
+        (Wrong("a trial asks for 64 CPUs"), "64 CPUs"),
     ],
 )
-def test_drivers_and_workers(function, said):
-    assert said in repr(check("05-4", function))
+def test_a_fixed_sweep_is_judged_by_its_results(results, said, monkeypatch):
+    def ran(tuner, name):
+        if isinstance(results, Wrong):
+            raise results
+        return results
+
+    monkeypatch.setattr(lesson_05, "run_tuner", ran)
+    assert said in repr(check("05-4", lambda: "a tuner"))
+
+
+def drivers(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
+    by_cpus = int(cpus // (workers * worker_cpus + driver_cpus))
+    return by_cpus if worker_gpus == 0 else min(by_cpus, int(gpus // (workers * worker_gpus)))
 
 
 @pytest.mark.parametrize(
-    "tools, said",
+    "function, said",
     [
-        (["grid", "asha", "optuna", "pbt"], "solved"),
-        (("Grid", "ASHA", "Optuna", "PBT"), "solved"),
-        (["asha", "grid", "optuna", "pbt"], "number 1 is not"),
-        (["grid", "asha", "pbt", "optuna"], "number 3 is not"),
-        (["grid", "asha", "random", "pbt"], "choose one of"),
-        (["grid"], "a list of 4"),
-        ([..., ..., ..., ...], "not attempted"),
+        (drivers, "solved"),
+        (lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each), "driver of each trial"),
+        (lambda cpus, gpus, workers, each, gpu, driver: int(cpus // (workers + driver)), "more than one CPU"),
+        (lambda cpus, gpus, workers, each, gpu, driver: cpus / (workers * each + driver), "whole trials"),
+        (lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each + driver), "needs a GPU"),
+        (lambda *args: max(1, drivers(*args)), "does not fit"),
+        (lambda cpus, gpus, *rest: gpus // 2 if gpus else drivers(cpus, gpus, *rest), "is 4"),
+        (lambda *args: "two", "a number is expected"),
+        (lambda *args: ..., "not attempted"),
     ],
 )
-def test_which_tool(tools, said):
-    assert said in repr(check("05-5", tools))
+def test_drivers_and_workers(function, said):
+    assert said in repr(check("05-5", function))
