@@ -1,4 +1,4 @@
-"""What this machine has: cores, memory, GPUs, an S3 server, free ports, installed packages.
+"""What this machine has: cores, memory, GPUs, rclone, free ports, installed packages.
 
 Only facts, each found in milliseconds; `labkit.system.diagnosis` judges them. Inside a container its limits
 count, not the size of the machine.
@@ -72,16 +72,9 @@ def visible_gpus() -> int:
     return min(len(gpus()), len(list(ids)))
 
 
-def object_server() -> tuple[str, str] | None:
-    """(name, path) of a program that serves S3: ``minio`` on the PATH, else ``rclone``; None without both.
-
-    pip installs rclone next to python, which may not be on the PATH.
-    """
-    beside = str(Path(sys.executable).parent)
-    for name, where in (("minio", None), ("rclone", beside), ("rclone", None)):
-        if path := shutil.which(name, path=where):
-            return name, path
-    return None
+def rclone() -> str | None:
+    """Path of ``rclone``, which serves S3. pip installs it next to python, which may not be on the PATH."""
+    return shutil.which("rclone", path=str(Path(sys.executable).parent)) or shutil.which("rclone")
 
 
 def free_port(wanted: int = 0) -> int:

@@ -111,7 +111,6 @@ def test_conda_takes_the_same(root, project):
         "git",
         "make",
         "openjdk",
-        "minio-server",
     }
 
 

@@ -72,9 +72,6 @@ OTHERS = {
         "pyspark.sql:SparkSession._instantiatedSession": "a new JVM for each session",
         "pyspark.ml.torch.distributor:TorchDistributor._create_torchrun_command": "variables for ranks alone",
     },
-    "labkit/storage/client.py": {
-        "s3fs:S3FileSystem._call_s3": "one request instead of three for a small object",
-    },
 }
 NAMES = {name: (file, lost) for file, names in (RAY | OTHERS).items() for name, lost in names.items()}
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.display.images import Gallery, gallery
+from labkit.display.images import Picture, gallery
 from labkit.errors import DatasetError
 from labkit.files import atomic_path
 
@@ -91,12 +91,13 @@ class Dataset:
         captions = [self.classes[label] for label in self.labels[:_SHOWN]]
         return f"<div>{html.escape(repr(self)[1:-1])}</div>{gallery(self.images[:_SHOWN], captions)}"
 
-    def show(self, which: Sequence[int] = range(_SHOWN), captions: Sequence[str] | None = None) -> Gallery:
+    def show(self, which: Sequence[int] = range(_SHOWN), captions: Sequence[str] | None = None) -> Picture:
         """Show the images at the indices `which`, each with a caption (default: its class)."""
         rows = [row for row in which if row < len(self)]
         if captions is None:
             captions = [self.classes[self.labels[row]] for row in rows]
-        return Gallery(self.images[rows], captions)
+        name = f"Gallery of {len(rows)} images: {', '.join(captions)}"
+        return Picture(name, gallery(self.images[rows], captions))
 
     def to_arrow(self) -> "pyarrow.Table":
         """Return a table for ``ray.data.from_arrow``. It shares the arrays' memory."""

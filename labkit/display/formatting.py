@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 UNKNOWN = "–"  # shown where a number is not known
@@ -18,16 +19,12 @@ def seconds(value: float) -> str:
     """0.034 -> ``34 ms``, 7.23 -> ``7.2 s``, 84 -> ``84 s``, 400 -> ``6 min 40 s``; then ``2 h 13 min``."""
     if not math.isfinite(value):
         return UNKNOWN
-    value = max(value, 0.0)
     if value < 0.0995:
-        return f"{value * 1000:.0f} ms"
-    if value < 9.95:
-        return f"{value:.1f} s"
+        return f"{max(value, 0.0) * 1000:.0f} ms"
     if value < 119.5:
-        return f"{value:.0f} s"
-    if value < 3600:
-        return f"{int(value // 60)} min {int(value % 60)} s"
-    return f"{int(value // 3600)} h {int(value % 3600 // 60)} min"
+        return f"{value:.1f} s" if value < 9.95 else f"{value:.0f} s"
+    minutes, rest = divmod(int(value), 60)
+    return f"{minutes} min {rest} s" if value < 3600 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def duration(value: float) -> str:
@@ -42,24 +39,22 @@ def plural(number: int, noun: str) -> str:
 
 def count(value: float) -> str:
     """A number of things, such as rows in a second: 512 -> ``512``, 18_312 -> ``18.3 k``."""
-    if not math.isfinite(value):
-        return UNKNOWN
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= limit * 0.9995:
-            scaled = value / limit
-            return f"{scaled:.1f} {unit}" if scaled < 99.95 else f"{scaled:.0f} {unit}"
-    return f"{value:.0f}"
+    return _scaled(value, ("", "k", "M", "G"), whole_from=99.95)
 
 
 def size(value: float | None) -> str:
     """Bytes: 217_088 -> ``217 kB``."""
-    if value is None or not math.isfinite(value):
+    return UNKNOWN if value is None else _scaled(value, ("B", "kB", "MB", "GB", "TB"), whole_from=9.95)
+
+
+def _scaled(value: float, units: Sequence[str], *, whole_from: float) -> str:
+    """The number with the largest unit (of 1, 1000, …) that fits, whole from a limit on."""
+    if not math.isfinite(value):
         return UNKNOWN
-    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if value >= limit * 0.9995:
-            scaled = value / limit
-            return f"{scaled:.1f} {unit}" if scaled < 9.95 else f"{scaled:.0f} {unit}"
-    return f"{value:.0f} B"
+    power = 0
+    while value >= 999.5 and power < len(units) - 1:
+        value, power = value / 1000, power + 1
+    return f"{value:.{int(power > 0 and value < whole_from)}f} {units[power]}".rstrip()
 
 
 def number(value: Any) -> str:
@@ -68,10 +63,7 @@ def number(value: Any) -> str:
         return short(str(value))
     if abs(value) < 1e6 and value == int(value):
         return f"{int(value)}"
-    try:
-        return f"{value:.3f}" if 0.001 <= abs(value) < 999.9995 else f"{value:.3g}"
-    except OverflowError:
-        return UNKNOWN  # a whole number beyond all floats
+    return f"{value:.3f}" if 0.001 <= abs(value) < 999.9995 else f"{value:.3g}"
 
 
 def short(text: str, most: int = 40) -> str:

@@ -1,20 +1,24 @@
-"""Small images side by side, as HTML that reads well on a light and on a dark page.
+"""Pictures in a notebook: small images side by side, and the SVG files that ship with the lab.
 
     >>> gallery(images[:2], ["7", "2"]).startswith("<div")
     True
+    >>> picture("life_of_metrics")
 
-Each image is a PNG inside the page, so it is still there when a notebook is reopened or converted.
+All of it is inside the page, legible on light and dark, and still there when a notebook is reopened.
 """
 
 import base64
 import html
 import io
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from labkit.errors import LabError
 
+_SVG_FILES = Path(__file__).with_name("svg_files")
 _PIXELS = 56  # side of an image on the page: twice its own, so that pixels can be seen
 _ROW = "display:flex;flex-wrap:wrap;gap:8px;margin:6px 0"
 _FIGURE = "margin:0;text-align:center;font-size:12px;line-height:1.5"
@@ -24,22 +28,18 @@ _IMAGE = (
 )
 
 
-class Gallery:
-    """Images with captions that show themselves at the end of a cell.
+@dataclass(frozen=True)
+class Picture:
+    """HTML that shows itself at the end of a cell; `name` is what a terminal shows."""
 
-    Args:
-        images: uint8 [n, height, width], 0 is black.
-        captions: one text for each image.
-    """
-
-    def __init__(self, images: np.ndarray, captions: Sequence[str]) -> None:
-        self._images, self._captions = images, list(captions)
+    name: str
+    html: str
 
     def __repr__(self) -> str:
-        return f"<Gallery of {len(self._images)} images: {', '.join(self._captions)}>"
+        return f"<{self.name}>"
 
     def _repr_html_(self) -> str:
-        return gallery(self._images, self._captions)
+        return self.html
 
 
 def gallery(images: Iterable[np.ndarray], captions: Sequence[str]) -> str:
@@ -52,15 +52,29 @@ def gallery(images: Iterable[np.ndarray], captions: Sequence[str]) -> str:
     return f'<div style="{_ROW}">{"".join(map(_figure, arrays, captions))}</div>'
 
 
-def _figure(image: np.ndarray, caption: str) -> str:
-    text = html.escape(caption)
-    picture = f'<img src="data:image/png;base64,{_png(image)}" alt="{text}" style="{_IMAGE}">'
-    return f'<figure style="{_FIGURE}">{picture}<figcaption>{text}</figcaption></figure>'
-
-
-def _png(image: np.ndarray) -> str:
+def png(image: np.ndarray) -> bytes:
+    """A uint8 array [height, width] as a grey PNG."""
     from PIL import Image
 
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "PNG")
-    return base64.b64encode(buffer.getvalue()).decode()
+    stream = io.BytesIO()
+    Image.fromarray(image).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def picture(name: str) -> Picture:
+    """The picture that explains `name`, in the colours of JupyterLab's theme.
+
+    Raises:
+        LabError: there is none of that name.
+    """
+    names = sorted(path.stem for path in _SVG_FILES.glob("*.svg"))
+    if name not in names:
+        raise LabError(f"show the picture {name!r}", "there is none", f"one of {', '.join(names)}")
+    svg = (_SVG_FILES / f"{name}.svg").read_text(encoding="utf-8")
+    return Picture(f"picture: {name}", f'<div style="max-width:860px">{svg}</div>')
+
+
+def _figure(image: np.ndarray, caption: str) -> str:
+    text, data = html.escape(caption), base64.b64encode(png(image)).decode()
+    img = f'<img src="data:image/png;base64,{data}" alt="{text}" style="{_IMAGE}">'
+    return f'<figure style="{_FIGURE}">{img}<figcaption>{text}</figcaption></figure>'

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from labkit.display import formatting
-from labkit.display.cards import NOTHING, join
+from labkit.display.cards import join
 
 MAIN, OK, WAIT, BAD = "var(--lk-main)", "var(--lk-ok)", "var(--lk-wait)", "var(--lk-bad)"
 Points = Sequence[tuple[float, float]]
@@ -22,17 +22,12 @@ _CHARACTER = 5.6  # mean width of a letter, in SVG units
 
 def svg(width: float, height: float, label: str, *parts: str) -> Markup:
     """The figure; `label` is what a screen reader says."""
-    return Markup('<svg viewBox="0 0 {:g} {:g}" role="img" aria-label="{}">{}</svg>').format(
-        width, height, label, join(parts)
-    )
+    return _tag("svg", *parts, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label)
 
 
 def text(x: float, y: float, words: str, anchor: str = "start", *, on_bar: bool = False) -> Markup:
     """Words at a place; `anchor` is "start", "middle" or "end"."""
-    kind = Markup(' class="lk-on"') if on_bar else NOTHING
-    return Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}"{}>{}</text>').format(
-        x, y, anchor, kind, words
-    )
+    return _tag("text", words, x=x, y=y, text_anchor=anchor, class_="lk-on" if on_bar else None)
 
 
 def line(
@@ -40,26 +35,28 @@ def line(
 ) -> Markup:
     """A line through points. Where x goes back (a trial that went back to a checkpoint), a new one begins."""
     moves = ["M", *("L" if after[0] >= before[0] else "M" for before, after in itertools.pairwise(points))]
-    path = "".join(f"{move}{x:.1f} {y:.1f}" for move, (x, y) in zip(moves, points, strict=False))
-    return Markup(
-        '<path d="{}" fill="none" stroke="{}" stroke-width="{:g}" stroke-linejoin="round"{}{}/>'
-    ).format(path, stroke, width, _dash(dash), _opacity(opacity))
-
-
-def dot(x: float, y: float, fill: str, *, radius: float = 2.5, opacity: float = 1) -> Markup:
-    """A point."""
-    return Markup('<circle cx="{:.1f}" cy="{:.1f}" r="{:g}" fill="{}"{}/>').format(
-        x, y, radius, fill, _opacity(opacity)
-    )
+    path = "".join(f"{move}{x:.1f} {y:.1f}" for move, (x, y) in zip(moves, points, strict=True))
+    look = {"fill": "none", "stroke_linejoin": "round", "stroke_dasharray": dash or None}
+    return _tag("path", d=path, stroke=stroke, stroke_width=width, opacity=opacity, **look)
 
 
 def bar(
     x: float, y: float, width: float, height: float, fill: str, title: str, *, opacity: float = 1
 ) -> Markup:
     """A rectangle; `title` is what the pointer shows."""
-    return Markup(
-        '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:g}" rx="2" fill="{}"{}><title>{}</title></rect>'
-    ).format(x, y, width, height, fill, _opacity(opacity), title)
+    place = {"x": x, "y": y, "width": width, "height": height, "rx": 2}
+    return _tag("rect", _tag("title", title), **place, fill=fill, opacity=opacity)
+
+
+def _tag(name: str, *content: str, **attributes: object) -> Markup:
+    """An element. ``stroke_width`` is the attribute ``stroke-width``; None leaves one out."""
+    pairs = [
+        (key.rstrip("_").replace("_", "-"), round(value, 1) if isinstance(value, float) else value)
+        for key, value in attributes.items()
+        if value is not None
+    ]
+    given = join(Markup(' {}="{}"').format(*pair) for pair in pairs)
+    return Markup("<{0}{1}>{2}</{0}>").format(name, given, join(content))
 
 
 @dataclass(frozen=True)
@@ -111,21 +108,24 @@ class Plot:
         top: float = 22,
     ) -> None:
         self.height, self._top, self._bottom = height, top, height - 28
-        self._left, self._right = 34.0, self.width - (34.0 if right else 8.0)
-        self.x = Axis(*x, self._left, self._right)
-        self.y = Axis(*_with_room(y), self._bottom, self._top) if y else None
-        self.right = Axis(*_with_room(right), self._bottom, self._top) if right else None
-        self._parts = [text((self._left + self._right) / 2, self._bottom + 24, label, "middle")]
-        self._draw_frame()
-
-    def _draw_frame(self) -> None:
-        left, right, top, bottom = self._left, self._right, self._top, self._bottom
-        corners = [(left, top), (left, bottom), (right, bottom)] + [(right, top)] * bool(self.right)
-        self.add(line(corners, width=1, opacity=0.35))
-        for axis, place, anchor in ((self.y, left - 4, "end"), (self.right, right + 4, "start")):
+        left, end = 34.0, self.width - (34.0 if right else 8.0)
+        self.x = Axis(*x, left, end)
+        self.y, self.right = self._scale(y), self._scale(right)
+        corners = [(left, top), (left, self._bottom), (end, self._bottom)] + [(end, top)] * bool(right)
+        self._parts = [
+            text((left + end) / 2, self._bottom + 24, label, "middle"),
+            line(corners, width=1, opacity=0.35),
+        ]
+        for axis, place, anchor in ((self.y, left - 4, "end"), (self.right, end + 4, "start")):
             if axis is not None:
                 self.add(text(place, top + 4, formatting.number(axis.high), anchor))
-                self.add(text(place, bottom, formatting.number(axis.low), anchor))
+                self.add(text(place, self._bottom, formatting.number(axis.low), anchor))
+
+    def _scale(self, values: tuple[float, float] | None) -> Axis | None:
+        if values is None:
+            return None
+        low, high = values if values[1] > values[0] else (values[0] - 0.5, values[0] + 0.5)
+        return Axis(low, high, self._bottom, self._top)
 
     def add(self, *parts: str) -> None:
         """Put parts made by this module on top."""
@@ -135,9 +135,9 @@ class Plot:
         """A line through (x, y) values, with a dot at its end."""
         axis = self.right if right else self.y
         places = [(self.x(x), axis(y)) for x, y in points]
-        if len(places) > 1:
-            self.add(line(places, stroke, **look))
-        self.add(dot(*places[-1], stroke, opacity=float(look.get("opacity", 1))))
+        x, y = places[-1]
+        self.add(line(places, stroke, **look))
+        self.add(_tag("circle", cx=x, cy=y, r=2.5, fill=stroke, opacity=look.get("opacity", 1)))
 
     def vertical(self, x: float) -> None:
         """A dotted line over the whole height."""
@@ -156,7 +156,7 @@ class Plot:
 
     def legend(self, entries: Iterable[tuple[str, str, str]]) -> None:
         """(words, stroke, dash) above the frame, so that no curve crosses its name."""
-        x = self._left
+        x = 34.0
         for words, stroke, dash in entries:
             self.add(line([(x, 8), (x + 16, 8)], stroke, dash=dash), text(x + 20, 11.5, words))
             x += 20 + len(words) * _CHARACTER + 12
@@ -164,16 +164,3 @@ class Plot:
     def svg(self, label: str) -> Markup:
         """The figure."""
         return svg(self.width, self.height, label, *self._parts)
-
-
-def _with_room(values: tuple[float, float]) -> tuple[float, float]:
-    low, high = values
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
-
-
-def _dash(dash: str) -> Markup:
-    return Markup(' stroke-dasharray="{}"').format(dash) if dash else NOTHING
-
-
-def _opacity(opacity: float) -> Markup:
-    return Markup(' opacity="{:g}"').format(opacity) if opacity != 1 else NOTHING

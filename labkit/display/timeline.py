@@ -8,7 +8,7 @@ Tasks report their own begin and end (``time.time()``), so the clocks of a clust
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from labkit.display import cards, svg
@@ -26,14 +26,13 @@ class Timeline:
     """
 
     def __init__(self, spans: Sequence[dict[str, Any]]) -> None:
-        spans = list(spans) if isinstance(spans, Iterable) else [spans]
-        for span in spans:
-            if not isinstance(span, Mapping) or not span.keys() >= {"node", "pid", "begin", "end"}:
-                fact = f"a span is {str(span)[:80]!r}, and a dict with node, pid, begin and end is expected"
-                raise LabError(
-                    "draw a timeline", fact, "Timeline(ray.get([task.remote() for _ in range(4)]))"
-                )
-        self._spans = sorted(spans, key=lambda span: span["begin"])
+        try:
+            self._spans = sorted(spans, key=lambda span: span["begin"])
+            self._workers = sorted({(span["node"], span["pid"]) for span in self._spans})
+        except (TypeError, KeyError):
+            fact = f"a list of dicts with node, pid, begin and end is expected, not {spans!r:.80}"
+            fix = "Timeline(ray.get([task.remote() for _ in range(4)]))"
+            raise LabError("draw a timeline", fact, fix) from None
         self._zero = min((span["begin"] for span in self._spans), default=0.0)
         self.seconds = max((span["end"] for span in self._spans), default=0.0) - self._zero
 
@@ -47,20 +46,16 @@ class Timeline:
             most = max(most, running)
         return most
 
-    @property
-    def per_node(self) -> dict[str, int]:
-        """How many tasks each node ran."""
-        return dict(sorted(Counter(span["node"] for span in self._spans).items()))
-
     def __repr__(self) -> str:
-        workers = plural(len(self._workers()), "worker")
-        nodes = ", ".join(f"{node} {count}" for node, count in self.per_node.items())
-        where = f" ({nodes})" if len(self.per_node) > 1 else ""
+        workers = plural(len(self._workers), "worker")
+        per_node = sorted(Counter(span["node"] for span in self._spans).items())
+        nodes = ", ".join(f"{node} {count}" for node, count in per_node)
+        where = f" ({nodes})" if len(per_node) > 1 else ""
         tasks = plural(len(self._spans), "task")
         return f"{tasks} on {workers}{where}, at most {self.at_once} at once, {self.seconds:.1f} s"
 
     def _repr_html_(self) -> str:
-        workers = self._workers()
+        workers = self._workers
         axis = svg.Axis(0.0, self.seconds, _LEFT, _WIDTH - _RIGHT)
         parts = [axis.time_grid(_ROW * len(workers))]
         for number, (node, pid) in enumerate(workers):
@@ -73,6 +68,3 @@ class Timeline:
             parts.append(svg.bar(begin, top, width, _ROW - 6, svg.MAIN, said, opacity=0.75))
         figure = svg.svg(_WIDTH, _ROW * len(workers) + 24, repr(self), *parts)
         return str(cards.figure(repr(self), figure))
-
-    def _workers(self) -> list[tuple[str, int]]:
-        return sorted({(span["node"], span["pid"]) for span in self._spans})

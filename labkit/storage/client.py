@@ -1,10 +1,12 @@
 """The client of an object store, as a file system that s3fs, pyarrow, Ray Data and Ray Train understand.
 
-Pickled, it is an endpoint and the place of the keys (`labkit.storage.keys`): nothing secret.
+Pickled, it is an endpoint and the path of a file with the keys: nothing secret. The file is a *shared
+credentials file* of AWS. botocore reads it itself, in the kernel and in every worker on this machine.
 pyarrow's own S3 client is not used, because it writes an object for each folder, which rclone refuses.
 """
 
-import errno
+import configparser
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,32 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import s3fs
 from aiobotocore.session import AioSession
-from fsspec.asyn import sync, sync_wrapper
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
+from labkit.files import private_file
 from labkit.storage.explain import code_of
 
+_PROFILE = "labkit"  # in a file of keys
 _PART = 8 << 20  # bytes of one part of a large object; each open file holds one
-_SMALL = 1 << 20  # bytes: an object up to this size is read with one request
+_SMALL = 1 << 20  # bytes: an object below this size is read with one request
 _DEFAULT_REGION = "us-east-1"  # the region of servers of one's own, and AWS's for a bucket of no region
+
+
+def write_keys(path: Path, access: str, secret: str) -> Path:
+    """Write keys to a file that only its owner can read, unless there are some already; return its path.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    private_file(path, f"[{_PROFILE}]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n")
+    return path
+
+
+def read_keys(path: Path) -> tuple[str, str]:
+    """Return (access key, secret key) of a file that `write_keys` has written."""
+    parser = configparser.RawConfigParser()
+    parser.read(path)
+    return parser[_PROFILE]["aws_access_key_id"], parser[_PROFILE]["aws_secret_access_key"]
 
 
 class ObjectFiles(s3fs.S3FileSystem):
@@ -28,17 +48,17 @@ class ObjectFiles(s3fs.S3FileSystem):
 
     Args:
         endpoint: URL of the store.
-        keys, profile: a `KeyFile`. If the file does not exist (on another machine), the environment's keys
+        keys: path of the file with the keys. If it does not exist (on another machine), the environment's
             are used: ``LABKIT_S3_ACCESS_KEY`` and ``LABKIT_S3_SECRET_KEY``, else those that AWS's tools find.
         hasty: for checks and displays: no retries, and timeouts of seconds instead of a minute.
     """
 
     protocol = ("s3", "s3a")
 
-    def __init__(self, *, endpoint: str, keys: str, profile: str, hasty: bool = False) -> None:
+    def __init__(self, *, endpoint: str, keys: str, hasty: bool = False) -> None:
         session, given = AioSession(), {}
         if keys and Path(keys).is_file():
-            session = AioSession(profile=profile)
+            session = AioSession(profile=_PROFILE)
             session.set_config_variable("credentials_file", keys)
         else:
             names = {"key": "LABKIT_S3_ACCESS_KEY", "secret": "LABKIT_S3_SECRET_KEY"}
@@ -65,53 +85,27 @@ class ObjectFiles(s3fs.S3FileSystem):
         self.retries = 1  # botocore has tried already
 
     def make_bucket(self, name: str) -> None:
-        """Create a bucket; one that exists already and is ours is fine."""
-        where = {} if _region() == _DEFAULT_REGION else {"LocationConstraint": _region()}
+        """Create a bucket unless it exists. A key for some buckets only may not create one, and need not."""
         try:
-            self.call("create_bucket", Bucket=name, **({"CreateBucketConfiguration": where} if where else {}))
-        except Exception as error:
-            if code_of(error) != "BucketAlreadyOwnedByYou":
-                raise
-
-    def call(self, method: str, **options: Any) -> dict:
-        """Send one request of the S3 API ("put_object")."""
-        return sync(self.loop, self._call_s3, method, **options)
-
-    async def _call_s3(self, method: str, *args: Any, **options: Any) -> Any:
-        """Add to s3fs's error for an unknown bucket which part of a path is the bucket."""
-        try:
-            return await super()._call_s3(method, *args, **options)
-        except FileNotFoundError as error:
-            if code_of(error) != "NoSuchBucket" or method in ("create_bucket", "list_objects_v2"):
-                raise
-            bucket = next((o["Bucket"] for o in (options, *args) if "Bucket" in o), "")
-            text = f"there is no bucket {bucket!r}. The first part of a path is its bucket"
-            raise FileNotFoundError(errno.ENOENT, f"{text}: store.bucket({bucket!r}) makes it") from error
-
-    call_s3 = sync_wrapper(_call_s3)  # what s3fs's open files call
-
-    def beginning(self, path: str) -> tuple[bytes, int]:
-        """Return the first MB of an object and the size of all of it, with one request."""
-        return sync(self.loop, self._beginning, path)
-
-    async def _beginning(self, path: str) -> tuple[bytes, int]:
-        bucket, key, _ = self.split_path(path)
-        answer = await self._call_s3("get_object", Bucket=bucket, Key=key, Range=f"bytes=0-{_SMALL - 1}")
-        async with answer["Body"] as body:
-            return await body.read(), int(answer["ContentRange"].rpartition("/")[2])
+            self.call_s3("list_objects_v2", Bucket=name, MaxKeys=1)
+        except FileNotFoundError:
+            where = {} if _region() == _DEFAULT_REGION else {"LocationConstraint": _region()}
+            options = {"CreateBucketConfiguration": where} if where else {}
+            try:
+                self.call_s3("create_bucket", Bucket=name, **options)
+            except FileExistsError as error:
+                if code_of(error) != "BucketAlreadyOwnedByYou":  # as if another process was faster
+                    raise
 
 
 class _Handler(FSSpecHandler):
     """pyarrow's handler, but a small object takes one request instead of three."""
 
     def open_input_stream(self, path: str) -> pa.NativeFile:
-        try:
-            body, size = self.fs.beginning(path)
-            if len(body) == size:
+        with contextlib.suppress(OSError):  # there is no such object, or it is empty and has no first byte
+            body = self.fs.cat_file(path, start=0, end=_SMALL)
+            if len(body) < _SMALL:
                 return pa.BufferReader(body)
-        except OSError as error:
-            if code_of(error) not in ("InvalidRange", "416"):  # an empty object has no first byte
-                raise
         return super().open_input_stream(path)
 
 

