@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import logging
 import signal
 import sys
 import time
@@ -19,13 +18,8 @@ from labkit.tune import saved
 from labkit.tune.state import OVER, SweepState, TrialState
 from labkit.tune.trials import (
     NO_RESET,
-    end_of,
-    missing_stop_metric,
     newest_result,
-    node_name,
     number,
-    number_of,
-    reported_names,
     shown_config,
     staging_folder,
     status_of,
@@ -45,8 +39,8 @@ def _if_open(hook: Callable) -> Callable:
                 hook(self, *args, **info)
             except LabError:
                 raise
-            except Exception:
-                logging.getLogger(__name__).debug("the panel could not take in %s", hook, exc_info=True)
+            except Exception as error:
+                warnings.warn(f"the panel could not follow the sweep: {error!r}", stacklevel=2)
 
     return call
 
@@ -64,7 +58,6 @@ class SweepCallback(tune.Callback):
         self._saves = True
         self._trials: Sequence[Any] = ()
         self._next_look = 0.0
-        self._ends: dict[str, tuple[str, str]] = {}  # how each trial ends if its newest result is its last
 
     def __reduce__(self) -> tuple:
         return type(self), (self.panel_name,)
@@ -81,7 +74,13 @@ class SweepCallback(tune.Callback):
 
     @_if_open
     def on_step_begin(self, trials: Sequence[Any], **_: Any) -> None:
-        self._look(trials)
+        is_due = time.monotonic() >= self._next_look
+        if is_due:
+            self._trials, self._next_look = trials, time.monotonic() + 1 / _LOOKS_PER_SECOND
+        with self.panel.update() as state:
+            for trial in trials:
+                if is_due or trial.status == "ERROR":
+                    self._look(state, trial)
         if self.panel.problem is not None:
             raise self.panel.problem
 
@@ -98,47 +97,38 @@ class SweepCallback(tune.Callback):
             warnings.warn(f"the sweep could not be restored after a kill: {error}", stacklevel=2)
 
     @_if_open
-    def on_trial_start(self, trial: Any, **_: Any) -> None:
-        with self.panel.update() as state:
-            state.set_status(self._known(state, trial).id, "running")
-
-    @_if_open
     def on_trial_result(self, trial: Any, result: dict[str, Any], **_: Any) -> None:
         with self.panel.update() as state:
-            known = self._known(state, trial)
-            first, config = not known.iteration, shown_config(trial.config)
-            if config != known.config:
-                known.config, known.changes = config, known.changes + 1
-            self._take_result(state, trial, result)
-            limit = self.panel.plan.max_iterations if self.panel.plan else None
-            self._ends[known.id] = end_of(trial, result, rungs=state.rungs, max_iterations=limit)
-        if first:
-            self._check_reported(state, trial, result)
+            known, config = self._known(state, trial), shown_config(trial.config)
+            known.changes += config != known.config
+            known.config = config
+            self._take(state, trial, result)
+            state.set_status(trial.trial_id, "running")
+            if self.panel.plan is not None and self.panel.plan.ended_early(trial, result):
+                known.why = f"stopped at rung {known.iteration}"
 
     @_if_open
     def on_trial_complete(self, trial: Any, **_: Any) -> None:
         with self.panel.update() as state:
-            status, why = self._ends.get(trial.trial_id, ("finished", ""))
-            state.set_status(self._known(state, trial).id, status, why=why or status)
+            why = self._known(state, trial).why
+            state.set_status(trial.trial_id, "stopped early" if why else "finished", why=why)
 
     @_if_open
     def on_trial_error(self, trial: Any, **_: Any) -> None:
         with self.panel.update() as state:
-            state.trial_failed(self._known(state, trial).id, why_failed(trial))
+            self._known(state, trial)
+            state.trial_failed(trial.trial_id, why_failed(trial))
 
     @_if_open
     def on_experiment_end(self, trials: Sequence[Any], **_: Any) -> None:
-        self._look(trials, now=True)
         panel, in_error = self.panel, sys.exc_info()[0] is not None
-        # Tune has ended all trials by now, and calls that the same, whatever the reason.
-        cut_off = panel.interrupted or panel.problem is not None or in_error
-        for trial in trials:
-            with panel.update() as state:
-                if state.trials[trial.trial_id].status not in OVER:
-                    if cut_off:
-                        state.set_status(trial.trial_id, "cut off")
-                    else:
-                        self.on_trial_complete(trial)
+        with panel.update() as state:
+            for trial in trials:
+                self._look(state, trial)
+                # Tune has ended all trials by now, and calls that the same, whatever the reason.
+                if self._known(state, trial).status not in OVER:
+                    cut_off = panel.interrupted or panel.problem is not None or in_error
+                    state.set_status(trial.trial_id, "cut off" if cut_off else "finished")
         if panel.problem is not None and not in_error:
             raise panel.problem
 
@@ -146,41 +136,28 @@ class SweepCallback(tune.Callback):
 
     def _known(self, state: SweepState, trial: Any) -> TrialState:
         if trial.trial_id not in state.trials:
-            state.add(trial.trial_id, shown_config(trial.config), number_of(trial))
+            state.add(trial.trial_id, shown_config(trial.config))
+            if result := newest_result(trial):  # of an interrupted sweep
+                self._take(state, trial, result)
+                state.set_status(trial.trial_id, status_of(trial))
         return state.trials[trial.trial_id]
 
-    def _take_result(self, state: SweepState, trial: Any, result: dict[str, Any]) -> None:
+    def _take(self, state: SweepState, trial: Any, result: dict[str, Any]) -> None:
         state.result(
             trial.trial_id,
             iteration=result.get("training_iteration", 0),
-            value=number(result.get(state.metric)) if state.metric else None,
+            value=number(result.get(state.metric)),
             seconds=result.get("time_total_s", 0.0),
-            node=node_name(result.get("node_ip", ""), result.get("pid", 0)),
         )
 
-    def _look(self, trials: Sequence[Any], *, now: bool = False) -> None:
-        """Look at all trials a few times a second, and at once at those that failed."""
-        clock = time.monotonic()
-        first, due = not self._next_look, now or clock >= self._next_look
-        if due:
-            self._trials, self._next_look = trials, clock + 1 / _LOOKS_PER_SECOND
-        for trial in trials:
-            if due or trial.status == "ERROR":
-                with self.panel.update() as state:
-                    self._look_at(state, trial, first)
-
-    def _look_at(self, state: SweepState, trial: Any, first: bool) -> None:
-        known = self._known(state, trial)
-        if first and (result := newest_result(trial)):  # of an interrupted sweep
-            self._take_result(state, trial, result)
-            if trial.status in ("TERMINATED", "ERROR"):
-                state.restored(known.id, "failed" if trial.status == "ERROR" else "finished")
-        if known.status in OVER:
+    def _look(self, state: SweepState, trial: Any) -> None:
+        known, status = self._known(state, trial), status_of(trial)
+        if known.status in OVER or known.status == status:
             return
-        if trial.status == "ERROR":
+        if status == "failed":
             self._failed_unheard(state, trial)
         elif trial.status != "TERMINATED":
-            state.set_status(known.id, status_of(trial))
+            state.set_status(trial.trial_id, status)
 
     def _failed_unheard(self, state: SweepState, trial: Any) -> None:
         """A trial that failed without a call: its process could not be reset for it.
@@ -188,47 +165,25 @@ class SweepCallback(tune.Callback):
         Tune does not tell the searcher of such a trial either. If that limits how many trials run at a time,
         the next step of the loop waits for this one, for ten minutes.
         """
-        self.on_trial_error(trial)
-        known = state.trials[trial.trial_id]
-        if NO_RESET in known.error:
+        text = why_failed(trial)
+        state.trial_failed(trial.trial_id, text)
+        if NO_RESET in text:
             self.panel.problem = RunError(
                 "reuse the actors of the sweep",
-                f"their {NO_RESET}: trial {known.number} has no process, and others would follow",
+                f"their reset_config did not return True: trial {state.trials[trial.trial_id].number} has no "
+                "process, and others would follow",
                 "return True at the end of reset_config, when all is as after setup; or reuse_actors=False",
             )
 
-    def _check_reported(self, state: SweepState, trial: Any, result: dict[str, Any]) -> None:
-        names = reported_names(result)
-        if state.metric and "/" not in state.metric and state.metric not in result:
-            self.panel.problem = never_reported(state.metric, names)
-        elif missing := missing_stop_metric(trial, result):
-            self.panel.problem = RunError(
-                f"stop trials by {missing!r}",
-                f"they report {', '.join(map(repr, names))} but never {missing!r}: no trial would ever stop",
-                f"stop= one of those or 'training_iteration', or report {missing!r}",
-            )
-        if self.panel.problem is not None:
-            raise self.panel.problem
-
     def _hear_interrupts(self) -> None:
         """Note an interrupt: Tune handles SIGINT itself, ends its loop and returns as after any sweep."""
-        tunes, panel = signal.getsignal(signal.SIGINT), self.panel
-        if not callable(tunes):
+        handler, panel = signal.getsignal(signal.SIGINT), self.panel
+        if not callable(handler):
             return
 
         def heard(signal_number: int, frame: FrameType | None) -> None:
             panel.interrupted = True
-            tunes(signal_number, frame)
+            handler(signal_number, frame)
 
         with contextlib.suppress(ValueError):  # only the main thread can be interrupted
             signal.signal(signal.SIGINT, heard)
-
-
-def never_reported(metric: str | None, names: Sequence[str]) -> RunError:
-    """Return the error of a sweep whose trials do not report its metric."""
-    said = f"they report {', '.join(map(repr, names))}" if names else "the trials report other metrics"
-    return RunError(
-        f"compare trials by {metric!r}",
-        f"{said} but never {metric!r}, so there is nothing to compare",
-        f"TuneConfig(metric=…) with one that is reported, or report {metric!r}",
-    )

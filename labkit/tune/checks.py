@@ -1,23 +1,19 @@
 """Mistakes in a sweep that are found before it starts. Otherwise every trial would fail, or wait forever."""
 
-import ast
 import contextlib
 import difflib
 import inspect
-import textwrap
-from collections.abc import Iterator, Sequence
-from types import FunctionType
+import re
+from collections.abc import Sequence
 from typing import Any
 
-import pyarrow.fs
 from ray.tune import Trainable
 
 from labkit.errors import RunError
 from labkit.tune import saved
-from labkit.tune.trials import STATE_FILES, TunerPlan, is_sampled
+from labkit.tune.trials import TunerPlan, flat
 
 _SIMILAR = 0.75  # from 0 to 1: above it one name is taken for a misspelling of the other
-_CALL_DEPTH = 4  # functions that call functions, searched for names
 
 
 def check_plan(plan: TunerPlan, nodes: Sequence[dict[str, float]] | None = None) -> None:
@@ -41,28 +37,15 @@ def check_plan(plan: TunerPlan, nodes: Sequence[dict[str, float]] | None = None)
     _check_name(plan)
 
 
-# -- the search space -------------------------------------------------------------------------------
-
-
 def _check_space(plan: TunerPlan) -> None:
-    attempt, samples, entries = (
-        f"sweep over {plan.name}",
-        plan.options.num_samples,
-        list(_entries(plan.space)),
+    """Refuse a search space without anything to search."""
+    attempt, samples, entries = f"sweep over {plan.name}", plan.options.num_samples, flat(plan.space)
+    is_searched = any(
+        name.endswith("/grid_search") or hasattr(value, "sample") for name, value in entries.items()
     )
-    for name, value in entries:
-        if isinstance(value, dict) and len(value) == 1 and not _is_grid(value):
-            (key,) = value
-            if difflib.get_close_matches(str(key), ["grid_search"], cutoff=_SIMILAR):
-                fact = f"{name!r} is {{{key!r}: …}}, which every trial would get unchanged"
-                raise RunError(attempt, fact, f"tune.grid_search([…]) for {name!r}")
-        choices = value["grid_search"] if _is_grid(value) else getattr(value, "categories", None)
-        if choices is not None and not len(choices):
-            fix = f"give {name!r} one or more values"
-            raise RunError(attempt, f"{name!r} has no value to choose from", fix)
-    if plan.options.search_alg is not None or any(is_sampled(v) or _is_grid(v) for _, v in entries):
+    if is_searched or plan.options.search_alg is not None:
         return
-    for name, value in entries:
+    for name, value in entries.items():
         if isinstance(value, (list, range)) and len(value) > 1:
             fact = f"{name!r} is a plain list, which every trial would get unchanged"
             raise RunError(attempt, fact, f"tune.grid_search([…]) or tune.choice([…]) for {name!r}")
@@ -72,79 +55,37 @@ def _check_space(plan: TunerPlan) -> None:
         raise RunError(attempt, fact, 'param_space={"lr": tune.loguniform(1e-3, 1)}, for example')
 
 
-def _entries(space: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of all entries, nested ones too."""
-    for key, value in space.items():
-        yield f"{before}{key}", value
-        if isinstance(value, dict) and not _is_grid(value):
-            yield from _entries(value, f"{before}{key}/")
-
-
-def _is_grid(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == {"grid_search"}
-
-
-# -- the names of its parameters --------------------------------------------------------------------
-
-
 def _check_parameters(plan: TunerPlan) -> None:
     """Refuse a parameter that the trainable never mentions, if it reads another one that it does not get."""
-    try:
-        mentioned, read = _names_in(plan.trainable)
-    except (OSError, TypeError, SyntaxError):  # no source: typed at a prompt, or made by `exec`
-        return
-    missing = sorted(read - plan.space.keys())
-    for key in sorted(plan.space.keys() - mentioned):
-        near = difflib.get_close_matches(key, [*missing, *sorted(mentioned)], n=1, cutoff=_SIMILAR)
-        if wanted := next(iter([*near, *missing]), None):
-            fact = f"{plan.name} reads {wanted!r} from its configuration, and nothing there reads {key!r}"
-            raise RunError(f"sweep over {key!r}", fact, f"rename it: param_space={{{wanted!r}: …}}")
+    source = _source(plan.trainable)
+    required, optional = (
+        {*re.findall(rf"\bconfig{read}[\"'](\w+)[\"']", source)} - plan.space.keys()
+        for read in (r"\[", r"\.get\(")
+    )
+    for name in sorted(plan.space):
+        if not re.search(rf"\b{re.escape(name)}\b", source):
+            near = difflib.get_close_matches(name, required | optional, n=1, cutoff=_SIMILAR)
+            if wanted := next(iter([*near, *sorted(required)]), None):
+                fact = (
+                    f"{plan.name} reads {wanted!r} from its configuration, and nothing there reads {name!r}"
+                )
+                raise RunError(f"sweep over {name!r}", fact, f"rename it: param_space={{{wanted!r}: …}}")
 
 
-def _names_in(trainable: Any) -> tuple[set[str], set[str]]:
-    """Return (texts and variables, keys of ``config["key"]``) in the source of a trainable and what it calls.
-
-    A parameter that is neither a text nor a variable, as in ``model(**config)``, is not read anywhere.
-    """
-    found = [trainable]
+def _source(trainable: Any) -> str:
+    """The source of a trainable, of its base classes and of what `tune.with_parameters` has wrapped."""
+    functions = [trainable]
     if isinstance(trainable, type):
-        found = [
-            one for base in trainable.__mro__ if base not in Trainable.__mro__ for one in vars(base).values()
-        ]
-    seen: set[FunctionType] = set()
-    mentioned: set[str] = set()
-    read: set[str] = set()
-    for tree in [tree for one in found for tree in _trees(getattr(one, "__func__", one), seen, _CALL_DEPTH)]:
-        for node in ast.walk(tree):
-            match node:
-                case ast.Constant(value=str(name)) | ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
-                    mentioned.add(name)
-                case ast.Subscript(
-                    value=ast.Name(id="config") | ast.Attribute(attr="config"),
-                    slice=ast.Constant(value=str(key)),
-                    ctx=ast.Load(),
-                ):
-                    read.add(key)
-    return mentioned, read
-
-
-def _trees(function: Any, seen: set[FunctionType], depth: int) -> Iterator[ast.AST]:
-    """Yield the syntax tree of a function, and of the functions of its module that it calls by name."""
-    if not isinstance(function, FunctionType) or function in seen or depth == 0:
-        return
-    seen.add(function)
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    yield tree
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    for called in [function.__globals__.get(name) for name in names]:
-        if getattr(called, "__module__", None) == function.__module__:
-            yield from _trees(called, seen, depth - 1)
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # it has no value yet
-            yield from _trees(cell.cell_contents, seen, depth - 1)
-
-
-# -- the rest ---------------------------------------------------------------------------------------
+        own = [base for base in trainable.__mro__ if base not in Trainable.__mro__]
+        functions = [function for base in own for function in vars(base).values()]
+    for function in list(functions):
+        with contextlib.suppress(TypeError):  # no function
+            functions += inspect.getclosurevars(function).nonlocals.values()
+    texts = []
+    for function in functions:
+        with contextlib.suppress(OSError, TypeError):  # no function, or one that was typed at a prompt
+            texts.append(inspect.getsource(function))
+    return "\n".join(texts)
 
 
 def _check_resources(plan: TunerPlan, nodes: Sequence[dict[str, float]] | None) -> None:
@@ -176,12 +117,11 @@ def _check_reuse(plan: TunerPlan) -> None:
 
 def _check_name(plan: TunerPlan) -> None:
     """Refuse the name of an earlier sweep: the results of both would overwrite each other in one folder."""
-    filesystem, path = plan.storage
     try:
-        found = filesystem.get_file_info(pyarrow.fs.FileSelector(path, allow_not_found=True))
+        taken = saved.states(*plan.storage)
     except OSError:
         return  # Tune says it better, and at once
-    if any(info.base_name.startswith(STATE_FILES) for info in found):
+    if taken:
         raise RunError(
             f"start a new sweep with the name {plan.run.name!r}",
             f"{plan.run.storage_path} has one of that name already, and trials of both would be mixed",

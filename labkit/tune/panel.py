@@ -27,7 +27,7 @@ from labkit.display import tracebacks
 from labkit.errors import LabError, RunError, RunFailed
 from labkit.panel.base import LivePanel
 from labkit.tune import saved
-from labkit.tune.callback import SweepCallback, never_reported
+from labkit.tune.callback import SweepCallback
 from labkit.tune.checks import check_plan
 from labkit.tune.state import SweepState
 from labkit.tune.trials import TunerPlan, names_without_metric, without_noise
@@ -65,16 +65,14 @@ class SweepPanel(LivePanel):
         Raises:
             RunError: the sweep cannot work (see `labkit.tune.checks`), or would not report here.
         """
-        plan = TunerPlan.from_tuner(tuner)
+        self.plan = plan = TunerPlan.from_tuner(tuner)
         if plan is None:
-            text = (
-                f"Ray {ray.__version__} hides what a Tuner was given: the sweep is followed, but not checked"
-            )
-            warnings.warn(text, stacklevel=2)
+            hidden = f"Ray {ray.__version__} hides what a Tuner was given"
+            warnings.warn(f"{hidden}: the sweep is followed, but not checked", stacklevel=2)
         else:
             self._check(plan)
             plan.run.verbose, plan.run.progress_reporter = 0, tune.CLIReporter()  # the other one displays
-        self._watches, self.plan = True, plan
+        self._watches = True
         if self.state.over:
             self.renew()
         self.state = self.new_state()  # the run id stays: the Tuner may have it as its name
@@ -91,10 +89,9 @@ class SweepPanel(LivePanel):
     # -- what a panel of an engine overrides --------------------------------------------------------
 
     def new_state(self) -> SweepState:
-        plan = self.plan
-        about = (
-            {"metric": plan.metric, "mode": plan.mode, "rungs": plan.rungs, "path": plan.path} if plan else {}
-        )
+        if (plan := self.plan) is None:
+            return SweepState(self._name, dataset=self._dataset)
+        about = {"metric": plan.metric, "mode": plan.mode, "rungs": plan.rungs, "path": plan.path}
         return SweepState(self._name, dataset=self._dataset, **about)
 
     @contextlib.contextmanager
@@ -123,18 +120,15 @@ class SweepPanel(LivePanel):
             self.state.fail(self.failure_text(error))
 
     def failure_text(self, error: BaseException) -> str:
-        told = self._mistake(error)
-        if told is not None:
-            return f"{type(told).__name__}: {told.fact}"
-        return (
-            tracebacks.shorten_text(str(error))
-            if isinstance(error, tune.TuneError)
-            else super().failure_text(error)
-        )
+        if (mistake := self._mistake(error)) is not None:
+            return f"{type(mistake).__name__}: {mistake.fact}"
+        if isinstance(error, tune.TuneError):
+            return tracebacks.shorten_text(str(error))
+        return super().failure_text(error)
 
     def translate(self, error: BaseException) -> BaseException | None:
-        if (told := self._mistake(error)) is not None:
-            return told
+        if (mistake := self._mistake(error)) is not None:
+            return mistake
         if isinstance(error, (tune.TuneError, ray.exceptions.RayError)):
             fact = self.failure_text(error).splitlines()[-1]
             return RunFailed(f"finish the sweep {self.state.name!r}", fact, "the panel shows where")
@@ -164,10 +158,10 @@ class SweepPanel(LivePanel):
         check_plan(plan, nodes)
 
     def _mistake(self, error: BaseException) -> LabError | None:
-        """Return the mistake that the callback has found, or that Tune's error is about."""
-        names = names_without_metric(str(error))
-        return (
-            never_reported(self.state.metric, names)
-            if names is not None and not self.problem
-            else self.problem
-        )
+        """Return the mistake that the callback has found, or the one that Tune's error is about."""
+        metric, reported = self.state.metric, names_without_metric(str(error))
+        if self.problem is not None or reported is None:
+            return self.problem
+        fact = f"they report {', '.join(map(repr, reported))} but never {metric!r}"
+        fix = f"TuneConfig(metric=…) with one that is reported, or report {metric!r}"
+        return RunError(f"compare trials by {metric!r}", f"{fact}, so there is nothing to compare", fix)

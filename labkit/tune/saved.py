@@ -39,7 +39,7 @@ def restore(filesystem: pyarrow.fs.FileSystem, folder: str) -> None:
     except FileNotFoundError:
         return
     saved = max(name for name in files if name.startswith(STATE_FILES))
-    if saved >= max(_states(filesystem, folder), default=""):
+    if saved >= max(states(filesystem, folder), default=""):
         for name, content in files.items():
             _write(filesystem, f"{folder}/{name}", content.encode("latin-1"))
 
@@ -47,15 +47,15 @@ def restore(filesystem: pyarrow.fs.FileSystem, folder: str) -> None:
 def is_valid(filesystem: pyarrow.fs.FileSystem, folder: str) -> bool:
     """Whether Tune can read the newest list of trials in `folder`."""
     try:
-        with filesystem.open_input_stream(f"{folder}/{max(_states(filesystem, folder))}") as file:
+        with filesystem.open_input_stream(f"{folder}/{max(states(filesystem, folder))}") as file:
             json.loads(file.read())
     except (OSError, ValueError):
         return False
     return True
 
 
-def _states(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:
-    """The names of Tune's state files. They sort by time."""
+def states(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:
+    """The names of Tune's state files in a sweep's folder. They sort by time."""
     found = filesystem.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True))
     return [info.base_name for info in found if info.base_name.startswith(STATE_FILES)]
 

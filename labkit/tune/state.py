@@ -32,20 +32,16 @@ class TrialState:
     """One trial.
 
     Attributes:
-        id: Tune's.
         number: its place in the order of creation, from 0.
         config: its configuration on one level ("optimizer/lr").
         status: one of `STATUSES`.
         why: what ended it, in a few words.
         iteration, seconds: results that it has reported, and its training time as Tune counts it.
-        value, best: the sweep's metric in its newest result, and the best of all; None before the first.
+        value: the sweep's metric in its newest result; None if that is no finite number.
         curve: (iteration, value), thinned for very long trials.
         changes: how often its configuration was changed during the sweep.
-        node: where it runs, or ran.
-        error: its short traceback, if it failed.
     """
 
-    id: str
     number: int
     config: dict[str, Any] = field(default_factory=dict)
     status: str = "waiting"
@@ -53,11 +49,8 @@ class TrialState:
     iteration: int = 0
     seconds: float = 0.0
     value: float | None = None
-    best: float | None = None
     curve: list[tuple[int, float]] = field(default_factory=list)
     changes: int = 0
-    node: str = ""
-    error: str = ""
 
 
 class SweepState(State):
@@ -71,8 +64,7 @@ class SweepState(State):
     Attributes:
         total: trials that there will be; None if that is not known.
         at_once: the most trials that ran at a time.
-        improvements: (seconds since the start, best value so far).
-        best: the trial with the best value of all results.
+        trials: by Tune's id.
     """
 
     engine = "Ray Tune"
@@ -94,53 +86,37 @@ class SweepState(State):
         self.at_once = 0
         self.first_trial_at = 0.0
         self.trials: dict[str, TrialState] = {}
-        self.improvements: list[tuple[float, float]] = []
-        self.best: TrialState | None = None
-        self._done_before = 0  # trials that a restored sweep had finished already
 
     # -- what happens -------------------------------------------------------------------------------
 
-    def add(self, id: str, config: dict[str, Any], number: int | None = None) -> TrialState:
-        """There is a new trial; `number` is its place, if it has one that outlives a restart."""
-        trial = self.trials[id] = TrialState(id, len(self.trials) if number is None else number, config)
+    def add(self, id: str, config: dict[str, Any]) -> TrialState:
+        """There is a new trial."""
+        trial = self.trials[id] = TrialState(len(self.trials), config)
         return trial
 
     def set_status(self, id: str, status: str, *, why: str = "", now: float | None = None) -> None:
         """The trial has `status` from now on."""
         trial = self.trials[id]
-        trial.status, trial.why = status, "" if status == "running" else why or trial.why
+        trial.status, trial.why = status, why
         if status == "running":
             self.first_trial_at = self.first_trial_at or now or time.time()
             self.at_once = max(self.at_once, self.counts()["running"])
 
-    def restored(self, id: str, status: str) -> None:
-        """The trial was over before the sweep was interrupted and restored."""
-        self.set_status(id, status, why="before the restart")
-        self._done_before += 1
-
-    def result(
-        self, id: str, *, iteration: int, value: Any, seconds: float, node: str, now: float | None = None
-    ) -> None:
+    def result(self, id: str, *, iteration: int, value: Any, seconds: float) -> None:
         """The trial has reported; only a finite `value` counts."""
         trial = self.trials[id]
-        trial.iteration, trial.seconds, trial.node = iteration, seconds, node
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            return
-        trial.value = float(value)
-        trial.curve.append((iteration, trial.value))
-        if len(trial.curve) > _POINTS_KEPT:
-            del trial.curve[1:-1:2]
-        if self.best is None or self._is_better(trial.value, self.best.best):
-            self.best = trial
-            self.improvements.append((self.elapsed(now), trial.value))
-        if self._is_better(trial.value, trial.best):
-            trial.best = trial.value
+        trial.iteration, trial.seconds = iteration, seconds
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        trial.value = float(value) if is_number else None
+        if trial.value is not None:
+            trial.curve.append((iteration, trial.value))
+            if len(trial.curve) > _POINTS_KEPT:
+                del trial.curve[1:-1:2]
 
     def trial_failed(self, id: str, text: str) -> None:
         """The trial has raised; `text` is its short traceback."""
-        trial = self.trials[id]
-        trial.status, trial.error, trial.why = "failed", text, Failure(None, text).message
-        self.fail(text, rank=trial.number)
+        self.set_status(id, "failed", why=Failure(None, text).message)
+        self.fail(text, rank=self.trials[id].number)
 
     # -- what it comes to ---------------------------------------------------------------------------
 
@@ -162,29 +138,25 @@ class SweepState(State):
         return bool(self.trials) and all(trial.status == "failed" for trial in self.trials.values())
 
     @property
-    def best_at_end(self) -> TrialState | None:
+    def best(self) -> TrialState | None:
         """The trial whose newest value is the best: the one that `ResultGrid.get_best_result` returns."""
-        known = [trial for trial in self.trials.values() if trial.value is not None]
-        return max(known, key=lambda trial: (self._sign * trial.value, trial is self.best), default=None)
+        return next((trial for trial in self.ranked() if trial.value is not None), None)
 
     def ranked(self) -> list[TrialState]:
-        """All trials, the best first; those without a value last, failed ones before the rest of them."""
-        order = {"failed": 0, "running": 1, "paused": 2}
+        """All trials, the best first and those without a value last."""
+        sign = 1 if self.mode == "min" else -1
 
-        def key(trial: TrialState) -> tuple:
-            if trial.best is None:
-                return (1, order.get(trial.status, 3), trial.number)
-            return (0, -self._sign * trial.best, trial.number)
+        def merit(trial: TrialState) -> float:
+            return math.inf if trial.value is None else sign * trial.value
 
-        return sorted(self.trials.values(), key=key)
+        return sorted(self.trials.values(), key=merit)
 
     def eta(self, now: float | None = None) -> float | None:
         """Seconds left, if the trials to come take as long as those that are over."""
-        done = self.done - self._done_before
-        if self.status != "running" or done < 2 or not self.first_trial_at or self.done >= (self.total or 0):
+        if self.status != "running" or self.done < 2 or not self.first_trial_at or not self.total:
             return None
         spent = max((now or time.time()) - self.first_trial_at, 0.0)
-        return spent / done * (self.total - self.done)
+        return spent / self.done * (self.total - self.done)
 
     def phase_seconds(self, now: float | None = None) -> dict[str, float]:
         """How long it took until the first trial ran, and from then on."""
@@ -195,32 +167,21 @@ class SweepState(State):
         return {"start": start, "training": total - start}
 
     def to_record(self) -> dict[str, Any]:
-        """Metrics and history of the best trial, and all trials in "extra"."""
+        """Configuration, metric and history of the best trial, and all trials in "extra"."""
         best, seconds = self.best, self.phase_seconds()
-        rows = [asdict(trial) for trial in self.trials.values()]
+        trials = [asdict(trial) for trial in self.trials.values()]
         return {
             "workers": self.at_once,
             "dataset": self.dataset,
+            "storage_path": self.path,
             "seconds": seconds,
             "seconds_to_start": seconds["start"] if self.first_trial_at else None,
-            "metrics": {self.metric: best.best} if best else {},
+            "config": best.config if best else {},
+            "metrics": {self.metric: best.value} if best else {},
             "history": [{"epoch": i - 1, self.metric: value} for i, value in best.curve] if best else [],
             "extra": {
                 "counts": dict(self.counts()),
                 "best": best.number if best else None,
-                "config": best.config if best else {},
-                "trials": [
-                    {name: row[name] for name in row if name not in ("curve", "error")} for row in rows
-                ],
-                "path": self.path,
+                "trials": [{name: row[name] for name in row if name != "curve"} for row in trials],
             },
         }
-
-    # -- inside -------------------------------------------------------------------------------------
-
-    @property
-    def _sign(self) -> int:
-        return -1 if self.mode == "min" else 1
-
-    def _is_better(self, value: float, other: float | None) -> bool:
-        return other is None or self._sign * (value - other) > 0

@@ -10,27 +10,24 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow.fs
-import ray
-from ray import cloudpickle, tune
+from ray import tune
 
 from labkit.display import tracebacks
 from labkit.errors import RunError
-from labkit.settings import NODE_NAME
 
 STATE_FILES = "experiment_state-"  # plus the session's time and ".json": Tune's list of trials
-NO_RESET = "reset_config did not return True"
-_STATUS = {"PENDING": "waiting", "RUNNING": "running", "PAUSED": "paused", "TERMINATED": "finished"}
+NO_RESET = "requires reset_config() to be implemented and return True"
+_STATUS = {"RUNNING": "running", "PAUSED": "paused", "TERMINATED": "finished", "ERROR": "failed"}
 _NOT_TUNES_METRICS = {"done", "trial_id", "experiment_tag", "should_checkpoint"}
+_KILLED = ("died unexpectedly", "running low on memory")  # in what Ray says of a process that is gone
 _TABLES = "RAY_AIR_NEW_OUTPUT"  # "1", the default, prints tables in a terminal whatever `verbose` says
-_NOISY = ("execution.tune_controller", "tune", "utils.util", "logger.logger")
-_NOISE = (  # what these log, and the panel shows, or what has no remedy
+_NOISE = (  # what Tune logs, and the panel shows, or what has no remedy
     "Trial task failed for trial", "Could not re-use actor", "Trials did not complete",
     "Experiment has been interrupted", "Stop signal received", "may be a performance bottleneck",
     "Remote file not found",
@@ -63,16 +60,11 @@ class TunerPlan:
         """Read `tuner`, which has no public attributes; None if this version of Ray keeps them elsewhere.
 
         Raises:
-            RunError: it is no Tuner, or it runs behind a Ray client, in a process of the cluster.
+            RunError: it is no Tuner.
         """
         if not isinstance(tuner, tune.Tuner):
-            given = tuner if isinstance(tuner, type) or tuner is None else type(tuner)
-            fact = f"watch() takes a ray.tune.Tuner and got {getattr(given, '__name__', given)}"
-            fix = "panel.watch(tune.Tuner(trainable, param_space=…)); for a trainer of its own: TrainPanel"
-            raise RunError("follow the sweep", fact, fix)
-        if getattr(tuner, "_remote_tuner", None) is not None:
-            fact = "it goes through a Ray client (ray://…), so its loop runs where this panel cannot hear it"
-            raise RunError("follow the sweep", fact, "connect directly: RAY_ADDRESS=HOST:6379")
+            fact = f"watch() takes a ray.tune.Tuner and got {tuner!r:.60}"
+            raise RunError("follow the sweep", fact, "panel.watch(tune.Tuner(trainable, param_space=…))")
         try:
             inner = tuner._local_tuner
             return cls(
@@ -104,11 +96,6 @@ class TunerPlan:
         return self.options.mode or getattr(self.options.scheduler, "_mode", None) or "max"
 
     @property
-    def max_iterations(self) -> float | None:
-        """The iterations after which the scheduler ends any trial."""
-        return getattr(self.options.scheduler, "_max_t", None)
-
-    @property
     def rungs(self) -> tuple[int, ...]:
         """The iterations at which the scheduler compares trials, ascending."""
         brackets = getattr(self.options.scheduler, "_brackets", None) or []
@@ -126,7 +113,7 @@ class TunerPlan:
             elif callable(wanted) and not hasattr(wanted, "bundles"):
                 wanted = wanted(dict(self.space))
             return [dict(bundle) for bundle in wanted.bundles] if wanted is not None else [{"CPU": 1.0}]
-        except Exception:
+        except Exception:  # of the reader's own function, called with ranges in place of values
             return None
 
     @functools.cached_property
@@ -139,20 +126,21 @@ class TunerPlan:
             return pyarrow.fs.FileSystem.from_uri(path)
         return pyarrow.fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(path))
 
-
-def is_sampled(value: Any) -> bool:
-    """Whether each trial gets its own: ``tune.uniform(…)`` and the like."""
-    try:
-        return isinstance(value, tune.search.sample.Domain)
-    except AttributeError:
-        return True
+    def ended_early(self, trial: Any, result: Mapping[str, Any]) -> bool:
+        """Whether the scheduler has ended a trial at a rung, if `result` is its last."""
+        iteration = result.get("training_iteration", 0)
+        longest = getattr(self.options.scheduler, "_max_t", math.inf)
+        if not result.get("done") or iteration not in self.rungs or iteration >= longest:
+            return False
+        criteria = getattr(trial, "stopping_criterion", {})
+        return not any(name in result and result[name] >= limit for name, limit in criteria.items())
 
 
 # -- one trial --------------------------------------------------------------------------------------
 
 
 def status_of(trial: Any) -> str:
-    """Return the panel's word for the status of a trial that has not failed."""
+    """Return the panel's word for the status of a trial."""
     return _STATUS.get(trial.status, "waiting")
 
 
@@ -168,93 +156,50 @@ def staging_folder(trial: Any) -> Path | None:
     return Path(folder) if folder else None
 
 
-def number_of(trial: Any) -> int | None:
-    """Return a trial's place in the order of creation. Tune's ids end in it, a searcher's own ids do not."""
-    found = re.fullmatch(r"[0-9a-f]+_(\d{5,})", trial.trial_id)
-    return int(found[1]) if found else None
-
-
-def shown_config(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return a configuration on one level ("optimizer/lr"), with plain numbers and without objects."""
-    shown: dict[str, Any] = {}
+def flat(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return a configuration on one level: {"optimizer/lr": …}."""
+    found: dict[str, Any] = {}
     for key, value in config.items():
-        if isinstance(value, dict):
-            shown |= shown_config(value, f"{before}{key}/")
-        elif value is None or isinstance(value, (bool, str, tuple, list)):
-            shown[f"{before}{key}"] = value
-        elif (plain := number(value)) is not None:
-            shown[f"{before}{key}"] = plain
+        found |= flat(value, f"{before}{key}/") if isinstance(value, dict) else {f"{before}{key}": value}
+    return found
+
+
+def shown_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a reader can read of a configuration: texts, lists and plain numbers, on one level."""
+    shown = {}
+    for name, value in flat(config).items():
+        plain = value if isinstance(value, (str, tuple, list)) else number(value)
+        if plain is not None or value is None:
+            shown[name] = plain
     return shown
 
 
 def number(value: Any) -> bool | int | float | None:
     """Return numpy's and torch's numbers as plain ones, and None for everything else."""
-    if hasattr(value, "item"):
-        with contextlib.suppress(Exception):
-            value = value.item()
+    with contextlib.suppress(AttributeError, TypeError, ValueError, RuntimeError):
+        value = value.item()
     return value if isinstance(value, (bool, int, float)) else None
 
 
-def reported_names(result: Mapping[str, Any]) -> list[str]:
-    """Return the names in a result that are the trainable's own."""
-    tunes = {*getattr(getattr(tune, "result", None), "AUTO_RESULT_KEYS", ()), *_NOT_TUNES_METRICS}
-    return sorted(name for name in result if name not in tunes and not name.startswith(("_", "config/")))
-
-
 def names_without_metric(message: str) -> list[str] | None:
-    """Return the reported names, if `message` is Tune's complaint that they lack the metric."""
+    """Return what trials report, if `message` is Tune's complaint that the metric is not among it."""
     if "did not include the specified metric" not in message:
         return None
-    return reported_names(dict.fromkeys(re.findall(r"'([^']+)':", message.rpartition("Result: ")[2])))
-
-
-def missing_stop_metric(trial: Any, result: Mapping[str, Any]) -> str | None:
-    """Return a stop criterion that the trial does not report, so that it would never stop."""
-    known = {*result, *shown_config(result)}
-    return next((name for name in getattr(trial, "stopping_criterion", {}) if name not in known), None)
-
-
-def end_of(
-    trial: Any, result: Mapping[str, Any], *, rungs: Sequence[int], max_iterations: float | None
-) -> tuple[str, str]:
-    """Return (status, why) of a trial whose last result is `result`."""
-    iteration = result.get("training_iteration", 0)
-    after = f"{iteration} iteration{'s' * (iteration != 1)}"
-    for name, limit in getattr(trial, "stopping_criterion", {}).items():
-        value = result.get(name)
-        if isinstance(value, (int, float)) and value >= limit:
-            return "finished", after if name == "training_iteration" else f"{name} ≥ {limit:g}"
-    if max_iterations is not None and iteration >= max_iterations:
-        return "finished", after
-    if result.get("done") and iteration in rungs:
-        return "stopped early", f"stopped at rung {iteration}"
-    return "finished", ""
+    names = re.findall(r"'([^']+)':", message.rpartition("Result: ")[2])
+    tunes = {*getattr(getattr(tune, "result", None), "AUTO_RESULT_KEYS", ()), *_NOT_TUNES_METRICS}
+    return sorted(name for name in names if name not in tunes and not name.startswith(("_", "config/")))
 
 
 def why_failed(trial: Any) -> str:
     """Return the short traceback of a trial that failed."""
-    error, text = None, ""
-    with contextlib.suppress(Exception):
-        text = Path(trial.error_file).read_text(errors="replace").rpartition("Failure #")[2]
-    with contextlib.suppress(Exception):
-        error = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())
-        text = str(error)
-    if "reuse requires reset_config()" in text:
-        return f"RuntimeError: {NO_RESET}"
-    if isinstance(error, ray.exceptions.OutOfMemoryError):
-        return f"OutOfMemoryError: {text.strip().splitlines()[0][:300]}"
-    if isinstance(error, ray.exceptions.RayActorError) and not error.__cause__:
-        return f"{type(error).__name__}: its process is gone: killed, most likely for its memory (OOM)"
-    return tracebacks.shorten_text(text) if text else "no error was kept"
-
-
-@functools.lru_cache(maxsize=1024)
-def node_name(address: str, pid: int) -> str:
-    """Return the lab's name of the node with a trial's process; its address if that is another machine."""
-    with contextlib.suppress(psutil.Error, ValueError, TypeError):
-        if address == ray.util.get_node_ip_address():
-            return psutil.Process(pid).environ().get(NODE_NAME, address)
-    return address
+    try:
+        text = Path(trial.error_file).read_text(errors="replace")
+    except (AttributeError, OSError, TypeError):
+        return "no error was kept"
+    text = text.rpartition("Failure #")[2].partition("\n")[2].strip()
+    if any(words in text for words in _KILLED):
+        return f"its process is gone, most likely killed for its memory. {text.splitlines()[0][:300]}"
+    return tracebacks.shorten_text(text)
 
 
 # -- what Tune prints and logs ----------------------------------------------------------------------
@@ -263,25 +208,21 @@ def node_name(address: str, pid: int) -> str:
 @contextlib.contextmanager
 def without_noise() -> Iterator[None]:
     """Keep Tune from printing tables and logging what the panel shows; let its other warnings through."""
-    tune_log, noisy = (
-        logging.getLogger("ray.tune"),
-        [logging.getLogger(f"ray.tune.{name}") for name in _NOISY],
-    )
-    level, tables = tune_log.level, os.environ.get(_TABLES)
-    tune_log.setLevel(logging.WARNING)
+    handlers, tables = logging.getLogger("ray").handlers[:], os.environ.get(_TABLES)
     os.environ[_TABLES] = "0"
-    for log in noisy:
-        log.addFilter(_is_news)
+    for handler in handlers:
+        handler.addFilter(_is_news)
     try:
         yield
     finally:
-        for log in noisy:
-            log.removeFilter(_is_news)
+        for handler in handlers:
+            handler.removeFilter(_is_news)
         os.environ.pop(_TABLES)
         if tables is not None:
             os.environ[_TABLES] = tables
-        tune_log.setLevel(level)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    return not any(text in record.getMessage() for text in _NOISE)
+    if not record.name.startswith("ray.tune"):
+        return True
+    return record.levelno >= logging.WARNING and not any(text in record.getMessage() for text in _NOISE)
