@@ -51,7 +51,6 @@ RAY = {
     "labkit/tune/trials.py": {
         "ray.train._internal.storage:StorageContext.experiment_driver_staging_path": "files of a sweep",
         "ray.tune.experiment:Trial.error_file": "why a trial failed",
-        "ray.tune.experiment:Trial.pickled_error_file": "why a trial failed",
         "ray.tune.result:AUTO_RESULT_KEYS": "Tune's own figures are listed among the metrics",
     },
 }
@@ -140,8 +139,8 @@ def test_tune_still_has_what_only_its_objects_show(tmp_path):
         trial.run_metadata: ["last_result"],
     }
     missing = [name for owner, names in owners.items() for name in names if not hasattr(owner, name)]
-    sources = [inspect.getsource(importlib.import_module(f"ray.tune.{name}")) for name in trials._NOISY]
-    sources += [inspect.getsource(tune.experiment.trial)]
+    names = ("execution.tune_controller", "tune", "utils.util", "logger.logger", "experiment.trial")
+    sources = [inspect.getsource(importlib.import_module(f"ray.tune.{name}")) for name in names]
     texts = [trials.STATE_FILES, "reuse requires reset_config()", "Failure # ", *trials._NOISE]
     missing += [text for text in texts if not any(text in source for source in sources)]
     assert not missing, gone(str(missing), "labkit/tune/trials.py", "details of a sweep")

@@ -1,7 +1,6 @@
 """An execution of Ray Data as a panel and as figures: pure functions of its state."""
 
-import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup
@@ -9,61 +8,32 @@ from markupsafe import Markup
 from labkit.data.state import ExecutionState, OperatorState
 from labkit.display import cards
 from labkit.display.figures import GREY, figure_style
-from labkit.display.formatting import UNKNOWN, count, plural, seconds, short, size
+from labkit.display.formatting import UNKNOWN, count, seconds, short, size
 from labkit.panel.view.base import View
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-HEAD = ("operator", "rows", "blocks", "tasks", "task seconds", "of them CPU", "held back", "rows/s", "MB")
-_LIVE = {"operator": 34, "rows": 12, "": 20, "tasks": 12, "waiting": 12, "stored": 10}  # widths in percent
+_HEAD = {  # widths in percent: a live table must not jump
+    "operator": 24, "rows": 9, "blocks": 8, "tasks": 8, "waiting": 8, "task seconds": 10, "of them CPU": 10,
+    "held back": 8, "rows/s": 8, "MB": 7,
+}  # fmt: skip
 _SHOWN = 12  # operators
 
 
-def row(operator: OperatorState) -> tuple[str, ...]:
-    """An operator's figures as `HEAD` names them; MB is its peak in the object store."""
-    rate, known = operator.rows_per_second, bool(operator.seconds)
-    held = operator.backpressure_seconds
-    return (
-        short(operator.name, 48),
-        f"{operator.rows:,}",
-        f"{operator.blocks:,}",
-        f"{operator.finished:,}",
-        f"{operator.seconds:.2f}" if known else UNKNOWN,
-        f"{operator.cpu_seconds:.2f}" if known else UNKNOWN,
-        f"{held:.1f} s" if held >= 0.05 else UNKNOWN,
-        count(rate) if math.isfinite(rate) else UNKNOWN,
-        f"{operator.memory_peak / 1e6:.1f}",
-    )
-
-
 class ExecutionView(View):
-    """Draws a `DataPanel`."""
+    """Draws a `DataPanel`: the same table while Ray Data works and afterwards."""
 
     def body(self, state: ExecutionState, now: float) -> Markup:
-        operators = state.operators[-_SHOWN:]
-        if not operators:
+        if not state.operators:
             return cards.text("nothing is executed yet")
-        most = max(operator.rows for operator in operators) or 1
-        rows = [
-            (
-                short(operator.name, 48),
-                f"{'✓ ' if operator.over else ''}{operator.rows:,}",
-                cards.bar("", operator.rows / most),
-                f"{operator.running} running",
-                plural(operator.queued, "block"),
-                size(operator.memory),
-            )
-            for operator in operators
-        ]
-        table = cards.table(list(_LIVE), rows, widths=list(_LIVE.values()))
         words = " · ".join(part for part in (seconds(state.elapsed(now)), _rate(state)) if part)
-        return cards.rule(cards.mark("dim", words), table)
+        return cards.join([cards.rule(cards.mark("dim", words)), self.figures(state)])
 
     def figures(self, state: ExecutionState) -> Markup:
-        shown, more = state.operators[:_SHOWN], len(state.operators) - _SHOWN
-        return cards.rule(cards.table(HEAD, map(row, shown), more=more)) if shown else cards.NOTHING
+        rows, more = map(_row, state.operators[:_SHOWN]), len(state.operators) - _SHOWN
+        table = cards.table(list(_HEAD), rows, more=more, widths=list(_HEAD.values()))
+        return cards.rule(table) if state.operators else cards.NOTHING
 
     def result(self, state: ExecutionState) -> str:
         if not state.operators:
@@ -80,6 +50,23 @@ class ExecutionView(View):
         return " · ".join(part for part in (super().last_line(state), self.result(state), chain) if part)
 
 
+def _row(operator: OperatorState) -> tuple[str, ...]:
+    """An operator's figures as `_HEAD` names them; MB is its peak in the object store."""
+    known, held = bool(operator.seconds), operator.backpressure_seconds
+    return (
+        short(operator.name, 48),
+        f"{operator.rows:,}",
+        f"{operator.blocks:,}",
+        f"{operator.finished:,}" + (f" + {operator.running}" if operator.running else ""),
+        f"{operator.queued:,}" if operator.queued else UNKNOWN,
+        f"{operator.seconds:.2f}" if known else UNKNOWN,
+        f"{operator.cpu_seconds:.2f}" if known else UNKNOWN,
+        f"{held:.1f} s" if held >= 0.05 else UNKNOWN,
+        count(operator.rows_per_second),
+        f"{operator.memory_peak / 1e6:.1f}",
+    )
+
+
 def _rate(state: ExecutionState) -> str:
     """Rows per second over the whole time."""
     return f"{count(state.rows / state.seconds)} rows/s" if state.rows and state.seconds else ""
@@ -93,17 +80,23 @@ def plot(state: ExecutionState) -> "Figure":
     import matplotlib.pyplot as plt
 
     operators = state.operators[:_SHOWN]
+    bars = {
+        "seconds of its tasks": ([o.seconds for o in operators], seconds),
+        "rows in a task second": ([o.rows / o.seconds if o.seconds else 0.0 for o in operators], count),
+        "peak in Ray's object store": ([o.memory_peak for o in operators], size),
+    }
     with plt.rc_context(figure_style()):
         height = 1.0 + 0.42 * max(len(operators), 1)
-        figure, axes = plt.subplots(1, 3, figsize=(8.5, height), sharey=True, layout="constrained")
+        figure, all_axes = plt.subplots(1, 3, figsize=(8.5, height), sharey=True, layout="constrained")
         plt.close(figure)
-        _bars(axes[0], "seconds of its tasks", [o.seconds for o in operators], seconds)
-        rates = [o.rows_per_second if math.isfinite(o.rows_per_second) else 0.0 for o in operators]
-        _bars(axes[1], "rows in a task second", rates, count)
-        _bars(axes[2], "peak in Ray's object store", [float(o.memory_peak) for o in operators], size)
+        for axes, (title, (values, words)) in zip(all_axes, bars.items(), strict=True):
+            drawn = axes.barh(range(len(values)), values, height=0.6)
+            axes.bar_label(drawn, map(words, values), padding=4)
+            axes.set(title=title, xmargin=0.35, xticks=[])
+            axes.spines["bottom"].set_visible(False)
         labels = [short(o.name, 32).replace("$", r"\$") for o in operators]
-        axes[0].set_yticks(range(len(operators)), labels)
-        axes[0].invert_yaxis()
+        all_axes[0].set_yticks(range(len(operators)), labels)
+        all_axes[0].invert_yaxis()
     return figure
 
 
@@ -120,13 +113,3 @@ def plot_memory(state: ExecutionState) -> "Figure":
         axes.set(xlabel="seconds", ylabel="MB", ylim=(0, None))
         figure.legend(loc="outside upper left", ncols=2)
     return figure
-
-
-def _bars(axes: "Axes", title: str, values: list[float], words: Callable[[float], str]) -> None:
-    axes.barh(range(len(values)), values, height=0.6)
-    for place, value in enumerate(values):
-        axes.annotate(words(value), (value, place), (4, 0), textcoords="offset points", va="center")
-    axes.set_title(title)
-    axes.set_xmargin(0.35)
-    axes.set_xticks([])
-    axes.spines["bottom"].set_visible(False)

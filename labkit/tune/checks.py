@@ -63,7 +63,7 @@ def _check_parameters(plan: TunerPlan) -> None:
         for read in (r"\[", r"\.get\(")
     )
     for name in sorted(plan.space):
-        if not re.search(rf"\b{re.escape(name)}\b", source):
+        if not re.search(rf"[\"']{re.escape(name)}[\"']", source):
             near = difflib.get_close_matches(name, required | optional, n=1, cutoff=_SIMILAR)
             if wanted := next(iter([*near, *sorted(required)]), None):
                 fact = (

@@ -34,7 +34,7 @@ def plot_curves(results: Any, metric: str, *, best: int = 6, mode: str = "max") 
         plt.close(figure)
         for place, result in enumerate(_ranked(results, metric, mode)):
             if (rows := result.metrics_dataframe) is None:
-                continue  # Tune was told not to write them
+                continue  # the loggers that write them are off
             look: dict[str, Any] = {"color": GREY, "linestyle": "-", "alpha": 0.35, "linewidth": 1}
             if place < best:
                 shown = [f"{key} {number(value)}" for key, value in result.config.items()][:3]

@@ -123,9 +123,13 @@ class SweepState(State):
     def counts(self) -> Counter:
         """Trials by status; those that are not drawn yet wait, too."""
         counts = Counter(trial.status for trial in self.trials.values())
-        if (to_come := (self.total or 0) - len(self.trials)) > 0:
-            counts["waiting"] += to_come
-        return counts
+        counts["waiting"] += self.expected - len(self.trials)
+        return +counts
+
+    @property
+    def expected(self) -> int:
+        """Trials that there are or will be, as far as that is known."""
+        return max(self.total or 0, len(self.trials))
 
     @property
     def done(self) -> int:

@@ -208,7 +208,9 @@ def why_failed(trial: Any) -> str:
 @contextlib.contextmanager
 def without_noise() -> Iterator[None]:
     """Keep Tune from printing tables and logging what the panel shows; let its other warnings through."""
-    handlers, tables = logging.getLogger("ray").handlers[:], os.environ.get(_TABLES)
+    tune_log, handlers = logging.getLogger("ray.tune"), logging.getLogger("ray").handlers[:]
+    level, tables = tune_log.level, os.environ.get(_TABLES)
+    tune_log.setLevel(logging.WARNING)  # the cluster's own loggers are at ERROR
     os.environ[_TABLES] = "0"
     for handler in handlers:
         handler.addFilter(_is_news)
@@ -220,9 +222,8 @@ def without_noise() -> Iterator[None]:
         os.environ.pop(_TABLES)
         if tables is not None:
             os.environ[_TABLES] = tables
+        tune_log.setLevel(level)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    if not record.name.startswith("ray.tune"):
-        return True
-    return record.levelno >= logging.WARNING and not any(text in record.getMessage() for text in _NOISE)
+    return not record.name.startswith("ray.tune") or not any(text in record.getMessage() for text in _NOISE)

@@ -147,12 +147,6 @@ def test_a_reporter_that_fails_leaves_no_panel_open():
     assert DataPanel.current() is None
 
 
-@pytest.mark.parametrize("name", [None, 3, ["a"]])
-def test_wrong_arguments_are_refused_at_once(name):
-    with pytest.raises(RunError, match="a text"):
-        DataPanel(name)
-
-
 def test_a_ray_data_without_the_private_names_is_executed_without_a_panel(monkeypatch):
     import ray.data
 

@@ -15,6 +15,7 @@ def state():
     state.executions.append([OperatorState("ReadImage", rows=1), OperatorState("Map(f)", rows=1)])
     read = OperatorState("ReadImage", rows=1200, blocks=6, bytes=900_000, finished=6, seconds=2.0)
     read.cpu_seconds, read.memory_peak, read.backpressure_seconds = 0.5, 700_000, 1.25
+    read.running = 1
     state.executions.append([read, OperatorState("MapBatches(<lambda>)", rows=1000, bytes=100_000)])
     return state
 
@@ -46,19 +47,13 @@ def test_seconds_stand_still_when_it_is_over(state):
     assert state.seconds == state.seconds and state.status == "failed"
 
 
-def test_figures_of_an_operator(state):
-    assert drawing.row(state.operators[2]) == (
-        "ReadImage", "1,200", "6", "6", "2.00", "0.50", "1.2 s", "600", "0.7",
-    )  # fmt: skip
-    assert drawing.row(state.operators[3])[4:8] == ("–", "–", "–", "–")
-    assert len(drawing.HEAD) == len(drawing.row(state.operators[0]))
-
-
 def test_the_panel_shows_what_runs_and_afterwards_what_was(state):
     view = drawing.ExecutionView()
     state.start()
     live = view.body(state, time.time())
-    assert "1,200" in live and "waiting" in live and "&lt;lambda&gt;" in live and "<lambda>" not in live
+    for figure in ("1,200", "6 + 1", "2.00", "0.50", "1.2 s", "600", "0.7", "waiting"):
+        assert f">{figure}<" in live
+    assert "&lt;lambda&gt;" in live and "<lambda>" not in live
     state.fail("cell 3, line 2\nValueError: <no>")
     state.end("failed")
     over = view.summary(state, [])

@@ -103,13 +103,12 @@ def test_a_grid_of_nine_and_twice_that(sweep, home, capfd):
     assert (state.total, state.status, dict(state.counts())) == (9, "finished", {"finished": 9})
     assert len(sweep(climb, grid, num_samples=2)) == 18
     state = sweep.panel.state
-    assert (state.total, len(state.trials), state.best.best) == (18, 18, 9)
+    assert (state.total, len(state.trials), state.best.value) == (18, 18, 9)
     assert len({(t.config["x"], t.config["y"]) for t in state.trials.values()}) == 9
     assert len({t.config["z"] for t in state.trials.values()}) == 18
-    assert {t.node for t in state.trials.values()} == {"head"}
     record = runs.latest("sweep")
     assert (record.engine, record.state, record.metrics) == ("Ray Tune", "finished", {"score": 9})
-    assert len(record.extra["trials"]) == 18 and record.extra["config"]["x"] == 3
+    assert len(record.extra["trials"]) == 18 and record.config["x"] == 3
     assert sum(record.seconds.values()) == pytest.approx(record.seconds_total)
     listed = dict(sweep.panel.files())
     assert listed["results and checkpoints"] == sweep.results.experiment_path
@@ -124,11 +123,12 @@ def test_the_others_go_on_where_some_fail(sweep):
     assert {x: trial.status for x, trial in by_x.items()} == {
         1: "finished", 2: "finished", "raises": "failed", "killed": "failed", "memory": "failed"
     }  # fmt: skip
-    assert "ValueError: this one is bad" in by_x["raises"].error
-    assert 'raise ValueError("this one is bad")' in by_x["raises"].error
-    assert "site-packages" not in by_x["raises"].error
-    assert "its process is gone" in by_x["killed"].error
-    assert "MemoryError" in by_x["memory"].error
+    texts = {failure.rank: failure.text for failure in sweep.panel.state.failures}
+    assert by_x["raises"].why == "ValueError: this one is bad"
+    assert 'raise ValueError("this one is bad")' in texts[by_x["raises"].number]
+    assert "site-packages" not in texts[by_x["raises"].number]
+    assert "its process is gone" in by_x["killed"].why
+    assert "MemoryError" in by_x["memory"].why
     assert sweep.panel.state.status == "finished"
     assert runs.latest("sweep").extra["counts"] == {"finished": 2, "failed": 3}
 
@@ -147,17 +147,10 @@ def test_a_metric_that_is_never_reported(sweep):
     assert set(sweep.panel.state.counts()) <= {"cut off"}
 
 
-def test_a_stop_criterion_that_is_never_reported(sweep):
-    """A class without it would go on for ever: Tune says one line in its log."""
-    with pytest.raises(RunError, match="stop trials by 'accuracy'") as refused:
-        sweep(Counter, {"x": tune.grid_search([1, 2])}, stop={"accuracy": 0.9})
-    assert "no trial would ever stop" in refused.value.fact and "'score'" in refused.value.fact
-
-
 def test_whichever_comes_first_ends_a_trial(sweep):
     sweep(Counter, {"x": tune.grid_search([1, 4])}, stop={"score": 10, "training_iteration": 5})
-    ends = {t.config["x"]: (t.iteration, t.why) for t in sweep.panel.state.trials.values()}
-    assert ends == {1: (5, "5 iterations"), 4: (3, "score ≥ 10")}
+    ends = {t.config["x"]: (t.iteration, t.status) for t in sweep.panel.state.trials.values()}
+    assert ends == {1: (5, "finished"), 4: (3, "finished")}
 
 
 @pytest.mark.parametrize("at_once", [1, None])

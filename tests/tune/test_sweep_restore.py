@@ -84,9 +84,8 @@ tuner = tune.Tuner.restore(path + "/night", trainable=Count, storage_filesystem=
 with panel.watch(tuner):
     results = tuner.fit()
 print("counts", sorted(result.metrics["count"] for result in results), "errors", results.num_errors)
-print("known", len(panel.state.trials), dict(panel.state.counts()), "best", panel.state.best.best)
+print("known", len(panel.state.trials), dict(panel.state.counts()), "best", panel.state.best.value)
 print("rows", sorted(len(result.metrics_dataframe) for result in results))
-print("before", sorted(t.number for t in panel.state.trials.values() if t.why == "before the restart"))
 """
 
 
@@ -154,8 +153,7 @@ def test_a_killed_kernel_and_what_the_kill_may_leave(home):
     assert files
     for path in files:
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    text = finished_in_a_fresh_kernel(home)
-    assert {int(number) for number in re.search(r"before \[(.*)\]", text)[1].split(",")} >= done
+    finished_in_a_fresh_kernel(home)
     assert not [x for x, _ in steps(home)[before:] if x in done], "a finished trial ran again"
     nothing_is_lost(home, 1)
 
