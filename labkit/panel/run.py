@@ -11,6 +11,7 @@ with panel:
 
 import time
 import warnings
+import weakref
 from typing import Any
 
 from labkit.panel.base import LivePanel
@@ -66,7 +67,12 @@ class Panel(LivePanel, Tracker):
         """Listen for other processes' events; opens at most one listener."""
         with self._lock:
             if self._listener is None:
-                self._listener = Listener(self.receive, host=self.host())
+                # It does not keep the panel alive: the socket of one that is never opened is closed with it.
+                panel = weakref.ref(self)
+                self._listener = Listener(
+                    lambda event: (alive := panel()) and alive.receive(event), host=self.host()
+                )
+                weakref.finalize(self, self._listener.close)
             return self._listener
 
     def where_to_report(self) -> tuple[str, Address | None]:

@@ -1,10 +1,9 @@
-"""Run records: written, found, shown in a table, plotted, compared."""
+"""Run records: written, found, shown in a table, plotted."""
 
 from labkit.faces import face
 
 __getattr__, __dir__, __all__ = face(
     __name__,
     browse=("latest", "plot", "table"),
-    figures=("compare",),
     record=("RunRecord",),
 )

@@ -8,7 +8,6 @@
 All of them read the run records below ``LABKIT_HOME/runs``, whatever engine wrote them.
 """
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from math import isfinite
@@ -88,7 +87,7 @@ def plot(
     Raises:
         RunError: there is no such run, or none of them reports one of `metrics`.
     """
-    return figures.compare(_select(home, last, name=name, engine=engine), metrics=metrics)
+    return figures.plot(_select(home, last, name=name, engine=engine), metrics)
 
 
 def latest(
@@ -110,41 +109,26 @@ def _select(
     home: Path | str | None, last: int | None, **wanted: str | Sequence[str] | None
 ) -> list[RunRecord]:
     """The newest `last` runs whose fields have one of the `wanted` values."""
-    asked = {field: _texts(field, value) for field, value in wanted.items() if value is not None}
-    if last is not None and not (isinstance(last, int) and last > 0):
-        raise RunError("find a run", f"last={last!r} is not a number of runs", "last=3, for the three newest")
-    if home is not None and not isinstance(home, str | os.PathLike):
-        fact = f"home is of type {type(home).__name__}"
-        raise RunError("find a run", fact, "home='/path/of/the/lab/home', or leave it out")
+    asked = {
+        field: [value] if isinstance(value, str) else value
+        for field, value in wanted.items()
+        if value is not None
+    }
     home = Settings.from_env().home if home is None else Path(home)
     named = record.find(home, names=asked.get("name"))
     found = [run for run in named if all(getattr(run, field) in values for field, values in asked.items())]
     if found:
         return found[:last]
-    attempt = "find a run with " + " and ".join(
-        f"{field}={value!r}" for field, value in wanted.items() if value
-    )
+    attempt = "find a run" + "".join(f" with {field}={value!r}" for field, value in wanted.items() if value)
     if named:
         reason = f" ({named[0].error})" if named[0].error else ""
-        fact = f"there is none; the newest, {named[0].run_id}, is {named[0].state}{reason}"
-        raise RunError(
-            attempt, fact, "runs.latest(..., state=None) returns the newest, runs.table() lists all"
-        )
-    names = ", ".join(sorted({repr(run.name) for run in record.find(home)})[:8])
-    if names:
-        raise RunError(
-            attempt, f"the runs below {home / 'runs'} are called {names}", "use one of these names"
-        )
-    raise RunError("find a run", f"{home / 'runs'} has no run yet", "train once: lesson 00 does, in a minute")
-
-
-def _texts(field: str, value: str | Sequence[str]) -> list[str]:
-    values = [value] if isinstance(value, str) else value
-    if isinstance(values, (list, tuple, set)) and values and all(isinstance(text, str) for text in values):
-        return list(values)
-    raise RunError(
-        "find a run", f"{field}={value!r} is not a name", f"{field}='03-torch', or a list of names"
-    )
+        fact = f"the newest, {named[0].run_id}, is {named[0].state}{reason}"
+        fix = "runs.latest(..., state=None) returns the newest, runs.table() lists all"
+    elif names := ", ".join(sorted({repr(run.name) for run in record.find(home)})[:8]):
+        fact, fix = f"the runs below {home / 'runs'} are called {names}", "use one of these names"
+    else:
+        fact, fix = f"{home / 'runs'} has no run yet", "train once: lesson 00 does, in a minute"
+    raise RunError(attempt, fact, fix)
 
 
 def _row(run: RunRecord) -> dict[str, Any]:

@@ -19,21 +19,12 @@ _DRAWN_UNASKED = 2  # metrics of runs that report neither loss nor accuracy
 _LINE_WIDTH = 110  # characters that fit next to each other
 
 
-def compare(records: Sequence[RunRecord], *, metrics: str | Sequence[str] | None = None) -> "Figure":
-    """Plot `metrics` per epoch of each run and, below them, where its seconds went; the oldest run first.
-
-    The figure is closed for pyplot, so a notebook shows it once: as the value of its cell.
-
-    Args:
-        metrics: names; default: loss and accuracy, or what the runs report instead.
+def plot(records: Sequence[RunRecord], metrics: str | Sequence[str] | None) -> "Figure":
+    """Plot `metrics` of each run and, below them, where its seconds went; the oldest run first.
 
     Raises:
         RunError: no run reports one of `metrics`.
     """
-    listed = isinstance(records, Sequence) and len(records) > 0
-    if not listed or not all(isinstance(one, RunRecord) for one in records):
-        fact = f"it got {str(records)[:80]!r}, and a list of run records is expected"
-        raise RunError("compare runs", fact, 'runs.compare([runs.latest("03-torch")]), or runs.plot()')
     import matplotlib.pyplot as plt
 
     found = sorted(records, key=lambda run: run.started)
@@ -75,9 +66,9 @@ def _shown(found: list[RunRecord], metrics: str | Sequence[str] | None) -> list[
     if metrics is None:
         common = [metric for metric in ("loss", "accuracy") if any(_name_in(run, metric) for run in found)]
         return common or reported[:_DRAWN_UNASKED]
-    asked = list(metrics) if isinstance(metrics, (list, tuple, set)) else [metrics]
+    asked = [metrics] if isinstance(metrics, str) else list(metrics)
     for metric in asked:
-        if not isinstance(metric, str) or not any(_name_in(run, metric) for run in found):
+        if not any(_name_in(run, metric) for run in found):
             raise RunError(
                 f"plot the metric {metric!r}",
                 f"the runs report {', '.join(reported) or 'no metrics at all'}",

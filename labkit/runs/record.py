@@ -219,20 +219,18 @@ def _setting(value: Any, depth: int = 0) -> Any:
     kind = type(value).__name__
     if value is None or isinstance(value, (bool, int, float)):
         return value
-    if isinstance(value, str):
-        return without_credentials(value)[:200]
-    if hasattr(value, "shape"):
-        return value.item() if value.shape == () else f"{kind} of shape {tuple(value.shape)}"
-    if isinstance(value, (Mapping, list, tuple, set)):
-        if depth == _DEEPEST or (len(value) > _LONGEST and not isinstance(value, Mapping)):
-            return f"{kind} of {len(value)}"
-        if not isinstance(value, Mapping):
-            return [_setting(item, depth + 1) for item in value]
+    if isinstance(value, Mapping) and depth < _DEEPEST:
         return {
             str(name): "(secret)"
             if isinstance(item, str) and _SECRET.search(str(name))
             else _setting(item, depth + 1)
             for name, item in value.items()
         }
-    text = getattr(value, "__qualname__", None) or _SHORT.repr(value)
-    return kind if " at 0x" in text else without_credentials(text)  # an address differs from run to run
+    if hasattr(value, "shape"):
+        return value.item() if value.shape == () else f"{kind} of shape {tuple(value.shape)}"
+    if isinstance(value, (list, tuple)) and len(value) <= _LONGEST and depth < _DEEPEST:
+        return [_setting(item, depth + 1) for item in value]
+    if isinstance(value, (Mapping, list, tuple, set)):
+        return f"{kind} of {len(value)}"
+    text = value if isinstance(value, str) else getattr(value, "__qualname__", None) or _SHORT.repr(value)
+    return kind if " at 0x" in text else without_credentials(text)[:200]  # addresses differ from run to run

@@ -24,8 +24,7 @@ import ray
 import ray.train
 from ray.train import CheckpointConsistencyMode
 
-from labkit.panel.tracking.remote import RemoteReporter, ReportTarget
-from labkit.train.checkpoints import reported_checkpoints
+from labkit.panel.tracking.remote import RemoteReporter
 
 # Ray's words and the panel's.
 STATUSES = {
@@ -35,7 +34,7 @@ STATUSES = {
     "VALIDATION_FAILED": "failed",
     "VALIDATION_TIMEOUT": "timed out",
 }
-_POLL_SECONDS = 0.3  # seconds; Ray itself looks at its validations once a second or less often
+_POLL_SECONDS = 0.3  # Ray itself looks at its validations once a second or less often
 _NEVER = -1  # a count of reports that no run has: Ray then answers when the time is up, not when it changes
 _MAX_TEXT, _MAX_REASON = 10_000, 500  # characters of an error that are sent
 _DEATH = "A worker died or was killed"  # how the raylet's message begins
@@ -44,26 +43,23 @@ _DEATH = "A worker died or was killed"  # how the raylet's message begins
 class ReportCallback(RemoteReporter, ray.train.UserCallback):
     """Sends what the controller of a Ray Train run hears to the panel that made it."""
 
-    def __init__(self, panel: ReportTarget) -> None:
+    def __init__(self, panel: Any) -> None:
         super().__init__(panel)
         self._kept: dict[str, ray.train.Checkpoint] = {}
 
     def after_report(
         self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: ray.train.Checkpoint | None
     ) -> None:
-        self.send(kind="report", metrics=metrics, epoch=metrics[0].get("epoch") if metrics else None)
-        if checkpoint is not None:
-            self.send(
-                kind="checkpoint",
-                path=checkpoint.path,
-                bytes=_bytes_of(checkpoint),
-                status="committed",
-                metrics=metrics[0] if metrics else {},
-            )
-            config = getattr(getattr(run_context, "run_config", None), "checkpoint_config", None)
-            if getattr(config, "num_to_keep", None) is not None:
-                self._send_deleted()
-                self._kept[checkpoint.path] = checkpoint
+        first = metrics[0] if metrics else {}  # rank 0's, as Ray keeps them
+        self.send(kind="report", metrics=first, epoch=first.get("epoch"))
+        if checkpoint is None:
+            return
+        about = {"bytes": _bytes_of(checkpoint), "status": "committed", "metrics": first}
+        self.send(kind="checkpoint", path=checkpoint.path, **about)
+        config = getattr(getattr(run_context, "run_config", None), "checkpoint_config", None)
+        if getattr(config, "num_to_keep", None) is not None:
+            self._send_deleted()
+            self._kept[checkpoint.path] = checkpoint
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         rank, text = first_failure(worker_exceptions)
@@ -72,15 +68,17 @@ class ReportCallback(RemoteReporter, ray.train.UserCallback):
     def _send_deleted(self) -> None:
         """Ray has deleted what it does not keep before it calls back; it does not say what that was."""
         for path, checkpoint in list(self._kept.items()):
-            if not _exists(checkpoint):
-                del self._kept[path]
-                self.send(kind="checkpoint", path=path, status="deleted")
+            with contextlib.suppress(Exception):  # a store's client raises what it likes
+                found = checkpoint.filesystem.get_file_info(path)
+                if found.type == pyarrow.fs.FileType.NotFound:
+                    del self._kept[path]
+                    self.send(kind="checkpoint", path=path, status="deleted")
 
 
 class ReportingValidator(RemoteReporter):
     """A validation function that reports to a panel when it begins and how it ends."""
 
-    def __init__(self, fn: Callable[..., dict], panel: ReportTarget) -> None:
+    def __init__(self, fn: Callable[..., dict], panel: Any) -> None:
         super().__init__(panel)
         self.fn = fn
         functools.update_wrapper(self, fn, updated=())
@@ -101,7 +99,7 @@ class ReportingValidator(RemoteReporter):
             self.send(kind="validation", path=checkpoint.path, done=True, seconds=seconds, text=text)
 
 
-def checkpoint_status_callback(panel: ReportTarget) -> "CheckpointStatusCallback | None":
+def checkpoint_status_callback(panel: Any) -> "CheckpointStatusCallback | None":
     """A `CheckpointStatusCallback` with Ray's internal hooks; None if this Ray does not have them."""
     try:
         from ray.train.v2._internal.execution.callback import ControllerCallback, TrainContextCallback
@@ -114,6 +112,8 @@ def checkpoint_status_callback(panel: ReportTarget) -> "CheckpointStatusCallback
 class CheckpointStatusCallback(RemoteReporter):
     """For ``RunConfig(callbacks=[…])``, next to `ReportCallback`: statuses of checkpoints, and uploads."""
 
+    _known: dict[str, tuple[str, dict[str, Any]]] | None = None  # path -> status, metrics
+
     def __getstate__(self) -> dict[str, Any]:
         # From the controller it goes on to the workers, where nothing of its following is wanted.
         return {k: v for k, v in super().__getstate__().items() if k not in ("_ended", "_known")}
@@ -124,10 +124,6 @@ class CheckpointStatusCallback(RemoteReporter):
         """The control loop begins: ask for statuses from now on, in a thread of its own."""
         controller = ray.get_runtime_context().current_actor
         self._ended = threading.Event()
-        self._known: dict[str, tuple[str, dict[str, Any]]] = {}  # path -> status, metrics
-        storage = train_run_context.run_config.storage_context
-        with contextlib.suppress(Exception):  # mostly there is no earlier run of that name
-            self._begin(reported_checkpoints(storage.experiment_fs_path, storage.storage_filesystem))
         threading.Thread(target=self._poll, args=(controller,), name="labkit-status", daemon=True).start()
 
     async def before_controller_shutdown(self) -> None:
@@ -141,25 +137,20 @@ class CheckpointStatusCallback(RemoteReporter):
         self._ended.set()
 
     def _poll(self, controller: Any) -> None:
-        while not self._ended.is_set():
-            try:
-                found = ray.get(_statuses(controller, _POLL_SECONDS))
-            except ray.exceptions.RayError:
-                return  # the controller is about to end
-            if not self._ended.is_set():
-                self._send_changes(found)
-
-    def _begin(self, found: list[ray.train.ReportedCheckpoint]) -> None:
-        """What an earlier run of that name has left behind is news only where it is still undecided."""
-        for one in found:
-            if STATUSES[one.status.value] != "pending":
-                self._known[one.checkpoint.path] = _status_of(one)
-        self._send_changes(found)
+        seconds = 0.01  # the first answer: what an earlier run of that name has left behind
+        with contextlib.suppress(ray.exceptions.RayError):  # the controller is about to end
+            while not self._ended.is_set():
+                found = ray.get(_statuses(controller, seconds))
+                if not self._ended.is_set():
+                    self._send_changes(found)
+                seconds = _POLL_SECONDS
 
     def _send_changes(self, found: list[ray.train.ReportedCheckpoint]) -> None:
-        for one in found:
-            path = one.checkpoint.path
-            if self._known.get(path) != (now := _status_of(one)):
+        statuses = {one.checkpoint.path: (STATUSES[one.status.value], dict(one.metrics)) for one in found}
+        if self._known is None:  # of an earlier run only what is still undecided is news
+            self._known = {path: now for path, now in statuses.items() if now[0] != "pending"}
+        for path, now in statuses.items():
+            if self._known.get(path) != now:
                 self._known[path] = now
                 self.send(kind="checkpoint", path=path, status=now[0], metrics=now[1])
 
@@ -168,7 +159,9 @@ class CheckpointStatusCallback(RemoteReporter):
     @contextlib.contextmanager
     def on_checkpoint_transfer(self) -> Iterator[None]:
         """A checkpoint is uploaded within this; in the loop's thread, or in another one."""
-        about = {"kind": "upload", "rank": _rank(), "pid": os.getpid()}
+        about = {"kind": "upload", "rank": 0, "pid": os.getpid()}
+        with contextlib.suppress(Exception):  # an upload must not fail for want of a number
+            about["rank"] = ray.train.get_context().get_world_rank()
         began = time.perf_counter()
         self.send(**about)
         try:
@@ -183,47 +176,49 @@ def local_reports(on_report: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
 
     Ray calls no callback with ``num_workers=0``.
     """
-    try:
-        from ray.train.v2._internal.execution.train_fn_utils import LocalTrainFnUtils
 
-        report = LocalTrainFnUtils.report
-    except (ImportError, AttributeError):
-        yield
-        return
-
-    @functools.wraps(report)
-    def reported_too(self: Any, metrics: dict[str, Any], *args: Any, **options: Any) -> None:
-        report(self, metrics, *args, **options)
+    def report(original: Callable, self: Any, metrics: dict[str, Any], *args: Any, **options: Any) -> None:
+        original(self, metrics, *args, **options)
         on_report(metrics)
 
-    LocalTrainFnUtils.report = reported_too
-    try:
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError, AttributeError):
+            from ray.train.v2._internal.execution.train_fn_utils import LocalTrainFnUtils
+
+            stack.enter_context(_wrapped(LocalTrainFnUtils, "report", report))
         yield
-    finally:
-        LocalTrainFnUtils.report = report
 
 
 @contextlib.contextmanager
 def quiet_deaths() -> Iterator[None]:
     """Within the block Ray does not print that a worker died: the panel says it in one line."""
-    try:
-        from ray._private import worker
 
-        printed = worker.print_to_stdstream
-    except (ImportError, AttributeError):
-        yield
-        return
-
-    @functools.wraps(printed)
-    def without_deaths(data: dict[str, Any], *args: Any, **options: Any) -> Any:
+    def print_others(original: Callable, data: dict[str, Any], *args: Any, **options: Any) -> None:
         if not str(next(iter(data.get("lines", ())), "")).startswith(_DEATH):
-            return printed(data, *args, **options)
+            original(data, *args, **options)
 
-    worker.print_to_stdstream = without_deaths
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError, AttributeError):
+            from ray._private import worker
+
+            stack.enter_context(_wrapped(worker, "print_to_stdstream", print_others))
+        yield
+
+
+@contextlib.contextmanager
+def _wrapped(owner: Any, name: str, wrapper: Callable) -> Iterator[None]:
+    """Within the block calls of ``owner.name`` go to `wrapper`, with the original as its first argument."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **options: Any) -> Any:
+        return wrapper(original, *args, **options)
+
+    setattr(owner, name, wrapped)
     try:
         yield
     finally:
-        worker.print_to_stdstream = printed
+        setattr(owner, name, original)
 
 
 def first_failure(exceptions: dict[int, Exception]) -> tuple[int, str]:
@@ -245,20 +240,9 @@ def first_failure(exceptions: dict[int, Exception]) -> tuple[int, str]:
     return rank, f"{type(causes[rank]).__name__}: {text}"
 
 
-def _status_of(one: ray.train.ReportedCheckpoint) -> tuple[str, dict[str, Any]]:
-    return STATUSES[one.status.value], dict(one.metrics)
-
-
 def _statuses(controller: Any, seconds: float) -> Any:
-    return controller.get_all_reported_checkpoints.remote(
-        _NEVER, CheckpointConsistencyMode.COMMITTED, seconds
-    )
-
-
-def _rank() -> int:
-    with contextlib.suppress(Exception):  # an upload must not fail for want of a number
-        return ray.train.get_context().get_world_rank()
-    return 0
+    mode = CheckpointConsistencyMode.COMMITTED
+    return controller.get_all_reported_checkpoints.remote(_NEVER, mode, seconds)
 
 
 def _last_line(error: BaseException) -> str:
@@ -267,15 +251,6 @@ def _last_line(error: BaseException) -> str:
     if isinstance(error, ray.exceptions.RayError | ray.train.TrainingFailedError):
         lines = lines[-1:]
     return " ".join(lines)
-
-
-def _exists(checkpoint: ray.train.Checkpoint) -> bool:
-    """Whether a checkpoint is still there; also if the store does not say."""
-    try:
-        found = checkpoint.filesystem.get_file_info(checkpoint.path)
-    except Exception:  # a store's client raises what it likes, and a run must not end for it
-        return True
-    return found.type != pyarrow.fs.FileType.NotFound
 
 
 def _bytes_of(checkpoint: ray.train.Checkpoint) -> int | None:

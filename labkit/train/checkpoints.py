@@ -33,38 +33,34 @@ def reported_checkpoints(
         RunError: there is no such run, or its list is not Ray's.
     """
     filesystem = filesystem or pyarrow.fs.LocalFileSystem()
-    name = f"{path}/checkpoint_manager_snapshot.json"
     try:
-        with filesystem.open_input_stream(name) as file:
+        with filesystem.open_input_stream(f"{path}/checkpoint_manager_snapshot.json") as file:
             kept = json.loads(file.read())
-        return [_reported(path, filesystem, result, kept) for result in _in_order(kept)]
-    except FileNotFoundError as error:
+        # By the number of their report; Ray keeps them by their score.
+        numbered = zip(kept["checkpoint_report_indices"], kept["checkpoint_results"], strict=True)
+        results = [result for _, result in sorted(numbered, key=lambda pair: pair[0])]
+        return [_reported(path, filesystem, result, kept) for result in results]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        fact = f"there is no list of them as Ray 2.60 writes it ({type(error).__name__}: {error})"
         fix = "give result.path, or storage_path/name of a run that reported a checkpoint"
-        raise RunError(f"read the checkpoints of {path}", "there is no list of them", fix) from error
-    except (ValueError, KeyError, TypeError) as error:
-        fact = f"{name} is not as Ray 2.60 writes it ({type(error).__name__}: {error})"
-        raise RunError(f"read the checkpoints of {path}", fact, "use the Ray that wrote it") from error
-
-
-def _in_order(kept: dict[str, Any]) -> list[dict[str, Any]]:
-    """The results by the number of their report; Ray keeps them by their score."""
-    numbered = zip(kept["checkpoint_report_indices"], kept["checkpoint_results"], strict=True)
-    return [result for _, result in sorted(numbered, key=lambda pair: pair[0])]
+        raise RunError(f"read the checkpoints of {path}", fact, fix) from error
 
 
 def _reported(
     path: str, filesystem: pyarrow.fs.FileSystem, result: dict[str, Any], kept: dict[str, Any]
 ) -> ReportedCheckpoint:
     name = result["checkpoint_dir_name"]
-    pending = {waiting["checkpoint_dir_name"] for waiting in kept["pending_training_results"]}
     status = ReportedCheckpointStatus.COMMITTED
     for found, names in (
-        (ReportedCheckpointStatus.PENDING_VALIDATION, pending),
-        (ReportedCheckpointStatus.VALIDATED, kept["validated_checkpoint_dir_names"]),
-        (ReportedCheckpointStatus.VALIDATION_TIMEOUT, kept["timed_out_validation_checkpoint_dir_names"]),
-        (ReportedCheckpointStatus.VALIDATION_FAILED, kept["failed_validation_checkpoint_dir_names"]),
+        (
+            "PENDING_VALIDATION",
+            [waiting["checkpoint_dir_name"] for waiting in kept["pending_training_results"]],
+        ),
+        ("VALIDATED", kept["validated_checkpoint_dir_names"]),
+        ("VALIDATION_TIMEOUT", kept["timed_out_validation_checkpoint_dir_names"]),
+        ("VALIDATION_FAILED", kept["failed_validation_checkpoint_dir_names"]),
     ):
-        status = found if name in names else status
+        status = ReportedCheckpointStatus[found] if name in names else status
     checkpoint = ray.train.Checkpoint(f"{path}/{name}", filesystem)
     return ReportedCheckpoint(checkpoint=checkpoint, metrics=result["metrics"], status=status)
 

@@ -6,7 +6,7 @@ code names. That is convenient, and a trap where one of them is a data set.
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -22,30 +22,24 @@ def check_closure_size(function: Callable, *, limit: int = LIMIT) -> int:
     """Refuse a function that is larger than `limit` when it is pickled; return its size in bytes.
 
     Raises:
-        RunError: it is larger, or cannot be pickled: with the name of the variable, and what to do.
+        RunError: it is larger, with the name of its largest variable; or it cannot be pickled.
     """
     name = getattr(function, "__name__", type(function).__name__)
     attempt = f"send the validation function {name} to the cluster"
-    total = _size(function)
-    if total is not None and total <= limit:
+    try:
+        total = _size(function)
+    except Exception as error:  # whatever an object raises when it is pickled
+        fact = f"something that it uses cannot be pickled: {error}"
+        raise RunError(attempt, fact, "create that object inside the function") from error
+    if total <= limit:
         return total
-    found = list(_variables(function, set()))
-    if total is None:
-        broken = [variable for variable, count in found if count is None]
-        fact = f"what it captures cannot be pickled: {', '.join(broken) or 'the function itself'}"
-        raise RunError(attempt, fact, "make it inside the function")
     # A name that is also an attribute's may be no part of the function: then it may be larger than that.
-    variable, count = max(
-        ((name, count) for name, count in found if count is not None and count <= total),
-        key=lambda pair: pair[1],
-        default=(name, total),
-    )
-    raise RunError(
-        attempt,
-        f"it captures {variable!r}, {size(count)} of {size(total)}, and is sent again for every checkpoint; "
-        f"the limit is {size(limit)}",
-        "load it inside the function (from the store, or datasets.load), or pass its path in fn_kwargs",
-    )
+    sizes = {name: count for name, count in _variable_sizes(function).items() if count <= total}
+    variable = max(sizes, key=sizes.__getitem__, default=name)
+    captured = f"{variable!r}, {size(sizes.get(variable, total))} of {size(total)}"
+    fact = f"it captures {captured}, and is sent again for every checkpoint; the limit is {size(limit)}"
+    fix = "load it inside the function (from the store, or datasets.load), or pass its path in fn_kwargs"
+    raise RunError(attempt, fact, fix)
 
 
 class _Counter:
@@ -53,58 +47,32 @@ class _Counter:
 
     bytes = 0
 
-    def write(self, data: Any) -> int:
-        count = memoryview(data).nbytes
-        self.bytes += count
-        return count
+    def write(self, data: Any) -> None:
+        self.bytes += memoryview(data).nbytes
 
 
-def _size(value: Any) -> int | None:
-    """Pickled bytes; None if it cannot be pickled."""
+def _size(value: Any) -> int:
     counter = _Counter()
-    try:
-        cloudpickle.dump(value, counter)
-    except Exception:  # whatever an object raises when it is pickled
-        return None
+    cloudpickle.dump(value, counter)
     return counter.bytes
 
 
-def _variables(value: Any, seen: set[int]) -> Iterator[tuple[str, int | None]]:
-    """What is pickled with `value`, by name and size: also what the functions that it calls capture."""
-    for name, part in _parts(value):
-        if id(part) not in seen:
-            seen.add(id(part))
-            has_parts = isinstance(part, FunctionType | functools.partial) or hasattr(part, "__func__")
-            inner = list(_variables(part, seen)) if has_parts else []
-            yield from inner or [(name, _size(part))]
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, functools.partial):
-        yield "the function", value.func
-        yield from value.keywords.items()
-        yield from ((f"argument {n}", v) for n, v in enumerate(value.args, 1))
-    elif hasattr(value, "__func__"):  # a method is pickled with its object
-        yield "self", value.__self__
-        yield "the function", value.__func__
-    elif isinstance(value, FunctionType) and _is_pickled_by_value(value):
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            with contextlib.suppress(ValueError):  # a cell that is not filled yet
-                yield name, cell.cell_contents
-        names = _names(value.__code__) & value.__globals__.keys()
-        yield from ((name, value.__globals__[name]) for name in names)
-        arguments = value.__code__.co_varnames[: value.__code__.co_argcount]
-        yield from zip(reversed(arguments), reversed(value.__defaults__ or ()), strict=False)
-        yield from (value.__kwdefaults__ or {}).items()
-    elif hasattr(value, "__dict__") and not isinstance(value, type | FunctionType):
-        yield from vars(value).items()
-
-
-def _is_pickled_by_value(function: FunctionType) -> bool:
-    """Whether cloudpickle pickles its code; of an importable module's function it pickles only the name."""
-    by_name = len(function.__qualname__) + len(function.__module__ or "") + 40
-    count = _size(function)
-    return count is None or count > by_name
+def _variable_sizes(function: Callable) -> dict[str, int]:
+    """The pickled bytes of each variable that a function captures; of an object, of each attribute."""
+    if isinstance(function, functools.partial):
+        variables = function.keywords
+    elif isinstance(function, FunctionType):
+        names = _names(function.__code__) & function.__globals__.keys()
+        variables = {name: function.__globals__[name] for name in names}
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        variables |= {name: cell.cell_contents for name, cell in cells}
+    else:  # a method is pickled with its object
+        variables = getattr(getattr(function, "__self__", function), "__dict__", {})
+    sizes = {}
+    for name, value in variables.items():
+        with contextlib.suppress(Exception):  # one that cannot be pickled is no part of the function
+            sizes[name] = _size(value)
+    return sizes
 
 
 def _names(code: CodeType) -> set[str]:

@@ -19,6 +19,7 @@ controller, a process of its own. What it and the workers report comes to the ke
 
 import contextlib
 import re
+import reprlib
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -65,7 +66,7 @@ class TrainPanel(Panel):
     def watch(self, trainer: Any) -> Self:
         """Follow `trainer` in a ``with`` block around its ``fit()``.
 
-        Warns if `CheckpointConfig` keeps the worst checkpoints, or validations have no CPU.
+        Warns if `CheckpointConfig` keeps the worst checkpoints.
 
         Raises:
             ClusterError: the cluster has no room for its workers or its validations; Ray would wait forever.
@@ -76,7 +77,7 @@ class TrainPanel(Panel):
         if not isinstance(run_config, ray.train.RunConfig) or isinstance(trainer, type):
             raise RunError(
                 f"follow a training with the panel {self.state.name!r}",
-                f"it got {_describe(trainer)}, which is no trainer of Ray Train",
+                f"{reprlib.repr(trainer)} is no trainer of Ray Train",
                 "panel.watch(TorchTrainer(...)), or another trainer of ray.train",
             )
         # A tuple is the smallest and the largest number of workers of an elastic training.
@@ -88,7 +89,7 @@ class TrainPanel(Panel):
             self._check_callbacks(run_config)
             self._check_room(trainer, fewest)
             if getattr(trainer, "validation_config", None) is not None:
-                self._follow_validations(trainer, fewest)
+                self._follow_validations(trainer)
         if warning := wrong_order(run_config.checkpoint_config):
             warnings.warn(warning, stacklevel=2)
         loop = trainer.train_loop_per_worker
@@ -141,7 +142,9 @@ class TrainPanel(Panel):
         with contextlib.ExitStack() as stack:
             stack.enter_context(quiet_deaths())
             if local:
-                stack.enter_context(local_reports(self._on_local_report))
+                stack.enter_context(
+                    local_reports(lambda metrics: self.report(metrics, epoch=metrics.get("epoch")))
+                )
             try:
                 yield
             except BaseException as error:
@@ -180,11 +183,15 @@ class TrainPanel(Panel):
         controller = not isinstance(error, ray.train.WorkerGroupError)
         who = "the controller of the run" if controller else f"rank {failure.rank}"
         told = failure.message.startswith(f"{who} ")
+        resume = (
+            "fit() with the same RunConfig goes on from the last checkpoint; "
+            "RunConfig(failure_config=FailureConfig(max_failures=1)) does that by itself"
+        )
         return RunFailed(
             f"finish the run {self.state.name!r}",
             failure.message if told else f"{who} raised {failure.message}",
             hint_for(failure.message)
-            or self._advice(failure.message)
+            or (resume if re.match(r"rank \d+ is gone", failure.message) else None)
             or "the panel above shows where; all of it is in the logs",
         )
 
@@ -219,7 +226,7 @@ class TrainPanel(Panel):
                 data=bool(trainer.datasets),
             )
 
-    def _follow_validations(self, trainer: Any, workers: int) -> None:
+    def _follow_validations(self, trainer: Any) -> None:
         """Let the trainer's validations report to this panel; refuse those that cannot run."""
         config, callbacks = trainer.validation_config, trainer.run_config.callbacks
         # The trainer, or its RunConfig, may have been followed by another panel before.
@@ -232,48 +239,14 @@ class TrainPanel(Panel):
         others = [callback for callback in callbacks if not isinstance(callback, CheckpointStatusCallback)]
         statuses = checkpoint_status_callback(self)
         callbacks[:] = others if statuses is None else [*others, statuses]
-        lab = cluster.current()
-        if lab is not None:
+        if (lab := cluster.current()) is not None:
             options = dict(config.ray_remote_kwargs)
             capacity.check_task_fits(lab.nodes, options, attempt="run validations during the training")
-            per_worker = (trainer.scaling_config.resources_per_worker or {}).get("CPU", 1)
-            spare = lab.cpus - workers * per_worker - bool(trainer.datasets)
-            if spare < options.get("num_cpus", 1):
-                warnings.warn(
-                    f"the workers leave {max(spare, 0):g} of {lab.cpus:g} CPUs: validations will wait until "
-                    "the training is over, while timeout_s runs; take a worker less, or lab.add_node()",
-                    stacklevel=3,
-                )
-
-    def _on_local_report(self, metrics: dict[str, Any]) -> None:
-        self.report(metrics, epoch=metrics.get("epoch"))
-
-    def _advice(self, message: str) -> str | None:
-        if re.match(r"rank \d+ is gone", message):
-            return (
-                "fit() with the same RunConfig goes on from the last checkpoint; "
-                "RunConfig(failure_config=FailureConfig(max_failures=1)) does that by itself"
-            )
-        # Ray counts a validation that raises as failed; one whose process dies ends the whole run.
-        validates = getattr(self._trainer, "validation_config", None) is not None
-        if validates and "died unexpectedly while executing this task" in message:
-            return (
-                "a validation took its process down, perhaps because it needs too much memory: let it read "
-                "fewer rows at once; then start the run again under the same name: it validates the rest"
-            )
-        return None
 
 
 def _storage_path(config: ray.train.RunConfig) -> str:
     # As text: a path may be a URI ("s3://bucket/runs"), whose two slashes a Path would make one.
     return f"{str(config.storage_path).rstrip('/')}/{config.name}"
-
-
-def _describe(value: Any) -> str:
-    """`value` for an error: what it is, or its class."""
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    return repr(value) if value is None or isinstance(value, (str, int)) else f"a {type(value).__name__}"
 
 
 def _end_controller(trace: TracebackType | None) -> None:

@@ -62,7 +62,7 @@ def test_steps_rows_and_epochs_are_counted(panel, model, rows, known):
     assert all(e["metrics"]["loss"] > 0 and e["seconds"] > 0 for e in ends)
     reports = [event for event in panel.events if event["kind"] == "report"]
     assert [report["epoch"] for report in reports] == [0, 1]
-    assert set(reports[0]["metrics"][0]) == {"epoch", "loss", "accuracy"}
+    assert set(reports[0]["metrics"]) == {"epoch", "loss", "accuracy"}
     record = runs.latest("keras")
     assert (record.state, len(record.seconds_per_epoch)) == ("finished", 2)
 

@@ -7,28 +7,9 @@ import pytest
 from labkit.panel.tracking import events
 
 STEP = {"kind": "step", "epoch": 1, "step": 2, "rows": 3, "seconds": 4.5, "waiting": 0.5}
-ODD = [
-    None,
-    "",
-    "text",
-    "x" * 1_000_000,
-    -1,
-    -0.5,
-    1.5,
-    0,
-    10**400,
-    -(10**400),
-    2**63,
-    math.nan,
-    math.inf,
-    -math.inf,
-]
-ODD += [True, False, [], [[]], {}, {"a": 1}, {"a": {"b": [1]}}, b"bytes", object(), "\ud800", "\x00\x1b[31m"]
 
 
-@pytest.mark.parametrize(
-    "event", [None, 7, "step", [], [1], {}, {"kind": None}, {"kind": ["step"]}, {"kind": {}}]
-)
+@pytest.mark.parametrize("event", [None, 7, "step", [], [1], {}, {"kind": None}, {"kind": ["step"]}])
 def test_what_is_no_event(event):
     assert events.read(event) is None
 
@@ -37,16 +18,15 @@ def test_an_event_has_what_all_have():
     known = events.read({"kind": "worker"})
     assert (known["rank"], known["pid"], known["node"]) == (0, 0, "")
     assert known["at"] > 1e9
-    assert events.read({"kind": "worker", "rank": 3, "pid": 17, "node": "n", "at": 2.5, "more": 1}) == {
-        "kind": "worker", "rank": 3, "pid": 17, "node": "n", "at": 2.5,
-    }  # fmt: skip
+    event = {"kind": "worker", "rank": 3, "pid": 17, "node": "n", "at": 2.5}
+    assert events.read({**event, "more": 1}) == event
 
 
 @pytest.mark.parametrize("missing", sorted(STEP.keys() - {"kind"}))
 def test_a_step_without_what_it_needs_is_dropped(missing):
     assert events.read(STEP) is not None
     assert events.read({name: value for name, value in STEP.items() if name != missing}) is None
-    for wrong in (None, "2", -1, math.nan, math.inf, [], {}):
+    for wrong in (None, "2", -1, math.nan, math.inf, 10**400, [], {}, object()):
         assert events.read({**STEP, missing: wrong}) is None
 
 
@@ -61,12 +41,7 @@ def test_metrics_keep_numbers_and_short_texts():
     assert len(known["text"]) == 100 and len(known["huge"]) == 100
     assert (known["list"], known["dict"], known["7"]) == ("[1, 2]", "{'a': 1}", "seven")
     assert known["bad\ufffdname"] == 1
-
-
-def test_of_many_ranks_the_first_is_kept():
-    assert events.read({"kind": "report", "metrics": [{"a": 1}, {"a": 2}]})["metrics"] == {"a": 1}
-    assert events.read({"kind": "report", "metrics": {"a": 1}})["metrics"] == {"a": 1}
-    for nothing in ([], [None], [7], None, "x"):
+    for nothing in ([], [7], None, "x"):
         assert "metrics" not in events.read({"kind": "report", "metrics": nothing})
 
 
@@ -79,11 +54,3 @@ def test_texts_can_be_shown():
     assert len(events.read({"kind": "phase", "name": "x" * 10**6})["name"]) == 100
     assert events.read({"kind": "print", "text": 7})["text"] == "7"
     assert events.read({"kind": "print", "text": None}) is None
-
-
-@pytest.mark.parametrize("kind", sorted(events._NEEDS))
-def test_odd_values_never_raise(kind):
-    for name in events._FIELDS:
-        for value in ODD:
-            known = events.read({**STEP, "name": "n", "path": "p", "text": "t", "kind": kind, name: value})
-            assert known is None or known["kind"] == kind

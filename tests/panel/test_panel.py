@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -290,22 +291,6 @@ def test_a_wrong_argument_is_refused_at_once(arguments):
     assert name in caught.value.fact
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda panel: panel.report(3),
-        lambda panel: panel.report(None),
-        lambda panel: panel.steps(5),
-        lambda panel: panel.phase(None),
-        lambda panel: panel.checkpoint(3),
-    ],
-)
-def test_a_wrong_report_is_refused_at_once(panel, call):
-    with pytest.raises(RunError, match="for example panel"), panel:
-        call(panel)
-    assert panel.state.status == "failed"
-
-
 def test_a_second_interrupt_does_not_leave_it_open(panel, monkeypatch):
     class Impatient:
         def drain(self):
@@ -540,3 +525,14 @@ def test_it_listens_only_where_somebody_may_call(panel):
     with panel:
         listener = panel.listen()
         assert panel.listen() is listener and listener.address[0] == "127.0.0.1"
+
+
+def test_a_panel_that_was_pickled_and_never_opened_leaves_no_socket(tmp_path):
+    panel = Panel("never", reporter=Recorder(), settings=Settings(home=tmp_path))
+    pickle.dumps(panel)
+    address = panel.listen().address[:2]
+    socket.create_connection(address, timeout=5).close()
+    del panel
+    gc.collect()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address, timeout=5)

@@ -83,13 +83,6 @@ class PanelCallback(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._end_of_steps()
         if self._report:
-            missing = self._report.values() - (logs or {}).keys()
-            if missing:
-                raise RunError(
-                    "report the metrics of an epoch",
-                    f"Keras has no {', '.join(sorted(missing))}, only {', '.join(logs or ()) or 'nothing'}",
-                    'PanelCallback(panel, report={"accuracy": "val_accuracy"}), and validation_data in fit()',
-                )
             metrics = {name: logs[theirs] for name, theirs in self._report.items()}
             self._panel.report({"epoch": epoch, **metrics}, epoch=epoch)
 

@@ -10,7 +10,6 @@ training needs. Loading runs no code out of the file (Keras's ``safe_mode``).
 """
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,14 @@ from labkit.models.weights import distance
 MODEL_FILE = "model.keras"  # the name that Ray's ReportCheckpointCallback gives it, too
 STATE_FILE = "state.json"
 
-# Keras 2 remembers for each thread whether ".keras" is its own format, and knows it in the main thread alone.
-# Ray Train runs a loop in another one: there `model.save("model.keras")` writes HDF5, without `save_format`.
+# Keras 2 remembers for each thread whether ".keras" stands for its own format or for HDF5, and knows it only
+# in the main thread from the start. In another one, where Ray Train runs a loop, the first save is in Keras's
+# own format, and all later ones are HDF5. `save_format` settles it.
 _FORMAT = {"save_format": "keras_v3"} if tf.keras.Model.__module__.startswith("tf_keras.") else {}
-_HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
 def save_state(folder: Path | str, model: Any, epoch: int, **extra: Any) -> Path:
-    """Write ``model.keras`` and ``state.json`` into `folder`.
+    """Write ``model.keras`` and ``state.json`` into `folder`, and return the path of the model.
 
     With several workers every rank must call it, because to save a model Keras sums the metrics of all
     workers: if one rank is missing, the others wait for it.
@@ -40,20 +39,14 @@ def save_state(folder: Path | str, model: Any, epoch: int, **extra: Any) -> Path
         extra: more to keep: numbers, strings, lists and dicts of them.
 
     Raises:
-        RunError: the folder cannot be written to, or something in `extra` is not JSON.
+        TypeError: something in `extra` is not JSON.
+        OSError: the folder cannot be written to.
     """
     folder = Path(folder)
-    try:
-        state = json.dumps({"epoch": int(epoch), **{name: _plain(value) for name, value in extra.items()}})
-        folder.mkdir(parents=True, exist_ok=True)
-        model.save(folder / MODEL_FILE, **_FORMAT)
-        (folder / STATE_FILE).write_text(state)
-    except TypeError as error:
-        fix = "keep numbers, strings, lists and dicts of them"
-        raise RunError("save a training state", str(error), fix) from error
-    except OSError as error:
-        fix = "look for free space (df -h) and for the right to write there"
-        raise RunError(f"save the training state in {folder}", str(error).splitlines()[0], fix) from error
+    state = json.dumps({"epoch": int(epoch), **extra}, default=float)  # numbers of numpy and TensorFlow
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save(folder / MODEL_FILE, **_FORMAT)
+    (folder / STATE_FILE).write_text(state)
     return folder / MODEL_FILE
 
 
@@ -69,31 +62,16 @@ def load_state(folder: Path | str) -> tuple[Any, dict[str, Any]]:
     path, about = Path(folder) / MODEL_FILE, Path(folder) / STATE_FILE
     attempt = f"load the model {path}"
     if not path.exists():
-        there = ", ".join(sorted(p.name for p in Path(folder).iterdir())) if Path(folder).is_dir() else ""
-        fact = f"there is no such file; the folder holds {there or 'nothing'}"
+        there = ", ".join(sorted(p.name for p in Path(folder).glob("*"))) or "nothing"
         fix = "give the folder of a checkpoint that save_state filled, or train from the start"
-        raise RunError(attempt, fact, fix)
+        raise RunError(attempt, f"there is no such file; the folder holds {there}", fix)
     try:
-        _refuse_what_is_damaged(path)
-        model = tf.keras.models.load_model(path)
-        state = json.loads(about.read_text()) if about.exists() else {}
-        if not isinstance(state, dict):
-            raise ValueError(f"{STATE_FILE} is no training state")
+        return tf.keras.models.load_model(path), json.loads(about.read_text()) if about.exists() else {}
     except Exception as error:  # damaged bytes make Keras raise nearly anything
-        fact = f"it is damaged, or of another Keras: {type(error).__name__}: {_one_line(error)}"
+        said = " ".join(str(error).split())[:120]
+        fact = f"it is damaged, or of another Keras: {type(error).__name__}: {said}"
         fix = "take the checkpoint of an epoch before, or train from the start"
         raise RunError(attempt, fact, fix) from error
-    return model, state
-
-
-def _refuse_what_is_damaged(path: Path) -> None:
-    """Raises BadZipFile. Keras itself does not look at all checksums."""
-    with path.open("rb") as file:
-        if file.read(len(_HDF5)) == _HDF5:  # as Ray's callback writes it with Keras 2; it has no checksums
-            return
-    with zipfile.ZipFile(path) as archive:
-        if damaged := archive.testzip():
-            raise zipfile.BadZipFile(f"the checksum of {damaged} differs")
 
 
 def weights_distance(a: Any, b: Any) -> float:
@@ -105,18 +83,5 @@ def weights_distance(a: Any, b: Any) -> float:
     Raises:
         RunError: they do not have as many weights of the same shapes.
     """
-    return distance(_weights(a), _weights(b))
-
-
-def _weights(model: Any) -> dict[str, np.ndarray]:
-    arrays = model.get_weights() if hasattr(model, "get_weights") else model
-    return {f"weight {number}": np.asarray(array) for number, array in enumerate(arrays)}
-
-
-def _plain(value: Any) -> Any:
-    """numpy's and TensorFlow's numbers become Python's."""
-    return value.item() if hasattr(value, "item") else float(value) if tf.is_tensor(value) else value
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:120]
+    weights = (model.get_weights() if hasattr(model, "get_weights") else model for model in (a, b))
+    return distance(*({str(n): np.asarray(array) for n, array in enumerate(arrays)} for arrays in weights))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from labkit.models.weights import CLASSES, SIDE, check_channels, check_widths, initial_weights, not_uint8
+from labkit.models.weights import CLASSES, SIDE, initial_weights, not_uint8
 
 
 def mlp(hidden: Sequence[int] = (128, 64), *, seed: int | None = None) -> Any:
@@ -26,11 +26,7 @@ def mlp(hidden: Sequence[int] = (128, 64), *, seed: int | None = None) -> Any:
         hidden: widths of the hidden layers; ``()`` is a linear model.
         seed: the same seed gives the same weights in every process, and the same as torch's model has;
             None gives other weights each time.
-
-    Raises:
-        RunError: a width is no whole number from 1 on.
     """
-    check_widths("mlp", hidden)
     layers = tf.keras.layers
     stack = [layers.Flatten()]
     stack += [layers.Dense(width, activation="relu") for width in hidden]
@@ -46,11 +42,7 @@ def cnn(channels: Sequence[int] = (16, 32), *, seed: int | None = None) -> Any:
     Args:
         channels: output channels of each convolution, at most 4 (each halves the 28×28 image).
         seed: as in `mlp`.
-
-    Raises:
-        RunError: a width is no whole number from 1 on, or there are more than 4 convolutions.
     """
-    check_channels(channels)
     layers = tf.keras.layers
     stack = [layers.Reshape((SIDE, SIDE, 1))]
     for width in channels:

@@ -8,22 +8,13 @@ Neither model has batch normalization or dropout: with those, two workers would 
 model as one process does with the same global batch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from labkit.errors import RunError
-from labkit.models.weights import (
-    CLASSES,
-    SIDE,
-    check_channels,
-    check_seed,
-    check_widths,
-    initial_weights,
-    not_uint8,
-)
+from labkit.models.weights import CLASSES, SIDE, initial_weights, not_uint8
 
 
 def mlp(hidden: Sequence[int] = (128, 64), *, seed: int | None = None) -> nn.Sequential:
@@ -35,20 +26,13 @@ def mlp(hidden: Sequence[int] = (128, 64), *, seed: int | None = None) -> nn.Seq
         hidden: widths of the hidden layers; ``()`` is a linear model.
         seed: the same seed gives the same weights in every process, and leaves torch's own random
             numbers where they were; None draws from those.
-
-    Raises:
-        RunError: a width is no whole number from 1 on.
     """
-    check_widths("mlp", hidden)
-
-    def build() -> nn.Sequential:
-        widths = [SIDE * SIDE, *hidden]
+    widths = [SIDE * SIDE, *hidden]
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
         layers: list[nn.Module] = [nn.Flatten()]
-        for inputs, outputs in zip(widths, widths[1:], strict=False):
+        for inputs, outputs in zip(widths, hidden, strict=False):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(widths[-1], CLASSES))
-
-    return _seeded(build, seed)
+        return _with_weights(nn.Sequential(*layers, nn.Linear(widths[-1], CLASSES)), seed)
 
 
 def cnn(channels: Sequence[int] = (16, 32), *, seed: int | None = None) -> nn.Sequential:
@@ -60,20 +44,14 @@ def cnn(channels: Sequence[int] = (16, 32), *, seed: int | None = None) -> nn.Se
     Args:
         channels: output channels of each convolution, at most 4 (each halves the 28×28 image).
         seed: as in `mlp`.
-
-    Raises:
-        RunError: a width is no whole number from 1 on, or there are more than 4 convolutions.
     """
-    check_channels(channels)
-
-    def build() -> nn.Sequential:
-        widths, side = [1, *channels], SIDE >> len(channels)
+    widths, side = [1, *channels], SIDE >> len(channels)
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
         layers: list[nn.Module] = [nn.Unflatten(1, (1, SIDE))]
-        for inputs, outputs in zip(widths, widths[1:], strict=False):
+        for inputs, outputs in zip(widths, channels, strict=False):
             layers += [nn.Conv2d(inputs, outputs, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(widths[-1] * side * side, CLASSES))
-
-    return _seeded(build, seed)
+        last = nn.Linear(widths[-1] * side * side, CLASSES)
+        return _with_weights(nn.Sequential(*layers, nn.Flatten(), last), seed)
 
 
 def to_input(images: Any) -> torch.Tensor:
@@ -83,10 +61,7 @@ def to_input(images: Any) -> torch.Tensor:
         RunError: the images are not uint8. Scaled twice they would all be nearly black, and the
             training would just be slow to learn, without an error.
     """
-    try:
-        tensor = images if isinstance(images, torch.Tensor) else torch.tensor(images)
-    except (TypeError, ValueError, RuntimeError):
-        raise not_uint8(f"of type {type(images).__name__}") from None
+    tensor = images if isinstance(images, torch.Tensor) else torch.tensor(images)
     if tensor.dtype != torch.uint8:
         raise not_uint8(str(tensor.dtype).removeprefix("torch."))
     return tensor.to(torch.float32).div_(255)
@@ -94,7 +69,6 @@ def to_input(images: Any) -> torch.Tensor:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model itself, without DistributedDataParallel, DataParallel or torch.compile around it."""
-    require_model("unwrap a model", model)
     while True:
         if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             model = model.module
@@ -104,24 +78,12 @@ def unwrapped(model: nn.Module) -> nn.Module:
             return model
 
 
-def require_model(attempt: str, model: Any) -> None:
-    """Raise a `RunError` unless `model` is one of torch."""
-    if not isinstance(model, nn.Module):
-        fact = f"the model is of type {type(model).__name__}, and a torch.nn.Module is wanted"
-        raise RunError(attempt, fact, "model = mlp(seed=0)")
-
-
-def _seeded(build: Callable[[], nn.Sequential], seed: int | None) -> nn.Sequential:
-    if seed is None:
-        return build()
-    check_seed(seed)
-    # torch's layers draw their first weights when they are built; these draws must not show afterwards.
-    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        model = build()
-    parameters = list(model.parameters())
-    with torch.no_grad():
-        for parameter, array in zip(
-            parameters, initial_weights([p.shape for p in parameters], seed), strict=True
-        ):
-            parameter.copy_(torch.from_numpy(array))
+def _with_weights(model: nn.Sequential, seed: int | None) -> nn.Sequential:
+    """`model` with the first weights of `seed`, or those that torch drew."""
+    if seed is not None:
+        parameters = list(model.parameters())
+        arrays = initial_weights([parameter.shape for parameter in parameters], seed)
+        with torch.no_grad():
+            for parameter, array in zip(parameters, arrays, strict=True):
+                parameter.copy_(torch.from_numpy(array))
     return model

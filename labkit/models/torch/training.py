@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from labkit.errors import RunError
-from labkit.models.torch.networks import require_model, to_input, unwrapped
+from labkit.models.torch.networks import to_input, unwrapped
 
 _Batch = tuple[torch.Tensor, torch.Tensor] | Mapping[str, torch.Tensor]
 _LossFn = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -32,15 +32,11 @@ def batches(images: Any, labels: Any, *, size: int, shuffle: bool = True, seed: 
         shuffle: in an order that depends on `seed` alone. Pass the epoch, so that each has its own.
 
     Raises:
-        RunError: images and labels differ in number, or `size` is below 1.
+        RunError: images and labels differ in number.
     """
-    counts = [len(rows) if hasattr(rows, "__len__") else "no" for rows in (images, labels)]
-    if counts[0] != counts[1] or "no" in counts or not hasattr(size, "__index__") or size < 1:
-        raise RunError(
-            "make batches",
-            f"there are {counts[0]} images and {counts[1]} labels, and size is {size!r}",
-            "give one label per image, and a whole number from 1 on as size",
-        )
+    if len(images) != len(labels):
+        fact = f"there are {len(images)} images and {len(labels)} labels"
+        raise RunError("make batches", fact, "give one label per image")
     return _Batches(_tensor(images), _tensor(labels).long(), size, seed if shuffle else None)
 
 
@@ -81,7 +77,6 @@ def train_epoch(
     Raises:
         RunError: there was no batch.
     """
-    require_model("train an epoch", model)
     started = time.perf_counter()
     model.train()
     total = _Total()
@@ -108,7 +103,6 @@ def evaluate(
     Raises:
         RunError: there was no batch.
     """
-    require_model("evaluate a model", model)
     model = unwrapped(model)
     was_training = model.training
     model.eval()
@@ -139,7 +133,7 @@ class _Total:
 
     def means(self, attempt: str) -> dict[str, float]:
         if not self._rows:
-            raise RunError(attempt, "there was no batch", "give batches that have rows, and a fresh iterator")
+            raise RunError(attempt, "there was no batch", "give batches with rows, and a fresh iterator")
         means = {"loss": float(self._loss) / self._rows}
         if self._correct is not None:
             means["accuracy"] = float(self._correct) / self._rows

@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge, wait
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
@@ -55,7 +55,8 @@ class Listener:
         self._on_event = on_event
         self._server = socket.create_server((host, 0))
         self.address = Address(host, self._server.getsockname()[1], secrets.token_hex(16))
-        self._peers: set[_Peer] = set()
+        self._waiting: dict[socket.socket, bool] = {}  # whether a client's thread waits for its next message
+        self._lock = threading.Lock()  # around the end of a connection
         self._closed = False
         threading.Thread(target=self._accept, name="labkit-channel", daemon=True).start()
 
@@ -65,18 +66,22 @@ class Listener:
         A worker that reports and exits at once leaves its last events in the socket.
         """
         deadline = time.monotonic() + seconds
-        while any(peer.pending() for peer in list(self._peers)) and time.monotonic() < deadline:
+        while self._pending() and time.monotonic() < deadline:
             time.sleep(0.002)
 
     def close(self) -> None:
         """Stop listening and disconnect all senders."""
         self._closed = True
-        with contextlib.suppress(OSError):
-            # shutdown wakes the thread that waits in accept(); close alone does not.
-            self._server.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            for connected in (self._server, *self._waiting):
+                with contextlib.suppress(OSError):  # wakes the thread that waits for it; close alone does not
+                    connected.shutdown(socket.SHUT_RDWR)
         self._server.close()
-        for peer in list(self._peers):
-            peer.hang_up()
+
+    def _pending(self) -> bool:
+        with self._lock:
+            # Test readability first: a thread says that it no longer waits before it reads.
+            return bool(wait(list(self._waiting), 0)) or not all(self._waiting.values())
 
     def _accept(self) -> None:
         while not self._closed:
@@ -85,68 +90,40 @@ class Listener:
             except OSError:
                 time.sleep(0.1)  # closed, or this process has no file descriptor left at the moment
                 continue
-            peer = _Peer(client, self.address.key.encode())
-            self._peers.add(peer)
-            threading.Thread(
-                target=self._serve, args=(peer,), name="labkit-channel-peer", daemon=True
-            ).start()
+            with self._lock:
+                self._waiting[client] = False
+            name = "labkit-channel-peer"
+            threading.Thread(target=self._serve, args=(client,), name=name, daemon=True).start()
 
-    def _serve(self, peer: "_Peer") -> None:
+    def _serve(self, client: socket.socket) -> None:
+        connection = Connection(os.dup(client.fileno()))
         try:
-            peer.authenticate()
+            self._authenticate(client, connection)
             while True:
-                event = _event(peer.receive())
+                self._waiting[client] = True
+                connection.poll(None)
+                self._waiting[client] = False
+                event = _event(connection.recv_bytes(_MAX_MESSAGE))
                 if event is not None:
                     self._on_event(event)
         except (OSError, EOFError, AuthenticationError):
             pass  # it hung up, does not know the key, or sent too long a message
         finally:
-            peer.close()
-            self._peers.discard(peer)
+            with self._lock:
+                del self._waiting[client]
+                connection.close()
+                client.close()
 
-
-class _Peer:
-    """One client of a listener."""
-
-    def __init__(self, client: socket.socket, key: bytes) -> None:
-        self._key = key
-        self._connection = Connection(client.detach())
-        self._waiting = False  # whether its thread waits for the next message
-        self._lock = threading.Lock()  # around the end of the connection
-
-    def authenticate(self) -> None:
-        # A client that never answers would keep this thread forever.
-        timer = threading.Timer(_GREETING_TIMEOUT, self.hang_up)
+    def _authenticate(self, client: socket.socket, connection: Connection) -> None:
+        # A client that never answers would keep its thread forever.
+        timer = threading.Timer(_GREETING_TIMEOUT, client.shutdown, [socket.SHUT_RDWR])
         timer.daemon = True
         timer.start()
         try:
-            deliver_challenge(self._connection, self._key)
-            answer_challenge(self._connection, self._key)
+            deliver_challenge(connection, self.address.key.encode())
+            answer_challenge(connection, self.address.key.encode())
         finally:
             timer.cancel()
-
-    def receive(self) -> bytes:
-        self._waiting = True
-        self._connection.poll(None)
-        self._waiting = False
-        return self._connection.recv_bytes(_MAX_MESSAGE)
-
-    def pending(self) -> bool:
-        """Whether received data is not yet passed on."""
-        # Test readability first: the reader clears `_waiting` before it reads.
-        with self._lock:
-            return not self._connection.closed and (self._connection.poll(0) or not self._waiting)
-
-    def hang_up(self) -> None:
-        """End the connection; its thread wakes up."""
-        with self._lock, contextlib.suppress(OSError):
-            if not self._connection.closed:
-                with _socket_of(self._connection) as connected:
-                    connected.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        with self._lock:
-            self._connection.close()
 
 
 class Sender:
@@ -169,10 +146,12 @@ class Sender:
         # A signal handler may interrupt this and send something itself, so no lock is waited for.
         self._unsent.append(message)
         if self._wake.empty():
-            self._wake.put(True)
+            self._wake.put(None)
         if time.monotonic() >= self._silent_until and self._starting.acquire(blocking=False):
             try:
-                self._start_thread()
+                if not self._is_sending():
+                    self._thread = threading.Thread(target=self._deliver, name="labkit-sender", daemon=True)
+                    self._thread.start()
             finally:
                 self._starting.release()
 
@@ -183,43 +162,28 @@ class Sender:
             time.sleep(0.002)
         return not self._unsent
 
-    def close(self) -> None:
-        """Send what is queued, and end the connection; the next event opens another one."""
-        self.flush()
-        if self._is_sending():
-            self._wake.put(False)
-            self._thread.join(1)
-        if self._at_exit is not None:
-            self._at_exit.cancel()
-            self._at_exit = None
-
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._unsent: deque[bytes] = deque(maxlen=_QUEUE_SIZE)
-        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False ends the thread
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._at_exit: Finalize | None = None
         self._silent_until = 0.0
+        # Unlike atexit, this also runs at the end of a process that multiprocessing has forked.
+        Finalize(None, self.flush, exitpriority=10)
 
     def _is_sending(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
-
-    def _start_thread(self) -> None:
-        if not self._is_sending():
-            # Unlike atexit, this also runs at the end of a process that multiprocessing has forked.
-            self._at_exit = self._at_exit or Finalize(None, self.flush, exitpriority=10)
-            self._thread = threading.Thread(target=self._deliver, name="labkit-sender", daemon=True)
-            self._thread.start()
 
     def _deliver(self) -> None:
         """Send until that fails; then the first `send` after a while starts another thread."""
         host, port, key = self._address
         try:
             with Client((host, port), authkey=key.encode()) as connection:
-                with _socket_of(connection) as connected:
+                with socket.socket(fileno=os.dup(connection.fileno())) as connected:
                     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                while self._wake.get():
+                while True:
+                    self._wake.get()
                     while self._unsent:
                         message = self._unsent[0]
                         connection.send_bytes(message)
@@ -228,11 +192,6 @@ class Sender:
                             self._unsent.popleft()
         except (OSError, EOFError, AuthenticationError):
             self._silent_until = time.monotonic() + _RETRY_AFTER
-
-
-def _socket_of(connection: Connection) -> socket.socket:
-    """A second handle of the connection's socket, for what `Connection` has no method for."""
-    return socket.socket(fileno=os.dup(connection.fileno()))
 
 
 def _message(event: dict[str, Any]) -> bytes | None:

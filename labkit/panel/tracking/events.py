@@ -8,7 +8,7 @@ worker     a worker process exists
 phase      ``name`` (loading, training, evaluating, uploading, …)
 step       ``epoch``, ``epochs``, ``step``, ``total``, ``rows``, ``seconds``, ``waiting``, ``first_wait``,
            ``between``, ``metrics``, ``done``: counts within this epoch and worker
-report     ``metrics``: one dict per rank; ``epoch`` if known; ends an epoch
+report     ``metrics``; ``epoch`` if known; ends an epoch
 checkpoint ``path``, ``bytes``, ``status`` (committed, pending, validated, failed, timed out, deleted),
            ``metrics``, ``label``
 upload     ``done``: whether it is over; ``seconds`` that it took
@@ -24,7 +24,7 @@ converts it once, so the states behind it rely on its types.
 
 import re
 import time
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 _MOST_METRICS = 100
@@ -37,17 +37,20 @@ def read(event: Any) -> dict[str, Any] | None:
 
     A field of a wrong type counts as missing. An event without a field that its kind needs is dropped.
     """
-    if not isinstance(event, dict) or not isinstance(event.get("kind"), str):
-        return None
-    needs = _NEEDS.get(event["kind"])
-    if needs is None:
+    kind = event.get("kind") if isinstance(event, dict) else None
+    if not isinstance(kind, str) or kind not in _NEEDS:
         return None  # a newer worker may send kinds that this version does not know
-    known: dict[str, Any] = {"kind": event["kind"], "at": time.time(), "rank": 0, "pid": 0, "node": ""}
+    known: dict[str, Any] = {"kind": kind, "at": time.time(), "rank": 0, "pid": 0, "node": ""}
     for name in event.keys() & _FIELDS.keys():
         value = _FIELDS[name](event[name])
         if value is not None:
             known[name] = value
-    return known if needs <= known.keys() else None
+    return known if _NEEDS[kind] <= known.keys() else None
+
+
+def _number(value: Any) -> float | None:
+    """A finite number from 0 on."""
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < 2**53 else None
 
 
 def _whole(value: Any) -> int | None:
@@ -55,51 +58,35 @@ def _whole(value: Any) -> int | None:
     return int(number) if number is not None and number.is_integer() else None
 
 
-def _number(value: Any) -> float | None:
-    """A finite number from 0 on."""
-    if not isinstance(value, (int, float)) or not -1 < value < 2**53:
+def _text(most: int, value: Any) -> str | None:
+    if not isinstance(value, (str, int, float)):
         return None
-    return float(value) if value >= 0 else None
-
-
-def _flag(value: Any) -> bool:
-    return value is True
-
-
-def _text(most: int) -> Callable[[Any], str | None]:
-    def read(value: Any) -> str | None:
-        if not isinstance(value, (str, int, float)):
-            return None
-        text = str(value)[: 2 * most].replace("\r\n", "\n")
-        return _CONTROL.sub("\ufffd", _TERMINAL.sub("", text))[:most]
-
-    return read
+    text = str(value)[: 2 * most].replace("\r\n", "\n")
+    return _CONTROL.sub("\ufffd", _TERMINAL.sub("", text))[:most]
 
 
 def _scalar(value: Any) -> float | int | bool | str | None:
     """The value of a metric: a number (NaN included) or a short text."""
     if value is None or isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) < 2**63):
         return value
-    return _short(value if isinstance(value, str) else repr(value))
+    return _text(100, value if isinstance(value, str) else repr(value))
 
 
 def _metrics(value: Any) -> dict[str, Any] | None:
-    """Metrics by name; of a list with one dict per rank, the first."""
     if isinstance(value, list) and value:
-        value = value[0]
+        value = value[0]  # one dict per rank
     if not isinstance(value, dict):
         return None
-    return {_short(str(name)): _scalar(value[name]) for name in list(value)[:_MOST_METRICS]}
+    return {_text(100, str(name)): _scalar(value[name]) for name in list(value)[:_MOST_METRICS]}
 
 
-_short = _text(100)
-_FIELDS: dict[str, Callable[[Any], Any]] = {
+_FIELDS = {
     **dict.fromkeys(("rank", "pid", "epoch", "epochs", "step", "total", "rows", "bytes"), _whole),
     **dict.fromkeys(("at", "seconds", "waiting", "first_wait", "between"), _number),
-    **dict.fromkeys(("name", "node", "label", "status"), _short),
-    "path": _text(1000),
-    "text": _text(10_000),
-    "done": _flag,
+    **dict.fromkeys(("name", "node", "label", "status"), partial(_text, 100)),
+    "path": partial(_text, 1000),
+    "text": partial(_text, 10_000),
+    "done": bool,
     "metrics": _metrics,
 }
 _NEEDS: dict[str, set[str]] = {

@@ -4,8 +4,8 @@ import contextlib
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from labkit.panel.tracking.channel import Address, Sender
 from labkit.panel.tracking.tracker import Tracker
@@ -46,7 +46,7 @@ class RemoteTracker(Tracker):
             if isinstance(sys.stdout, _Tee) and sys.stdout.owner is self:
                 sys.stdout = sys.stdout.stream
             if self._sender is not None:
-                self._sender.close()
+                self._sender.flush()
 
     def _send_from_here(self, event: dict[str, Any]) -> None:
         if not self._began:
@@ -59,10 +59,9 @@ class RemoteTracker(Tracker):
         if self._sender is None:
             return
         self.emit("worker")
-        if not isinstance(sys.stdout, _Tee):
-            # Ray replaces `print`, but passes text on to a stdout that is not the original one.
-            sys.stdout = _Tee(sys.stdout)
-        sys.stdout.owner = self
+        # Ray replaces `print`, but passes text on to a stdout that is not the original one.
+        stream = sys.stdout.stream if isinstance(sys.stdout, _Tee) else sys.stdout
+        sys.stdout = _Tee(stream, self)
 
 
 class TrackedFunction:
@@ -77,12 +76,6 @@ class TrackedFunction:
             return self.function(*args, **kwargs)
 
 
-class ReportTarget(Protocol):
-    """A panel, as far as those know it that report to it."""
-
-    def where_to_report(self) -> tuple[str, Address | None]: ...
-
-
 class RemoteReporter:
     """Base class of callbacks and functions that run in another process.
 
@@ -90,21 +83,20 @@ class RemoteReporter:
     `send` delivers events there. In the panel's own process it sends nothing.
     """
 
-    def __init__(self, panel: ReportTarget) -> None:
-        self._panel: ReportTarget | None = panel
-        self._run, self._address = "", None
+    def __init__(self, panel: Any) -> None:
+        self._panel, self._run, self._address = panel, "", None
         self._sender: Sender | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         run, address = self._panel.where_to_report() if self._panel else (self._run, self._address)
-        state = {k: v for k, v in self.__dict__.items() if k not in ("_panel", "_sender")}
-        return {**state, "_run": run, "_address": address}
+        return {**self.__dict__, "_panel": None, "_sender": None, "_run": run, "_address": address}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        address = state["_address"]  # None: the run was over
-        self.__dict__.update(state, _panel=None, _sender=None if address is None else Sender(address))
+        self.__dict__.update(state)
+        if self._address is not None:  # None: the run was over
+            self._sender = Sender(self._address)
 
-    def reports_to(self, panel: ReportTarget) -> bool:
+    def reports_to(self, panel: Any) -> bool:
         """Whether it was made for `panel`."""
         return self._panel is panel
 
@@ -117,10 +109,9 @@ class RemoteReporter:
 class _Tee:
     """A stdout that passes everything on and also sends each complete line as an event of `owner`."""
 
-    def __init__(self, stream: Any) -> None:
-        # Not a TextIOBase: that has an `encoding`, a `fileno` and an `isatty` of its own, all of them wrong.
-        self.stream, self._part = stream, ""
-        self.owner: Tracker | None = None
+    # Not a TextIOBase: that has an `encoding`, a `fileno` and an `isatty` of its own, all of them wrong.
+    def __init__(self, stream: Any, owner: Tracker) -> None:
+        self.stream, self.owner, self._part = stream, owner, ""
 
     def write(self, text: str) -> int:
         self.stream.write(text)
@@ -128,13 +119,9 @@ class _Tee:
         # A progress bar writes over its line for hours and never ends it.
         self._part = _seen(self._part) + "\r" * self._part.endswith("\r")
         for line in map(_seen, lines):
-            if line.strip() and self.owner is not None:
+            if line.strip():
                 self.owner.emit("print", text=line)
         return len(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

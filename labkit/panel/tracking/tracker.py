@@ -15,18 +15,16 @@ belongs to its kind (see `labkit.panel.tracking.events`). The idea of a wrapped 
 import contextlib
 import json
 import os
-import reprlib
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from labkit.errors import RunError
 from labkit.settings import NODE_NAME
 
 EVENTS_PER_SECOND = 5
-
 
 _Batch = TypeVar("_Batch")
 
@@ -47,16 +45,12 @@ class Tracker:
         self._left_loop_at: float | None = None
 
     def emit(self, kind: str, **data: Any) -> None:
-        """Send one event."""
-        self._send({"kind": kind, "run": self._run, "at": time.time(), **self._where(), **data})
-
-    def _where(self) -> dict[str, Any]:
-        """Rank, process and node."""
-        node = os.environ.get(NODE_NAME) or socket.gethostname()
+        """Send one event, with the rank, the process and the node that it comes from."""
         rank = _rank_of_environment()
         if rank is None:
             rank = _rank_of_ray() if self._in_worker else 0
-        return {"rank": rank, "pid": os.getpid(), "node": node}
+        where = {"rank": rank, "pid": os.getpid(), "node": os.environ.get(NODE_NAME) or socket.gethostname()}
+        self._send({"kind": kind, "run": self._run, "at": time.time(), **where, **data})
 
     def steps(
         self,
@@ -74,30 +68,44 @@ class Tracker:
             epoch: index of this epoch, from 0.
             epochs: number of epochs of the whole run, if known: then there is an ETA.
             total: steps in this epoch; default: ``len(batches)`` where it has one.
-
-        Raises:
-            RunError: `batches` cannot be iterated over.
         """
-        if not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
-            raise _refusal(
-                "follow the steps of an epoch", "batches", batches, "panel.steps(loader, epoch=epoch)"
-            )
-        return self._steps(batches, epoch=epoch, epochs=epochs, total=total)
-
-    def _steps(
-        self, batches: Iterable[_Batch], *, epoch: int, epochs: int | None, total: int | None
-    ) -> Iterator[_Batch]:
         if total is None and isinstance(batches, Sized):
             # A DataLoader always has __len__, and raises in it if its data set has none.
             with contextlib.suppress(TypeError, NotImplementedError):
                 total = len(batches)
-        between = 0.0 if self._left_loop_at is None else time.perf_counter() - self._left_loop_at
-        meter = _Meter(self, epoch=epoch, epochs=epochs, total=total, between=between)
+        clock, interval = time.perf_counter, 1 / EVENTS_PER_SECOND
+        between = 0.0 if self._left_loop_at is None else clock() - self._left_loop_at
         self.emit("phase", name="loading", epoch=epoch)
+        count = _Count(epoch, epochs, total, between)
+        iterator, end = iter(batches), object()
+        began = before = sent = clock()
+
+        def report(done: bool = False) -> float:
+            count.seconds = clock() - began
+            self.emit("step", **vars(count), metrics=_numbers(self._metrics), done=done)
+            return clock()
+
         try:
-            yield from meter.follow(batches)
+            while (batch := next(iterator, end)) is not end:
+                count.waiting += clock() - before
+                if count.step == 0:
+                    count.first_wait = count.waiting
+                    sent = report()
+                rows = _rows(batch)
+                try:
+                    yield batch
+                except GeneratorExit:
+                    report()  # the loop was left by `break`: report how far it came
+                    raise
+                count.step += 1
+                count.rows += rows
+                before = clock()
+                if before - sent > interval:
+                    sent = before = report()  # a loss that lies on a GPU was waited for, not the data
+            count.waiting += clock() - before
+            report(done=True)
         finally:
-            self._left_loop_at = time.perf_counter()
+            self._left_loop_at = clock()
 
     def log(self, **metrics: Any) -> None:
         """Set the metrics of the current step: numbers or 0-d tensors."""
@@ -106,109 +114,46 @@ class Tracker:
             self._metrics[name] = value.detach() if hasattr(value, "detach") else value
 
     def report(self, metrics: dict[str, Any], *, epoch: int | None = None) -> None:
-        """Report the metrics of an epoch that is done (Ray's `train.report` does this by itself).
-
-        Raises:
-            RunError: `metrics` is no dict.
-        """
-        if not isinstance(metrics, Mapping):
-            example = 'panel.report({"loss": 0.25})'
-            raise _refusal("report the metrics of an epoch", "metrics", metrics, example)
-        self.emit("report", metrics=[_numbers(metrics)], epoch=epoch)
+        """Report the metrics of an epoch that is done (Ray's `train.report` does this by itself)."""
+        self.emit("report", metrics=_numbers(metrics), epoch=epoch)
 
     def checkpoint(
         self, path: str, *, size: int | None = None, metrics: dict[str, Any] | None = None
     ) -> None:
         """Say that a checkpoint of `size` bytes is kept at `path` (Ray Train does this by itself)."""
-        if not isinstance(path, str | os.PathLike):
-            raise _refusal("show a checkpoint", "path", path, 'panel.checkpoint("runs/epoch-1")')
-        self.emit(
-            "checkpoint",
-            path=os.fspath(path),
-            bytes=size,
-            status="committed",
-            metrics=_numbers(metrics or {}),
-        )
+        about = {"bytes": size, "status": "committed", "metrics": _numbers(metrics or {})}
+        self.emit("checkpoint", path=os.fspath(path), **about)
 
     def phase(self, name: str) -> None:
         """Say what is being done: loading, training, evaluating, uploading, …"""
-        if not isinstance(name, str):
-            raise _refusal("show a phase", "name", name, 'panel.phase("evaluating")')
         self.emit("phase", name=name)
 
     def working(self) -> contextlib.AbstractContextManager:
         """For the time of a training function; only a `RemoteTracker` has something to do there."""
         return contextlib.nullcontext()
 
-    def current_metrics(self) -> dict[str, float]:
-        """The metrics last logged, as numbers."""
-        return _numbers(self._metrics)
 
+@dataclass
+class _Count:
+    """How far one epoch is: steps, rows, and seconds, those of waiting for data apart."""
 
-class _Meter:
-    """Counts steps, rows, and seconds of one epoch, waiting for data apart from work."""
-
-    def __init__(
-        self, tracker: Tracker, *, epoch: int, epochs: int | None, total: int | None, between: float
-    ) -> None:
-        self._tracker = tracker
-        self._fixed = {"epoch": epoch, "epochs": epochs, "total": total, "between": between}
-        self._step = self._rows = 0
-        self._waiting = self._first_wait = 0.0
-        self._started = time.perf_counter()
-        self._sent = 0.0
-
-    def follow(self, batches: Iterable[_Batch]) -> Iterator[_Batch]:
-        clock, interval = time.perf_counter, 1 / EVENTS_PER_SECOND
-        iterator, end = iter(batches), object()
-        before = clock()
-        while (batch := next(iterator, end)) is not end:
-            got = clock()
-            self._waiting += got - before
-            if self._step == 0:
-                self._first_wait = got - before
-                self._report()
-            rows = _rows(batch)
-            try:
-                yield batch
-            except GeneratorExit:
-                self._report()  # the loop was left by `break`: report how far it came
-                raise
-            self._step += 1
-            self._rows += rows
-            before = clock()
-            if before - self._sent > interval:
-                self._report()
-                before = clock()  # a loss that lies on a GPU was waited for, not the data
-        self._waiting += clock() - before
-        self._report(done=True)
-
-    def _report(self, *, done: bool = False) -> None:
-        self._sent = time.perf_counter()
-        self._tracker.emit(
-            "step",
-            **self._fixed,
-            step=self._step,
-            rows=self._rows,
-            seconds=self._sent - self._started,
-            waiting=self._waiting,
-            first_wait=self._first_wait,
-            metrics=self._tracker.current_metrics(),
-            done=done,
-        )
-
-
-def _refusal(attempt: str, argument: str, value: Any, example: str) -> RunError:
-    fact = f"{argument} is {reprlib.repr(value)}, of type {type(value).__name__}"
-    return RunError(attempt, fact, f"for example {example}")
+    epoch: int
+    epochs: int | None
+    total: int | None
+    between: float
+    step: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    waiting: float = 0.0
+    first_wait: float = 0.0
 
 
 def _rank_of_environment() -> int | None:
     """From the variables that torchrun, Spark, and most trainers of Ray Train set."""
     with contextlib.suppress(ValueError, TypeError, KeyError):
-        if "RANK" not in os.environ:
-            return int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
-        return int(os.environ["RANK"])
+        if "RANK" in os.environ:
+            return int(os.environ["RANK"])
+        return int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
     return None
 
 
@@ -221,7 +166,7 @@ def _rank_of_ray() -> int:
 
 def _rows(batch: Any) -> int:
     """Number of rows in a batch, whatever form it has."""
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         return _rows(next(iter(batch.values()), ()))
     if isinstance(batch, (tuple, list)) and batch:
         first = batch[0]
