@@ -9,38 +9,29 @@ import torch
 
 from labkit import datasets
 from labkit.errors import RunError
-from labkit.models.torch.checkpoint import parameter_distance
-from labkit.models.torch.networks import cnn, mlp, to_input, unwrapped
+from labkit.models.torch import cnn, mlp, parameter_distance, to_input, unwrapped
 
 IMAGES = np.random.default_rng(0).integers(0, 256, size=(5, 28, 28), dtype=np.uint8)
 
 
-def count(model):
-    return sum(p.numel() for p in model.parameters())
-
-
 @pytest.mark.parametrize("build", [mlp, cnn])
-@pytest.mark.parametrize("rows", [0, 1, 5])
-def test_images_in_logits_out(build, rows):
-    logits = build()(to_input(IMAGES[:rows]))
-    assert logits.shape == (rows, 10)
-    assert logits.dtype == torch.float32
+def test_images_in_logits_out(build):
+    model = build()
+    for rows in (0, 1, 5):
+        logits = model(to_input(IMAGES[:rows]))
+        assert (logits.shape, logits.dtype) == ((rows, 10), torch.float32)
+    logits.square().sum().backward()
+    assert all(p.grad.abs().sum() > 0 for p in model.parameters())
 
 
 def test_sizes():
+    def count(model):
+        return sum(p.numel() for p in model.parameters())
+
     assert count(mlp()) == 784 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10 == 109_386
     assert count(mlp(())) == 7850
     assert count(cnn()) == 20_490
     assert cnn((2, 2, 2, 2))(to_input(IMAGES)).shape == (5, 10)
-    with pytest.raises(RunError, match="5 convolutions"):
-        cnn((2,) * 5)
-
-
-@pytest.mark.parametrize("build", [mlp, cnn])
-@pytest.mark.parametrize("widths", ["128", 128, None, (0,), (1.5,), (True,), ("8",)])
-def test_widths_that_are_none_are_refused(build, widths):
-    with pytest.raises(RunError, match="whole numbers from 1 on"):
-        build(widths)
 
 
 @pytest.fixture
@@ -70,48 +61,34 @@ def test_two_workers_train_the_lessons_model_as_one_process_does(one_thread):
 
 
 @pytest.mark.parametrize("build", [mlp, cnn])
-def test_every_weight_gets_a_gradient(build):
-    model = build(seed=0)
-    model(to_input(IMAGES)).square().sum().backward()
-    assert all(p.grad.abs().sum() > 0 for p in model.parameters())
-
-
-@pytest.mark.parametrize("build", [mlp, cnn])
 def test_a_seed_gives_the_same_weights_and_leaves_torchs_numbers_alone(build):
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
     first = build(seed=7)
     assert torch.equal(torch.rand(3), expected)
-    second, other = build(seed=7), build(seed=8)
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-    assert not torch.equal(next(first.parameters()), next(other.parameters()))
-    assert not torch.equal(next(build().parameters()), next(build().parameters()))
+    assert parameter_distance(first, build(seed=7)) == 0 < parameter_distance(first, build(seed=8))
+    assert parameter_distance(build(), build()) > 0
 
 
 def test_another_process_gets_the_same_weights():
     code = (
-        "import torch; from labkit.models.torch.networks import mlp; torch.manual_seed(5); torch.rand(9);"
+        "import torch; from labkit.models.torch import mlp; torch.manual_seed(5); torch.rand(9);"
         "print(repr([p.double().sum().item() for p in mlp(seed=3).parameters()]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == repr([p.double().sum().item() for p in mlp(seed=3).parameters()])
 
 
-def test_to_input_scales_once():
-    for images in (IMAGES, torch.tensor(IMAGES)):
+def test_to_input_scales_once_and_does_not_change_the_data_set():
+    tensor = torch.tensor(IMAGES)
+    for images in (IMAGES, tensor):
         x = to_input(images)
         assert x.dtype == torch.float32
         assert np.allclose(x.numpy(), IMAGES / 255.0)
-    assert to_input(np.array([0, 255], dtype=np.uint8)).tolist() == [0.0, 1.0]
+    assert torch.equal(tensor, torch.tensor(IMAGES))
     with pytest.raises(RunError, match="float32"):
         to_input(to_input(IMAGES))
-
-
-def test_the_data_set_is_not_changed():
-    images = torch.tensor(IMAGES)
-    to_input(images)
-    assert torch.equal(images, torch.tensor(IMAGES))
 
 
 def test_unwrapped_goes_through_every_wrapper():

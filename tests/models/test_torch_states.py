@@ -10,16 +10,16 @@ import torch.distributed as dist
 from torch import nn
 
 from labkit.errors import RunError
-from labkit.models.torch.checkpoint import STATE_FILE, load_state, parameter_distance, save_state
-from labkit.models.torch.networks import cnn, mlp
+from labkit.models.torch import load_state, mlp, parameter_distance, save_state
+from labkit.models.torch.checkpoint import STATE_FILE
 
 X = torch.rand(16, 28, 28, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(16) % 10
 
 
-def training(seed=0, optimizer=torch.optim.Adam, **options):
+def training(seed=0, lr=0.01):
     model = mlp((8,), seed=seed)
-    return model, optimizer(model.parameters(), **{"lr": 0.01, **options})
+    return model, torch.optim.Adam(model.parameters(), lr=lr)
 
 
 def step(model, optimizer, times=1):
@@ -34,24 +34,16 @@ def test_a_training_goes_on_as_if_it_had_not_stopped(tmp_path):
     step(model, optimizer, 2)
     path = save_state(tmp_path / "epoch_1", model, optimizer, 1, metrics={"loss": 0.5}, note="x")
     assert [p.name for p in path.parent.iterdir()] == [STATE_FILE]
+    alone, _ = training(seed=9)
+    assert load_state(tmp_path / "epoch_1", alone)["epoch"] == 1
+    assert parameter_distance(model, alone) == 0.0
     step(model, optimizer, 2)
     again, its_optimizer = training(seed=9, lr=0.5)
-    assert load_state(tmp_path / "epoch_1", again, its_optimizer) == {
-        "epoch": 1,
-        "metrics": {"loss": 0.5},
-        "note": "x",
-    }
+    state = load_state(tmp_path / "epoch_1", again, its_optimizer)
+    assert state == {"epoch": 1, "metrics": {"loss": 0.5}, "note": "x"}
     assert its_optimizer.param_groups[0]["lr"] == 0.01
     step(again, its_optimizer, 2)
     # Adam: without its moments the two would part here.
-    assert parameter_distance(model, again) == 0.0
-
-
-def test_the_model_alone_can_be_loaded(tmp_path):
-    model, optimizer = training()
-    save_state(tmp_path, model, optimizer, 0)
-    again, _ = training(seed=9)
-    assert load_state(tmp_path, again)["epoch"] == 0
     assert parameter_distance(model, again) == 0.0
 
 
@@ -61,9 +53,7 @@ def test_a_wrapped_model_and_a_plain_one_read_each_others_state(tmp_path):
         model, optimizer = training()
         wrapped = nn.parallel.DistributedDataParallel(model)
         step(wrapped, optimizer)
-        path = save_state(tmp_path, wrapped, optimizer, 0)
-        names = torch.load(path, weights_only=True)["model"]
-        assert not any(name.startswith("module.") for name in names)
+        save_state(tmp_path, wrapped, optimizer, 0)
         plain, plain_optimizer = training(seed=9)
         load_state(tmp_path, plain, plain_optimizer)
         assert parameter_distance(plain, wrapped) == 0.0
@@ -86,28 +76,12 @@ def test_numbers_of_a_sweep_are_kept(tmp_path):
     assert its_optimizer.param_groups[0]["lr"] == 0.125
 
 
-def test_what_could_not_be_loaded_is_refused_when_it_is_saved(tmp_path):
-    model, optimizer = training()
-    with pytest.raises(RunError, match="Sequential"):
-        save_state(tmp_path, model, optimizer, 0, whole=model)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_save_that_fails_leaves_the_state_before_it(tmp_path):
+def test_what_could_not_be_loaded_is_refused_when_it_is_saved_and_leaves_the_state_before_it(tmp_path):
     model, optimizer = training()
     save_state(tmp_path, model, optimizer, 0)
-    with pytest.raises(RunError):
-        save_state(tmp_path, model, optimizer, 1, bad=object())
+    with pytest.raises(RunError, match="Sequential"):
+        save_state(tmp_path, model, optimizer, 1, whole=model)
     assert load_state(tmp_path, model, optimizer)["epoch"] == 0
-    (tmp_path / "file").touch()
-    with pytest.raises(RunError, match="df -h"):
-        save_state(tmp_path / "file" / "deeper", model, optimizer, 1)
-
-
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(RunError, match="no such file") as caught:
-        load_state(tmp_path / "epoch_7", *training())
-    assert "epoch_7" in caught.value.attempt
 
 
 class Bomb:
@@ -115,67 +89,27 @@ class Bomb:
         return os.mkdir, (os.environ["BOMB"],)
 
 
-def _truncated(path):
-    path.write_bytes(path.read_bytes()[:-200])
+DAMAGES = {
+    "missing": lambda path: path.unlink(),
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:-200]),
+    "empty": lambda path: path.write_bytes(b""),
+    "another file": lambda path: torch.save({"some": "thing"}, path),
+    "a pickle": lambda path: path.write_bytes(pickle.dumps(Bomb())),
+    "a bomb": lambda path: torch.save({"model": Bomb()}, path),
+}
 
 
-def _flipped(path):
-    """One bit of one weight."""
-    data = bytearray(path.read_bytes())
-    weights = torch.load(path, weights_only=True)["model"]["1.weight"].numpy().tobytes()
-    data[bytes(data).index(weights) + 40] ^= 1
-    path.write_bytes(data)
-
-
-def _empty(path):
-    path.write_bytes(b"")
-
-
-def _other(path):
-    torch.save({"some": "thing"}, path)
-
-
-def _pickle(path):
-    path.write_bytes(pickle.dumps(Bomb()))
-
-
-def _bomb(path):
-    torch.save({"model": Bomb()}, path)
-
-
-@pytest.mark.parametrize("damage", [_truncated, _flipped, _empty, _other, _pickle, _bomb])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_an_error_that_changes_nothing_and_runs_nothing(damage, tmp_path, monkeypatch):
     monkeypatch.setenv("BOMB", str(tmp_path / "exploded"))
-    model, optimizer = training()
-    path = save_state(tmp_path, model, optimizer, 0)
-    damage(path)
+    path = save_state(tmp_path, *training(), 0)
+    DAMAGES[damage](path)
     again, its_optimizer = training(seed=9)
-    with pytest.raises(RunError, match="damaged"):
+    with pytest.raises(RunError, match="no such file" if damage == "missing" else "damaged") as caught:
         load_state(tmp_path, again, its_optimizer)
+    assert str(path) in caught.value.attempt
     assert parameter_distance(again, training(seed=9)[0]) == 0.0
     assert not (tmp_path / "exploded").exists()
-
-
-@pytest.mark.parametrize("other", [cnn(), mlp((9,)), mlp((8, 8))])
-def test_another_model_is_refused_and_left_alone(other, tmp_path):
-    save_state(tmp_path, *training(), 0)
-    before = {name: weight.clone() for name, weight in other.state_dict().items()}
-    with pytest.raises(RunError, match="another model"):
-        load_state(tmp_path, other)
-    assert parameter_distance(other, before) == 0.0
-
-
-def test_another_optimizer_is_refused_and_the_model_left_alone(tmp_path):
-    model, optimizer = training()
-    step(model, optimizer)
-    save_state(tmp_path, model, optimizer, 0)
-    again, sgd = training(seed=9, optimizer=torch.optim.SGD)
-    with pytest.raises(RunError, match="Adam, not of SGD"):
-        load_state(tmp_path, again, sgd)
-    two_groups = torch.optim.Adam([{"params": [p]} for p in again.parameters()])
-    with pytest.raises(RunError, match="does not fit"):
-        load_state(tmp_path, again, two_groups)
-    assert parameter_distance(again, training(seed=9)[0]) == 0.0
 
 
 def test_distance():

@@ -1,6 +1,7 @@
 """What a validation, a controller and an upload tell the panel, from wherever they run."""
 
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -20,6 +21,9 @@ from labkit.train.callbacks import (
     local_reports,
     quiet_deaths,
 )
+from runs_told import until
+
+CHECKPOINT = SimpleNamespace(path="/runs/checkpoint_1")
 
 
 @pytest.fixture
@@ -34,15 +38,10 @@ def sent(thing):
     return cloudpickle.loads(cloudpickle.dumps(thing))
 
 
-def heard(panel, condition):
-    deadline = time.monotonic() + 10
-    while not condition(panel.state):
-        assert time.monotonic() < deadline, "nothing came"
-        time.sleep(0.01)
-    return panel.state
-
-
-CHECKPOINT = SimpleNamespace(path="/runs/checkpoint_1")
+def heard(panel):
+    """The checkpoint of which the panel has heard that its validation is over."""
+    until(lambda: panel.state.checkpoints and panel.state.checkpoints[0].seconds is not None)
+    return panel.state.checkpoints[0]
 
 
 def test_a_validation_is_the_function_that_it_watches(panel):
@@ -53,9 +52,11 @@ def test_a_validation_is_the_function_that_it_watches(panel):
     watched = ReportingValidator(validate, panel)
     assert (watched.__name__, watched.__doc__) == ("validate", "What it is for.")
     assert sent(watched)(CHECKPOINT, rows=3) == {"path": CHECKPOINT.path, "rows": 3}
-    state = heard(panel, lambda state: state.checkpoints and state.checkpoints[0].seconds is not None)
-    assert [(span.row, span.status) for span in state.timeline(time.time())] == [("validation", "")]
-    assert state.checkpoints[0].reason == ""
+    assert heard(panel).reason == ""
+    (span,) = panel.state.spans.row("validation")
+    assert span.end is not None and span.status == ""
+    panel._listener.close()
+    assert sent(watched)(CHECKPOINT)["rows"] == 10  # a panel that is gone disturbs nobody
 
 
 def test_what_it_raises_is_told_and_goes_on_to_ray(panel):
@@ -64,57 +65,32 @@ def test_what_it_raises_is_told_and_goes_on_to_ray(panel):
 
     with pytest.raises(ValueError, match="no"):
         sent(ReportingValidator(validate, panel))(CHECKPOINT)
-    state = heard(panel, lambda state: state.checkpoints and state.checkpoints[0].reason)
-    assert state.checkpoints[0].reason == "ValueError: no rows"
-    assert state.timeline(time.time())[0].status == "failed"
+    assert heard(panel).reason == "ValueError: no rows"
+    assert panel.state.spans.row("validation")[0].status == "failed"
 
 
 def test_what_is_no_dict_is_told(panel):
     assert sent(ReportingValidator(lambda checkpoint: 0.9, panel))(CHECKPOINT) == 0.9  # Ray itself refuses it
-    state = heard(panel, lambda state: state.checkpoints and state.checkpoints[0].reason)
-    assert state.checkpoints[0].reason == "it returned float, and a dict of metrics is wanted"
+    assert heard(panel).reason == "it returned float, and a dict of metrics is wanted"
 
 
-def reported(status, path="/runs/checkpoint_1", **metrics):
-    return SimpleNamespace(
-        checkpoint=SimpleNamespace(path=path), status=ReportedCheckpointStatus[status], metrics=metrics
-    )
+def reported(path, status, **metrics):
+    checkpoint = SimpleNamespace(path=path)
+    return SimpleNamespace(checkpoint=checkpoint, status=ReportedCheckpointStatus[status], metrics=metrics)
 
 
-@pytest.fixture
-def callback(panel):
-    """One that has come to the controller."""
-    callback = sent(checkpoint_status_callback(panel))
-    callback._known = {}
-    return callback
-
-
-def test_all_of_rays_statuses_have_a_word():
+def test_each_change_is_told_once_and_of_an_earlier_run_only_what_is_left_to_do(panel):
     assert set(STATUSES) == {status.value for status in ReportedCheckpointStatus}
-
-
-def test_each_change_is_told_once(panel, callback):
-    told = []
-    callback.send = lambda **event: told.append((event["status"], event["metrics"]))
-    for status, metrics in (
-        ("PENDING_VALIDATION", {"loss": 1}),
-        ("PENDING_VALIDATION", {"loss": 1}),
-        ("VALIDATED", {"loss": 1, "accuracy": 0.9}),
-        ("VALIDATED", {"loss": 1, "accuracy": 0.9}),
-    ):
-        callback._send_changes([reported(status, **metrics)])
-    assert told == [("pending", {"loss": 1}), ("validated", {"loss": 1, "accuracy": 0.9})]
-
-
-def test_of_an_earlier_run_only_what_is_left_to_do_is_told(panel, callback):
-    told = []
-    callback.send = lambda **event: told.append((event["path"], event["status"]))
-    old = [reported("VALIDATED", "/a"), reported("PENDING_VALIDATION", "/b"), reported("COMMITTED", "/c")]
-    callback._begin(old)
-    callback._send_changes(
-        [*old[:1], reported("VALIDATION_FAILED", "/b"), *old[2:], reported("COMMITTED", "/d")]
-    )
-    assert told == [("/b", "pending"), ("/b", "failed"), ("/d", "committed")]
+    callback, told = sent(checkpoint_status_callback(panel)), []
+    callback.send = lambda **event: told.append((event["path"], event["status"], event["metrics"]))
+    old = [reported("/a", "VALIDATED"), reported("/b", "PENDING_VALIDATION"), reported("/c", "COMMITTED")]
+    now = [reported("/b", "VALIDATED", score=1), reported("/d", "COMMITTED")]
+    for found in (old, old, [old[0], old[2], *now], now):
+        callback._send_changes(found)
+    assert told == [("/b", "pending", {}), ("/b", "validated", {"score": 1}), ("/d", "committed", {})]
+    # From the controller it goes on to the workers, without threads that are the controller's own.
+    callback._ended = threading.Event()
+    assert not hasattr(sent(callback), "_ended")
 
 
 def test_an_upload_is_timed_also_where_it_fails(panel):
@@ -123,22 +99,10 @@ def test_an_upload_is_timed_also_where_it_fails(panel):
         time.sleep(0.05)
     with pytest.raises(OSError, match="full"), callback.on_checkpoint_transfer():
         raise OSError("the disk is full")
-    spans = heard(panel, lambda state: len(state.spans) == 2).spans
-    assert [span.row for span in spans] == ["upload", "upload"] and spans[0].end - spans[0].begin > 0.02
-
-
-def test_it_goes_on_from_the_controller_to_the_workers(panel, callback):
-    """With threads and locks that are the controller's own."""
-    import threading
-
-    callback._ended = threading.Event()
-    assert not hasattr(sent(callback), "_ended")
-
-
-def test_a_panel_that_is_gone_disturbs_nobody(panel):
-    watched = cloudpickle.dumps(ReportingValidator(lambda checkpoint: {"a": 1}, panel))
-    panel._listener.close()
-    assert cloudpickle.loads(watched)(CHECKPOINT) == {"a": 1}
+    until(lambda: len(panel.state.spans.row("upload")) == 2)
+    spans = panel.state.spans.row("upload")
+    until(lambda: all(span.end for span in spans))
+    assert spans[0].end - spans[0].begin > 0.02
 
 
 def test_a_ray_without_the_private_hooks_costs_information_and_no_training(panel, monkeypatch):
@@ -150,34 +114,32 @@ def test_a_ray_without_the_private_hooks_costs_information_and_no_training(panel
         pass
 
 
-def test_that_a_worker_died_is_not_printed_ended_again(capsys):
+def test_that_a_worker_died_is_not_printed_besides(capsys):
     from ray._private import worker
 
+    printed = worker.print_to_stdstream
     death = "A worker died or was killed while executing a task by an unexpected system error."
     with quiet_deaths():
         for text in (death, "the disk is nearly full"):
-            worker.print_to_stdstream(
-                {"lines": [text], "pid": "raylet", "is_err": False}, ignore_prefix=False
-            )
+            data = {"lines": [text], "pid": "raylet", "is_err": False}
+            worker.print_to_stdstream(data, ignore_prefix=False)
     said = capsys.readouterr().out
     assert "the disk is nearly full" in said and "died" not in said
+    assert worker.print_to_stdstream is printed
 
 
 class HealthCheckFailed(Exception):
-    def __init__(self, cause):
+    def __init__(self, message):
         super().__init__("A worker health check failed.")
-        self.health_check_failure = cause
+        self.health_check_failure = ray.exceptions.RayActorError(error_msg=message)
 
 
-DEAD = HealthCheckFailed(
-    ray.exceptions.RayActorError(error_msg="The actor is dead because its worker process has died.")
+DEAD = HealthCheckFailed("The actor is dead because its worker process has died.")
+LOST = HealthCheckFailed("The actor died unexpectedly because its node has died.")
+OF_RAY = {"__module__": "ray.train.v2._internal.exceptions"}
+HUNG = type("WorkerHealthCheckTimeoutError", (Exception,), OF_RAY)(
+    "A worker health check has been hanging for 5 s.\nSet RAY_TRAIN_… to wait longer"
 )
-LOST = HealthCheckFailed(
-    ray.exceptions.RayActorError(error_msg="The actor died unexpectedly because its node has died.")
-)
-HUNG = type(
-    "WorkerHealthCheckTimeoutError", (Exception,), {"__module__": "ray.train.v2._internal.exceptions"}
-)("A worker health check has been hanging for 5 s.\nSet RAY_TRAIN_… to wait longer")
 GLOO = RuntimeError("Traceback (most recent call last):\n  …\nRuntimeError: Connection closed by peer")
 
 
