@@ -201,9 +201,8 @@ def test_slower_than_an_epoch_they_queue_and_all_are_done(lab, home, panel):
 def test_one_that_takes_its_process_down_is_told(lab, home, panel):
     """Ray 2.60 does not count this as a failed validation: it ends the run. So it must be plain to see."""
     trainer = trainer_of(panel, home, epochs=2, how={0: "crash"}, options={"max_retries": 0})
-    with pytest.raises(RunFailed, match="worker died unexpectedly") as failed:
+    with pytest.raises(RunFailed, match="worker died unexpectedly"):
         fit(panel, trainer)
-    assert "a validation took its process down" in failed.value.fix
     assert panel.state.status == "failed"
 
 
@@ -225,8 +224,9 @@ import sys
 from pathlib import Path
 sys.path[:0] = sys.argv[3:]
 import test_validation as t
+from labkit import cluster
 
-with t.cluster.start():
+with cluster.start():
     panel = t.TrainPanel("run", reporter=t.NullReporter())
     how = {epoch: f"gate {sys.argv[2]}" for epoch in range(4)}
     t.fit(panel, t.trainer_of(panel, Path(sys.argv[1]), epochs=3, how=how, name="killed"))
@@ -293,8 +293,3 @@ def test_a_validation_that_no_node_can_run_is_refused(lab, home, panel):
         panel.watch(trainer_of(panel, home, options={"resources": {"lab_gpu": 1}}))
     with pytest.raises(ClusterError, match="9 CPU"):
         panel.watch(trainer_of(panel, home, options={"num_cpus": 9}))
-
-
-def test_where_no_cpu_is_left_for_validations_it_is_told(lab, home, panel):
-    with pytest.warns(UserWarning, match="leave 0 of 4 CPUs"):
-        panel.watch(trainer_of(panel, home, workers=4))
