@@ -24,7 +24,7 @@ def checked(html):
             "all", "style", "div", "span", "b", "i", "table", "tr", "th", "td", "pre", "code", "details",
             "summary", "svg", "g", "path", "circle", "rect", "text", "title",
         }  # fmt: skip
-        assert not any(name.startswith("on") or name in ("href", "src") for name in element.keys())
+        assert not any(name.startswith("on") or name in ("href", "src") for name in element.attrib)
     for svg in root.iter("svg"):
         names = ("d", "x", "y", "cx", "cy", "width")
         places = " ".join(element.get(name, "") for element in svg.iter() for name in names)
@@ -99,7 +99,7 @@ SEEN = {
          "– waiting for data", "epoch"], ["after 3.0 s", "nothing was reported"],
     ),
     "a stream": (lambda: Run().step(10, step=4), 10, ["epoch 1 · step 4"], ["1 epoch in 10 s"]),
-    "a short run": (lambda: Run().epoch(0, 0.1, seconds=0.2), 0.4, ["epoch 1 · step 10"], ["1 epoch in 0.4 s"]),
+    "a short run": (lambda: Run().epoch(0, 0.1, seconds=0.2), 0.4, ["step 10"], ["1 epoch in 0.4 s"]),
     "the last step": (
         lambda: Run().step(10, epochs=2, total=10).epoch(1, 11, epochs=2, total=10), 16,
         ["epoch 2 of 2 · step 10 of 10 · nearly done"], ["finished"],
@@ -114,7 +114,8 @@ SEEN = {
     ),
     "validations": (
         validating, 60,
-        ["epoch 1 1.0 kB loss 1 ✓ accuracy 0.900", "epoch 2 1.0 kB loss 0.900 ✕ validation failed: ValueError: <gone>",
+        ["epoch 1 1.0 kB loss 1 ✓ accuracy 0.900",
+         "epoch 2 1.0 kB loss 0.900 ✕ validation failed: ValueError: <gone>",
          "epoch 3 1.0 kB loss 0.800 ✕ timed out after 15 s", "epoch 4 1.0 kB loss 0.700 ● validating 5.0 s",
          "epoch 5 1.0 kB loss 0.600 ○ waits for validation", "epoch 6 1.0 kB loss 0.500 ✓ saved",
          "all epochs are trained · 2 validations left", "training", "waiting", "validation"],
