@@ -5,9 +5,8 @@
         close_to(sizes[0], 64, mistakes={128: "that is the global batch"}, what="the first")
 
 Each function returns if the answer is right and raises `Wrong` if it is not. The message says what was
-found, never the solution. A check need not foresee every answer: whatever else an answer makes it raise (a
-string where a number is expected, a shape that does not fit) is shown to the learner in one line as well. No
-check looks at seconds, because machines differ.
+found, never the solution. A check need not foresee every answer: whatever else it raises, the learner sees
+in one line as well. No check looks at seconds, because machines differ.
 """
 
 import inspect
@@ -65,11 +64,7 @@ def describe(value: Any) -> str:
 
 
 def number(answer: Any, what: str = "your answer") -> int | float:
-    """Return `answer` as a number. Arrays and tensors without dimensions are numbers; NaN and True are not.
-
-    Raises:
-        Wrong: it is not a number.
-    """
+    """Return `answer` as a number: a scalar array or tensor is one, NaN and True are not."""
     value = answer
     if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:  # numpy and torch
         value = value.item()
@@ -95,9 +90,6 @@ def close_to(
     Args:
         mistakes: the remark for each likely wrong number: ``{64: "that is what ONE worker sees"}``.
         otherwise: the remark for every other wrong number.
-
-    Raises:
-        Wrong: it is another number, or none.
     """
     value = number(answer, what)
     if math.isclose(value, expected, rel_tol=rel, abs_tol=abs):
@@ -120,9 +112,6 @@ def array_of(
     Args:
         shape: the expected shape; None stands for any length: ``(None, 28, 28)``.
         dtype: the expected dtype: "uint8".
-
-    Raises:
-        Wrong: it is not an array, or one of another shape or dtype.
     """
     import numpy
 
@@ -147,11 +136,7 @@ def array_of(
 def same_array(
     answer: Any, expected: Any, *, rel: float = 1e-5, abs: float = 1e-8, what: str = "your answer"
 ) -> None:
-    """Require an array of the shape and the values of `expected`, up to the tolerances.
-
-    Raises:
-        Wrong: it has others.
-    """
+    """Require an array of the shape and the values of `expected`, up to the tolerances."""
     import numpy
 
     expected = numpy.asarray(expected)
@@ -190,9 +175,6 @@ def returns(function: Any, args: Sequence[Any], expected: float, *, name: str, *
     Args:
         name: of the function, as in the lesson.
         remarks: ``mistakes`` and ``otherwise`` of `close_to`.
-
-    Raises:
-        NotAttempted, Wrong: as `result_of` and `close_to` do.
     """
     given = ", ".join(f"{arg:g}" if isinstance(arg, float) else str(arg) for arg in args)
     close_to(result_of(function, *args, what=name), expected, what=f"{name}({given})", **remarks)
@@ -211,11 +193,7 @@ def recorder(calls: list[tuple[str, dict]], function: Callable) -> Callable:
 
 
 def once_by_each(calls: Sequence[Sequence[tuple[str, dict]]], name: str, otherwise: str) -> None:
-    """Require that every rank calls the function `name` once; `calls` has the recorded calls of each rank.
-
-    Raises:
-        Wrong: a rank never calls it, with what happens `otherwise`, or calls it several times.
-    """
+    """Require that every rank calls the function `name` once; `calls` has the recorded calls of each rank."""
     for rank, made in enumerate(calls):
         count = [called for called, _ in made].count(name)
         if count == 0:
@@ -225,11 +203,7 @@ def once_by_each(calls: Sequence[Sequence[tuple[str, dict]]], name: str, otherwi
 
 
 def expect_type(answer: Any, *names: str, what: str = "your answer") -> None:
-    """Require an instance of a class with one of these `names`, or of a subclass. The class is not imported.
-
-    Raises:
-        Wrong: it is of another class, or it is the class itself.
-    """
+    """Require an instance of a class with one of these `names`, which is not imported, or of a subclass."""
     if not {cls.__name__ for cls in type(answer).__mro__} & set(names):
         raise Wrong(f"{what} is {describe(answer)}, and {_a(' or '.join(names))} is expected")
 

@@ -34,13 +34,7 @@ _hints_given: dict[str, int] = {}  # of this kernel: a notebook that is run agai
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found. True if the exercise is solved.
-
-    Attributes:
-        id: of the exercise.
-        state: "solved", "not yet" or "not attempted".
-        message: what was found, in one line.
-    """
+    """What a check found, in one line; true if the exercise is solved. `state` is one of `_MARKS`."""
 
     id: str
     state: str
@@ -66,15 +60,12 @@ class Hint:
     text: str
 
     def __repr__(self) -> str:
-        return f"Hint {self.tier} of 3 for {self.id}: {self.text} ({self._next()})"
+        more = f'More: `hint("{self.id}")` again'
+        last = "This is the last one; the solution is in `notebooks/solutions/`"
+        return f"Hint {self.tier} of 3 for {self.id}: {self.text} ({more if self.tier < 3 else last})"
 
     def _repr_html_(self) -> str:
-        muted = f"<span style='color:{_COLOURS['not attempted']}'>({_html(self._next())})</span>"
-        return f"<div><b>Hint {self.tier} of 3 for {self.id}:</b> {_html(self.text)} {muted}</div>"
-
-    def _next(self) -> str:
-        again = f'More: `hint("{self.id}")` again'
-        return again if self.tier < 3 else "This is the last one; the solution is in `notebooks/solutions/`"
+        return f"<div>{_html(repr(self))}</div>"
 
 
 def check(id: str, *answers: Any) -> Verdict:
@@ -124,11 +115,8 @@ def _judge(exercise: Exercise, answers: tuple) -> Verdict:
     except Wrong as error:
         state, message = "not yet", _line(error)
     except (Exception, SystemExit) as error:
-        state = "not yet"
-        message = (
-            f"your answer is {', '.join(map(describe, answers))}, "
-            f"and looking at it raised {type(error).__name__}: {_line(error)}"
-        )
+        raised = f"looking at it raised {type(error).__name__}: {_line(error)}"
+        state, message = "not yet", f"your answer is {', '.join(map(describe, answers))}, and {raised}"
     else:
         if returned is None:
             return Verdict(exercise.id, "solved", exercise.title)

@@ -32,7 +32,7 @@ _REMARKS = {
 def predict(id: str, guess: Any = ..., *, choices: Sequence[str] = ()) -> None:
     """Keep what you expect: a number, or one of `choices`. Without a guess, nothing is kept.
 
-    In JupyterLab the choices are shown as buttons, for the mouse or the arrow keys.
+    In JupyterLab the choices are shown as buttons, for the mouse or the keyboard (Tab and Enter).
 
     Args:
         id: the lesson and a letter: "03-a".
@@ -92,7 +92,7 @@ def _verdict(guess: Any, answer: Any) -> str:
 
 
 def _show_buttons(id: str, choices: Sequence[str]) -> bool:
-    """Show radio buttons that keep what is selected; False where there are no widgets."""
+    """Show buttons that keep what is selected; False where there are no widgets."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if not hasattr(shell, "kernel") or Settings.from_env().panel not in ("auto", "widgets"):
         return False
@@ -100,7 +100,7 @@ def _show_buttons(id: str, choices: Sequence[str]) -> bool:
     from IPython.display import display
 
     guess = progress.load("predictions").get(id, {}).get("guess")
-    buttons = ipywidgets.RadioButtons(options=choices, value=guess if guess in choices else None)
+    buttons = ipywidgets.ToggleButtons(options=choices, value=guess if guess in choices else None)
     buttons.observe(lambda change: _keep(id, change.new), names="value")
     display(buttons)
     return True

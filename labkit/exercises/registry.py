@@ -47,11 +47,6 @@ class Exercise:
     seconds: float
     stuck: str
 
-    @property
-    def number(self) -> int:
-        """Its place in the lesson, from 1."""
-        return int(self.id.partition("-")[2])
-
 
 @dataclass(frozen=True)
 class Lesson:
@@ -101,10 +96,9 @@ def find(id: str) -> Exercise:
         LabError: there is none.
     """
     known = {exercise.id: exercise for lesson in lessons() for exercise in lesson.exercises}
-    if isinstance(id, str) and id in known:
-        return known[id]
     text = id if isinstance(id, str) else type(id).__name__
+    if text in known:
+        return known[text]
     near = difflib.get_close_matches(text, known, n=3, cutoff=0.5) or sorted(known)[:3]
     fact = f"no lesson has it; there are {', '.join(map(repr, near))}"
-    fix = 'use the id in the heading of the exercise, as in check("03-2", answer)'
-    raise LabError(f"find the exercise {text[:40]!r}", fact, fix)
+    raise LabError(f"find the exercise {text[:40]!r}", fact, "use the id in the exercise's heading")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ray.train import Checkpoint, Result
 
 LIMIT = 10.0  # seconds, for a check that does not name another
+_folders: list[tempfile.TemporaryDirectory] = []  # removed at the end of this process
 _AGAIN = 5.0  # code that catches the first interrupt gets another one after so much time
 
 
@@ -101,8 +102,8 @@ def run_loop(
 
     if not callable(train_loop):
         raise Wrong(f"{name} is {describe(train_loop)}, and a function is expected")
-    folder, reports = Path(_folder()), []
-    report = ray.train.report
+    _folders.append(tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True))
+    folder, reports, report = Path(_folders[-1].name), [], ray.train.report
 
     def kept(metrics: Any, checkpoint: Any = None, *args: Any, **options: Any) -> None:
         if checkpoint is not None:  # its folder is often a temporary one
@@ -173,20 +174,8 @@ def _reason(error: BaseException) -> str:
 
 
 def _trainer(framework: str) -> type:
-    if framework == "tensorflow":
-        from ray.train.tensorflow import TensorflowTrainer
-
-        return TensorflowTrainer
-    from ray.train.torch import TorchTrainer
-
-    return TorchTrainer
-
-
-_last: tempfile.TemporaryDirectory | None = None
-
-
-def _folder() -> str:
-    """A temporary folder, which the next call or the end of this process removes."""
-    global _last
-    _last = tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True)
-    return _last.name
+    if framework == "tensorflow":  # never both in one process
+        from ray.train.tensorflow import TensorflowTrainer as Trainer
+    else:
+        from ray.train.torch import TorchTrainer as Trainer
+    return Trainer
