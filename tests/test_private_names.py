@@ -40,7 +40,6 @@ RAY = {
         f"{_TRAIN}.execution.callback:ControllerCallback.before_controller_abort": "last statuses",
         f"{_TRAIN}.execution.callback:TrainContextCallback.on_checkpoint_transfer": "seconds of uploads",
         f"{_TRAIN}.execution.controller:TrainController.get_all_reported_checkpoints": "statuses",
-        f"{_TRAIN}.execution.train_fn_utils:LocalTrainFnUtils.report": "metrics of a rehearsal",
         "ray._private.worker:print_to_stdstream": "a worker's death in one line",
     },
     "labkit/data/executor.py": {

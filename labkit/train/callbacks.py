@@ -171,54 +171,26 @@ class CheckpointStatusCallback(RemoteReporter):
 
 
 @contextlib.contextmanager
-def local_reports(on_report: Callable[[dict[str, Any]], Any]) -> Iterator[None]:
-    """Call `on_report` with the metrics of each ``ray.train.report`` of a loop that runs in this process.
-
-    Ray calls no callback with ``num_workers=0``.
-    """
-
-    def report(original: Callable, self: Any, metrics: dict[str, Any], *args: Any, **options: Any) -> None:
-        original(self, metrics, *args, **options)
-        on_report(metrics)
-
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError, AttributeError):
-            from ray.train.v2._internal.execution.train_fn_utils import LocalTrainFnUtils
-
-            stack.enter_context(_wrapped(LocalTrainFnUtils, "report", report))
-        yield
-
-
-@contextlib.contextmanager
 def quiet_deaths() -> Iterator[None]:
     """Within the block Ray does not print that a worker died: the panel says it in one line."""
+    try:
+        from ray._private import worker
 
-    def print_others(original: Callable, data: dict[str, Any], *args: Any, **options: Any) -> None:
-        if not str(next(iter(data.get("lines", ())), "")).startswith(_DEATH):
-            original(data, *args, **options)
-
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError, AttributeError):
-            from ray._private import worker
-
-            stack.enter_context(_wrapped(worker, "print_to_stdstream", print_others))
+        printed = worker.print_to_stdstream
+    except (ImportError, AttributeError):
         yield
+        return
 
+    @functools.wraps(printed)
+    def without_deaths(data: dict[str, Any], *args: Any, **options: Any) -> None:
+        if not str(next(iter(data.get("lines", ())), "")).startswith(_DEATH):
+            printed(data, *args, **options)
 
-@contextlib.contextmanager
-def _wrapped(owner: Any, name: str, wrapper: Callable) -> Iterator[None]:
-    """Within the block calls of ``owner.name`` go to `wrapper`, with the original as its first argument."""
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def wrapped(*args: Any, **options: Any) -> Any:
-        return wrapper(original, *args, **options)
-
-    setattr(owner, name, wrapped)
+    worker.print_to_stdstream = without_deaths
     try:
         yield
     finally:
-        setattr(owner, name, original)
+        worker.print_to_stdstream = printed
 
 
 def first_failure(exceptions: dict[int, Exception]) -> tuple[int, str]:

@@ -44,7 +44,6 @@ from labkit.train.callbacks import (
     ReportingValidator,
     checkpoint_status_callback,
     first_failure,
-    local_reports,
     quiet_deaths,
 )
 from labkit.train.checkpoints import epochs_done, wrong_order
@@ -56,7 +55,7 @@ class TrainPanel(Panel):
 
     def __init__(self, name: str, **about: Any) -> None:
         self._trainer: Any = None
-        self._earlier, self._completed = 0, False
+        self._earlier = 0  # epochs of an earlier run of that name
         super().__init__(name, **{"engine": "Ray Train", **about})
 
     def callback(self) -> ReportCallback:
@@ -111,10 +110,8 @@ class TrainPanel(Panel):
 
     def files(self) -> list[tuple[str, str]]:
         """Checkpoints and logs of this run."""
-        listed = []
-        if path := self._about.get("storage_path"):
-            listed.append(("checkpoints", path))
-        lab = cluster.current()
+        path, lab = self._about.get("storage_path"), cluster.current()
+        listed = [("checkpoints", path)] if path else []
         if lab is not None and lab.log_dir is not None:
             listed += [
                 ("training workers' logs", str(lab.log_dir / "train")),
@@ -139,12 +136,7 @@ class TrainPanel(Panel):
         self._earlier = 0 if local else epochs_done(self._trainer.run_config)
         # A training without workers needs no cluster.
         groups = set(ray.util.placement_group_table()) if ray.is_initialized() else set()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(quiet_deaths())
-            if local:
-                stack.enter_context(
-                    local_reports(lambda metrics: self.report(metrics, epoch=metrics.get("epoch")))
-                )
+        with quiet_deaths():
             try:
                 yield
             except BaseException as error:
@@ -152,10 +144,6 @@ class TrainPanel(Panel):
                 if isinstance(error, (ray.train.ControllerError, ray.exceptions.RayError)):
                     _free_placement_groups(groups)
                 raise
-
-    def ended_by(self, error: BaseException | None) -> BaseException | None:
-        self._completed = error is None
-        return error
 
     def host(self) -> str:
         """Loopback, unless the cluster has nodes on other machines: then the address they know us by."""
@@ -198,7 +186,7 @@ class TrainPanel(Panel):
     def hang_up(self) -> None:
         super().hang_up()
         state = self.state
-        if self._completed and self._earlier and not state.history and not state.first_step_at:
+        if state.status == "finished" and self._earlier and not state.history and not state.first_step_at:
             of = f" of {state.epochs}" if state.epochs else ""
             state.note = (
                 f"went on from epoch {self._earlier}{of}: nothing trained; a new run needs a new name in "

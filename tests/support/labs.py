@@ -7,10 +7,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ray
 
 from labkit import cluster, spark
 from labkit.system.process_registry import ProcessRegistry
@@ -64,3 +66,13 @@ def solved_exercises(home: Path) -> set[str]:
     """The ids of the exercises that are recorded as solved in `home`."""
     path = home / "exercises.json"
     return set(json.loads(path.read_text())["solved"]) if path.exists() else set()
+
+
+def idle(lab: "cluster.Cluster", seconds: float = 30) -> bool:
+    """Whether all CPUs of a cluster come free again."""
+    deadline = time.monotonic() + seconds
+    while ray.available_resources().get("CPU", 0) < lab.cpus:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True

@@ -22,7 +22,8 @@ from labkit import runs
 from labkit.errors import ClusterError, RunError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
 from labkit.system.process_registry import ProcessRegistry
-from labkit.train.panel import TrainPanel
+from labkit.train import TrainPanel
+from labs import idle
 
 pytestmark = pytest.mark.fault
 
@@ -97,16 +98,6 @@ def trainer_of(
 def fit(panel, trainer):
     with panel.watch(trainer):
         return trainer.fit()
-
-
-def idle(lab):
-    """Whether all CPUs come free again."""
-    deadline = time.monotonic() + 30
-    while ray.available_resources().get("CPU", 0) < lab.cpus:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def _controllers(home):
@@ -201,15 +192,6 @@ def test_an_elastic_training_needs_room_for_the_fewest(lab, home, panel):
         panel.watch(trainer_of(panel, home, workers=(20, 30)))
 
 
-def test_the_next_run_with_the_same_panel_is_a_new_one(lab, home, panel):
-    for number in range(2):
-        before = panel.run_id
-        trainer = trainer_of(panel, home, epochs=1, name=f"next-{number}")
-        fit(panel, trainer)
-        assert (panel.state.status, len(panel.state.history)) == ("finished", 1)
-    assert panel.run_id != before
-
-
 def test_an_interrupt_ends_the_run_and_frees_its_cpus(lab, home, panel):
     def interrupt():
         while not panel.state.first_step_at:
@@ -298,30 +280,10 @@ def test_what_cannot_be_received_leaves_no_worker_behind(lab, home, panel, recei
     assert idle(lab)
 
 
-@ray.remote(num_cpus=2)
-class Sitter:
-    def here(self):
-        return True
-
-
-def test_what_others_hold_is_told(lab, home, panel, monkeypatch):
-    monkeypatch.setattr("ray._private.utils.read_ray_address", lambda *_: "127.0.0.1:9")
-    holders = [Sitter.remote() for _ in range(2)]
-    ray.get([holder.here.remote() for holder in holders])
-    with pytest.raises(ClusterError, match="2 free CPUs") as refused:
-        panel.watch(trainer_of(panel, home))
-    assert "only 0 are free" in refused.value.fact and "Sitter (pid" in refused.value.fact
-    for holder in holders:
-        ray.kill(holder)
-    panel.watch(trainer_of(panel, home))  # as soon as they are gone there is room
-
-
 def test_without_workers_the_loop_runs_here(lab, home, panel):
     fit(panel, trainer_of(panel, home, workers=0, epochs=2))
     assert (panel.state.engine, panel.state.status) == ("one process", "finished")
     assert len(panel.state.epoch_seconds) == 2
-    # Ray calls no callback there, and what is reported is seen nevertheless.
-    assert [(report["epoch"], report["rmse"]) for report in panel.state.history] == [(0, 5.0), (1, 4.0)]
 
 
 def test_no_secret_travels_with_a_panel(lab, home, panel):
