@@ -42,8 +42,8 @@ class ExecutionView(View):
 
     def lines(self, state: ExecutionState) -> Iterator[tuple[Hashable, str]]:
         if state.over:  # a dataset is executed in seconds, so one line is enough
-            yield "end", self.last_line(state)
             yield from ((("failure", number), one.text) for number, one in enumerate(state.failures))
+            yield "end", self.last_line(state)
 
     def last_line(self, state: ExecutionState) -> str:
         chain = " → ".join(f"{short(o.name)} {count(o.rows)}" for o in state.operators[:_SHOWN])

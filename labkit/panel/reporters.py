@@ -45,25 +45,17 @@ class TextReporter(NullReporter):
         self._stream = stream
 
     def open(self, snapshot: Snapshot) -> None:
-        self._said, self._printed = set[Hashable](), 0
+        self._said: dict[Hashable, str] = {}
         self.draw(snapshot)
 
     def draw(self, snapshot: Snapshot) -> None:
-        new, self._printed = snapshot.printed - self._printed, snapshot.printed
-        for text in snapshot.prints[-new:] if new else ():
-            self._say(snapshot, text)
-        for key, text in snapshot.lines:
-            if key not in self._said:
-                self._said.add(key)
-                self._say(snapshot, text)
+        before, self._said = self._said, dict(snapshot.lines)
+        for line in "\n".join(text for key, text in self._said.items() if key not in before).splitlines():
+            said = f"{clock(snapshot.seconds)} {snapshot.name}: {line}"
+            print(said, file=self._stream or sys.stdout, flush=True)
 
     def close(self, snapshot: Snapshot) -> None:
         self.draw(snapshot)
-
-    def _say(self, snapshot: Snapshot, text: str) -> None:
-        for line in text.splitlines():
-            said = f"{clock(snapshot.seconds)} {snapshot.name}: {line}"
-            print(said, file=self._stream or sys.stdout, flush=True)
 
 
 class WidgetReporter(NullReporter):
@@ -115,8 +107,7 @@ class WidgetReporter(NullReporter):
         self._title.value = str(cards.part(cards.head(snapshot.name, cards.mark("dim", snapshot.subtitle))))
         self._clock.value = str(cards.part(cards.mark("dim lk-num", words + clock(snapshot.seconds))))
         self._body.value = str(snapshot.body)
-        printed = f" ({snapshot.printed})" if snapshot.printed else ""
-        self._output.description = f"{snapshot.output}{printed}"
+        self._output.description = snapshot.output
         self._draw_details()
 
     def _draw_details(self) -> None:
@@ -126,7 +117,7 @@ class WidgetReporter(NullReporter):
 
     def close(self, snapshot: Snapshot) -> None:
         self._over = True
-        text = f"{snapshot.name}: {snapshot.last_line}"
+        text = f"{snapshot.name}: {snapshot.lines[-1][1]}"
         if self._handle is None:
             print(text)
         else:

@@ -47,7 +47,7 @@ class Recorder(NullReporter):
         self._note("draw")
 
     def close(self, snapshot):
-        self.closed_with = (snapshot.last_line.split()[0], dict(snapshot.files))
+        self.closed_with = (snapshot.lines[-1][1].split()[0], dict(snapshot.files))
         self._note("close")
 
 

@@ -181,6 +181,20 @@ def test_a_rank_that_was_started_again(run):
     }  # fmt: skip
 
 
+def test_an_elastic_run_shows_the_workers_that_it_has():
+    run = Run(engine="Ray Train", world_size=3)
+    for rank in range(3):
+        run("worker", rank=rank, pid=100 + rank, workers=3).step(1, rank=rank, pid=100 + rank)
+    for rank in range(2):  # a node was lost, and the others were started again
+        run("worker", 9, rank=rank, pid=200 + rank, workers=2)
+    run.step(10, rank=2, pid=102, step=5)  # late words of the dead one
+    assert (sorted(run.state.workers), run.state.world_size) == ([0, 1], 2)
+    for rank in (2, 0, 1):  # and there is room for three again
+        run("worker", 20, rank=rank, pid=300 + rank, workers=3)
+    assert (sorted(run.state.workers), run.state.world_size) == ([0, 1, 2], 3)
+    assert {worker.pid for worker in run.state.workers.values()} == {300, 301, 302}
+
+
 def test_the_same_pid_on_another_node_is_another_process(run):
     """In containers every worker may be process 7."""
     run.step(1, step=3).step(2, step=0, node="node-2")

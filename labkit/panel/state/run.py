@@ -184,7 +184,9 @@ class RunState(State):
         super().fail(text, rank)
 
     def on_worker(self, event: dict[str, Any]) -> None:
-        self.workers.of(event)
+        if self.workers.of(event) is not None and "workers" in event:
+            self.world_size = event["workers"]
+            self.workers.keep(self.world_size)
 
     def on_phase(self, event: dict[str, Any]) -> None:
         worker = self.workers.of(event)

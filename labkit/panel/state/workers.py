@@ -75,7 +75,13 @@ class Workers(dict[int, WorkerState]):
     def __init__(self) -> None:
         super().__init__()
         self.restarts = 0
-        self._gone: set[tuple[int, str, int]] = set()  # (rank, node, pid) of processes that were replaced
+        self._gone: set[tuple[int, str, int]] = set()  # (rank, node, pid) of processes that are no more
+
+    def keep(self, number: int) -> None:
+        """The group has `number` workers from now on: an elastic run was shrunk, or has grown."""
+        for rank in [rank for rank in self if rank >= number]:
+            worker = self.pop(rank)
+            self._gone.add((worker.rank, worker.node, worker.pid))
 
     @property
     def leader(self) -> WorkerState | None:

@@ -4,7 +4,7 @@ Events are JSON objects, made by a `Tracker`. All have ``kind``, ``run``, ``at``
 ``rank``, ``pid`` and ``node``; their kinds, and what each carries:
 
 ========== =====================================================================================
-worker     a worker process exists
+worker     a worker process exists; ``workers``: how many its group has, if known
 phase      ``name`` (loading, training, evaluating, uploading, …)
 step       ``epoch``, ``epochs``, ``step``, ``total``, ``rows``, ``seconds``, ``waiting``, ``first_wait``,
            ``between``, ``metrics``, ``done``: counts within this epoch and worker
@@ -81,7 +81,7 @@ def _metrics(value: Any) -> dict[str, Any] | None:
 
 
 _FIELDS = {
-    **dict.fromkeys(("rank", "pid", "epoch", "epochs", "step", "total", "rows", "bytes"), _whole),
+    **dict.fromkeys(("rank", "pid", "workers", "epoch", "epochs", "step", "total", "rows", "bytes"), _whole),
     **dict.fromkeys(("at", "seconds", "waiting", "first_wait", "between"), _number),
     **dict.fromkeys(("name", "node", "label", "status"), partial(_text, 100)),
     "path": partial(_text, 1000),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from labkit.panel.tracking.channel import Address, Sender
-from labkit.panel.tracking.tracker import Tracker
+from labkit.panel.tracking.tracker import Tracker, group_size
 
 _PRINT_WIDTH = 2000  # characters of a printed line that are sent
 
@@ -58,7 +58,7 @@ class RemoteTracker(Tracker):
         self._began = True
         if self._sender is None:
             return
-        self.emit("worker")
+        self.emit("worker", workers=group_size())
         # Ray replaces `print`, but passes text on to a stdout that is not the original one.
         stream = sys.stdout.stream if isinstance(sys.stdout, _Tee) else sys.stdout
         sys.stdout = _Tee(stream, self)

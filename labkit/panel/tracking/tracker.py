@@ -164,6 +164,15 @@ def _rank_of_ray() -> int:
     return 0
 
 
+def group_size() -> int | None:
+    """The number of workers in this process's group: that of an elastic training changes."""
+    with contextlib.suppress(Exception):
+        if "WORLD_SIZE" in os.environ:
+            return int(os.environ["WORLD_SIZE"])
+        return int(sys.modules["ray.train"].get_context().get_world_size())
+    return None
+
+
 def _rows(batch: Any) -> int:
     """Number of rows in a batch, whatever form it has."""
     if isinstance(batch, Mapping):

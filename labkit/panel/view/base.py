@@ -27,9 +27,8 @@ class Snapshot:
         over, seconds: whether the run has ended, and how long it took so far.
         body: below the head of the live panel.
         output, details: the label of the first toggle, and what it opens.
-        printed, prints: the number of all printed lines, and the latest of them.
-        lines: of a log so far, each with a key that stays the same, so it is printed once.
-        last_line: the end of a log, and what an output says that shows no HTML.
+        lines: the latest of a log, each with a key that stays the same, so it is printed once. The last one
+            of a run that is over says how it ended.
         summary: what stays in the notebook when the run is over.
     """
 
@@ -40,11 +39,8 @@ class Snapshot:
     body: Markup
     output: str
     details: Markup
-    printed: int
-    prints: tuple[str, ...]
     files: Files
     lines: tuple[tuple[Hashable, str], ...]
-    last_line: str
     summary: Markup
 
 
@@ -66,13 +62,10 @@ class View:
             over=state.over,
             seconds=state.elapsed(now),
             body=cards.NOTHING if state.over else cards.part(self.body(state, now)),
-            output=self.output,
+            output=self.output + (f" ({state.printed})" if state.printed else ""),
             details=self.details(state),
-            printed=state.printed,
-            prints=tuple(state.prints),
             files=files,
             lines=tuple(self.lines(state)),
-            last_line=self.last_line(state),
             summary=self.summary(state, files) if state.over else cards.NOTHING,
         )
 
@@ -138,8 +131,10 @@ class View:
         )
 
     def lines(self, state: Any) -> Iterator[tuple[Hashable, str]]:
-        """`news`, and what all panels say: who failed, and how it ended."""
+        """`news`, and what all panels say: what was printed, who failed, and how it ended."""
         yield "begin", self.subtitle(state)
+        for number, line in enumerate(state.prints, state.printed - len(state.prints)):
+            yield ("print", number), line
         yield from self.news(state)
         for number, failure in enumerate(state.failures):
             yield ("failure", number), self.failed(failure)
