@@ -303,7 +303,7 @@ def test_metrics_of_a_validation_arrive_late(run):
     run.decided(0, 19.5, accuracy=0.9, loss=0.7)
     assert (checkpoint.status, checkpoint.late) == ("validated", {"accuracy": 0.9, "loss": 0.7})
     assert checkpoint.metrics == {"epoch": 0, "loss": 0.7, "accuracy": 0.9}
-    assert (checkpoint.waited, checkpoint.seconds) == (pytest.approx(0.8), pytest.approx(3))
+    assert checkpoint.seconds == pytest.approx(3)
     assert run.row("validation") == [("1", 16, 19, "validated")]
     assert run.row("waiting") == [("1", pytest.approx(15.2), 16, "")]
 

@@ -65,11 +65,6 @@ class CheckpointState:
         """Whether a validation of it is running; a pending one may still wait for its turn."""
         return self.status not in DECIDED and self.begun_at is not None and self.seconds is None
 
-    @property
-    def waited(self) -> float | None:
-        """Seconds from its commit to the begin of its validation."""
-        return None if self.begun_at is None else max(self.begun_at - self.committed_at, 0.0)
-
     def spans(self, now: float, *, over: bool) -> list[Span]:
         """When it waited for its validation, and when that took place."""
         begun, label, spans = self.begun_at, str(self.epoch), []

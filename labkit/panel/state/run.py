@@ -112,9 +112,8 @@ class RunState(State):
         total = self.elapsed(now)
         if not self.first_step_at:
             return {"start": total}
-        parts = {"start": max(self.first_step_at - self.started_at, 0.0), **self._spent}
-        if not parts["restart"]:
-            del parts["restart"]
+        spent = {part: value for part, value in self._spent.items() if value or part != "restart"}
+        parts = {"start": max(self.first_step_at - self.started_at, 0.0), **spent}
         return {**parts, "rest": max(total - sum(parts.values()), 0.0)}
 
     def metrics(self) -> dict[str, Any]:
