@@ -78,12 +78,6 @@ def test_a_line_for_each_phase_and_epoch_and_none_for_a_step(stream):
     assert all(line.split(" ")[1] == "03-torch:" for line in stream.getvalue().splitlines())
 
 
-def test_a_run_that_never_reports_has_no_line_per_epoch(stream):
-    reporter = On(TextReporter(stream))
-    follow(reporter, reporter.begin(), epochs=20, report=False)
-    assert lines(stream) == ["one process", "starting workers", "loading data", "training"]
-
-
 def test_prints_are_shown_once(stream):
     reporter = On(TextReporter(stream))
     run = reporter.begin(world_size=2)("print", text="one\ntwo", rank=1)

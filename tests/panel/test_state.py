@@ -19,15 +19,6 @@ def run():
 # -- the course of a run --------------------------------------------------------------------------------
 
 
-def test_before_it_begins():
-    state = RunState("run")
-    assert (state.status, state.phase, state.workers.leader, state.curve, state.epoch_seconds) == (
-        "ready", "", None, [], [],
-    )  # fmt: skip
-    assert (state.elapsed(), state.fraction(), state.eta(T0), state.rows_per_second()) == (0, None, None, 0)
-    assert (state.waiting_share(), state.metrics(), state.time_breakdown()) == (None, {}, {"start": 0.0})
-
-
 def test_phases(run):
     run("phase", 2, name="loading").step(3).step(4, step=1)
     run("phase", 5, name="loading").step(7, epoch=1)
@@ -103,14 +94,6 @@ def test_the_length_of_a_stream_is_known_after_one_epoch(run):
     assert run.state.workers[0].total == 10 and run.state.fraction() == pytest.approx(0.7)
     run.step(9, epoch=1, step=25, epochs=2)
     assert run.state.workers[0].total is None  # and not "step 25 of 10"
-
-
-def test_rows_per_second_while_it_runs(run):
-    for at, step, seconds, epoch, expected in (
-        (2, 10, 1.0, 0, 100), (3, 50, 2.0, 0, 400), (3, 50, 2.0, 0, 400), (4, 0, 0.0, 1, 400),
-    ):  # fmt: skip
-        run.step(at, epoch=epoch, step=step, seconds=seconds)
-        assert run.state.rows_per_second() == expected
 
 
 # -- epochs that do not say that they are done ----------------------------------------------------------
@@ -193,12 +176,6 @@ def test_an_elastic_run_shows_the_workers_that_it_has():
         run("worker", 20, rank=rank, pid=300 + rank, workers=3)
     assert (sorted(run.state.workers), run.state.world_size) == ([0, 1, 2], 3)
     assert {worker.pid for worker in run.state.workers.values()} == {300, 301, 302}
-
-
-def test_the_same_pid_on_another_node_is_another_process(run):
-    """In containers every worker may be process 7."""
-    run.step(1, step=3).step(2, step=0, node="node-2")
-    assert (run.state.workers.restarts, run.state.workers[0].node) == (1, "node-2")
 
 
 # -- metrics --------------------------------------------------------------------------------------------

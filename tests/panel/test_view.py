@@ -8,7 +8,7 @@ import pytest
 
 from labkit.display.style import STYLE
 from labkit.panel.view.charts import timeline
-from labkit.panel.view.run import RunView, headline, tiles
+from labkit.panel.view.run import RunView, tiles
 from runs_told import T0, Run
 
 VIEW = RunView()
@@ -222,14 +222,6 @@ def test_curves_stay_in_the_picture(name, values):
     assert 22 <= float(dot.get("cy")) <= 122
 
 
-def test_an_axis_of_whole_epochs():
-    run = Run()
-    assert ">epoch<" in live(run) and "no metrics yet" in live(run)
-    for epoch, end in ((0, "1"), (2, "3")):
-        run.step(1, epoch=epoch, step=5, total=10, metrics={"loss": 1.0})
-        assert f">{end}<" in live(run)
-
-
 def test_validated_metrics_have_a_curve():
     """Each stands at the end of its own epoch, not where the training is when it comes."""
     run = Run(epochs=4)
@@ -312,9 +304,3 @@ def test_very_much_stays_small():
     assert "and 994 more" in said and "and 992 more" in said and "phase 999" in said
     assert len(live(run, 2000)) < 22_000 and len(VIEW.details(run.state)) < 20_000
     assert len(summary(run, "failed")) < 50_000
-
-
-def test_before_it_begins():
-    run = Run()
-    run.state.phase = ""
-    assert headline(run.state, T0) == ""

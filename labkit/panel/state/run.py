@@ -6,7 +6,7 @@ from typing import Any
 
 from labkit.panel.state.base import State
 from labkit.panel.state.checkpoints import Checkpoints, Span, whole
-from labkit.panel.state.workers import Workers, WorkerState
+from labkit.panel.state.workers import Workers
 
 _VALIDATING = ("validating", "evaluating")  # phases of a loop that validates in itself
 _POINTS_KEPT = 240  # about one per pixel of the curve
@@ -54,9 +54,8 @@ class RunState(State):
         self.spans: list[Span] = []
         self._points: list[tuple[int, int, dict[str, Any]]] = []  # (epoch, step, metrics)
         self._lengths: dict[int, int] = {}  # epoch -> its steps, or the most seen so far
-        self._stride, self._seen = 1, 0
-        self._logged: dict[str, Any] = {}  # the newest metrics of a step; `_live` if no report is newer
-        self._live = False
+        self._stride, self._seen = 1, 0  # every `_stride`-th point is kept
+        self._latest: dict[str, Any] = {}
 
     # -- what can be read off it --------------------------------------------------------------------
 
@@ -117,10 +116,8 @@ class RunState(State):
         return {**parts, "rest": max(total - sum(parts.values()), 0.0)}
 
     def metrics(self) -> dict[str, Any]:
-        """The latest metrics: those of the last report, updated by newer ones of the running epoch."""
-        latest = dict(self.history[-1]) if self.history else {}
-        if not self.history or (self._live and self.status == "running"):
-            latest.update(self._logged)
+        """The latest metrics, of a report or of a step; when the run is over, those of the last report."""
+        latest = self.history[-1] if self.over and self.history else self._latest
         return {name: value for name, value in latest.items() if name != "epoch"}
 
     def timeline(self, now: float) -> list[Span]:
@@ -218,19 +215,14 @@ class RunState(State):
         self.epochs = event.get("epochs") or self.epochs
         self._open_epoch = None if event.get("done") else worker.epoch
         if worker.step:
-            self._live = True
+            self._latest |= event.get("metrics", {})
             self._epoch_seconds[worker.epoch] = worker.epoch_seconds
         longest = max(self._lengths.get(worker.epoch, 0), worker.step)
         self._lengths[worker.epoch] = worker.total or longest
         if metrics := event.get("metrics"):
-            self._log(worker, metrics)
-
-    def _log(self, worker: WorkerState, metrics: dict[str, Any]) -> None:
-        """Take over the metrics of a step, and thin the curve: every `_stride`-th point is kept."""
-        self._logged = metrics
-        if self._seen % self._stride == 0:
-            self._points.append((worker.epoch, worker.step, metrics))
-        self._seen += 1
+            if self._seen % self._stride == 0:
+                self._points.append((worker.epoch, worker.step, metrics))
+            self._seen += 1
         if len(self._points) > _POINTS_KEPT:
             del self._points[1::2]
             self._stride *= 2
@@ -240,7 +232,7 @@ class RunState(State):
         epoch = whole(event.get("epoch", metrics.get("epoch")))
         epoch = len(self.history) if epoch is None else epoch
         self.history.append({**metrics, "epoch": epoch})
-        self._live = False
+        self._latest |= metrics
         if self._open_epoch is not None and self._open_epoch <= epoch:
             self._open_epoch = None  # a loop that was left by `break` did not say that it is done
 
