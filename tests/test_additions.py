@@ -21,7 +21,6 @@ LESSONS = {path.stem: lesson.read(path) for path in build.sources()}
 _STILL_TOO_LONG = {
     "01_cluster_startup",
     "02_data_preprocessing",
-    "03_torch_trainer",
     "04_tensorflow_trainer",
     "06_async_validation",
     "07_torch_distributor",

@@ -1,112 +1,232 @@
-"""Lesson 03: steps of an epoch, the global batch, who reports, where to resume, when more workers pay."""
+"""Lesson 03: a loop for several workers, a run that hangs, resuming, and what more workers change."""
 
-import math
+from collections.abc import Callable
 from typing import Any
 
-from labkit.exercises.answers import Wrong, close_to, describe, once_by_each, recorder, result_of, returns
+from labkit.exercises.answers import NotAttempted, Wrong, close_to, describe, is_blank
 from labkit.exercises.registry import Lesson
+from labkit.exercises.running import run_loop
 
-LESSON = Lesson("03", "TorchTrainer")
+LESSON = Lesson("03", "From one process to many")
+_ROWS, _BATCH = 96, 16  # of each of two workers: three updates
 
 
 @LESSON.exercise(
     "03-1",
-    "Steps of an epoch",
-    "All workers make their step at the same time, and the result is one update.",
-    "First count the rows of one shard. All shards have the same length.",
-    "An update sees 32 images of each worker. A shard has `1437 // 3` rows, read 32 at a time.",
+    "Four blanks",
+    "The table under *Four changes* has the first blank. What does `ray.train.torch` have for data loaders?",
+    "`prepare_model`, `prepare_data_loader`, `get_world_rank`; `.module` of the wrapper is the plain model.",
+    "`prepare_data_loader(loader)`, `ray.train.get_context().get_world_rank() == 0`, and "
+    '`getattr(model, "module", model).state_dict()`.',
+    seconds=90,
+    stuck="a rank waits for the others: does each of them call `ray.train.report`?",
 )
-def _steps(images_per_update: Any, updates_per_epoch: Any) -> None:
-    near = {32: "that is what ONE worker sees", 1437: "that is an epoch"}
-    close_to(images_per_update, 3 * 32, what="the number of images in an update", mistakes=near)
-    near = {
-        math.ceil(1437 / 32): "that is for one worker alone; three do theirs at the same time",
-        1437 // 3 // 32: "then some images of each worker's shard are never seen",
-        1437 / 3 / 32: "a worker makes whole steps, and the last batch may be smaller",
-    }
-    close_to(updates_per_epoch, math.ceil(1437 // 3 / 32), what="the number of updates", mistakes=near)
+def _blanks(train_blanks: Any) -> None:
+    """A loop over ``config["rows"]`` that saves weights.pt, against the training of one process."""
+    _require_no_blank(train_blanks)
+    rows = _random_rows()
+    config = {"rows": rows, "batch_size": _BATCH}
+    try:
+        _, reports = run_loop(train_blanks, config, name="train_blanks")
+    except Wrong as error:
+        if "no attribute 'module'" in str(error):
+            raise Wrong("with one worker there is no wrapper, so the model has no `.module`") from None
+        raise
+    weights = _weights_of(reports[-1][1] if reports else None, "in one process")
+    if _gap(rows, _BATCH, weights) > 1e-4:
+        raise Wrong("in one process, the weights in the checkpoint are not those of a training on all rows")
+    _, reports = run_loop(_only_rank_0_saves(train_blanks), config, num_workers=2, name="train_blanks")
+    weights = _weights_of(reports[-1][1] if reports else None, "with two workers")
+    if _gap(rows, 2 * _BATCH, weights) < 1e-4:
+        return
+    if _gap(rows, _BATCH, weights) < 1e-4:
+        raise Wrong("with two workers, each of them trained on all rows instead of its own part")
+    if _gap(rows, _BATCH, weights, every=2) < 1e-4:
+        raise Wrong("with two workers, rank 0 trained alone: the gradients were not averaged")
+    raise Wrong("with two workers, the weights are not those of one process with the global batch")
 
 
 @LESSON.exercise(
     "03-2",
-    "Same model, one process",
-    "What does every worker have after `backward()`?",
-    "The average of the workers' gradients is the gradient of all their images together.",
-    "Count the images of one step, all workers together. What fitted 2 workers with 64 each?",
+    "Stop together",
+    "Which rank makes the decision, and how does the other one learn about it?",
+    "After each step all ranks have the same weights. What would each decide by the model's accuracy?",
+    "Let every rank test the model: `if accuracy(model) > 0.8: return epoch + 1`, without `rank == 0`.",
+    seconds=60,
+    stuck="one rank leaves the loop, and the other waits for its gradients",
 )
-def _one_process(batch_size: Any) -> None:
-    near = {
-        48: "that is what ONE worker sees",
-        48 / 4: "that is for 48 images in all workers together, and each has 48",
-        2 * 48: "that is for two workers",
-    }
-    close_to(batch_size, 4 * 48, what="the batch size", mistakes=near)
+def _together(train_together: Any) -> None:
+    """A loop that returns the number of its epochs: it stops before the tenth, on both ranks."""
+    _require_no_blank(train_together)
+    result, _ = run_loop(train_together, num_workers=2, name="train_together")
+    epochs = result.return_value
+    if not isinstance(epochs, int):
+        raise Wrong(f"the loop returns {describe(epochs)}; the number of its epochs is expected, as before")
+    if epochs >= 10:
+        raise Wrong("the loop doesn't hang, but it trains all ten epochs: it should stop early")
 
 
 @LESSON.exercise(
     "03-3",
-    "The loop that waits forever",
-    "Who waits for whom? Go through the lines once as rank 0 and once as rank 1.",
-    "Every rank has to call `report`, and all of them equally often. Only the arguments differ.",
-    "Call `report` outside of the `if`. A rank that has no checkpoint passes `checkpoint=None`.",
+    "Resume",
+    "`ray.train.get_checkpoint()` is None in a new run. Otherwise it has the file that `report` wrote.",
+    "Read the file as in *What came back*. The weights are those of the model inside the wrapper.",
+    'Load `state["model"]` into `getattr(model, "module", model)`, `state["optimizer"]` into the optimizer, '
+    'and return `state["epoch"] + 1`.',
+    seconds=90,
 )
-def _everyone_reports(end_of_epoch: Any) -> None:
-    """With 1 to 3 ranks: each calls `report` once, with its metrics; rank 0 alone passes a checkpoint."""
+def _resumed(resume: Any) -> None:
+    """A training on two workers that fails after two epochs, and goes on with the learner's function."""
+    _require_no_blank(resume)
+    result, _ = run_loop(_first_of_a_new_run, {"resume": resume}, name="resume")
+    close_to(
+        result.return_value,
+        0,
+        what="without a checkpoint, the first epoch",
+        mistakes={1: "epochs are counted from 0"},
+    )
+    from ray.train import FailureConfig
 
-    def report(metrics: Any = None, checkpoint: Any = None) -> None: ...
-
-    for world_size in (1, 2, 3):
-        ranks = [[] for _ in range(world_size)]
-        for rank, made in enumerate(ranks):
-            checkpoint = None if rank else "a checkpoint"
-            arguments = (rank, recorder(made, report), {"loss": 0.5}, checkpoint)
-            result_of(end_of_epoch, *arguments, what="end_of_epoch")
-        once_by_each(ranks, "report", "the others wait for it")
-        for rank, ((_, reported),) in enumerate(ranks):
-            if reported["metrics"] != {"loss": 0.5}:
-                found = describe(reported["metrics"])
-                raise Wrong(f"rank {rank} was given {{'loss': 0.5}} and reports {found}")
-            if rank == 0 and reported["checkpoint"] != "a checkpoint":
-                raise Wrong("rank 0 reports without its checkpoint: nothing would be saved")
-            if rank and reported["checkpoint"] is not None:
-                raise Wrong(f"rank {rank} passes a checkpoint, too: only rank 0 has one")
+    failure_config = FailureConfig(max_failures=1)
+    result, _ = run_loop(
+        _fails_once, {"resume": resume}, num_workers=2, name="resume", failure_config=failure_config
+    )
+    found = result.return_value
+    near = {
+        0: "that starts from scratch, and there is a checkpoint",
+        1: "that epoch is finished, and would be trained twice",
+    }
+    close_to(found["first"], 2, what="after epochs 0 and 1, the first epoch", mistakes=near)
+    if found["weight"] != 1.0:
+        raise Wrong("the model does not have the weights of the checkpoint")
+    if not found["momentum"]:
+        raise Wrong("the optimizer's state was not loaded: its momentum is lost")
 
 
 @LESSON.exercise(
     "03-4",
-    "Where to go on",
-    "The smallest case: a checkpoint of the very first epoch. Which index is in it?",
-    "The epoch in the checkpoint is finished. Training it again would change the model.",
-    "`state is None` is a new run, which starts with 0. Else start after `state['epoch']`.",
+    "What would change?",
+    "Each of the four workers takes 128 rows in a step, and all of them make one update together.",
+    "An epoch is one pass over the data. How many updates does it take if each sees four times more rows?",
+    "The global batch is four times larger. Every worker has the whole model, and a quarter of the rows.",
 )
-def _first_epoch(first_epoch: Any) -> None:
-    returns(first_epoch, (None,), 0, name="first_epoch", mistakes={1: "epochs are counted from 0"})
-    for done in (3, 0):
-        near = {done: "that epoch is finished, and would be trained twice", 0: "that starts from scratch"}
-        returns(first_epoch, ({"epoch": done, "loss": 0.5},), done + 1, name="first_epoch", mistakes=near)
-
-
-@LESSON.exercise(
-    "03-5",
-    "After how many epochs does it pay?",
-    "Both runs take start + epochs × seconds per epoch. When are they equal?",
-    "How many seconds does the longer start cost? How many does an epoch win back? None?",
-    "The extra start, divided by what an epoch saves, rounded up; or `math.inf`. Never below 0.",
-)
-def _epochs_to_pay(epochs_to_pay: Any) -> None:
-    near = {
-        3.75: "count *whole* epochs",
-        3: "after 3 epochs one worker is done at 35 s, and many at 38 s",
-        -4: "many workers are ahead from the start, after 0 epochs",
+def _change(change: Any) -> None:
+    if not isinstance(change, dict):
+        raise Wrong(f"your answer is {describe(change)}, and the dict with four answers is expected")
+    right = {
+        "images per update": ("more", "four workers process 128 images each before an update"),
+        "updates per epoch": ("less", "an update sees four times more images of the same data"),
+        "weights in each worker": ("same", "every worker has a copy of the whole model"),
+        "rows that each worker reads per epoch": ("less", "the rows of an epoch are divided among them"),
     }
-    slower = {"otherwise": "an epoch of many is not shorter: nothing is won back"}
-    # start and epoch of one worker, start and epoch of many, the answer
-    for *args, expected in (
-        (5.0, 10.0, 20.0, 6.0, 4),
-        (10.0, 4.0, 20.0, 3.0, 10),
-        (5.0, 1.0, 3.0, 0.5, 0),
-        (2.0, 1.0, 15.0, 1.0, math.inf),
-        (2.0, 1.0, 15.0, 2.0, math.inf),
-    ):
-        remarks = slower if expected == math.inf else {"mistakes": near}
-        returns(epochs_to_pay, args, expected, name="epochs_to_pay", **remarks)
+    for name, (wanted, why) in right.items():
+        given = change.get(name)
+        if given not in ("less", "same", "more"):
+            raise Wrong(f'{name!r} is {describe(given)}; write "less", "same" or "more"')
+        if given != wanted:
+            raise Wrong(f"{name}: {given!r} is not right, because {why}")
+
+
+def _require_no_blank(function: Any) -> None:
+    code = getattr(function, "__code__", None)
+    if is_blank(function) or ... in getattr(code, "co_consts", ()):
+        raise NotAttempted
+
+
+def _random_rows() -> Any:
+    import torch
+    from torch.utils.data import TensorDataset
+
+    numbers = torch.Generator().manual_seed(0)
+    images = torch.rand(_ROWS, 28, 28, generator=numbers)
+    return TensorDataset(images, torch.randint(10, (_ROWS,), generator=numbers))
+
+
+def _weights_of(checkpoint: Any, where: str) -> dict[str, Any]:
+    """The weights in a checkpoint of the learner's loop."""
+    import torch
+
+    if checkpoint is None:
+        raise Wrong(f"{where}, no report came with a checkpoint: which rank saves one?")
+    with checkpoint.as_directory() as folder:
+        weights = torch.load(f"{folder}/weights.pt", weights_only=True)
+    if not isinstance(weights, dict):
+        raise Wrong(f"{where}, weights.pt has {describe(weights)}, and the model's state_dict() is expected")
+    if any(name.startswith("module.") for name in weights):
+        raise Wrong(f"{where}, the names begin with `module.`: these are the weights of the wrapper")
+    return weights
+
+
+def _gap(rows: Any, size: int, weights: dict[str, Any], every: int = 1) -> float:
+    """How far `weights` are from a training in one process, on every second row if `every` is 2."""
+    import torch
+    from torch.utils.data import DataLoader, Subset
+
+    from labkit.models.torch import cnn, parameter_distance
+
+    model = cnn(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(Subset(rows, range(0, len(rows), every)), batch_size=size):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    return parameter_distance(model, weights)
+
+
+def _only_rank_0_saves(loop: Callable) -> Callable:
+    """The loop, in which a checkpoint of another rank raises."""
+
+    def watched(config: dict) -> Any:
+        import ray.train
+
+        report = ray.train.report
+
+        def checked(metrics: dict, checkpoint: Any = None, **options: Any) -> None:
+            rank = ray.train.get_context().get_world_rank()
+            if rank and checkpoint is not None:
+                raise RuntimeError(f"rank {rank} saves a checkpoint, too, and rank 0 is enough")
+            report(metrics, checkpoint=checkpoint, **options)
+
+        ray.train.report = checked
+        try:
+            return loop(config)
+        finally:
+            ray.train.report = report
+
+    return watched
+
+
+def _prepared() -> tuple[Any, Any]:
+    import torch
+    from ray.train.torch import prepare_model
+
+    model = prepare_model(torch.nn.Linear(4, 2))
+    return model, torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+
+
+def _first_of_a_new_run(config: dict) -> Any:
+    return config["resume"](*_prepared())
+
+
+def _fails_once(config: dict) -> dict[str, Any] | None:
+    """Save two epochs and fail; in the second attempt, return what `resume` came to."""
+    import tempfile
+
+    import ray.train
+    import torch
+
+    model, optimizer = _prepared()
+    first, plain = config["resume"](model, optimizer), getattr(model, "module", model)
+    if ray.train.get_checkpoint() is not None:
+        return {"first": first, "weight": plain.weight[0, 0].item(), "momentum": bool(optimizer.state)}
+    for epoch in (0, 1):
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        torch.nn.init.constant_(plain.weight, epoch)
+        state = {"model": plain.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+        with tempfile.TemporaryDirectory() as folder:
+            torch.save(state, f"{folder}/state.pt")
+            rank = ray.train.get_context().get_world_rank()
+            checkpoint = None if rank else ray.train.Checkpoint.from_directory(folder)
+            ray.train.report({"epoch": epoch}, checkpoint=checkpoint)
+    raise OSError("the disk is full")

@@ -1,135 +1,158 @@
-"""The exercises of lesson 03: what is right, and what a likely mistake is told."""
+"""The exercises of lesson 03: what is right, and what a likely mistake is told. They run on a cluster."""
 
-import math
+import dataclasses
+import sys
+import tempfile
 
 import pytest
+import ray.train
+import torch
+from ray import cloudpickle
+from ray.train.torch import prepare_data_loader, prepare_model
+from torch.utils.data import DataLoader
 
-from labkit.exercises import check
+from labkit.exercises import check, registry
+from labkit.models.torch import cnn
+from labs import _home, lab  # noqa: F401  in the place of the folder of conftest
+
+pytestmark = pytest.mark.usefixtures("lab")
+# Workers cannot import this module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+LAB = {"nodes": 1, "cpus_per_node": 2}
+
+
+def build():
+    return cnn(seed=0)
+
+
+def step(model, optimizer, x, y):
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+
+
+def blanks(wrap=prepare_model, deal=prepare_data_loader, saves=lambda rank: rank == 0, plain=None):
+    """The loop of exercise 03-1 with these four in its blanks."""
+    plain = plain or (lambda model: getattr(model, "module", model))
+
+    def train_blanks(config):
+        model = wrap(build())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x, y in deal(DataLoader(config["rows"], batch_size=config["batch_size"])):
+            step(model, optimizer, x, y)
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint = None
+            if saves(ray.train.get_context().get_world_rank()):
+                torch.save(plain(model).state_dict(), f"{folder}/weights.pt")
+                checkpoint = ray.train.Checkpoint.from_directory(folder)
+            ray.train.report({}, checkpoint=checkpoint)
+
+    return train_blanks
+
+
+def unfilled(config):
+    model = ...
+    model.train()
 
 
 @pytest.mark.parametrize(
-    "images, updates, said",
+    "loop, said",
     [
-        (96, 15, "solved"),
-        (32, 15, "ONE worker"),
-        (1437, 15, "an epoch"),
-        (96, 45, "at the same time"),
-        (96, 14, "never seen"),
-        (96, 1437 / 96, "whole steps"),
-        (96, 3 * 15 + 1, "not it"),
-        (96, ..., "not attempted"),
-    ],
-)
-def test_steps_of_an_epoch(images, updates, said):
-    assert said in repr(check("03-1", images, updates))
-
-
-@pytest.mark.parametrize(
-    "size, said", [(192, "solved"), (48, "ONE"), (12, "each has 48"), (96, "two workers")]
-)
-def test_the_batch_of_one_process(size, said):
-    assert said in repr(check("03-2", size))
-
-
-def everyone(rank, report, metrics, checkpoint):
-    report(metrics, checkpoint=checkpoint if rank == 0 else None)
-
-
-def as_given(rank, report, metrics, checkpoint):
-    report(metrics, checkpoint)
-
-
-def by_branches(rank, report, metrics, checkpoint):
-    if rank == 0:
-        report(metrics, checkpoint=checkpoint)
-    else:
-        report(metrics)
-
-
-def rank_0_alone(rank, report, metrics, checkpoint):
-    if rank == 0:
-        report(metrics, checkpoint=checkpoint)
-
-
-def all_but_rank_0(rank, report, metrics, checkpoint):
-    if rank:
-        report(metrics)
-
-
-def twice(rank, report, metrics, checkpoint):
-    if rank == 0:
-        report(metrics, checkpoint=checkpoint)
-    report(metrics)
-
-
-def nothing_saved(rank, report, metrics, checkpoint):
-    report(metrics)
-
-
-def no_metrics(rank, report, metrics, checkpoint):
-    report({}, checkpoint=checkpoint)
-
-
-def two_ranks(rank, report, metrics, checkpoint):
-    if rank in (0, 1):
-        report(metrics, checkpoint=checkpoint)
-
-
-def stub(rank, report, metrics, checkpoint): ...
-
-
-@pytest.mark.parametrize(
-    "function, said",
-    [
-        (everyone, "solved"),
-        (as_given, "solved"),
-        (by_branches, "solved"),
-        (rank_0_alone, "of 2 workers, rank 1 never"),
-        (all_but_rank_0, "of 1 workers, rank 0 never"),
-        (two_ranks, "of 3 workers, rank 2 never"),
-        (twice, "rank 0 calls report 2 times"),
-        (nothing_saved, "without its checkpoint"),
-        (no_metrics, "reports {}"),
-        (lambda rank: rank, "raised TypeError"),
-        (stub, "not attempted"),
+        (blanks(), "solved"),
+        (blanks(wrap=lambda model: model), "gradients were not averaged"),
+        (blanks(deal=lambda loader: loader), "all rows instead of its own part"),
+        (blanks(saves=lambda rank: True), "rank 1 saves a checkpoint"),
+        (blanks(saves=lambda rank: False), "no report came with a checkpoint"),
+        (blanks(plain=lambda model: model.module), "there is no wrapper"),
+        (blanks(plain=lambda model: model), "weights of the wrapper"),
+        (lambda config: None, "not attempted"),
+        (unfilled, "not attempted"),
         (7, "a function is expected"),
     ],
 )
-def test_who_reports(function, said):
+def test_four_blanks(loop, said):
+    assert said in repr(check("03-1", loop))
+
+
+def stops(decide, epochs=10):
+    """A loop that leaves after an epoch for which decide(rank, epoch) is true."""
+
+    def train_together(config):
+        model = prepare_model(build())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(epochs):
+            step(model, optimizer, torch.ones(4, 28, 28), torch.zeros(4, dtype=torch.int64))
+            if decide(ray.train.get_context().get_world_rank(), epoch):
+                return epoch + 1
+        return epochs
+
+    return train_together
+
+
+@pytest.mark.parametrize(
+    "loop, said",
+    [
+        (stops(lambda rank, epoch: epoch == 1), "solved"),
+        (stops(lambda rank, epoch: False), "trains all ten epochs"),
+        (lambda config: "two", "the number of its epochs is expected"),
+        (stops(lambda rank, epoch: rank == 0 and epoch == 1), "one rank leaves the loop"),
+    ],
+)
+def test_stop_together(loop, said, monkeypatch):
+    hasty = dataclasses.replace(registry.find("03-2"), seconds=20)
+    monkeypatch.setattr(registry, "find", lambda id: hasty)
+    assert said in repr(check("03-2", loop))
+
+
+def resumes(next_epoch=1, new=0, model_too=True, optimizer_too=True):
+    def resume(model, optimizer):
+        checkpoint = ray.train.get_checkpoint()
+        if checkpoint is None:
+            return new
+        with checkpoint.as_directory() as folder:
+            state = torch.load(f"{folder}/state.pt", weights_only=True)
+        if model_too:
+            getattr(model, "module", model).load_state_dict(state["model"])
+        if optimizer_too:
+            optimizer.load_state_dict(state["optimizer"])
+        return state["epoch"] + next_epoch
+
+    return resume
+
+
+@pytest.mark.parametrize(
+    "function, said",
+    [
+        (resumes(), "solved"),
+        (resumes(new=1), "counted from 0"),
+        (resumes(next_epoch=0), "trained twice"),
+        (resumes(model_too=False), "the weights of the checkpoint"),
+        (resumes(optimizer_too=False), "momentum is lost"),
+        (lambda model, optimizer: 0, "starts from scratch"),
+        (lambda model: 0, "raised TypeError"),
+    ],
+)
+def test_resume(function, said):
     assert said in repr(check("03-3", function))
 
 
-@pytest.mark.parametrize(
-    "function, said",
-    [
-        (lambda state: 0 if state is None else state["epoch"] + 1, "solved"),
-        (lambda state: (state or {"epoch": -1})["epoch"] + 1, "solved"),
-        (lambda state: 0 if state is None else state["epoch"], "trained twice"),
-        (lambda state: 1 if state is None else state["epoch"] + 1, "counted from 0"),
-        (lambda state: 0, "starts from scratch"),
-        (lambda state: state["epoch"] + 1, "raised TypeError"),
-    ],
-)
-def test_where_to_go_on(function, said):
-    assert said in repr(check("03-4", function))
-
-
-def caught_up(start_one, epoch_one, start_many, epoch_many):
-    saved = epoch_one - epoch_many
-    return max(math.ceil((start_many - start_one) / saved), 0) if saved > 0 else math.inf
+RIGHT = {
+    "images per update": "more",
+    "updates per epoch": "less",
+    "weights in each worker": "same",
+    "rows that each worker reads per epoch": "less",
+}
 
 
 @pytest.mark.parametrize(
-    "function, said",
+    "answer, said",
     [
-        (caught_up, "solved"),
-        (lambda a, b, c, d: (c - a) / (b - d) if b > d else math.inf, "whole"),
-        (lambda a, b, c, d: (c - a) // (b - d) if b > d else math.inf, "after 3 epochs"),
-        (lambda a, b, c, d: math.ceil((c - a) / (b - d)) if b > d else math.inf, "ahead from the start"),
-        (lambda a, b, c, d: max(0, math.ceil((c - a) / (b - d))), "ZeroDivisionError"),
-        (lambda a, b, c, d: max(0, math.ceil((c - a) / abs(b - d))) if b != d else math.inf, "won back"),
-        (lambda a, b, c, d: "never", "a number is expected"),
+        (RIGHT, "solved"),
+        (RIGHT | {"updates per epoch": "same"}, "four times more images"),
+        (RIGHT | {"images per update": "512"}, 'write "less"'),
+        (RIGHT | {"images per update": ...}, "not attempted"),
+        (["more"], "the dict"),
     ],
 )
-def test_after_how_many_epochs(function, said):
-    assert said in repr(check("03-5", function))
+def test_what_would_change(answer, said):
+    assert said in repr(check("03-4", answer))

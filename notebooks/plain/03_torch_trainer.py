@@ -1,0 +1,60 @@
+"""Train on handwritten digits, on any number of workers: what lesson 03 does, in plain Ray and PyTorch.
+
+Reads NUM_WORKERS (2), USE_GPU (0) and STORAGE (a folder or s3://bucket/prefix; a temporary folder).
+Prints accuracy on held-out images, about 0.95, and where the checkpoint is, in 40 s on two cores.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pyarrow.parquet
+import ray.train
+import torch
+from ray.train.torch import TorchTrainer, prepare_model
+
+DIGITS = Path(__file__).resolve().parents[2] / "labkit/datasets/files/digits.parquet"
+
+
+def train_loop(config):
+    model = prepare_model(config["model"])
+    plain = getattr(model, "module", model)  # one worker has no wrapper
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    first, checkpoint = 0, ray.train.get_checkpoint()
+    if checkpoint:  # after a failure
+        with checkpoint.as_directory() as folder:
+            state = torch.load(f"{folder}/state.pt", weights_only=True)
+        plain.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        first = state["epoch"] + 1
+    for epoch in range(first, 6):
+        for batch in ray.train.get_dataset_shard("train").iter_torch_batches(batch_size=config["batch_size"]):
+            loss = torch.nn.functional.cross_entropy(model(batch["image"].float() / 255), batch["label"])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with tempfile.TemporaryDirectory() as folder:
+            state = {"model": plain.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+            torch.save(state, f"{folder}/state.pt")
+            is_first = ray.train.get_context().get_world_rank() == 0
+            checkpoint = ray.train.Checkpoint.from_directory(folder) if is_first else None
+            ray.train.report({"loss": loss.item()}, checkpoint=checkpoint)
+
+
+workers, gpu = int(os.environ.get("NUM_WORKERS", 2)), os.environ.get("USE_GPU") == "1"
+storage = os.environ.get("STORAGE") or tempfile.mkdtemp()
+ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else workers + 1, log_to_driver=False)
+digits = pyarrow.parquet.read_table(DIGITS)
+model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+result = TorchTrainer(
+    train_loop,
+    train_loop_config={"model": model, "batch_size": 128 // workers},
+    scaling_config=ray.train.ScalingConfig(num_workers=workers, use_gpu=gpu),
+    run_config=ray.train.RunConfig(storage_path=storage, failure_config=ray.train.FailureConfig(2)),
+    datasets={"train": ray.data.from_arrow(digits[:1437])},
+).fit()
+with result.checkpoint.as_directory() as folder:
+    model.load_state_dict(torch.load(f"{folder}/state.pt", weights_only=True)["model"])
+images = torch.tensor(digits[1437:]["image"].combine_chunks().to_numpy_ndarray()) / 255
+right = model(images).argmax(dim=1).numpy() == digits[1437:]["label"].to_numpy()
+print(f"accuracy {right.mean():.3f}, checkpoint {result.checkpoint.path}")
