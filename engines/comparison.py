@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from engines import launch
 from engines.launch import ENGINES, Engine, Result
 from labkit.cluster.preload import Preloader
+from labkit.display.cards import Table
 from labkit.display.progress import Waiting
-from labkit.display.tables import Table
 from labkit.errors import RunError, RunStopped
 from labkit.settings import Settings
 
@@ -168,7 +168,7 @@ def run(
         RunStopped: interrupted.
     """
     settings = settings or Settings.from_env()
-    engines, kill_rank_of = _checked(engines, kill_rank_of, rows=rows, epochs=epochs, rounds=rounds)
+    _check(engines, kill_rank_of, rows, epochs, rounds)
     found: list[Result] = []
     total = rounds * len(engines) + len(kill_rank_of)
     try:
@@ -199,33 +199,21 @@ def run(
     return Comparison(rows, epochs, change, found, preload)
 
 
-def _checked(
-    engines: Sequence[Engine], kill_rank_of: Sequence[str], **counts: int
-) -> tuple[tuple[Engine, ...], tuple[str, ...]]:
-    """The arguments of `run`, checked before anything runs."""
-
-    def refuse(fact: str, fix: str) -> RunError:
-        return RunError("compare engines", fact, fix)
-
-    for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise refuse(f"{name}={count!r} is not a whole number from 1 on", f"{name}=3, for example")
-    if not isinstance(engines, (list, tuple)) or not engines or not _all_are(Engine, engines):
-        raise refuse(f"engines={engines!r} is not a list of engines", "engines=engines.ENGINES[:2]")
+def _check(engines: Sequence[Engine], kill_rank_of: Sequence[str], *counts: int) -> None:
+    """Refuse arguments of `run` that cannot work, before anything runs."""
     names = [engine.name for engine in engines]
-    if len(set(names)) < len(names):
-        raise refuse(f"two engines have the same name: {', '.join(names)}", "give each a name of its own")
-    if not isinstance(kill_rank_of, (list, tuple)) or any(n not in names for n in kill_rank_of):
-        fact = f"kill_rank_of={kill_rank_of!r} is not a list of names of the engines that run"
-        raise refuse(fact, f"a list of names out of: {', '.join(names)}")
-    missing = [str(engine.path) for engine in engines if not engine.path.is_file()]
-    if missing:
-        raise refuse(f"there is no {', '.join(missing)}", "give Engine the absolute path of your program")
-    return tuple(engines), tuple(kill_rank_of)
-
-
-def _all_are(kind: type, values: Sequence[Any]) -> bool:
-    return all(isinstance(value, kind) for value in values)
+    needed = {
+        "rows, epochs and rounds are whole numbers from 1 on": all(
+            isinstance(count, int) and count > 0 for count in counts
+        ),
+        "there are engines, each with a name of its own": 0 < len(names) == len(set(names)),
+        "kill_rank_of is a list of names of engines that run": set(kill_rank_of) <= set(names),
+        "the program of each engine exists": all(engine.path.is_file() for engine in engines),
+    }
+    for what, holds in needed.items():
+        if not holds:
+            fact = f"one thing is not so: {what}"
+            raise RunError("compare engines", fact, "engines.run(rows=6_000, engines=engines.ENGINES[:2])")
 
 
 def _weight_difference(first: Path, other: Path, name: str) -> float:

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from labkit.files import atomic_write
+
 _TASK = "task.json"
 _DIES_AT = 5  # step of the first epoch
 
@@ -100,9 +102,7 @@ class Stopwatch:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _write(self, name: str, **content: Any) -> None:
-        part = self.folder / f".{name}"
-        part.write_text(json.dumps(content))
-        part.replace(self.folder / f"{name}.json")
+        atomic_write(self.folder / f"{name}.json", json.dumps(content))
 
 
 def _rank() -> int:

@@ -14,12 +14,7 @@ from labkit.display.style import STYLE
 
 NOTHING = Markup()
 
-_STATUS = {
-    "running": ("dim", "running"),
-    "finished": ("ok", "finished"),
-    "failed": ("bad", "failed"),
-    "stopped": ("wait", "stopped"),
-}
+_STATUS = {"running": "dim", "finished": "ok", "failed": "bad", "stopped": "wait"}  # kinds of `mark`
 
 
 def card(title: str, status: str | tuple[str, str], *parts: str, dim: str = "") -> Markup:
@@ -30,28 +25,28 @@ def card(title: str, status: str | tuple[str, str], *parts: str, dim: str = "") 
         status: "running", "finished", "failed", "stopped", or (kind, words) with a kind of `mark`.
         parts: the sections below the head.
     """
-    kind, words = _STATUS[status] if isinstance(status, str) else status
+    kind, words = (_STATUS[status], status) if isinstance(status, str) else status
     return frame(head(title, mark(kind, words), mark("dim", dim)), *parts)
 
 
 def frame(*parts: str) -> Markup:
     """A card without a head."""
-    return Markup('{}<div class="labkit lk-card">{}</div>').format(Markup(STYLE), join(parts))
+    return Markup(STYLE) + _div("labkit lk-card", *parts)
 
 
 def figure(words: str, svg: str) -> Markup:
     """A figure that stands alone, with a line of text above it."""
-    return Markup('{}<div class="labkit lk-text">{}{}</div>').format(Markup(STYLE), words, svg)
+    return Markup(STYLE) + _div("labkit lk-text", words, svg)
 
 
 def part(*parts: str) -> Markup:
     """A piece of a card without frame and style sheet, for a widget that brings both."""
-    return Markup('<div class="labkit">{}</div>').format(join(parts))
+    return _div("labkit", *parts)
 
 
 def head(title: str, *parts: str) -> Markup:
     """The first line of a card."""
-    return Markup('<div class="lk-head"><b>{}</b>{}</div>').format(title, join(parts))
+    return _div("lk-head", Markup("<b>{}</b>").format(title), *parts)
 
 
 def mark(kind: str, words: str) -> Markup:
@@ -66,12 +61,12 @@ def join(parts: Iterable[str]) -> Markup:
 
 def rule(*parts: str) -> Markup:
     """A section of a card, below a line."""
-    return Markup('<div class="lk-rule lk-pad">{}</div>').format(join(parts)) if any(parts) else NOTHING
+    return _div("lk-rule lk-pad", *parts) if any(parts) else NOTHING
 
 
 def text(words: str) -> Markup:
     """A section with a line of text."""
-    return Markup('<div class="lk-rule lk-text">{}</div>').format(words)
+    return _div("lk-rule lk-text", words)
 
 
 def pre(words: str) -> Markup:
@@ -81,34 +76,31 @@ def pre(words: str) -> Markup:
 
 def fold(words: str, *parts: str) -> Markup:
     """A section that a click on `words` opens."""
-    return Markup('<details class="lk-rule lk-text"><summary>{}</summary>{}</details>').format(
-        words, join(parts)
-    )
+    summary = Markup("<summary>{}</summary>").format(words)
+    return Markup('<details class="lk-rule lk-text">{}{}</details>').format(summary, join(parts))
 
 
 def columns(left: str, right: str) -> Markup:
     """A section of two columns; the right one is as wide as a figure."""
-    return Markup('<div class="lk-rule lk-body"><div class="lk-main">{}</div><div>{}</div></div>').format(
-        left, right
-    )
+    return _div("lk-rule lk-body", _div("lk-main", left), Markup("<div>{}</div>").format(right))
 
 
 def steps(marks: Iterable[tuple[str, str]]) -> Markup:
     """A line of (kind, words)."""
-    return Markup('<div class="lk-steps lk-num">{}</div>').format(join(mark(*one) for one in marks))
+    return _div("lk-steps lk-num", *(mark(*one) for one in marks))
 
 
 def bar(words: str, fraction: float | None) -> Markup:
     """A progress bar with a line above it; striped if the fraction is unknown."""
     kind, percent = (" lk-unknown", 100.0) if fraction is None else ("", 100 * min(max(fraction, 0.0), 1.0))
-    line = Markup('<div class="lk-dim lk-num">{}</div>').format(words) if words else NOTHING
-    return line + Markup('<div class="lk-bar{}"><i style="width:{:.1f}%"></i></div>').format(kind, percent)
+    line = _div("lk-dim lk-num", words) if words else NOTHING
+    return line + _div(f"lk-bar{kind}", Markup('<i style="width:{:.1f}%"></i>').format(percent))
 
 
 def tiles(pairs: Iterable[tuple[str, str]]) -> Markup:
     """Large numbers with their names below: (value, name)."""
-    cells = join(Markup('<div><b>{}</b><span class="lk-dim">{}</span></div>').format(*pair) for pair in pairs)
-    return Markup('<div class="lk-tiles">{}</div>').format(cells)
+    cell = Markup('<div><b>{}</b><span class="lk-dim">{}</span></div>')
+    return _div("lk-tiles", *(cell.format(*pair) for pair in pairs))
 
 
 def table(
@@ -123,7 +115,7 @@ def table(
     """
     style = [Markup(' style="width:{}%"').format(width) for width in widths] or [NOTHING] * len(head)
     names = join(Markup("<th{}>{}</th>").format(*pair) for pair in zip(style, head, strict=True))
-    body = join(_row(row) for row in rows)
+    body = join(map(_row, rows))
     if more > 0:
         body += Markup('<tr><td class="lk-dim" colspan="{}">and {} more</td></tr>').format(len(head), more)
     fixed = Markup(' style="table-layout:fixed"') if widths else NOTHING
@@ -132,9 +124,35 @@ def table(
 
 def files(pairs: Iterable[tuple[str, str]]) -> Markup:
     """A table of (what, path)."""
-    cell = Markup("<code>{}</code>")
-    return Markup("<table>{}</table>").format(join(_row((what, cell.format(path))) for what, path in pairs))
+    rows = (_row((what, Markup("<code>{}</code>").format(path))) for what, path in pairs)
+    return Markup("<table>{}</table>").format(join(rows))
 
 
-def _row(cells: Sequence[str]) -> Markup:
+class Table:
+    """Rows under a head, and a line below. It displays itself, in a terminal and in a notebook.
+
+    Attributes:
+        head: names of the columns.
+        rows: each as long as the head; numbers and strings.
+        line: what there is to say about all rows together.
+    """
+
+    def __init__(self, head: Sequence[str], rows: Sequence[Sequence[object]], line: str = "") -> None:
+        self.head, self.rows, self.line = tuple(head), [tuple(row) for row in rows], line
+
+    def __repr__(self) -> str:
+        cells = [self.head, *([str(cell) for cell in row] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+        return "\n".join([*lines, self.line] if self.line else lines)
+
+    def _repr_html_(self) -> str:
+        return str(frame(rule(table(self.head, self.rows)), text(self.line) if self.line else NOTHING))
+
+
+def _div(kind: str, *parts: str) -> Markup:
+    return Markup('<div class="{}">{}</div>').format(kind, join(parts))
+
+
+def _row(cells: Sequence[object]) -> Markup:
     return Markup("<tr>{}</tr>").format(join(Markup("<td>{}</td>").format(cell) for cell in cells))

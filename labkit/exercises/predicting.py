@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from labkit.display.cards import Table
 from labkit.display.formatting import number as shown
-from labkit.display.tables import Table
 from labkit.errors import LabError
 from labkit.exercises import progress
 from labkit.settings import Settings

@@ -4,7 +4,7 @@ import json
 import os
 from typing import Any
 
-from labkit.display.tables import Table
+from labkit.display.cards import Table
 from labkit.exercises import registry
 from labkit.files import atomic_write
 from labkit.settings import Settings

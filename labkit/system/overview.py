@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import psutil
 
-from labkit.display.tables import Table
+from labkit.display.cards import Table
 from labkit.errors import ClusterError
 from labkit.settings import Settings
 from labkit.system import process_info

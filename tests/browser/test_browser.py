@@ -11,7 +11,7 @@ import time
 import nbformat
 import pytest
 
-from jupyterlab import ARTEFACTS, NotebookPage, browser, served
+from jupyterlab import ARTEFACTS, NotebookPage, browser, served, write_notebook
 from kernels import FIT, SETUP
 from labkit.system.process_registry import ProcessRegistry
 from labs import solved_exercises
@@ -28,10 +28,7 @@ def folder(root, tmp_path_factory):
     """The lessons, copied: what a browser saves is not to come into the checkout."""
     folder = tmp_path_factory.mktemp("lab")
     shutil.copytree(root / "notebooks", folder / "notebooks", ignore=shutil.ignore_patterns("*.mine-*"))
-    stop = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in (SETUP, FIT, "6 * 7")])
-    stop.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(stop, folder / "stop.ipynb")
-    ARTEFACTS.mkdir(exist_ok=True)
+    write_notebook(folder / "stop.ipynb", SETUP, FIT, "6 * 7")
     return folder
 
 

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from test_browser import _legible
 
-from jupyterlab import ARTEFACTS, NotebookPage, browser, served
+from jupyterlab import ARTEFACTS, NotebookPage, browser, served, write_notebook
 from labkit.system.process_registry import ProcessRegistry
 
 pytestmark = pytest.mark.browser
@@ -52,11 +52,8 @@ with panel.watch(tuner):
 def opened(chromium, home, tmp_path_factory):
     """A notebook: the cluster, a short sweep, an endless one, and a cell after it."""
     folder = tmp_path_factory.mktemp("lab")
-    code = [SETUP, FIT.replace("SAMPLES", "1"), FIT.replace("SAMPLES", "500"), "6 * 7"]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in code])
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(notebook, folder / "sweep.ipynb")
-    ARTEFACTS.mkdir(exist_ok=True)
+    short, endless = FIT.replace("SAMPLES", "1"), FIT.replace("SAMPLES", "500")
+    write_notebook(folder / "sweep.ipynb", SETUP, short, endless, "6 * 7")
     with served(folder) as address, browser(chromium) as page:
         one = NotebookPage(page, address.format("sweep.ipynb"))
         one.run(0)

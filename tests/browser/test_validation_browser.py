@@ -1,10 +1,9 @@
 """A run that validates beside its training, in a real browser: while it runs, and when it is opened again."""
 
-import nbformat
 import pytest
 from test_browser import _legible
 
-from jupyterlab import ARTEFACTS, NotebookPage, browser, served
+from jupyterlab import ARTEFACTS, NotebookPage, browser, served, write_notebook
 
 pytestmark = pytest.mark.browser
 
@@ -53,10 +52,7 @@ with panel.watch(trainer):
 
 @pytest.mark.timeout(300)
 def test_the_time_axis_is_drawn_live_and_stays(home, chromium, tmp_path):
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in (SETUP, FIT)])
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    nbformat.write(notebook, tmp_path / "beside.ipynb")
-    ARTEFACTS.mkdir(exist_ok=True)
+    write_notebook(tmp_path / "beside.ipynb", SETUP, FIT)
     seen: dict[str, int] = {}
     with served(tmp_path) as address, browser(chromium) as page:
         opened = NotebookPage(page, address.format("beside.ipynb"))

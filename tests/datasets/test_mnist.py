@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from file_server import FileServer
 from labkit.datasets import load, mnist
 from labkit.errors import DatasetError
 from labkit.settings import DATASETS, Settings
+from web import file_server
 
 RANDOM = np.random.default_rng(0)
 ARRAYS = {
@@ -41,7 +41,7 @@ def settings(tmp_path):
 
 @pytest.fixture
 def server(monkeypatch):
-    with FileServer({}) as running:
+    with file_server() as running:
         files = as_mnist(
             monkeypatch, addresses=("http://127.0.0.1:9", f"{running.url}/no", f"{running.url}/set")
         )
@@ -101,7 +101,7 @@ def test_other_bytes_are_not_kept(server, settings, body, announced, fact):
 
 @pytest.mark.parametrize("name", mnist.SOURCES)
 def test_a_mirror_is_asked_and_no_other_address(name, settings):
-    with FileServer({}) as school:
+    with file_server() as school:
         with pytest.raises(DatasetError) as caught:
             load(name, settings=replace(settings, mirror=f"{school.url}/school/"))
         assert school.requests == [f"school/{name}/train-images-idx3-ubyte.gz"]
@@ -123,7 +123,7 @@ def test_a_folder_can_be_the_mirror(monkeypatch, settings, tmp_path):
 @pytest.mark.parametrize("port", [9, None])
 def test_a_password_in_an_address_is_not_told(settings, capfd, caplog, port):
     """Neither where nothing listens nor in the answer of a server that does not have the file."""
-    with FileServer({}) as server:
+    with file_server() as server:
         address = f"127.0.0.1:{port or server.url.rpartition(':')[2]}/x"
         error = refused(replace(settings, mirror=f"http://teacher:secret@{address}"))
     told = f"{error}{settings!r}{caplog.text}{capfd.readouterr()}"

@@ -34,13 +34,3 @@ def test_in_an_upload(settings):
 
 def test_while_a_training_saves_checkpoints(settings):
     assert "went on from there" in faults.kill_in_a_checkpoint(random.Random(1), settings)
-
-
-def test_what_is_not_as_it_was_sent_is_noticed(settings):
-    """The check itself: an object that lost a byte, and one that is gone."""
-    store = storage.start(settings=settings)
-    store.files.pipe_file("lab/one", b"whole")
-    with pytest.raises(faults.Lost, match="not what was sent"):
-        faults._all_there(store, {"lab/one": "0" * 32})
-    with pytest.raises(faults.Lost, match="not there"):
-        faults._all_there(store, {"lab/two": "0" * 32})

@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import nbformat
 from playwright.sync_api import Locator, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +52,14 @@ def served(folder: Path, **variables: str) -> Iterator[str]:
             server.wait(20)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)
+
+
+def write_notebook(path: Path, *cells: str) -> None:
+    """Write a notebook with these code cells."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in cells])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, path)
+    ARTEFACTS.mkdir(exist_ok=True)
 
 
 def _wait_for(url: str, server: subprocess.Popen, log: Path) -> None:

@@ -5,7 +5,7 @@ import os
 import queue
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from jupyter_client.manager import KernelManager
 
@@ -53,17 +53,14 @@ class Cell:
 
     Attributes:
         text: all of its plain text: streams, results, displays.
-        html: all of its HTML.
         error: what a front end shows for an exception, or None.
         done: whether the kernel is idle again.
     """
 
     request: str
     text: str = ""
-    html: str = ""
     error: str | None = None
     done: bool = False
-    bundles: list[dict] = field(default_factory=list)
 
 
 class Kernel:
@@ -127,9 +124,7 @@ class Kernel:
         if kind == "stream":
             cell.text += content["text"]
         elif kind in ("execute_result", "display_data", "update_display_data"):
-            cell.bundles.append(content["data"])
             cell.text += content["data"].get("text/plain", "") + "\n"
-            cell.html += content["data"].get("text/html", "")
         elif kind == "error":
             cell.error = "\n".join(content["traceback"])
         elif kind == "status" and content["execution_state"] == "idle":

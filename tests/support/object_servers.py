@@ -5,13 +5,12 @@
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
 
+import web
 from labkit.settings import Settings
 from labkit.storage import store as storage
 from labkit.system.process_registry import ProcessRegistry
@@ -69,36 +68,18 @@ def start(kind: str, home: Path) -> contextlib.AbstractContextManager[storage.St
     return {"embedded": embedded, "moto": moto, "named": named}[kind](home)
 
 
-@contextlib.contextmanager
-def answering(*answers: tuple[int, str]) -> Iterator[str]:
+def answering(*answers: tuple[int, str]) -> contextlib.AbstractContextManager[str]:
     """The URL of a server that refuses: each request gets the next (status, S3 code), at last the last.
 
     Without a code it answers with a web page.
     """
     left = list(answers)
 
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            status, code = left.pop(0) if len(left) > 1 else left[0]
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            error = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>"
-            body = (error if code else f"<!DOCTYPE html><p>{status}</p>").encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/xml" if code else "text/html")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(_: str) -> tuple[int, dict[str, str], bytes]:
+        status, code = left.pop(0) if len(left) > 1 else left[0]
+        if not code:
+            return status, {"Content-Type": "text/html"}, f"<!DOCTYPE html><p>{status}</p>".encode()
+        error = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>"
+        return status, {"Content-Type": "application/xml"}, error.encode()
 
-        do_GET = do_PUT = do_HEAD = do_DELETE = answer
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    return web.serving(answer)

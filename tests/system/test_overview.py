@@ -6,7 +6,7 @@ import time
 import psutil
 import pytest
 
-from labkit.display.tables import Table
+from labkit.display.cards import Table
 from labkit.errors import ClusterError
 from labkit.system import overview
 from labkit.system.process_registry import ProcessRegistry
