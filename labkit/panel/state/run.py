@@ -92,9 +92,7 @@ class RunState(State):
         return max(now - self.first_step_at, 0.0) * (1 - done) / (done - self._begun_at / self.epochs)
 
     def rows_per_second(self) -> float:
-        """Rows per second of all workers: at the moment while running, over the whole run afterwards."""
-        if self.status == "running":
-            return sum(worker.rate for worker in self.workers.values())
+        """Rows per second of all workers, from their first batches on."""
         return sum(worker.rows / worker.seconds for worker in self.workers.values() if worker.seconds > 0)
 
     def waiting_share(self) -> float | None:

@@ -10,8 +10,7 @@ class WorkerState:
 
     Attributes:
         epoch, step, total: where it is; `total` is the number of steps in this epoch, if known.
-        rate: rows per second since the event before.
-        rows, seconds, waiting: in all of its loops, from its first batch on.
+        rows, seconds: in all of its loops, from its first batch on.
         epoch_seconds: in its current epoch, so far.
     """
 
@@ -21,10 +20,8 @@ class WorkerState:
     epoch: int = 0
     step: int = 0
     total: int | None = None
-    rate: float = 0.0
     rows: int = 0
     seconds: float = 0.0
-    waiting: float = 0.0
     epoch_seconds: float = 0.0
     _loop: tuple[int, float, float] | None = None  # rows, seconds and waiting of the current one
 
@@ -42,16 +39,10 @@ class WorkerState:
         before = (0, 0.0, 0.0) if self.begins_loop(event) else self._loop
         now = event["rows"], event["seconds"], event["waiting"]
         rows, seconds, waiting = (value - old for value, old in zip(now, before, strict=True))
-        if rows > 0 and seconds > 0:
-            self.rate = rows / seconds
         self.epoch_seconds = seconds + (self.epoch_seconds if event["epoch"] == self.epoch else 0.0)
         if not self.begun:  # the wait for its very first batch belongs to the start
             seconds, waiting = seconds - event.get("first_wait", 0.0), waiting - event.get("first_wait", 0.0)
-        self.rows, self.seconds, self.waiting = (
-            self.rows + rows,
-            self.seconds + seconds,
-            self.waiting + waiting,
-        )
+        self.rows, self.seconds = self.rows + rows, self.seconds + seconds
         self.epoch, self.step, self._loop = event["epoch"], event["step"], now
         # A stream does not know its length; after one epoch we do.
         self.total = self.step if event.get("done") else event.get("total", self.total)
