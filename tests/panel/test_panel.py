@@ -203,19 +203,6 @@ def test_a_loop_outside_of_the_panel_warns_once(panel, call):
     assert panel.state.status == "finished" and len(panel.state.history) == 2
 
 
-def test_a_tracker_of_a_panel_that_is_not_open_warns_once(panel):
-    """A training function that holds another panel than the one around its run."""
-    tracker = pickle.loads(pickle.dumps(panel))
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        with tracker.working():
-            tracker.report({"loss": 1.0})
-            tracker.report({"loss": 1.0})
-        until(lambda: said)
-        panel._listener.drain()
-    assert [str(one.message)[:32] for one in said] == ["the panel '00-baseline' is not o"]
-
-
 def test_a_second_interrupt_does_not_leave_it_open(panel):
     class Impatient:
         def drain(self):

@@ -6,7 +6,6 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from labkit.display.style import STYLE
 from labkit.panel.view.charts import timeline
 from labkit.panel.view.run import RunView, tiles
 from runs_told import T0, Run
@@ -266,26 +265,6 @@ def test_everything_is_escaped(status):
     run.state.note, run.state.status = EVIL, status
     for html in (live(run), VIEW.details(run.state), VIEW.summary(run.state, FILES)):
         assert "<script" not in html and words(html)
-
-
-def test_colours_of_a_terminal_do_not_show():
-    run = Run()("print", text="\x1b[1;32mgreen\x1b[0m \x00\x07 done")
-    said = words(VIEW.details(run.state))
-    assert "green" in said and "done" in said and "[1;32m" not in said
-
-
-def test_only_the_colours_of_the_notebook():
-    for html in (live(validating(), 60), summary(training())):
-        for value in re.findall(
-            r"(?:color|background|fill|stroke|border[a-z-]*)\s*[:=]\s*[\"']?([^;\"'}]+)", html
-        ):
-            bare = re.sub(r"var\((?:[^()]|\([^()]*\))*\)", "", value)
-            assert not re.search(
-                r"#[0-9a-f]{3,8}\b|\brgb|\bhsl|\b(red|green|blue|white|black|gr[ae]y)\b", bare
-            )
-    for name, end in re.findall(r"var\((--[a-z0-9-]+)([,)])", STYLE):
-        assert name.startswith(("--jp-", "--lk-"))
-        assert end == "," or name.startswith("--lk-"), f"{name} has no fallback"
 
 
 def test_very_much_stays_small():
