@@ -12,12 +12,10 @@ from typing import Any, ClassVar
 
 from ray import tune
 
-from labkit.errors import LabError, RunError
 from labkit.panel.base import LivePanel
 from labkit.tune import saved
 from labkit.tune.state import OVER, SweepState, TrialState
 from labkit.tune.trials import (
-    NO_RESET,
     newest_result,
     number,
     shown_config,
@@ -37,8 +35,6 @@ def _if_open(hook: Callable) -> Callable:
         if self.panel is not None:
             try:
                 hook(self, *args, **info)
-            except LabError:
-                raise
             except Exception as error:
                 warnings.warn(f"the panel could not follow the sweep: {error!r}", stacklevel=2)
 
@@ -81,8 +77,6 @@ class SweepCallback(tune.Callback):
             for trial in trials:
                 if is_due or trial.status == "ERROR":
                     self._look(state, trial)
-        if self.panel.problem is not None:
-            raise self.panel.problem
 
     @_if_open
     def get_state(self) -> None:
@@ -121,16 +115,13 @@ class SweepCallback(tune.Callback):
 
     @_if_open
     def on_experiment_end(self, trials: Sequence[Any], **_: Any) -> None:
-        panel, in_error = self.panel, sys.exc_info()[0] is not None
-        with panel.update() as state:
+        # Tune has ended all trials by now, and calls that the same, whatever the reason.
+        rest = "cut off" if self.panel.interrupted or sys.exc_info()[0] is not None else "finished"
+        with self.panel.update() as state:
             for trial in trials:
                 self._look(state, trial)
-                # Tune has ended all trials by now, and calls that the same, whatever the reason.
                 if self._known(state, trial).status not in OVER:
-                    cut_off = panel.interrupted or panel.problem is not None or in_error
-                    state.set_status(trial.trial_id, "cut off" if cut_off else "finished")
-        if panel.problem is not None and not in_error:
-            raise panel.problem
+                    state.set_status(trial.trial_id, rest)
 
     # -- inside -------------------------------------------------------------------------------------
 
@@ -154,26 +145,10 @@ class SweepCallback(tune.Callback):
         known, status = self._known(state, trial), status_of(trial)
         if known.status in OVER or known.status == status:
             return
-        if status == "failed":
-            self._failed_unheard(state, trial)
+        if status == "failed":  # without a call: its process could not be reset for it
+            state.trial_failed(trial.trial_id, why_failed(trial))
         elif trial.status != "TERMINATED":
             state.set_status(trial.trial_id, status)
-
-    def _failed_unheard(self, state: SweepState, trial: Any) -> None:
-        """A trial that failed without a call: its process could not be reset for it.
-
-        Tune does not tell the searcher of such a trial either. If that limits how many trials run at a time,
-        the next step of the loop waits for this one, for ten minutes.
-        """
-        text = why_failed(trial)
-        state.trial_failed(trial.trial_id, text)
-        if NO_RESET in text:
-            self.panel.problem = RunError(
-                "reuse the actors of the sweep",
-                f"their reset_config did not return True: trial {state.trials[trial.trial_id].number} has no "
-                "process, and others would follow",
-                "return True at the end of reset_config, when all is as after setup; or reuse_actors=False",
-            )
 
     def _hear_interrupts(self) -> None:
         """Note an interrupt: Tune handles SIGINT itself, ends its loop and returns as after any sweep."""

@@ -106,13 +106,17 @@ def _check_resources(plan: TunerPlan, nodes: Sequence[dict[str, float]] | None) 
 
 def _check_reuse(plan: TunerPlan) -> None:
     own = getattr(plan.trainable, "reset_config", None)  # a function has none, and needs none
-    if plan.options.reuse_actors and own is Trainable.reset_config:
-        raise RunError(
-            f"reuse the actors of {plan.name}",
-            "it has no reset_config, so a process that has trained one configuration cannot take another: "
-            "every trial but the first of each process would fail",
-            "write reset_config(self, config), which starts over and returns True; or reuse_actors=False",
-        )
+    if not plan.options.reuse_actors or own is None:
+        return
+    source, fact = _source(own), ""
+    if own is Trainable.reset_config:
+        fact = "it has no reset_config, so a process that has trained one configuration cannot take another"
+    elif source and "return" not in source:
+        fact = "its reset_config returns None, which Tune takes for a failure"
+    if fact:
+        fact += ": every trial but the first of each process would fail"
+        fix = "write reset_config(self, config), which starts over and returns True; or reuse_actors=False"
+        raise RunError(f"reuse the actors of {plan.name}", fact, fix)
 
 
 def _check_name(plan: TunerPlan) -> None:

@@ -24,7 +24,7 @@ from ray import tune
 
 from labkit import cluster
 from labkit.display import tracebacks
-from labkit.errors import LabError, RunError, RunFailed
+from labkit.errors import RunError, RunFailed
 from labkit.panel.base import LivePanel
 from labkit.tune import saved
 from labkit.tune.callback import SweepCallback
@@ -82,7 +82,6 @@ class SweepPanel(LivePanel):
         if not self._watches:
             fact = "it watches no tuner, so it cannot tell what is compared, nor what cannot work"
             raise RunError(f"open the panel {self.state.name!r}", fact, "with panel.watch(tuner): …")
-        self.problem: LabError | None = None  # found by the callback: it makes the sweep pointless
         self.interrupted = False
         return super().__enter__()
 
@@ -157,11 +156,11 @@ class SweepPanel(LivePanel):
             saved.restore(*plan.storage)
         check_plan(plan, nodes)
 
-    def _mistake(self, error: BaseException) -> LabError | None:
-        """Return the mistake that the callback has found, or the one that Tune's error is about."""
+    def _mistake(self, error: BaseException) -> RunError | None:
+        """Return the mistake that Tune's error is about, if it is one that can be named better."""
         metric, reported = self.state.metric, names_without_metric(str(error))
-        if self.problem is not None or reported is None:
-            return self.problem
+        if reported is None:
+            return None
         fact = f"they report {', '.join(map(repr, reported))} but never {metric!r}"
         fix = f"TuneConfig(metric=…) with one that is reported, or report {metric!r}"
         return RunError(f"compare trials by {metric!r}", f"{fact}, so there is nothing to compare", fix)

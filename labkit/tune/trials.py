@@ -22,7 +22,6 @@ from labkit.display import tracebacks
 from labkit.errors import RunError
 
 STATE_FILES = "experiment_state-"  # plus the session's time and ".json": Tune's list of trials
-NO_RESET = "requires reset_config() to be implemented and return True"
 _STATUS = {"RUNNING": "running", "PAUSED": "paused", "TERMINATED": "finished", "ERROR": "failed"}
 _NOT_TUNES_METRICS = {"done", "trial_id", "experiment_tag", "should_checkpoint"}
 _KILLED = ("died unexpectedly", "running low on memory")  # in what Ray says of a process that is gone

@@ -30,6 +30,11 @@ class Model(tune.Trainable):
         return True
 
 
+class Forgetful(Model):
+    def reset_config(self, config):
+        self.setup(config)
+
+
 class Fixed(Model):
     reset_config = tune.Trainable.reset_config
 
@@ -105,6 +110,8 @@ def test_what_brings_its_own_space_or_has_no_source_is_let_through(refuse):
 def test_actors_that_cannot_be_reused(refuse):
     with pytest.raises(RunError, match="it has no reset_config"):
         refuse(Fixed, reuse_actors=True)
+    with pytest.raises(RunError, match="its reset_config returns None"):
+        refuse(Forgetful, reuse_actors=True)
     refuse(Fixed, reuse_actors=False)
     refuse(function, reuse_actors=True)
 

@@ -53,10 +53,6 @@ def test_names_that_are_the_trainables_own():
         ('  File "/home/me/x.py", line 3, in step\nValueError: bad', "ValueError: bad"),
         ("The actor died unexpectedly before finishing this task.\n\tclass_name: X", "its process is gone"),
         ("Task was killed due to the node running low on memory.\nMore.", "its process is gone"),
-        (
-            "Trainable runner reuse requires reset_config() to be implemented and return True.",
-            trials.NO_RESET,
-        ),
         (None, "no error was kept"),
     ],
 )
