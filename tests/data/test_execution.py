@@ -1,6 +1,5 @@
 """The state of an execution of Ray Data, and how it is drawn."""
 
-import math
 import time
 
 import pytest
@@ -13,23 +12,16 @@ from labkit.data.state import ExecutionState, OperatorState
 def state():
     state = ExecutionState("02-<demo>")
     state.executions.append([OperatorState("ReadImage", rows=1), OperatorState("Map(f)", rows=1)])
-    read = OperatorState("ReadImage", rows=1200, blocks=6, bytes=900_000, finished=6, seconds=2.0)
+    read = OperatorState("ReadImage", rows=1200, blocks=6, bytes=900_000, finished=6, running=1, seconds=2.0)
     read.cpu_seconds, read.memory_peak, read.backpressure_seconds = 0.5, 700_000, 1.25
-    read.running = 1
     state.executions.append([read, OperatorState("MapBatches(<lambda>)", rows=1000, bytes=100_000)])
     return state
 
 
 def test_rows_are_those_of_the_last_operator_of_the_last_execution(state):
-    assert state.rows == 1000
-    assert len(state.operators) == 4
-    assert state.bytes == 1_000_000
+    assert (state.rows, len(state.operators), state.bytes) == (1000, 4, 1_000_000)
+    assert state.to_record()["extra"]["operators"][2]["name"] == "ReadImage"
     assert ExecutionState("nothing").rows == 0
-
-
-def test_rate_of_an_operator_is_that_of_its_tasks(state):
-    assert state.operators[2].rows_per_second == 600
-    assert math.isnan(state.operators[3].rows_per_second)
 
 
 def test_peaks_and_ever_rarer_samples(state):
@@ -41,42 +33,29 @@ def test_peaks_and_ever_rarer_samples(state):
     assert state.samples[0][1] == 0 and state.memory_peak == 9999 and state.process_peak == 19998
 
 
-def test_seconds_stand_still_when_it_is_over(state):
-    state.start()
-    state.end("failed")
-    assert state.seconds == state.seconds and state.status == "failed"
-
-
 def test_the_panel_shows_what_runs_and_afterwards_what_was(state):
     view = drawing.ExecutionView()
     state.start()
-    live = view.body(state, time.time())
+    live = view.snapshot(state, time.time())
     for figure in ("1,200", "6 + 1", "2.00", "0.50", "1.2 s", "600", "0.7", "waiting"):
-        assert f">{figure}<" in live
-    assert "&lt;lambda&gt;" in live and "<lambda>" not in live
+        assert f">{figure}<" in live.body
+    assert "&lt;lambda&gt;" in live.body and "<lambda>" not in live.body
+    assert live.lines == ()
     state.fail("cell 3, line 2\nValueError: <no>")
     state.end("failed")
-    over = view.summary(state, [])
-    assert "02-&lt;demo&gt;" in over and "ValueError: &lt;no&gt;" in over and "task seconds" in over
-    empty = _ended(ExecutionState("empty"))
-    assert "nothing was executed" in view.summary(empty, [])
+    over = view.snapshot(state, time.time())
+    for text in ("02-&lt;demo&gt;", "ValueError: &lt;no&gt;", "task seconds"):
+        assert text in over.summary
+    assert "failed after" in over.last_line and "1,000 rows" in over.last_line
+    assert "MapBatches(<lambda>) 1.0 k" in over.last_line
+    assert [line for _, line in over.lines] == [over.last_line, "cell 3, line 2\nValueError: <no>"]
 
 
-def test_a_log_has_one_line(state):
-    view = drawing.ExecutionView()
+def test_nothing_was_executed():
+    state = ExecutionState("empty")
     state.start()
-    assert list(view.lines(state)) == []
     state.end("finished")
-    ((_, line),) = view.lines(state)
-    assert (
-        line.startswith("finished after ") and "1,000 rows" in line and "MapBatches(<lambda>) 1.0 k" in line
-    )
-
-
-def test_the_record_has_the_operators(state):
-    record = state.to_record()
-    assert record["rows"] == 1000
-    assert [operator["name"] for operator in record["extra"]["operators"]][2] == "ReadImage"
+    assert "nothing was executed" in drawing.ExecutionView().snapshot(state, time.time()).summary
 
 
 def test_figures_have_a_bar_for_each_operator(state):
@@ -86,8 +65,3 @@ def test_figures_have_a_bar_for_each_operator(state):
     state.sample(0)
     (axes,) = drawing.plot_memory(state).axes
     assert list(axes.lines[0].get_ydata()) == [0.5]
-
-
-def _ended(state):
-    state.end("finished")
-    return state
