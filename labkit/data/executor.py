@@ -65,7 +65,6 @@ def _update(known: OperatorState, op: Any, state: Any, *, last: bool) -> None:
     known.backpressure_seconds = (
         metrics.task_submission_backpressure_time + metrics.task_output_backpressure_time_s
     )
-    known.over = last or op.has_completed()
     if last:
         blocks = [block for found in op.get_stats().values() for block in found]
         spent = [block.exec_stats for block in blocks if block.exec_stats is not None]

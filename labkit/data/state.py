@@ -28,7 +28,6 @@ class OperatorState:
         backpressure_seconds: time with input ready but no CPU or object-store budget to start a task.
         seconds: of all its tasks, added up; known when they are done.
         cpu_seconds: of these, those in which a core was busy.
-        over: it is done.
     """
 
     name: str
@@ -43,7 +42,6 @@ class OperatorState:
     backpressure_seconds: float = 0.0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
-    over: bool = False
 
     @property
     def rows_per_second(self) -> float:

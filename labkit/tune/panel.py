@@ -119,19 +119,20 @@ class SweepPanel(LivePanel):
             self.state.fail(self.failure_text(error))
 
     def failure_text(self, error: BaseException) -> str:
-        if (mistake := self._mistake(error)) is not None:
-            return f"{type(mistake).__name__}: {mistake.fact}"
         if isinstance(error, tune.TuneError):
             return tracebacks.shorten_text(str(error))
         return super().failure_text(error)
 
     def translate(self, error: BaseException) -> BaseException | None:
-        if (mistake := self._mistake(error)) is not None:
-            return mistake
-        if isinstance(error, (tune.TuneError, ray.exceptions.RayError)):
-            fact = self.failure_text(error).splitlines()[-1]
-            return RunFailed(f"finish the sweep {self.state.name!r}", fact, "the panel shows where")
-        return None
+        if not isinstance(error, (tune.TuneError, ray.exceptions.RayError)):
+            return None
+        if (reported := names_without_metric(str(error))) is not None:
+            metric = self.state.metric
+            fact = f"they report {', '.join(map(repr, reported))} but never {metric!r}"
+            fix = f"TuneConfig(metric=…) with one that is reported, or report {metric!r}"
+            return RunError(f"compare trials by {metric!r}", fact, fix)
+        fact = self.failure_text(error).splitlines()[-1]
+        return RunFailed(f"finish the sweep {self.state.name!r}", fact, "the panel shows where")
 
     def after_stop(self) -> str:
         restore = f". To go on: tune.Tuner.restore({self.plan.path!r}, trainable=…)" if self.plan else ""
@@ -155,12 +156,3 @@ class SweepPanel(LivePanel):
         if plan.restored:
             saved.restore(*plan.storage)
         check_plan(plan, nodes)
-
-    def _mistake(self, error: BaseException) -> RunError | None:
-        """Return the mistake that Tune's error is about, if it is one that can be named better."""
-        metric, reported = self.state.metric, names_without_metric(str(error))
-        if reported is None:
-            return None
-        fact = f"they report {', '.join(map(repr, reported))} but never {metric!r}"
-        fix = f"TuneConfig(metric=…) with one that is reported, or report {metric!r}"
-        return RunError(f"compare trials by {metric!r}", f"{fact}, so there is nothing to compare", fix)

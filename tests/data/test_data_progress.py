@@ -5,25 +5,22 @@ import subprocess
 import sys
 
 import pytest
+import ray.data
+from ray import cloudpickle
 
-import labs
 from labkit import runs
 from labkit.cluster import connection
-from labkit.cluster import lifecycle as cluster
 from labkit.data.panel import DataPanel
 from labkit.errors import RunError, RunFailed
-from labkit.panel.reporters import NullReporter
+
+pytestmark = pytest.mark.usefixtures("lab")
+LAB = {}  # one node
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
 
 
-@pytest.fixture(scope="module", autouse=True)
-def lab():
-    with labs.home(), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LABKIT_PANEL", "text")
-        started = cluster.start()
-        from ray import cloudpickle
-
-        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
-        yield started
+@pytest.fixture(autouse=True)
+def text(monkeypatch):
+    monkeypatch.setenv("LABKIT_PANEL", "text")
 
 
 def double(batch):
@@ -44,13 +41,11 @@ def fails_with_cause(row):
 
 
 def test_counts_rows_blocks_and_tasks_of_each_operator(capfd):
-    import ray.data
-
     with DataPanel("count") as panel:
         ray.data.range(100, override_num_blocks=4).map_batches(double).materialize()
     last = panel.state.operators[-1]
     assert "double" in last.name
-    assert (panel.rows, last.rows, last.blocks, last.finished, last.over) == (100, 100, 4, 4, True)
+    assert (panel.rows, last.rows, last.blocks, last.finished) == (100, 100, 4, 4)
     assert last.bytes == 800 and last.seconds > 0 and last.cpu_seconds > 0
     assert panel.state.process_peak > 50e6
     said = capfd.readouterr()
@@ -62,7 +57,6 @@ def test_counts_rows_blocks_and_tasks_of_each_operator(capfd):
 
 
 def test_ray_data_says_nothing_also_where_it_was_imported_before_the_start(capfd):
-    import ray.data
     from ray.util.debug import reset_log_once
 
     ray.data.DataContext.get_current().enable_progress_bars = True  # as it is after its import
@@ -75,8 +69,6 @@ def test_ray_data_says_nothing_also_where_it_was_imported_before_the_start(capfd
 
 
 def test_each_execution_of_the_block_is_counted_and_none_outside():
-    import ray.data
-
     data = ray.data.range(10, override_num_blocks=1).map_batches(double)
     with DataPanel("two") as panel:
         data.materialize()
@@ -94,8 +86,6 @@ def test_each_execution_of_the_block_is_counted_and_none_outside():
     ],
 )
 def test_a_failure_shows_the_readers_line_and_error(capfd, function, line, message):
-    import ray.data
-
     panel = DataPanel("bug")
     with pytest.raises(RunFailed, match="could not finish 'bug'") as caught, panel:
         ray.data.range(10, override_num_blocks=1).map(function).materialize()
@@ -114,8 +104,6 @@ def test_an_error_of_the_block_itself_passes_through():
 
 
 def test_a_file_that_is_no_image_is_the_fact_and_rays_advice_is_not(tmp_path):
-    import ray.data
-
     (tmp_path / "broken.png").write_bytes(b"no image")
     with pytest.raises(RunFailed) as caught, DataPanel("images"):
         ray.data.read_images(str(tmp_path)).materialize()
@@ -137,19 +125,7 @@ def test_ray_data_is_quiet_without_a_panel_and_before_it_is_imported():
     assert "a WARNING line" in said and "INFO line" not in said and "ERROR line" not in said
 
 
-def test_a_reporter_that_fails_leaves_no_panel_open():
-    class Broken(NullReporter):
-        def open(self, *_):
-            raise OSError("no front end")
-
-    with pytest.warns(UserWarning, match="could not be drawn"), DataPanel("broken", reporter=Broken()):
-        assert DataPanel.current().state.name == "broken"
-    assert DataPanel.current() is None
-
-
 def test_a_ray_data_without_the_private_names_is_executed_without_a_panel(monkeypatch):
-    import ray.data
-
     monkeypatch.delitem(sys.modules, "labkit.data.executor", raising=False)
     monkeypatch.setitem(sys.modules, "ray.data._internal.execution.execution_callback", None)
     with DataPanel("blind") as panel:

@@ -175,12 +175,3 @@ def test_kills_at_any_moment(home):
     # What a trial reported is kept, too. The steps that were under way may be missing or twice in its table.
     rows = [int(number) for number in re.search(r"rows \[(.*)\]", text)[1].split(",")]
     assert len(rows) == TRIALS and min(rows) >= STEPS - 4, (moments, rows)
-
-
-def test_how_far_a_sweep_is_can_be_asked(home):
-    """The errors that people meet: a path without a sweep, and a trainable of another name."""
-    from ray import tune
-
-    assert not tune.Tuner.can_restore(str(home / "nothing"))
-    with pytest.raises(FileNotFoundError, match=r"tuner\.pkl"):
-        tune.Tuner.restore(str(home / "nothing"), trainable=time.sleep)

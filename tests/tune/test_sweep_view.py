@@ -132,42 +132,26 @@ def test_trials_that_never_began():
     assert "13 not begun" in words(summary(state))
 
 
-def reported(state):
-    """A text reporter that has opened the sweep, and what it writes to."""
-    out = io.StringIO()
-    reporter = TextReporter(out)
-    reporter.open(VIEW.snapshot(state, time.time()))
-    return out, reporter
-
-
-def test_text_tells_the_news_in_few_lines():
-    state = SweepState("05", metric="accuracy")
+def test_text_tells_the_news_in_few_lines_and_a_failure_at_once():
+    state, out = SweepState("05", metric="accuracy"), io.StringIO()
     state.total = 200
     state.start()
-    out, reporter = reported(state)
-    for number in range(200):
+    reporter = TextReporter(out)
+    reporter.open(VIEW.snapshot(state, time.time()))
+    state.add("bad", {"lr": -1})
+    state.trial_failed("bad", "step, cell 3, line 7\n    raise ValueError('lr')\nValueError: bad")
+    reporter.draw(VIEW.snapshot(state, time.time()))
+    assert "trial 0 failed: ValueError: bad" in out.getvalue() and "raise" not in out.getvalue()
+    for number in range(1, 200):
         state.add(f"t{number}", {"lr": number})
         state.set_status(f"t{number}", "running")
         state.result(f"t{number}", iteration=1, value=number / 200, seconds=0.1)
-        state.set_status(f"t{number}", "finished", why="1 iterations")
+        state.set_status(f"t{number}", "finished")
         reporter.draw(VIEW.snapshot(state, time.time()))
     state.end("finished")
     reporter.close(VIEW.snapshot(state, time.time()))
     lines = out.getvalue().splitlines()
-    assert len(lines) <= 12
-    assert any("100 of 200" in line for line in lines) and "200 finished" in lines[-1]
-    assert "best accuracy 0.995, trial 199 · lr 199" in lines[-2]
-
-
-def test_text_tells_a_failure_at_once_and_its_traceback_at_the_end():
-    state = SweepState("05", metric="accuracy")
-    state.start()
-    out, reporter = reported(state)
-    state.add("a", {"lr": 1})
-    state.trial_failed("a", "step, cell 3, line 7\n    raise ValueError('lr')\nValueError: bad")
-    reporter.draw(VIEW.snapshot(state, time.time()))
-    assert "trial 0 failed: ValueError: bad" in out.getvalue()
-    assert "raise ValueError" not in out.getvalue()
-    state.end("finished")
-    reporter.close(VIEW.snapshot(state, time.time()))
+    assert len(lines) <= 16 and any("100 of 200" in line for line in lines)
     assert out.getvalue().count("raise ValueError('lr')") == 1
+    assert any("best accuracy 0.995, trial 199 · lr 199" in line for line in lines)
+    assert "199 finished · 1 failed" in lines[-1]
