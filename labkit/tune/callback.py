@@ -128,9 +128,6 @@ class SweepCallback(tune.Callback):
     def _known(self, state: SweepState, trial: Any) -> TrialState:
         if trial.trial_id not in state.trials:
             state.add(trial.trial_id, shown_config(trial.config))
-            if result := newest_result(trial):  # of an interrupted sweep
-                self._take(state, trial, result)
-                state.set_status(trial.trial_id, status_of(trial))
         return state.trials[trial.trial_id]
 
     def _take(self, state: SweepState, trial: Any, result: dict[str, Any]) -> None:
@@ -142,7 +139,11 @@ class SweepCallback(tune.Callback):
         )
 
     def _look(self, state: SweepState, trial: Any) -> None:
-        known, status = self._known(state, trial), status_of(trial)
+        is_new, status = trial.trial_id not in state.trials, status_of(trial)
+        known = self._known(state, trial)
+        if is_new and (result := newest_result(trial)):  # of an interrupted sweep
+            self._take(state, trial, result)
+            state.set_status(trial.trial_id, status)
         if known.status in OVER or known.status == status:
             return
         if status == "failed":  # without a call: its process could not be reset for it
