@@ -7,6 +7,8 @@ Ray Train calls a `UserCallback` in the run's controller for reports and failure
 - `CheckpointStatusCallback` polls the controller for the status of every checkpoint, because a validation
   that is killed at its timeout reports nothing, and times each upload in the worker.
 
+Pickled into those processes, the panel that each has becomes a `RemoteTracker`.
+
 This is the one file that uses private names of Ray Train, each in a function that does without it where it is
 gone: the panel then shows less, and the training runs as before.
 """
@@ -24,7 +26,7 @@ import ray
 import ray.train
 from ray.train import CheckpointConsistencyMode
 
-from labkit.panel.tracking.remote import RemoteReporter
+from labkit.train.checkpoints import reported_checkpoints
 
 # Ray's words and the panel's.
 STATUSES = {
@@ -40,22 +42,22 @@ _MAX_TEXT, _MAX_REASON = 10_000, 500  # characters of an error that are sent
 _DEATH = "A worker died or was killed"  # how the raylet's message begins
 
 
-class ReportCallback(RemoteReporter, ray.train.UserCallback):
+class ReportCallback(ray.train.UserCallback):
     """Sends what the controller of a Ray Train run hears to the panel that made it."""
 
     def __init__(self, panel: Any) -> None:
-        super().__init__(panel)
+        self.panel = panel
         self._kept: dict[str, ray.train.Checkpoint] = {}
 
     def after_report(
         self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: ray.train.Checkpoint | None
     ) -> None:
         first = metrics[0] if metrics else {}  # rank 0's, as Ray keeps them
-        self.send(kind="report", metrics=first, epoch=first.get("epoch"))
+        self.panel.send(kind="report", metrics=first, epoch=first.get("epoch"))
         if checkpoint is None:
             return
         about = {"bytes": _bytes_of(checkpoint), "status": "committed", "metrics": first}
-        self.send(kind="checkpoint", path=checkpoint.path, **about)
+        self.panel.send(kind="checkpoint", path=checkpoint.path, **about)
         config = getattr(getattr(run_context, "run_config", None), "checkpoint_config", None)
         if getattr(config, "num_to_keep", None) is not None:
             self._send_deleted()
@@ -63,7 +65,7 @@ class ReportCallback(RemoteReporter, ray.train.UserCallback):
 
     def after_exception(self, run_context: Any, worker_exceptions: dict[int, Exception]) -> None:
         rank, text = first_failure(worker_exceptions)
-        self.send(kind="failure", rank=rank, text=text[:_MAX_TEXT])
+        self.panel.send(kind="failure", rank=rank, text=text[:_MAX_TEXT])
 
     def _send_deleted(self) -> None:
         """Ray has deleted what it does not keep before it calls back; it does not say what that was."""
@@ -72,19 +74,18 @@ class ReportCallback(RemoteReporter, ray.train.UserCallback):
                 found = checkpoint.filesystem.get_file_info(path)
                 if found.type == pyarrow.fs.FileType.NotFound:
                     del self._kept[path]
-                    self.send(kind="checkpoint", path=path, status="deleted")
+                    self.panel.send(kind="checkpoint", path=path, status="deleted")
 
 
-class ReportingValidator(RemoteReporter):
+class ReportingValidator:
     """A validation function that reports to a panel when it begins and how it ends."""
 
     def __init__(self, fn: Callable[..., dict], panel: Any) -> None:
-        super().__init__(panel)
-        self.fn = fn
+        self.fn, self.panel = fn, panel
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, checkpoint: ray.train.Checkpoint, **kwargs: Any) -> dict[str, Any]:
-        self.send(kind="validation", path=checkpoint.path)
+        self.panel.send(kind="validation", path=checkpoint.path)
         began, text = time.perf_counter(), ""
         try:
             metrics = self.fn(checkpoint, **kwargs)
@@ -96,7 +97,7 @@ class ReportingValidator(RemoteReporter):
             raise
         finally:
             seconds = time.perf_counter() - began
-            self.send(kind="validation", path=checkpoint.path, done=True, seconds=seconds, text=text)
+            self.panel.send(kind="validation", path=checkpoint.path, done=True, seconds=seconds, text=text)
 
 
 def checkpoint_status_callback(panel: Any) -> "CheckpointStatusCallback | None":
@@ -109,21 +110,27 @@ def checkpoint_status_callback(panel: Any) -> "CheckpointStatusCallback | None":
     return type("CheckpointStatusCallback", bases, {})(panel)
 
 
-class CheckpointStatusCallback(RemoteReporter):
+class CheckpointStatusCallback:
     """For ``RunConfig(callbacks=[…])``, next to `ReportCallback`: statuses of checkpoints, and uploads."""
 
-    _known: dict[str, tuple[str, dict[str, Any]]] | None = None  # path -> status, metrics
+    def __init__(self, panel: Any) -> None:
+        self.panel = panel
 
     def __getstate__(self) -> dict[str, Any]:
         # From the controller it goes on to the workers, where nothing of its following is wanted.
-        return {k: v for k, v in super().__getstate__().items() if k not in ("_ended", "_known")}
+        return {"panel": self.panel}
 
     # -- in the controller --------------------------------------------------------------------------
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """The control loop begins: ask for statuses from now on, in a thread of its own."""
         controller = ray.get_runtime_context().current_actor
-        self._ended = threading.Event()
+        self._ended, self._known = threading.Event(), {}
+        storage = train_run_context.run_config.storage_context
+        with contextlib.suppress(Exception):  # mostly there is no earlier run of that name
+            earlier = reported_checkpoints(storage.experiment_fs_path, storage.storage_filesystem)
+            # What is still undecided is news.
+            self._known = {path: now for path, now in _statuses_of(earlier).items() if now[0] != "pending"}
         threading.Thread(target=self._poll, args=(controller,), name="labkit-status", daemon=True).start()
 
     async def before_controller_shutdown(self) -> None:
@@ -137,22 +144,17 @@ class CheckpointStatusCallback(RemoteReporter):
         self._ended.set()
 
     def _poll(self, controller: Any) -> None:
-        seconds = 0.01  # the first answer: what an earlier run of that name has left behind
         with contextlib.suppress(ray.exceptions.RayError):  # the controller is about to end
             while not self._ended.is_set():
-                found = ray.get(_statuses(controller, seconds))
+                found = ray.get(_statuses(controller, _POLL_SECONDS))
                 if not self._ended.is_set():
                     self._send_changes(found)
-                seconds = _POLL_SECONDS
 
     def _send_changes(self, found: list[ray.train.ReportedCheckpoint]) -> None:
-        statuses = {one.checkpoint.path: (STATUSES[one.status.value], dict(one.metrics)) for one in found}
-        if self._known is None:  # of an earlier run only what is still undecided is news
-            self._known = {path: now for path, now in statuses.items() if now[0] != "pending"}
-        for path, now in statuses.items():
+        for path, now in _statuses_of(found).items():
             if self._known.get(path) != now:
                 self._known[path] = now
-                self.send(kind="checkpoint", path=path, status=now[0], metrics=now[1])
+                self.panel.send(kind="checkpoint", path=path, status=now[0], metrics=now[1])
 
     # -- in each worker -----------------------------------------------------------------------------
 
@@ -163,11 +165,11 @@ class CheckpointStatusCallback(RemoteReporter):
         with contextlib.suppress(Exception):  # an upload must not fail for want of a number
             about["rank"] = ray.train.get_context().get_world_rank()
         began = time.perf_counter()
-        self.send(**about)
+        self.panel.send(**about)
         try:
             yield
         finally:
-            self.send(**about, done=True, seconds=time.perf_counter() - began)
+            self.panel.send(**about, done=True, seconds=time.perf_counter() - began)
 
 
 @contextlib.contextmanager
@@ -215,6 +217,11 @@ def first_failure(exceptions: dict[int, Exception]) -> tuple[int, str]:
 def _statuses(controller: Any, seconds: float) -> Any:
     mode = CheckpointConsistencyMode.COMMITTED
     return controller.get_all_reported_checkpoints.remote(_NEVER, mode, seconds)
+
+
+def _statuses_of(found: list[ray.train.ReportedCheckpoint]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Status and metrics of checkpoints, by their path."""
+    return {one.checkpoint.path: (STATUSES[one.status.value], dict(one.metrics)) for one in found}
 
 
 def _last_line(error: BaseException) -> str:

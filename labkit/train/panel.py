@@ -55,7 +55,7 @@ class TrainPanel(Panel):
 
     def __init__(self, name: str, **about: Any) -> None:
         self._trainer: Any = None
-        self._earlier = 0  # epochs of an earlier run of that name
+        self._earlier, self._completed = 0, False
         super().__init__(name, **{"engine": "Ray Train", **about})
 
     def callback(self) -> ReportCallback:
@@ -145,6 +145,10 @@ class TrainPanel(Panel):
                     _free_placement_groups(groups)
                 raise
 
+    def ended_by(self, error: BaseException | None) -> BaseException | None:
+        self._completed = error is None
+        return error
+
     def host(self) -> str:
         """Loopback, unless the cluster has nodes on other machines: then the address they know us by."""
         if ray.is_initialized():
@@ -186,7 +190,7 @@ class TrainPanel(Panel):
     def hang_up(self) -> None:
         super().hang_up()
         state = self.state
-        if state.status == "finished" and self._earlier and not state.history and not state.first_step_at:
+        if self._completed and self._earlier and not state.history and not state.first_step_at:
             of = f" of {state.epochs}" if state.epochs else ""
             state.note = (
                 f"went on from epoch {self._earlier}{of}: nothing trained; a new run needs a new name in "
@@ -196,7 +200,7 @@ class TrainPanel(Panel):
     # -- inside -------------------------------------------------------------------------------------
 
     def _check_callbacks(self, run_config: ray.train.RunConfig) -> None:
-        if not any(isinstance(c, ReportCallback) and c.reports_to(self) for c in run_config.callbacks or ()):
+        if not any(isinstance(c, ReportCallback) and c.panel is self for c in run_config.callbacks or ()):
             raise RunError(
                 f"follow the run {run_config.name!r}",
                 "its RunConfig has no callback of this panel, so nothing would be heard from it",

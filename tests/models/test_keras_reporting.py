@@ -94,28 +94,3 @@ def test_a_model_of_one_worker_is_refused_in_two(panel, model, monkeypatch):
     with pytest.raises(RunError, match="outside of the strategy's scope") as caught:
         model.fit(counted(), verbose=0, callbacks=[PanelCallback(panel)])
     assert "with strategy.scope()" in caught.value.fix
-
-
-@pytest.mark.parametrize("method, told", [("auto", 0.9), ("sum", 0.9), ("first", 1.8)])
-def test_what_keras_adds_up_over_workers_is_told_as_a_mean(panel, method, told):
-    """Seen with two workers: an accuracy of 1.968."""
-
-    class Model:
-        distribute_reduction_method = method
-
-        class distribute_strategy:
-            num_replicas_in_sync = 2
-
-    follow = PanelCallback(panel, rows_per_step=20)
-    follow.set_params({"epochs": 1, "steps": 1})
-    with panel:
-        # What Keras's `set_model` does; of Keras 3 it looks into the model.
-        object.__setattr__(
-            follow, "model" if "tf_keras" in type(follow).__mro__[1].__module__ else "_model", Model()
-        )
-        follow.on_epoch_begin(0)
-        follow.on_train_batch_begin(0)
-        follow.on_train_batch_end(0, {"accuracy": tf.constant(1.8)})
-        follow.on_epoch_end(0)
-    (step,) = [event for event in panel.events if event["kind"] == "step" and event["done"]]
-    assert float(step["metrics"]["accuracy"]) == pytest.approx(told)

@@ -1,9 +1,8 @@
-"""What a panel becomes in another process, and what else reports from there to its address."""
+"""What a panel becomes in another process: a tracker that sends its events to the panel's address."""
 
 import contextlib
 import functools
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -48,6 +47,11 @@ class RemoteTracker(Tracker):
             if self._sender is not None:
                 self._sender.flush()
 
+    def send(self, **event: Any) -> None:
+        """Send an event that is not of a training function here, but of a callback or a validation."""
+        if self._sender is not None:
+            self._sender.send({"run": self._run, **event})
+
     def _send_from_here(self, event: dict[str, Any]) -> None:
         if not self._began:
             self._begin()
@@ -74,36 +78,6 @@ class TrackedFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with self._panel.working():
             return self.function(*args, **kwargs)
-
-
-class RemoteReporter:
-    """Base class of callbacks and functions that run in another process.
-
-    Pickling replaces the panel by its run id and address, those of the run at that time; after unpickling,
-    `send` delivers events there. In the panel's own process it sends nothing.
-    """
-
-    def __init__(self, panel: Any) -> None:
-        self._panel, self._run, self._address = panel, "", None
-        self._sender: Sender | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        run, address = self._panel.where_to_report() if self._panel else (self._run, self._address)
-        return {**self.__dict__, "_panel": None, "_sender": None, "_run": run, "_address": address}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if self._address is not None:  # None: the run was over
-            self._sender = Sender(self._address)
-
-    def reports_to(self, panel: Any) -> bool:
-        """Whether it was made for `panel`."""
-        return self._panel is panel
-
-    def send(self, **event: Any) -> None:
-        """Send one event of the run."""
-        if self._sender is not None:
-            self._sender.send({"run": self._run, "at": time.time(), **event})
 
 
 class _Tee:

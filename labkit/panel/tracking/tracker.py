@@ -18,8 +18,8 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sized
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from labkit.settings import NODE_NAME
@@ -82,7 +82,7 @@ class Tracker:
 
         def report(done: bool = False) -> float:
             count.seconds = clock() - began
-            self.emit("step", **vars(count), metrics=_numbers(self._metrics), done=done)
+            self.emit("step", **asdict(count), metrics=_numbers(self._metrics), done=done)
             return clock()
 
         try:
@@ -133,7 +133,7 @@ class Tracker:
         return contextlib.nullcontext()
 
 
-@dataclass
+@dataclass(slots=True)
 class _Count:
     """How far one epoch is: steps, rows, and seconds, those of waiting for data apart."""
 
@@ -175,7 +175,7 @@ def group_size() -> int | None:
 
 def _rows(batch: Any) -> int:
     """Number of rows in a batch, whatever form it has."""
-    if isinstance(batch, Mapping):
+    if isinstance(batch, dict):
         return _rows(next(iter(batch.values()), ()))
     if isinstance(batch, (tuple, list)) and batch:
         first = batch[0]
