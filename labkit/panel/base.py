@@ -150,7 +150,7 @@ class LivePanel:
             self.renew()
         self._sigint = signal.getsignal(signal.SIGINT)
         self._surroundings = contextlib.ExitStack()
-        self._reporter = NullReporter()
+        self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True
         self._stop_drawing = threading.Event()
         self._drawer = threading.Thread(target=self._draw, name="labkit-panel", daemon=True)
         LivePanel._open.append(self)
@@ -161,9 +161,7 @@ class LivePanel:
                 # If it cannot be written, a warning at the end says so.
                 with contextlib.suppress(LabError, ValueError):
                     write_record(self.state, self.run_id, self.settings.home)
-                self._reporter = self._given_reporter or choose(self.settings.panel)
-                if not self._show(self._reporter.open):
-                    self._reporter = NullReporter()
+                self._show(self._reporter.open)
             self._drawer.start()
             self._surroundings.enter_context(self.surroundings())
         except BaseException as error:  # an interrupt, too: Python does not call __exit__ after this
@@ -221,7 +219,7 @@ class LivePanel:
     # -- drawing -------------------------------------------------------------------------------------
 
     def _draw(self) -> None:
-        seen, last, pause, fine = -1, 0.0, _PAUSE, True
+        seen, last, pause = -1, 0.0, _PAUSE
         while not self._stop_drawing.wait(pause):
             # Once a second even if nothing came: a clock that stands still looks like a hang.
             if self.state.version == seen and time.monotonic() - last < 1:
@@ -229,22 +227,15 @@ class LivePanel:
             busy = time.thread_time()
             with self._lock:
                 seen, last = self.state.version, time.monotonic()
-                fine = self._show(self._reporter.draw, quiet=not fine)  # one warning is enough
+                self._show(self._reporter.draw)
             pause = max(_PAUSE, (time.thread_time() - busy) / self.drawing_share)
 
-    def _show(self, show: Callable[[Snapshot], None], *, quiet: bool = False) -> bool:
-        """Give the reporter a snapshot. An error of drawing must not end the training."""
+    def _show(self, show: Callable[[Snapshot], None]) -> None:
+        """Give the reporter a snapshot. An error of drawing must not end the training: it warns, once."""
+        record = [("run record", self._record_path)] if self._record_path else []
         try:
-            show(self._snapshot())
+            show(self.view.snapshot(self.state, time.time(), [*self.files(), *record]))
         except Exception as error:
-            if not quiet:
+            if self._draws_well:
                 warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)
-            return False
-        return True
-
-    def _snapshot(self) -> Snapshot:
-        listed: list[tuple[str, str]] = []
-        with contextlib.suppress(Exception):  # an engine's panel that cannot find its files is no reason
-            listed += self.files()
-        listed += [("run record", self._record_path)] if self._record_path else []
-        return self.view.snapshot(self.state, time.time(), listed)
+            self._draws_well = False

@@ -16,7 +16,7 @@ from labkit.display.formatting import (
     short_metrics,
     size,
 )  # fmt: skip
-from labkit.panel.state.checkpoints import DECIDED, CheckpointState
+from labkit.panel.state.checkpoints import CheckpointState
 from labkit.panel.state.run import RunState
 from labkit.panel.view.base import View
 from labkit.panel.view.charts import curve, ranked, timeline
@@ -26,6 +26,7 @@ _WORKERS_SHOWN = 8
 _PHASES_SHOWN = 8
 _REPORTS_TOLD = 20  # of the latest, at each drawing
 _PHASES = {"starting": "starting workers", "loading": "loading data"}
+_SAID = {"validated": "validated", "failed": "validation failed", "timed out": "timed out"}
 _STATUSES = {
     "committed": ("ok", "✓ saved"),
     "pending": ("wait", "○ waits for validation"),
@@ -67,8 +68,7 @@ class RunView(View):
         """``loss 0.141 · accuracy 0.967 · 18.1 k rows/s · 10 checkpoints, 3 kept``."""
         rate, waiting, saved = state.rows_per_second(), state.waiting_share() or 0.0, state.checkpoints
         found = [one.status for one in saved]
-        words = {"validated": "validated", "failed": "validation failed", "timed out": "timed out"}
-        words["pending"] = "not validated yet"
+        words = {**_SAID, "pending": "not validated yet"}
         return _joined(
             state.note,
             short_metrics(state.metrics()),
@@ -102,15 +102,12 @@ class RunView(View):
         of = f"/{state.epochs}" if state.epochs else ""
         rate = f"{count(state.rows_per_second())} rows/s" if state.rows_per_second() >= 1 else ""
         for number_, report in list(enumerate(state.history))[-_REPORTS_TOLD:]:
-            yield (
-                ("report", number_),
-                _joined(f"epoch {report['epoch'] + 1}{of}", short_metrics(report), rate),
-            )
+            line = _joined(f"epoch {report['epoch'] + 1}{of}", short_metrics(report), rate)
+            yield ("report", number_), line
         for one in state.checkpoints:
-            if one.status in DECIDED:
-                status = _STATUSES[one.status][1].split(" ", 1)[1]
+            if one.status in _SAID:
                 words = short_metrics(one.late) or one.reason
-                yield ("decided", one.path), f"{one.label}: {status} {words}".rstrip()
+                yield ("decided", one.path), f"{one.label}: {_SAID[one.status]} {words}".rstrip()
 
     def last_line(self, state: RunState) -> str:
         return _joined(f"{super().last_line(state)}{_spent(state)}", state.note)
