@@ -21,7 +21,6 @@ ENVIRONMENT = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # seconds between a controller's looks at its workers, not 2
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",  # the panel shows progress; Ray Data would print lines
 }
-_TIMEOUT = 10.0  # seconds; a far cluster answers within one
 # A call without effect to the head's server, and to its server for Ray clients.
 _HEAD, _CLIENTS = "/ray.rpc.NodeInfoGcsService/CheckAlive", "/ray.rpc.RayletDriver/ClusterInfo"
 
@@ -41,23 +40,22 @@ def connect(
     Raises:
         ClusterError: no cluster answers, or it refuses. Then the environment is as it was before.
     """
+    # Without RAY_ADDRESS, Ray's state API asks the cluster that was started last on this machine (a file in
+    # /tmp/ray names it). If that one has ended, each run of Ray Train waits 12 s for it.
+    environment: dict[str, Any] = {"env_vars": {"RAY_ADDRESS": address}}
+    if ship:
+        environment = {"py_modules": [str(PACKAGE_ROOT)]}
+    if py_executable is not None:
+        environment["py_executable"] = py_executable
     try:
         check_reachable(address, token)
         set_environment(token)
         import ray
 
         ray.shutdown()  # a connection that the reader made without the lab would be in the way
-        # Without RAY_ADDRESS, Ray's state API asks the cluster that was started last on this machine (a
-        # file in /tmp/ray names it). If that one has ended, each run of Ray Train waits 12 s for it.
-        environment: dict[str, Any] = {"env_vars": {"RAY_ADDRESS": address}}
-        if ship:
-            environment = {"py_modules": [str(PACKAGE_ROOT)]}
-        if py_executable is not None:
-            environment["py_executable"] = py_executable
+        options = {"runtime_env": environment, "log_to_driver": False, "logging_level": "ERROR"}
         try:
-            context = ray.init(
-                address=address, runtime_env=environment, log_to_driver=False, logging_level="ERROR"
-            )
+            context = ray.init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
             raise ClusterError(
                 f"connect to the cluster at {address}",
@@ -70,20 +68,25 @@ def connect(
     return getattr(context, "dashboard_url", None)
 
 
+def user_token() -> Path | None:
+    """Ray's own token file of this user, if there is one."""
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    return path if path.is_file() else None
+
+
 def disconnect() -> None:
-    """Disconnect from the cluster, and put the environment back."""
+    """Disconnect from the cluster, and put the environment back, except where the reader has changed it."""
     if "ray" in sys.modules:
         import ray  # another thread may not be done with it
 
         ray.shutdown()
-    restore_environment()
-
-
-def is_connected() -> bool:
-    """Whether this process is connected to a cluster, by the lab or by the reader."""
-    import ray
-
-    return ray.is_initialized()
+    for name, (before, here) in _changed.items():
+        if os.environ.get(name) == here:
+            del os.environ[name]
+            if before is not None:
+                os.environ[name] = before
+    _changed.clear()
+    _reread_environment()
 
 
 def set_environment(token: Path | None) -> None:
@@ -105,18 +108,6 @@ def set_environment(token: Path | None) -> None:
         DataContext.get_current().enable_progress_bars = False
 
 
-def restore_environment() -> None:
-    """Put back the values from before `set_environment`, unless the reader has set others since."""
-    for name, (before, here) in _changed.items():
-        if os.environ.get(name) == here:
-            del os.environ[name]
-            if before is not None:
-                os.environ[name] = before
-    if _changed:
-        _changed.clear()
-        _reread_environment()
-
-
 def _reread_environment() -> None:
     """Ray reads it at its import: an `import ray` in an earlier cell must not lock the reader out."""
     if "ray" in sys.modules:
@@ -134,54 +125,31 @@ def check_reachable(address: str, token: Path | None) -> None:
     ("auto"), and a cluster behind TLS, is left to Ray.
 
     Raises:
-        ClusterError: nothing answers there, something else does, or it refuses the token.
+        ClusterError: nothing answers there, or it refuses the token.
     """
     host = address.removeprefix("ray://")
     if ":" not in host or "/" in host or os.environ.get("RAY_USE_TLS") == "1":
         return
-    for_clients = address.startswith("ray://")
-    own, other = (_CLIENTS, _HEAD) if for_clients else (_HEAD, _CLIENTS)
-    answer, details = _call(host, own, token)
+    import grpc  # Ray's own transport; it comes with Ray
+
+    call = _CLIENTS if address.startswith("ray://") else _HEAD
+    metadata = [("authorization", f"Bearer {token.read_text().strip()}")] if token else []
+    with grpc.insecure_channel(host, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            channel.unary_unary(call)(b"", timeout=10, metadata=metadata)
+        except grpc.RpcError as error:
+            status, details = error.code().name, (error.details() or "")[:120]
+        else:
+            return
+    # Any other status is left to Ray: another version of it may have renamed the call.
     attempt = f"connect to the cluster at {address}"
-    if answer == "UNAUTHENTICATED":
+    if status == "UNAUTHENTICATED":
         raise ClusterError(
             attempt,
             "it refused the token" + ("" if token else ": none was found"),
             f"copy the token file of its head to {token or '~/.ray/auth_token'}, or name it: "
             "connect(address, token_file=…)",
         )
-    # Another version of Ray may have renamed the call: then Ray itself has to try.
-    if answer == "UNIMPLEMENTED" and _call(host, other, token)[0] != "UNIMPLEMENTED":
-        found = "a cluster's head" if for_clients else "a cluster's server for Ray clients"
-        better = f'connect("{host}")' if for_clients else f'connect("ray://{host}"), or the port of its head'
-        raise ClusterError(attempt, f"{found} answers there", f"{better} (6379 and 10001 are usual)")
-    if answer in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
-        raise ClusterError(
-            attempt,
-            f"nothing answers there ({details[:120]})",
-            "check the address with `ray status` on its head, and that the port is reachable from here",
-        )
-
-
-def _call(host: str, name: str, token: Path | None) -> tuple[str, str]:
-    """(gRPC status, its details) of one call."""
-    import grpc  # Ray's own transport; it comes with Ray
-
-    metadata = [("authorization", f"Bearer {_read_token(token)}")] if token else []
-    with grpc.insecure_channel(host, options=[("grpc.enable_http_proxy", 0)]) as channel:
-        try:
-            channel.unary_unary(name)(b"", timeout=_TIMEOUT, metadata=metadata)
-        except grpc.RpcError as error:
-            return error.code().name, error.details() or ""
-    return "OK", ""
-
-
-def _read_token(path: Path) -> str:
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        if (text := path.read_text(encoding="ascii").strip()).isprintable() and text:
-            return text
-    raise ClusterError(
-        "read the cluster's token",
-        f"{path} is not a token file",
-        "copy the token file from the cluster's head",
-    )
+    if status in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
+        fix = "check the address with `ray status` on its head, and that the port is reachable from here"
+        raise ClusterError(attempt, f"nothing answers there ({details})", fix)

@@ -2,23 +2,15 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
 from labkit.cluster import connection
-from labkit.cluster.capacity import (
-    Node,
-    check_free,
-    check_worker_capacity,
-    expect_int,
-    expect_resources,
-    expect_type,
-)
-from labkit.cluster.commands import shell_commands
-from labkit.cluster.nodes import NodeLauncher, user_token
+from labkit.cluster.capacity import Node, check_worker_capacity, expect_int
+from labkit.cluster.nodes import NodeLauncher, shell_commands
 from labkit.display import cards
 from labkit.display.formatting import size
 from labkit.display.progress import Waiting
@@ -39,13 +31,18 @@ class Cluster:
         dashboard_url: of its dashboard, or None.
     """
 
-    def __init__(self, address: str, dashboard_url: str | None, launcher: NodeLauncher | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        dashboard_url: str | None = None,
+        token: Path | None = None,
+        launcher: NodeLauncher | None = None,
+    ) -> None:
         self.address, self.dashboard_url = address, dashboard_url
-        self._launcher = launcher  # None: the lab did not start this cluster
-        self._running = True
+        self._token, self._launcher = token, launcher  # no launcher: the lab did not start this cluster
+        self._running = False
         self._disconnecting = threading.Lock()
-        if launcher is not None:
-            threading.Thread(target=self._watch_head, name="labkit-head", daemon=True).start()
 
     # -- what it is ---------------------------------------------------------------------------------
 
@@ -88,17 +85,30 @@ class Cluster:
         return sum(node.cpus for node in self.nodes)
 
     @property
-    def size(self) -> str:
-        """Its nodes and their logical CPUs, such as "2 nodes, 4 CPUs"."""
-        nodes = self.nodes
-        return f"{len(nodes)} node{'s' * (len(nodes) != 1)}, {sum(n.cpus for n in nodes):g} CPUs"
-
-    @property
     def log_dir(self) -> Path | None:
         """The folder of Ray's logs, for a cluster that the lab started."""
         return self._launcher.folder / "session_latest" / "logs" if self._launcher else None
 
     # -- what it does -------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Connect this process, for the first time or after the reader called `ray.shutdown`.
+
+        Raises:
+            ClusterError: the cluster does not answer, or refuses.
+        """
+        again, launcher = self._running, self._launcher
+        if launcher is None:
+            url = connection.connect(self.address, self._token, ship=True)
+            self.dashboard_url, self._running = f"http://{url}" if url else None, True
+            return
+        launcher.connect(self.address)
+        self._running = True
+        if again:
+            launcher.stop_preloading()  # a fork server is for one connection
+        else:
+            threading.Thread(target=self._watch_head, name="labkit-head", daemon=True).start()
+        launcher.preload(node.name for node in self.nodes)
 
     def add_node(self, *, cpus: int | None = None, resources: dict[str, float] | None = None) -> Node:
         """Start one more node on this machine, and wait until it has joined the cluster.
@@ -112,50 +122,23 @@ class Cluster:
             RunStopped: the reader interrupted; the node is gone again.
         """
         launcher = self._require_ours("add a node")
-        if cpus is not None:
-            cpus = expect_int("add a node", "cpus", cpus, least=0)
-        if resources is not None:
-            expect_resources("add a node", resources)
         known = self.all_nodes()
+        cpus = int(known[0].cpus) if cpus is None else cpus
+        expect_int("add a node", "cpus", cpus, least=0)
         names = {node.name for node in known}
         name = next(f"node-{k}" for k in range(2, 1000) if f"node-{k}" not in names)
         undo = interrupts.stoppable(f"the start of {name}", undo=lambda: launcher.stop_node(name))
         with undo as check, Waiting(f"starting {name}", unit="nodes") as waiting:
-            cpus = int(known[0].cpus) if cpus is None else cpus
-            node = self._join(name, cpus, resources, on_wait=lambda: (check(), waiting(0, 1)))
-            waiting(1, 1)
-        return node
 
-    def _join(
-        self,
-        name: str,
-        cpus: int,
-        resources: dict[str, float] | None = None,
-        *,
-        on_wait: Callable[[], object],
-    ) -> Node:
-        """Start a node, and return it once the head lists it. `on_wait` is called several times a second."""
-        launcher = self._require_ours("add a node")
-        launcher.start_node(self.address, name=name, cpus=cpus, resources=resources, on_wait=on_wait)
-        deadline = time.monotonic() + _NOTICED_WITHIN
-        while time.monotonic() < deadline:
-            for node in self.nodes:
-                if node.name == name:
-                    self._preload([name])
-                    return node
-            on_wait()
-            time.sleep(0.1)
-        raise ClusterError(
-            f"add {name} to the cluster at {self.address}",
-            f"its processes run, but the head does not list it after {_NOTICED_WITHIN} s",
-            f"look into {self.log_dir}/raylet.err, then lab.stop() and start again",
-        )
+            def on_wait() -> None:
+                check()
+                waiting(0, 1)
 
-    def _preload(self, nodes: Iterable[str]) -> None:
-        """Let the fork servers of these nodes fork the workers of this connection."""
-        import ray
-
-        self._require_ours("preload").preload(nodes, job_id=ray.get_runtime_context().get_job_id())
+            launcher.start_node(self.address, name=name, cpus=cpus, resources=resources, on_wait=on_wait)
+            fact = "its processes run, but the head does not list it"
+            self._wait_for(lambda: name in [node.name for node in self.nodes], f"add {name}", fact, on_wait)
+            launcher.preload([name])
+        return next(node for node in self.nodes if node.name == name)
 
     def remove_node(self, node: "Node | str") -> None:
         """Stop the processes of one node, as if its machine were switched off; wait until Ray has noticed.
@@ -165,25 +148,28 @@ class Cluster:
         """
         launcher = self._require_ours("remove a node")
         name = node.name if isinstance(node, Node) else node
-        names = [n.name for n in self.nodes]
-        if name not in names or name == "head":
-            others = ", ".join(n for n in names if n != "head") or "none: lab.add_node() first"
+        others = [n.name for n in self.nodes if n.name != "head"]
+        if name not in others:
             fact = "it is the head: the cluster would end" if name == "head" else "there is no such node"
-            fix = f"use one of these: {others}; lab.stop() ends all"
+            fix = f"use one of these: {', '.join(others) or 'none'}; lab.stop() ends all"
             raise ClusterError(f"remove the node {name!r}", fact, fix)
         left = f"The processes of {name} have ended"
         with interrupts.stoppable(f"the removal of {name}", left=left) as check:
             launcher.stop_node(name)
-            deadline = time.monotonic() + _NOTICED_WITHIN
-            while any(n.name == name for n in self.nodes):
-                check()
-                if time.monotonic() > deadline:
-                    raise ClusterError(
-                        f"remove {name} from the cluster at {self.address}",
-                        f"its processes have ended, but the head still lists it after {_NOTICED_WITHIN} s",
-                        f"look into {self.log_dir}/gcs_server.out, then lab.stop() and start again",
-                    )
-                time.sleep(0.1)
+            fact = "its processes have ended, but the head still lists it"
+            self._wait_for(lambda: name not in [n.name for n in self.nodes], f"remove {name}", fact, check)
+
+    def _wait_for(
+        self, condition: Callable[[], bool], attempt: str, fact: str, on_wait: Callable[[], None]
+    ) -> None:
+        """Wait until `condition` holds; `on_wait` is called several times a second."""
+        deadline = time.monotonic() + _NOTICED_WITHIN
+        while not condition():
+            on_wait()
+            if time.monotonic() > deadline:
+                fix = f"look into {self.log_dir}/gcs_server.out, then lab.stop() and start again"
+                raise ClusterError(attempt, f"{fact} after {_NOTICED_WITHIN} s", fix)
+            time.sleep(0.1)
 
     def stop(self) -> None:
         """Disconnect, and stop all that `start` started, unless another notebook or script uses it too.
@@ -194,31 +180,19 @@ class Cluster:
             return
         with interrupts.stoppable("lab.stop()", left="The cluster has been stopped all the same"):
             self.disconnect()
-            if self._launcher is None:
-                return
-            if self._launcher.is_in_use:
+            if self._launcher is not None and self._launcher.is_in_use:
                 print("another notebook still uses the cluster (python -m labkit stop ends it)")
-            else:
+            elif self._launcher is not None:
                 self._launcher.stop()
 
     def disconnect(self) -> None:
         """Disconnect from the cluster without stopping it, and put the environment back."""
         with self._disconnecting:
-            if not self._running:
-                return
-            self._running = False
-            connection.disconnect()
-            if self._launcher is not None:
-                self._launcher.release()
-
-    def _reconnect(self) -> None:
-        """Connect this process again, after the reader called `ray.shutdown`."""
-        if self._launcher is None:
-            connection.connect(self.address, user_token(), ship=True)
-            return
-        self._launcher.connect(self.address)
-        self._launcher.stop_preloading()
-        self._preload([node.name for node in self.nodes])
+            if self._running:
+                self._running = False
+                connection.disconnect()
+                if self._launcher is not None:
+                    self._launcher.release()
 
     def _watch_head(self) -> None:
         """Disconnect once the head is gone: Ray tries for a minute to reach it, then ends this process."""
@@ -240,15 +214,10 @@ class Cluster:
             ClusterError: with the numbers, and what to change.
         """
         each = {"cpus_per_worker": cpus_per_worker, "gpus_per_worker": gpus_per_worker}
-        nodes = self.nodes
-        check_worker_capacity(nodes, workers=workers, data=data, growable=self.is_ours, **each)
-        if self.is_ours:
-            # On a shared cluster, waiting for other users is normal; here there are none.
-            check_free(nodes, {"CPU": workers * cpus_per_worker + data, "GPU": workers * gpus_per_worker})
+        check_worker_capacity(self.nodes, workers=workers, data=data, growable=self.is_ours, **each)
 
     def commands(self, *, head_ip: str = "HEAD_IP") -> str:
         """The shell commands that start such a cluster on real machines, to copy and paste."""
-        expect_type("write the commands", "head_ip", head_ip, str, 'head_ip="10.0.0.7"')
         return shell_commands(head_ip)
 
     # -- how it displays itself ---------------------------------------------------------------------
@@ -261,17 +230,11 @@ class Cluster:
     def _repr_html_(self) -> str:
         if not self.is_running:
             return str(cards.card("Ray cluster", ("dim", "stopped")))
-        rows = [
-            (
-                node.name,
-                "✓ alive" if node.alive else "✕ lost",
-                f"{node.cpus:g}",
-                f"{node.gpus:g}",
-                size(node.resources.get("object_store_memory", 0)),
-                node.address,
-            )
-            for node in self.all_nodes()
-        ]
+        rows = []
+        for node in self.all_nodes():
+            state = "✓ alive" if node.alive else "✕ lost"
+            store = size(node.resources.get("object_store_memory", 0))
+            rows.append((node.name, state, f"{node.cpus:g}", f"{node.gpus:g}", store, node.address))
         origin = "started by the lab" if self.is_ours else "not started by the lab, which never stops it"
         where = Markup("{} · {}").format(self.address, origin)
         if self.dashboard_url:
@@ -286,10 +249,9 @@ class Cluster:
         self.stop()
 
     def _require_running(self, attempt: str) -> None:
-        if not self._running:
-            raise ClusterError(attempt, "this cluster was stopped", "lab = cluster.start()")
         if not self.is_running:
-            fact = "its processes are gone: `labkit stop` ended them, or they died"
+            gone = "its processes are gone: `labkit stop` ended them, or they died"
+            fact = gone if self._running else "this cluster was stopped"
             raise ClusterError(attempt, fact, "lab = cluster.start()")
 
     def _require_ours(self, attempt: str) -> NodeLauncher:

@@ -1,6 +1,7 @@
 """Nodes of a cluster on this machine: the `ray start` commands, and the launcher that runs them.
 
-Nothing here imports ray: a node is started by a command line that a reader could type (`Cluster.commands`).
+Nothing here imports ray to start a node: a command line starts it that a reader could type
+(`Cluster.commands`).
 """
 
 import contextlib
@@ -9,15 +10,14 @@ import json
 import os
 import re
 import secrets
+import shlex
 import stat
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from labkit.cluster import connection
-from labkit.cluster.commands import head_command, head_ip, local_options, node_command
 from labkit.cluster.preload import Preloader
 from labkit.errors import ClusterError
 from labkit.files import atomic_write, private_file
@@ -40,6 +40,7 @@ _FORKED = {
     # prints a warning into the notebook when four times as many workers run on a node.
     "RAY_worker_maximum_startup_concurrency": "8",
 }
+_INFO = "cluster.json"
 _SOCKET_LIMIT = 107 if sys.platform == "linux" else 103  # bytes of a Unix socket's path
 _SOCKET_TAIL = len("/t/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1")
 
@@ -61,7 +62,8 @@ class NodeLauncher:
     def __init__(self, settings: Settings, modules: Iterable[str], *, group_id: str | None = None) -> None:
         self.group_id = group_id or f"ray-{secrets.token_hex(4)}"
         self.registry = ProcessRegistry(settings.home)
-        self.token = lab_token(settings)
+        self.token = settings.home / "ray-token"
+        private_file(self.token, secrets.token_hex(32))  # at its first use
         self.folder = temp_dir(settings)
         self._preloader: Preloader | None = None
         if modules and settings.preload and Preloader.is_possible():
@@ -76,29 +78,25 @@ class NodeLauncher:
     def start_head(
         self, *, cpus: int, object_store_bytes: int, on_wait: Callable[[], object]
     ) -> dict[str, str]:
-        """Start the head.
+        """Start the head, and return what `read_info` finds again.
 
-        Args:
-            on_wait: called several times a second.
-
-        Returns:
-            The cluster's group, address and dashboard, which `read_info` finds again.
-
-        Raises:
-            ClusterError: it did not start.
+        `on_wait` is called several times a second.
         """
         self.registry.start_watchdog(self.group_id, seconds=_WATCHDOG_SECONDS)
         port, dashboard_port = free_port(), free_port()
-        options = [f"--temp-dir={self.folder}", f"--ray-client-server-port={free_port()}"]
-        options += local_options(cpus, object_store_bytes)
-        command = head_command(name="head", port=port, dashboard_port=dashboard_port, options=options)
-        output = self._run(command, "head", on_wait)
+        command = _head_command("head", port, dashboard_port)
+        command += [f"--temp-dir={self.folder}", f"--ray-client-server-port={free_port()}"]
+        output = self._run([*command, *_local_options(cpus, object_store_bytes)], "head", on_wait)
+        found = re.search(r"Local node IP: (\S+)", re.sub(r"\x1b\[[\d;]*m", "", output))  # without colours
+        if found is None:
+            fact = "`ray start` did not print its address"
+            raise ClusterError("start the head", fact, "report this with the version of Ray")
         info = {
             "group": self.group_id,
-            "address": f"{head_ip(output)}:{port}",
+            "address": f"{found[1]}:{port}",
             "dashboard": f"http://127.0.0.1:{dashboard_port}",
         }
-        atomic_write(_info_path(self.folder), json.dumps(info))
+        atomic_write(self.folder / _INFO, json.dumps(info))
         return info
 
     def start_node(
@@ -110,27 +108,18 @@ class NodeLauncher:
         resources: dict[str, float] | None = None,
         on_wait: Callable[[], object],
     ) -> None:
-        """Start one more node of the cluster at `address`.
-
-        Raises:
-            ClusterError: it did not start.
-        """
-        options = local_options(cpus, OBJECT_STORE_BYTES)
+        """Start one more node of the cluster at `address`."""
+        command = [*_node_command(address, name), *_local_options(cpus, OBJECT_STORE_BYTES)]
         if resources:
-            options.append(f"--resources={json.dumps(resources)}")
-        self._run(node_command(address, name=name, options=options), name, on_wait)
+            command.append(f"--resources={json.dumps(resources)}")
+        self._run(command, name, on_wait)
 
     def _run(self, command: list[str], name: str, on_wait: Callable[[], object]) -> str:
         """Run one `ray start` while its fork server imports; record its daemons and return its output."""
         log = self.folder / f"start-{name}.log"
         log.unlink(missing_ok=True)
-        env = {
-            **os.environ,
-            **connection.ENVIRONMENT,
-            "RAY_AUTH_TOKEN_PATH": str(self.token),
-            NODE_NAME: name,
-        }
-        env.pop("RAY_ADDRESS", None)
+        env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | connection.ENVIRONMENT
+        env |= {"RAY_AUTH_TOKEN_PATH": str(self.token), NODE_NAME: name}
         python = None
         if self._preloader is not None:
             env |= _FORKED
@@ -145,24 +134,23 @@ class NodeLauncher:
             while process.poll() is None:
                 on_wait()
                 if time.monotonic() > deadline:
-                    raise ClusterError(
-                        f"start {name}",
-                        f"`ray start` is not done after {START_TIMEOUT} s",
-                        f"look into {log}; python -m labkit doctor reports what the machine lacks",
-                    )
+                    fix = f"look into {log}; python -m labkit doctor reports what the machine lacks"
+                    raise ClusterError(f"start {name}", f"`ray start` takes more than {START_TIMEOUT} s", fix)
                 time.sleep(0.1)
         finally:
             self.registry.record_session(process, role=name, group_id=self.group_id)
         output = log.read_text(errors="replace")
         if process.returncode:
-            last = [line for line in output.splitlines() if line.strip()][-1:] or ["it printed nothing"]
-            fact = f"`ray start` failed: {last[0].strip()}"
-            raise ClusterError(f"start {name}", fact, f"read all of it in {log}")
+            last = (output.strip() or "it printed nothing").splitlines()[-1].strip()
+            raise ClusterError(f"start {name}", f"`ray start` failed: {last}", f"read all of it in {log}")
         return output
 
-    def preload(self, nodes: Iterable[str], *, job_id: str) -> None:
-        """Let the fork servers of these nodes fork the workers of a job."""
+    def preload(self, nodes: Iterable[str]) -> None:
+        """Let the fork servers of these nodes fork the workers of this process's connection."""
         if self._preloader is not None:
+            import ray
+
+            job_id = ray.get_runtime_context().get_job_id()
             for node in nodes:
                 self._preloader.serve(node, job_id=job_id)
 
@@ -202,21 +190,15 @@ class NodeLauncher:
         """Stop all nodes."""
         self.registry.stop(self.group_id)
         if read_info(self.folder).get("group") == self.group_id:
-            _info_path(self.folder).unlink(missing_ok=True)
+            (self.folder / _INFO).unlink(missing_ok=True)
 
 
 def read_info(folder: Path) -> dict[str, str]:
-    """What `NodeLauncher.start_head` returned for the cluster in a folder; empty if there is none."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        info = json.loads(_info_path(folder).read_text())
-        texts = [info.get(name) for name in ("group", "address", "dashboard")]
-        if all(isinstance(text, str) for text in texts) and re.fullmatch(r"ray-\w+", info["group"]):
-            return info
+    """Group, address and dashboard of the cluster in a folder; empty if there is none."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        info = json.loads((folder / _INFO).read_text())
+        return {name: info[name] for name in ("group", "address", "dashboard")}
     return {}
-
-
-def _info_path(folder: Path) -> Path:
-    return folder / "cluster.json"
 
 
 def temp_dir(settings: Settings) -> Path:
@@ -225,12 +207,10 @@ def temp_dir(settings: Settings) -> Path:
     Raises:
         ClusterError: other users may enter the folder.
     """
-    digest = hashlib.sha256(os.fsencode(settings.home)).hexdigest()[:8]
-    elsewhere = f"labkit-{os.getuid()}-{digest}"
-    places = [settings.home / "ray", Path(tempfile.gettempdir()) / elsewhere, Path("/tmp") / elsewhere]
-    # Ray's core takes ASCII alone.
-    fitting = [p for p in places if str(p).isascii() and len(str(p)) + _SOCKET_TAIL <= _SOCKET_LIMIT]
-    folder = (fitting or places)[0]
+    folder = settings.home / "ray"
+    if not str(folder).isascii() or len(str(folder)) + _SOCKET_TAIL > _SOCKET_LIMIT:
+        digest = hashlib.sha256(os.fsencode(settings.home)).hexdigest()[:8]
+        folder = Path(f"/tmp/labkit-{os.getuid()}-{digest}")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if folder.stat().st_uid != os.getuid() or stat.S_IMODE(folder.stat().st_mode) & 0o077:
         raise ClusterError(
@@ -242,15 +222,41 @@ def temp_dir(settings: Settings) -> Path:
     return folder / "t"
 
 
-def lab_token(settings: Settings) -> Path:
-    """The lab's own token file, created at its first use."""
-    path = settings.home / "ray-token"
-    private_file(path, secrets.token_hex(32))
-    return path
+# -- commands -------------------------------------------------------------------------------------------
 
 
-def user_token() -> Path | None:
-    """Ray's own token file of this user, if there is one."""
-    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    path = Path(named) if named else Path.home() / ".ray" / "auth_token"
-    return path if path.is_file() else None
+def _head_command(name: str, port: int, dashboard_port: int) -> list[str]:
+    command = ["ray", "start", "--head", f"--node-name={name}", f"--port={port}"]
+    return [*command, "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"]
+
+
+def _node_command(address: str, name: str) -> list[str]:
+    return ["ray", "start", f"--address={address}", f"--node-name={name}"]
+
+
+def _local_options(cpus: int, object_store_bytes: int) -> list[str]:
+    """Options for several nodes, and several clusters, on one machine."""
+    return [
+        f"--num-cpus={cpus}",
+        f"--object-store-memory={object_store_bytes}",
+        "--min-worker-port=0",  # `ray start` refuses one of these two without the other
+        "--max-worker-port=0",
+        f"--dashboard-agent-listen-port={free_port()}",
+    ]
+
+
+def shell_commands(ip: str) -> str:
+    """The shell commands that start a cluster on several machines; `ip` is the head's address."""
+    return f"""\
+# on every machine: the same token, readable by you alone
+ray get-auth-token --generate && chmod 600 ~/.ray/auth_token
+# (then copy the file to the other machines)
+export RAY_AUTH_MODE=token
+# on the first machine
+{shlex.join(_head_command("head", 6379, 8265))}
+# on each other machine
+{shlex.join(_node_command(f"{ip}:6379", "node-2"))}
+# in the notebook, on any of them
+lab = cluster.connect("{ip}:6379")
+# when you are done, on every machine
+ray stop"""

@@ -8,7 +8,6 @@ Only on Linux, since a fork after imports is not safe elsewhere, and only for a 
 """
 
 import contextlib
-import importlib.util
 import json
 import os
 import shlex
@@ -16,7 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable
-from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -40,10 +39,11 @@ def modules_of(preload: str | Iterable[str]) -> tuple[str, ...]:
     """The modules that ``cluster.start(preload=…)`` names.
 
     Args:
-        preload: "torch", "tensorflow", or module names.
+        preload: "torch", "tensorflow", or module names. Of ``a.b.c`` only the package ``a`` is looked for
+            here; the fork server's log has what else could not be imported.
 
     Raises:
-        ClusterError: it is neither, or a module is not installed.
+        ClusterError: it is neither, or a package is not installed.
     """
     attempt = "import modules ahead for the workers"
     fix = 'preload="torch", preload="tensorflow", a list such as ["torch", "pandas"], or [] for none'
@@ -51,28 +51,14 @@ def modules_of(preload: str | Iterable[str]) -> tuple[str, ...]:
         if preload in _LISTS:
             return _LISTS[preload]
         raise ClusterError(attempt, f"preload={preload!r} is not the name of a list of modules", fix)
-    if not isinstance(preload, Iterable):
-        raise ClusterError(attempt, f"preload={preload!r} is of type {type(preload).__name__}", fix)
-    modules = tuple(preload)
-    for module in modules:
-        if not isinstance(module, str) or not all(map(str.isidentifier, module.split("."))):
-            raise ClusterError(attempt, f"{module!r} in preload is not the name of a module", fix)
-    if missing := sorted({module for module in modules if not _is_installed(module)}):
-        fix = "correct the name in cluster.start(preload=…), or install it"
+    try:
+        modules = tuple(preload)
+        missing = [module for module in modules if find_spec(module.partition(".")[0]) is None]
+    except (TypeError, AttributeError, ValueError):
+        raise ClusterError(attempt, f"preload={preload!r} is not a list of module names", fix) from None
+    if missing:
         raise ClusterError(attempt, f"there is no module {', '.join(missing)} here", fix)
     return modules
-
-
-def _is_installed(module: str) -> bool:
-    """Whether a module can be found, without importing the packages that contain it."""
-    name, *rest = module.split(".")
-    spec = importlib.util.find_spec(name)
-    for part in rest:
-        if spec is None or spec.submodule_search_locations is None:
-            break  # not found; or not a package, and then only an import would tell (os.path)
-        name = f"{name}.{part}"
-        spec = PathFinder.find_spec(name, spec.submodule_search_locations)
-    return spec is not None
 
 
 class Preloader:
@@ -91,9 +77,7 @@ class Preloader:
         self._modules, self._folder = list(modules), folder
         self._sockets: list[Path] = []
         self._servers: list[subprocess.Popen] = []
-        self._waiting: dict[
-            str, socket.socket
-        ] = {}  # node → the standard input of a server that waits for it
+        self._waiting: dict[str, socket.socket] = {}  # node → standard input of a server that waits for it
 
     @staticmethod
     def is_possible() -> bool:

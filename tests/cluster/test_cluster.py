@@ -22,9 +22,9 @@ import ray
 from ray.scripts import scripts as ray_scripts
 
 from labkit import cluster
-from labkit.cluster import connection, handle, nodes
-from labkit.cluster.connection import check_reachable
-from labkit.cluster.nodes import temp_dir, user_token
+from labkit.cluster import connection, nodes
+from labkit.cluster.connection import check_reachable, user_token
+from labkit.cluster.nodes import temp_dir
 from labkit.errors import ClusterError, RunStopped
 from labkit.machine import free_port
 from labkit.settings import Settings
@@ -64,54 +64,6 @@ def where():
 
 
 # -- before anything runs -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "wrong, said",
-    [
-        ({"nodes": 0}, "nodes=0 is not a whole number from 1 on"),
-        ({"nodes": -1}, "nodes=-1 is not"),
-        ({"nodes": 1.5}, "nodes=1.5 is not"),
-        ({"nodes": "2"}, "nodes='2' is not"),
-        ({"nodes": True}, "nodes=True is not"),
-        ({"cpus_per_node": 0}, "cpus_per_node=0 is not"),
-        ({"cpus_per_node": [2]}, r"cpus_per_node=\[2\] is not"),
-        ({"object_store_bytes": 1000}, "object_store_bytes=1000 is not a whole number from 78643200 on"),
-        ({"settings": "small"}, "settings='small' is of type str"),
-        ({"preload": "torhc"}, "preload='torhc' is not the name of a list"),
-        ({"preload": 3}, "preload=3 is of type int"),
-        ({"preload": None}, "preload=None is of type NoneType"),
-        ({"preload": ["torch", 3]}, "3 in preload is not the name of a module"),
-        ({"preload": ["torch."]}, "'torch.' in preload is not the name"),
-        ({"preload": ["torch.nope", "ray", "torhc"]}, "there is no module torch.nope, torhc here"),
-    ],
-)
-def test_arguments_that_make_no_cluster_are_refused_at_once(home, wrong, said):
-    with pytest.raises(ClusterError, match=said) as refused:
-        cluster.start(**wrong)
-    assert refused.value.fix
-    assert ProcessRegistry(home).groups() == [] and not list(home.iterdir())
-
-
-@pytest.mark.parametrize(
-    "wrong, said",
-    [
-        ((None,), "address=None is of type NoneType"),
-        (("",), "empty"),
-        ((6379,), "address=6379 is of type int"),
-    ],
-)
-def test_addresses_that_are_none(wrong, said):
-    with pytest.raises(ClusterError, match=said):
-        cluster.connect(*wrong)
-
-
-def test_a_token_file_that_is_none(tmp_path):
-    with pytest.raises(ClusterError, match="token_file=3 is of type int"):
-        cluster.connect("127.0.0.1:1", token_file=3)
-    (tmp_path / "token").write_bytes(b"\xff\n\0")
-    with pytest.raises(ClusterError, match="is not a token file"):
-        cluster.connect("127.0.0.1:1", token_file=tmp_path / "token")
 
 
 @pytest.mark.parametrize("role", ["head: ray start", "head: raylet"])
@@ -176,7 +128,6 @@ def test_it_has_the_nodes_that_were_asked_for(lab):
         ("node-2", 2, True),
     ]
     assert (lab.cpus, lab.is_ours) == (4, True)
-    assert lab.size == "2 nodes, 4 CPUs"
     shown = lab._repr_html_()
     assert lab.dashboard_url in shown and "node-2" in shown and "started by the lab" in shown
     assert lab.log_dir.is_dir()
@@ -215,6 +166,13 @@ def test_a_node_is_added_used_and_removed(lab):
     lab.remove_node(node)
     assert [node.name for node in lab.nodes] == ["head", "node-2"]
     assert "✕ lost" in lab._repr_html_()
+    for wrong, said in ((3, "no such node"), ("head", "it is the head"), (node, "no such node")):
+        with pytest.raises(ClusterError, match=said) as refused:
+            lab.remove_node(wrong)
+        assert "node-2" in refused.value.fix
+    with pytest.raises(ClusterError, match="cpus='1' is not"):
+        lab.add_node(cpus="1")
+    assert len(lab.nodes) == 2
 
 
 def test_a_node_that_dies_is_seen_and_its_place_can_be_filled(lab, home):
@@ -245,54 +203,7 @@ def test_an_interrupted_new_node_is_gone_again(lab, home):
         lab.add_node(cpus=1)
     thread.join()
     assert sorted(entry.role for entry in entries()) == sorted(roles)
-    until(lambda: lab.size == "2 nodes, 4 CPUs")
-
-
-@pytest.mark.parametrize(
-    "wrong, said",
-    [
-        ({"cpus": 1.5}, "cpus=1.5 is not"),
-        ({"cpus": "1"}, "cpus='1' is not"),
-        ({"resources": "disk"}, "resources='disk' is of type str"),
-        ({"resources": {"disk": "much"}}, "'much'.*is not a number from 0 on"),
-        ({"resources": {1: 1}}, "a name in resources=1 is of type int"),
-    ],
-)
-def test_arguments_that_make_no_node_are_refused_at_once(lab, wrong, said):
-    with pytest.raises(ClusterError, match=said):
-        lab.add_node(**wrong)
-    assert len(lab.nodes) == 2
-
-
-def test_a_node_that_does_not_go_is_told(lab, monkeypatch):
-    monkeypatch.setattr(handle, "_NOTICED_WITHIN", 0.2)
-    monkeypatch.setattr(nodes.NodeLauncher, "stop_node", lambda *_: None)
-    with pytest.raises(ClusterError, match="remove node-2.*\n.*still lists it"):
-        lab.remove_node("node-2")
-    assert len(lab.nodes) == 2
-
-
-def test_repr_asks_neither_ray_nor_the_disk(lab, monkeypatch):
-    real, asked = ProcessRegistry.records, []
-
-    def records(*args):
-        asked.append(threading.current_thread())
-        return real(*args)
-
-    monkeypatch.setattr(ray, "nodes", lambda: pytest.fail("asked Ray"))
-    monkeypatch.setattr(ProcessRegistry, "records", records)
-    assert repr(lab) == f"Cluster({lab.address}, started by the lab)"
-    assert threading.main_thread() not in asked  # a thread of the handle looks from time to time
-
-
-@pytest.mark.parametrize(
-    "name, said", [(3, "no such node"), ("head", "it is the head"), ("node-9", "no such node")]
-)
-def test_what_cannot_be_removed(lab, name, said):
-    with pytest.raises(ClusterError, match=said) as refused:
-        lab.remove_node(name)
-    assert "node-2" in refused.value.fix
-    assert len(lab.nodes) == 2
+    until(lambda: len(lab.nodes) == 2)
 
 
 def test_a_training_that_has_no_room_is_refused(lab):
@@ -359,18 +270,15 @@ def test_who_connects_uses_the_cluster_and_never_stops_it(lab, home):
     assert len(lab.nodes) == 2
 
 
-def test_a_wrong_token_is_refused(lab, tmp_path):
-    wrong = tmp_path / "token"
-    wrong.write_text("f" * 64)
-    done = python(CONNECT, lab.address, wrong, LABKIT_HOME=str(tmp_path))
+def test_a_wrong_token_or_none_is_refused(lab, home, tmp_path, monkeypatch):
+    (tmp_path / "token").write_text("f" * 64)
+    done = python(CONNECT, lab.address, tmp_path / "token", LABKIT_HOME=str(tmp_path))
     assert "refused the token" in done.stdout and "Traceback" not in done.stdout, done.stdout
     assert "f" * 64 not in done.stdout
-
-
-def test_no_token(lab, home):
     with pytest.raises(ClusterError, match="refused the token: none was found"):
         check_reachable(lab.address, None)
-    assert "there is no token file" in python(CONNECT, lab.address, home / "nothing").stdout
+    monkeypatch.setattr(connection, "_HEAD", "/ray.rpc.NodeInfoGcsService/CheckAliveOfTomorrow")
+    check_reachable(lab.address, home / "ray-token")  # another Ray may have renamed it: Ray itself has to try
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])
@@ -378,25 +286,6 @@ def test_nobody_at_an_address(scheme):
     with pytest.raises(ClusterError, match="nothing answers there") as refused:
         check_reachable(f"{scheme}127.0.0.1:{free_port()}", None)
     assert "ray status" in refused.value.fix
-
-
-def test_the_head_and_its_server_for_clients_are_told_apart(lab, home):
-    check_reachable(lab.address, home / "ray-token")
-    (clients,) = {
-        f"{a}:{p}" for name, a, p in sockets(home, lab) if name == "ray.util.client" and a != "127.0.0.1"
-    }
-    check_reachable(f"ray://{clients}", home / "ray-token")
-    for wrong, there in (
-        (f"ray://{lab.address}", "a cluster's head"),
-        (clients, "a cluster's server for Ray clients"),
-    ):
-        with pytest.raises(ClusterError, match=f"{there} answers there"):
-            check_reachable(wrong, home / "ray-token")
-
-
-def test_a_call_that_another_ray_has_renamed_is_no_reason_to_refuse(lab, home, monkeypatch):
-    monkeypatch.setattr(connection, "_HEAD", "/ray.rpc.NodeInfoGcsService/CheckAliveOfTomorrow")
-    check_reachable(lab.address, home / "ray-token")
 
 
 # -- who may come in ------------------------------------------------------------------------------------
@@ -468,24 +357,10 @@ def test_every_socket_refuses_who_has_no_token(lab, home):
         else:
             # Ray's dashboard, on loopback; its agents, which Ray puts on the node's address.
             assert status == 401, (program, address, port, status)
+            assert http_status(host, port, "/api/jobs/", method="POST", body=b"{}") == 401
             assert address == "127.0.0.1" or program.endswith("Agent"), (program, address)
             found.add(program)
     assert {"gRPC", "metrics", "dashboard"} <= found
-
-
-def test_the_dashboard_and_its_job_api_want_the_token(lab, tmp_path):
-    host, port = lab.dashboard_url.removeprefix("http://").split(":")
-    assert host == "127.0.0.1"
-    token = {"Authorization": f"Bearer {_token(lab)}"}
-    request = urllib.request.Request(f"{lab.dashboard_url}/api/version", headers=token)
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        assert answer.status == 200
-    trace = tmp_path / "trace"
-    job = f'{{"entrypoint": "touch {trace}"}}'.encode()
-    assert http_status(host, port, "/api/version") == 401
-    assert http_status(host, port, "/api/jobs/", method="POST", body=job) == 401
-    time.sleep(1)
-    assert not trace.exists()
 
 
 INTRUDER = """
@@ -538,16 +413,6 @@ def test_a_folder_that_others_may_enter_is_not_used():
         (Path(home) / "ray").mkdir(mode=0o755)
         with pytest.raises(ClusterError, match="other users may enter it"):
             temp_dir(Settings(home=Path(home)))
-
-
-def test_a_home_with_a_long_path_has_its_sockets_elsewhere(tmp_path):
-    settings = Settings(home=tmp_path / ("x" * 90))
-    folder = temp_dir(settings)
-    try:
-        assert tmp_path not in folder.parents and temp_dir(settings) == folder
-        assert stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
-    finally:
-        folder.parent.rmdir()
 
 
 def test_a_home_whose_path_is_not_ascii_has_its_sockets_elsewhere(tmp_path, monkeypatch):
@@ -607,9 +472,7 @@ for call in (lambda: lab.nodes, lab.add_node, lambda: lab.check_capacity(workers
         call()
     except Exception as error:
         print(type(error).__name__, "fix: lab = cluster.start()" in str(error))
-if sys.argv[1] == "look":
-    print(cluster.current())
-elif sys.argv[1] == "idle":
+if sys.argv[1] == "idle":
     import ray
 
     deadline = time.monotonic() + 50
@@ -622,21 +485,18 @@ again.stop()
 """
 
 
-@pytest.mark.parametrize("way", ["start", "look", "idle"])
+@pytest.mark.parametrize("way", ["start", "idle"])
 def test_a_process_whose_cluster_was_stopped_in_a_terminal_goes_on(home, way):
     """Ray waits for 60 s for a head that is gone, and then ends the process."""
     done = python(STOPPED, way, timeout=150)
-    said = [line for line in done.stdout.splitlines() if "·" not in line]
+    said = [line for line in done.stdout.splitlines() if line and "·" not in line]
     assert done.returncode == 0 and "rpc_client" not in done.stdout, done.stdout
     assert said[0].startswith("Cluster(") and said[1] == "True"
     assert said[2:5] == ["ClusterError True"] * 3
     assert said[-1] == "False 1"
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "{}", '{"group": "ray-1"}', '{"group": "../..", "address": "x", "dashboard": "y"}'],
-)
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"group": "ray-1"}'])
 def test_a_damaged_lab_file_is_no_cluster(home, text):
     folder = temp_dir(Settings(home=home))
     folder.mkdir(exist_ok=True)

@@ -13,7 +13,6 @@ import ray
 
 from labkit import cluster
 from labkit.cluster import preload
-from labkit.settings import Settings
 from labkit.system import overview as inventory
 from labkit.system.process_registry import ProcessRegistry
 from labs import python
@@ -163,35 +162,19 @@ def test_what_prepares_a_worker_is_forked_as_well(home, lab):
     ray.kill(worker)
 
 
-def preloader(folder):
-    return preload.Preloader(ProcessRegistry(folder), "one", folder, ["ray"])
-
-
-def test_the_launcher_is_python_for_all_else(tmp_path):
-    launcher = preloader(tmp_path).make_launcher()
+def test_the_launcher_is_python_for_all_else_and_is_left_out_where_no_program_may_run(tmp_path, monkeypatch):
+    preloader = preload.Preloader(ProcessRegistry(tmp_path), "one", tmp_path, ["ray"])
+    launcher = preloader.make_launcher()
     assert launcher.parent == tmp_path and launcher.stat().st_mode & 0o777 == 0o700
     code = "import sys; print(sys.executable, sys.argv[1:])"
     said = subprocess.run([launcher, "-c", code, "two words", "$HOME"], capture_output=True, text=True)
     assert said.stdout.strip() == f"{sys.executable} ['two words', '$HOME']"
 
-
-def test_where_no_program_may_run_there_is_no_launcher(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError("noexec")
 
     monkeypatch.setattr(preload.subprocess, "run", refuse)
-    assert preloader(tmp_path).make_launcher() is None
-
-
-def test_lists_have_names_and_names_are_found_without_an_import():
-    assert preload.modules_of("torch") == preload.TORCH
-    assert preload.modules_of("tensorflow") == preload.TENSORFLOW
-    assert preload.modules_of(["torch.nn.parallel", "os.path"]) == ("torch.nn.parallel", "os.path")
-    assert preload.modules_of(()) == ()
-    code = (
-        "from labkit.cluster.preload import *; import sys; modules_of(TORCH); print('torch' in sys.modules)"
-    )
-    assert python(code).stdout == "False\n"
+    assert preloader.make_launcher() is None
 
 
 WITHOUT = """
@@ -207,10 +190,6 @@ def test_it_can_be_switched_off(lab):
     """As Ray does it by itself, in the same cluster."""
     told = python(WITHOUT, LABKIT_PRELOAD="0").stdout.splitlines()[-2:]
     assert any(line.endswith("default_worker.py None") for line in told), told
-
-
-def test_the_settings_know_it():
-    assert Settings.from_env({}).preload and not Settings.from_env({"LABKIT_PRELOAD": "0"}).preload
 
 
 def test_what_a_fork_takes_over_is_one_thread(tmp_path):

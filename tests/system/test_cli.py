@@ -32,13 +32,14 @@ def run(tmp_path: Path):
     return _run
 
 
-def test_doctor_prints_a_line_for_each_topic_and_a_verdict(run):
+def test_doctor_prints_a_line_for_each_topic_and_a_verdict(run, tmp_path):
     done = run("doctor")
     lines = done.stdout.splitlines()
     assert [line for line in lines if "Python: " in line][0].startswith("[OK]")
     assert "lessons" in lines[-1]
     assert done.returncode == int("cannot" in lines[-1])
     assert done.stderr == ""
+    assert run("home").stdout == f"{tmp_path / 'home'}\n"
 
 
 def test_doctor_fails_where_a_lesson_could_not_run(run):
@@ -52,10 +53,6 @@ def test_doctor_on_a_terminal_that_is_not_utf_8(run, tmp_path, encoding):
     done = run("doctor", PYTHONIOENCODING=encoding, LABKIT_HOME=str(tmp_path / "müller…"))
     assert done.stderr == ""
     assert "lessons" in done.stdout.splitlines()[-1]
-
-
-def test_home_says_where_the_lab_lives(run, tmp_path):
-    assert run("home").stdout == f"{tmp_path / 'home'}\n"
 
 
 def test_doctor_says_no_secret(run, tmp_path):

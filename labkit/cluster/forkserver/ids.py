@@ -8,33 +8,23 @@ is decorated with ray.remote draws an id when its module is imported, also in Ra
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Iterator
-from typing import Any
-
-
-class _ActorClassID:
-    """Stands for Ray's class of that name, and takes random ids from the system.
-
-    An id of an actor class is the same in all forks then, as the class is.
-    """
-
-    def __init__(self, real: Any) -> None:
-        self._real = real
-
-    def from_random(self) -> Any:
-        return self._real(os.urandom(self._real.size()))
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 
 @contextlib.contextmanager
 def actor_ids_from_urandom() -> Iterator[None]:
-    """During the block, no class that is decorated with ray.remote draws an id from Ray's generator."""
+    """During the block, no class that is decorated with ray.remote draws an id from Ray's generator.
+
+    Its id comes from the system, and is the same in all forks, as the class is.
+    """
     actor = sys.modules.get("ray.actor")
     real = getattr(actor, "ActorClassID", None)
     if real is None:  # not imported yet, or renamed: then `forks_draw_same_ids` notices
         yield
         return
-    actor.ActorClassID = _ActorClassID(real)
+    actor.ActorClassID = SimpleNamespace(from_random=lambda: real(os.urandom(real.size())))
     try:
         yield
     finally:
@@ -54,7 +44,7 @@ def forks_draw_same_ids() -> bool:
         pid = os.fork()
         if pid == 0:
             with contextlib.suppress(BaseException):
-                os.write(writer, " ".join(_two_ids()).encode())
+                os.write(writer, _two_ids().encode())
             os._exit(0)
         os.close(writer)
         with open(reader) as pipe:
@@ -64,10 +54,7 @@ def forks_draw_same_ids() -> bool:
     return len(one) != 2 or bool({*one} & {*other})
 
 
-def _two_ids() -> list[str]:
-    ray = sys.modules["ray"]
-    ids = [ray.ObjectRef.from_random().hex()]
-    thread = threading.Thread(target=lambda: ids.append(ray.ObjectRef.from_random().hex()))
-    thread.start()
-    thread.join()
-    return ids
+def _two_ids() -> str:
+    from_random = sys.modules["ray"].ObjectRef.from_random
+    with ThreadPoolExecutor(1) as thread:
+        return f"{from_random().hex()} {thread.submit(from_random).result().hex()}"

@@ -91,7 +91,7 @@ def serve(modules: list[str]) -> None:
         request = _until_forked(listener, given | environment, owner, later)
     if request is not None:
         become(request)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # the kernel may have removed it
         os.unlink(path)
 
 
@@ -132,15 +132,12 @@ def _until_forked(
             if not _can_fork():
                 later.clear()
                 selector.unregister(listener)
-                with contextlib.suppress(OSError):  # the kernel may have removed it
-                    os.unlink(listener.getsockname())
-                listener.close()
+                listener.close()  # clients are refused from here on
         for key, _ in ready:
             worker = key.data
             if worker is None:
                 client, _ = listener.accept()
-                request = _receive(client, given)
-                pid = _fork() if request is not None else None
+                pid, request = _fork_for(client, given)
                 if pid == 0:
                     # A copy of another worker's connection would hide from its client that this server ended.
                     for one in workers:
@@ -149,16 +146,11 @@ def _until_forked(
                     for mine in (client, listener, selector):
                         mine.close()
                     return request
-                if request is not None:
-                    _close(request.streams)
-                if pid is None:
-                    client.close()
-                    continue
-                idle = _IDLE
-                workers.add(worker := _Worker(pid, os.pidfd_open(pid), client))
-                selector.register(worker.pidfd, selectors.EVENT_READ, worker)
-                selector.register(client, selectors.EVENT_READ, worker)
-                _answer(worker, pid)
+                if pid is not None:
+                    idle = _IDLE
+                    workers.add(worker := _Worker(pid, os.pidfd_open(pid), client))
+                    selector.register(worker.pidfd, selectors.EVENT_READ, worker)
+                    selector.register(client, selectors.EVENT_READ, worker)
             elif key.fd == worker.pidfd:
                 workers.remove(worker)
                 _, status = os.waitpid(worker.pid, 0)
@@ -166,7 +158,7 @@ def _until_forked(
                     with contextlib.suppress(KeyError, ValueError):
                         selector.unregister(one)
                 os.close(worker.pidfd)
-                _answer(worker, os.waitstatus_to_exitcode(status))
+                _answer(worker.client, os.waitstatus_to_exitcode(status))
                 worker.client.close()
             elif worker in workers:
                 # A client never writes again: what can be read is its end, and ending it means its worker.
@@ -178,27 +170,43 @@ def _until_forked(
     return None
 
 
-def _answer(worker: _Worker, number: int) -> None:
-    with contextlib.suppress(OSError):  # the client was killed: the selector reports it
-        worker.client.send(b"%d" % number)
+def _fork_for(client: socket.socket, given: Mapping[str, str]) -> tuple[int | None, Request | None]:
+    """Fork for the request of a client: (its pid, or 0 in the fork; the request).
 
-
-def _fork() -> int | None:
-    """`os.fork`; None where a fork is not safe or not possible."""
-    # A lock that another thread holds would stay held in the fork. Some threads have just started and have no
-    # name of their own yet, or are about to end.
-    for pause in (0.0, 0.1, 0.4):
-        time.sleep(pause)
-        if not (threads := other_threads()):
-            break
-    else:
-        print(f"refused, since these threads run: {', '.join(threads)}", flush=True)
-        return None
+    The pid is None if the request is refused: the log says why, and the client becomes a new Python.
+    """
+    pid, streams = None, []
     try:
-        return os.fork()
-    except OSError as error:
+        client.settimeout(10)
+        message, streams, _, _ = socket.recv_fds(client, _MAX_MESSAGE, 3)
+        request = Request(**json.loads(message), streams=streams)
+        if different := differing_variables(given, request.environment, sys.modules):
+            raise ValueError(f"it differs in {', '.join(different)}")
+        # A lock that another thread holds would stay held in the fork. Some threads have just started and
+        # have no name of their own yet, or are about to end.
+        for pause in (0.0, 0.1, 0.4):
+            time.sleep(pause)
+            if not (threads := other_threads()):
+                break
+        else:
+            raise ValueError(f"these threads run: {', '.join(threads)}")
+        pid = os.fork()
+        if pid == 0:
+            return 0, request
+        _answer(client, pid)
+        return pid, request
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         print(f"refused: {error}", flush=True)
-        return None
+        client.close()
+        return None, None
+    finally:
+        for stream in streams if pid != 0 else []:
+            os.close(stream)
+
+
+def _answer(client: socket.socket, number: int) -> None:
+    with contextlib.suppress(OSError):  # the client was killed: the selector reports it
+        client.send(b"%d" % number)
 
 
 def other_threads() -> list[str]:
@@ -215,23 +223,6 @@ def other_threads() -> list[str]:
     return names
 
 
-def _receive(client: socket.socket, given: Mapping[str, str]) -> Request | None:
-    """The request of a client; None if it is refused."""
-    streams: list[int] = []
-    try:
-        client.settimeout(10)
-        message, streams, _, _ = socket.recv_fds(client, _MAX_MESSAGE, 3)
-        request = Request(**json.loads(message), streams=streams)
-        different = differing_variables(given, request.environment, sys.modules)
-        if not different and len(streams) == 3:
-            return request
-        print(f"refused, since it differs in {', '.join(different)}", flush=True)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        print(f"a request failed: {error!r}", flush=True)
-    _close(streams)
-    return None
-
-
 def differing_variables(
     here: Mapping[str, str], there: Mapping[str, str], loaded: Container[str]
 ) -> list[str]:
@@ -239,11 +230,6 @@ def differing_variables(
     prefixes = tuple(p for module, read in _READ_AT_IMPORT.items() if module in loaded for p in read)
     names = sorted(name for name in {*here, *there} if name.startswith(prefixes))
     return [n for n in names if not n.startswith(_READ_LATER) and here.get(n) != there.get(n)]
-
-
-def _close(descriptors: Iterable[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 if __name__ == "__main__":
