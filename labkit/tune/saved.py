@@ -7,11 +7,11 @@ at random, four could not be restored. `save` puts all files of one moment into 
 """
 
 import json
-import os
 from pathlib import Path
 
 import pyarrow.fs
 
+from labkit.files import atomic_write
 from labkit.tune.trials import STATE_FILES
 
 # Not .json or .pkl: when Tune restores a sweep, it copies those to its local folder, and later back again.
@@ -62,9 +62,8 @@ def states(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:
 
 def _write(filesystem: pyarrow.fs.FileSystem, path: str, content: bytes) -> None:
     """Write a file atomically. An object store does so by itself."""
-    is_local = isinstance(filesystem, pyarrow.fs.LocalFileSystem)
-    partial = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.partial") if is_local else path
-    with filesystem.open_output_stream(partial) as file:
+    if isinstance(filesystem, pyarrow.fs.LocalFileSystem):
+        atomic_write(path, content)
+        return
+    with filesystem.open_output_stream(path) as file:
         file.write(content)
-    if is_local:
-        filesystem.move(partial, path)
