@@ -12,7 +12,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from labkit.display import tracebacks
@@ -148,11 +147,20 @@ class LivePanel:
             raise RunError(f"follow a run with the panel {self.state.name!r}", fact, fix)
         if self.state.over:
             self.renew()
-        self._sigint = signal.getsignal(signal.SIGINT)
-        self._surroundings = contextlib.ExitStack()
+        self._following = self._follow()
+        self._following.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._following.__exit__(*error)
+
+    @contextlib.contextmanager
+    def _follow(self) -> Iterator[None]:
+        """The course of one run. What is raised while it opens, or in the block, ends it."""
+        sigint, error, status = signal.getsignal(signal.SIGINT), None, "failed"
         self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True
-        self._stop_drawing = threading.Event()
-        self._drawer = threading.Thread(target=self._draw, name="labkit-panel", daemon=True)
+        over = threading.Event()
+        drawer = threading.Thread(target=self._draw, args=(over,), name="labkit-panel", daemon=True)
         LivePanel._open.append(self)
         try:
             with self._lock:
@@ -162,49 +170,38 @@ class LivePanel:
                 with contextlib.suppress(LabError, ValueError):
                     write_record(self.state, self.run_id, self.settings.home)
                 self._show(self._reporter.open)
-            self._drawer.start()
-            self._surroundings.enter_context(self.surroundings())
-        except BaseException as error:  # an interrupt, too: Python does not call __exit__ after this
-            self.__exit__(type(error), error, error.__traceback__)
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with contextlib.suppress(ValueError, TypeError):  # not in the main thread, or not Python's
-            # Ray's fit() leaves its own handler behind, which calls a controller that is gone by now.
-            signal.signal(signal.SIGINT, self._sigint)
-        status = "failed"
+            drawer.start()
+            with self.surroundings():
+                yield
+        except BaseException as raised:
+            error = raised
         try:
-            try:
-                self._surroundings.__exit__(kind, error, trace)
-                ended = self.ended_by(error)
-            except Exception as own:  # while it cleaned up
-                ended = error or own
+            with contextlib.suppress(ValueError, TypeError):  # not in the main thread, or not Python's
+                # Ray's fit() leaves its own handler behind, which calls a controller that is gone by now.
+                signal.signal(signal.SIGINT, sigint)
+            ended = self.ended_by(error)
             stopped = isinstance(ended, (KeyboardInterrupt, SystemExit))
             if ended is not None and not stopped:
                 with self._lock:
                     self.keep_failure(ended)
             status = "finished" if ended is None else "stopped" if stopped else "failed"
         finally:
+            over.set()
             LivePanel._open.remove(self)
-            self._finish(status)
+            self._end(status)
+            if drawer.is_alive():
+                drawer.join(timeout=5)
         if stopped:
             fact = f"stopped by you after {duration(self.state.elapsed())}"
             raise RunStopped(self.state.name, fact, self.after_stop()) from None
-        translated = None if ended is None else self.translate(ended)
-        if translated is not None and translated is not error:
-            raise translated from ended
-        if ended is not error and ended is not None:
+        if ended is not None:
+            if translated := self.translate(ended):
+                raise translated from ended
             raise ended
 
-    def _finish(self, status: str) -> None:
-        self._stop_drawing.set()
+    def _end(self, status: str) -> None:
         try:
             self.hang_up()
-            if self._drawer.is_alive():
-                self._drawer.join(timeout=5)
         finally:  # also where the reader interrupts a second time
             with self._lock:
                 self.state.end(status)
@@ -212,22 +209,23 @@ class LivePanel:
             self._record_path = write_record(self.state, self.run_id, self.settings.home)
         except (LabError, ValueError) as error:
             # A full disk must not make a training fail that ended well.
-            warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=4)
+            warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=5)
         with self._lock:
             self._show(self._reporter.close)
 
     # -- drawing -------------------------------------------------------------------------------------
 
-    def _draw(self) -> None:
+    def _draw(self, over: threading.Event) -> None:
         seen, last, pause = -1, 0.0, _PAUSE
-        while not self._stop_drawing.wait(pause):
+        while not over.wait(pause):
             # Once a second even if nothing came: a clock that stands still looks like a hang.
             if self.state.version == seen and time.monotonic() - last < 1:
                 continue
             busy = time.thread_time()
             with self._lock:
                 seen, last = self.state.version, time.monotonic()
-                self._show(self._reporter.draw)
+                if not over.is_set():
+                    self._show(self._reporter.draw)
             pause = max(_PAUSE, (time.thread_time() - busy) / self.drawing_share)
 
     def _show(self, show: Callable[[Snapshot], None]) -> None:
