@@ -1,9 +1,12 @@
 # %% [markdown]
 # # 00 · Welcome
 #
-# **You will be able to** check whether this machine can run the lab, train a small network on real digits in one process,
-# read every figure of the panel that follows a training, and work with exercises, hints and past runs.
-# · **Time** 25 min (less than one of it waiting) · **Needs** nothing
+# By the end of this lesson you can
+# - work with the lessons' predictions, exercises and hints (exercise 00-1);
+# - train a small network in one process and look at where it is wrong (00-2, 00-4);
+# - read the panel of a run, and tell a slow network from slow data (00-3).
+#
+# **Time** … · **Needs** nothing
 #
 # In this lab you learn distributed training by doing it: on clusters that you start yourself, with Ray and Spark, PyTorch and TensorFlow.
 # Two cores are enough, and no network is needed.
@@ -15,13 +18,13 @@
 # ## How these pages work
 # Run a cell with Shift+Enter. Read the sentence below its output: it says what to see there.
 #
-# - **Before you go on:** a question. Make a guess, on paper, before you run the next cell, which answers it.
-# - **Exercise:** a cell with `...` where your answer goes, and below it a cell that checks it. You may leave any of them out: later cells
-#   never need your answers.
-# - **Hints:** each exercise has three, from a nudge to nearly the answer.
+# - **Predict.** A question about the next cells. Put your guess where the `...` is, before you go on; a later cell says how close you were.
+# - **Exercise.** A cell with `...` where your answer goes, and below it a cell that checks it. Each has three hints, from a nudge to nearly the answer.
+#
+# You may leave any of them out: later cells never need your answers.
 
 # %%
-from labkit.exercises import check, hint, progress_table
+from labkit.exercises import check, hint, predict, predictions, progress_table, reveal
 
 # %% [markdown]
 # ## Can this machine run the lab?
@@ -50,7 +53,7 @@ print("small:", settings.small, "· data set:", settings.dataset, "· workers:",
 
 # %% [markdown]
 # ## Look at the data
-# Always the first thing to do. `train` is what the network learns from. `test` is held out: images that it never trains on.
+# `train` is what the network learns from. `test` is held out: images that it never trains on.
 
 # %%
 from labkit import datasets
@@ -69,7 +72,16 @@ train.images.shape, train.images.dtype, train.labels[:10]
 # A pixel is a number from 0 (black) to 255 (white). A label is the number of the image's class, from 0 to 9.
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** a program answers "3" for every image, without looking. What share of its answers is right?
+# **Predict.** A program answers "3" for every image, without looking. What share of its answers is right?
+
+# %%
+predict("00-a", ...)  # a number from 0 to 1
+
+# %%
+reveal("00-a", (train.labels == 3).mean())
+
+# %% [markdown]
+# An accuracy of 0.1 is what you get for knowing nothing, because the ten classes are about equally frequent:
 
 # %%
 import matplotlib.pyplot as plt
@@ -81,10 +93,6 @@ figure, axes = plt.subplots(figsize=(6.5, 2.2), layout="constrained")
 axes.bar(train.classes, np.bincount(train.labels))
 axes.set(title="training images of each class", xlabel="class")
 plt.show()
-
-# %% [markdown]
-# The ten classes are about equally frequent, so "always 3" is right for about one image in ten. An accuracy of 0.1
-# is what you get for knowing nothing.
 
 # %% [markdown]
 # ## A network
@@ -138,13 +146,20 @@ def accuracy(model, x, y):
 
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** what accuracy has a network that was never trained?
+# **Predict.** What is the accuracy of a network that was never trained?
 
 # %%
-round(accuracy(build_model(), x_test, y_test), 3)
+predict("00-b", ...)  # a number from 0 to 1
+
+# %%
+untrained = accuracy(build_model(), x_test, y_test)
+reveal("00-b", untrained)
+
+# %% tags=["claim"]
+assert untrained < 0.25
 
 # %% [markdown]
-# Near 0.1, as good as the fixed answer. It is measured on the test images, and so is every accuracy in this lab:
+# It's near 0.1, as good as the fixed answer. It is measured on the test images, and so is every accuracy in this lab:
 # on images that it trained on, a network may have learned the answers by heart.
 
 # %% [markdown]
@@ -223,12 +238,19 @@ def fit(name, model, optimizer, epochs, read=batches):
 # for this step, `panel.report` those of a whole epoch.
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** how long will the next cell take on this machine, and what accuracy will it reach?
+# **Predict.** What accuracy will it reach on the test images?
+
+# %%
+predict("00-c", ...)  # a number from 0 to 1
 
 # %%
 epochs = 5 if settings.small else 10
 model = build_model()
 fit("00-baseline", model, torch.optim.SGD(model.parameters(), lr=0.1), epochs)
+reveal("00-c", accuracy(model, x_test, y_test))
+
+# %% tags=["claim"]
+assert accuracy(model, x_test, y_test) > 3 * untrained
 
 # %% [markdown]
 # That is the baseline. The panel turns into a short report: how the run ended, how long each phase took, and the final loss and accuracy.
@@ -245,7 +267,7 @@ wrong = (answers != y_test).nonzero().flatten().tolist()
 test.show(wrong[:10], [f"{test.classes[y_test[k]]}, not {test.classes[answers[k]]}" for k in wrong[:10]])
 
 # %% [markdown]
-# The first test images that it gets wrong. The caption says what the image is, and what the network took it for. Would you have known them all?
+# The first test images that it gets wrong. The caption says what the image is, and what the network took it for.
 
 # %% [markdown]
 # ### Exercise 00-2 · Which class is the hardest?
@@ -262,8 +284,7 @@ check("00-2", shares, answers, y_test)
 
 # %% [markdown]
 # ## A run that you can watch
-# The baseline may be over before you have looked. Now slow it down, in a way that real trainings know well: the data comes late, from a disk
-# or over a network. Here a pause before each batch stands for that.
+# Now slow it down the way real trainings are slowed down: the data comes late, from a disk or over a network. Here a pause before each batch stands for that.
 
 # %%
 import time
@@ -276,15 +297,25 @@ def slowly(x, y, size, seed):
 
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** network, batches and steps stay the same. Which of these will differ from the baseline: loss, accuracy, rows/s, waiting for data?
+# **Predict.** Network, batches and steps stay the same. What will differ from the baseline?
 
 # %%
-epochs = 5 if settings.small else 10
-model = build_model()
-fit("00-slow-data", model, torch.optim.SGD(model.parameters(), lr=0.1), epochs, read=slowly)
+predict("00-d", ..., choices=["loss and accuracy", "rows/s", "both"])
+
+# %%
+slow_model = build_model()
+fit("00-slow-data", slow_model, torch.optim.SGD(slow_model.parameters(), lr=0.1), epochs, read=slowly)
+
+# %%
+same = torch.equal(slow_model[1].weight, model[1].weight)
+print("the same weights:", same)
+reveal("00-d", "rows/s" if same else "both")
+
+# %% tags=["claim"]
+assert same
 
 # %% [markdown]
-# The network learned the same: the batches were the same, in the same order. Only the time differs, and *waiting for data* says
+# Both networks learned the same, because they saw the same batches in the same order. Only the time differs, and *waiting for data* shows
 # where it went.
 #
 # ### Every figure of the panel
@@ -333,6 +364,10 @@ runs.plot(last=3)
 # %%
 record = runs.latest("00-slow-data")
 record.rows_per_second, record.waiting_share
+
+# %% tags=["claim"]
+assert record.waiting_share > 0.5
+assert record.rows_per_second < 0.7 * runs.latest("00-baseline").rows_per_second
 
 # %%
 without_waiting = ...  # your answer
@@ -385,13 +420,29 @@ sorted(path.name for path in settings.home.iterdir() if not path.name.startswith
 # The solved notebooks are in `notebooks/solutions`. They are there to be compared with, after your own try.
 
 # %%
+predictions("00")
+
+# %%
 progress_table()
 
 # %% [markdown]
-# ## In this notebook
-# - the doctor told you whether this machine can run the lab;
-# - you trained a network on real digits in one process, and tested it on images that it had not seen: the baseline for all that follows;
-# - you can read the panel, stop a run, and tell a slow network from slow data by *waiting for data*;
-# - you know the exercises and their hints, and how to compare past runs.
+# ## Key points
+# - An accuracy means something only on images that the model didn't train on, and only compared with guessing: here 0.1.
+# - A training step is forward, loss, backward, update. All later lessons distribute exactly this loop.
+# - *Waiting for data* is the share of an epoch in which the network had nothing to do. Divide rows/s by the rest, and you know the most that faster data can bring.
+# - One process is the baseline. A distributed run has to beat it, start-up included.
 #
-# There is nothing to clean up: one process did it all, this notebook's kernel. From lesson 01 on there are others, and each lesson ends by stopping them.
+# | older tutorials | today |
+# |---|---|
+# | `torch.autograd.Variable(x)` | tensors record gradients themselves |
+# | `torch.load(path)` of a file from anywhere | `weights_only=True`, the default since PyTorch 2.6, runs no code from the file |
+#
+# There is nothing to clean up, because the notebook's kernel did all the work. From lesson 01 on there are other processes, and each lesson ends by stopping them.
+
+# %% [markdown] tags=["plain"]
+# ## Without the lab
+# The same job as one script, `notebooks/plain/00_welcome.py`. It takes two seconds on two cores and prints an accuracy of about 0.96.
+
+# %% [markdown] tags=["links"]
+# ## Official pages
+# The [PyTorch tutorial](https://docs.pytorch.org/tutorials/beginner/basics/intro.html) explains the loop in more depth. From this lesson's code:
