@@ -13,7 +13,6 @@ gRPC ports, which cannot be bound to loopback; the dashboard is.
 """
 
 import atexit
-import contextlib
 import importlib
 import math
 import sys
@@ -167,8 +166,11 @@ def _find(settings: Settings, modules: Sequence[str]) -> Cluster | None:
     if info := read_info(temp_dir(settings)):  # if its file is damaged, its watchdog stops it
         launcher = NodeLauncher(settings, modules, group_id=info["group"])
         if launcher.has_head():
-            with contextlib.suppress(ClusterError):  # it is ending
-                return _use(Cluster(info["address"], dashboard_url=info["dashboard"], launcher=launcher))
+            found = Cluster(info["address"], dashboard_url=info["dashboard"], launcher=launcher)
+            try:
+                return _use(found)
+            except ClusterError:  # it is ending
+                found.disconnect()
         launcher.stop()
     return None
 
