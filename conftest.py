@@ -70,7 +70,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             module, _, test = nodeid.partition("::")
-            lesson = test.partition("[")[2] if module.endswith("test_notebooks.py") else ""
+            alone = module.endswith(("test_notebooks.py", "test_plain.py"))
+            lesson = test.partition("[")[2] if alone else ""
             return f"{module} {lesson}"
 
     return Together(config, log)
