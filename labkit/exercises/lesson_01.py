@@ -1,87 +1,186 @@
-"""Lesson 01: tasks that run at the same time, CPUs of a node, an actor's memory, the token."""
+"""Lesson 01: tasks that run at the same time, an actor's memory, CPUs of a node, an actor's restart."""
 
+import os
+import tempfile
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from labkit.exercises.answers import Wrong, close_to, describe, expect_type, same_array
+from labkit.exercises.answers import Wrong, close_to, describe, result_of
 from labkit.exercises.registry import Lesson
 
 LESSON = Lesson("01", "A cluster on your machine")
-_CPUS_OF_A_BIG_TASK = 3
 
 
 @LESSON.exercise(
     "01-1",
-    "Count in parallel",
+    "All at once",
     "`ray.get` waits. What happens if it is inside the loop that starts the tasks?",
-    "`count.remote(labels_ref, 0, third)` is the first part. The last one ends at `len(train)`.",
-    "Put three `count.remote(…)` into a list, without `ray.get`; then `sum(ray.get(parts))`.",
+    "First make a list of references, with `task.remote(…)` for each input. Then wait for the whole list.",
+    "`references = [task.remote(one) for one in inputs]`, then `return ray.get(references)`.",
+    seconds=60,
+    stuck="a task waits for a CPU that another task holds",
 )
-def _counted(parts: Any, total: Any, labels: Any) -> None:
-    if not isinstance(parts, (list, tuple)):
-        raise Wrong(f"`parts` is {describe(parts)}, and a list of three references is expected")
-    for part in parts:
-        if type(part).__name__ == "ndarray":
-            raise Wrong("`parts` has results: you waited for each task before you started the next")
-        expect_type(part, "ObjectRef", what="a part")
-    if len(parts) != 3:
-        raise Wrong(f"`parts` has {len(parts)} references")
-    if len({part.hex() for part in parts}) < 3:
-        raise Wrong("`parts` has the same reference more than once")
-    expected = [int((labels == label).sum()) for label in range(10)]
-    given = sum(total) if hasattr(total, "__len__") and len(total) == 10 else None
-    if given is not None and given != len(labels):
-        raise Wrong(f"the ten numbers of `total` add up to {given}, and there are {len(labels)} labels")
-    same_array(total, expected, what="`total`")
+def _in_parallel(in_parallel: Any) -> None:
+    """The function runs a task of two inputs, which notes when it begins and ends."""
+    import ray
+
+    timed = ray.remote(_timed)
+    result_of(in_parallel, timed, [0.0, 0.0], what="in_parallel")  # starts the worker processes
+    spans = result_of(in_parallel, timed, [0.6, 0.5], what="in_parallel")
+    if spans is None:
+        raise Wrong("in_parallel returns nothing")
+    if _are_references(spans):
+        raise Wrong("in_parallel returns references and not the results: wait for them with `ray.get`")
+    if not isinstance(spans, list) or len(spans) != 2 or not all(map(_is_span, spans)):
+        raise Wrong(f"for two inputs it returns {describe(spans)}, and a list of two results is expected")
+    if [span["input"] for span in spans] != [0.6, 0.5]:
+        raise Wrong("the results are not in the order of the inputs")
+    if spans[0]["pid"] == os.getpid():
+        raise Wrong("the tasks ran in this process: call `task.remote(…)`")
+    if max(span["begin"] for span in spans) >= min(span["end"] for span in spans):
+        raise Wrong("the second task began when the first had ended: you waited before you submitted it")
 
 
 @LESSON.exercise(
     "01-2",
-    "Big tasks",
-    "A task runs in one process, and a process runs on one node.",
-    "Count for each node by itself: how many times do three CPUs fit into its CPUs?",
-    "Round down on each node, then add: `sum(int(node.cpus // 3) for node in lab.nodes)`.",
+    "Count together",
+    "Where must the count be, so that there is only one of it?",
+    "An attribute that `__init__` sets is in the memory of the actor's process. All calls use that one.",
+    "`@ray.remote` above the class; `self.count = 0` in `__init__`, `self.count += number` in `add`.",
+    seconds=60,
 )
-def _at_once(answer: Any, nodes: Sequence[Any]) -> None:
-    right = sum(int(node.cpus // _CPUS_OF_A_BIG_TASK) for node in nodes)
-    cpus = sum(node.cpus for node in nodes)
-    near = {
-        cpus // _CPUS_OF_A_BIG_TASK: "that would be so if a task could use the CPUs of two nodes",
-        len(nodes): "not every node has three CPUs",
-    }
-    near.pop(right, None)
-    close_to(answer, right, mistakes=near)
+def _rows(rows: Any) -> None:
+    """An actor with add and total, used by four tasks."""
+    import ray
+
+    counter = _actor(rows, "Rows", ("add", "total"))
+    if (first := _answer(counter.total.remote(), "Rows.total()")) != 0:
+        raise Wrong(f"before the first call of add, total() returns {describe(first)}, and 0 is expected")
+    add = ray.remote(_add_in_task)
+    _answer([add.remote(counter, number) for number in (1, 10, 100, 1000)], "Rows.add(number)")
+    near = {1000: "the last number replaced the others", 4: "add the number, not 1"}
+    close_to(
+        _answer(counter.total.remote(), "Rows.total()"),
+        1111,
+        what="after four tasks have added 1, 10, 100 and 1000, total()",
+        mistakes=near,
+    )
 
 
 @LESSON.exercise(
     "01-3",
-    "What an actor remembers",
-    "Where does the actor keep its count? What happens to that memory when the process is killed?",
-    "A restarted actor is a new process with a new object of the class.",
-    "Its `__init__` runs again and sets the count to 0. Then `add` is called once.",
+    "What would change?",
+    "A task runs in one process, and a process runs on one node.",
+    "Count for each node separately: how many times do the CPUs of a task fit into its CPUs?",
+    "With 2 CPUs for each task: one fits on each of the three nodes. Round down on each node, then add.",
 )
-def _after_restart(answer: Any) -> None:
-    near = {
-        6: "the count of 5 was in the memory of the process that was killed",
-        5: "`add` adds before it returns",
-        0: "`add` adds before it returns",
-    }
-    close_to(answer, 1, mistakes=near)
+def _at_once(at_once: Any, nodes: Sequence[Any]) -> None:
+    if not isinstance(at_once, dict) or set(at_once) != {1, 2, 3}:
+        raise Wrong(f"your answer is {describe(at_once)}, and a dict with the keys 1, 2 and 3 is expected")
+    for size, answer in at_once.items():
+        right = sum(int(node.cpus // size) for node in nodes)
+        near = {
+            sum(node.cpus for node in nodes) // size: "that would be so if a task could use two nodes",
+            len(nodes): "not every node has so many CPUs",
+        }
+        near.pop(right, None)
+        close_to(answer, right, mistakes=near, what=f"the number of tasks with {size} CPUs each")
 
 
 @LESSON.exercise(
     "01-4",
-    "With the token",
-    "`Request(address, headers={…})` makes a request with headers; `urlopen` accepts it.",
-    'The token is the content of the file `os.environ["RAY_AUTH_TOKEN_PATH"]`: open and read it.',
-    'The header: `{"Authorization": "Bearer " + token}`. The answer: `urlopen(request).status`.',
+    "An actor that survives",
+    "When the process starts again, `__init__` runs again. What can it find on the disk?",
+    "`add` writes the new count to the file. `__init__` reads it, if the file exists.",
+    "`Path(path).write_text(str(self.count))`, and `int(Path(path).read_text())` if it exists. "
+    "`@ray.remote(max_restarts=1, max_task_retries=-1)`.",
+    seconds=90,
+    stuck="the actor does not come back",
 )
-def _status(status: Any) -> None:
-    if not isinstance(status, int) or isinstance(status, bool):
-        # It may be the token or a request that contains it, so its value is not shown.
-        raise Wrong(f"your answer is of type {type(status).__name__}; use the number `response.status`")
-    near = {
-        401: "refused, because the request had no token",
-        403: "the request had a token, but not that of this cluster",
-    }
-    close_to(status, 200, mistakes=near, what="the status")
+def _saved(saved: Any) -> None:
+    """An actor whose process is killed after five calls."""
+    import ray
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "count"))
+        actor = _actor(saved, "Saved", ("add",), path)
+        counts = [_answer(actor.add.remote(), "Saved.add()") for _ in range(5)]
+        if counts != [1, 2, 3, 4, 5]:
+            raise Wrong(f"five calls of add() return {counts}, and 1 to 5 are expected")
+        before = ray.get(actor.__ray_call__.remote(_process), timeout=30)
+        ray.kill(actor, no_restart=False)
+        try:
+            while ray.get(actor.__ray_call__.remote(_process), timeout=30) == before:
+                time.sleep(0.1)  # it is not dead yet, and would answer add, too
+            after = ray.get(actor.add.remote(), timeout=30)
+        except ray.exceptions.RayActorError:
+            fix = "`max_restarts=1` and `max_task_retries=-1` allow it"
+            raise Wrong(f"its process was killed, and the actor was not restarted: {fix}") from None
+        near = {1: "the count was in the memory of the process", 5: "the last call counts, too"}
+        close_to(after, 6, what="after the restart, add()", mistakes=near)
+
+
+def _process(actor: Any) -> int:
+    return os.getpid()
+
+
+def _timed(seconds: float) -> dict[str, Any]:
+    begin = time.time()
+    time.sleep(seconds)
+    return {"input": seconds, "pid": os.getpid(), "begin": begin, "end": time.time()}
+
+
+def _add_in_task(counter: Any, number: int) -> None:
+    import ray
+
+    ray.get(counter.add.remote(number))
+
+
+def _is_span(value: Any) -> bool:
+    return isinstance(value, dict) and {"input", "pid", "begin", "end"} <= set(value)
+
+
+def _are_references(value: Any) -> bool:
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return any(type(one).__name__ == "ObjectRef" for one in values)
+
+
+def _actor(cls: Any, name: str, methods: Sequence[str], *args: Any) -> Any:
+    """An actor of the learner's class.
+
+    Raises:
+        NotAttempted: the class has no method yet.
+        Wrong: it is not a remote class, or lacks a method.
+    """
+    from labkit.exercises.answers import NotAttempted
+
+    if isinstance(cls, type):
+        if not any(callable(getattr(cls, method, None)) for method in methods):
+            raise NotAttempted
+        raise Wrong(f"{name} is a plain class; `@ray.remote` above it makes actors of it")
+    if not hasattr(cls, "remote"):
+        raise Wrong(f"{name} is {describe(cls)}, and a class with `@ray.remote` is expected")
+    try:
+        actor = cls.remote(*args)
+    except TypeError as error:
+        raise Wrong(f"{name}.remote({', '.join(map(describe, args))}) raised {error}") from None
+    for method in methods:
+        if not hasattr(actor, method):
+            raise Wrong(f"{name} has no method `{method}`")
+    return actor
+
+
+def _answer(reference: Any, what: str) -> Any:
+    """What an actor returns; what its code raises is a verdict."""
+    import ray
+
+    try:
+        return ray.get(reference, timeout=30)
+    except ray.exceptions.GetTimeoutError:
+        raise Wrong(f"{what} gives no answer: is there a free CPU for the actor?") from None
+    except ray.exceptions.RayError as error:
+        cause = getattr(error, "cause", None) or error
+        line = str(cause).strip().splitlines()[-1][:200]
+        raise Wrong(f"{what} raised {type(cause).__name__}: {line}") from None
