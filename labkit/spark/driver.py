@@ -11,11 +11,11 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
-from labkit.errors import ClusterError, SetupError
+from labkit.errors import ClusterError
 
 if TYPE_CHECKING:  # half a second to import
     from pyspark import SparkContext
@@ -24,8 +24,6 @@ if TYPE_CHECKING:  # half a second to import
 _STOP_SECONDS = 10.0  # for Spark to stop itself
 _ANSWER_SECONDS = 5.0  # for a JVM to answer
 _COMMAND = "_create_torchrun_command"  # of TorchDistributor
-
-_launch_variables: ContextVar[dict[str, str] | None] = ContextVar("labkit_launch_variables", default=None)
 
 
 def start(
@@ -93,26 +91,6 @@ def active() -> "SparkContext | None":
     return getattr(context, "_active_spark_context", None)
 
 
-def require_none() -> None:
-    """Check that there is a pyspark, and no session in this process: a process can have one only.
-
-    Raises:
-        SetupError: pyspark cannot be imported.
-        ClusterError: the reader has started a session by hand.
-    """
-    try:
-        import pyspark  # noqa: F401
-    except ImportError as error:
-        fact, fix = f"pyspark cannot be imported: {error}", "make setup, or: pip install pyspark"
-        raise SetupError("start Spark", fact, fix) from error
-    if (running := active()) is not None:
-        raise ClusterError(
-            "start Spark",
-            f"this process has a session that the lab did not start ({running.master})",
-            "stop it with its .stop(), or use it: TorchDistributor uses the active session",
-        )
-
-
 @contextlib.contextmanager
 def launch_variables(variables: dict[str, str]) -> Iterator[None]:
     """Give environment variables to the ranks that TorchDistributor starts on this machine, and to no others.
@@ -120,33 +98,25 @@ def launch_variables(variables: dict[str, str]) -> Iterator[None]:
     Ranks are children of this process and inherit its environment. Variables set there would also reach
     everything else that the reader starts during the run.
     """
-    with contextlib.suppress(ImportError):
-        from pyspark.ml.torch.distributor import TorchDistributor
+    from pyspark.ml.torch.distributor import TorchDistributor
 
-        command = getattr(TorchDistributor, _COMMAND, None)
-        if callable(command) and not hasattr(command, "labkit"):
-            setattr(TorchDistributor, _COMMAND, staticmethod(_with_variables(command)))
-    token = _launch_variables.set(variables)
-    try:
+    command = getattr(TorchDistributor, _COMMAND, None)
+    if command is None:
         yield
-    finally:
-        _launch_variables.reset(token)
+        return
 
-
-def _with_variables(command: Callable[..., list[str]]) -> Callable[..., list[str]]:
     def with_variables(*args: Any, **kwargs: Any) -> list[str]:
-        given = [f"{name}={value}" for name, value in (_launch_variables.get() or {}).items()]
-        return ["/usr/bin/env", *given, *command(*args, **kwargs)] if given else command(*args, **kwargs)
+        return ["/usr/bin/env", *map("=".join, variables.items()), *command(*args, **kwargs)]
 
-    with_variables.labkit = True
-    return with_variables
+    with mock.patch.object(TorchDistributor, _COMMAND, staticmethod(with_variables)):
+        yield
 
 
 def _within(seconds: float, call: Callable[[], object]) -> None:
     """Call into the JVM, and return after `seconds` at the latest: one that hangs does not answer."""
 
     def quietly() -> None:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # of a JVM that is gone
             call()
 
     caller = threading.Thread(target=quietly, name="labkit-spark", daemon=True)
@@ -157,13 +127,11 @@ def _within(seconds: float, call: Callable[[], object]) -> None:
 @contextlib.contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
     """Set environment variables of this process for the duration of the block, for a child to inherit."""
-    before = {name: os.environ.get(name) for name in variables}
+    before = {name: os.environ[name] for name in variables if name in os.environ}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in variables:
+            del os.environ[name]
+        os.environ.update(before)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.errors import SetupError
+from labkit.files import private_file
 from labkit.spark import rendezvous
 from labkit.system.java import Java
 from labkit.system.process_registry import GROUP_VARIABLE
@@ -31,7 +32,6 @@ _SETTINGS = {
     "spark.executor.extraJavaOptions": _JVM,
     "spark.executor.cores": "1",
     "spark.ui.enabled": "false",
-    "spark.ui.killEnabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     # A session is ready when all executors have registered; give up after a minute.
@@ -57,7 +57,7 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 @dataclass(frozen=True)
 class Folders:
-    """The folders of one start of Spark, below ``HOME/spark/GROUP_ID``.
+    """The folders of one start of Spark, below ``HOME/spark/GROUP_ID``: ``logs`` and those of `_PARTS`.
 
     Attributes:
         base: ``HOME/spark``.
@@ -67,31 +67,12 @@ class Folders:
     base: Path
     group_id: str
 
-    @property
-    def conf(self) -> Path:
-        return self.base / self.group_id / "conf"
+    # ``home`` is SPARK_HOME: links to pyspark's programs and jars, but not to its ``python``. With that
+    # folder all Python processes would import pyspark from a zip file, which each compiles (1 s of CPU).
+    _PARTS = ("conf", "home", "scratch", "rendezvous")
 
-    @property
-    def home(self) -> Path:
-        """``SPARK_HOME``: links to pyspark's programs and jars, but not to its ``python``.
-
-        With that folder, Spark's Python processes and all that they start would import pyspark from a zip
-        file, which each of them has to compile (about 1 s of CPU). Without it they use the installed one.
-        """
-        return self.base / self.group_id / "home"
-
-    @property
-    def logs(self) -> Path:
-        return self.base / self.group_id / "logs"
-
-    @property
-    def scratch(self) -> Path:
-        return self.base / self.group_id / "scratch"
-
-    @property
-    def rendezvous(self) -> Path:
-        """Where torchruns on executors find out how to meet (`labkit.spark.rendezvous`)."""
-        return self.base / self.group_id / "rendezvous"
+    def __truediv__(self, name: str) -> Path:
+        return self.base / self.group_id / name
 
     def make(self, running: list[str], *, workers: int) -> None:
         """Create them, with the settings in them, and remove those of earlier starts.
@@ -112,24 +93,23 @@ class Folders:
             for old in self.base.glob("spark-*"):
                 if old.name not in running:
                     shutil.rmtree(old, ignore_errors=True)
-            for folder in (self.conf, self.home, self.logs, self.scratch):
-                folder.mkdir(parents=True, mode=0o700)
-            rendezvous.prepare(self.rendezvous)
+            for name in (*self._PARTS, "logs"):
+                (self / name).mkdir(parents=True, mode=0o700)
+            rendezvous.prepare(self / "rendezvous")
             for name in ("bin", "jars"):
-                (self.home / name).symlink_to(Path(pyspark.__file__).parent / name, target_is_directory=True)
-            (self.home / "work").symlink_to(self.logs, target_is_directory=True)  # logs of the executors
-            defaults = self.conf / "spark-defaults.conf"
-            defaults.touch(mode=0o600)
-            defaults.write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
-            (self.conf / "log4j2.properties").write_text(_LOGGING)
+                (self / "home" / name).symlink_to(Path(pyspark.__file__).parent / name)
+            (self / "home" / "work").symlink_to(self / "logs")  # logs of the executors
+            lines = "".join(f"{name} {value}\n" for name, value in settings.items())
+            private_file(self / "conf" / "spark-defaults.conf", lines)
+            (self / "conf" / "log4j2.properties").write_text(_LOGGING)
         except OSError as error:
             fix = "make that folder writable, or set LABKIT_HOME to one that is"
             raise SetupError(f"prepare {self.base} for Spark", str(error), fix) from error
 
     def forget(self) -> None:
         """Remove the secret and Spark's files; the logs stay until the next start."""
-        for folder in (self.conf, self.home, self.scratch, self.rendezvous):
-            shutil.rmtree(folder, ignore_errors=True)
+        for name in self._PARTS:
+            shutil.rmtree(self / name, ignore_errors=True)
 
 
 def environment(java: Java, folders: Folders) -> dict[str, str]:
@@ -137,13 +117,13 @@ def environment(java: Java, folders: Folders) -> dict[str, str]:
     return {
         GROUP_VARIABLE: folders.group_id,
         "JAVA_HOME": str(java.prepared(folders.base / "java")),
-        "SPARK_CONF_DIR": str(folders.conf),
-        "SPARK_HOME": str(folders.home),  # another Spark on this machine would not fit this pyspark
+        "SPARK_CONF_DIR": str(folders / "conf"),
+        "SPARK_HOME": str(folders / "home"),  # another Spark on this machine would not fit this pyspark
         "SPARK_LAUNCHER_OPTS": _JVM,
-        "SPARK_LOCAL_DIRS": str(folders.scratch),
+        "SPARK_LOCAL_DIRS": str(folders / "scratch"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "GLOO_SOCKET_IFNAME": LOOPBACK,
-        **rendezvous.variables(folders.rendezvous),
+        **rendezvous.variables(folders / "rendezvous"),
     }

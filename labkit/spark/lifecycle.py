@@ -17,6 +17,8 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -51,11 +53,18 @@ class Session:
     """
 
     def __init__(
-        self, spark: "SparkSession", *, java: Java, workers: int, slots: int, folders: Folders, home: Any
+        self,
+        spark: "SparkSession",
+        java: Java,
+        folders: Folders,
+        registry: ProcessRegistry,
+        *,
+        workers: int,
+        slots: int,
     ) -> None:
         self.spark, self.java, self.slots = spark, java, slots
         self.master = spark.sparkContext.master
-        self._workers, self._folders, self._registry = workers, folders, ProcessRegistry(home)
+        self._workers, self._folders, self._registry = workers, folders, registry
         self._running = True
 
     @property
@@ -73,7 +82,7 @@ class Session:
     @property
     def log_dir(self) -> str:
         """The folder with the logs of driver and executors. It is kept until the next session starts."""
-        return str(self._folders.logs)
+        return str(self._folders / "logs")
 
     def cancel(self) -> None:
         """Cancel all jobs of this session, and end the processes of their ranks (takes some seconds)."""
@@ -111,9 +120,9 @@ class Session:
         return cards.card("Spark", status, *table, dim=about)
 
     def _rows(self) -> Iterator[tuple[str, str, str]]:
-        entries = {entry.role: entry.pid for entry in self._registry.records(self.group_id)}
+        pid = next(e.pid for e in self._registry.records(self.group_id) if e.role == "spark: driver")
         work = f"runs them in {self.slots} slots" if not self._workers else "starts the executors as a master"
-        yield "driver", str(entries.get("spark: driver", "–")), f"plans the jobs, and {work}"
+        yield "driver", str(pid), f"plans the jobs, and {work}"
         for number, process in enumerate(self._executors(), start=1):
             yield f"executor-{number}", str(process.pid), "runs tasks in one slot"
 
@@ -147,20 +156,29 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
         RunStopped: interrupted; nothing is left running.
     """
     global _current
-    slots, settings = _checked(slots, workers, settings)
-    running = current()
+    _checked(slots, workers)
+    settings = Settings.given(settings)
+    slots, running = workers or slots or settings.num_workers, current()
     if running is not None and (running._workers, running.slots) == (workers, slots) and running.healthy:
         return running
     registry = ProcessRegistry(settings.make_home())
-    folders = Folders(settings.home / "spark", f"spark-{secrets.token_hex(4)}")
-    starting: list[_Start] = []
+    folders = Folders(settings.home / "spark", group := f"spark-{secrets.token_hex(4)}")
+    starting: list[Future] = []
+    cancelled = threading.Event()
+
+    def record(pid: int) -> None:
+        if cancelled.is_set():
+            os.kill(pid, signal.SIGKILL)
+        registry.record(pid, role="spark: driver", group_id=group)
 
     def undo() -> None:
+        """End the JVM, whether it runs or is about to be started."""
         global _current
         _current = None
-        for start in starting:
-            start.cancel()
-        registry.stop(folders.group_id)
+        cancelled.set()
+        registry.stop(group)
+        futures.wait(starting, _CANCEL_SECONDS)
+        registry.stop(group)
         driver.forget(stopped=bool(starting))
         folders.forget()
 
@@ -168,26 +186,25 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
         if running is not None:
             running.stop()  # a process can have one Spark session only
         found = java.find()
-        driver.require_none()
-        registry.start_watchdog(folders.group_id, seconds=_KEEP_SECONDS)
+        if (theirs := driver.active()) is not None:
+            fact = f"this process has a session that the lab did not start ({theirs.master})"
+            fix = "stop it with its .stop(), or use it: TorchDistributor uses the active session"
+            raise ClusterError("start Spark", fact, fix)
+        registry.start_watchdog(group, seconds=_KEEP_SECONDS)
         folders.make(registry.groups(), workers=workers)
         master = f"local-cluster[{workers},1,{WORKER_MB}]" if workers else f"local[{slots}]"
-        variables = environment(found, folders)
-        starting.append(started := _Start(master, variables, registry, folders))
+        what = (master, environment(found, folders), folders / "logs" / "driver.log", record)
+        # In a thread, because an interrupt cannot end a call into the JVM.
+        starting.append(start := ThreadPoolExecutor(1, "labkit-spark").submit(driver.start, *what))
         with Waiting("starting Spark", unit="slots") as waiting:
-            while started.is_alive():
+            while not start.done():
                 check()
                 waiting(0, slots)
-                started.join(0.1)
-            waiting(slots, slots)
-        if started.error is not None:
-            raise started.error
-        _current = Session(
-            started.spark, java=found, workers=workers, slots=slots, folders=folders, home=settings.home
-        )
+                futures.wait(starting, 0.1)
+        _current = Session(start.result(), found, folders, registry, workers=workers, slots=slots)
         if not _current.healthy:
             fact = f"{len(_current._executors())} of {workers} executors run"
-            raise ClusterError("start Spark", fact, f"read the logs in {folders.logs}")
+            raise ClusterError("start Spark", fact, f"read the logs in {folders / 'logs'}")
     if "ipykernel" not in sys.modules:
         atexit.register(_current.stop)
     return _current
@@ -198,53 +215,10 @@ def current() -> Session | None:
     return _current if _current is not None and _current._running else None
 
 
-class _Start(threading.Thread):
-    """Starts the driver in a thread, because an interrupt cannot end a call into the JVM."""
-
-    def __init__(
-        self, master: str, variables: dict[str, str], registry: ProcessRegistry, folders: Folders
-    ) -> None:
-        super().__init__(name="labkit-spark-start", daemon=True)
-        self._master, self._variables, self._registry, self._folders = master, variables, registry, folders
-        self._cancelled = False
-        self.spark: SparkSession | None = None
-        self.error: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
-        log = self._folders.logs / "driver.log"
-        try:
-            self.spark = driver.start(self._master, self._variables, log, started=self._record)
-        except Exception as error:
-            self.error = error
-
-    def cancel(self) -> None:
-        """End the JVM, whether it runs or is about to be started, and wait for the thread."""
-        self._cancelled = True
-        self._registry.stop(self._folders.group_id)
-        self.join(_CANCEL_SECONDS)
-
-    def _record(self, pid: int) -> None:
-        if self._cancelled:
-            os.kill(pid, signal.SIGKILL)
-        self._registry.record(pid, role="spark: driver", group_id=self._folders.group_id)
-
-
-def _checked(slots: Any, workers: Any, settings: Any) -> tuple[int, Settings]:
-    """(slots, settings) with their defaults; arguments that cannot work are refused."""
-
-    def is_count(value: Any) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool)
-
-    if not isinstance(settings, Settings | None):
-        fix = "settings=Settings.from_env(), or leave it out"
-        raise ClusterError("start Spark", f"settings={settings!r} is no Settings", fix)
-    possible = is_count(workers) and workers >= 0 and (slots is None or (is_count(slots) and slots >= 1))
-    if not possible or (slots is not None and workers):
-        raise ClusterError(
-            "start Spark",
-            f"slots={slots!r} and workers={workers!r} make no session",
-            "give slots= for one JVM, or workers= for executors with one slot each",
-        )
-    settings = settings or Settings.from_env()
-    return workers or slots or settings.num_workers, settings
+def _checked(slots: Any, workers: Any) -> None:
+    """Refuse numbers that make no session."""
+    are_counts = all(type(value) is int for value in (workers, 0 if slots is None else slots))
+    if not are_counts or workers < 0 or (slots is not None and (slots < 1 or workers)):
+        fact = f"slots={slots!r} and workers={workers!r} make no session"
+        fix = "give slots= for one JVM, or workers= for executors with one slot each"
+        raise ClusterError("start Spark", fact, fix)

@@ -38,9 +38,7 @@ class Output:
 
     def text(self) -> str:
         """The end of the log."""
-        with contextlib.suppress(OSError):
-            return self.log.read_text(encoding="utf-8", errors="replace")[-_CHARACTERS:]
-        return ""
+        return self.log.read_text(encoding="utf-8", errors="replace")[-_CHARACTERS:]
 
     @contextlib.contextmanager
     def captured(self) -> Iterator[None]:
@@ -89,9 +87,7 @@ class _Split:
 def _pyspark_writes(frame: FrameType | None) -> bool:
     """Whether pyspark writes this, itself or through `logging` and the like."""
     for _ in range(_FRAMES):
-        if frame is None:
-            return False
-        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        package = frame.f_globals.get("__name__", "").partition(".")[0] if frame else ""
         if package not in ("logging", "traceback", "warnings"):
             return package == "pyspark"
         frame = frame.f_back

@@ -115,33 +115,28 @@ class SparkPanel(Panel):
         return error
 
     def keep_failure(self, error: BaseException) -> None:
-        found = explain.rank_error(self._printed()) if _of_spark(error) else None
+        if not _of_spark(error):
+            super().keep_failure(error)
+            return
+        found = explain.rank_error(self._printed())
         if found is not None and (not self.state.failures or found[1].startswith("killed")):
             # If a rank was killed, the others report a lost connection; only torchrun knows the cause.
             self.state.failures.clear()
-            self.state.fail(self.failure_text(error), found[0])
-            return
-        super().keep_failure(error)
-        if found is None and not self._ranks_report and _of_spark(error):
-            self.state.failures[-1].rank = None  # no rank was started
-
-    def failure_text(self, error: BaseException) -> str:
-        if not _of_spark(error):
-            return super().failure_text(error)
-        found = explain.rank_error(self._printed())
-        return _shortened(found[1]) if found else f"{type(error).__name__}: {explain.summary(str(error))}"
+            self.state.fail(_shortened(found[1]), found[0])
+        elif not self.state.failures:
+            self.state.fail(f"{type(error).__name__}: {explain.summary(str(error))}", None)
 
     def translate(self, error: BaseException) -> BaseException | None:
         if isinstance(error, LabError) or not _of_spark(error):
             return None  # it was raised by the reader's own code
-        printed, failure = self._printed(), self.state.failures[-1]
+        failure = self.state.failures[-1]
         if failure.text.startswith("killed"):
             fact = f"rank {failure.rank} was {failure.text}"
-        elif self._ranks_report or explain.rank_error(printed):
+        elif failure.rank is not None:
             fact = f"rank {failure.rank} raised {failure.message}"
         else:
-            fact = f"no rank was started: {failure.message}"
-        fix = explain.advice(f"{failure.text}\n{error}\n{printed}")
+            fact = failure.message if self._ranks_report else f"no rank was started: {failure.message}"
+        fix = explain.advice(f"{failure.text}\n{error}\n{self._printed()}")
         fix = fix or "the panel above shows where; the files that it lists have the complete output"
         return RunFailed(f"finish the run {self.state.name!r}", fact, fix)
 

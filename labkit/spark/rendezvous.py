@@ -19,14 +19,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from labkit.files import atomic_write
+
 _FOLDER = "LABKIT_RENDEZVOUS"
 _SECONDS = 120  # for all torchruns of a launch to arrive
 
 
 def prepare(folder: Path) -> None:
-    """Create `folder` with the plugin in it; the ports will be published there too."""
+    """Put the plugin into `folder`; the ports will be published there too."""
     plugin = folder / "labkit_rendezvous-1.dist-info"
-    plugin.mkdir(parents=True, mode=0o700)
+    plugin.mkdir()
     (plugin / "entry_points.txt").write_text(f"[torchrun.handlers]\nlabkit = {__name__}:create\n")
 
 
@@ -54,9 +56,7 @@ def create() -> Callable[[Any], Any]:
                 self._store = TCPStore(
                     self.master_addr, 0, is_master=True, timeout=self.timeout, wait_for_workers=False
                 )
-                part = file.with_suffix(".part")
-                part.write_text(str(self._store.port))
-                part.replace(file)
+                atomic_write(file, str(self._store.port))
             else:
                 port = _published(file)
                 self._store = TCPStore(self.master_addr, port, is_master=False, timeout=self.timeout)

@@ -25,6 +25,10 @@ def test_the_traceback_of_the_first_rank_is_taken_out_of_torchruns():
     text = "noise\n[rank1]: Traceback\n[rank0]: other\n[rank1]: ValueError: x\nmore noise"
     assert spark_faults.rank_error(text) == (1, "Traceback\nValueError: x")
     assert spark_faults.rank_error("nothing") is None
+    # torchrun ends the other ranks when the first one has failed, perhaps while they print.
+    text = "[rank0]: Traceback (most recent call last):\n[rank1]: Traceback (most recent call last):\n"
+    assert spark_faults.rank_error(text + "[rank1]: ValueError: bad\n")[0] == 1
+    assert spark_faults.rank_error(text)[0] == 0
 
 
 def test_a_rank_that_was_killed_is_the_cause():
@@ -59,10 +63,3 @@ def test_a_rank_that_failed_before_the_ranks_met():
 )
 def test_an_error_in_one_line(text, line):
     assert spark_faults.summary(text) == line
-
-
-def test_a_traceback_that_was_cut_off_is_not_the_cause():
-    """torchrun ends the other ranks when the first one has failed, perhaps while they print."""
-    text = "[rank0]: Traceback (most recent call last):\n[rank1]: Traceback (most recent call last):\n"
-    assert spark_faults.rank_error(text + "[rank1]: ValueError: bad\n")[0] == 1
-    assert spark_faults.rank_error(text)[0] == 0

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from labkit import spark
-from labkit.errors import RunError, RunFailed
+from labkit.errors import RunError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
 from labkit.runs import record as records
 from labkit.spark.panel import SparkPanel
@@ -29,40 +29,41 @@ def lab(home):
     return spark.session(workers=2)
 
 
-@pytest.fixture(params=["local", "executors"])
-def distributor(request, lab):
+def torch_distributor(*, num_processes=2, use_gpu=False, local_mode):
     from pyspark.ml.torch.distributor import TorchDistributor
 
-    return TorchDistributor(num_processes=2, local_mode=request.param == "local", use_gpu=False)
+    return TorchDistributor(num_processes=num_processes, local_mode=local_mode, use_gpu=use_gpu)
+
+
+@pytest.fixture(params=["local", "executors"])
+def distributor(request, lab):
+    return torch_distributor(local_mode=request.param == "local")
 
 
 @pytest.fixture
 def local(lab):
-    from pyspark.ml.torch.distributor import TorchDistributor
-
-    return TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
+    return torch_distributor(local_mode=True)
 
 
 @pytest.fixture
 def on_executors(lab):
-    from pyspark.ml.torch.distributor import TorchDistributor
-
-    return TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
+    return torch_distributor(local_mode=False)
 
 
 def panel_of(name: str) -> SparkPanel:
     return SparkPanel(name, epochs=2, reporter=NullReporter())
 
 
+def members(lab) -> list[psutil.Process]:
+    return ProcessRegistry(os.environ["LABKIT_HOME"]).members(lab.group_id)
+
+
 def ranks(lab) -> list[psutil.Process]:
     """Processes of ranks that are alive."""
     found = []
-    for process in ProcessRegistry(os.environ["LABKIT_HOME"]).members(lab.group_id):
-        try:
-            if "TORCHELASTIC_RUN_ID" in process.environ():
-                found.append(process)
-        except psutil.Error:
-            continue
+    for process in members(lab):
+        with contextlib.suppress(psutil.Error):
+            found += [process] * ("TORCHELASTIC_RUN_ID" in process.environ())
     return found
 
 
@@ -102,7 +103,8 @@ def test_ranks_report_to_the_panel(distributor, lab, capsys):
     assert ranks(lab) == []
 
 
-def test_a_file_as_it_is(local, tmp_path):
+def test_a_file_as_it_is_and_one_that_fails(local, tmp_path):
+    """pyspark itself says nothing of a failure in local mode."""
     (tmp_path / "beside.py").write_text("WORD = 'beside'\n")
     (tmp_path / "train.py").write_text(
         "import os, sys\nfrom beside import WORD\nif os.environ['RANK'] == '0': print(WORD, sys.argv[1:])\n"
@@ -111,19 +113,17 @@ def test_a_file_as_it_is(local, tmp_path):
     with panel.watch(local):
         assert local.run(str(tmp_path / "train.py"), "--epochs=3") is None
     assert list(panel.state.prints) == ["beside ['--epochs=3']"]
-
-
-def test_a_file_that_fails(local, tmp_path):
-    """pyspark itself says nothing of it in local mode."""
     (tmp_path / "train.py").write_text("raise ValueError('a bad file')\n")
     with pytest.raises(RunFailed, match="raised ValueError: a bad file"), panel_of("07-bad").watch(local):
         local.run(str(tmp_path / "train.py"))
 
 
-def test_what_the_reader_prints_stays_where_it_is(lab, capsys):
-    with panel_of("07-mine"):
-        print("mine")
-    assert capsys.readouterr().out == "mine\n"
+def test_what_the_reader_does_stays_as_it_is(lab, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with pytest.raises(ZeroDivisionError), panel_of("07-mine"):
+        print("mine", flush=True)
+        1 / 0  # noqa: B018
+    assert sys.stdout.getvalue() == "mine\n"
 
 
 def test_a_rank_that_raises(distributor, lab):
@@ -143,6 +143,18 @@ def test_a_rank_that_raises(distributor, lab):
     assert ranks(lab) == []
 
 
+def test_a_rank_that_is_killed(local, lab):
+    def train():
+        if os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+    with pytest.raises(RunFailed, match="rank 1 .*SIGKILL") as raised, panel_of("07-kill").watch(local):
+        local.run(train)
+    assert "memory" in raised.value.fix
+    assert ranks(lab) == []
+
+
 @pytest.mark.fault
 def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors, lab):
     """TorchDistributor chooses a free port and releases it; torchrun would bind it seconds later."""
@@ -150,7 +162,7 @@ def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors
 
     def take() -> None:
         while not taken and not over.wait(0.02):
-            for process in ProcessRegistry(os.environ["LABKIT_HOME"]).members(lab.group_id):
+            for process in members(lab):
                 with contextlib.suppress(psutil.Error, OSError):
                     found = re.search(r"--rdzv_endpoint=127.0.0.1:(\d+)", " ".join(process.cmdline()))
                     if found and not taken:
@@ -188,87 +200,20 @@ def test_what_the_reader_starts_meanwhile_is_not_of_the_session(local, lab):
     with panel_of("07-marks").watch(local):
         own = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         assert local.run(marks) == (lab.group_id, "1")
-    assert own.pid not in {
-        process.pid for process in ProcessRegistry(os.environ["LABKIT_HOME"]).members(lab.group_id)
-    }
+    assert own.pid not in {process.pid for process in members(lab)}
     own.communicate(b"\n")
 
 
-@pytest.mark.parametrize("wrong", [None, 2, "distributor"])
+@pytest.mark.parametrize("wrong", [None, "distributor"])
 def test_what_is_no_distributor(wrong):
     with pytest.raises(RunError, match="TorchDistributor"):
         panel_of("07-none").watch(wrong)
 
 
-def test_a_rank_that_is_killed(local, lab):
-    def train():
-        if os.environ["RANK"] == "1":
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(60)
-
-    with pytest.raises(RunFailed, match="rank 1 .*SIGKILL") as raised, panel_of("07-kill").watch(local):
-        local.run(train)
-    assert "memory" in raised.value.fix
-    assert ranks(lab) == []
-
-
-def test_what_cannot_travel(on_executors):
-    lock = threading.Lock()
-
-    def train():
-        with lock:
-            return 1
-
-    panel = panel_of("a")
-    with pytest.raises(RunFailed, match="no rank was started") as raised, panel.watch(on_executors):
-        on_executors.run(train)
-    assert "inside the function" in raised.value.fix
-    (failure,) = panel.state.failures
-    assert failure.rank is None
-    assert ", rank" not in panel.view.summary(panel.state, [])
-
-
-def test_what_pyspark_itself_cannot_pickle():
-    """The same without a session: the error is pyspark's own."""
-    from pyspark.serializers import CloudPickleSerializer
-
-    lock = threading.Lock()
-    panel = panel_of("k")
-    with pytest.raises(RunFailed, match="no rank was started: .*cannot pickle") as raised, panel:
-        CloudPickleSerializer().dumps(lambda: lock)
-    assert "inside the function" in raised.value.fix
-    assert "cannot pickle" in Path(dict(panel.files())["printed by torchrun and the ranks"]).read_text()
-    assert panel.state.failures[-1].rank is None
-
-
-def test_a_panel_is_silent_on_its_way_and_speaks_in_a_rank(monkeypatch):
-    """Spark's task unpickles the function and pickles it anew for torchrun."""
-    from pyspark import cloudpickle
-
-    monkeypatch.setattr(sys, "stdout", sys.stdout)
-    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setenv("RANK", "1")
-    panel = panel_of("l")
-    with panel:
-        on_its_way = cloudpickle.loads(cloudpickle.dumps(panel))
-        on_its_way.phase("training")
-        panel.listen().drain()
-        assert panel.state.workers == {}
-        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a run")
-        in_a_rank = cloudpickle.loads(cloudpickle.dumps(on_its_way))
-        in_a_rank.checkpoint("bucket/x", size=3, metrics={"loss": 1})
-        deadline = time.monotonic() + 10
-        while not panel.state.checkpoints and time.monotonic() < deadline:
-            time.sleep(0.01)
-    assert list(panel.state.workers) == [1]
-    assert panel.state.checkpoints[0].metrics == {"loss": 1}
-
-
 @pytest.mark.parametrize(
-    "master, host, expected",
-    [("local[2]", "10.0.0.7", "127.0.0.1"), ("spark://10.0.0.8:7077", "10.0.0.7", "10.0.0.7")],
+    ("master", "host"), [("local[2]", "127.0.0.1"), ("spark://10.0.0.8:7077", "10.0.0.7")]
 )
-def test_where_ranks_find_the_panel(monkeypatch, master, host, expected):
+def test_where_ranks_find_the_panel(monkeypatch, master, host):
     from pyspark import SparkContext
 
     class Active:
@@ -276,17 +221,24 @@ def test_where_ranks_find_the_panel(monkeypatch, master, host, expected):
             self.master = master
 
         def getConf(self):
-            return {"spark.driver.host": host}
+            return {"spark.driver.host": "10.0.0.7"}
 
     monkeypatch.setattr(SparkContext, "_active_spark_context", Active())
-    assert panel_of("m").host() == expected
+    assert panel_of("m").host() == host
 
 
-def test_a_session_in_a_function(on_executors, lab):
-    session = lab.spark
-    with pytest.raises(RunFailed, match="no rank was started") as raised, panel_of("b").watch(on_executors):
-        on_executors.run(lambda: session.range(3).count())
-    assert "Parquet" in raised.value.fix
+# -- the errors of lesson 07 --------------------------------------------------------------------------
+
+
+def test_what_cannot_be_pickled(on_executors, lab):
+    lock, session = threading.Lock(), lab.spark
+    for uses, fix in ((lambda: lock, "inside the function"), (lambda: session.range(3).count(), "Parquet")):
+        panel = panel_of("a")
+        with pytest.raises(RunFailed, match="no rank was started") as raised, panel.watch(on_executors):
+            on_executors.run(uses)
+        assert fix in raised.value.fix
+        (failure,) = panel.state.failures
+        assert failure.rank is None
 
 
 def test_a_module_that_is_not_there_and_its_cure(on_executors, tmp_path, monkeypatch):
@@ -307,19 +259,15 @@ def test_a_module_that_is_not_there_and_its_cure(on_executors, tmp_path, monkeyp
         assert on_executors.run(use_it) == 42
 
 
-def test_no_gpu(lab):
-    from pyspark.ml.torch.distributor import TorchDistributor
-
-    for local_mode in (True, False):
-        with pytest.raises(RunFailed) as raised, panel_of("e"):
-            TorchDistributor(num_processes=2, local_mode=local_mode)
-        assert "use_gpu=False" in raised.value.fix
+@pytest.mark.parametrize("local_mode", [True, False])
+def test_no_gpu(lab, local_mode):
+    with pytest.raises(RunFailed) as raised, panel_of("e"):
+        torch_distributor(local_mode=local_mode, use_gpu=True)
+    assert "use_gpu=False" in raised.value.fix
 
 
 def test_more_processes_than_slots(lab):
-    from pyspark.ml.torch.distributor import TorchDistributor
-
-    crowd = TorchDistributor(num_processes=3, local_mode=False, use_gpu=False)
+    crowd = torch_distributor(num_processes=3, local_mode=False)
     with pytest.raises(RunFailed, match="slots") as raised, panel_of("f").watch(crowd):
         crowd.run(os.getpid)
     assert "num_processes" in raised.value.fix
@@ -337,15 +285,8 @@ def test_gloo_on_an_interface_that_is_not_there(local):
     assert "GLOO_SOCKET_IFNAME" in raised.value.fix
 
 
-def test_the_readers_own_error_is_left_as_it_is(lab):
-    with pytest.raises(ZeroDivisionError), panel_of("h"):
-        1 / 0  # noqa: B018
-
-
 def test_interrupted(local, lab):
     """As by the Stop button: the ranks end, too."""
-    from labkit.errors import RunStopped
-
     panel = panel_of("i")
 
     def wait():
@@ -362,11 +303,3 @@ def test_interrupted(local, lab):
         local.run(wait)
     assert panel.state.status == "stopped"
     assert ranks(lab) == []
-
-
-def test_a_stream_that_is_written_to_by_others(monkeypatch):
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    with panel_of("j"):
-        sys.stdout.write("plain")
-        sys.stdout.flush()
-    assert sys.stdout.getvalue() == "plain"
