@@ -17,7 +17,7 @@ _CHARACTERS = 50_000  # of the log, the last ones
 _FRAMES = 12  # callers of write() that are searched
 # Lines of torchrun, its warnings and pyspark, which the training did not print.
 _NOISE = re.compile(
-    r"^(\[rank\d+\]|[EWI]\d{4} |\*{5}|Setting OMP_NUM|node_rank is only|Started |Finished |\s*$)"
+    r"^(\[rank\d+\]|\[?[EWI]\d{4} |\*{5}|Setting OMP_NUM|node_rank is only|Started |Finished |\s*$)"
 )
 
 
