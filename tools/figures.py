@@ -31,7 +31,7 @@ class Figures:
         core, extra: minutes, by the rule of CONTRIBUTING.md.
         lines: code lines of each code cell.
         runs: how many of the `exercises` run an engine when they are checked.
-        brackets: opening parentheses in 150 words.
+        brackets: opening parentheses in 150 words, without those of code.
         short: the share of sentences with less than six words.
         engine_calls, labkit_calls: calls of what was imported from an engine or labkit, or came from it.
     """
@@ -72,7 +72,7 @@ def measure(number: str, cells: list[Cell]) -> Figures:
         exercises=len(ids),
         runs=sum(_runs_an_engine(id) for id in ids),
         diagrams=sum(cell.source.count("](images/") for cell in kept),
-        brackets=150 * prose.count("(") / max(words, 1),
+        brackets=150 * re.sub(r"`[^`]*`", "", prose).count("(") / max(words, 1),
         short=sum(length < 6 for length in sentences) / max(len(sentences), 1),
         **_calls(kept),
     )
