@@ -102,7 +102,7 @@ def test_the_length_of_a_stream_is_known_after_one_epoch(run):
 @pytest.mark.parametrize(
     ("then", "seconds"),
     [
-        (lambda run: run("report", metrics=[{"loss": 1.0}]), [2.0]),
+        (lambda run: run("report", metrics={"loss": 1.0}), [2.0]),
         (lambda run: run.step(2, epoch=1), [2.0]),
         (lambda run: run.state.end("finished", T0 + 5), [2.0]),
         (lambda run: run.state.end("failed", T0 + 5), []),
@@ -183,9 +183,9 @@ def test_an_elastic_run_shows_the_workers_that_it_has():
 
 def test_reports_with_and_without_epoch(run):
     for event in (
-        {"metrics": [{"loss": 1.0}]}, {"metrics": [{"loss": 0.4, "epoch": 7}]},
-        {"metrics": [{"loss": 0.3, "epoch": 7.0}], "epoch": 9}, {"metrics": [{"epoch": "last"}]},
-        {"metrics": [{"epoch": math.nan}]}, {},
+        {"metrics": {"loss": 1.0}}, {"metrics": {"loss": 0.4, "epoch": 7}},
+        {"metrics": {"loss": 0.3, "epoch": 7.0}, "epoch": 9}, {"metrics": {"epoch": "last"}},
+        {"metrics": {"epoch": math.nan}}, {},
     ):  # fmt: skip
         run("report", **event)
     assert [report["epoch"] for report in run.state.history] == [0, 7, 9, 3, 4, 5]
@@ -195,7 +195,7 @@ def test_metrics_are_the_newest(run):
     state = run.state
     run.step(2, step=5, metrics={"loss": 2.0})
     assert state.metrics() == {"loss": 2.0}
-    run("report", metrics=[{"loss": 1.5, "accuracy": 0.9}])
+    run("report", metrics={"loss": 1.5, "accuracy": 0.9})
     # Between two epochs it is the report that is new, not the last batch.
     run.step(3, epoch=1, step=0, metrics={"loss": 2.0})
     assert state.metrics() == {"loss": 1.5, "accuracy": 0.9}
@@ -255,7 +255,7 @@ def test_what_comes_after_the_end_is_too_late(run):
     assert run.state.version == version
     run.state.end("failed", T0 + 6)
     version = run.state.version
-    run("print", text="late")("report", metrics=[{"loss": 1}]).step(9, epoch=1, step=5)
+    run("print", text="late")("report", metrics={"loss": 1}).step(9, epoch=1, step=5)
     assert (run.state.version, run.state.printed, run.state.epoch_seconds) == (version, 0, [5.0])
 
 
@@ -264,7 +264,7 @@ def test_what_comes_after_the_end_is_too_late(run):
 
 def test_a_checkpoint_and_its_states(run):
     run("checkpoint", path="/c/0", bytes=100)
-    run("report", metrics=[{"loss": 1.0}], epoch=4)
+    run("report", metrics={"loss": 1.0}, epoch=4)
     run("checkpoint", path="/c/1", bytes=200, status="pending", metrics={"loss": 1.0})
     run("checkpoint", path="/c/1", status="deleted")
     assert [(one.label, one.bytes, one.status, one.deleted) for one in run.state.checkpoints] == [

@@ -58,7 +58,7 @@ def training():
     run = Run("03-torch", phase="starting", engine="Ray Train", world_size=2, dataset="digits", rows=1437)
     run("worker", rank=1, pid=8, node="node-2")("phase", 8, name="loading")
     run.epoch(0, 10, steps=22, seconds=22, total=22, epochs=2, metrics={"loss": 2.3})
-    run("report", 32, metrics=[{"loss": 1.3, "accuracy": 0.8}])
+    run("report", 32, metrics={"loss": 1.3, "accuracy": 0.8})
     run("checkpoint", 33, path="/runs/1", bytes=217_088, metrics={"loss": 1.3})
     for k in range(12):
         run.step(
@@ -104,7 +104,7 @@ SEEN = {
         ["epoch 2 of 2 · step 10 of 10 · nearly done"], ["finished"],
     ),
     "only the report counts": (
-        lambda: Run(epochs=1).epoch(0, 1, metrics={"loss": 0.534})("report", metrics=[{"loss": 0.601}]), 9,
+        lambda: Run(epochs=1).epoch(0, 1, metrics={"loss": 0.534})("report", metrics={"loss": 0.601}), 9,
         ["0.601 loss", "loss 0.601"], ["loss 0.601"],
     ),
     "workers that failed and were started again": (
@@ -178,7 +178,7 @@ def test_the_bar_is_striped_while_the_end_is_unknown():
 def test_tiles_follow_the_metrics_that_are_reported(logged, reported, expected):
     run = Run().step(1, step=1, metrics=logged)
     if reported:
-        run("report", metrics=[reported])
+        run("report", metrics=reported)
     assert [name for _, name in tiles(run.state)] == [*expected, "rows/s", "waiting for data"]
 
 
@@ -207,7 +207,7 @@ def test_a_metric_that_is_no_point(value):
     run.step(2, step=2, total=10, metrics={"loss": 1.0, "other": value})
     run.step(3, step=3, total=10, metrics={"loss": value, "accuracy": value})
     assert picture(run).get("aria-label").startswith("curve of loss")
-    run("report", metrics=[{"loss": value, "f1": value}])
+    run("report", metrics={"loss": value, "f1": value})
     words(live(run)), words(summary(run))
 
 
@@ -225,7 +225,7 @@ def test_validated_metrics_have_a_curve():
     """Each stands at the end of its own epoch, not where the training is when it comes."""
     run = Run(epochs=4)
     for epoch in (0, 1):
-        run("report", 20 + epoch, metrics=[{"epoch": epoch, "loss": 1.0}]).saved(epoch, 20 + epoch)
+        run("report", 20 + epoch, metrics={"epoch": epoch, "loss": 1.0}).saved(epoch, 20 + epoch)
     run.decided(0, 30, accuracy=0.5).decided(1, 40, accuracy=0.75)
     svg = picture(run)
     assert "accuracy 0.750" in svg.get("aria-label")
@@ -259,7 +259,7 @@ def test_everything_is_escaped(status):
     run("worker", node=EVIL)("phase", name=EVIL, node=EVIL)
     for k in range(4):
         run.step(k, step=k, metrics={EVIL: 1.0, "loss": 2.0}, node=EVIL)
-    run("report", metrics=[{EVIL: 1, "b" + EVIL: EVIL}])
+    run("report", metrics={EVIL: 1, "b" + EVIL: EVIL})
     run("checkpoint", path=EVIL, status=EVIL, metrics={EVIL: EVIL})("validation", path=EVIL)
     run("print", text=EVIL)("failure", text=EVIL)
     run.state.note, run.state.status = EVIL, status
@@ -276,7 +276,7 @@ def test_very_much_stays_small():
     for k in range(1000):
         run("phase", name=f"phase {k}", pid=10)
         run.step(k, epoch=k, step=10, total=10, metrics=many, pid=10)
-        run("report", metrics=[many])
+        run("report", metrics=many)
         run("checkpoint", path=f"/c/{k}", metrics={"x" * 1000: "y" * 1000})("print", text="long " * 400)
     run("failure", text="deep\n" * 10_000)
     said = words(live(run, 2000))

@@ -73,8 +73,6 @@ def _scalar(value: Any) -> float | int | bool | str | None:
 
 
 def _metrics(value: Any) -> dict[str, Any] | None:
-    if isinstance(value, list) and value:
-        value = value[0]  # one dict per rank
     if not isinstance(value, dict):
         return None
     return {_text(100, str(name)): _scalar(value[name]) for name in list(value)[:_MOST_METRICS]}
