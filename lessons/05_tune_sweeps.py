@@ -25,8 +25,7 @@ lab
 
 # %% [markdown]
 # ## A sweep in one call
-# Real training is too slow for learning to count trials. So the first **trainable**, which is what Tune calls the thing that it runs, is a function that costs nothing: a hill whose top is at
-# a = 3, b = 20. It reports its result with `tune.report`.
+# What Tune runs is called a **trainable**. The first one is a function that costs nothing: a hill whose top is at a = 3, b = 20. It reports its result with `tune.report`.
 
 # %%
 from ray import tune
@@ -267,6 +266,8 @@ trainable = tune.with_resources(tune.with_parameters(Digits, data=data), {"CPU":
 # ## Stop the bad ones early
 # Most configurations are bad, and most of the bad ones look bad after one epoch. `ASHAScheduler` compares trials after certain numbers of steps, which Tune calls **iterations**. These numbers are the
 # **rungs**, here 1, 3 and 9. A trial that reaches a rung is compared with all trials that reached it before. If it is among the best third, it continues; otherwise it is stopped.
+#
+# ![Nine trials: six stop at the first rung, two at the second, one reaches max_t](images/rungs.svg)
 #
 # - `grace_period=1`: no trial is stopped before the first rung.
 # - `reduction_factor=3`: at each rung the best third continues, and the next rung comes after three times as many iterations.

@@ -1,17 +1,25 @@
 # %% [markdown]
 # # 06 · Validation alongside training
 #
-# **You will be able to** measure what validation costs inside a training loop; move it out of the loop, so that training doesn't wait for it; validate a
-# checkpoint in three ways and choose between them; read every status; and say what happens when a validation fails, hangs or is too slow.
-# · **Time** 40 min (3 of them waiting) · **Needs** 00, 01, 03
+# By the end of this lesson you can
+# - move validation out of the training loop, and say when that pays off (exercise 06-1);
+# - write a loop that decides which checkpoints are validated (06-2);
+# - fix a validator that returns wrong numbers and carries a data set with it (06-3);
+# - read every checkpoint's status, and choose the best model that was really validated (06-4).
 #
-# After each epoch you want to know how good the model is on images that it wasn't trained on. In lesson 03 rank 0 answered that itself, and nothing was trained in the meantime.
-# With 360 small images this costs nothing. With a large model and a large validation set it takes minutes per epoch, on machines that you pay for to train.
+# **Time** … · **Needs** 00, 01, 03
+
+# %% [markdown]
+# A model trains for 20 minutes per epoch on eight GPUs, and its validation set takes another 5 minutes. If rank 0 validates inside the loop, seven GPUs stand still for a fifth of the time that you pay
+# for. Ray can validate each checkpoint somewhere else while the training goes on.
 #
-# The API of this lesson is young: Ray marks `ValidationConfig` and its relatives as *alpha*, and older tutorials use `validate_fn=` for what is called `ValidationConfig` today. Expect it to change again.
+# ![Validation inside the loop stops the training; alongside, a task validates each checkpoint during the next epoch](images/lanes.svg)
+#
+# This API is young: Ray marks `ValidationConfig` and its relatives as *alpha*.
 
 # %%
 from labkit import cluster, datasets, storage
+from labkit.exercises import check, hint, predict, reveal
 from labkit.settings import Settings
 
 settings = Settings.from_env()
@@ -20,47 +28,35 @@ store = storage.start()
 lab
 
 # %% [markdown]
-# This time the digits are drawn on the spot, as many as you like. The validation set is large, so that you can see the time it takes. A third
-# set, `test`, is kept for the very end.
-
-# %%
-train = datasets.load("rendered", "train", n=6000)
-held_out = datasets.load("rendered", "test", n=7000)
-validation_rows, test = held_out[:5000], held_out[5000:]
-train
-
-# %% [markdown]
-# Validations will run in processes of their own, perhaps on another machine. That is why their rows go to the object store, where every process can read them.
+# The digits are drawn on the spot. The validation set is large, so that you can see the time it takes; a third set, `test`, is kept for the very end. Validations run in other processes, perhaps on
+# another machine, so their rows go to the object store.
 
 # %%
 from labkit.storage import upload_shards
 
+train = datasets.load("rendered", "train", n=6000)
+held_out = datasets.load("rendered", "test", n=7000)
+validation_rows, test = held_out[:5000], held_out[5000:]
 upload_shards(validation_rows, store, "lab-06", prefix="validation", rows_per_shard=2500)
 
 # %% [markdown]
 # ## Validation inside the loop
-# Two functions that you know from lesson 03: one epoch of steps, and a checkpoint that only rank 0 writes. Each rank takes its shard of the images, and all shards have the same length.
-# `mkdtemp` makes the checkpoint's folder, and this code never removes it. You will soon see why.
-#
-# `one_epoch` uses the global `train`, so its 4.7 MB are pickled along with the loop. That happens once per run, which is fine. It would not be fine once per checkpoint, as the section
-# *The trap* below shows.
+# Two functions that you know from lesson 03: one epoch of steps, and a checkpoint that only rank 0 writes. `mkdtemp` makes the checkpoint's folder, and this code never removes it. You will soon see why.
 
 # %%
 import tempfile
 
 import ray.train
 import torch
-from labkit.models.torch import cnn
-from labkit.models.torch import load_state, save_state
-from labkit.models.torch import batches, evaluate, train_epoch
+from labkit.models.torch import batches, cnn, evaluate, load_state, save_state, train_epoch
 
 
-def one_epoch(model, optimizer, epoch, epochs):
+def one_epoch(model, optimizer, epoch, config):
     rank, world = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
     mine = slice(rank, len(train) // world * world, world)
     rows = batches(train.images[mine], train.labels[mine], size=64, seed=epoch)
-    steps = panel.steps(rows, epoch=epoch, epochs=epochs)
-    loss_fn = torch.nn.functional.cross_entropy
+    panel, loss_fn = config["panel"], torch.nn.functional.cross_entropy
+    steps = panel.steps(rows, epoch=epoch, epochs=config["epochs"])
     return train_epoch(model, steps, loss_fn, optimizer, on_step=panel.log)["loss"]
 
 
@@ -85,58 +81,49 @@ def train_inline(config):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     images, labels = read_rows("lab-06/validation", store.filesystem)
     for epoch in range(config["epochs"]):
-        loss = one_epoch(model, optimizer, epoch, config["epochs"])
-        panel.phase("validating")
+        loss = one_epoch(model, optimizer, epoch, config)
+        config["panel"].phase("validating")
         found = evaluate(model, batches(images, labels, size=512, shuffle=False))
-        panel.phase("saving")
+        config["panel"].phase("saving")
         metrics = {"epoch": epoch, "loss": loss, "val_accuracy": found["accuracy"]}
         ray.train.report(metrics, checkpoint=checkpoint_of(model, optimizer, epoch))
 
 
 # %% [markdown]
-# The trainer is the one from lesson 03. We train with one worker fewer than usual, which leaves a CPU free for the validation. On a cluster with GPUs, all but one of them train.
+# The trainer is the one from lesson 03, with one worker fewer than usual, which leaves a CPU free for the validation. The argument `validation_config` is new; it stays empty in the first run.
 
 # %%
 from labkit.train import TrainPanel
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
+epochs = 4 if settings.small else 6
 workers = max(1, settings.num_workers - 1)
 
 
-def on_the_cluster(loop, validation_config=None, **config):
-    return TorchTrainer(
+def run(name, loop, validation_config=None, **config):
+    panel = TrainPanel(name, dataset=train.name, rows=len(train))
+    trainer = TorchTrainer(
         loop,
-        train_loop_config=config,
+        train_loop_config={"panel": panel, "epochs": epochs, **config},
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=settings.use_gpu),
         validation_config=validation_config,
         run_config=RunConfig(
             name=panel.run_id,
-            storage_path=store.storage_path("runs", panel.state.name),
+            storage_path=store.storage_path("runs", name),
             storage_filesystem=store.filesystem,
             callbacks=[panel.callback()],
         ),
     )
+    with panel.watch(trainer):
+        return trainer.fit()
 
-
-# %% [markdown]
-# The argument `validation_config` is new. It stays empty in the first run.
-
-# %%
-epochs = 4 if settings.small else 6
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** the model trains on 6,000 images in each epoch and is validated on 5,000. An image costs a forward and a backward pass in training, and
-# only a forward pass in validation. What share of its time will the loop spend on validation: a tenth, a quarter, a half?
+# **Predict.** An epoch trains on 6,000 images, forward and backward, and validates 5,000, forward only. What percentage of its time does the loop spend between two epochs?
 
 # %%
-panel = TrainPanel("06-inline", dataset=train.name, rows=len(train))
-trainer = on_the_cluster(train_inline, epochs=epochs)
-with panel.watch(trainer):
-    result = trainer.fit()
-
-# %% [markdown]
-# Look at the time axis below the curve. *Training* and *validation* take turns: whenever there is a bar in one row, there is none in the other.
+predict("06-a", ...)  # a number, in percent
 
 # %%
 from labkit import runs
@@ -148,14 +135,16 @@ def standing_still(name):
     return record.seconds["between epochs"] / (len(record.seconds_per_epoch) - 1)
 
 
-print(f"after each epoch the loop stood still for {standing_still('06-inline'):.2f} s")
+result = run("06-inline", train_inline)
+still, epoch_s = standing_still("06-inline"), runs.latest("06-inline").seconds["training"] / epochs
+reveal("06-a", round(100 * still / (still + epoch_s)))
 
 # %% [markdown]
+# Look at the time axis below the curve. *Training* and *validation* take turns: whenever there is a bar in one row, there is none in the other.
+#
 # ## The validator
-# To move the validation out of the loop, write it as a function: a checkpoint comes in, metrics go out. Ray calls it in another process, so it has to build its own model, load
-# the weights, and read its own rows. It runs on a GPU if the process has one. `evaluate` moves each batch to the model's device and
-# switches the model to evaluation mode, which matters as soon as a network has
-# dropout or batch normalization.
+# To move the validation out of the loop, write it as a function: a checkpoint comes in, metrics go out. Ray calls it in another process, so it has to build its own model, load the weights, and read its
+# own rows. It runs on a GPU if the process has one. `evaluate` moves each batch to the model's device and calls `model.eval()`, which matters as soon as a network has dropout or batch normalization.
 
 
 # %%
@@ -174,14 +163,17 @@ def validate(checkpoint):
 # It is a plain function, so you can try it right here, on the last checkpoint of the run above:
 
 # %%
-validate(result.checkpoint), result.metrics["val_accuracy"]
+found = validate(result.checkpoint)
+found, result.metrics["val_accuracy"]
+
+# %% tags=["claim"]
+assert abs(found["val_accuracy"] - result.metrics["val_accuracy"]) < 1e-3
 
 # %% [markdown]
-# The accuracy is the same. Three things change in the loop:
+# Three things change in the loop:
 # - it no longer validates;
 # - the rank that has the checkpoint reports `validation=True`, which asks Ray to call the validator with it;
-# - with `CheckpointUploadMode.ASYNC` a separate thread uploads the checkpoint, and `report` returns at once. That is why your code must not remove the folder: the
-#   thread is still reading it. Ray removes the folder after the upload.
+# - with `CheckpointUploadMode.ASYNC` a separate thread uploads the checkpoint, and `report` returns at once. That is why your code must not remove the folder. Ray removes it after the upload.
 
 # %%
 from ray.train import CheckpointUploadMode
@@ -191,7 +183,7 @@ def train_async(config):
     model = prepare_model(cnn(seed=0))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     for epoch in range(config["epochs"]):
-        loss = one_epoch(model, optimizer, epoch, config["epochs"])
+        loss = one_epoch(model, optimizer, epoch, config)
         checkpoint = checkpoint_of(model, optimizer, epoch)
         ray.train.report(
             {"epoch": epoch, "loss": loss},
@@ -202,7 +194,7 @@ def train_async(config):
 
 
 # %% [markdown]
-# `ValidationConfig` tells the trainer which function to call. `timeout_s` limits how long one validation may take. Always set it: without a timeout, `fit()` waits forever for a validation that hangs.
+# `ValidationConfig` tells the trainer which function to call. Always set `timeout_s`: without it, `fit()` waits forever for a validation that hangs.
 
 # %%
 from ray.train import ValidationConfig, ValidationTaskConfig
@@ -210,36 +202,29 @@ from ray.train import ValidationConfig, ValidationTaskConfig
 validating = ValidationConfig(fn=validate, task_config=ValidationTaskConfig(timeout_s=60))
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** there are two cores; one trains, one validates. Is the whole run shorter than before, and by as much as the validations took? And what will the
-# panel show as the accuracy of the last epoch at the moment when training ends?
+# **Predict.** Now one core trains and the other validates. By what factor does the standstill between two epochs become shorter?
 
 # %%
-panel = TrainPanel("06-async", dataset=train.name, rows=len(train))
-trainer = on_the_cluster(train_async, validating, epochs=epochs)
-with panel.watch(trainer):
-    result = trainer.fit()
-
-# %% [markdown]
-# Now the rows overlap: while later epochs train, the checkpoints of earlier ones are validated. A metric arrives late, long after its checkpoint was saved, while a later epoch
-# is already being trained. The first metric takes longest, because a process has to start; later validations reuse that process. After the last step, `fit()` waits for the validations
-# that are still pending.
+predict("06-b", ...)  # a number
 
 # %%
-print(f"in the loop: {standing_still('06-inline'):.2f} s after each epoch")
-print(f"alongside:   {standing_still('06-async'):.2f} s")
+result = run("06-async", train_async, validating)
+reveal("06-b", standing_still("06-inline") / standing_still("06-async"))
+
+# %% tags=["claim"]
+assert standing_still("06-inline") > 1.5 * standing_still("06-async")
 
 # %% [markdown]
-# What remains is the time to save the model to a local folder and to synchronize the ranks. Everything else happens in other threads and processes.
+# Now the rows overlap: while later epochs train, the checkpoints of earlier ones are validated. A metric arrives late, while a later epoch is already being trained. The first takes longest, because a
+# process has to start. After the last step, `fit()` waits for the validations that are still pending.
 
 # %% [markdown]
 # ### Exercise 06-1 · When is the last metric there?
 # A training run has `n` epochs of `t` seconds each. A validation takes `v` seconds. Ray runs one validation at a time, and each can start as soon as its
 # checkpoint exists (assume that uploads take no time). Write two functions that return after how many seconds the last metric is known: with the validation inside the loop, and alongside it.
 
+
 # %%
-from labkit.exercises import check, hint
-
-
 def inside(n, t, v): ...  # your answer
 
 
@@ -267,33 +252,174 @@ from labkit.display import picture
 picture("life_of_metrics")
 
 # %% [markdown]
-# The loop reports what it knows: here `epoch` and `loss`. The checkpoint is **committed** when its upload is complete. If you asked for a validation, it is **pending** from then on.
-# When the validation ends, its metrics are added to those of the loop:
-
-# %%
-[metrics for checkpoint, metrics in result.best_checkpoints][-1]
-
-# %% [markdown]
-# If both use the same key, the validator's value replaces the loop's. So never give two different things the same name.
-#
-# The result has the metrics but no statuses. Inside the loop, `ray.train.get_all_reported_checkpoints` returns both; you will call it below. Outside, Ray 2.60 has no public call for them. The lab's `reported_checkpoints`
-# reads the file that the controller keeps next to the checkpoints. That file is not a documented format, so this helper may break with a new version of Ray:
+# The loop reports what it knows. The checkpoint is **committed** when its upload is complete, and **pending** until its validation ends. Then the validator's metrics are added to those of the loop. If both
+# use the same key, the validator's value replaces the loop's.
 
 # %%
 from labkit.train import reported_checkpoints
 
-[(one.metrics["epoch"], one.status.name) for one in reported_checkpoints(result.path, result.filesystem)]
+found = reported_checkpoints(result.path, result.filesystem)
+[(one.metrics["epoch"], one.status.name, one.metrics.get("val_accuracy")) for one in found]
+
+# %% tags=["claim"]
+assert [one.status.name for one in found] == ["VALIDATED"] * epochs
 
 # %% [markdown]
-# ## Three validators
-# `validate` uses one process. Sometimes that isn't enough. Here are two others; each reads the same rows from the store.
-#
-# **A trainer that only evaluates.** Its workers share the rows, and `MeanMetric` from torchmetrics combines what they find. Ray Train keeps metrics only if they come with
-# a checkpoint, so the worker reports a placeholder: a path to which nothing is written (`NO_UPLOAD`).
+# Inside a loop, `ray.train.get_all_reported_checkpoints` returns these. A `Result` has the metrics but no statuses, and Ray 2.60 has no public call for them. The lab's `reported_checkpoints` reads the file
+# that the controller keeps next to the checkpoints, whose format isn't documented.
+
+# %% [markdown]
+# ### Exercise 06-2 · Not after every epoch
+# `report(validation=…)` accepts `False`, `True`, or a `ValidationTaskConfig` with settings for this one checkpoint. Fill in the blank: every third epoch (the indices 2, 5, …) is validated with
+# `fn_kwargs={"rows": 1000}`, and the last epoch on all rows, `{"rows": None}`. All other epochs are not validated. The check runs the loop on the cluster, for five epochs and for three, with a validator
+# of its own.
+
 
 # %%
-import uuid
+def train_sparsely(config):
+    for epoch in range(config["epochs"]):
+        folder = tempfile.mkdtemp()
+        torch.save({"epoch": epoch}, f"{folder}/state.pt")
+        validation = ...  # your answer
+        ray.train.report(
+            {"epoch": epoch},
+            checkpoint=ray.train.Checkpoint.from_directory(folder),
+            checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
+            validation=validation,
+        )
 
+
+# %% tags=["solution"]
+def train_sparsely(config):
+    for epoch in range(config["epochs"]):
+        folder = tempfile.mkdtemp()
+        torch.save({"epoch": epoch}, f"{folder}/state.pt")
+        validation = False
+        if epoch == config["epochs"] - 1:
+            validation = ValidationTaskConfig(fn_kwargs={"rows": None})
+        elif epoch % 3 == 2:
+            validation = ValidationTaskConfig(fn_kwargs={"rows": 1000})
+        ray.train.report(
+            {"epoch": epoch},
+            checkpoint=ray.train.Checkpoint.from_directory(folder),
+            checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
+            validation=validation,
+        )
+
+
+# %%
+check("06-2", train_sparsely)
+
+# %% [markdown]
+# ## The trap: what gets pickled
+# `validate` reads its rows from the store. It would be shorter to use the rows that are in memory here:
+
+
+# %%
+def validate_shorter(checkpoint):
+    model = cnn(seed=None)
+    with checkpoint.as_directory() as folder:
+        load_state(folder, model)
+    rows = batches(validation_rows.images, validation_rows.labels, size=512, shuffle=False)
+    return {"val_accuracy": evaluate(model, rows)["accuracy"]}
+
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** Ray pickles the function and sends it to another process, again for every checkpoint. How many bytes is that? (An image has 28 × 28 bytes.)
+
+# %%
+predict("06-c", ...)  # a number
+
+# %%
+from ray import cloudpickle
+
+size, light = (len(cloudpickle.dumps(function)) for function in (validate_shorter, validate))
+reveal("06-c", size)
+light
+
+# %% tags=["claim"]
+assert size > 3.9e6 and light < 20_000
+
+# %% [markdown]
+# The function takes the whole data set along. With 4 MB you wouldn't notice; with 4 GB the run's controller runs out of memory. Ray says nothing. `panel.watch` refuses more than 1 MB:
+
+# %% tags=["raises-exception"]
+run("06-trap", train_async, ValidationConfig(fn=validate_shorter))
+
+# %% [markdown]
+# `one_epoch` takes its 4.7 MB along, too. That happens once per run and not once per checkpoint, so it is fine.
+
+# %% [markdown]
+# ### Exercise 06-3 · Fix this validator
+# Here is a validator for a network with dropout. Three things are wrong: what it takes along, how it uses the model, and what it returns. The check runs it twice in a Ray task, on your last checkpoint.
+
+
+# %%
+def fixed_validator(checkpoint):  # your answer: fix it
+    net = cnn(seed=None)
+    with checkpoint.as_directory() as folder:
+        load_state(folder, net)
+    model = torch.nn.Sequential(torch.nn.Dropout(0.5), net)
+    right = 0
+    for x, y in batches(validation_rows.images, validation_rows.labels, size=512, shuffle=False):
+        right += (model(x).argmax(dim=1) == y).sum()
+    return right / len(validation_rows.labels)
+
+
+# %% tags=["solution"]
+def fixed_validator(checkpoint):
+    net = cnn(seed=None)
+    with checkpoint.as_directory() as folder:
+        load_state(folder, net)
+    model = torch.nn.Sequential(torch.nn.Dropout(0.5), net).eval()
+    images, labels = read_rows("lab-06/validation", store.filesystem)
+    right = 0
+    with torch.no_grad():
+        for x, y in batches(images, labels, size=512, shuffle=False):
+            right += (model(x).argmax(dim=1) == y).sum().item()
+    return {"val_accuracy": right / len(labels)}
+
+
+# %%
+check("06-3", fixed_validator, result)
+
+# %% [markdown]
+# ## Was it worth it?
+
+# %%
+import pandas
+
+table = pandas.DataFrame(index=["06-inline", "06-async"])
+records = [runs.latest(name) for name in table.index]
+table["training s"] = [record.seconds["training"] for record in records]
+table["stood still s, per epoch"] = [standing_still(name) for name in table.index]
+table["total s, without the start"] = [record.seconds_total - record.seconds["start"] for record in records]
+table.round(2)
+
+# %% [markdown]
+# The loop no longer waits. But each metric arrives later, because a process has to load the model and the rows, and Ray looks at its validations about once a second. And *training* may take longer: on
+# two cores it shares memory bandwidth and caches with the validation, and the second core wasn't idle before. So the whole run may be no shorter at all. That is the honest answer for a small model on two
+# cores. It pays off when a validation takes long compared with the start of a process, *and* there is a place for it where nothing trains: other cores, a smaller GPU, a cheaper machine.
+#
+# ## The best model
+# The best model isn't the last one but the one with the best *validated* metric. Load it, and test it on images that have played no part so far.
+
+# %%
+model = cnn(seed=None)
+with result.get_best_checkpoint("val_accuracy", "max").as_directory() as folder:
+    epoch = load_state(folder, model)["epoch"]
+accuracy = evaluate(model, batches(test.images, test.labels, size=512, shuffle=False))["accuracy"]
+print(f"epoch {epoch + 1}: accuracy on {len(test)} test images: {accuracy:.3f}")
+
+# %% tags=["claim"]
+assert accuracy >= 0.95
+
+# %% [markdown] tags=["extra"]
+# ## Extra: two more validators
+# **A trainer that only evaluates.** Its workers share the rows, and `MeanMetric` from torchmetrics combines what they find. What rank 0 returns comes back as `return_value`. `read_rows` gives each worker
+# its part, without dropping any row; Ray Data would drop some to make all shards equally long.
+
+# %%
 from ray.train.torch import get_device
 from torchmetrics import MeanMetric
 
@@ -307,14 +433,10 @@ def evaluate_only(config):
     rank, world = context.get_world_rank(), context.get_world_size()
     images, labels = read_rows("lab-06/validation", store.filesystem, part=rank, parts=world)
     accuracy = MeanMetric().to(device)
-    for x, y in batches(images, labels, size=512, shuffle=False):
-        with torch.no_grad():
-            answers = model(x.to(device)).argmax(dim=1)
-        accuracy.update((answers == y.to(device)).float())
-    own = context.get_storage()
-    name = ray.train.Checkpoint(f"{own.experiment_fs_path}/none", own.storage_filesystem)
-    metrics = {"val_accuracy": accuracy.compute().item()}
-    ray.train.report(metrics, checkpoint=name, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD)
+    with torch.no_grad():
+        for x, y in batches(images, labels, size=512, shuffle=False):
+            accuracy.update((model(x.to(device)).argmax(dim=1) == y.to(device)).float())
+    return {"val_accuracy": accuracy.compute().item()}
 
 
 # %%
@@ -322,135 +444,82 @@ def validate_in_a_trainer(checkpoint):
     trainer = TorchTrainer(
         evaluate_only,
         train_loop_config={"checkpoint": checkpoint},
-        scaling_config=ScalingConfig(num_workers=1, use_gpu=settings.use_gpu),
+        scaling_config=ScalingConfig(num_workers=2, use_gpu=settings.use_gpu),
         run_config=RunConfig(
-            name=f"validate-{uuid.uuid4().hex}",
-            storage_path=store.storage_path("runs", "06-validations"),
-            storage_filesystem=store.filesystem,
+            storage_path=store.storage_path("runs", "06-validations"), storage_filesystem=store.filesystem
         ),
     )
-    return trainer.fit().metrics
+    return trainer.fit().return_value
 
 
 # %% [markdown]
-# Give each of these runs a fresh name. If you reuse one, Ray thinks that you want to resume the earlier run, looks for its checkpoint, and fails because there is none.
-#
-# **Ray Data.** The rows stream through actors. Each actor loads the model once, in `__init__`, and then evaluates one batch after the other. Ray Data computes the mean.
+# **A Ray dataset.** A validator can take one as an argument. In `ValidationTaskConfig(fn_kwargs={"dataset": dataset})` only its plan is pickled, not its rows, and `iter_torch_batches` streams them. So the
+# rows needn't fit in memory. (With `dataset.map_batches(Judge, num_gpus=1, …)` several GPUs could work on them.)
 
 # %%
 import ray.data
 from labkit.models.torch import to_input
 
-
-class Judge:
-    def __init__(self, checkpoint):
-        self.model = cnn(seed=None)
-        with checkpoint.as_directory() as folder:
-            load_state(folder, self.model)
-        self.model.eval()
-
-    def __call__(self, batch):
-        with torch.no_grad():
-            answers = self.model(to_input(batch["image"])).argmax(dim=1).numpy()
-        return {"right": (answers == batch["label"]).astype(float)}
+ray.data.DataContext.get_current().use_datasource_v2 = False  # few rows: lesson 02 says why
+dataset = ray.data.read_parquet("lab-06/validation", filesystem=store.filesystem)
 
 
-def validate_in_ray_data(checkpoint):
-    ray.data.DataContext.get_current().use_datasource_v2 = False
-    rows = ray.data.read_parquet("lab-06/validation", filesystem=store.filesystem)
-    judged = rows.map_batches(
-        Judge,
-        fn_constructor_kwargs={"checkpoint": checkpoint},
-        batch_size=512,
-        num_cpus=1,
-        compute=ray.data.ActorPoolStrategy(size=1),
-    )
-    return {"val_accuracy": judged.mean("right")}
+def validate_dataset(checkpoint, dataset):
+    model = cnn(seed=None).eval()
+    with checkpoint.as_directory() as folder:
+        load_state(folder, model)
+    right = rows = 0
+    with torch.no_grad():
+        for batch in dataset.iter_torch_batches(batch_size=512):
+            guesses = model(to_input(batch["image"])).argmax(dim=1)
+            right, rows = right + (guesses == batch["label"]).sum().item(), rows + len(guesses)
+    return {"val_accuracy": right / rows}
 
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** the same checkpoint, the same 5,000 rows, three ways. Which one is fastest, and by how much?
+# **Predict.** The same checkpoint and the same rows. How many times as long as `validate` does the trainer take?
+
+# %%
+predict("06-d", ...)  # a number
 
 # %%
 import time
 
 import ray
 
-task = ray.remote(num_cpus=0)(lambda way, checkpoint: way(checkpoint))
-
-for way in (validate, validate_in_a_trainer, validate_in_ray_data):
+task = ray.remote(num_cpus=0)(lambda way, *arguments: way(*arguments))
+seconds = {}
+for way, *more in ((validate,), (validate_in_a_trainer,), (validate_dataset, dataset)):
     begin = time.perf_counter()
-    accuracy = ray.get(task.remote(way, result.checkpoint))["val_accuracy"]
-    print(f"{way.__name__:22} {accuracy:.6f} in {time.perf_counter() - begin:5.1f} s")
+    accuracy = ray.get(task.remote(way, result.checkpoint, *more))["val_accuracy"]
+    seconds[way] = time.perf_counter() - begin
+    print(f"{way.__name__:22} {accuracy:.6f} in {seconds[way]:5.1f} s")
+reveal("06-d", seconds[validate_in_a_trainer] / seconds[validate])
+
+# %% tags=["claim"]
+assert seconds[validate_in_a_trainer] > seconds[validate]
 
 # %% [markdown]
-# Each ran in a task, which is how Ray runs validators alongside training. They agree on the result. They differ in what has to start before the first row is read: one task; a train controller plus its workers; or a data pipeline plus an actor.
-#
-# | validator | choose it when |
-# |---|---|
-# | a single task | one process is fast enough. This is nearly always the first choice |
-# | a trainer | the model needs several GPUs, or the evaluation needs a process group |
-# | Ray Data | the rows don't fit in memory, or you have enough GPUs for several actors |
+# They agree. They differ in what has to start before the first row is read. A single task is nearly always the first choice. Use a trainer if the evaluation needs a process group or several GPUs, and a Ray
+# dataset if the rows don't fit in memory.
 
-# %% [markdown]
-# ## Slower than an epoch
-# With Ray Data, validating these few rows takes longer than an epoch. What happens to the training then? The task of this validator only waits for its pipeline, so `num_cpus: 0` keeps it from
-# taking a CPU away from that pipeline.
-
-# %%
-slow = ValidationConfig(
-    fn=validate_in_ray_data,
-    task_config=ValidationTaskConfig(timeout_s=90),
-    ray_remote_kwargs={"num_cpus": 0},
-)
-panel = TrainPanel("06-slow", dataset=train.name, rows=len(train))
-trainer = on_the_cluster(train_async, slow, epochs=2 if settings.small else 5)
-with panel.watch(trainer):
-    result = trainer.fit()
-
-# %% [markdown]
-# Training doesn't notice. The checkpoints queue up: each waits longer than the one before (the dashed lines), and `fit()` returns when the last one is done. No validation is lost
-# or skipped. If your validations always finish late, validate less often, on fewer rows, or with more resources.
-
-# %% [markdown]
-# ### Exercise 06-2 · Not after every epoch
-# `report(validation=…)` accepts `False`, `True`, or a `ValidationTaskConfig` with settings for this one checkpoint. Write the function that returns the right one: every third epoch
-# (the indices 2, 5, 8, …) is validated with `fn_kwargs={"rows": 1000}` for at most 30 seconds. The last epoch is validated on all rows, `{"rows": None}`, for at most 300 seconds. All other epochs
-# are not validated.
-
-
-# %%
-def validation_of(epoch, epochs): ...  # your answer
-
-
-# %% tags=["solution"]
-def validation_of(epoch, epochs):
-    if epoch == epochs - 1:
-        return ValidationTaskConfig(fn_kwargs={"rows": None}, timeout_s=300)
-    if epoch % 3 == 2:
-        return ValidationTaskConfig(fn_kwargs={"rows": 1000}, timeout_s=30)
-    return False
-
-
-# %%
-check("06-2", validation_of)
-
-# %% [markdown]
-# ## Somewhere else
+# %% [markdown] tags=["extra"]
+# ## Extra: somewhere else
 # A validation doesn't have to run where the training runs. `ray_remote_kwargs` says what it needs: CPUs, GPUs, or a **custom resource**, which is just a name with a count. Add a second node
 # that offers one unit of `validation`; only nodes that have this resource can run what asks for it.
 
 # %%
-lab.add_node(cpus=1, resources={"validation": 1}) if lab.is_ours else None
-
-# %%
-elsewhere = {"resources": {"validation": 1}} if lab.is_ours else {}
+elsewhere = {}
+if lab.is_ours:
+    lab.add_node(cpus=1, resources={"validation": 1})
+    elsewhere = {"resources": {"validation": 1}}
 
 # %% [markdown]
 # On a real cluster you would ask for `{"num_gpus": 1}`, or choose nodes by a label: `{"label_selector": {"ray.io/accelerator-type": "L4"}}`. A small GPU is enough to validate while the
 # large ones train. Asking for a GPU only reserves it. The validator must use it, too: `validate` above moves the model to the GPU if there is one, and `evaluate` each batch.
-#
-# ## When a validation goes wrong
+
+# %% [markdown] tags=["extra"]
+# ## Extra: when a validation goes wrong
 # This validator does what the loop tells it: it works, raises, or hangs. It also returns where it ran. The variable `LABKIT_NODE` holds the name that the lab gave to a node.
 
 # %%
@@ -477,7 +546,7 @@ def train_moody(config):
     model = prepare_model(cnn(seed=0))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     for epoch, (mood, seconds) in enumerate(config["moods"]):
-        loss = one_epoch(model, optimizer, epoch, len(config["moods"]))
+        loss = one_epoch(model, optimizer, epoch, config)
         checkpoint = checkpoint_of(model, optimizer, epoch)
         ray.train.report(
             {"epoch": epoch, "loss": loss, "where": "in the loop"},
@@ -491,20 +560,23 @@ def train_moody(config):
 
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** the validation of the second epoch raises, and that of the third one hangs. Which epochs will have a `val_accuracy`? What will be in the column `where`? Will `fit()` raise?
+# **Predict.** The validation of the second epoch raises, and that of the third one hangs. How many of the four epochs will have a `val_accuracy`?
 
 # %%
-panel = TrainPanel("06-moody", dataset=train.name, rows=len(train))
-config = ValidationConfig(fn=moody, ray_remote_kwargs=elsewhere)
-trainer = on_the_cluster(train_moody, config, moods=[("well", 60), ("raise", 60), ("hang", 5), ("well", 60)])
-with panel.watch(trainer):
-    result = trainer.fit()
+predict("06-e", ...)  # a number
 
 # %%
-import pandas
+moods = [("well", 60), ("raise", 60), ("hang", 5), ("well", 60)]
+moody_run = run(
+    "06-moody", train_moody, ValidationConfig(fn=moody, ray_remote_kwargs=elsewhere), epochs=4, moods=moods
+)
+found = reported_checkpoints(moody_run.path, moody_run.filesystem)
+moody_table = pandas.DataFrame([{**one.metrics, "status": one.status.name} for one in found])
+reveal("06-e", int(moody_table["val_accuracy"].count()))
+moody_table
 
-found = reported_checkpoints(result.path, result.filesystem)
-pandas.DataFrame([{**one.metrics, "status": one.status.name} for one in found])
+# %% tags=["claim"]
+assert list(moody_table["status"]) == ["VALIDATED", "VALIDATION_FAILED", "VALIDATION_TIMEOUT", "VALIDATED"]
 
 # %% [markdown]
 # Where a checkpoint was validated, the validator's `where` replaced the loop's. Where it wasn't, the loop's value is still there, and `val_accuracy` is missing.
@@ -521,7 +593,11 @@ pandas.DataFrame([{**one.metrics, "status": one.status.name} for one in found])
 # in lesson 03.
 
 # %% [markdown]
-# ### Exercise 06-3 · The best of them
+# And if validations take longer than an epoch? The checkpoints queue up, each waits longer than the one before, and `fit()` returns when the last one is done. No validation is lost or skipped. If yours
+# always finish late, validate less often, on fewer rows, or with more resources.
+
+# %% [markdown]
+# ### Exercise 06-4 · The best of them
 # `found` is a list of reported checkpoints, as `reported_checkpoints` returns it: each has a `checkpoint`, `metrics` and a `status`. Write the function that returns the checkpoint with the highest
 # `val_accuracy` among those that *are* validated. If there is none, return `None`.
 
@@ -540,120 +616,28 @@ def best_of(found):
 
 
 # %%
-check("06-3", best_of)
+check("06-4", best_of)
 
 # %% [markdown]
-# ## The trap: what gets pickled
-# `validate` reads its rows from the store. It would be shorter to use the rows that are in memory here:
-
-
-# %%
-def validate_shorter(checkpoint):
-    model = cnn(seed=None)
-    with checkpoint.as_directory() as folder:
-        load_state(folder, model)
-    found = evaluate(model, batches(validation_rows.images, validation_rows.labels, size=512, shuffle=False))
-    return {"val_accuracy": found["accuracy"]}
-
-
-# %% [markdown] tags=["prediction"]
-# **Before you go on:** what happens to `validation_rows` when this function is sent to another process? And when it is sent again, for the next checkpoint?
-
-# %% tags=["raises-exception"]
-panel = TrainPanel("06-trap")
-trainer = on_the_cluster(train_async, ValidationConfig(fn=validate_shorter), epochs=1)
-with panel.watch(trainer):
-    trainer.fit()
-
-# %% [markdown]
-# Ray pickles a function together with everything that it uses. This function would carry the whole data set, again for every checkpoint. With 4 MB you wouldn't notice; with 4 GB the run's
-# controller runs out of memory. That is why `panel.watch` measures what the pickled function contains, and refuses more than 1 MB. This message comes from the lab. Ray itself would send the function without a word.
-
-# %% [markdown]
-# ### Exercise 06-4 · Travel light
-# `threshold` returns the share of pixels above the mean of a set of reference images. Pickled, it contains that whole set. Rewrite it so that it contains none of it: the reference is in the
-# file `path` (written with `numpy.save`), and `path` is an argument.
+# ## Key points
+# - A validator is a function of a checkpoint. It builds its own model, reads its own rows, and calls `eval()`.
+# - `validation=True` in `report`, `ASYNC` uploads, and a `timeout_s`: then the loop doesn't wait.
+# - Whatever the validator names and doesn't create is pickled with it, for every checkpoint.
+# - A failed validation doesn't fail the training. Look at the statuses before you trust a table with gaps.
+# - It pays off only where something is idle. Asking for a GPU (`ray_remote_kwargs={"num_gpus": 1}`) only reserves it; the validator must move the model there.
 #
-# ```python
-# def threshold(images):
-#     return float((images > reference.mean()).mean())
-# ```
+# | older tutorials write | today |
+# |---|---|
+# | `report(…, validate_fn=validate, validate_config={…})` | `TorchTrainer(validation_config=ValidationConfig(fn=validate))` and `report(…, validation=ValidationTaskConfig(fn_kwargs={…}))` |
+# | a checkpoint that is a mere name, to get metrics out of a trainer | `return metrics` in the loop, `result.return_value` outside |
+# | `ScalingConfig(accelerator_type="A100")` for training, and validation on the same machines | the same, and `ray_remote_kwargs={"label_selector": {"ray.io/accelerator-type": "L4"}}` for the validation. An autoscaler starts such a machine only while something asks for it |
 
+# %% [markdown] tags=["plain"]
+# ## Without the lab
+# The same job in plain Ray, as the script [06_async_validation.py](plain/06_async_validation.py):
 
-# %%
-def threshold(images, path): ...  # your answer
-
-
-# %% tags=["solution"]
-def threshold(images, path):
-    import numpy
-
-    reference = numpy.load(path)
-    return float((images > reference.mean()).mean())
-
-
-# %%
-check("06-4", threshold)
-
-# %% [markdown]
-# ## Was it worth it?
-# In the first run nothing else was going on while the loop trained, so its *training* is that of training alone. Nothing can be faster than that.
-
-# %%
-table = pandas.DataFrame(index=["06-inline", "06-async"])
-table["training s"] = [runs.latest(name).seconds["training"] for name in table.index]
-table["stood still s, per epoch"] = [standing_still(name) for name in table.index]
-table["all, after the first step s"] = [
-    runs.latest(name).seconds_total - runs.latest(name).seconds["start"] for name in table.index
-]
-table.round(2)
-
-
-# %%
-def seconds_to_metric(name):
-    """From the last step of each epoch until the validated metric of its checkpoint is there."""
-    return [round(one["seconds_to_metric"], 1) for one in runs.latest(name).extra["checkpoints"]]
-
-
-pandas.DataFrame({name: seconds_to_metric(name) for name in table.index}, index=range(1, epochs + 1))
-
-# %% [markdown]
-# The loop no longer waits. But each metric arrives later: a process has to start and to load the model and the rows, and Ray checks on its validations about once a second. Now look at *training*: the steps
-# themselves take longer alongside a validation. On two cores they share memory bandwidth and caches with it, and the second core wasn't idle before, because Ray's own processes and the store run there.
-#
-# So the whole run may be no shorter at all. That is the honest answer for a small model on two cores. What you can save is at most the time that the validations took, and only if there are resources that
-# would otherwise be idle. With one GPU for both, you gain nothing.
-#
-# Asynchronous validation pays off when
-# - a validation takes long, compared with the time that a process needs to start and to load the model;
-# - *and* there is a place for it where nothing trains: other cores, a smaller GPU, a cheaper machine.
-
-# %% [markdown]
-# ## The best model
-# The best model isn't the last one but the one with the best *validated* metric. Load it, and test it on images that have played no part so far.
-
-# %%
-from ray.train import Result
-
-record = runs.latest("06-async")
-path = f"{store.storage_path('runs', '06-async')}/{record.run_id}"
-result = Result.from_path(path, storage_filesystem=store.filesystem)
-model = cnn(seed=None)
-with result.get_best_checkpoint("val_accuracy", "max").as_directory() as folder:
-    epoch = load_state(folder, model)["epoch"]
-accuracy = evaluate(model, batches(test.images, test.labels, size=512, shuffle=False))["accuracy"]
-print(f"epoch {epoch + 1}: accuracy on {len(test)} test images: {accuracy:.3f}")
-
-# %% [markdown]
-# ## In this notebook
-# - you measured how long a loop stops to validate, and moved the validation out of it with `ValidationConfig`, `validation=` and an asynchronous upload;
-# - the metrics of a checkpoint came in two parts, and the validator's value won where both used the same key;
-# - the same checkpoint was validated by a task, by a trainer and by Ray Data, with the same result, and you can say when to use which;
-# - validations raised, hung and queued up; training went on, and each checkpoint's status told you what had happened;
-# - you know what is pickled with a function, and why a data set should not be part of it;
-# - you chose the best model by its validated metric, and tested it on other images.
-#
-# Stop the store and the cluster. The next lesson starts its own.
+# %% [markdown] tags=["links"]
+# ## Reference
 
 # %%
 store.stop()

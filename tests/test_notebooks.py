@@ -112,9 +112,9 @@ def test_no_secret_in_outputs_and_logs(run):
 
 @pytest.mark.notebook
 def test_it_is_not_flooded_by_rays_own_lines(run):
-    """What it says of a process that a lesson kills may stand there; that there are many, or prints, not."""
-    for mark in ("worker processes have been started", "(autoscaler", "(pid="):
-        assert mark not in run.outputs
+    """What it says of a process that fails in a lesson may stand there; what workers print may not."""
+    for mark, most in (("worker processes have been started", 0), ("(autoscaler", 0), ("(pid=", 2)):
+        assert run.outputs.count(mark) <= most
 
 
 @pytest.mark.notebook

@@ -1,16 +1,12 @@
-"""Lesson 06: the last metric, not after every epoch, the best checkpoint, a small closure."""
+"""Lesson 06: the last metric, not after every epoch, a validator to fix, the best checkpoint."""
 
-import inspect
 import sys
-import tempfile
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
-from labkit.exercises.answers import Wrong, close_to, describe, number, result_of, returns
+from labkit.exercises.answers import Wrong, close_to, describe, result_of, returns
 from labkit.exercises.registry import Lesson
+from labkit.exercises.running import in_a_task, run_loop
 
 LESSON = Lesson("06", "Validation alongside training")
 
@@ -45,31 +41,71 @@ def _last_metric(inside: Any, alongside: Any) -> None:
 @LESSON.exercise(
     "06-2",
     "Not after every epoch",
-    "Three answers are possible: two kinds of `ValidationTaskConfig`, and `False`.",
+    "Three values are possible: two kinds of `ValidationTaskConfig`, and `False`.",
     "Look at the last epoch first: it may be a third one as well.",
-    "`ValidationTaskConfig(fn_kwargs={'rows': 1000}, timeout_s=30)` where `epoch % 3 == 2`.",
+    '`ValidationTaskConfig(fn_kwargs={"rows": 1000})` where `epoch % 3 == 2`, unless it is the last epoch.',
+    seconds=120,
+    stuck="a validation that doesn't end, or a cluster without a free CPU",
 )
-def _validation_of(validation_of: Any) -> None:
-    for epoch, epochs in ((epoch, total) for total in (7, 6, 1) for epoch in range(total)):
-        what = f"validation_of({epoch}, {epochs})"
-        found = result_of(validation_of, epoch, epochs, what="validation_of")
-        last = epoch == epochs - 1
-        if not last and epoch % 3 != 2:
-            if found is not False and found is not None:
-                raise Wrong(f"{what} is {describe(found)}, and that epoch needs no validation: False")
-            continue
-        if not hasattr(found, "fn_kwargs") or not hasattr(found, "timeout_s"):
-            which = "the last epoch" if last else "a third one"
-            raise Wrong(f"{what} is {describe(found)}, and for {which} a ValidationTaskConfig is expected")
-        rows, seconds = (None, 300) if last else (1000, 30)
-        if found.fn_kwargs != {"rows": rows}:
-            raise Wrong(f"{what} has fn_kwargs={describe(found.fn_kwargs)}, and 'rows' should be {rows}")
-        if found.timeout_s != seconds:
-            raise Wrong(f"{what} has timeout_s={describe(found.timeout_s)}, and it should be {seconds}")
+def _sparse(train_sparsely: Any) -> None:
+    """Runs with a validator that returns the rows it was asked for."""
+    from labkit.train import reported_checkpoints
+
+    for epochs, expected in ((5, {2: 1000, 4: "all"}), (3, {2: "all"})):
+        options = {"num_workers": 1, "validate": _rows_asked_for, "name": "train_sparsely"}
+        result, _ = run_loop(train_sparsely, {"epochs": epochs}, **options)
+        found = reported_checkpoints(result.path, result.filesystem)
+        if len(found) != epochs:
+            raise Wrong(f"{len(found)} checkpoints were reported in {epochs} epochs")
+        for one in found:
+            _same_rows(one, expected.get(one.metrics["epoch"]), epochs)
+
+
+def _same_rows(reported: Any, wanted: Any, epochs: int) -> None:
+    epoch, status = reported.metrics["epoch"], reported.status.name
+    rows = reported.metrics.get("rows") if status == "VALIDATED" else None
+    which = f"epoch {epoch} of {epochs} (the last one is {epochs - 1})"
+    if status not in ("VALIDATED", "COMMITTED"):
+        raise Wrong(f"{which}: its validation has the status {status}")
+    if wanted is None and status == "VALIDATED":
+        raise Wrong(f"{which} was validated, and needs no validation: False")
+    if wanted is not None and status != "VALIDATED":
+        raise Wrong(f"{which} was not validated")
+    if rows != wanted:
+        asked = {"default": "without fn_kwargs", "all": "on all rows"}.get(rows, f"on {rows} rows")
+        raise Wrong(f"{which} was validated {asked}; it should be {wanted if wanted == 'all' else 1000} rows")
+
+
+def _rows_asked_for(checkpoint: Any, rows: Any = "default") -> dict[str, Any]:
+    return {"rows": "all" if rows is None else rows}
 
 
 @LESSON.exercise(
     "06-3",
+    "Fix this validator",
+    "Which names does the function use and not create? What does dropout do while a model is trained?",
+    "Read the rows inside, as `validate` does. Call `.eval()`. And Ray expects a dict of metrics.",
+    '`read_rows("lab-06/validation", store.filesystem)`, `model.eval()`, `{"val_accuracy": …}`.',
+    seconds=90,
+    stuck="the function waits for something in its process",
+)
+def _validator(fixed_validator: Any, result: Any) -> None:
+    """Runs twice in a task of the cluster: with dropout, two runs differ."""
+    once, twice = (in_a_task(fixed_validator, result.checkpoint, name="fixed_validator") for _ in range(2))
+    for found in (once, twice):
+        if not isinstance(found, dict) or "val_accuracy" not in found:
+            raise Wrong(f'it returns {describe(found)}, and {{"val_accuracy": …}} is expected')
+        if type(found["val_accuracy"]) is not float:
+            raise Wrong(f"val_accuracy is {describe(found['val_accuracy'])}, and a plain float is expected")
+    if once != twice:
+        raise Wrong("two runs on the same checkpoint differ: dropout is still active")
+    known = result.metrics["val_accuracy"]
+    near = {known * 100: "a share from 0 to 1 is expected"}
+    close_to(once["val_accuracy"], known, abs=0.002, what="val_accuracy", mistakes=near)
+
+
+@LESSON.exercise(
+    "06-4",
     "The best of them",
     "Which of them have a `val_accuracy` that you can trust? Their `status` says so.",
     "First keep those with `ReportedCheckpointStatus.VALIDATED`, then choose the largest.",
@@ -109,25 +145,3 @@ def _reported(place: int, status: str, value: float | None) -> Any:
     return SimpleNamespace(
         checkpoint=SimpleNamespace(path=f"checkpoint_{place}"), metrics=metrics, status=own
     )
-
-
-@LESSON.exercise(
-    "06-4",
-    "Travel light",
-    "What a function names and does not create itself is pickled with it.",
-    "Import numpy and load the reference inside the function, from `path`.",
-    "`numpy.load(path).mean()` is the mean; the rest stays unchanged.",
-)
-def _travel_light(threshold: Any) -> None:
-    images = np.arange(2 * 784, dtype=np.float64).reshape(2, 28, 28)
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "reference.npy")
-        for middle in (400.0, 1000.0):
-            np.save(path, np.full((3, 28, 28), middle))
-            answer = number(result_of(threshold, images, path, what="threshold"), "threshold(images, path)")
-            close_to(answer, (images > middle).mean(), what="threshold(images, path)")
-    found = inspect.getclosurevars(threshold)
-    defaults = {name: one.default for name, one in inspect.signature(threshold).parameters.items()}
-    for name, value in {**found.globals, **found.nonlocals, **defaults}.items():
-        if getattr(value, "nbytes", 0) > 5_000:
-            raise Wrong(f"{name!r} is still pickled with it, {value.nbytes:,} bytes")

@@ -77,6 +77,8 @@ def run_loop(
     datasets: Mapping[str, "Dataset"] | None = None,
     framework: str = "torch",
     name: str = "train_loop",
+    max_failures: int = 0,
+    validate: Callable | None = None,
     **run_config: Any,
 ) -> tuple["Result", list[tuple[dict[str, Any], "Checkpoint | None"]]]:
     """Run a learner's training loop with Ray Train.
@@ -87,8 +89,10 @@ def run_loop(
     Args:
         framework: "torch" or "tensorflow": which trainer.
         name: of the loop, as in the lesson.
-        run_config: options of Ray's ``RunConfig``, such as ``failure_config``; the results go to a temporary
-            folder if there is no ``storage_path``.
+        max_failures: how often Ray starts the loop again after it has failed.
+        validate: what Ray calls with a checkpoint whose report asks for a validation.
+        run_config: further options of Ray's ``RunConfig``; the results go to a temporary folder if there is
+            no ``storage_path``.
 
     Returns:
         Ray's result, and (metrics, checkpoint) of the reports: with 0 workers all of them, otherwise those
@@ -113,6 +117,11 @@ def run_loop(
         report(metrics, checkpoint, *args, **options)
 
     run_config.setdefault("storage_path", str(folder))
+    run_config.setdefault("failure_config", ray.train.FailureConfig(max_failures=max_failures))
+    options: dict[str, Any] = {}
+    if validate is not None:
+        limit = ray.train.ValidationTaskConfig(timeout_s=30)
+        options["validation_config"] = ray.train.ValidationConfig(fn=validate, task_config=limit)
     with _learners_errors(name):
         trainer = _trainer(framework)(
             train_loop,
@@ -120,6 +129,7 @@ def run_loop(
             scaling_config=ray.train.ScalingConfig(num_workers=num_workers),
             run_config=ray.train.RunConfig(**run_config),
             datasets=dict(datasets or {}),
+            **options,
         )
         if num_workers:
             result = trainer.fit()
@@ -142,6 +152,24 @@ def mapped(function: Any, rows: Sequence[Mapping[str, Any]], **options: Any) -> 
 
     with _learners_errors(getattr(function, "__name__", "your function")):
         return ray.data.from_items(list(map(dict, rows))).map_batches(function, **options).take_all()
+
+
+def in_a_task(function: Callable, *args: Any, name: str) -> Any:
+    """Send the learner's `function` to a process of the cluster that is connected, and return its result.
+
+    Raises:
+        Wrong: it raises, or it takes more than a megabyte along.
+    """
+    import ray
+    from ray import cloudpickle
+
+    if not callable(function):
+        raise Wrong(f"{name} is {describe(function)}, and a function is expected")
+    size = len(cloudpickle.dumps(function))
+    if size > 1e6:
+        raise Wrong(f"pickled, {name} has {size / 1e6:.1f} MB: it takes data of this notebook along")
+    with _learners_errors(name):
+        return ray.get(ray.remote(num_cpus=0)(function).remote(*args))
 
 
 @contextlib.contextmanager
@@ -167,6 +195,8 @@ def _reason(error: BaseException) -> str:
     failures = getattr(error, "worker_failures", None)
     if failures:
         return _reason(next(iter(failures.values())))
+    if isinstance(cause := getattr(error, "cause", None), Exception):  # of a task
+        return _reason(cause)
     inside, found, _ = str(error).rpartition("The above exception was the direct cause")
     if found:  # Ray Data's text is a traceback, followed by advice
         return inside.strip().splitlines()[-1]

@@ -1,10 +1,12 @@
 """The exercises of lesson 06: what is right, and what a likely mistake is told."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
-from ray.train import ReportedCheckpointStatus, ValidationTaskConfig
+from ray.train import ReportedCheckpointStatus
 
-from labkit.exercises import check
+from labkit.exercises import check, lesson_06
 
 
 def inside(n, t, v):
@@ -39,43 +41,59 @@ def test_when_the_last_metric_is_there(one, other, said):
     assert said in repr(check("06-1", one, other))
 
 
-def every_third(epoch, epochs):
-    if epoch == epochs - 1:
-        return ValidationTaskConfig(fn_kwargs={"rows": None}, timeout_s=300)
-    return ValidationTaskConfig(fn_kwargs={"rows": 1000}, timeout_s=30) if epoch % 3 == 2 else False
+def reported(*pairs):
+    """The entries of a run: (status, rows) of each epoch."""
+    entries = []
+    for epoch, (status, rows) in enumerate(pairs):
+        metrics = {"epoch": epoch} | ({} if rows is None else {"rows": rows})
+        entries.append(SimpleNamespace(status=SimpleNamespace(name=status), metrics=metrics))
+    return entries
 
 
-def third_first(epoch, epochs):
-    if epoch % 3 == 2:
-        return ValidationTaskConfig(fn_kwargs={"rows": 1000}, timeout_s=30)
-    return ValidationTaskConfig(fn_kwargs={"rows": None}, timeout_s=300) if epoch == epochs - 1 else False
-
-
-def from_the_first(epoch, epochs):
-    if epoch == epochs - 1:
-        return ValidationTaskConfig(fn_kwargs={"rows": None}, timeout_s=300)
-    return ValidationTaskConfig(fn_kwargs={"rows": 1000}, timeout_s=30) if epoch % 3 == 0 else False
-
-
-def no_limit(epoch, epochs):
-    found = every_third(epoch, epochs)
-    return ValidationTaskConfig(fn_kwargs=found.fn_kwargs) if found else False
+NO, ALL, SOME = ("COMMITTED", None), ("VALIDATED", "all"), ("VALIDATED", 1000)
+FIVE, THREE = (NO, NO, SOME, NO, ALL), (NO, NO, ALL)
 
 
 @pytest.mark.parametrize(
-    "function, said",
+    "five, three, said",
     [
-        (every_third, "solved"),
-        (third_first, r"validation_of(5, 6) has fn_kwargs"),
-        (from_the_first, "needs no validation"),
-        (no_limit, "it should be 30"),
-        (lambda epoch, epochs: every_third(epoch, epochs) and True, "a ValidationTaskConfig is expected"),
-        (lambda epoch, epochs: epoch % 3 == 2, "a ValidationTaskConfig is expected"),
-        (lambda epoch, epochs: ..., "not attempted"),
+        (FIVE, THREE, "solved"),
+        (
+            FIVE,
+            (NO, NO, SOME),
+            "(the last one is 2) was validated on 1000 rows; it should be all",
+        ),
+        ((NO, NO, SOME, NO, NO), THREE, "epoch 4 of 5 (the last one is 4) was not validated"),
+        ((SOME, NO, NO, SOME, ALL), THREE, "epoch 0 of 5 (the last one is 4) was validated, and needs no"),
+        ((NO, NO, ("VALIDATED", "default"), NO, ALL), THREE, "without fn_kwargs"),
+        ((NO, NO, ("VALIDATION_TIMEOUT", None), NO, ALL), THREE, "the status VALIDATION_TIMEOUT"),
+        (THREE, THREE, "3 checkpoints were reported in 5 epochs"),
     ],
 )
-def test_not_after_every_epoch(function, said):
-    assert said in repr(check("06-2", function))
+def test_not_after_every_epoch(five, three, said, monkeypatch):
+    runs = iter((five, three))
+    result = SimpleNamespace(path="", filesystem=None)
+    monkeypatch.setattr(lesson_06, "run_loop", lambda *args, **options: (result, []))
+    monkeypatch.setattr("labkit.train.reported_checkpoints", lambda *args: reported(*next(runs)))
+    assert said in repr(check("06-2", lambda config: 1))
+
+
+@pytest.mark.parametrize(
+    "found, said",
+    [
+        ([{"val_accuracy": 0.9}] * 2, "solved"),
+        ([{"val_accuracy": 0.9}, {"val_accuracy": 0.8}], "dropout is still active"),
+        ([{"val_accuracy": 90.0}] * 2, "from 0 to 1"),
+        ([{"val_accuracy": np.float32(0.9)}] * 2, "a plain float is expected"),
+        ([{"accuracy": 0.9}] * 2, '{"val_accuracy": …} is expected'),
+        ([0.9] * 2, '{"val_accuracy": …} is expected'),
+    ],
+)
+def test_a_validator_is_judged_by_two_runs(found, said, monkeypatch):
+    runs = iter(found)
+    monkeypatch.setattr(lesson_06, "in_a_task", lambda *args, **options: next(runs))
+    result = SimpleNamespace(checkpoint=None, metrics={"val_accuracy": 0.9})
+    assert said in repr(check("06-3", lambda checkpoint: 1, result))
 
 
 def best_of(found):
@@ -107,40 +125,11 @@ def whole_entry(found):
     ],
 )
 def test_the_best_of_them(function, said):
-    assert said in repr(check("06-3", function))
+    assert said in repr(check("06-4", function))
 
 
 def test_none_where_there_is_none():
     def always_one(found):
         return best_of(found) or found[0].checkpoint
 
-    assert "none is validated" in repr(check("06-3", always_one))
-
-
-reference = np.zeros((50, 28, 28))
-
-
-def light(images, path):
-    return float((images > np.load(path).mean()).mean())
-
-
-def heavy(images, path):
-    return float((images > np.load(path).mean()).mean()) + reference.sum()
-
-
-def with_its_own(images, path):
-    return float((images > reference.mean()).mean())
-
-
-@pytest.mark.parametrize(
-    "function, said",
-    [
-        (light, "solved"),
-        (heavy, "'reference' is still pickled with it, 313,600 bytes"),
-        (with_its_own, "that is not it"),
-        (lambda images: 0.5, "raised TypeError"),
-        (lambda images, path: "half", "a number is expected"),
-    ],
-)
-def test_travel_light(function, said):
-    assert said in repr(check("06-4", function))
+    assert "none is validated" in repr(check("06-4", always_one))

@@ -1,9 +1,10 @@
-"""Sweeps that a check runs on the cluster."""
+"""Sweeps and tasks that a check runs on the cluster."""
 
 import pytest
 from ray import tune
 
 from labkit.exercises.answers import NotAttempted, Wrong
+from labkit.exercises.running import in_a_task
 from labkit.exercises.sweeping import run_sweep, run_tuner
 
 
@@ -75,3 +76,15 @@ def test_what_is_no_tuner_and_what_is_unfinished(lab, tmp_path):
         run_tuner("sweep", "it")
     with pytest.raises(NotAttempted):
         run_tuner(make(lambda config: tune.report({"loss": ... + config["lr"]}), GRID, tmp_path), "it")
+
+
+def test_a_function_runs_in_a_task(lab):
+    data = bytes(2_000_000)
+
+    def fails():
+        raise KeyError("label")
+
+    assert in_a_task(lambda x: x + 1, 1, name="f") == 2
+    for function, said in ((fails, "f raised KeyError"), (lambda: len(data), "2.0 MB"), (7, "a function")):
+        with pytest.raises(Wrong, match=said):
+            in_a_task(function, name="f")
