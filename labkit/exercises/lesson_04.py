@@ -1,22 +1,15 @@
-"""Lesson 04: the global batch, sharding once, who saves, what to divide a loss by."""
+"""Lesson 04: the global batch, a loop to fix, a loop that resumes, sharding once, what to divide by."""
 
 from typing import Any
 
 import numpy as np
 
-from labkit.exercises.answers import (
-    Wrong,
-    close_to,
-    describe,
-    number,
-    once_by_each,
-    recorder,
-    result_of,
-    returns,
-)
+from labkit.exercises.answers import Wrong, close_to, describe, number, result_of, returns
 from labkit.exercises.registry import Lesson
+from labkit.exercises.running import run_loop
 
 LESSON = Lesson("04", "TensorflowTrainer")
+_KERAS_2 = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
 @LESSON.exercise(
@@ -44,6 +37,80 @@ def _global_batch(batch_size: Any, rows_per_worker: Any, updates: Any) -> None:
 
 @LESSON.exercise(
     "04-2",
+    "Fix this loop",
+    "Go through the five things that change on workers. Which two of them does this loop lack?",
+    "How does the strategy get to know the model's variables? And what does `fit` do with a batch?",
+    "`with strategy.scope():` around the model, and `batch_size=64 * strategy.num_replicas_in_sync`.",
+    seconds=90,
+    stuck="one rank calls fit or report less often than the other, which waits for it",
+)
+def _fixed_loop(fixed_loop: Any, data: Any) -> None:
+    """Runs on two workers, over the rows of the lesson."""
+    found = _on_two_workers(fixed_loop, "fixed_loop", datasets={"train": data})
+    replicas, updates = (number(_entry(found, name), name) for name in ("replicas", "updates"))
+    if replicas == 1:
+        raise Wrong(
+            "the model knows one replica: each worker trains a model of its own, and nothing is shared"
+        )
+    shard = data.count() // 2
+    # Keras does not know the length of such a dataset, and counts a step too many in the first epoch.
+    for size, remark in (
+        (64, ""),
+        (32, "32: `fit` divides the batch"),
+        (128, "128: the global batch is 256"),
+    ):
+        steps = -(-shard // size)
+        if updates in (steps, steps + 1) and remark:
+            raise Wrong(f"{updates} updates for {shard} rows of each worker: it used {remark}")
+        if updates in (steps, steps + 1):
+            return
+    raise Wrong(f"{updates} updates in an epoch, for {shard} rows of each worker: not 64 rows per step")
+
+
+@LESSON.exercise(
+    "04-3",
+    "A loop that resumes",
+    "There are four blanks: the checkpoint, the model, the first epoch, and where `fit` starts.",
+    "`state.json` has the last epoch that was saved. Which one comes next?",
+    '`tf.keras.models.load_model(f"{folder}/model.keras")`, `["epoch"] + 1`, and `initial_epoch=first`.',
+    seconds=120,
+    stuck="one rank saves or reports less often than the other, which waits for it",
+)
+def _resumes(train_resumable: Any) -> None:
+    """Runs on two workers; Ray restarts it after its second epoch has failed."""
+    found = _on_two_workers(train_resumable, "train_resumable", failures=1)
+    first, updates = (number(_entry(found, name), name) for name in ("first", "updates"))
+    near = {0: "after the crash it started over", 2: "the epoch that failed was never saved: repeat it"}
+    close_to(first, 1, what="the first epoch after the crash", mistakes=near)
+    near = {
+        8: "the two epochs after the crash, with an optimizer that starts over",
+        4: "one epoch only: `initial_epoch` is not `first`",
+        16: "four epochs: `initial_epoch` is not `first`",
+    }
+    close_to(updates, 12, what="the updates of the optimizer in all", mistakes=near)
+
+
+def _on_two_workers(train_loop: Any, name: str, failures: int = 0, **options: Any) -> Any:
+    result, _ = run_loop(
+        train_loop,
+        num_workers=2,
+        framework="tensorflow",
+        name=name,
+        max_failures=failures,
+        worker_runtime_env={"env_vars": _KERAS_2},
+        **options,
+    )
+    return result.return_value
+
+
+def _entry(found: Any, name: str) -> Any:
+    if not isinstance(found, dict) or name not in found:
+        raise Wrong(f"the loop returns {describe(found)}; leave its last line unchanged")
+    return found[name]
+
+
+@LESSON.exercise(
+    "04-4",
     "Sharded once",
     "How many rows does one worker get in each of the four cases? Then count all of them together.",
     "Ray and TensorFlow each cut what they get into as many parts as there are workers.",
@@ -71,42 +138,7 @@ def _rows_seen(rows_seen: Any) -> None:
 
 
 @LESSON.exercise(
-    "04-3",
-    "Who saves, who reports",
-    "Which of the two calls needs all workers? Which needs a folder from one of them only?",
-    "To save, Keras adds up over all workers. And `report` is a barrier, as in lesson 03.",
-    "Every rank calls `save(folder)`, then `report(metrics, checkpoint=…)`: the folder on rank 0, else None.",
-)
-def _end_of_epoch(end_of_epoch: Any) -> None:
-    """With 1 to 3 ranks: each saves once, then reports once; rank 0 alone passes the folder."""
-
-    def save(folder: Any = None) -> None: ...
-    def report(metrics: Any = None, checkpoint: Any = None) -> None: ...
-
-    for world_size in (1, 2, 3):
-        ranks = [[] for _ in range(world_size)]
-        for rank, made in enumerate(ranks):
-            arguments = (rank, recorder(made, save), "a folder", recorder(made, report), {"loss": 0.5})
-            result_of(end_of_epoch, *arguments, what="end_of_epoch")
-        once_by_each(ranks, "save", "Keras adds up over all workers while it saves: the others wait for it")
-        once_by_each(ranks, "report", "the others wait for it")
-        for rank, ((first, saved), (_, reported)) in enumerate(ranks):
-            if first != "save":
-                raise Wrong("it reports before it saves: the folder is still empty then")
-            if saved["folder"] != "a folder":
-                raise Wrong(f"save was called with {describe(saved['folder'])}, not with the third argument")
-            if reported["metrics"] != {"loss": 0.5}:
-                found = describe(reported["metrics"])
-                raise Wrong(f"rank {rank} was given {{'loss': 0.5}} and reports {found}")
-            if rank == 0 and reported["checkpoint"] != "a folder":
-                raise Wrong("rank 0 reports without its folder: nothing would be kept")
-            if rank and reported["checkpoint"] is not None:
-                again = f"the same model would be sent {world_size} times"
-                raise Wrong(f"rank {rank} passes its folder, too: {again}")
-
-
-@LESSON.exercise(
-    "04-4",
+    "04-5",
     "What to divide by",
     "The optimizer adds the gradients of all workers. What should come out in the end?",
     "The mean over all rows of the step: the sum of all losses, divided by the number of rows.",

@@ -1,9 +1,11 @@
 """The exercises of lesson 04: what is right, and what a likely mistake is told."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from labkit.exercises import check
+from labkit.exercises import check, lesson_04
 
 
 @pytest.mark.parametrize(
@@ -48,72 +50,51 @@ def by_cases(rows, workers, by_ray, by_tensorflow):
     ],
 )
 def test_sharded_once(function, said):
-    assert said in repr(check("04-2", function))
+    assert said in repr(check("04-4", function))
 
 
-def stub(rank, save, folder, report, metrics): ...
+@pytest.fixture
+def ran(monkeypatch):
+    """Let a loop "run on two workers": what it returns is `found` itself."""
 
+    def returns(found):
+        result = SimpleNamespace(return_value=found)
+        monkeypatch.setattr(lesson_04, "run_loop", lambda *args, **options: (result, []))
 
-def everyone(rank, save, folder, report, metrics):
-    save(folder)
-    report(metrics, checkpoint=folder if rank == 0 else None)
-
-
-def rank_0_saves(rank, save, folder, report, metrics):
-    if rank == 0:
-        save(folder)
-    report(metrics, checkpoint=folder if rank == 0 else None)
-
-
-def rank_0_reports(rank, save, folder, report, metrics):
-    save(folder)
-    if rank == 0:
-        report(metrics, checkpoint=folder)
-
-
-def all_give(rank, save, folder, report, metrics):
-    save(folder)
-    report(metrics, checkpoint=folder)
-
-
-def nobody_gives(rank, save, folder, report, metrics):
-    save(folder)
-    report(metrics)
-
-
-def too_early(rank, save, folder, report, metrics):
-    report(metrics, checkpoint=folder if rank == 0 else None)
-    save(folder)
-
-
-def twice(rank, save, folder, report, metrics):
-    save(folder)
-    if rank == 0:
-        report(metrics, checkpoint=folder)
-    report(metrics)
-
-
-def no_metrics(rank, save, folder, report, metrics):
-    save(folder)
-    report({}, checkpoint=folder if rank == 0 else None)
+    return returns
 
 
 @pytest.mark.parametrize(
-    "function, said",
+    "found, said",
     [
-        (everyone, "solved"),
-        (rank_0_saves, "of 2 workers, rank 1 never calls save"),
-        (rank_0_reports, "of 2 workers, rank 1 never calls report"),
-        (all_give, "rank 1 passes its folder"),
-        (nobody_gives, "without its folder"),
-        (too_early, "before it saves"),
-        (twice, "rank 0 calls report 2 times"),
-        (no_metrics, "reports {}"),
-        (stub, "not attempted"),
+        ({"replicas": 2, "updates": 13}, "solved"),
+        ({"replicas": 2, "updates": 12}, "solved"),
+        ({"replicas": 1, "updates": 13}, "a model of its own"),
+        ({"replicas": 2, "updates": 24}, "it used 32"),
+        ({"replicas": 2, "updates": 7}, "it used 128"),
+        ({"replicas": 2, "updates": 40}, "not 64 rows"),
+        (None, "leave its last line"),
     ],
 )
-def test_who_saves(function, said):
-    assert said in repr(check("04-3", function))
+def test_a_fixed_loop_is_judged_by_what_it_returns(ran, found, said):
+    ran(found)
+    assert said in repr(check("04-2", lambda config: found, SimpleNamespace(count=lambda: 1437)))
+
+
+@pytest.mark.parametrize(
+    "found, said",
+    [
+        ({"first": 1, "updates": 12}, "solved"),
+        ({"first": 0, "updates": 12}, "started over"),
+        ({"first": 2, "updates": 8}, "never saved"),
+        ({"first": 1, "updates": 8}, "an optimizer that starts over"),
+        ({"first": 1, "updates": 16}, "`initial_epoch` is not `first`"),
+        ({"updates": 12}, "leave its last line"),
+    ],
+)
+def test_a_loop_that_resumes_is_judged_by_what_it_returns(ran, found, said):
+    ran(found)
+    assert said in repr(check("04-3", lambda config: found))
 
 
 @pytest.mark.parametrize(
@@ -131,4 +112,4 @@ def test_who_saves(function, said):
     ],
 )
 def test_what_to_divide_by(function, said):
-    assert said in repr(check("04-4", function))
+    assert said in repr(check("04-5", function))
