@@ -100,7 +100,8 @@ def _show_buttons(id: str, choices: Sequence[str]) -> bool:
     from IPython.display import display
 
     guess = progress.load("predictions").get(id, {}).get("guess")
-    buttons = ipywidgets.ToggleButtons(options=choices, value=guess if guess in choices else None)
+    value, style = guess if guess in choices else None, {"button_width": "auto"}
+    buttons = ipywidgets.ToggleButtons(options=choices, value=value, style=style)
     buttons.observe(lambda change: _keep(id, change.new), names="value")
     display(buttons)
     return True
