@@ -1,38 +1,32 @@
 # %% [markdown]
 # # 02 · Data that does not fit: Ray Data
 #
-# **You will be able to** read images from an object store in three ways and say what each costs; change them in batches, with tasks and with
-# actors; cut, split and shuffle a dataset; pass four times more data through a cluster than its memory holds; and find a bad row and a bad
-# object. · **Time** 40 min (2 of them waiting) · **Needs** 00, 01
+# By the end of this lesson you can
+# - read images from an object store in three ways, and say what each costs;
+# - change them in batches, with functions (exercise 02-1) and with classes that load something once (02-2);
+# - find bad objects, and keep a run alive that meets them (02-3);
+# - say what blocks, actors and memory have to do with each other (02-4).
 #
-# So far the images lay in this process. A large data set lies somewhere else, in an *object store*: a server to which you say a
-# name, and which answers with bytes. It never fits into memory as a whole. So it must *stream*: while one part is being read,
-# another is being decoded, and a third is on its way to the training.
-#
-# That is what Ray Data does.
+# **Time** … · **Needs** 00, 01
+
+# %% [markdown]
+# Suppose you have 40 GB of images on a server and 16 GB of memory. You can't load all of them before you train. The data has to *stream*: while one part is read,
+# another is decoded, and a third is on its way to the training. Ray Data does that, on all CPUs of a cluster.
 
 # %%
-from labkit import cluster, datasets
+from labkit import cluster, datasets, storage
 from labkit.settings import Settings
 
 settings = Settings.from_env()
 lab = cluster.start()
-lab
-
-# %% [markdown]
-# ## An object store
-# In production this is S3, MinIO or something similar; here it is a small S3 server on your machine. Careful: lesson 01 used the same term for the shared memory
-# of a Ray node. From here on, that is *Ray's object store*, and the S3 server is *the store*.
-
-# %%
-from labkit import storage
-
 store = storage.start()
 store
 
 # %% [markdown]
-# Objects lie in *buckets*. The next cells put each image there as an object of its own, a PNG, with its label in its name. Then all
-# of them once more, as a few Parquet files (*shards*) with many rows in each. You will read both.
+# ## An object store
+# An **object store** is a server that keeps bytes under names: you send it a name, and it answers with the bytes. In production this is S3, MinIO or something similar; here it is a small S3 server on your machine. (Lesson 01
+# used the same term for the shared memory of a Ray node. In this lesson, that is *Ray's object store*.) The images go there one by one, as PNG files with their label in the name, and once more as Parquet
+# files with many rows in each:
 
 # %%
 from labkit.storage import upload, upload_shards
@@ -40,41 +34,48 @@ from labkit.storage import upload, upload_shards
 n = 300 if settings.small else 1400
 train = datasets.load("digits", n=n)
 upload(train, store, "lab-02", prefix="images")
-
-# %%
-upload_shards(train, store, "lab-02", prefix="shards", rows_per_shard=n // 4)
+upload_shards(train, store, "lab-02", prefix="rows", rows_per_shard=n // 4)
+train.show(range(8))
 
 # %% [markdown]
-# ## Names, not data
-# `store.filesystem` is a `pyarrow` filesystem connected to the store: Arrow's interface to files, wherever they are. Use it to list what is there.
+# `pyarrow` connects to any S3 server, if you give it the address and the keys. The lab keeps its keys in a file that only you can read:
 
 # %%
-from pyarrow.fs import FileSelector
+import configparser
 
-found = store.filesystem.get_file_info(FileSelector("lab-02/images", recursive=True))
+from pyarrow.fs import FileSelector, S3FileSystem
+
+key_file = settings.home / "objects" / "credentials"
+if key_file.exists():  # a store that the lab started
+    keys = configparser.ConfigParser()
+    keys.read(key_file)
+    (mine,) = (keys[section] for section in keys.sections())
+    access, secret = mine["aws_access_key_id"], mine["aws_secret_access_key"]
+    by_hand = S3FileSystem(endpoint_override=store.endpoint, access_key=access, secret_key=secret)
+    print([file.base_name for file in by_hand.get_file_info(FileSelector("lab-02/rows"))])
+
+# %% [markdown]
+# `store.filesystem` does the same job. It is a `pyarrow` filesystem as well, but when it is sent to a worker, the keys are not in it: each worker reads the file.
+
+# %%
+filesystem = store.filesystem
+found = filesystem.get_file_info(FileSelector("lab-02/images", recursive=True))
 names = sorted(file.path for file in found if file.is_file)
 len(names), names[0], names[-1]
 
 # %% [markdown]
-# A list of names is small: a million of them take about 80 MB. The part before the last slash is the label. A Ray *dataset* of names:
-
-# %%
-import ray.data
-from labkit.data import DataPanel
-
-named = ray.data.from_items(names)
-named.schema()
-
-# %% [markdown]
-# A dataset is a table. This one has a column `item`, and a row for each name. To make images out of it, write what happens to *one* row:
+# ## Names, not data
+# A list of names is small: a million of them take about 80 MB. So begin with the names. A Ray *dataset* is a table; this one has a column `item`, and a row for each name. To turn names into images, write what
+# happens to *one* row:
 
 # %%
 import io
 
 import numpy as np
 import PIL.Image
+import ray.data
 
-filesystem = store.filesystem
+named = ray.data.from_items(names)
 
 
 def decode(name, payload):
@@ -93,23 +94,27 @@ fetch({"item": names[0]})["image"].shape
 # It works for one row, in this process. Try a function there first, always.
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** the next cell asks for *every* name to be fetched. How long will it take?
+# **Predict.** The next cell asks for *every* name to be fetched. How many milliseconds will it take?
+
+# %%
+from labkit.exercises import check, hint, predict, reveal
+
+predict("02-a", ...)
 
 # %%
 import time
 
 begin = time.perf_counter()
 images = named.map(fetch)
-print(f"{1000 * (time.perf_counter() - begin):.0f} milliseconds")
+reveal("02-a", 1000 * (time.perf_counter() - begin))
 
 # %% [markdown]
 # Nothing was fetched. A dataset is *lazy*: it is a plan. It is executed when something asks for rows, for example
-# `materialize`, which asks for all of them and keeps them.
-#
-# Ray starts its worker processes when they are first needed. The next cell executes a tiny plan, so that this doesn't count in what follows. Then
-# the images. The panel shows what is going on.
+# `materialize`, which asks for all of them and keeps them. (The first run is a tiny one, so that the start of worker processes doesn't count.)
 
 # %%
+from labkit.data import DataPanel
+
 with DataPanel("02-warm-up"):
     ray.data.range(3, override_num_blocks=3).map_batches(lambda batch: batch).materialize()
 
@@ -119,78 +124,291 @@ with DataPanel("02-names") as many_blocks:
 
 # %% [markdown]
 # Each line of the table is a step of the plan, an **operator**. *Task seconds* are the durations of its tasks, added up, and *of them CPU* is how much of that they
-# computed; the rest is waiting. *Rows/s* in the table are rows per task second; the number in the headline counts seconds on the clock. *Held back* is how long
-# the operator had rows to work on but no free CPU or no room for results, and *MB* is Ray's estimate of the most memory that the operator used at one time.
+# computed; the rest is waiting. *Held back* is how long the operator had work but no free CPU or no room for results.
 #
 # ## Blocks
 # Look at the column *tasks*. Ray Data cuts a table into **blocks**, and each task processes one. It cut the list into 200 blocks of only a few rows,
-# and most of the time went into starting tasks (lesson 01: give a task work for at least tens of milliseconds).
+# and most of the time went into starting tasks.
 #
-# Cut it into fewer:
+# ![A table is cut into blocks; each task turns one block into one block, and two operators may be fused](images/blocks.svg)
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** Now 8 blocks instead of 200. How many times as fast will it be?
+
+# %%
+predict("02-b", ...)
 
 # %%
 named = ray.data.from_items(names, override_num_blocks=8)
 with DataPanel("02-names, 8 blocks") as few_blocks:
-    images = named.map(fetch).materialize()
+    data = named.map(fetch).materialize()
 
-print(f"{many_blocks.seconds / few_blocks.seconds:.1f} × as fast")
+reveal("02-b", many_blocks.seconds / few_blocks.seconds)
 
-# %% [markdown]
-# A block is the unit of everything: a task works on one, a failed task repeats one, and a worker holds one in memory. Ray itself aims at blocks
-# of 1 to 128 MiB. Those of this page are smaller because its data is.
-
-# %%
-images.num_blocks(), images.count(), f"{images.size_bytes() / 1000:.0f} kB"
+# %% tags=["claim"]
+assert many_blocks.seconds / few_blocks.seconds > 1.5 and data.count() == len(names)
 
 # %% [markdown]
-# ## The same, ready made
-# Listing, fetching and decoding are so common that Ray Data has them. `read_images` does all three. The label comes from the name of the
-# folder, if you say so with `Partitioning`.
-
-# %%
-from ray.data.datasource import Partitioning
-
-folders = Partitioning("dir", field_names=["label"], base_dir="lab-02/images")
-with DataPanel("02-read-images") as ready_made:
-    data = ray.data.read_images(
-        "lab-02/images", filesystem=filesystem, mode="L", partitioning=folders, include_paths=True
-    ).materialize()
-
-data.schema()
-
-# %% [markdown]
-# Both send one request per image. (Here the label is a string, because it comes from the name of a folder.) A Parquet shard needs one request for many rows.
+# A block is the unit of everything: a task works on one, a failed task repeats one, and a worker holds one in memory. Ray itself aims at blocks of 1 to 128 MiB.
 #
-# One setting first. To plan the reading, Ray Data 2.60 starts 32 processes that look into the Parquet files. With ten thousand files that
-# pays. With four, on two cores, it takes ten seconds, so here we switch back to the older reader.
+# ## The same, ready made
+# Listing, fetching and decoding are so common that Ray Data has them:
+
+# %%
+with DataPanel("02-read-images") as ready_made:
+    ray.data.read_images("lab-02/images", filesystem=filesystem, mode="L").materialize()
+
+# %% [markdown]
+# This sends one request per image, too. A Parquet file needs one request for many rows. (To plan the reading, Ray Data 2.60 starts 32 processes that look into the files. With four files on two cores this takes
+# ten seconds, so the next cell switches back to the older reader.)
 
 # %%
 ray.data.DataContext.get_current().use_datasource_v2 = False
 
-with DataPanel("02-read-parquet") as shards:
-    table = ray.data.read_parquet("lab-02/shards", filesystem=filesystem).materialize()
-
-table.schema()
+with DataPanel("02-read-parquet") as parquet:
+    table = ray.data.read_parquet("lab-02/rows", filesystem=filesystem).materialize()
 
 # %%
 import pandas
 
-ways = {"own fetch": few_blocks, "read_images": ready_made, "read_parquet": shards}
+ways = {"own fetch": few_blocks, "read_images": ready_made, "read_parquet": parquet}
 times = pandas.DataFrame([{"way": way, "rows": p.rows, "seconds": p.seconds} for way, p in ways.items()])
-times["rows/s"] = times["rows"] / times["seconds"]
 times.set_index("way").round(1)
 
-# %% [markdown]
-# The first two do the same work: for each image they send a request and decode a PNG. `read_images` also lists the folder, and opens some files to estimate the size of all of them;
-# with so few images, that counts. With Parquet, one response has many rows. And this store is on your
-# machine: over a real network, where each request takes some milliseconds longer, the difference grows. So one object per image is how images *arrive*. Before you
-# train on them fifty times, write them into shards: `data.write_parquet("lab-02/more-shards", filesystem=filesystem)`.
-#
-# And your own `fetch`? Use it for what no reader can do: your own format, two files for each row, a query to a database. If all you need are the bytes behind a column
-# of names, Ray Data can fetch those, too: `named.with_column("bytes", download("item", filesystem=filesystem))`, with `download` from `ray.data.expressions`.
+# %% tags=["claim"]
+assert parquet.seconds < few_blocks.seconds and parquet.seconds < ready_made.seconds
 
 # %% [markdown]
-# ## While it waits
+# One object per image is how images *arrive*. Before you train on them fifty times, write them into Parquet: `data.write_parquet("lab-02/more", filesystem=filesystem)`. Use your own `fetch` for what no
+# reader can do: your own format, two files for each row, a query to a database.
+
+# %% [markdown]
+# ## Batches
+# `map` calls your function for each row. `map_batches` calls it for many rows at once: up to `batch_size` of them or, by default, a whole block. A batch is a dict of arrays:
+
+# %%
+batch = table.take_batch(4)
+{name: (column.dtype, column.shape) for name, column in batch.items()}
+
+# %% [markdown]
+# Compute with whole arrays, without a loop over rows. Don't change the arrays that you get: they may be views of Ray's object store and
+# read-only, so `batch["image"] /= 255` fails. Make new ones:
+
+
+# %%
+def scale(batch):
+    return {"x": batch["image"].astype(np.float32) / 255, "y": batch["label"]}
+
+
+plan = named.map(fetch).map_batches(scale, batch_size=64)
+plan.schema()
+
+# %% [markdown]
+# Names, fetch, scale: this plan is what you give to a training (lesson 03). It is executed again in each epoch, while the workers train. `materialize()` would keep its result instead. That pays when the result fits into Ray's
+# object store and should be the same in each epoch. Random crops and flips belong *after* it.
+
+# %% [markdown]
+# ### Exercise 02-1 · One number for each image
+# Write a function for `map_batches` that adds a column `ink`: for each image the mean of its pixels, from 0 (all black) to 1 (all
+# white). The other columns stay. The check runs it on the cluster.
+
+
+# %%
+def with_ink(batch): ...  # your answer
+
+
+# %% tags=["solution"]
+def with_ink(batch):
+    return {**batch, "ink": batch["image"].mean(axis=(1, 2)) / 255}
+
+
+# %%
+check("02-1", with_ink)
+
+# %% [markdown]
+# ## What is loaded once
+# Often a step needs something large: a model, a table, a dictionary. Loading it takes time; here that is a pause of 0.3 s.
+
+
+# %%
+def load_table():
+    time.sleep(0.3)
+    return np.arange(255, -1, -1, dtype=np.uint8)
+
+
+def invert(batch):
+    return {"image": load_table()[batch["image"]]}
+
+
+# %% [markdown]
+# A task forgets everything when it is done, so `invert` loads the table for every batch. An actor does not forget. Give `map_batches` a *class*, and Ray Data makes actors of it: `__init__` runs once in
+# each of them, `__call__` for every batch.
+
+# %% [markdown]
+# ### Exercise 02-2 · Load it once
+# Fill the class so that it does what `invert` does, and loads the table once in each actor. `load` is `load_table`. The check sends batches through
+# `map_batches(Invert, fn_constructor_args=(load,), compute=ActorPoolStrategy(size=1))`.
+
+
+# %%
+class Invert:
+    def __init__(self, load): ...  # your answer
+
+    def __call__(self, batch): ...  # your answer
+
+
+# %% tags=["solution"]
+class Invert:
+    def __init__(self, load):
+        self.table = load()
+
+    def __call__(self, batch):
+        return {"image": self.table[batch["image"]]}
+
+
+# %%
+check("02-2", Invert)
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** Batches of 32, and the table takes 0.3 s to load. How many seconds will the tasks of `invert` wait, added up? An actor waits once.
+
+# %%
+predict("02-c", ...)
+
+# %%
+with DataPanel("02-invert") as panel:
+    data.map_batches(invert, batch_size=32).materialize()
+
+(operator,) = panel.state.operators
+waited = operator.seconds - operator.cpu_seconds
+reveal("02-c", waited)
+
+# %% tags=["claim"]
+assert waited > 0.3 * len(names) / 32 * 0.9
+
+# %% [markdown]
+# There are more batches than rows divided by 32, because each block is cut by itself. An actor has to be started, a new process. So use actors for what
+# is slow to load, and tasks for everything else.
+
+# %% [markdown]
+# ## More than fits
+# Ray's object store on this node has 400 MB. Now 1.6 GB go through it: 80 blocks of 20 MB, made on the spot. The consumer is slow, like most training.
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** The blocks are made much faster than they are consumed. How many MB will be in Ray's object store at most, at one time?
+
+# %%
+predict("02-d", ...)
+
+
+# %%
+def large(batch):
+    return {"x": np.ones((len(batch["id"]), 1_000_000), np.uint8)}
+
+
+with DataPanel("02-stream") as streamed:
+    stream = ray.data.range(1600, override_num_blocks=80).map_batches(large, batch_size=20)
+    for _ in stream.iter_batches(batch_size=20):
+        time.sleep(0.05)
+
+# %%
+reveal("02-d", streamed.state.memory_peak / 1e6)
+streamed.plot_memory()
+
+# %% tags=["claim"]
+assert streamed.state.bytes > 1.5e9 and streamed.state.memory_peak < 0.5e9
+
+# %% [markdown]
+# The blocks did not pile up. When the consumer does not keep up, Ray Data starts no further task until there is room. That is
+# **back-pressure**, the column *held back*. So the total size of the data doesn't matter; what must fit is a few blocks for each running task. Some operators break this rule because they need all rows at the same
+# time: `materialize`, `random_shuffle`, `sort`, `groupby`, `join`, and `randomize_block_order`.
+
+# %% [markdown]
+# ## Bad objects
+# Among a million objects some are broken: an upload that stopped half way, a text file that was left there by mistake.
+
+# %%
+with filesystem.open_input_stream(names[0]) as stream:
+    good = stream.read()
+
+bad = {"lab-02/odd/3/half.png": good[: len(good) // 2], "lab-02/odd/3/notes.png": b"ask Kim about these"}
+for name, payload in bad.items():
+    with filesystem.open_output_stream(name) as stream:
+        stream.write(payload)
+
+# %% tags=["raises-exception"]
+suspects = ray.data.from_items([*names[:40], *bad], override_num_blocks=6)
+with DataPanel("02-refuse"):
+    suspects.map(fetch).materialize()
+
+# %% [markdown]
+# The first bad object ends everything, and the message doesn't say which one it was.
+
+# %% [markdown]
+# ### Exercise 02-3 · Note what was bad
+# Repair it. Write a function that is used in place of `decode` and *always* returns a row with `name`, `image` (uint8, 28×28) and `error`. For a good image `error` is
+# the empty text. For anything else `image` is all zeros, because all rows of a table have the same columns, and `error` says what was wrong, in any words. An image of another size is bad, too.
+
+
+# %%
+def decode_or_note(name, payload): ...  # your answer
+
+
+# %% tags=["solution"]
+def decode_or_note(name, payload):
+    try:
+        image = decode(name, payload)["image"]
+        if image.shape != (28, 28):
+            raise ValueError(f"its size is {image.shape}")
+        return {"name": name, "image": image, "error": ""}
+    except Exception as error:
+        return {"name": name, "image": np.zeros((28, 28), np.uint8), "error": repr(error)}
+
+
+# %%
+check("02-3", decode_or_note)
+
+# %%
+from ray.data.expressions import col
+
+
+def fetch_or_note(row):
+    with filesystem.open_input_stream(row["item"]) as stream:
+        return decode_or_note(row["item"], stream.read())
+
+
+if decode_or_note(names[0], good) is not None:  # your function is there
+    noted = suspects.map(fetch_or_note).filter(expr=col("error") != "")
+    print([(row["name"], row["error"][:40]) for row in noted.take_all()])
+
+# %% [markdown]
+# Now you know which objects were bad, and how many. You decide whether to go on: you might accept 0.1 % and alert someone above that.
+
+# %% [markdown]
+# ### Exercise 02-4 · What would change?
+# `named.map(fetch).map_batches(Invert, …)` with 8 blocks and one actor. What happens if you cut the names into 80 blocks instead? Write "less", "same" or "more" for each.
+
+# %%
+change = {
+    "tasks that fetch": ...,  # your answer
+    "rows that are fetched again if a task fails": ...,  # your answer
+    "memory for a block": ...,  # your answer
+    "how often the table is loaded": ...,  # your answer
+}
+
+# %% tags=["solution"]
+change = {
+    "tasks that fetch": "more",
+    "rows that are fetched again if a task fails": "less",
+    "memory for a block": "less",
+    "how often the table is loaded": "same",
+}
+
+# %%
+check("02-4", change)
+
+# %% [markdown] tags=["extra"]
+# ## Extra: while it waits
 # The store of this page is on your machine and responds in a millisecond or two. One in another city takes 20 or more, for each object. A task that requests one object after
 # the other does nothing in the meantime. Here is such a store, or at least its distance. There are as many blocks as CPUs, so each task runs once:
 
@@ -210,7 +428,10 @@ with DataPanel("02-one-by-one") as one_by_one:
 # gets many names: `map_batches` passes it a whole *batch*, a dict of arrays. (Unless you set `batch_size`, that is a whole block.)
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** sixteen threads wait at the same time. Will it be sixteen times as fast? Which part of the time will remain?
+# **Predict.** Sixteen threads wait at the same time. How many times as fast will it be?
+
+# %%
+predict("02-e", ...)
 
 # %%
 from concurrent.futures import ThreadPoolExecutor
@@ -232,7 +453,11 @@ def seconds_of(panel):
     return {"tasks computed": computing, "tasks waited": waiting, "on the clock": panel.seconds}
 
 
+reveal("02-e", one_by_one.seconds / threads.seconds)
 pandas.DataFrame({"one by one": seconds_of(one_by_one), "sixteen threads": seconds_of(threads)}).T.round(1)
+
+# %% tags=["claim"]
+assert one_by_one.seconds > threads.seconds
 
 # %% [markdown]
 # The tasks waited for a small part of the time that they waited before. The CPU time remains: sending requests, parsing responses, decoding images. Because of
@@ -240,8 +465,8 @@ pandas.DataFrame({"one by one": seconds_of(one_by_one), "sixteen threads": secon
 #
 # *On the clock* includes a fixed cost: each execution takes Ray some tenths of a second, however little there is to do. In a run this short you notice it.
 
-# %% [markdown]
-# ## What each operator did
+# %% [markdown] tags=["extra"]
+# ## Extra: what each operator did
 # The panel's table is made from what Ray Data measures. `stats()` has all of it, in many numbers:
 
 # %%
@@ -251,15 +476,9 @@ print("\n".join(data.stats().splitlines()[:7]))
 # *Wall time* is the duration of its tasks, *CPU time* how much of it they computed. The difference is waiting, mostly for the store. Here is a plan of three steps,
 # and a figure of what each operator did:
 
-
 # %%
-def scale(batch):
-    batch["x"] = batch["image"].astype(np.float32) / 255
-    return batch
-
-
 with DataPanel("02-chain") as panel:
-    named.map_batches(fetch_many).random_shuffle(seed=0).map_batches(scale, batch_size=64).materialize()
+    named.map(fetch).random_shuffle(seed=0).map_batches(scale, batch_size=64).materialize()
 
 panel.plot()
 
@@ -268,191 +487,8 @@ panel.plot()
 # nothing is passed between them. (Ray doesn't count the tasks of a shuffle, so that column says 0 there.) `scale` could not be fused: a full shuffle cannot emit its first
 # row until it has read the last one.
 
-# %% [markdown]
-# ## Batches
-# `map` calls your function for each row, `map_batches` for many rows at once: up to `batch_size` of them or, by default, a whole block. A batch is a dict of `numpy`
-# arrays, unless you ask for another form:
-
-# %%
-for form in ("numpy", "pandas", "pyarrow"):
-    batch = table.take_batch(4, batch_format=form)
-    print(f"{form:8} {type(batch).__name__:10}", batch["label"].__class__.__name__)
-
-# %% [markdown]
-# Use `numpy` for images, `pandas` or `pyarrow` for tables of numbers and words. What your function returns may have other columns, and even another number
-# of rows. What matters is that it computes with whole arrays, without a loop over rows. Don't change the arrays that you get: they may be views of Ray's object store and
-# read-only, so `batch["image"] /= 255` fails. Make new ones, as `scale` does.
-
-# %% [markdown]
-# ### Exercise 02-1 · One number for each image
-# Write a function for `map_batches` that adds a column `ink`: for each image the mean of its pixels, as a number from 0 (all black) to 1 (all
-# white). The other columns stay. There is no loop in it.
-
-
-# %%
-def with_ink(batch): ...  # your answer
-
-
-# %% tags=["solution"]
-def with_ink(batch):
-    return {**batch, "ink": batch["image"].mean(axis=(1, 2)) / 255}
-
-
-# %%
-from labkit.exercises import check, hint
-
-check("02-1", with_ink)
-
-# %% [markdown]
-# ## What is loaded once
-# Often a step needs something large: a model, a table, a dictionary. Here it is a table of ten mean images, one for each digit. The nearest of them says
-# which digit an image is. It lies in the store, too:
-
-# %%
-means = np.stack([train.images[train.labels == digit].mean(axis=0) for digit in range(10)])
-with filesystem.open_output_stream("lab-02/means.npy") as stream:
-    np.save(stream, means.astype(np.float32))
-
-# %%
-import uuid
-
-
-def load_means():
-    with filesystem.open_input_stream("lab-02/means.npy") as stream:
-        return np.load(io.BytesIO(stream.read())), uuid.uuid4().hex
-
-
-def guess(batch, means, mark):
-    distance = ((batch["image"][:, None] - means) ** 2).sum(axis=(2, 3))
-    size = len(batch["label"])
-    return {"label": batch["label"], "guess": distance.argmin(axis=1), "loaded": np.full(size, mark)}
-
-
-# %% [markdown]
-# `load_means` also gives each loading a mark of its own, so that you can count them. First with a function, which runs in tasks:
-
-
-# %%
-def guess_in_task(batch):
-    return guess(batch, *load_means())
-
-
-with DataPanel("02-tasks") as panel:
-    by_tasks = data.map_batches(guess_in_task, batch_size=32).materialize()
-
-# %% [markdown]
-# A task forgets everything when it is done. An actor does not. Give `map_batches` a *class*, and Ray Data makes actors of it: `__init__` runs once in
-# each of them, `__call__` for every batch.
-
-
-# %%
-class Guess:
-    def __init__(self):
-        self.means, self.mark = load_means()
-
-    def __call__(self, batch):
-        return guess(batch, self.means, self.mark)
-
-
-# %% [markdown] tags=["prediction"]
-# **Before you go on:** batches of 32, and one actor. How often did the tasks load the table? How often will the actor?
-
-# %%
-from ray.data import ActorPoolStrategy
-
-with DataPanel("02-actor") as panel:
-    by_actor = data.map_batches(Guess, batch_size=32, compute=ActorPoolStrategy(size=1)).materialize()
-
-for how, result in {"tasks": by_tasks, "actor": by_actor}.items():
-    answer = result.to_pandas()
-    right = (answer.guess == answer.label.astype(int)).mean()
-    print(f"{how}: {right:.0%} right, the table was loaded {answer.loaded.nunique()} ×")
-
-# %% [markdown]
-# Both give the same answers. (The line that begins with a date is Ray's own: it says what would happen if this actor failed.) The tasks loaded the table for every batch. There are more
-# batches than rows divided by 32, because each block is cut by itself and its last batch is smaller. The actor loaded the table once, but it had to be started, a new process. So use actors for what
-# is slow to load, and tasks for everything else. `ActorPoolStrategy(min_size=1, max_size=4)` lets the pool grow while there is work and there are free CPUs.
-
-# %% [markdown]
-# ### Exercise 02-2 · Load it once
-# Here is a function that loads a table of 256 numbers for each batch, and replaces each pixel by the number at its place (that is how one makes images
-# brighter or darker).
-#
-# ```python
-# def brighten(batch):
-#     table = load()
-#     return {**batch, "image": table[batch["image"]]}
-# ```
-#
-# Write it as a class. `load` is given to it when it is made. It is called once, however many batches there are.
-
-
-# %%
-class Brighten:  # your answer
-    def __init__(self, load): ...
-
-    def __call__(self, batch): ...
-
-
-# %% tags=["solution"]
-class Brighten:
-    def __init__(self, load):
-        self.table = load()
-
-    def __call__(self, batch):
-        return {**batch, "image": self.table[batch["image"]]}
-
-
-# %%
-check("02-2", Brighten)
-
-# %% [markdown]
-# ## Parts
-# Some rows are kept back for testing:
-
-# %%
-to_train, to_test = table.train_test_split(test_size=0.2, shuffle=True, seed=0)
-to_train.count(), to_test.count()
-
-# %% [markdown]
-# And each training worker needs its own part. `streaming_split` hands out blocks *while they are produced*, to whichever worker asks next. Two threads stand in for two
-# workers here; in lesson 03 Ray Train does this for you.
-
-
-# %%
-def consume(shard):
-    return [len(batch["label"]) for batch in shard.iter_batches(batch_size=64)]
-
-
-parts = to_train.streaming_split(2, equal=True)
-with ThreadPoolExecutor() as pool:
-    for sizes in pool.map(consume, parts):
-        print(f"{sum(sizes)} rows in batches of {sizes}")
-
-# %% [markdown]
-# With `equal=True` all get equally many rows, since workers that train together must make equally many steps. If the rows cannot be shared out evenly,
-# the rest is left out.
-
-# %% [markdown]
-# ### Exercise 02-3 · Who gets how much?
-# 1,000 rows are split with `streaming_split(3, equal=True)`, and each worker takes batches of 64. How many rows does each worker get, how many rows are dropped, and how
-# many batches does each worker process per epoch?
-
-# %%
-rows_each = ...  # your answer
-rows_lost = ...  # your answer
-batches_each = ...  # your answer
-
-# %% tags=["solution"]
-rows_each = 1000 // 3
-rows_lost = 1000 % 3
-batches_each = -(-rows_each // 64)
-
-# %%
-check("02-3", rows_each, rows_lost, batches_each)
-
-# %% [markdown]
-# ## Order
+# %% [markdown] tags=["extra"]
+# ## Extra: order
 # The names were sorted, and so the images come class by class. Training in this order works badly: the model sees only zeros at first, then only ones, and forgets the zeros
 # while it learns the ones. There are several ways to change the order. They differ in what they read before they can give out the first batch:
 
@@ -499,222 +535,98 @@ print("names mixed ", first_labels(images_of(mixed)))
 # Fully shuffled, and the first batch comes as soon as without any shuffle. For files, `read_parquet(…, shuffle="files")` and the like shuffle the names of the files in this way, and a
 # local shuffle does the rest.
 
+# %% [markdown] tags=["extra"]
+# ## Extra: parts
+# Some rows are kept back for testing:
+
+# %%
+to_train, to_test = table.train_test_split(test_size=0.2, shuffle=True, seed=0)
+to_train.count(), to_test.count()
+
 # %% [markdown]
-# ## Once or every time
-# An epoch runs the plan again: fetch, decode, change. `materialize` keeps the result in Ray's object store.
+# And each training worker needs its own part. `streaming_split` hands out blocks *while they are produced*, to whichever worker asks next. Two threads stand in for two
+# workers here; in lesson 03 Ray Train does this for you.
 
 
 # %%
-def epochs(dataset, times=2):
-    for epoch in range(times):
-        begin = time.perf_counter()
-        rows = sum(len(batch["label"]) for batch in dataset.iter_batches(batch_size=128))
-        print(f"  epoch {epoch + 1}: {rows} rows in {time.perf_counter() - begin:.2f} s")
+def consume(shard):
+    return [len(batch["label"]) for batch in shard.iter_batches(batch_size=64)]
 
 
-plan = named.map_batches(fetch_many).map_batches(scale, batch_size=64)
-print("the plan:")
-epochs(plan)
-print("materialized:")
-epochs(plan.materialize())
+parts = to_train.streaming_split(2, equal=True)
+with ThreadPoolExecutor() as pool:
+    for sizes in pool.map(consume, parts):
+        print(f"{sum(sizes)} rows in batches of {sizes}")
 
 # %% [markdown]
-# Materialize when the result fits into Ray's object store and should be identical in every epoch. Put random augmentation (crops, flips) *after* `materialize`; otherwise every
-# epoch gets the same crops.
-
-# %% [markdown]
-# ## Four times more than fits
-# Ray's object store on this node has 400 MB. Now 1.6 GB go through it: 80 blocks of 20 MB. (They are made on the spot, so that your disk does not have to hold them.) The
-# consumer is slow, as trainings are.
-
-# %% [markdown] tags=["prediction"]
-# **Before you go on:** the blocks are made much faster than they are consumed. Where do they pile up? Will the memory run over?
-
-
-# %%
-def large(batch):
-    return {"x": np.ones((len(batch["id"]), 1_000_000), np.uint8)}
-
-
-with DataPanel("02-stream") as stream_panel:
-    stream = ray.data.range(1600, override_num_blocks=80).map_batches(large, batch_size=20)
-    for _ in stream.iter_batches(batch_size=20):
-        time.sleep(0.05)
-
-# %%
-state = stream_panel.state
-print(f"{state.bytes / 1e6:,.0f} MB went through")
-print(f"{state.memory_peak / 1e6:,.0f} MB at most were in Ray's object store at one time")
-print(f"{state.samples[0][2] / 1e6:,.0f} MB were taken by all of Ray's processes before")
-print(f"{state.process_peak / 1e6:,.0f} MB at most")
-stream_panel.plot_memory()
-
-# %% [markdown]
-# The blocks did not pile up: the memory rose to a level and stayed there. When the consumer does not keep up, Ray Data makes `large` wait: it starts no further task until there is room. That is
-# **back-pressure**, the column *held back* of the panel. So the total size of the data doesn't matter. What must fit is a few blocks for each running task.
+# ![Four Parquet files become blocks, and the blocks become one shard for each rank](images/shards.svg)
 #
-# Some operations break this rule because they need all rows at the same time: `materialize`, `random_shuffle`, `sort`, `groupby`, `join`, and `randomize_block_order`.
+# With `equal=True` all get equally many rows, since workers that train together must make equally many steps. If the rows cannot be shared out evenly,
+# the rest is left out.
 
-# %% [markdown]
-# ## A bug in one row
-# This function cuts an image down to what is drawn on it. It was tried on ten images, and it was right. In the store there is now one more.
-
-# %%
-black = io.BytesIO()
-PIL.Image.fromarray(np.zeros((28, 28), np.uint8)).save(black, "PNG")
-odd = "lab-02/odd/3/black.png"
-with filesystem.open_output_stream(odd) as stream:
-    stream.write(black.getvalue())
-
-
-# %%
-def height(row):
-    lines = np.flatnonzero(row["image"].any(axis=1))
-    return {"name": row["name"], "height": lines[-1] - lines[0] + 1}
-
-
-# %% tags=["raises-exception"]
-some = ray.data.from_items([*names[:40], odd], override_num_blocks=2)
-with DataPanel("02-bug"):
-    some.map(fetch).map(height).materialize()
-
-# %% [markdown]
-# The panel shows the line, and what was wrong: there is no `lines[-1]`. Which *row* it was, Python does not know. Tell it:
-
-
-# %%
-def height_with_name(row):
-    try:
-        return height(row)
-    except Exception as error:
-        raise ValueError(f"{row['name']}: {error}") from error
-
-
-# %% tags=["raises-exception"]
-with DataPanel("02-bug-found"):
-    some.map(fetch).map(height_with_name).materialize()
-
-# %% [markdown]
-# Now the message has the name of the object, and you can look at it: `fetch({"item": …})`, in this process, with a debugger if need be.
-
-# %% [markdown]
-# ## Bad objects
-# Among a million objects some are broken: an upload that stopped half way, a text file that was left there by mistake.
-
-# %%
-with filesystem.open_input_stream(names[0]) as stream:
-    good = stream.read()
-
-bad = {"lab-02/odd/3/half.png": good[: len(good) // 2], "lab-02/odd/3/notes.png": b"ask Kim about these"}
-for name, payload in bad.items():
-    with filesystem.open_output_stream(name) as stream:
-        stream.write(payload)
-
-suspects = ray.data.from_items([*names[:40], *bad], override_num_blocks=6)
-
-# %% [markdown]
-# Three ways to deal with them. **Refuse** is the default: the first bad object ends everything.
-
-# %% tags=["raises-exception"]
-with DataPanel("02-refuse"):
-    suspects.map(fetch).materialize()
-
-# %% [markdown]
-# **Drop blocks.** `max_errored_blocks` sets how many blocks may fail before the execution does. You don't have to change your function.
+# %% [markdown] tags=["extra"]
+# ## Extra: drop and skip
+# `max_errored_blocks` sets how many blocks may fail before the execution does. You don't have to change your function.
 
 # %% [markdown] tags=["prediction"]
-# **Before you go on:** 42 objects, two of them bad, in six blocks. How many rows will be left?
+# **Predict.** 42 objects, two of them bad, in six blocks of seven. How many rows will be left?
+
+# %%
+predict("02-f", ...)
 
 # %%
 context = ray.data.DataContext.get_current()
 context.max_errored_blocks = 2
-# Made again, since a dataset keeps the settings that were valid when it was made.
-suspects = ray.data.from_items([*names[:40], *bad], override_num_blocks=6)
+again = ray.data.from_items([*names[:40], *bad], override_num_blocks=6)  # with the new setting
 with DataPanel("02-drop-blocks") as panel:
-    suspects.map(fetch).materialize()
+    again.map(fetch).materialize()
 
 context.max_errored_blocks = 0
-print(panel.rows, "rows of 42")
+reveal("02-f", panel.rows)
 
 # %% [markdown]
-# It drops the whole block with all the good rows in it. It is meant for machines that fail, not for rows.
-#
-# **Skip rows.** `flat_map` wants a list of rows for each row. For a bad one that is an empty list:
+# It drops the whole block with all the good rows in it. It is meant for machines that fail, not for rows. To skip rows, use `flat_map`, which wants a list of rows for each row. For a bad one the list is empty:
 
 
 # %%
 def fetch_or_skip(row):
     try:
         return [fetch(row)]
-    except (OSError, SyntaxError):  # Pillow's words for "no image", and for a broken one
+    except (OSError, SyntaxError):  # what Pillow raises for "no image", and for a broken one
         return []
 
 
-with DataPanel("02-skip") as panel:
-    suspects.flat_map(fetch_or_skip).materialize()
-
-print(panel.rows, "rows of 42")
+suspects.flat_map(fetch_or_skip).count()
 
 # %% [markdown]
-# Now exactly two are missing. But you don't know which, and if one day it's half of them, you won't notice. Better to count.
+# Exactly two are missing. But you don't know which, and if one day it's half of them, you won't notice. Better to note them, as in exercise 02-3.
 
 # %% [markdown]
-# ### Exercise 02-4 · Note what was bad
-# Write a function that is given the name of an object and its bytes, and *always* returns a row with three columns: `name`, `image` (uint8, 28×28) and `error`. For a good image `error` is
-# the empty text. For anything else `image` is all zeros, and `error` says what was wrong, in any words. `decode` from above may help.
+# ## Key points
+# - Begin with names. A dataset is a plan, and nothing is read until rows are asked for.
+# - A plan is executed block by block. Too many blocks cost time, too few leave CPUs without work.
+# - Many rows in a file, and many rows in a batch: that makes reading and computing fast.
+# - A class is loaded once in each actor; a function starts from nothing in each task.
+# - What must fit into memory is a few blocks for each running task, not the data.
+# - Decide what happens with bad rows before you meet them, and count them.
 #
-# (All rows of a table have the same columns with the same types: so a bad row has an image, too.)
+# | older tutorials | today |
+# |---|---|
+# | `ray.data.dataset_pipeline`, `.window()`, `.repeat()` | every dataset streams; iterate once per epoch |
+# | `map_batches(f, compute="actors")` | `compute=ActorPoolStrategy(size=…)` |
+# | `filter(lambda row: …)`, `filter(expr="error != ''")` | `filter(expr=col("error") != "")` |
+# | a `fetch` of your own for bytes | `with_column("bytes", download("item", filesystem=…))` |
 
+# %% [markdown] tags=["plain"]
+# ## Without the lab
+# Names, fetch, batches and bad rows, in plain Ray, from any filesystem that `pyarrow` knows:
 
-# %%
-def decode_or_note(name, payload): ...  # your answer
-
-
-# %% tags=["solution"]
-def decode_or_note(name, payload):
-    try:
-        image = decode(name, payload)["image"]
-        if image.shape != (28, 28):
-            raise ValueError(f"its size is {image.shape}")
-        return {"name": name, "image": image, "error": ""}
-    except Exception as error:
-        return {"name": name, "image": np.zeros((28, 28), np.uint8), "error": repr(error)}
-
-
-# %%
-check("02-4", decode_or_note)
+# %% [markdown] tags=["links"]
+# ## Reference
 
 # %% [markdown]
-# Try it on the suspects:
-
-# %%
-from ray.data.expressions import col
-
-
-def fetch_or_note(row):
-    with filesystem.open_input_stream(row["item"]) as stream:
-        return decode_or_note(row["item"], stream.read())
-
-
-if decode_or_note(names[0], good) is not None:  # your function is there
-    with DataPanel("02-note"):
-        noted = suspects.map(fetch_or_note).materialize()
-        bad_rows = noted.filter(expr=col("error") != "").take_all()
-    print([(row["name"], row["error"][:40]) for row in bad_rows])
-
-# %% [markdown]
-# Now you know which objects were bad, and how many. `filter(expr=col("error") == "")` continues with the good ones, and you decide: you might accept 0.1 % and alert someone above that.
-
-# %% [markdown]
-# ## In this notebook
-# - you began with names, fetched and decoded them yourself, and then with `read_images` and `read_parquet`, and measured what one object per image costs;
-# - you saw that a dataset is a plan, cut into blocks, and that too many blocks are slow;
-# - you changed rows with `map`, batches with `map_batches`, and loaded a table once in an actor;
-# - you kept rows for testing, dealt the others out to two workers, and know what each kind of shuffle costs;
-# - 1.6 GB went through Ray's object store of 400 MB, since back-pressure holds the producers;
-# - you found a bad row by its name, and can refuse, drop, skip or note bad objects.
-#
-# Stop the store and the cluster. The next lesson trains on data like this.
+# ## Stop
+# The next lesson trains on data like this.
 
 # %%
 store.stop()

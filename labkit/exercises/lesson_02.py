@@ -1,4 +1,4 @@
-"""Lesson 02: a function for batches, what is loaded once, shards, bad objects."""
+"""Lesson 02: a function for batches, what is loaded once, bad objects, what blocks change."""
 
 import io
 from typing import Any
@@ -9,15 +9,15 @@ from labkit.exercises.answers import (
     NotAttempted,
     Wrong,
     array_of,
-    close_to,
     describe,
     is_blank,
     result_of,
     same_array,
 )
 from labkit.exercises.registry import Lesson
+from labkit.exercises.running import mapped
 
-LESSON = Lesson("02", "Data preprocessing")
+LESSON = Lesson("02", "Data that does not fit")
 
 
 @LESSON.exercise(
@@ -26,29 +26,32 @@ LESSON = Lesson("02", "Data preprocessing")
     "`batch['image']` has the shape (rows, 28, 28). Which of these three axes should be left?",
     "`mean` accepts several axes at once: `axis=(…, …)`. Pixels go from 0 to 255.",
     "`batch['image'].mean(axis=(1, 2)) / 255`, in a dict with all the columns of `batch`.",
+    seconds=60,
 )
 def _ink(with_ink: Any) -> None:
-    for size in (3, 1):
-        images = np.zeros((size, 28, 28), np.uint8)
-        images[0] = 255
-        images[-1, :14] = 51
-        batch = {"image": images, "label": np.arange(size)}
-        result = result_of(with_ink, {name: column.copy() for name, column in batch.items()}, what="with_ink")
-        if not hasattr(result, "keys") or "ink" not in result:
-            raise Wrong(f"with_ink returns {describe(result)}, and a batch with the column `ink` is expected")
-        for name, column in batch.items():
-            if name not in result:
-                raise Wrong(f"the column {name!r} is gone")
-            same_array(result[name], column, what=f"the column {name!r}")
-        ink = array_of(result["ink"], what="the column `ink`")
-        if ink.ndim == 0:
-            raise Wrong("`ink` is one number for the whole batch, and one for each image is expected")
-        if ink.shape == (size, 28):
-            raise Wrong("`ink` has 28 numbers for each image: take the mean over lines and columns")
-        expected = images.reshape(size, -1).mean(axis=1) / 255
-        if ink.shape == (size,) and np.allclose(ink, 255 * expected):
-            raise Wrong("`ink` goes from 0 to 255, and from 0 to 1 is expected")
-        same_array(ink, expected, what="the column `ink`")
+    """The function on a batch in this process, then through ``map_batches``."""
+    images = np.zeros((3, 28, 28), np.uint8)
+    images[0] = 255
+    images[-1, :14] = 51
+    batch = {"image": images, "label": np.arange(3)}
+    result = result_of(with_ink, {name: column.copy() for name, column in batch.items()}, what="with_ink")
+    if not hasattr(result, "keys") or "ink" not in result:
+        raise Wrong(f"with_ink returns {describe(result)}, and a batch with the column `ink` is expected")
+    for name, column in batch.items():
+        if name not in result:
+            raise Wrong(f"the column {name!r} is gone")
+        same_array(result[name], column, what=f"the column {name!r}")
+    ink, expected = array_of(result["ink"], what="the column `ink`"), images.mean(axis=(1, 2)) / 255
+    if ink.ndim == 0:
+        raise Wrong("`ink` is one number for the whole batch, and one for each image is expected")
+    if ink.shape == (3, 28):
+        raise Wrong("`ink` has 28 numbers for each image: take the mean over lines and columns")
+    if ink.shape == (3,) and np.allclose(ink, 255 * expected):
+        raise Wrong("`ink` goes from 0 to 255, and from 0 to 1 is expected")
+    same_array(ink, expected, what="the column `ink`")
+    rows = mapped(with_ink, [{"image": image, "label": k} for k, image in enumerate(images)], batch_size=2)
+    rows.sort(key=lambda row: row["label"])
+    same_array([row["ink"] for row in rows], expected, what="on the cluster, the column `ink`")
 
 
 @LESSON.exercise(
@@ -56,12 +59,15 @@ def _ink(with_ink: Any) -> None:
     "Load it once",
     "Which of the two methods runs once, and which for every batch?",
     "What `__init__` stores on `self`, `__call__` can use.",
-    "`self.table = load()` in `__init__`; `__call__` returns the same batch, by `self.table`.",
+    '`self.table = load()` in `__init__`; `{"image": self.table[batch["image"]]}` in `__call__`.',
+    seconds=60,
+    stuck="there is no free CPU for the actor",
 )
-def _loaded_once(brighten: Any) -> None:
-    if not isinstance(brighten, type):
-        raise Wrong(f"Brighten is {describe(brighten)}, and a class is expected")
-    if is_blank(vars(brighten).get("__call__")):
+def _loaded_once(invert: Any) -> None:
+    """The class in this process, where loads are counted, then in one actor, for three batches."""
+    if not isinstance(invert, type):
+        raise Wrong(f"Invert is {describe(invert)}, and a class is expected")
+    if is_blank(vars(invert).get("__call__")):
         raise NotAttempted
     table, calls = np.arange(255, -1, -1, dtype=np.uint8), []
 
@@ -69,52 +75,32 @@ def _loaded_once(brighten: Any) -> None:
         calls.append(1)
         return table
 
-    actor = result_of(brighten, load, what="Brighten")
-    at_start = len(calls)
-    for seed in range(3):
-        images = np.random.default_rng(seed).integers(0, 256, (2, 28, 28)).astype(np.uint8)
-        batch = {"image": images.copy(), "label": np.arange(2)}
-        result = result_of(actor, batch, what="an object of Brighten")
-        if result is None:
-            raise Wrong("an object of Brighten, called with a batch, returns nothing")
-        if not hasattr(result, "keys") or not {"image", "label"} <= set(result):
-            raise Wrong(f"an object of Brighten returns {describe(result)}, and the whole batch is expected")
-        same_array(result["image"], table[images], what="the column `image`")
-        same_array(result["label"], np.arange(2), what="the column `label`")
-    if len(calls) > max(at_start, 1):
+    images = np.random.default_rng(0).integers(0, 256, (6, 28, 28)).astype(np.uint8)
+    here = result_of(invert, load, what="Invert")
+    for part in images.reshape(3, 2, 28, 28):
+        result = result_of(here, {"image": part.copy()}, what="an object of Invert")
+        if not hasattr(result, "keys") or "image" not in result:
+            raise Wrong(f"an object of Invert returns {describe(result)}, and a batch is expected")
+        same_array(result["image"], table[part], what="the column `image`")
+    if len(calls) != 1:
         raise Wrong(f"for 3 batches `load` was called {len(calls)} times")
+    from ray.data import ActorPoolStrategy
+
+    rows = [{"image": image} for image in images]
+    options = {"fn_constructor_args": (_inverse,), "compute": ActorPoolStrategy(size=1), "batch_size": 2}
+    found = sorted(row["image"].sum() for row in mapped(invert, rows, **options))
+    same_array(
+        found, sorted((255 - image).sum() for image in images), what="on the cluster, the sums of images"
+    )
 
 
 @LESSON.exercise(
     "02-3",
-    "Who gets how much?",
-    "All three workers get the same number of whole rows.",
-    "How many rows remain when 1,000 is divided by 3? The last batch of an epoch may be smaller.",
-    "`1000 // 3`, `1000 % 3`, and the rows of one worker divided by 64, rounded up.",
-)
-def _shards(rows_each: Any, rows_lost: Any, batches_each: Any) -> None:
-    near = {
-        1000 / 3: "a worker gets whole rows",
-        334: "then all three together would need 1,002 rows",
-        1000: "that is what all three get together",
-    }
-    close_to(rows_each, 333, what="the number of rows of a worker", mistakes=near)
-    near = {0: "3 × 333 are not all of them"}
-    close_to(rows_lost, 1, what="the number of rows that no worker gets", mistakes=near)
-    near = {
-        5: "then the last rows of each worker are left out, and the last batch may be smaller",
-        333 / 64: "there is no part of a batch; the last one may be smaller",
-        16: "that is for one worker that reads all",
-    }
-    close_to(batches_each, 6, what="the number of batches of a worker", mistakes=near)
-
-
-@LESSON.exercise(
-    "02-4",
     "Note what was bad",
     "What does `decode` do with a text file? Whatever it raises, your function continues.",
     "`try`, and in `except Exception as error` the row for a bad object, with `repr(error)`.",
     "An image of another size raises nothing: compare `image.shape` with `(28, 28)` yourself.",
+    seconds=60,
 )
 def _noted(decode_or_note: Any) -> None:
     good = np.random.default_rng(0).integers(0, 256, (28, 28)).astype(np.uint8)
@@ -135,6 +121,42 @@ def _noted(decode_or_note: Any) -> None:
             raise Wrong(f"{what} has no error")
         if np.any(row["image"]):
             raise Wrong(f"{what} has an image that is not all zeros")
+
+    def noted(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        rows = [decode_or_note("bucket/images/3/b.png", one) for one in batch["payload"]]
+        return {name: np.stack([row[name] for row in rows]) for name in ("name", "image", "error")}
+
+    rows = mapped(noted, [{"payload": one} for one in (payload, *cases.values())])
+    if sum(row["error"] == "" for row in rows) != 1:
+        raise Wrong("on the cluster, a good and four bad objects do not give four errors")
+
+
+@LESSON.exercise(
+    "02-4",
+    "What would change?",
+    "Each task fetches the rows of one block. How many rows are in one of 8 blocks, and in one of 80?",
+    "A failed task repeats its block. And how often does `__init__` run if there is one actor?",
+    "There are ten times as many tasks, and each has a tenth of the rows. The actor is the same one.",
+)
+def _change(change: Any) -> None:
+    if not isinstance(change, dict):
+        raise Wrong(f"your answer is {describe(change)}, and the dict with four answers is expected")
+    right = {
+        "tasks that fetch": ("more", "there is one for each block"),
+        "rows that are fetched again if a task fails": ("less", "a task repeats its block"),
+        "memory for a block": ("less", "a block has a tenth of the rows"),
+        "how often the table is loaded": ("same", "the one actor loads it once, however many blocks it gets"),
+    }
+    for name, (wanted, why) in right.items():
+        given = change.get(name)
+        if given not in ("less", "same", "more"):
+            raise Wrong(f'{name!r} is {describe(given)}; write "less", "same" or "more"')
+        if given != wanted:
+            raise Wrong(f"{name}: {given!r} is not right, because {why}")
+
+
+def _inverse() -> np.ndarray:
+    return np.arange(255, -1, -1, dtype=np.uint8)
 
 
 def _row_of(function: Any, name: str, payload: bytes, what: str) -> dict[str, Any]:
