@@ -27,6 +27,7 @@ VARIABLES = {
     "use_gpu": "LABKIT_GPU",
     "preload": "LABKIT_PRELOAD",
     "panel": "LABKIT_PANEL",
+    "hang_after": "LABKIT_HANG_AFTER",
     "mirror": "LABKIT_MIRROR",
     "check_strict": "LABKIT_CHECK",
     "ray_address": "RAY_ADDRESS",
@@ -68,6 +69,8 @@ class Settings:
         preload: whether workers of the lab's own cluster are forked from a process that has done their
             imports (``LABKIT_PRELOAD``). With 0, Ray starts them itself.
         panel: how progress is shown, one of `PANELS` (``LABKIT_PANEL``).
+        hang_after: seconds without a step after which the panel of Ray Train says what each rank waits for
+            (``LABKIT_HANG_AFTER``); 0: never.
         mirror: the server or folder to get data sets from, instead of their own servers (``LABKIT_MIRROR``).
         check_strict: whether a failed exercise check raises (``LABKIT_CHECK=strict``).
         ray_address: an existing cluster to use instead of starting one (``RAY_ADDRESS``).
@@ -85,6 +88,7 @@ class Settings:
     use_gpu: bool = False
     preload: bool = True
     panel: str = "auto"
+    hang_after: int = 30
     mirror: str | None = field(default=None, repr=False)  # a URL may have a password in it
     check_strict: bool = False
     ray_address: str | None = None
@@ -98,6 +102,8 @@ class Settings:
         count = type(self.num_workers) is int and self.num_workers > 0
         self._require("num_workers", count, "a whole number from 1")
         self._require("home", isinstance(self.home, Path), "the path of a folder")
+        after = type(self.hang_after) is int and self.hang_after >= 0
+        self._require("hang_after", after, "a whole number of seconds, 0 for never")
         for name, allowed in (("dataset", DATASETS), ("panel", PANELS)):
             self._require(name, getattr(self, name) in allowed, f"one of {', '.join(allowed)}")
         for name in ("small", "use_gpu", "preload", "check_strict"):
@@ -143,6 +149,8 @@ class Settings:
             values["num_workers"] = int(texts["num_workers"])
         elif not texts["num_workers"] and values["use_gpu"] is True:
             values["num_workers"] = max(_local_gpus(), 1)
+        if re.fullmatch(r"[0-9]{1,9}", texts["hang_after"]):
+            values["hang_after"] = int(texts["hang_after"])
         if texts["home"]:
             values["home"] = Path(os.path.expanduser(texts["home"])).absolute()
         return cls(**values)

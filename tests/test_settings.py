@@ -30,6 +30,7 @@ def test_every_variable_is_read(tmp_path):
         "use_gpu": ("1", True),
         "preload": ("0", False),
         "panel": ("text", "text"),
+        "hang_after": ("5", 5),
         "mirror": ("https://school.example/data", "https://school.example/data"),
         "check_strict": ("strict", True),
         "ray_address": ("10.0.0.1:6379", "10.0.0.1:6379"),

@@ -33,10 +33,10 @@ def shorten_text(text: str) -> str:
     Frames of installed packages and of labkit go; if nothing is left, the innermost frame stays.
     """
     frames, message = _parse(text)
-    own = [frame for frame in frames if _is_own(frame[0])] or frames[-1:]
+    own = [frame for frame in frames if is_own(frame[0])] or frames[-1:]
     lines = []
     for file, line, function in own[-_FRAMES_KEPT:]:
-        lines.append(f"{function}, {_place(file)}, line {line}")
+        lines.append(f"{function}, {place(file)}, line {line}")
         source = linecache.getline(file, line).strip()
         lines += [f"    {source}"] if source else []
     lines += [part[:_MESSAGE_WIDTH] for part in message[:_MESSAGE_LINES]]
@@ -61,7 +61,7 @@ def _parse(text: str) -> tuple[list[tuple[str, int, str]], list[str]]:
     return frames, message
 
 
-def _is_own(file: str) -> bool:
+def is_own(file: str) -> bool:
     path = Path(file)
     return not (
         file.startswith("<frozen")
@@ -78,7 +78,7 @@ def _is_of_labkit(path: Path) -> bool:
     return any(package.joinpath(*path.parts[place:]).is_file() for place in places)
 
 
-def _place(file: str) -> str:
+def place(file: str) -> str:
     """``cell 14`` for a cell's file, which is called something like ``/tmp/ipykernel_123/456.py``."""
     get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
     # Not documented; without it, frames are "in a cell".

@@ -20,6 +20,8 @@ controller, a process of its own. What it and the workers report comes to the ke
 import contextlib
 import re
 import reprlib
+import threading
+import time
 import traceback
 import warnings
 from collections.abc import Iterator
@@ -38,6 +40,7 @@ from labkit.errors import RunError, RunFailed
 from labkit.panel.run import Panel
 from labkit.panel.tracking.remote import TrackedFunction
 from labkit.storage import hint_for
+from labkit.train import hang
 from labkit.train.callbacks import (
     CheckpointStatusCallback,
     ReportCallback,
@@ -136,6 +139,8 @@ class TrainPanel(Panel):
         self._earlier = 0 if local else epochs_done(self._trainer.run_config)
         # A training without workers needs no cluster.
         groups = set(ray.util.placement_group_table()) if ray.is_initialized() else set()
+        over = threading.Event()
+        threading.Thread(target=self._watch_for_hangs, args=[over], name="labkit-hang", daemon=True).start()
         with quiet_deaths():
             try:
                 yield
@@ -144,6 +149,8 @@ class TrainPanel(Panel):
                 if isinstance(error, (ray.train.ControllerError, ray.exceptions.RayError)):
                     _free_placement_groups(groups)
                 raise
+            finally:
+                over.set()
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         self._completed = error is None
@@ -198,6 +205,19 @@ class TrainPanel(Panel):
             )
 
     # -- inside -------------------------------------------------------------------------------------
+
+    def _watch_for_hangs(self, over: threading.Event) -> None:
+        """Say what each rank waits for while nothing is heard of the run."""
+        after, pause = self.settings.hang_after, 1.0
+        while after and not over.wait(pause):
+            heard, pause = self.state.heard_at, 1.0
+            if not self.state.first_step_at or time.time() - heard < after:
+                continue
+            lines = hang.explain(list(self.state.workers.values()))
+            pause = 5.0
+            with self.update() as run:
+                if run.heard_at == heard:
+                    run.hang = lines
 
     def _check_callbacks(self, run_config: ray.train.RunConfig) -> None:
         if not any(isinstance(c, ReportCallback) and c.panel is self for c in run_config.callbacks or ()):

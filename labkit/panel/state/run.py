@@ -40,7 +40,8 @@ class RunState(State):
         self.engine, self.world_size, self.dataset = engine, world_size, dataset
         self.epochs, self.rows = _count(epochs), _count(rows)
         self.note, self.phase, self.given = "", "", given
-        self.first_step_at = 0.0
+        self.first_step_at = self.heard_at = 0.0
+        self.hang: list[str] = []
         self.workers = Workers()
         self.history: list[dict[str, Any]] = []
         self.checkpoints = Checkpoints()
@@ -161,6 +162,12 @@ class RunState(State):
         return {"checkpoints": checkpoints}
 
     # -- what happens -------------------------------------------------------------------------------
+
+    def apply(self, event: dict[str, Any]) -> None:
+        """Take in an event; what is heard again does not hang."""
+        super().apply(event)
+        if event["kind"] != "print":
+            self.heard_at, self.hang = time.time(), []
 
     def start(self, phase: str = "preparing", now: float | None = None) -> None:
         """The run begins with `phase`."""

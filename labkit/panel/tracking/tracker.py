@@ -59,6 +59,7 @@ class Tracker:
         epoch: int = 0,
         epochs: int | None = None,
         total: int | None = None,
+        start: int = 0,
     ) -> Iterator[_Batch]:
         """Yield each batch, and report how far this epoch is.
 
@@ -68,15 +69,16 @@ class Tracker:
             epoch: index of this epoch, from 0.
             epochs: number of epochs of the whole run, if known: then there is an ETA.
             total: steps in this epoch; default: ``len(batches)`` where it has one.
+            start: steps of this epoch that were made before, by a run that was resumed in its middle.
         """
         if total is None and isinstance(batches, Sized):
             # A DataLoader always has __len__, and raises in it if its data set has none.
             with contextlib.suppress(TypeError, NotImplementedError):
-                total = len(batches)
+                total = start + len(batches)
         clock, interval = time.perf_counter, 1 / EVENTS_PER_SECOND
         between = 0.0 if self._left_loop_at is None else clock() - self._left_loop_at
         self.emit("phase", name="loading", epoch=epoch)
-        count = _Count(epoch, epochs, total, between)
+        count = _Count(epoch, epochs, total, between, step=start)
         iterator, end = iter(batches), object()
         began = before = sent = clock()
 
@@ -88,7 +90,7 @@ class Tracker:
         try:
             while (batch := next(iterator, end)) is not end:
                 count.waiting += clock() - before
-                if count.step == 0:
+                if count.step == start:
                     count.first_wait = count.waiting
                     sent = report()
                 rows = _rows(batch)

@@ -48,6 +48,9 @@ class RunView(View):
     def body(self, state: RunState, now: float) -> Markup:
         left = cards.steps(_steps(state, now)) + cards.bar(headline(state, now), state.fraction())
         left += cards.tiles(tiles(state)) + _checkpoints(state, now)
+        if state.hang:
+            silent = cards.mark("wait", f"nothing heard for {seconds(now - state.heard_at)}")
+            left += cards.part(silent, cards.pre("\n".join(state.hang)))
         workers = [state.workers[rank] for rank in sorted(state.workers)]
         rows = [
             (str(one.rank), one.node, str(one.pid), str(one.step) if one.begun else UNKNOWN)
@@ -104,6 +107,8 @@ class RunView(View):
         for number_, report in list(enumerate(state.history))[-_REPORTS_TOLD:]:
             line = _joined(f"epoch {report['epoch'] + 1}{of}", short_metrics(report), rate)
             yield ("report", number_), line
+        for number_, line in enumerate(state.hang):
+            yield ("hang", state.heard_at, number_), line
         for one in state.checkpoints:
             if one.status in _SAID:
                 words = short_metrics(one.late) or one.reason

@@ -1,0 +1,264 @@
+"""One call for each fault. Arm it before `fit()`; it happens at its moment, and undoes itself.
+
+    fault = faults.kill_rank(1).at(panel, epoch=2, step=6)      # as the loop counts them, from 0
+    with panel.watch(trainer):
+        result = trainer.fit()
+    fault                                                       # what was done, and what it cost
+
+    faults.freeze_store(store, seconds=3).now()
+
+Only processes that the lab has recorded are touched: no cluster of another user, and nothing else on this
+machine. What cannot be made here is refused, and the card says why.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from labkit.errors import ClusterError, LabError, StorageError
+from labkit.faults.fault import Fault
+from labkit.panel.run import Panel
+from labkit.settings import Settings
+from labkit.system.process_registry import ProcessRegistry
+
+if TYPE_CHECKING:
+    from labkit.storage import Store
+
+_SMALL_DISK = 1 << 30  # bytes: a larger one may be the one that your system is on
+_PERIOD = 0.1  # seconds in which a slowed process runs once and stands still once
+
+
+def kill_rank(rank: int) -> Fault:
+    """Kill the process of one rank (SIGKILL), as the kernel does when memory runs out."""
+
+    def make(panel: Panel | None) -> str:
+        process = _rank(panel, rank)
+        process.kill()
+        return f"SIGKILL to process {process.pid}"
+
+    return Fault(f"kill rank {rank}", make)
+
+
+def freeze_rank(rank: int, *, seconds: float = 3.0) -> Fault:
+    """Stop the process of one rank for a while (SIGSTOP), as a disk or a network that hangs does."""
+    return _freeze(f"freeze rank {rank}", lambda panel: [_rank(panel, rank)], seconds)
+
+
+def slow_rank(rank: int, *, share: float = 0.5, seconds: float = 5.0) -> Fault:
+    """Let one rank run for a `share` (0 to 1) of the time only: a straggler, for which all others wait."""
+    if not 0 < share < 1:
+        raise ClusterError(f"slow rank {rank} down", f"share is {share!r}", "pass a number between 0 and 1")
+    return _freeze(f"slow rank {rank} down", lambda panel: [_rank(panel, rank)], seconds, share)
+
+
+def kill_node(name: str) -> Fault:
+    """Kill all processes of a node (SIGKILL), as if its plug were pulled. The head is refused."""
+
+    def make(panel: Panel | None) -> str:
+        processes = _node(name, "kill")
+        for process in processes:
+            _send(process, signal.SIGKILL)
+        return f"SIGKILL to {len(processes)} processes"
+
+    return Fault(f"kill {name}", make)
+
+
+def freeze_node(name: str, *, seconds: float = 3.0) -> Fault:
+    """Stop all processes of a node for a while: for the others, its network is cut."""
+    return _freeze(f"freeze {name}", lambda panel: _node(name, "freeze"), seconds)
+
+
+def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
+    """Announce that a node goes away in `deadline` seconds, as a cloud does before it takes a spot machine.
+
+    A loop sees the notice by `ray.train.get_preemption_info()`. Ray moves the workers at the deadline.
+    """
+
+    def make(panel: Panel | None) -> str:
+        from labkit import cluster
+
+        _node(name, "drain")  # one of the lab's, and not the head
+        lab = cluster.current()
+        found = [one.id for one in lab.nodes if one.name == name] if lab is not None else []
+        if not found:
+            raise ClusterError(f"drain {name}", "Ray does not list it", "see lab.nodes for those that live")
+        command = [str(Path(sys.executable).with_name("ray")), "drain-node", "--address", lab.address]
+        command += ["--node-id", found[0], "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
+        command += ["--reason-message", "labkit.faults"]
+        command += ["--deadline-remaining-seconds", f"{deadline:.0f}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        if done.returncode:
+            said = " ".join((done.stderr or done.stdout).strip().splitlines()[-1:])
+            raise ClusterError(f"drain {name}", f"`ray drain-node` refused: {said}", "see the head's logs")
+        return f"a preemption notice: {deadline:g} s left"
+
+    return Fault(f"drain {name}", make, seconds=deadline)
+
+
+def kill_controller() -> Fault:
+    """Kill the process that directs the run's workers. `fit()` raises, and nothing repeats it."""
+
+    def make(panel: Panel | None) -> str:
+        if panel is None:
+            raise ClusterError("kill the controller", "no run was named", "arm it with fault.at(panel)")
+        found = [one for one in _recorded(panel) if "TrainController" in _title(one)]
+        if not found:
+            raise ClusterError("kill the controller", "none runs here", "use a trainer of Ray Train")
+        for process in found:
+            process.kill()
+        return f"SIGKILL to process {found[0].pid}"
+
+    return Fault("kill the controller", make)
+
+
+def kill_kernel() -> Fault:
+    """Kill this process, the notebook's kernel. The watchdog then stops what the lab has started."""
+
+    def make(panel: Panel | None) -> str:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return "never seen"
+
+    return Fault("kill the kernel", make)
+
+
+def freeze_store(store: "Store", *, seconds: float = 3.0) -> Fault:
+    """Stop the embedded object store for a while: requests are neither answered nor refused."""
+
+    def victims(panel: Panel | None) -> list[psutil.Process]:
+        records = ProcessRegistry(Settings.from_env().home).records()
+        found = [psutil.Process(one.pid) for one in records if one.role == "object server" and one.alive]
+        if not found or not store.endpoint.startswith("http://127.0.0.1:"):
+            fact = f"the lab did not start {store.endpoint} on this machine"
+            raise StorageError("freeze the store", fact, "use the embedded one: storage.start()")
+        return found
+
+    return _freeze("freeze the store", victims, seconds)
+
+
+def fill_disk(folder: Path | str, *, seconds: float = 5.0) -> Fault:
+    """Fill the disk of a folder for a while, and remove what filled it. Small disks only."""
+    filler = Path(folder) / ".labkit-filler"
+
+    def make(panel: Panel | None) -> str:
+        size = shutil.disk_usage(folder).total
+        if size > _SMALL_DISK:
+            fact = f"it has {size / 1e9:,.0f} GB, and other programs use it too"
+            fix = f"give the folder a small disk of its own: sudo mount -t tmpfs -o size=200m tmpfs {folder}"
+            raise LabError(f"fill the disk of {folder}", fact, fix)
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while file.write(b"\0" * (1 << 16)):
+                pass
+        return f"{filler.stat().st_size / 1e6:,.0f} MB written, for {seconds:g} s"
+
+    return Fault("fill the disk", make, seconds=seconds, undo=lambda: filler.unlink(missing_ok=True))
+
+
+def damage_checkpoint(checkpoint: Any) -> Fault:
+    """Cut the largest file of a Ray Train checkpoint in half, as a machine that dies while it writes does."""
+
+    def make(panel: Panel | None) -> str:
+        from pyarrow import fs
+
+        disk, everything = checkpoint.filesystem, fs.FileSelector(checkpoint.path, recursive=True)
+        files = [one for one in disk.get_file_info(everything) if one.is_file]
+        if not files:
+            raise StorageError("damage the checkpoint", f"{checkpoint.path} has no file", "name another one")
+        victim = max(files, key=lambda one: one.size)
+        with disk.open_input_stream(victim.path) as file:
+            half = file.read(victim.size // 2)
+        with disk.open_output_stream(victim.path) as file:
+            file.write(half)
+        return f"{victim.base_name} had {victim.size:,} bytes and has {len(half):,}"
+
+    return Fault("damage a checkpoint", make)
+
+
+# -- what a fault may touch -------------------------------------------------------------------------------
+
+
+def _recorded(panel: Panel | None) -> list[psutil.Process]:
+    """All running processes of the clusters that this home has a record of."""
+    registry = ProcessRegistry((panel.settings if panel is not None else Settings.from_env()).home)
+    return [one for group in registry.groups() if group.startswith("ray-") for one in registry.members(group)]
+
+
+def _rank(panel: Panel | None, rank: int) -> psutil.Process:
+    attempt = f"touch rank {rank}"
+    if panel is None:
+        raise ClusterError(attempt, "no run was named", "arm it with fault.at(panel)")
+    worker = panel.state.workers.get(rank)
+    if worker is None:
+        known = ", ".join(map(str, sorted(panel.state.workers)))
+        raise ClusterError(attempt, f"this run has the ranks {known}", "name one of them")
+    for process in _recorded(panel):
+        if process.pid == worker.pid:
+            return process
+    fact = f"its process {worker.pid} is none that the lab started on this machine"
+    raise ClusterError(attempt, fact, "use a cluster that cluster.start() has started here")
+
+
+def _node(name: str, verb: str) -> list[psutil.Process]:
+    registry = ProcessRegistry(Settings.from_env().home)
+    records = [one for one in registry.records() if one.alive]
+    nodes = {one.role.partition(":")[0] for one in records if one.role.endswith(": raylet")}
+    if name not in nodes - {"head"}:
+        fact = (
+            "it is the head: the cluster would end" if name == "head" else "the lab has started no such node"
+        )
+        others = ", ".join(sorted(nodes - {"head"})) or "lab.add_node() first"
+        raise ClusterError(f"{verb} {name}", fact, f"one of these: {others}")
+    sessions = {one.session: one.group_id for one in records if one.role.startswith(f"{name}:")}
+    return [one for session, group in sessions.items() for one in registry.members(group, session=session)]
+
+
+def _title(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def _freeze(
+    name: str,
+    victims: Callable[[Panel | None], list[psutil.Process]],
+    seconds: float,
+    share: float = 0.0,
+) -> Fault:
+    """Stop processes for `seconds`; with a `share`, let them run for that part of the time."""
+    frozen: list[psutil.Process] = []
+
+    def send(number: int) -> None:
+        for process in frozen:
+            _send(process, number)
+
+    def make(panel: Panel | None) -> str:
+        frozen.extend(victims(panel))
+        send(signal.SIGSTOP)
+        who = f"process {frozen[0].pid}" if len(frozen) == 1 else f"{len(frozen)} processes"
+        return f"SIGSTOP to {who} for {seconds:g} s" + (f", which runs {share:.0%} of it" if share else "")
+
+    def during() -> None:
+        if share:
+            send(signal.SIGCONT)
+            time.sleep(_PERIOD * share)
+            send(signal.SIGSTOP)
+            time.sleep(_PERIOD * (1 - share))
+
+    def undo() -> None:
+        send(signal.SIGCONT)
+        frozen.clear()
+
+    return Fault(name, make, seconds=seconds, during=during, undo=undo)
+
+
+def _send(process: psutil.Process, number: int) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+        process.send_signal(number)

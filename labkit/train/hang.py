@@ -1,0 +1,122 @@
+"""What the ranks of a run that stands still are waiting for.
+
+Most hangs of distributed training are one of a few: a rank that reports less often than the others, batches
+that do not divide evenly, a breakpoint, a frozen process, a store that does not answer. py-spy, which comes
+with Ray, reads the stack of a rank in some hundredths of a second. Compared with each other, the stacks of
+all ranks tell for whom the others wait.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from labkit.display.tracebacks import is_own, place
+from labkit.panel.state.workers import WorkerState
+
+_TIMEOUT = 10.0  # seconds for one rank
+
+# What a rank is doing, by the names of functions on its stack, innermost first. Some are private names of
+# torch and Ray: without them, the innermost function is named.
+_REPORT = "ray.train.report, which waits for all ranks"
+_FOR_OTHERS = {
+    **dict.fromkeys(
+        ("all_reduce", "all_gather", "broadcast", "barrier", "reduce_scatter", "recv", "send"), ""
+    ),
+    "monitored_barrier": "",
+    "_engine_run_backward": "loss.backward(), which averages the gradients of all ranks",
+    "_sync_checkpoint_dir_name_across_ranks": _REPORT,
+    "broadcast_from_rank_zero": _REPORT,
+    "report": _REPORT,
+}
+_ALONE = {
+    "set_trace": "a debugger: remove breakpoint() from the loop",
+    "interaction": "a debugger: remove breakpoint() from the loop",
+    "_try_get_data": "a DataLoader's worker process: try num_workers=0",
+    "iter_batches": "Ray Data's next batch: is a CPU left for reading?",
+    "urlopen": "an answer from the network",
+    "_make_api_call": "an answer of the object store",
+    "sync": "an answer of the object store",
+    "persist_current_checkpoint": "the upload of its checkpoint",
+}
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What one rank is doing.
+
+    Attributes:
+        what: in words.
+        where: the reader's own line, such as "in a cell, line 12"; "" if none is on the stack.
+        for_others: whether it waits for the other ranks.
+    """
+
+    rank: int
+    what: str
+    where: str = ""
+    for_others: bool = False
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}: {self.what}" + (f" ({self.where})" if self.where else "")
+
+
+def explain(workers: Iterable[WorkerState]) -> list[str]:
+    """One line for each rank, and one on which rank the others wait for, if the stacks tell."""
+    found = [_look(worker) for worker in sorted(workers, key=lambda worker: worker.rank)]
+    guilty = [one for one in found if not one.for_others]
+    lines = [str(one) for one in found]
+    if len(found) < 2:
+        return lines
+    if guilty and len(guilty) < len(found):
+        names = " and ".join(f"rank {one.rank}" for one in guilty)
+        lines.append(f"The others wait for {names}.")
+    elif not guilty and len({one.what for one in found}) > 1:
+        lines.append(
+            "They wait for each other in different calls: one makes fewer steps, or reports less often."
+        )
+    return lines
+
+
+def _look(worker: WorkerState) -> Waiting:
+    try:
+        process = psutil.Process(worker.pid)
+        if process.status() == psutil.STATUS_STOPPED:
+            return Waiting(worker.rank, f"its process {worker.pid} is frozen: kill -CONT {worker.pid}")
+    except psutil.NoSuchProcess:
+        return Waiting(worker.rank, f"its process {worker.pid} is not on this machine, or has ended")
+    try:
+        frames = _frames(worker.pid)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        hint = "; sudo sysctl kernel.yama.ptrace_scope=0 allows it" if "ermission" in said else ""
+        return Waiting(worker.rank, f"py-spy cannot read its stack{hint}")
+    return _told(worker.rank, frames)
+
+
+def _frames(pid: int) -> list[dict]:
+    """The frames of the thread that runs the training loop, innermost first."""
+    command = [str(Path(sys.executable).with_name("py-spy")), "dump", "--json", "--pid", str(pid)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=True)
+    threads = json.loads(done.stdout)
+    # Ray Train runs the loop in a thread of this name; a loop without it runs in the main thread.
+    named = [one for one in threads if "TrainingThread" in (one.get("thread_name") or "")]
+    own = [one for one in threads if any(is_own(frame["filename"]) for frame in one["frames"])]
+    return (named or own or threads)[0]["frames"]
+
+
+def _told(rank: int, frames: list[dict]) -> Waiting:
+    own = next((frame for frame in frames if is_own(frame["filename"])), None)
+    where = f"{place(own['filename'])}, line {own['line']}" if own else ""
+    inner = frames[: frames.index(own)] if own else frames
+    for frame in inner:
+        name = frame["name"].rpartition(".")[2]  # py-spy names a method with its class
+        if name in _ALONE:
+            return Waiting(rank, f"waits for {_ALONE[name]}", where)
+        if name in _FOR_OTHERS:
+            return Waiting(rank, f"waits in {_FOR_OTHERS[name] or name}", where, for_others=True)
+    doing = f"is in {inner[0]['name']}" if inner else f"is in your {own['name']}" if own else "does nothing"
+    return Waiting(rank, doing, where)

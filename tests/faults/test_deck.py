@@ -1,0 +1,215 @@
+"""The fault deck on a real cluster: each fault is made, seen, undone and survived."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import ray.train
+from ray import cloudpickle
+from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+from labkit import faults, storage
+from labkit.errors import LabError, RunFailed
+from labkit.faults import deck
+from labkit.system.process_registry import ProcessRegistry
+from labkit.train import TrainPanel
+from labs import python
+
+pytestmark = pytest.mark.fault
+
+EPOCHS, STEPS = 3, 12
+
+
+# Workers cannot import this module, so the loop goes to them by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def loop(config):
+    """Epochs of steps in which the ranks wait for one another; one checkpoint for each epoch."""
+    import torch
+
+    start, checkpoint = 0, ray.train.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            start = int(Path(folder, "epoch").read_text()) + 1
+    for epoch in range(start, EPOCHS):
+        for _ in config["panel"].steps(range(STEPS), epoch=epoch, epochs=EPOCHS):
+            time.sleep(0.05)
+            torch.distributed.all_reduce(torch.ones(1))
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "epoch").write_text(str(epoch))
+            first = ray.train.get_context().get_world_rank() == 0
+            ray.train.report(
+                {"epoch": epoch}, checkpoint=Checkpoint.from_directory(folder) if first else None
+            )
+
+
+@pytest.fixture
+def panel(lab):
+    return TrainPanel("faults")
+
+
+@pytest.fixture
+def fit(panel, tmp_path):
+    def fit():
+        trainer = TorchTrainer(
+            loop,
+            train_loop_config={"panel": panel, "epochs": EPOCHS},
+            scaling_config=ScalingConfig(num_workers=2, placement_strategy="SPREAD"),
+            run_config=RunConfig(
+                name="faults",
+                storage_path=str(tmp_path),
+                callbacks=[panel.callback()],
+                failure_config=FailureConfig(max_failures=1),
+            ),
+        )
+        with panel.watch(trainer):
+            return trainer.fit()
+
+    return fit
+
+
+def gone(name, lab):
+    """Whether Ray notices within some seconds that a node is gone."""
+    deadline = time.monotonic() + 20
+    while name in [node.name for node in lab.nodes] and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return name not in [node.name for node in lab.nodes]
+
+
+def test_a_killed_rank_is_replaced_and_the_card_says_what_that_cost(panel, fit):
+    fault = faults.kill_rank(1).at(panel, epoch=1, step=6)
+    assert fit().metrics == {"epoch": EPOCHS - 1}
+    assert fault.wait(10).outcome == "made"
+    epoch, step = fault.moment
+    assert (epoch, step) >= (1, 6)
+    assert 0 <= fault.noticed < fault.standstill
+    # Rank 0 may have made one step more before it waited for the dead one.
+    assert step <= fault.repeated <= step + 2
+    assert panel.state.workers.restarts == 1
+    assert f"steps trained twice: {fault.repeated}" in repr(fault) and "SIGKILL" in fault._repr_html_()
+
+
+def test_a_frozen_rank_holds_up_all_and_nobody_fails(panel, fit):
+    fault = faults.freeze_rank(1, seconds=1.5).at(panel, epoch=1, step=3)
+    fit()
+    assert fault.wait(10).outcome == "made"
+    assert fault.standstill > 1.2 and fault.noticed is None and fault.repeated is None
+    assert panel.state.workers.restarts == 0
+
+
+def test_a_slow_rank_slows_all_down_and_runs_on_afterwards(panel, fit):
+    fault = faults.slow_rank(0, share=0.3, seconds=1.5).at(panel, epoch=1)
+    fit()
+    assert fault.wait(10).outcome == "made" and fault.noticed is None
+    stopped = [p for p in deck._recorded(panel) if p.status() == psutil.STATUS_STOPPED]
+    assert stopped == []
+
+
+def test_a_killed_node_is_survived_on_the_other(panel, fit, lab):
+    fault = faults.kill_node("node-2").at(panel, epoch=1, step=6)
+    fit()
+    assert fault.wait(10).outcome == "made" and fault.repeated >= 6
+    assert gone("node-2", lab)
+    lab.add_node(cpus=2)
+
+
+def test_without_its_controller_a_run_fails_and_the_next_one_resumes(panel, fit):
+    fault = faults.kill_controller().at(panel, epoch=1, step=2)
+    with pytest.raises(RunFailed):
+        fit()
+    assert fault.wait(10).outcome == "made"
+    fit()
+    assert panel.state.history[0]["epoch"] == 1  # the first epoch was not trained again
+
+
+def test_a_notice_reaches_the_node(lab):
+    added = lab.add_node(cpus=1)
+    fault = faults.drain_node(added.name, deadline=2).now()
+    assert fault.outcome == "made", fault
+    assert gone(added.name, lab)  # idle and drained, so Ray ended it
+
+
+def test_a_moment_that_no_run_reaches(panel, fit):
+    fault = faults.kill_rank(0).at(panel, epoch=99)
+    fit()
+    assert fault.wait(5).outcome == "missed"
+
+
+@pytest.mark.parametrize(
+    "fault, why",
+    [
+        (lambda: faults.kill_node("head"), "the cluster would end"),
+        (lambda: faults.kill_node("node-77"), "started no such node"),
+        (lambda: faults.freeze_node("node-77"), "started no such node"),
+        (lambda: faults.drain_node("node-77"), "started no such node"),
+        (lambda: faults.kill_rank(0), "no run was named"),
+        (lambda: faults.kill_controller(), "no run was named"),
+        (lambda: faults.fill_disk("/"), "other programs use it too"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_with_a_reason(lab, fault, why):
+    made = fault().now()
+    assert made.outcome == "refused" and why in made.did and "fix:" in made.did
+
+
+def test_wrong_use_is_an_error(panel):
+    with pytest.raises(LabError, match="between 0 and 1"):
+        faults.slow_rank(0, share=2)
+    armed = faults.kill_rank(0).at(panel, epoch=99)
+    with pytest.raises(LabError, match="armed before"):
+        armed.now()
+
+
+def test_a_full_disk_is_given_back(tmp_path, monkeypatch):
+    """The limit on the size of a file stands in for a small disk, which only root can make."""
+    monkeypatch.setattr(deck, "_SMALL_DISK", 1 << 62)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_000_000, limits[1]))
+    try:
+        fault = faults.fill_disk(tmp_path, seconds=0.2).now()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert fault.outcome == "made" and fault.did.startswith("4 MB")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_checkpoint_has_half_of_its_largest_file(tmp_path):
+    (tmp_path / "model.pt").write_bytes(b"x" * 1000)
+    (tmp_path / "epoch").write_text("3")
+    fault = faults.damage_checkpoint(Checkpoint.from_directory(tmp_path)).now()
+    assert fault.outcome == "made" and (tmp_path / "model.pt").stat().st_size == 500
+    assert (tmp_path / "epoch").read_text() == "3"
+
+
+def test_a_frozen_store_answers_again(home):
+    with storage.start() as store:
+        bucket = store.bucket("frozen")
+        fault = faults.freeze_store(store, seconds=1.5)
+        threading.Thread(target=fault.now).start()
+        time.sleep(0.3)
+        before = time.monotonic()
+        store.files.invalidate_cache()
+        assert store.files.ls(bucket) == []
+        assert time.monotonic() - before > 0.8
+        assert fault.wait(5).outcome == "made"
+
+
+def test_after_a_killed_kernel_labkit_stop_leaves_nothing(tmp_path):
+    code = "from labkit import cluster, faults; cluster.start(preload=[]); faults.kill_kernel().now()"
+    assert python(code, LABKIT_HOME=str(tmp_path)).returncode == -signal.SIGKILL
+    registry = ProcessRegistry(tmp_path)
+    assert any(registry.members(group) for group in registry.groups())
+    subprocess.run(
+        [sys.executable, "-m", "labkit", "stop"], env={**os.environ, "LABKIT_HOME": str(tmp_path)}, check=True
+    )
+    assert registry.groups() == []

@@ -1,0 +1,169 @@
+"""The hang doctor on staged hangs: it names the rank that the others wait for, its call and its line."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+import ray.train
+from ray import cloudpickle
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+from labkit import faults, storage
+from labkit.errors import RunStopped
+from labkit.settings import Settings
+from labkit.train import TrainPanel
+
+pytestmark = pytest.mark.fault
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def rank():
+    return ray.train.get_context().get_world_rank()
+
+
+def a_few_steps(config):
+    import torch
+
+    for _ in config["panel"].steps(range(5), epoch=0):
+        torch.distributed.all_reduce(torch.ones(1))
+
+
+def only_rank_0_reports(config):
+    a_few_steps(config)
+    if rank() == 0:
+        ray.train.report({"loss": 1.0})
+
+
+def rank_1_has_fewer_batches(config):
+    import torch
+
+    model = ray.train.torch.prepare_model(torch.nn.Linear(2, 1))
+    for _ in config["panel"].steps(range(20 if rank() == 0 else 5), epoch=0):
+        model(torch.ones(1, 2)).sum().backward()
+    ray.train.report({"loss": 1.0})
+
+
+def a_data_loader_that_is_stuck(config):
+    import torch
+
+    class Stuck(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, row):
+            time.sleep(600 if row else 0)
+            return torch.ones(1)
+
+    a_few_steps(config)
+    if rank() == 1:
+        for _ in torch.utils.data.DataLoader(Stuck(), num_workers=1):
+            pass
+    torch.distributed.barrier()
+
+
+def a_breakpoint_left_in(config):
+    a_few_steps(config)
+    if rank() == 1:
+        breakpoint()
+    ray.train.report({"loss": 1.0})
+
+
+def a_store_that_does_not_answer(config):
+    a_few_steps(config)
+    if rank() == 1:
+        while True:
+            config["files"].invalidate_cache()
+            config["files"].ls(config["bucket"])
+    ray.train.report({"loss": 1.0})
+
+
+def all_is_well(config):
+    import torch
+
+    for _ in config["panel"].steps(range(4000), epoch=0):
+        time.sleep(0.02)
+        torch.distributed.all_reduce(torch.ones(1))
+
+
+@pytest.fixture
+def lines_of(lab, home, tmp_path):
+    """Run a loop until the panel says what its ranks wait for, then press Stop."""
+
+    def lines_of(loop, before=lambda panel: None, **config):
+        panel = TrainPanel("hang", settings=Settings(home=home, panel="none", hang_after=2))
+        said = []
+
+        def stop():
+            deadline = time.monotonic() + 60
+            while not panel.state.first_step_at and time.monotonic() < deadline:
+                time.sleep(0.05)
+            before(panel)
+            while not panel.state.hang and time.monotonic() < deadline:
+                time.sleep(0.05)
+            said.extend(panel.state.hang)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=stop, daemon=True).start()
+        trainer = TorchTrainer(
+            loop,
+            train_loop_config={"panel": panel, **config},
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(name="hang", storage_path=str(tmp_path), callbacks=[panel.callback()]),
+        )
+        with pytest.raises(RunStopped), panel.watch(trainer):
+            trainer.fit()
+        return said
+
+    return lines_of
+
+
+def test_one_rank_never_reports(lines_of):
+    first, _, verdict = lines_of(only_rank_0_reports)
+    assert "rank 0: waits in ray.train.report" in first and "line" in first
+    assert verdict == "The others wait for rank 1."
+
+
+def test_one_rank_has_fewer_batches(lines_of):
+    first, second, verdict = lines_of(rank_1_has_fewer_batches)
+    assert "rank 0: waits in loss.backward()" in first and "rank 1: waits in ray.train.report" in second
+    assert "makes fewer steps" in verdict
+
+
+def test_a_data_loader_is_stuck(lines_of):
+    first, second, verdict = lines_of(a_data_loader_that_is_stuck)
+    assert "rank 0: waits in barrier" in first and "rank 1: waits for a DataLoader" in second
+    assert verdict == "The others wait for rank 1."
+
+
+def test_a_debugger_was_left_in(lines_of):
+    _, second, verdict = lines_of(a_breakpoint_left_in)
+    assert "rank 1: waits for a debugger" in second and "a_breakpoint_left_in" not in second
+    assert verdict == "The others wait for rank 1."
+
+
+def test_the_store_does_not_answer(lines_of):
+    with storage.start() as store:
+        bucket = store.bucket("hang")
+        stuck = faults.freeze_store(store, seconds=20)
+        _, second, verdict = lines_of(
+            a_store_that_does_not_answer,
+            before=lambda panel: threading.Thread(target=stuck.now).start(),
+            files=store.files,
+            bucket=bucket,
+        )
+        assert "rank 1: waits for an answer of the object store" in second
+        assert verdict == "The others wait for rank 1."
+        stuck.wait()
+
+
+def test_a_frozen_process(lines_of):
+    def freeze(panel):
+        faults.freeze_rank(1, seconds=8).at(panel)
+
+    first, second, verdict = lines_of(all_is_well, before=freeze)
+    assert "rank 0: waits in all_reduce" in first and "rank 1: its process" in second
+    assert verdict == "The others wait for rank 1."
