@@ -11,7 +11,7 @@ in one line as well. No check looks at seconds, because machines differ.
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -178,28 +178,6 @@ def returns(function: Any, args: Sequence[Any], expected: float, *, name: str, *
     """
     given = ", ".join(f"{arg:g}" if isinstance(arg, float) else str(arg) for arg in args)
     close_to(result_of(function, *args, what=name), expected, what=f"{name}({given})", **remarks)
-
-
-def recorder(calls: list[tuple[str, dict]], function: Callable) -> Callable:
-    """Wrap `function` so that each call is appended to `calls`: its name, and its arguments by name."""
-
-    def record(*args: Any, **options: Any) -> Any:
-        bound = inspect.signature(function).bind(*args, **options)
-        bound.apply_defaults()
-        calls.append((function.__name__, bound.arguments))
-        return function(*args, **options)
-
-    return record
-
-
-def once_by_each(calls: Sequence[Sequence[tuple[str, dict]]], name: str, otherwise: str) -> None:
-    """Require that every rank calls the function `name` once; `calls` has the recorded calls of each rank."""
-    for rank, made in enumerate(calls):
-        count = [called for called, _ in made].count(name)
-        if count == 0:
-            raise Wrong(f"of {len(calls)} workers, rank {rank} never calls {name}: {otherwise}")
-        if count > 1:
-            raise Wrong(f"rank {rank} calls {name} {count} times in one epoch")
 
 
 def expect_type(answer: Any, *names: str, what: str = "your answer") -> None:
