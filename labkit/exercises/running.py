@@ -195,11 +195,11 @@ def _reason(error: BaseException) -> str:
     failures = getattr(error, "worker_failures", None)
     if failures:
         return _reason(next(iter(failures.values())))
+    inside, found, advice = str(error).rpartition("The above exception was the direct cause")
+    if found and "UserCodeException" in advice:  # Ray Data's text is a traceback, followed by advice
+        return inside.strip().splitlines()[-1]
     if isinstance(cause := getattr(error, "cause", None), Exception):  # of a task
         return _reason(cause)
-    inside, found, _ = str(error).rpartition("The above exception was the direct cause")
-    if found:  # Ray Data's text is a traceback, followed by advice
-        return inside.strip().splitlines()[-1]
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
