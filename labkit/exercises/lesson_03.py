@@ -21,7 +21,7 @@ _ROWS, _BATCH = 96, 16  # of each of two workers: three updates
     seconds=90,
     stuck="a rank waits for the others: does each of them call `ray.train.report`?",
 )
-def _blanks(train_blanks: Any) -> None:
+def _blanks(train_blanks: Any, store: Any = None) -> None:
     """A loop over ``config["rows"]`` that saves weights.pt, against the training of one process."""
     _require_no_blank(train_blanks)
     rows = _random_rows()
@@ -35,7 +35,8 @@ def _blanks(train_blanks: Any) -> None:
     weights = _weights_of(reports[-1][1] if reports else None, "in one process")
     if _gap(rows, _BATCH, weights) > 1e-4:
         raise Wrong("in one process, the weights in the checkpoint are not those of a training on all rows")
-    _, reports = run_loop(_only_rank_0_saves(train_blanks), config, num_workers=2, name="train_blanks")
+    loop, where = _only_rank_0_saves(train_blanks), _storage(store)
+    _, reports = run_loop(loop, config, num_workers=2, name="train_blanks", **where)
     weights = _weights_of(reports[-1][1] if reports else None, "with two workers")
     if _gap(rows, 2 * _BATCH, weights) < 1e-4:
         return
@@ -75,7 +76,7 @@ def _together(train_together: Any) -> None:
     'and return `state["epoch"] + 1`.',
     seconds=90,
 )
-def _resumed(resume: Any) -> None:
+def _resumed(resume: Any, store: Any = None) -> None:
     """A training on two workers that fails after two epochs, and goes on with the learner's function."""
     _require_no_blank(resume)
     result, _ = run_loop(_first_of_a_new_run, {"resume": resume}, name="resume")
@@ -87,10 +88,8 @@ def _resumed(resume: Any) -> None:
     )
     from ray.train import FailureConfig
 
-    failure_config = FailureConfig(max_failures=1)
-    result, _ = run_loop(
-        _fails_once, {"resume": resume}, num_workers=2, name="resume", failure_config=failure_config
-    )
+    options = {"failure_config": FailureConfig(max_failures=1), **_storage(store)}
+    result, _ = run_loop(_fails_once, {"resume": resume}, num_workers=2, name="resume", **options)
     found = result.return_value
     near = {
         0: "that starts from scratch, and there is a checkpoint",
@@ -125,6 +124,13 @@ def _change(change: Any) -> None:
             raise Wrong(f'{name!r} is {describe(given)}; write "less", "same" or "more"')
         if given != wanted:
             raise Wrong(f"{name}: {given!r} is not right, because {why}")
+
+
+def _storage(store: Any) -> dict[str, Any]:
+    """Where a run keeps its checkpoints: in the lesson's store, which other machines can reach, too."""
+    if store is None:
+        return {}
+    return {"storage_path": store.storage_path("checks"), "storage_filesystem": store.filesystem}
 
 
 def _require_no_blank(function: Any) -> None:
@@ -229,4 +235,5 @@ def _fails_once(config: dict) -> dict[str, Any] | None:
             rank = ray.train.get_context().get_world_rank()
             checkpoint = None if rank else ray.train.Checkpoint.from_directory(folder)
             ray.train.report({"epoch": epoch}, checkpoint=checkpoint)
+    ray.train.get_all_reported_checkpoints()  # waits until Ray has taken in both reports
     raise OSError("the disk is full")
