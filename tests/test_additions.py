@@ -18,9 +18,7 @@ from lesson import Cell
 ROOT = build.FOLDER.parent
 LESSONS = {path.stem: lesson.read(path) for path in build.sources()}
 # Lessons that are still too long for one sitting. Lines are removed from this list, never added.
-_STILL_TOO_LONG = {
-    "07_torch_distributor",
-}
+_STILL_TOO_LONG = {}
 HEAD = Cell("markdown", "# 07 · Sums\n**Time** … · **Needs** 00")
 
 

@@ -1,9 +1,10 @@
-"""Lesson 07: a sampler's rows, backend and device, row groups of a rank, when a launcher pays."""
+"""Lesson 07: a sampler's rows, a function to fix, training from row groups, when a launcher pays."""
 
 import math
 from typing import Any
 
-from labkit.exercises.answers import Wrong, describe, result_of, returns
+from labkit.exercises.answers import Wrong, close_to, describe, number, returns
+from labkit.exercises.launching import launched
 from labkit.exercises.registry import Lesson
 
 LESSON = Lesson("07", "TorchDistributor")
@@ -14,9 +15,9 @@ LESSON = Lesson("07", "TorchDistributor")
     "Who gets which row?",
     "Rows are dealt like cards: 0 to rank 0, 1 to rank 1, 2 to rank 2, 3 to rank 0, …",
     "Eight rows do not divide into three equal parts. What could one do about the last?",
-    "The list of rows is filled up from its beginning: 0 to 7, and then 0 once more.",
+    "The list of rows is filled up from its beginning (0 to 7, and 0 again), or cut off after 5.",
 )
-def _rows_of_rank_2(rows: Any) -> None:
+def _rows_of_rank_2(rows: Any, with_drop_last: Any) -> None:
     rows = _whole_numbers(rows, "your answer")
     if rows == [2, 5]:
         raise Wrong("then it would have two rows, and ranks 0 and 1 have three: they would wait for it")
@@ -26,60 +27,52 @@ def _rows_of_rank_2(rows: Any) -> None:
         raise Wrong("there is no row 8: the rows are 0 to 7")
     if rows != [2, 5, 0]:
         raise Wrong(f"it is not {describe(rows)}")
+    dropped = _whole_numbers(with_drop_last, "the answer with drop_last")
+    if dropped == [2, 5, 0]:
+        raise Wrong("with drop_last no row comes twice: rows 6 and 7 are left out")
+    if dropped != [2, 5]:
+        raise Wrong(f"with drop_last it is not {describe(dropped)}")
 
 
 @LESSON.exercise(
     "07-2",
-    "Backend and device",
-    "Which library communicates between GPUs, and which between CPUs?",
-    "Each rank of a machine has its own GPU; `LOCAL_RANK` is its number.",
-    'With GPUs `("nccl", f"cuda:{local_rank}")`, without them `("gloo", "cpu")`.',
+    "Fix this function",
+    "Which object can't be pickled? Which backend needs GPUs? Which call must all ranks make?",
+    "A lock protects threads of one process; these are two processes. `all_reduce` waits for all ranks.",
+    '`dist.init_process_group("gloo")`, no lock at all, and `dist.all_reduce(total)` in every rank.',
+    seconds=90,
+    stuck="one rank calls all_reduce and the other doesn't, so it waits",
 )
-def _backend_and_device(function: Any) -> None:
-    for use_gpu, local_rank, expected in (
-        (False, 0, ("gloo", "cpu")),
-        (False, 1, ("gloo", "cpu")),
-        (True, 0, ("nccl", "cuda:0")),
-        (True, 3, ("nccl", "cuda:3")),
-    ):
-        what = f"backend_and_device({use_gpu}, {local_rank})"
-        found = result_of(function, use_gpu, local_rank, what="backend_and_device")
-        if not isinstance(found, (tuple, list)) or len(found) != 2:
-            raise Wrong(f"{what} is {describe(found)}, and two strings are expected: backend, device")
-        backend, device = (str(part) for part in found)
-        if backend != expected[0]:
-            where = "between GPUs" if use_gpu else "between CPUs"
-            raise Wrong(f"{what} uses the backend {backend!r}; {where} it is {expected[0]!r}")
-        if device == "cuda" and use_gpu:
-            raise Wrong(f"{what}: all ranks of a machine would share its first GPU")
-        if device != expected[1]:
-            raise Wrong(f"{what} uses the device {device!r}, and {expected[1]!r} is expected")
+def _total(fixed_total: Any) -> None:
+    near = {
+        1: "that is what rank 0 has alone: no sum over all ranks",
+        2: "that is what rank 1 has alone: it takes no part in all_reduce",
+    }
+    total = number(launched(fixed_total, name="fixed_total"), "the total")
+    close_to(total, 3, what="the total", mistakes=near)
 
 
 @LESSON.exercise(
     "07-3",
-    "Which row groups are mine?",
-    "A `DistributedSampler` has the same task with rows.",
-    "Start with the group that has your rank's number, and continue in steps.",
-    "The length of a step is the number of ranks: `range(start, stop, step)`.",
+    "Each rank its own part",
+    "A `DistributedSampler` deals rows; deal the row groups in the same way.",
+    "The steps follow from the smallest share. Which `dist.ReduceOp` finds it?",
+    "`row_groups(folder)[rank::world_size]`, `dist.ReduceOp.MIN`, `range(int(smallest) // 32)`.",
+    seconds=120,
+    stuck="the ranks make different numbers of steps, so one waits for the other",
 )
-def _my_groups(function: Any) -> None:
-    for world_size, groups in ((1, 3), (2, 4), (2, 5), (3, 8), (4, 2)):
-        parts = []
-        for rank in range(world_size):
-            found = result_of(function, rank, world_size, groups, what="my_groups")
-            parts.append(_whole_numbers(found, f"my_groups({rank}, {world_size}, {groups})"))
-        what = f"of {groups} groups for {world_size} ranks"
-        dealt = [k for part in parts for k in part]
-        if missing := sorted(set(range(groups)) - set(dealt)):
-            raise Wrong(f"{what}, no rank reads group {missing[0]}")
-        if len(dealt) > len(set(dealt)):
-            double = next(k for k in dealt if dealt.count(k) > 1)
-            raise Wrong(f"{what}, group {double} is read {dealt.count(double)} times")
-        if set(dealt) - set(range(groups)):
-            raise Wrong(f"{what}, a rank reads group {max(dealt)}; they are counted from 0")
-        if max(map(len, parts)) - min(map(len, parts)) > 1:
-            raise Wrong(f"{what}, one rank has {max(map(len, parts))} and another {min(map(len, parts))}")
+def _from_parquet(train_from_parquet: Any, folder: Any, rows: Any) -> None:
+    found = launched(train_from_parquet, folder, 1, name="train_from_parquet")
+    if not isinstance(found, dict) or not {"rows", "smallest", "steps"} <= set(found):
+        raise Wrong(f"the function returns {describe(found)}; leave its last line unchanged")
+    near = {2 * rows: "each rank reads all row groups", 0: "no rank reads anything"}
+    close_to(found["rows"], rows, what="the rows of all ranks together", mistakes=near)
+    if found["smallest"] == rows:
+        raise Wrong(f"the smallest share is {rows}: that is the sum of both shares")
+    if found["smallest"] > rows / 2:
+        raise Wrong(f"the smallest share is {found['smallest']} of {rows} rows: that is the largest of two")
+    near = {rows // 32: "that is for all rows together"}
+    close_to(found["steps"], found["smallest"] // 32, what="the steps in an epoch", mistakes=near)
 
 
 def _whole_numbers(answer: Any, what: str) -> list[int]:

@@ -4,63 +4,74 @@ import math
 
 import pytest
 
-from labkit.exercises import check
+from labkit.exercises import check, lesson_07
 
 
 @pytest.mark.parametrize(
-    "rows, said",
+    "rows, dropped, said",
     [
-        ([2, 5, 0], "solved"),
-        ([2, 5], "would wait"),
-        ([6, 7], "like cards"),
-        ([2, 5, 8], "no row 8"),
-        ([1, 4, 7], "it is not"),
-        (7, "a list"),
-        (..., "not attempted"),
+        ([2, 5, 0], [2, 5], "solved"),
+        ([2, 5], [2, 5], "would wait"),
+        ([6, 7], [2, 5], "like cards"),
+        ([2, 5, 8], [2, 5], "no row 8"),
+        ([1, 4, 7], [2, 5], "it is not"),
+        ([2, 5, 0], [2, 5, 0], "6 and 7 are left out"),
+        ([2, 5, 0], [2], "with drop_last it is not"),
+        (7, [2, 5], "a list"),
+        ([2, 5, 0], ..., "not attempted"),
     ],
 )
-def test_who_gets_which_row(rows, said):
-    assert said in repr(check("07-1", rows))
+def test_who_gets_which_row(rows, dropped, said):
+    assert said in repr(check("07-1", rows, dropped))
 
 
 def test_the_answer_is_what_pytorch_does():
     from torch.utils.data import DistributedSampler
 
-    sampler = DistributedSampler(range(8), num_replicas=3, rank=2, shuffle=False)
-    assert "solved" in repr(check("07-1", list(sampler)))
+    options = {"num_replicas": 3, "rank": 2, "shuffle": False}
+    padded, cut = (DistributedSampler(range(8), drop_last=drop, **options) for drop in (False, True))
+    assert "solved" in repr(check("07-1", list(padded), list(cut)))
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Let a launch return `found`."""
+    return lambda found: monkeypatch.setattr(lesson_07, "launched", lambda *args, **options: found)
 
 
 @pytest.mark.parametrize(
-    "function, said",
+    "total, said",
     [
-        (lambda gpu, rank: ("nccl", f"cuda:{rank}") if gpu else ("gloo", "cpu"), "solved"),
-        (lambda gpu, rank: ("gloo", f"cuda:{rank}") if gpu else ("gloo", "cpu"), "between GPUs"),
-        (lambda gpu, rank: ("nccl", "cuda") if gpu else ("gloo", "cpu"), "share its first GPU"),
-        (lambda gpu, rank: ("nccl", "cuda:0") if gpu else ("gloo", "cpu"), "'cuda:3' is expected"),
-        (lambda gpu, rank: ("nccl", "cpu"), "between CPUs"),
-        (lambda gpu, rank: "gloo", "two strings"),
-        (lambda gpu: "gloo", "raised TypeError"),
+        (3.0, "solved"),
+        (1.0, "no sum over all ranks"),
+        (2.0, "takes no part"),
+        (None, "a number is expected"),
     ],
 )
-def test_backend_and_device(function, said):
-    assert said in repr(check("07-2", function))
+def test_a_fixed_function_is_judged_by_its_total(launches, total, said):
+    launches(total)
+    assert said in repr(check("07-2", lambda: 1))
 
 
 @pytest.mark.parametrize(
-    "function, said",
+    "rows, smallest, steps, said",
     [
-        (lambda rank, world, groups: range(rank, groups, world), "solved"),
-        (lambda rank, world, groups: [k for k in range(groups) if k % world == rank], "solved"),
-        (lambda rank, world, groups: range(groups * rank // world, groups * (rank + 1) // world), "solved"),
-        (lambda rank, world, groups: range(groups), "is read 2 times"),
-        (lambda rank, world, groups: range(rank, groups // world * world, world), "no rank reads"),
-        (lambda rank, world, groups: range(groups) if rank == 0 else [], "one rank has"),
-        (lambda rank, world, groups: [*range(rank, groups, world), groups + rank], "counted from 0"),
-        (lambda rank, world, groups: 3, "a list of whole numbers"),
+        (1408, 690, 21, "solved"),
+        (2816, 1408, 44, "all row groups"),
+        (1408, 1408, 44, "the sum of both shares"),
+        (1408, 718, 22, "the largest of two"),
+        (1408, 690, 44, "all rows together"),
+        (1408, 690, 22, "that is not it"),
     ],
 )
-def test_which_row_groups(function, said):
-    assert said in repr(check("07-3", function))
+def test_training_from_row_groups(launches, rows, smallest, steps, said):
+    launches({"rows": rows, "smallest": smallest, "steps": steps})
+    assert said in repr(check("07-3", lambda folder, epochs: 1, "folder", 1408))
+
+
+def test_the_last_line_of_the_training_stays(launches):
+    launches(None)
+    assert "leave its last line" in repr(check("07-3", lambda folder, epochs: 1, "folder", 1408))
 
 
 def to_pay(start_a, rate_a, start_b, rate_b):
