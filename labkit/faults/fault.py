@@ -157,7 +157,8 @@ class Fault:
 
     def _position(self) -> _Position | None:
         leader = self._panel.state.workers.leader if self._panel is not None else None
-        return (leader.pid, leader.epoch, leader.step) if leader is not None else None
+        # One that has no batch yet is not in an epoch.
+        return (leader.pid, leader.epoch, leader.step) if leader is not None and leader.begun else None
 
     def _count_repeated(self, before: _Position, here: _Position) -> None:
         total = self._panel.state.workers.leader.total

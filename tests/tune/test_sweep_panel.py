@@ -155,7 +155,8 @@ def test_whichever_comes_first_ends_a_trial(sweep):
 
 def test_a_reset_that_fails_is_shown_with_its_reason(sweep):
     """Tune fails such a trial with a line in its log, and calls no callback."""
-    sweep(Counter, {"x": tune.grid_search([1, 2, 3]), "resets": None}, stop={"training_iteration": 2})
+    more_than_fit = tune.grid_search(list(range(8)))  # so that a process has to take a second one
+    sweep(Counter, {"x": more_than_fit, "resets": None}, stop={"training_iteration": 2})
     whys = {trial.why for trial in sweep.panel.state.trials.values() if trial.status == "failed"}
     assert len(whys) == 1 and "reset_config() to be implemented and return True" in whys.pop()
 
