@@ -41,9 +41,7 @@ def train(path, epochs):
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ.setdefault(
-        "PYSPARK_PYTHON", sys.executable
-    )  # with which Spark starts its own Python processes
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # for Spark's own Python processes
     session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     local_mode = "--executors" not in sys.argv
     distributor = TorchDistributor(num_processes=2, local_mode=local_mode, use_gpu=False)
