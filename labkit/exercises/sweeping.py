@@ -42,7 +42,6 @@ def run_tuner(tuner: "Tuner", name: str) -> "ResultGrid":
     from ray import tune
 
     from labkit.errors import LabError
-    from labkit.tune.callback import never_reported
     from labkit.tune.checks import check_plan
     from labkit.tune.trials import TunerPlan, names_without_metric, without_noise
 
@@ -58,7 +57,8 @@ def run_tuner(tuner: "Tuner", name: str) -> "ResultGrid":
         raise Wrong(error.fact) from error
     except Exception as error:
         if (names := names_without_metric(str(error))) is not None:
-            raise Wrong(never_reported(plan.metric, names).fact) from error
+            reported = ", ".join(map(repr, names)) or "nothing"
+            raise Wrong(f"trials are compared by {plan.metric!r}, and they report {reported}") from error
         raise Wrong(f"fit() raised {type(error).__name__}: {str(error).strip().splitlines()[-1]}") from error
     if results.num_errors:
         last = str(results.errors[0]).strip().splitlines()[-1]
