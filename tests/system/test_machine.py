@@ -81,6 +81,7 @@ def nvidia_smi(tmp_path, monkeypatch):
     machine.gpus.cache_clear()
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not HAS_GPUS, reason="no driver here")
 def test_gpus_of_this_machine():
     assert all(machine.gpus())
