@@ -180,6 +180,22 @@ def returns(function: Any, args: Sequence[Any], expected: float, *, name: str, *
     close_to(result_of(function, *args, what=name), expected, what=f"{name}({given})", **remarks)
 
 
+def change_is(answer: Any, right: Mapping[str, tuple[str, str]]) -> None:
+    """Require a dict that says for each name of `right` whether it is "less", "same" or "more".
+
+    Args:
+        right: (the right one of the three, why) for each name.
+    """
+    if not isinstance(answer, dict):
+        raise Wrong(f"your answer is {describe(answer)}, and the dict with four answers is expected")
+    for name, (wanted, why) in right.items():
+        given = answer.get(name)
+        if given not in ("less", "same", "more"):
+            raise Wrong(f'{name!r} is {describe(given)}; write "less", "same" or "more"')
+        if given != wanted:
+            raise Wrong(f"{name}: {given!r} is not right, because {why}")
+
+
 def expect_type(answer: Any, *names: str, what: str = "your answer") -> None:
     """Require an instance of a class with one of these `names`, which is not imported, or of a subclass."""
     if not {cls.__name__ for cls in type(answer).__mro__} & set(names):

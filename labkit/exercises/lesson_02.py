@@ -9,6 +9,7 @@ from labkit.exercises.answers import (
     NotAttempted,
     Wrong,
     array_of,
+    change_is,
     describe,
     is_blank,
     result_of,
@@ -139,20 +140,13 @@ def _noted(decode_or_note: Any) -> None:
     "There are ten times as many tasks, and each has a tenth of the rows. The actor is the same one.",
 )
 def _change(change: Any) -> None:
-    if not isinstance(change, dict):
-        raise Wrong(f"your answer is {describe(change)}, and the dict with four answers is expected")
     right = {
         "tasks that fetch": ("more", "there is one for each block"),
         "rows that are fetched again if a task fails": ("less", "a task repeats its block"),
         "memory for a block": ("less", "a block has a tenth of the rows"),
         "how often the table is loaded": ("same", "the one actor loads it once, however many blocks it gets"),
     }
-    for name, (wanted, why) in right.items():
-        given = change.get(name)
-        if given not in ("less", "same", "more"):
-            raise Wrong(f'{name!r} is {describe(given)}; write "less", "same" or "more"')
-        if given != wanted:
-            raise Wrong(f"{name}: {given!r} is not right, because {why}")
+    change_is(change, right)
 
 
 def _inverse() -> np.ndarray:

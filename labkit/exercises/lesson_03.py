@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from labkit.exercises.answers import NotAttempted, Wrong, close_to, describe, is_blank
+from labkit.exercises.answers import NotAttempted, Wrong, change_is, close_to, describe, is_blank
 from labkit.exercises.registry import Lesson
 from labkit.exercises.running import run_loop
 
@@ -110,20 +110,13 @@ def _resumed(resume: Any, store: Any = None) -> None:
     "The global batch is four times larger. Every worker has the whole model, and a quarter of the rows.",
 )
 def _change(change: Any) -> None:
-    if not isinstance(change, dict):
-        raise Wrong(f"your answer is {describe(change)}, and the dict with four answers is expected")
     right = {
         "images per update": ("more", "four workers process 128 images each before an update"),
         "updates per epoch": ("less", "an update sees four times more images of the same data"),
         "weights in each worker": ("same", "every worker has a copy of the whole model"),
         "rows that each worker reads per epoch": ("less", "the rows of an epoch are divided among them"),
     }
-    for name, (wanted, why) in right.items():
-        given = change.get(name)
-        if given not in ("less", "same", "more"):
-            raise Wrong(f'{name!r} is {describe(given)}; write "less", "same" or "more"')
-        if given != wanted:
-            raise Wrong(f"{name}: {given!r} is not right, because {why}")
+    change_is(change, right)
 
 
 def _storage(store: Any) -> dict[str, Any]:
