@@ -45,7 +45,7 @@ class SweepPanel(LivePanel):
 
     view = SweepView()
     exclusive = True
-    drawing_share = 0.005
+    drawing_share = 0.01
 
     def __init__(self, name: str, *, dataset: str | None = None, **about: Any) -> None:
         self._dataset = dataset
