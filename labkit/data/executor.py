@@ -47,11 +47,10 @@ class Follower(ExecutionCallback):
                 known.memory_peak = max(known.memory_peak, known.memory)
             if last or time.monotonic() >= self._next:
                 self._next = time.monotonic() + _EVERY
-                processes = self._panel.process_memory()
                 with self._panel.update() as state:
                     for known, op in self._pairs:
                         _update(known, op, executor._topology[op], last=last)
-                    state.sample(processes)
+                    state.sample()
 
 
 def _update(known: OperatorState, op: Any, state: Any, *, last: bool) -> None:

@@ -15,11 +15,9 @@ import contextlib
 import logging
 import os
 import re
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import psutil
 import ray
 
 from labkit.cluster.ray_data_log import quiet
@@ -28,8 +26,6 @@ from labkit.data.state import ExecutionState
 from labkit.display import tracebacks
 from labkit.errors import RunFailed
 from labkit.panel.base import LivePanel
-from labkit.system import process_info
-from labkit.system.process_registry import ProcessRegistry
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,25 +71,10 @@ class DataPanel(LivePanel):
         """The object store over time."""
         return view.plot_memory(self.state)
 
-    def process_memory(self) -> int:
-        """Bytes of the processes that the lab runs here, from a moment ago: to look takes 2 % of a core."""
-        began = time.monotonic()
-        if began >= self._next_look:
-            processes = set[psutil.Process]()
-            for record in ProcessRegistry(self.settings.home).records():
-                with contextlib.suppress(psutil.Error):
-                    if record.alive:
-                        process = psutil.Process(record.pid)
-                        processes |= {process, *process.children(recursive=True)}
-            self._process_memory = sum(map(process_info.memory, processes))
-            self._next_look = began + max(1.0, 50 * (time.monotonic() - began))
-        return self._process_memory
-
     # -- what `LivePanel` calls ---------------------------------------------------------------------
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        self._next_look = 0.0
         level, before = quiet(logging.CRITICAL), os.environ.get(_CALLBACKS)
         try:
             with contextlib.suppress(ImportError):  # then there is nothing to see, and all runs as before

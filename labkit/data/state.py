@@ -54,7 +54,7 @@ class ExecutionState(State):
 
     Attributes:
         executions: of each dataset that was executed, its operators in the order of the data.
-        samples: (seconds since the start, bytes in the object store, bytes of all Ray processes).
+        samples: (seconds since the start, bytes in the object store).
     """
 
     engine = "Ray Data"
@@ -62,7 +62,7 @@ class ExecutionState(State):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.executions: list[list[OperatorState]] = []
-        self.samples: list[tuple[float, int, int]] = []
+        self.samples: list[tuple[float, int]] = []
 
     @property
     def operators(self) -> list[OperatorState]:
@@ -87,17 +87,12 @@ class ExecutionState(State):
     @property
     def memory_peak(self) -> int:
         """Most bytes in the object store at one time."""
-        return max((stored for _, stored, _ in self.samples), default=0)
+        return max((stored for _, stored in self.samples), default=0)
 
-    @property
-    def process_peak(self) -> int:
-        """Most bytes of all Ray processes together at one time, memory that they share not counted."""
-        return max((processes for *_, processes in self.samples), default=0)
-
-    def sample(self, processes: int) -> None:
+    def sample(self) -> None:
         """Note the memory that is used now; of a long run, less and less often."""
         stored = sum(operator.memory for operator in self.operators)
-        self.samples.append((self.seconds, stored, processes))
+        self.samples.append((self.seconds, stored))
         if len(self.samples) > _MAX_SAMPLES:
             del self.samples[1::2]
 
@@ -109,6 +104,5 @@ class ExecutionState(State):
             "extra": {
                 "operators": [asdict(operator) for operator in self.operators],
                 "object_store_peak": self.memory_peak,
-                "processes_peak": self.process_peak,
             },
         }

@@ -107,8 +107,8 @@ def plot_memory(state: ExecutionState) -> "Figure":
     with plt.rc_context(figure_style()):
         figure, axes = plt.subplots(figsize=(8.5, 2.6), layout="constrained")
         plt.close(figure)
-        times = [at for at, *_ in state.samples]
-        axes.plot(times, [stored / 1e6 for _, stored, _ in state.samples], label="in Ray's object store")
+        times = [at for at, _ in state.samples]
+        axes.plot(times, [stored / 1e6 for _, stored in state.samples], label="in Ray's object store")
         axes.axhline(state.bytes / 1e6, color=GREY, ls=":", label="all that passed through it")
         axes.set(xlabel="seconds", ylabel="MB", ylim=(0, None))
         figure.legend(loc="outside upper left", ncols=2)

@@ -47,7 +47,6 @@ def test_counts_rows_blocks_and_tasks_of_each_operator(capfd):
     assert "double" in last.name
     assert (panel.rows, last.rows, last.blocks, last.finished) == (100, 100, 4, 4)
     assert last.bytes == 800 and last.seconds > 0 and last.cpu_seconds > 0
-    assert panel.state.process_peak > 50e6
     said = capfd.readouterr()
     assert "count: finished after " in said.out and said.out.count("\n") == 1
     record = runs.latest("count")
