@@ -43,17 +43,22 @@ class Picture:
 
 
 def gallery(images: Iterable[np.ndarray], captions: Sequence[str]) -> str:
-    """HTML of `images` (each uint8 [height, width]) in a row that wraps, with a caption under each."""
+    """HTML of `images` in a row that wraps, with a caption under each.
+
+    Args:
+        images: each uint8 [height, width] or, in colour, [height, width, 3].
+    """
     arrays = images if isinstance(images, np.ndarray) else list(images)
-    good = len(arrays) == len(captions) and all(getattr(one, "ndim", 0) == 2 for one in arrays)
+    shapes = [getattr(one, "shape", ()) for one in arrays]
+    good = len(arrays) == len(captions) and all(len(s) == 2 or (len(s) == 3 and s[2] == 3) for s in shapes)
     if not good or not all(one.dtype == np.uint8 for one in arrays):
-        fact = "each image is a uint8 array [height, width], and each has a caption"
+        fact = "each image is a uint8 array [height, width] or [height, width, 3], and each has a caption"
         raise LabError("show images", fact, "gallery(images[:2], ['7', '2'])")
     return f'<div style="{_ROW}">{"".join(map(_figure, arrays, captions))}</div>'
 
 
 def png(image: np.ndarray) -> bytes:
-    """A uint8 array [height, width] as a grey PNG."""
+    """A uint8 array [height, width] or, in colour, [height, width, 3] as a PNG."""
     from PIL import Image
 
     stream = io.BytesIO()

@@ -1,0 +1,247 @@
+"""Tables of your own: CSV and Parquet files, and DataFrames.
+
+>>> datasets.from_table("flats.csv", target="price")
+<flats: rows of 14 numbers, regression>
+"""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.datasets.own import Batch, OwnData
+from labkit.errors import DatasetError
+
+if TYPE_CHECKING:
+    import pandas
+
+Place = tuple[str, int]  # a file, and a row of it, from 0
+
+_TASKS = ("classification", "regression")
+_SUFFIXES = (".csv", ".parquet")
+_ROWS = 4096  # in memory at once
+_MOST_CATEGORIES = 200  # of a column; more is an identifier, or free text
+_FEW = 20  # different whole numbers that may be classes
+
+
+def from_table(
+    source: "str | Path | Sequence[str | Path] | pandas.DataFrame",
+    *,
+    target: str,
+    task: str | None = None,
+    categories: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    test: float = 0.2,
+    seed: int = 0,
+) -> OwnData:
+    """The rows of CSV or Parquet files, or of a DataFrame: numbers and categories, one column to predict.
+
+    The files are read twice: first to check each row and to find the categories. Numbers are passed as they
+    are; the mean and the spread of each column are yours to take out, from the rows for training.
+
+    Args:
+        source: a file, a folder of files, a list of them, or a DataFrame.
+        target: the column to predict.
+        task: "classification" or "regression"; needed where the target's numbers could be either.
+        categories: columns of numbers that only name something, such as a postcode.
+        drop: columns to leave out.
+        test, seed: as in `OwnData`.
+
+    Raises:
+        DatasetError: a file or column is missing, a value is empty or no number, a column has too many
+            categories, or the task is unclear.
+    """
+    name = "table" if hasattr(source, "columns") else files_of(source)[0].stem
+    attempt = f"load the table {name}"
+    if task not in (None, *_TASKS):
+        raise DatasetError(attempt, f"the task is {task!r}", f"use one of {', '.join(_TASKS)}")
+    named = {*categories, *([target] if task == "classification" else [])}
+
+    def frames() -> Iterator[tuple[Place, Any]]:
+        for where, frame in frames_of(source, attempt):
+            yield where, frame.drop(columns=list(drop), errors="ignore")
+
+    found = examine(frames(), target, named, attempt)
+    goal = found.pop(target)
+    if task is None and goal.numbers and goal.whole and len(goal.values) <= _FEW:
+        fact = f"the target {target!r} has {len(goal.values)} different whole numbers: classes, or amounts?"
+        raise DatasetError(attempt, fact, f"pass task={_TASKS[0]!r} or task={_TASKS[1]!r}")
+    task = task or ("regression" if goal.numbers else "classification")
+    if task == "regression" and not goal.numbers:
+        fact = f"the target {target!r} has values that are no numbers, such as {min(goal.values)!r}"
+        raise DatasetError(attempt, fact, "pass task='classification', or name another target")
+    if not found:
+        raise DatasetError(attempt, f"it has no column but {target!r}", "add columns to predict it from")
+    kinds = {column: None if one.numbers else in_order(one.values) for column, one in found.items()}
+    columns = [
+        [column] if kind is None else [f"{column}={v}" for v in kind] for column, kind in kinds.items()
+    ]
+    classes = in_order(goal.values) if task == "classification" else []
+
+    def read() -> Iterator[Batch]:
+        for _, frame in frames():
+            parts = [
+                _numbers(frame[c]) if kind is None else codes_of(frame[c], kind) for c, kind in kinds.items()
+            ]
+            parts = [
+                part[:, None] if kind is None else part[:, None] == np.arange(len(kind))
+                for part, kind in zip(parts, kinds.values(), strict=True)
+            ]
+            goals = codes_of(frame[target], classes) if classes else _numbers(frame[target])
+            yield np.hstack(parts).astype(np.float32), goals.astype(np.int64 if classes else np.float32)
+
+    return OwnData(
+        name=name, kind="numbers", task=task, columns=tuple(sum(columns, [])), classes=tuple(classes),
+        test=test, seed=seed, read=read,
+    )  # fmt: skip
+
+
+def files_of(source: Any, kinds: tuple[str, ...] = _SUFFIXES) -> list[Path]:
+    """The files that `source` names, of one of these kinds, in the order of their names."""
+    given = [source] if isinstance(source, (str, Path)) else source
+    attempt = f"load {source!r:.80}"
+    if (
+        not isinstance(given, (list, tuple))
+        or not given
+        or not all(isinstance(one, (str, Path)) for one in given)
+    ):
+        raise DatasetError(
+            attempt, f"it is {type(source).__name__}", "name a file, a folder, or a list of files"
+        )
+    found: list[Path] = []
+    for one in (Path(path).expanduser() for path in given):
+        inside = (
+            sorted(file for file in one.glob("*") if file.suffix.lower() in kinds) if one.is_dir() else [one]
+        )
+        if not inside or not all(file.is_file() and file.suffix.lower() in kinds for file in inside):
+            fact = f"{one} is no file and no folder of files that end with {' or '.join(kinds)}"
+            raise DatasetError(attempt, fact, "check the path")
+        found += inside
+    return found
+
+
+def frames_of(source: Any, attempt: str) -> Iterator[tuple[Place, "pandas.DataFrame"]]:
+    """((file, its first row here), some rows); values of a CSV file are text, so that a typo has its row."""
+    if hasattr(source, "columns"):
+        for begin in range(0, len(source), _ROWS):
+            yield ("the table", begin), source.iloc[begin : begin + _ROWS]
+        return
+    import pandas
+    import pyarrow.parquet
+
+    for file in files_of(source):
+        row = 0
+        with contextlib.ExitStack() as stack:
+            try:
+                if file.suffix.lower() == ".csv":
+                    frames = stack.enter_context(pandas.read_csv(file, chunksize=_ROWS, dtype=str))
+                else:
+                    stream = stack.enter_context(pyarrow.parquet.ParquetFile(file))
+                    frames = (batch.to_pandas() for batch in stream.iter_batches(_ROWS))
+                for frame in frames:
+                    yield (str(file), row), frame
+                    row += len(frame)
+            except (ValueError, OSError, pyarrow.ArrowException) as error:  # pandas' own are ValueErrors
+                fact = f"{file} cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}"
+                raise DatasetError(attempt, fact, "repair the file, or leave it out") from None
+
+
+@dataclass
+class _Column:
+    """What a column has: numbers alone or categories, and at most `_MOST_CATEGORIES` + 1 of its values."""
+
+    numbers: bool = True
+    whole: bool = True
+    values: set[str] = field(default_factory=set)
+
+
+def examine(
+    frames: Iterator[tuple[Place, "pandas.DataFrame"]],
+    target: str,
+    named: set[str],
+    attempt: str,
+    free: str = "",
+) -> dict[str, _Column]:
+    """Check each value, and say what each column has.
+
+    Args:
+        named: columns of categories, whatever their values look like.
+        free: a column of text, which may have any value.
+    """
+    found: dict[str, _Column] = {}
+    for where, frame in frames:
+        if not found:
+            frame = only(frame, [target, *named], where, attempt, others=True)
+            found = {str(column): _Column(numbers=column not in named) for column in frame}
+        for column, one in found.items():
+            values = only(frame, [column], where, attempt)[column]
+            fix = f"fill or remove such rows, or drop=[{column!r}]"
+            _refuse(values, values.isna().to_numpy(), "is empty", where, attempt, fix)
+            if column == free:
+                continue
+            if one.numbers:
+                numbers = _numbers(values)
+                if np.isnan(numbers).all() and not one.values:
+                    one.numbers = False
+                else:
+                    what = "has {!r} where other rows have a number"
+                    fix = f"repair that row; or, if these are names, pass categories=[{column!r}]"
+                    _refuse(values, ~np.isfinite(numbers), what, where, attempt, fix)
+                    one.whole = one.whole and bool((numbers % 1 == 0).all())
+            if len(one.values) <= _MOST_CATEGORIES:
+                one.values.update(values.astype(str).unique()[: _MOST_CATEGORIES + 1])
+            if not one.numbers and len(one.values) > _MOST_CATEGORIES:
+                fact = f"{column!r} has more than {_MOST_CATEGORIES} values, such as {min(one.values)!r:.40}"
+                fix = f"leave it out: drop=[{column!r}]; texts are for from_text"
+                raise DatasetError(attempt, fact, fix)
+    if not found:
+        raise DatasetError(attempt, "it has no row", "check the file")
+    return found
+
+
+def _refuse(
+    values: "pandas.Series", bad: np.ndarray, what: str, where: Place, attempt: str, fix: str
+) -> None:
+    """Raise an error about the first of these values that is bad, if one is."""
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        fact = f"{values.name!r} {what.format(values.iloc[row])} in row {where[1] + row:,} of {where[0]}"
+        raise DatasetError(attempt, fact, fix)
+
+
+def only(
+    frame: "pandas.DataFrame", columns: Sequence[str], where: Place, attempt: str, *, others: bool = False
+) -> "pandas.DataFrame":
+    """These columns of a table, which must have them; with `others`, all."""
+    for column in columns:
+        if column not in frame:
+            fact = f"{where[0]} has no column {column!r}, only {', '.join(map(str, frame))[:200]}"
+            raise DatasetError(attempt, fact, "name one of these")
+    return frame if others else frame[list(columns)]
+
+
+def in_order(values: set[str]) -> list[str]:
+    """Sort names; those that are numbers by their size, so that 10 comes after 9."""
+    try:
+        return sorted(values, key=float)
+    except ValueError:
+        return sorted(values)
+
+
+def _numbers(values: "pandas.Series") -> np.ndarray:
+    """float64 [n]; NaN where a value is no number."""
+    import pandas
+
+    if values.dtype == bool:
+        return np.full(len(values), np.nan)
+    return pandas.to_numeric(values, errors="coerce").to_numpy(np.float64)
+
+
+def codes_of(values: "pandas.Series", known: Sequence[str]) -> np.ndarray:
+    """int64 [n]: the place of each value in `known`."""
+    import pandas
+
+    return pandas.Categorical(values.astype(str), categories=known).codes.astype(np.int64)

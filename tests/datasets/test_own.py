@@ -1,0 +1,253 @@
+"""Data of one's own: what good files become, and what is said about each kind of damage."""
+
+import io
+
+import numpy as np
+import pandas
+import pyarrow
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+from labkit import datasets
+from labkit.errors import DatasetError
+
+NUMBERS = np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def table():
+    n = 10_000
+    return pandas.DataFrame(
+        {
+            "size": NUMBERS.normal(size=n),
+            "rooms": NUMBERS.integers(1, 9, n),
+            "colour": NUMBERS.choice(["red", "blue", "green"], n),
+            "price": NUMBERS.normal(size=n),
+        }
+    )
+
+
+@pytest.fixture
+def photos(tmp_path):
+    for name, grey in (("cat", 40), ("dog", 200)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(70):
+            pixels = np.full((12, 10, 3), grey + number % 5, np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
+    return tmp_path / "photos"
+
+
+def failure(load, *given, **named) -> str:
+    with pytest.raises(DatasetError) as caught:
+        own = load(*given, **named)
+        for split in ("train", "test"):
+            own.load(split)
+    return str(caught.value)
+
+
+def test_a_folder_of_images(photos):
+    own = datasets.from_folder(photos)
+    assert repr(own) == "<photos: images of 12×10×3, classification, 2 classes>" and own.classes == (
+        "cat",
+        "dog",
+    )
+    x, y = own.load("train")
+    assert x.dtype == np.uint8 and y.dtype == np.int64 and len(x) + len(own.load("test")[0]) == 140
+    np.testing.assert_array_equal(x.mean(axis=(1, 2, 3)) > 100, y == 1)  # no image has another's label
+    assert np.flatnonzero(np.diff(y)).size > 5  # and they are not in the order of the folders
+    assert own._repr_html_().count("<img") == 8
+    other = datasets.from_folder(photos, seed=1).load("test")[1]
+    assert not np.array_equal(own.load("test")[1], other)
+    np.testing.assert_array_equal(own.load("test")[1], datasets.from_folder(photos).load("test")[1])
+
+
+def test_images_of_another_kind(photos):
+    Image.fromarray(np.zeros((30, 30), np.uint8)).save(photos / "cat" / "large.jpg")
+    assert "large.jpg has 30×30 pixels" in failure(datasets.from_folder, photos)
+    assert "size=(12, 10) scales all" in failure(datasets.from_folder, photos)
+    assert datasets.from_folder(photos, size=(8, 6)).load("train")[0].shape[1:] == (8, 6, 3)
+    (photos / "cat" / "note.png").write_text("not a picture")
+    assert "note.png is no image" in failure(datasets.from_folder, photos, size=(8, 6))
+    assert "no folder in it has a PNG" in failure(datasets.from_folder, photos / "cat")
+    assert "no such folder" in failure(datasets.from_folder, photos / "bird")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
+def test_a_table_is_the_same_from_everywhere(table, tmp_path, kind):
+    path = tmp_path / f"flats.{kind}"
+    if kind == "csv":
+        table.to_csv(path, index=False)
+    elif kind == "parquet":
+        table.to_parquet(path)
+    own = datasets.from_table(table if kind == "frame" else path, target="price")
+    assert own.task == "regression" and not own.classes
+    assert own.columns == ("size", "rooms", "colour=blue", "colour=green", "colour=red")
+    x, y = (np.concatenate(parts) for parts in zip(own.load("train"), own.load("test"), strict=True))
+    assert x.shape == (10_000, 5) and x.dtype == y.dtype == np.float32
+    assert y.sum() == pytest.approx(table["price"].sum(), abs=0.1)
+    assert (x[:, 2:].sum(axis=1) == 1).all() and (x[:, 4] == 1).sum() == (table["colour"] == "red").sum()
+    assert len(own.load("test")[1]) == pytest.approx(2000, abs=150)
+    assert "colour=red" in own._repr_html_()
+
+
+def test_what_the_target_is(table):
+    assert datasets.from_table(table, target="colour").classes == ("blue", "green", "red")
+    assert "classes, or amounts?" in failure(datasets.from_table, table, target="rooms")
+    rooms = datasets.from_table(table, target="rooms", task="classification")
+    assert rooms.classes == tuple("12345678")
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate([rooms.load("train")[1], rooms.load("test")[1]])), np.sort(table["rooms"] - 1)
+    )
+    assert datasets.from_table(table, target="rooms", task="regression").task == "regression"
+    assert "no numbers, such as 'blue'" in failure(
+        datasets.from_table, table, target="colour", task="regression"
+    )
+    named = datasets.from_table(table, target="price", categories=["rooms"], drop=["size"])
+    assert named.columns[:2] == ("rooms=1", "rooms=2")
+
+
+@pytest.mark.parametrize(
+    "value, said",
+    [
+        ("abc", "'size' has 'abc' where other rows have a number in row 7,000"),
+        (np.nan, "'size' is empty in row 7,000"),
+        ("inf", "'size' has 'inf' where other rows have a number in row 7,000"),
+    ],
+)
+def test_a_bad_row_is_named(table, tmp_path, value, said):
+    bad = table.astype(object)
+    bad.loc[7000, "size"] = value
+    bad.to_csv(tmp_path / "bad.csv", index=False)
+    assert said in failure(datasets.from_table, tmp_path / "bad.csv", target="price")
+
+
+def test_a_table_that_cannot_be_used(table, tmp_path):
+    assert "has no column 'nope', only size, rooms" in failure(datasets.from_table, table, target="nope")
+    names = table.assign(name=[f"flat {number}" for number in range(len(table))])
+    assert "drop=['name']" in failure(datasets.from_table, names, target="price")
+    assert "has no row" in failure(datasets.from_table, table[:0], target="price")
+    assert "no column but 'price'" in failure(datasets.from_table, table[["price"]], target="price")
+    assert "is no file" in failure(datasets.from_table, tmp_path / "none.csv", target="price")
+    assert "it is int" in failure(datasets.from_table, 7, target="price")
+    (tmp_path / "broken.csv").write_text('a,price\n1,2\n3,4,5,6\n"7')
+    assert "cannot be read" in failure(datasets.from_table, tmp_path / "broken.csv", target="price")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and then nothing")
+    assert "cannot be read" in failure(datasets.from_table, tmp_path / "broken.parquet", target="price")
+    assert "test is 2" in failure(datasets.from_table, table, target="price", test=2)
+    assert "no split 'dev'" in failure(
+        lambda: next(datasets.from_table(table, target="price").batches("dev"))
+    )
+
+
+def test_text_for_a_language_model(tmp_path):
+    text = "".join(NUMBERS.choice(list("abcdé \n"), 5000))
+    (tmp_path / "plays.txt").write_text(text, encoding="utf-8")
+    own = datasets.from_text(tmp_path / "plays.txt", length=32, test=0)
+    x, y = own.load("train")
+    assert (own.task, own.vocabulary, x.dtype) == ("language", 256, np.int64)
+    np.testing.assert_array_equal(x[:, 1:], y[:, :-1])  # what follows
+    assert bytes(x.ravel().astype(np.uint8)) == text.encode()[: x.size]
+    (tmp_path / "short.txt").write_text("short")
+    assert "no row of 32 tokens" in failure(datasets.from_text, tmp_path / "short.txt", length=32)
+    (tmp_path / "latin.txt").write_bytes("é".encode("latin-1") * 99)
+    assert "is not UTF-8" in failure(datasets.from_text, tmp_path / "latin.txt", length=32)
+
+
+def test_a_tokenizer_of_ones_own(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    one = tokenizers.Tokenizer(tokenizers.models.WordLevel({"to": 0, "be": 1, "?": 2}, unk_token="?"))
+    one.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    (tmp_path / "hamlet.txt").write_text("to be or not to be " * 20)
+    own = datasets.from_text(tmp_path / "hamlet.txt", length=6, tokenizer=one, test=0)
+    assert own.vocabulary == 3 and own.load("train")[0][0].tolist() == [0, 1, 2, 2, 0, 1]
+    assert "the tokenizer is 'gpt2'" in failure(
+        datasets.from_text, tmp_path / "hamlet.txt", length=6, tokenizer="gpt2"
+    )
+
+
+def test_a_class_for_each_text(tmp_path):
+    frame = pandas.DataFrame({"text": ["good", "bad, truly"] * 30, "stars": [10, 9] * 30})
+    frame.to_csv(tmp_path / "films.csv", index=False)
+    own = datasets.from_text(tmp_path / "films.csv", length=5, target="stars", test=0)
+    x, y = own.load("train")
+    assert own.classes == ("9", "10") and y[:2].tolist() == [1, 0]
+    assert [bytes(row).rstrip(b"\0") for row in x[:2].astype(np.uint8)] == [b"good", b"bad, "]
+    assert "has no column 'review'" in failure(
+        datasets.from_text, tmp_path / "films.csv", length=5, target="stars", column="review"
+    )
+
+
+def test_written_files_have_each_row_once(table, tmp_path):
+    own = datasets.from_table(table, target="price")
+    rows = own.write(str(tmp_path / "out"), rows_per_file=1000)
+    assert rows == {split: len(own.load(split)[1]) for split in ("train", "test")}
+    for split in rows:
+        found = pyarrow.parquet.read_table(tmp_path / "out" / split)
+        np.testing.assert_array_equal(found["y"].to_numpy(), own.load(split)[1])
+        images = found["x"].combine_chunks()
+        images = images.chunk(0) if isinstance(images, pyarrow.ChunkedArray) else images
+        np.testing.assert_array_equal(images.to_numpy_ndarray(), own.load(split)[0])
+    assert len(list((tmp_path / "out" / "train").iterdir())) > 1
+    assert "is not empty" in failure(lambda: own.write(str(tmp_path / "out")))
+
+
+def test_a_table_larger_than_what_is_kept(tmp_path):
+    """Rows pass by; a tenth of the file's arrays is the most that is there at a time."""
+    import tracemalloc
+
+    rows = 120_000
+    frame = pandas.DataFrame(NUMBERS.normal(size=(rows, 12)), columns=[f"c{n}" for n in range(12)])
+    frame.to_parquet(tmp_path / "large.parquet", row_group_size=4096)
+    own = datasets.from_table(tmp_path / "large.parquet", target="c0")
+    tracemalloc.start()
+    try:
+        seen = sum(len(y) for split in ("train", "test") for _, y in own.batches(split))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert seen == rows and most < frame.memory_usage().sum() / 4
+
+
+def mutated(good: bytes, seed: int) -> bytes:
+    numbers, data = np.random.default_rng(seed), bytearray(good)
+    for _ in range(numbers.integers(1, 6)):
+        at = int(numbers.integers(len(data)))
+        kind = numbers.integers(3)
+        if kind == 0:
+            data[at] = numbers.integers(256)
+        elif kind == 1:
+            del data[at : at + int(numbers.integers(1, 40))]
+        else:
+            data[at:at] = numbers.bytes(int(numbers.integers(1, 8)))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "png", "txt"])
+def test_a_damaged_file_is_refused_or_read(table, tmp_path, kind):
+    """75 damaged files of each kind: rows, or the one kind of error that names the fix."""
+    stream, small = io.BytesIO(), table[:40]
+    if kind == "png":
+        (tmp_path / "all" / "cat").mkdir(parents=True)
+        Image.fromarray(NUMBERS.integers(0, 255, (9, 9, 3), np.uint8)).save(stream, "PNG")
+        path = tmp_path / "all" / "cat" / "one.png"
+    else:
+        path = tmp_path / f"one.{kind}"
+        good = {"csv": lambda: small.to_csv(index=False).encode(), "txt": lambda: "to be or nöt".encode() * 9}
+        small.to_parquet(stream) if kind == "parquet" else stream.write(good[kind]())
+    read, refused = 0, 0
+    for seed in range(75):
+        path.write_bytes(mutated(stream.getvalue(), seed))
+        try:
+            if kind == "png":
+                own = datasets.from_folder(tmp_path / "all", test=0)
+            elif kind == "txt":
+                own = datasets.from_text(path, length=8, test=0)
+            else:
+                own = datasets.from_table(path, target="price", test=0)
+            own.load("train")
+            read += 1
+        except DatasetError as error:
+            assert "fix:" in str(error)
+            refused += 1
+    assert read + refused == 75 and refused > 5, (read, refused)
