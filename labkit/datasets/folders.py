@@ -63,7 +63,9 @@ def from_folder(
             SyntaxError,
             Image.DecompressionBombError,
         ) as error:
-            raise DatasetError(attempt, f"{file} is no image: {error}", "repair or remove that file") from None
+            raise DatasetError(
+                attempt, f"{file} is no image: {error}", "repair or remove that file"
+            ) from None
 
     first = opened(files[0][0], None, size)
     mode = "L" if first.ndim == 2 else "RGB"
