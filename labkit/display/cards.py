@@ -92,9 +92,18 @@ def steps(marks: Iterable[tuple[str, str]]) -> Markup:
 
 def bar(words: str, fraction: float | None) -> Markup:
     """A progress bar with a line above it; striped if the fraction is unknown."""
-    kind, percent = (" lk-unknown", 100.0) if fraction is None else ("", 100 * min(max(fraction, 0.0), 1.0))
     line = _div("lk-dim lk-num", words) if words else NOTHING
-    return line + _div(f"lk-bar{kind}", Markup('<i style="width:{:.1f}%"></i>').format(percent))
+    percent = None if fraction is None else 100 * min(max(fraction, 0.0), 1.0)
+    # A screen reader says the words; without a value, it says that the end is unknown.
+    value = NOTHING if percent is None else Markup(' aria-valuenow="{:.0f}"').format(percent)
+    return line + Markup(
+        '<div class="lk-bar{}" role="progressbar" aria-label="{}"{}><i style="width:{:.1f}%"></i></div>'
+    ).format(
+        " lk-unknown" if percent is None else "",
+        words or "progress",
+        value,
+        100.0 if percent is None else percent,
+    )
 
 
 def tiles(pairs: Iterable[tuple[str, str]]) -> Markup:
@@ -114,7 +123,7 @@ def table(
         widths: of the columns in percent, for a live table that must not jump.
     """
     style = [Markup(' style="width:{}%"').format(width) for width in widths] or [NOTHING] * len(head)
-    names = join(Markup("<th{}>{}</th>").format(*pair) for pair in zip(style, head, strict=True))
+    names = join(Markup('<th scope="col"{}>{}</th>').format(*pair) for pair in zip(style, head, strict=True))
     body = join(map(_row, rows))
     if more > 0:
         body += Markup('<tr><td class="lk-dim" colspan="{}">and {} more</td></tr>').format(len(head), more)
