@@ -86,7 +86,7 @@ def in_a_trainer(
 
     Args:
         workers, use_gpu: of that trainer.
-        storage_path: where its runs lie, on `filesystem`; each has a name of its own.
+        storage_path: where its runs are, on `filesystem`; each has a name of its own.
         build, path, filesystem, batch_size: as in `in_a_task`.
     """
     job = _Job(build, path, filesystem, batch_size)

@@ -3,7 +3,7 @@
     .venv/bin/python -m benchmarks engines [--rows 60000] [--repeat 3] [--epochs 3] [--json FILE]
 
 Each launch is a whole program from nothing to its end (`engines/programs`), all with the same rows in the
-same global batches of 128. In each round all are run, in turn; the table shows medians, the spread stands
+same global batches of 128. In each round all are run, in turn; the table shows medians, the spread is
 below it. A figure is shown only if all came to the same weights. Afterwards each is run once more,
 and its last rank is killed with SIGKILL. The last line is ``engines: ratio=…``, the whole program of Ray
 Train with a DataLoader over that of torchrun. With ``--no-deaths`` no rank is killed.

@@ -2,11 +2,11 @@
 
     .venv/bin/python -m benchmarks memory [--times 4] [--repeat 1] [--json FILE]
 
-Images come from the store in Parquet shards, are made 224×224 decimal numbers each (0.2 MB), and are
+Images come from the store in Parquet shards, are made 224×224 floats each (0.2 MB), and are
 consumed in batches by a consumer that is slower than that. In all `--times` as much as Ray's object store
-holds. What is printed: the bytes that went through, the most that lay in the object store at one time, and
+holds. What is printed: the bytes that went through, the most that was in the object store at one time, and
 the most memory that all processes of the cluster had together, what they share not counted. The last line is
-``memory: ratio=…``, the most that lay in the object store over its size.
+``memory: ratio=…``, the most that was in the object store over its size.
 """
 
 import contextlib
@@ -56,7 +56,7 @@ class Streamed:
         return (
             f"{self.passed / 1e6:,.0f} MB in {self.rows:,} rows went through an object store of"
             f" {self.capacity / 1e6:,.0f} MB in {self.seconds:.0f} s;"
-            f" at most {self.stored_peak / 1e6:,.0f} MB lay in it at one time;"
+            f" at most {self.stored_peak / 1e6:,.0f} MB were in it at one time;"
             f" all processes of Ray: {self.processes_before / 1e6:,.0f} MB before,"
             f" {self.processes_peak / 1e6:,.0f} MB at most"
         )

@@ -7,7 +7,7 @@ is measured is the start. In each round all ways come in turn, each in a process
 
 - lab: `cluster.start()`, then `TorchTrainer.fit()` several times in this kernel;
 - lab, no preload: the same with LABKIT_PRELOAD=0;
-- stock: `ray.init()`, then the same fits. No setting of the lab; on its PYTHONPATH lies what pip installs
+- stock: `ray.init()`, then the same fits. No setting of the lab; its PYTHONPATH has what pip installs
   next to JupyterLab by default (a jsonschema that imports rfc3987-syntax, and lark), in a folder of its own;
 - torchrun: `torchrun --standalone --nproc-per-node 2`, once.
 

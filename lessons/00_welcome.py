@@ -330,7 +330,7 @@ assert same
 # | waiting for data | the share of an epoch in which the network had nothing to do |
 # | curves | loss and accuracy of each epoch, each with its own scale; the pale line is the loss of single batches |
 # | rank, node, pid, step | one line for each worker: its number, its machine, its process, how far it is |
-# | output, files | buttons that show what workers print, and where logs lie. Your own `print` in one process stands in the cell, as always |
+# | output, files | buttons that show what workers print, and where logs are. Your own `print` in one process appears in the cell, as always |
 # | run record | in the report, under *files*: the same figures as a small JSON file |
 #
 # **Stop** ends the run. Try it: run the cell above once more and press Stop. The ■ in the notebook's toolbar does the same, and works where
@@ -405,7 +405,7 @@ check("00-4", best, x_test, test)
 
 # %% [markdown]
 # ## Where things are kept
-# All that the lab keeps lies in one folder.
+# All that the lab keeps is in one folder.
 
 # %%
 print(settings.home)

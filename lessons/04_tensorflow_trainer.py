@@ -320,8 +320,8 @@ print(f"accuracy on {len(test)} test images: {accuracy:.3f}")
 assert accuracy >= 0.9
 
 # %% [markdown]
-# One trap: in spite of its name, this file may be in the HDF5 format. Outside of the main thread, and Ray runs your loop in a thread of its own, Keras 2 forgets after the first save that `.keras` stands
-# for its own format. `model.save(path, save_format="keras_v3")` always writes Keras's format.
+# One trap: in spite of its name, this file may be in the HDF5 format. Outside of the main thread, and Ray runs your loop in a thread of its own, Keras 2 forgets after the first save that `.keras` means
+# its own format. `model.save(path, save_format="keras_v3")` always writes Keras's format.
 #
 # ## Save by hand, to resume
 # Ray's callback saves the model and nothing else. To resume, a training must also know which epoch comes next, so this time you report by hand: the model, and a small JSON file. Keras calls this callback
@@ -538,7 +538,29 @@ check("04-4", rows_seen)
 # ## Extra: the loop, by hand
 # When `fit` doesn't do what you want, write the loop yourself. This one runs with Keras 3: only `fit` fails there, while its layers and optimizers work. `strategy.run` calls a function on each worker
 # with that worker's rows. In it, `tf.GradientTape` records the forward pass, so that `tape.gradient` can compute the gradients. `apply_gradients` *adds up* the gradients of all workers and makes the same
-# update everywhere. So the losses of all workers must add up to the *mean* over all rows of the step, and that is what `tf.nn.compute_average_loss` takes care of.
+# update everywhere. Together they must be the gradient that one process would compute from all rows of the step.
+
+# %% [markdown]
+# ### Exercise 04-5 · What one worker contributes
+# One process computes the mean loss of its rows. Write the loss that one of several workers computes: `losses` is an array with the loss of each of its rows, and `global_batch` is the number of
+# rows on all workers together.
+
+
+# %%
+def worker_loss(losses, global_batch): ...  # your answer
+
+
+# %% tags=["solution"]
+def worker_loss(losses, global_batch):
+    return losses.sum() / global_batch
+
+
+# %%
+check("04-5", worker_loss)
+
+# %% [markdown]
+# ### The step
+# `tf.nn.compute_average_loss` computes just that, so the step can call it.
 
 
 # %%
@@ -592,23 +614,6 @@ with panel.watch(trainer):
 # %% [markdown]
 # All ranks print the same sum, so they trained one model. Starting takes longest here: this Keras 3 is not the one that was imported ahead, so each worker imports TensorFlow for itself. For GAN-like
 # trainings build two models and two optimizers inside the scope, and apply both in `worker_step`.
-
-# %% [markdown]
-# ### Exercise 04-5 · What to divide by
-# Write what one worker contributes, without `compute_average_loss`: `losses` is an array with the loss of each of its rows, and `global_batch` is the number of rows on all workers together.
-
-
-# %%
-def worker_loss(losses, global_batch): ...  # your answer
-
-
-# %% tags=["solution"]
-def worker_loss(losses, global_batch):
-    return losses.sum() / global_batch
-
-
-# %%
-check("04-5", worker_loss)
 
 # %% [markdown]
 # ## Key points

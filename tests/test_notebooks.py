@@ -29,7 +29,7 @@ from labs import solved_exercises
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 LESSONS = sorted(path.stem for path in (FOLDER.parent / "lessons").glob("*.py"))
-# Enough to know that an exercise which nobody attempted stops nobody; all of them would double the time.
+# Enough to know that an unsolved exercise stops no reader; all of them would double the time.
 # Lesson 03 runs unsolved in a browser (test_browser.py).
 UNSOLVED = [name for name in LESSONS if name[:2] == "00"]
 # The last lessons are the longest; they come first, so that both lanes of `make test` end together.
@@ -107,12 +107,12 @@ def test_no_secret_in_outputs_and_logs(run):
     for secret in [*tokens, *secrets]:
         assert secret not in run.outputs
         for path in (p for p in run.home.rglob("*") if p.is_file() and p.name not in kept_in):
-            assert secret.encode() not in path.read_bytes(), f"a secret stands in {path}"
+            assert secret.encode() not in path.read_bytes(), f"a secret is in {path}"
 
 
 @pytest.mark.notebook
 def test_it_is_not_flooded_by_rays_own_lines(run):
-    """What it says of a process that fails in a lesson may stand there; what workers print may not."""
+    """What it says of a process that fails in a lesson may be there; what workers print may not."""
     for mark, most in (("worker processes have been started", 0), ("(autoscaler", 0), ("(pid=", 2)):
         assert run.outputs.count(mark) <= most
 

@@ -26,6 +26,7 @@ _FILES = (
     "labkit/**/*",
     "lessons/**/*",
     "notebooks/**/*",
+    "tests/**/*",
     "tools/*",
 )
 
@@ -48,6 +49,10 @@ _PHRASES = {
     r"knock(s|ed|ing)?": "check, probe",
     r"(come|comes|came) about": "happens, succeeds",
     r"(begin|begins|began) again": "starts again, restarts",
+    r"(?<!there )(is|are|was|were) to be": "should be, will be, must be",
+    r"lie|lies|lay|lain": "is, are, was, were",
+    r"(stands?|stood)(?! (still|idle|in for|for|alone|out)\b|-)": "is, appears",
+    r"decimal numbers?": "floats",
     r"so many (seconds|times|rows|steps|milliseconds)": "a number, or its name",
 }
 _BANNED = {re.compile(rf"\b(?:{phrase})\b", re.IGNORECASE): better for phrase, better in _PHRASES.items()}

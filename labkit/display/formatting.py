@@ -79,5 +79,5 @@ def short_metrics(metrics: dict[str, Any], most: int = 4) -> str:
 
 
 def without_credentials(endpoint: str) -> str:
-    """The endpoint without a user name and a password that may stand in it."""
+    """The endpoint without a user name and a password that may be in it."""
     return re.sub(r"(?<=//)[^/@]*@", "", endpoint)

@@ -88,7 +88,7 @@ class Axis:
 
 
 class Plot:
-    """A frame with axes for lines: the lowest and the highest value stand at the left.
+    """A frame with axes for lines: the lowest and the highest value are at the left.
 
     Args:
         x, y: (low, high) of the axes.

@@ -139,7 +139,7 @@ def _rows_seen(rows_seen: Any) -> None:
 
 @LESSON.exercise(
     "04-5",
-    "What to divide by",
+    "What one worker contributes",
     "The optimizer adds the gradients of all workers. What should come out in the end?",
     "The mean over all rows of the step: the sum of all losses, divided by the number of rows.",
     "Each worker contributes its part: the sum of its own losses, divided by the global batch.",

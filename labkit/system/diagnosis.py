@@ -53,7 +53,7 @@ class Finding:
         return line if self.ok else f"{line}\n      {self.fix}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagnosis:
     """All findings; prints as lines, and displays itself as a table in a notebook."""
 
@@ -73,7 +73,7 @@ class Diagnosis:
         more = f"; {todo} line{'s' if todo > 1 else ''} could be better" if todo else ""
         return f"All lessons can run here{more}."
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return "\n".join([*map(str, self.findings), self.verdict])
 
     def _repr_html_(self) -> str:

@@ -196,7 +196,7 @@ def quiet_deaths() -> Iterator[None]:
 
 
 def first_failure(exceptions: dict[int, Exception]) -> tuple[int, str]:
-    """The rank whose failure most likely caused those of the others, and what is to be said of it.
+    """The rank whose failure most likely caused those of the others, and what to say about it.
 
     A process that dies says nothing, and lets the others fail because they lost their connection to it. The
     text begins with ``rank N`` where no exception of the reader's function tells what happened.
@@ -233,7 +233,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def _bytes_of(checkpoint: ray.train.Checkpoint) -> int | None:
-    """Size of all files of a checkpoint, wherever it lies; None if the store does not say."""
+    """Size of all files of a checkpoint, wherever it is; None if the store does not say."""
     try:
         selector = pyarrow.fs.FileSelector(checkpoint.path, recursive=True)
         return sum(info.size or 0 for info in checkpoint.filesystem.get_file_info(selector))

@@ -1,6 +1,6 @@
 """Lesson 03 in JupyterLab, in a real browser: what a reader sees while it runs, afterwards, and on Stop.
 
-No exercise is solved here: nobody must be stopped by one. Solved, it runs in test_notebooks.
+No exercise is solved here: none may stop a reader. Solved, it runs in test_notebooks.
 """
 
 import json
@@ -19,7 +19,7 @@ from labs import solved_exercises
 pytestmark = pytest.mark.browser
 
 LESSON = "03_torch_trainer"
-# The cell that trains on the cluster, by what stands in it.
+# The cell that trains on the cluster, by its text.
 TRAINING = "with panel.watch(trainer):\n    result = trainer.fit()"
 
 
@@ -80,7 +80,7 @@ def test_every_cell_of_the_lesson_ran(lesson, home):
         expected = "raises-exception" in cell.metadata.get("tags", [])
         errors = [output for output in cell.outputs if output.output_type == "error"]
         assert bool(errors) == expected, (cell.source, errors)
-        # What goes wrong on purpose is told in a few lines, not in a traceback.
+        # What goes wrong on purpose is described in a few lines, not in a traceback.
         assert all(len(error.traceback) <= 4 for error in errors)
 
 
@@ -128,7 +128,7 @@ def _legible(page, card):
             return [one.textContent.trim().slice(0, 40), ink, ground];
         })"""
     )
-    # JupyterLab makes all columns of a table equally wide; ours are as wide as what stands in them.
+    # JupyterLab makes all columns of a table equally wide; ours are as wide as their contents.
     wide = card.evaluate(
         "card => [...card.querySelectorAll('td')].filter(one => one.scrollWidth > one.clientWidth + 1).map("
         "one => one.textContent)"

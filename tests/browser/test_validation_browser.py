@@ -1,4 +1,4 @@
-"""A run that validates beside its training, in a real browser: while it runs, and when it is opened again."""
+"""A run that validates alongside its training, in a real browser: live, and when it is opened again."""
 
 import pytest
 from test_browser import _legible
@@ -36,7 +36,7 @@ def validate(checkpoint, how):
     return {"accuracy": 0.875}
 """
 FIT = """
-panel = TrainPanel("beside")
+panel = TrainPanel("alongside")
 trainer = DataParallelTrainer(
     loop,
     scaling_config=ScalingConfig(num_workers=1),

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.fault
 
 @pytest.fixture(scope="module")
 def home(home):
-    # A head looks for its nodes every 3 s and gives each five chances; nobody is to wait for that here.
+    # A head looks for its nodes every 3 s and gives each five chances; this test should not wait for that.
     os.environ.update(RAY_health_check_period_ms="300", RAY_health_check_initial_delay_ms="300")
     return home
 
@@ -490,7 +490,7 @@ again.stop()
 def test_a_process_whose_cluster_was_stopped_in_a_terminal_goes_on(home, way):
     """Ray waits for 60 s for a head that is gone, and then ends the process."""
     done = python(STOPPED, way, timeout=150)
-    # Ray's own lines on a head that is gone may stand between.
+    # Ray's own lines on a head that is gone may come between.
     said = [line for line in done.stdout.splitlines() if re.match("Cluster|True|False", line)]
     assert done.returncode == 0 and "rpc_client" not in done.stdout, done.stdout
     assert said[0].startswith("Cluster(") and said[1] == "True"

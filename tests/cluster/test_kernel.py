@@ -96,7 +96,7 @@ def test_a_killed_kernel_then_a_new_one_then_nothing(home, first):
 
 
 def test_a_kernel_that_was_killed_alone_is_followed_by_its_cluster(home):
-    """Nobody comes back: the watchdog ends the cluster by itself."""
+    """No kernel comes back: the watchdog ends the cluster by itself."""
     with kernel() as one:
         one.run("from labkit.cluster import nodes, start\nnodes._WATCHDOG_SECONDS = 2\nlab = start()")
         (lab,) = ProcessRegistry(home).groups()

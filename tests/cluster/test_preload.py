@@ -93,7 +93,7 @@ def test_a_task_works_too_and_a_variable_for_one_is_seen(lab):
 
 
 def test_rays_own_tools_ask_this_cluster_in_a_worker(lab, tmp_path):
-    """And not the one that somebody started last on this machine, and that may be dead by now."""
+    """And not the one that another user started last on this machine, and that may be dead by now."""
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:9")
 
@@ -193,7 +193,7 @@ def test_it_can_be_switched_off(lab):
 
 
 def test_what_a_fork_takes_over_is_one_thread(tmp_path):
-    """A lock that another thread held at the fork would be held for ever. jemalloc takes care of its own."""
+    """A lock that another thread held at the fork would be held forever. jemalloc takes care of its own."""
     code = (
         "import importlib, os, sys\n"
         "[importlib.import_module(name) for name in sys.argv[1:]]\n"

@@ -14,7 +14,7 @@ class Terminal(io.StringIO):
 
 
 def wait(monkeypatch, stream, seconds, *, error=None):
-    """What is written in so many seconds; a unit of ten comes every 0.1 s."""
+    """What is written in this time; a unit of ten comes every 0.1 s."""
     now = [100.0]
     monkeypatch.setattr("tqdm.std.time", lambda: now[0])
     monkeypatch.setattr(sys, "stdout", stream)

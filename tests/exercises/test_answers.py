@@ -1,4 +1,4 @@
-"""Looking at answers: the right one passes in silence, any other is told what was found."""
+"""Looking at answers: the right one passes in silence, any other gets an error that says what was found."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The exercises of lesson 02: what is right, and what a likely mistake is told. They run on a cluster."""
+"""The exercises of lesson 02: what is right, and what is said of a mistake. They run on a cluster."""
 
 import io
 import sys

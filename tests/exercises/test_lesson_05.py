@@ -1,4 +1,4 @@
-"""The exercises of lesson 05: what is right, and what a likely mistake is told."""
+"""The exercises of lesson 05: what is right, and what is said of a mistake."""
 
 import pytest
 from ray import tune

@@ -29,7 +29,7 @@ from runs_told import until
 
 
 class Recorder(NullReporter):
-    """A reporter that keeps what it was told."""
+    """A reporter that keeps what it got."""
 
     def __init__(self, *, fails_in=()):
         self.calls, self.drawn, self.closed_with, self.fails_in = [], [], None, fails_in
@@ -88,7 +88,7 @@ def test_a_run_that_ends_well(settings):
         assert record.process["pid"] == os.getpid()
         train(panel)
         panel.checkpoint("bucket/run/checkpoint_0")
-        assert panel._listener is None  # it listens only where somebody may call
+        assert panel._listener is None  # it listens only where a worker may call
     assert panel.state.status == "finished" and drawers() == []
     record = records.read(settings.home / "runs" / "00-baseline" / panel.run_id)
     assert (record.name, record.engine, record.state, record.process) == (

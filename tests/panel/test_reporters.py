@@ -63,7 +63,7 @@ def lines(stream):
 
 def test_a_line_for_each_phase_and_epoch_and_none_for_a_step(stream):
     reporter = On(TextReporter(stream))
-    for _ in range(2):  # a second run is told from its beginning
+    for _ in range(2):  # a second run is reported from its beginning
         run = reporter.begin(engine="Ray Train", world_size=2, dataset="digits", rows=1437)
         follow(reporter, run)
         reporter.end(run)

@@ -222,7 +222,7 @@ def test_curves_stay_in_the_picture(name, values):
 
 
 def test_validated_metrics_have_a_curve():
-    """Each stands at the end of its own epoch, not where the training is when it comes."""
+    """Each is drawn at the end of its own epoch, not where the training is when it comes."""
     run = Run(epochs=4)
     for epoch in (0, 1):
         run("report", 20 + epoch, metrics={"epoch": epoch, "loss": 1.0}).saved(epoch, 20 + epoch)

@@ -92,4 +92,4 @@ def test_odd_records_are_drawn_too_and_a_notebook_shows_the_figure_once():
         warnings.simplefilter("error")
         plot(odd, None).savefig(io.BytesIO())
     assert plt.get_fignums() == before
-    assert plt.rcParams["text.color"] == style  # the reader's own figures stay as they are
+    assert plt.rcParams["text.color"] == style  # the reader's own figures stay the same

@@ -104,7 +104,7 @@ def test_find_gives_the_newest_first_and_passes_over_damaged_ones(tmp_path):
 
 
 def test_find_reads_no_more_than_it_is_asked_for(tmp_path):
-    """A sweep keeps its trials below ``runs``, and one damaged record must not be told at each look."""
+    """A sweep keeps its trials below ``runs``, and one damaged record must not be reported at each look."""
     for name in ("03 torch", "03/torch"):  # their folder is the same
         record(name=name, run_id=name[2]).write(records.folder_of(tmp_path, name, name[2].replace("/", "-")))
     for elsewhere in ("05-tune/sweep/trial_1/deep", "05-tune/sweep/trial_1/checkpoint_0", "other/run"):
@@ -133,7 +133,7 @@ def test_a_run_whose_process_is_gone_is_lost(tmp_path):
         process.kill()
         process.wait()
     assert records.read(path).state == "lost"
-    # A home folder may be shared by machines, and on another one nobody can look for the process.
+    # A home folder may be shared by machines, and on another one the process can't be looked for.
     there = json.loads(Path(path).read_text())
     there["process"]["machine"] = "another"
     Path(path).write_text(json.dumps(there))

@@ -89,7 +89,7 @@ def test_two_executors(home):
         assert "executor-3" not in lab._repr_html_()
         pids = lab.spark.sparkContext.parallelize(range(2), 2).map(lambda _: os.getppid()).collect()
         assert len(set(pids)) == 2  # one Python daemon under each executor
-        # Not out of the zip that Spark would put before it: each new process would compile that anew.
+        # Not out of the zip that Spark would put before it: each new process would compile that again.
         (source,) = lab.spark.sparkContext.parallelize([0], 1).map(lambda _: pyspark.__file__).collect()
         assert source == pyspark.__file__
         said = (home / "spark" / lab.group_id / "conf" / "spark-defaults.conf").read_text()

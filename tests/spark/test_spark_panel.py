@@ -105,14 +105,14 @@ def test_ranks_report_to_the_panel(distributor, lab, capsys):
 
 def test_a_file_as_it_is_and_one_that_fails(local, tmp_path):
     """pyspark itself says nothing of a failure in local mode."""
-    (tmp_path / "beside.py").write_text("WORD = 'beside'\n")
+    (tmp_path / "next_to.py").write_text("WORD = 'next_to'\n")
     (tmp_path / "train.py").write_text(
-        "import os, sys\nfrom beside import WORD\nif os.environ['RANK'] == '0': print(WORD, sys.argv[1:])\n"
+        "import os, sys\nfrom next_to import WORD\nif os.environ['RANK'] == '0': print(WORD, sys.argv[1:])\n"
     )
     panel = panel_of("07-file")
     with panel.watch(local):
         assert local.run(str(tmp_path / "train.py"), "--epochs=3") is None
-    assert list(panel.state.prints) == ["beside ['--epochs=3']"]
+    assert list(panel.state.prints) == ["next_to ['--epochs=3']"]
     (tmp_path / "train.py").write_text("raise ValueError('a bad file')\n")
     with pytest.raises(RunFailed, match="raised ValueError: a bad file"), panel_of("07-bad").watch(local):
         local.run(str(tmp_path / "train.py"))

@@ -134,7 +134,7 @@ def test_after_a_kill_an_old_handle_says_so_and_goes_on_later(store, settings):
     with pytest.raises(StorageError, match="nothing listens") as caught:
         store.bucket("lab")
     assert "storage.start()" in caught.value.fix
-    assert repr(store) == f"Store({store.endpoint}, bucket 'lab')"  # asks nobody
+    assert repr(store) == f"Store({store.endpoint}, bucket 'lab')"  # sends no request
     assert "nothing listens" in store._repr_html_() and "not usable" in store._repr_html_()
     again = storage.start(settings=settings)
     assert again.endpoint == store.endpoint

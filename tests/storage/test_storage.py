@@ -1,4 +1,4 @@
-"""An object store: the same cases on every server, keys that nobody sees, and faults told in words."""
+"""An object store: the same cases on every server, keys that are never shown, and faults in words."""
 
 import os
 import pickle
@@ -167,7 +167,7 @@ def test_on_another_machine_the_environment_has_the_keys(store, place, tmp_path)
 
 
 def test_a_store_on_this_machine_is_reached_without_the_proxy(own, tmp_path, monkeypatch):
-    proxy = "http://127.0.0.1:9"  # nobody listens there
+    proxy = "http://127.0.0.1:9"  # no server listens there
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, proxy)
     for name in ("no_proxy", "NO_PROXY"):

@@ -1,4 +1,4 @@
-"""A store in Ray: tasks, Ray Data and Ray Train reach it from processes that were told no key."""
+"""A store in Ray: tasks, Ray Data and Ray Train reach it from processes that got no key."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def lab():
     with labs.home():
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             del os.environ[name]  # labs.home puts them back
-        os.environ["http_proxy"] = "http://127.0.0.1:9"  # a company's: nobody listens there
+        os.environ["http_proxy"] = "http://127.0.0.1:9"  # a company's: no server listens there
         yield cluster.start(nodes=2, cpus_per_node=2)
 
 

@@ -26,7 +26,7 @@ def slow(batch):
     time.sleep(pause)
     return batch
 """
-# One cell, run again as it is after the interrupt.
+# One cell, run again, unchanged, after the interrupt.
 READ = """
 with DataPanel("read") as panel:
     data = ray.data.read_parquet("lab/shards", filesystem=store.filesystem, override_num_blocks=24)

@@ -30,7 +30,7 @@ def loop(config):
 epochs = 1000
 print("address", lab.address)
 """
-# One cell, run again as it is after the interrupt.
+# One cell, run again, unchanged, after the interrupt.
 FIT = """
 panel = TrainPanel("run")
 trainer = TorchTrainer(
@@ -82,7 +82,7 @@ class Kernel:
         return Cell(self._client.execute(code))
 
     def wait(self, cell: Cell, *, until: str | None = None, seconds: float = 90) -> Cell:
-        """Wait for the end of a cell, or until a text stands in its output."""
+        """Wait for the end of a cell, or until a text is in its output."""
         deadline = time.monotonic() + seconds
         while not cell.done and not (until is not None and until in cell.text):
             assert time.monotonic() < deadline, f"after {seconds} s: {cell}"

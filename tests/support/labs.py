@@ -20,7 +20,7 @@ from labkit.system.process_registry import ProcessRegistry
 
 @contextlib.contextmanager
 def home() -> Iterator[Path]:
-    """A home folder with a short path (Ray's sockets lie in it); what was started there is stopped."""
+    """A home folder with a short path (Ray's sockets are in it); what was started there is stopped."""
     folder = Path(tempfile.mkdtemp(prefix="lk"))
     before = dict(os.environ)
     for name in [name for name in os.environ if name.startswith(("LABKIT_", "RAY_"))]:

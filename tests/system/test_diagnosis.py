@@ -46,7 +46,7 @@ def checkout(tmp_path, monkeypatch) -> Path:
 
 
 def test_a_diagnosis_in_words_and_as_a_table():
-    assert str(Diagnosis((GOOD,))) == "[OK]  cores: 2\nAll lessons can run here."
+    assert repr(Diagnosis((GOOD,))) == "[OK]  cores: 2\nAll lessons can run here."
     lines = str(Diagnosis((GOOD, BAD))).splitlines()
     assert lines[1:3] == ["[FIX] Chromium: none", "      apt-get install <chromium>"]
     assert lines[-1] == "All lessons can run here; 1 line could be better."

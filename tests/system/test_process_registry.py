@@ -34,7 +34,7 @@ def registry(tmp_path):
 
 @pytest.fixture
 def foreign():
-    """A process that nobody recorded, in a session of its own."""
+    """A process without a record, in a session of its own."""
     process = subprocess.Popen(SLEEP, start_new_session=True)
     yield process
     process.kill()
@@ -125,7 +125,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, below):
     with pytest.raises(SetupError) as caught:
         ProcessRegistry(home).start(SLEEP, role="sleeper", group_id="unwritable-test", log=log)
     assert "file" in str(caught.value) and "LABKIT_HOME" in caught.value.fix
-    assert marked("unwritable-test") == set()  # what nobody can find again does not run
+    assert marked("unwritable-test") == set()  # what can't be found again does not run
 
 
 def test_a_full_disk_leaves_no_half_record(registry, start, monkeypatch):
@@ -222,7 +222,7 @@ def test_it_does_not_stop_itself(registry, start, tmp_path):
 
 @pytest.mark.timeout(40)
 def test_a_zombie_of_somebody_else_is_not_waited_for(registry, start, tmp_path):
-    """In a container there may be nobody who reaps orphans."""
+    """In a container there may be no process that reaps orphans."""
     code = (
         "import subprocess, time\n"
         "child = subprocess.Popen(['sleep', '120'], start_new_session=True)\n"
@@ -260,7 +260,7 @@ def test_looking_while_others_clear_away(registry):
         thread.join()
 
 
-# -- nobody else's process ------------------------------------------------------------------------------
+# -- processes of others --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("change", [{"created": 17.25}, {"boot": "another"}], ids=["created", "boot"])
@@ -396,7 +396,7 @@ def test_another_kernel_takes_over(registry, owned):
 
 
 def test_a_removed_home_stops_the_lab(registry, owned):
-    """`rm -rf .labkit` while the lab runs: after that nobody but the watchdog knows of it."""
+    """`rm -rf .labkit` while the lab runs: after that only the watchdog knows of it."""
     _, sleeper = owned
     shutil.rmtree(registry._folder)
     until(lambda: not runs(sleeper) and marked("one") == set())

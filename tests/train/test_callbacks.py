@@ -60,7 +60,7 @@ def test_a_validation_is_the_function_that_it_watches(panel):
     (span,) = spans_of(panel, "validation")
     assert span.end is not None and span.status == ""
     panel._listener.close()
-    assert sent(watched)(CHECKPOINT)["rows"] == 10  # a panel that is gone disturbs nobody
+    assert sent(watched)(CHECKPOINT)["rows"] == 10  # a panel that is gone changes nothing
 
 
 def test_what_it_raises_is_told_and_goes_on_to_ray(panel):

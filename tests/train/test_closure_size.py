@@ -15,7 +15,7 @@ lock = threading.Lock()
 
 
 def of_a_notebook(function):
-    """As if it stood in a notebook: it travels by value."""
+    """As if a notebook had defined it: it is pickled by value."""
     function.__module__ = "__main__"
     return function
 

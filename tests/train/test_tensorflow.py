@@ -1,4 +1,4 @@
-"""TensorFlow under Ray Train: it is one model, each row is seen once, a crash loses nothing, errors are told.
+"""TensorFlow under Ray Train: it is one model, each row is seen once, no epoch is lost, errors are shown.
 
 Nothing here imports TensorFlow: it is in the workers, with the Keras that each run asks for.
 """
@@ -377,7 +377,7 @@ def test_a_model_outside_of_the_scope(lab, home):
 
 
 def test_rays_own_variable_comes_too_late(lab, home):
-    """When this fails, Ray has mended it, and `worker_runtime_env` may leave the lesson."""
+    """When this fails, Ray has fixed it, and `worker_runtime_env` may leave the lesson."""
     # This cluster's nodes have it from their start; here it is as if they had not.
     panel, _ = fit(home, which_keras, environment={"TF_USE_LEGACY_KERAS": "0"})
     said = sorted(line.partition("] ")[2] for line in panel.state.prints)
@@ -386,7 +386,7 @@ def test_rays_own_variable_comes_too_late(lab, home):
 
 
 def test_fit_of_keras_3_fails_with_two_workers(lab, home):
-    """Ray issue 47464, keras issue 20585. When this fails, they are mended, and tf-keras may go."""
+    """Ray issue 47464, keras issue 20585. When this fails, they are fixed, and tf-keras may go."""
     error, _ = fails(home, with_fit_of_keras_3, environment=KERAS_3)
     assert "PerReplica" in fit.panel.state.failures[-1].text or "PerReplica" in error.fact
     assert idle(lab)

@@ -93,7 +93,7 @@ def validate(checkpoint, how="well"):
 
 
 def behind_a_gate(epoch, folder):
-    """Notes when it begins and ends; all but the first wait until somebody opens."""
+    """Notes when it begins and ends; all but the first wait until the gate opens."""
     with (folder / "notes").open("a") as notes:
         notes.write(f"begin {epoch}\n")
     while epoch and not (folder / "open").exists():

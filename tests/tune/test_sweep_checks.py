@@ -71,7 +71,7 @@ def refuse(tmp_path):
         GOOD,
         {"learning_rate": tune.grid_search([0.1, 0.2]), "momentum": tune.uniform(0, 1)},
         {"learning_rate": 0.1},
-        {"learning_rate": 0.1, "seed": tune.randint(0, 9), "note": "nobody reads this one"},
+        {"learning_rate": 0.1, "seed": tune.randint(0, 9), "note": "never read"},
     ],
 )
 def test_what_works_is_let_through(refuse, trainable, space):
@@ -168,7 +168,7 @@ def test_a_ray_that_keeps_what_a_tuner_was_given_elsewhere(tmp_path, renamed):
 
 @pytest.mark.parametrize("state, fine", [("{}", True), ('{"trial_da', False), (None, False)])
 def test_a_state_that_was_cut_off_in_mid_writing(tmp_path, state, fine):
-    """Tune would begin anew, silently, with one trial of an empty configuration."""
+    """Tune would start again, silently, with one trial of an empty configuration."""
     folder = tmp_path / "night"
     folder.mkdir()
     (folder / "search_gen_state-2026-01-01_00-00-00.json").write_bytes(pickle.dumps({}))

@@ -26,7 +26,7 @@ LAB = {}  # one node
 
 
 def climb(config):
-    """Three reports; what goes wrong hangs on x."""
+    """Three reports; what goes wrong depends on x."""
     for step in range(config.get("steps", 3)):
         if config["x"] == "raises":
             raise ValueError("this one is bad")

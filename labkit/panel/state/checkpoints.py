@@ -128,6 +128,6 @@ class Checkpoints(list[CheckpointState]):
 
 
 def whole(value: Any) -> int | None:
-    """The number of an epoch that stands in metrics, where it may be a float, or anything."""
+    """The number of an epoch in metrics, where it may be a float, or anything."""
     good = isinstance(value, (int, float)) and 0 <= value < 1e9 and value == int(value)
     return int(value) if good else None

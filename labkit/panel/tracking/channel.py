@@ -3,7 +3,7 @@
 The kernel listens; each worker connects and sends one JSON object per message, framed and authenticated by
 `multiprocessing.connection`: both sides prove that they know a random key, which never crosses the wire.
 Nothing that arrives is unpickled. Address and key are pickled into the training function together with the
-panel, so no secret stands in an environment variable or on a command line.
+panel, so no secret is in an environment variable or on a command line.
 
 Sending never blocks the training: `Sender.send` only puts the message into a bounded queue, and a thread of
 its own delivers it. While the kernel is busy or out of reach, the newest messages are kept.

@@ -103,7 +103,7 @@ class Tracker:
                 count.rows += rows
                 before = clock()
                 if before - sent > interval:
-                    sent = before = report()  # a loss that lies on a GPU was waited for, not the data
+                    sent = before = report()  # a loss on a GPU was waited for, not the data
             count.waiting += clock() - before
             report(done=True)
         finally:

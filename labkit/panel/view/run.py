@@ -126,7 +126,7 @@ def headline(state: RunState, now: float) -> str:
     if pending and state.fraction() == 1.0:
         return f"all epochs are trained · {plural(pending, 'validation')} left"
     left = state.eta(now)
-    # A run that is between two epochs stands at the end of the first.
+    # A run that is between two epochs is drawn at the end of the first.
     return _joined(
         f"epoch {worker.epoch + 1}" + (f" of {state.epochs}" if state.epochs else ""),
         f"step {worker.step}" + (f" of {worker.total}" if worker.total else ""),
@@ -148,7 +148,7 @@ def tiles(state: RunState) -> list[tuple[str, str]]:
 
 
 def _steps(state: RunState, now: float) -> Iterator[tuple[str, str]]:
-    """The phases passed, as (kind, words); loading and training alternate, so each name stands once."""
+    """The phases passed, as (kind, words); loading and training alternate, so each name appears once."""
     for name, spent in list(state.phase_seconds(now).items())[-_PHASES_SHOWN:]:
         words = f"{short(_PHASES.get(name, name))} {seconds(spent)}"
         yield ("now", f"● {words}") if name == state.phase else ("ok", f"✓ {words}")
