@@ -18,7 +18,8 @@
 # ## How these pages work
 # Run a cell with Shift+Enter. Read the sentence below its output: it says what to see there.
 #
-# - **Predict.** A question about the next cells. Put your guess where the `...` is, before you go on; a later cell says how close you were.
+# - **Predict.** A question about the next cells. Put your guess where the `...` is, before you go on; a later cell says how close you were: *right* is within 10 %, *close*
+#   within a factor of two. A count has to be exact.
 # - **Exercise.** A cell with `...` where your answer goes, and below it a cell that checks it. Each has three hints, from a nudge to nearly the answer.
 #
 # You may leave any of them out: later cells never need your answers.
@@ -39,7 +40,7 @@ doctor()
 # The verdict is above the table. Each line is marked `[OK]`, or `[FIX]` with the command that fixes it. In a terminal,
 # `python -m labkit doctor` says the same.
 #
-# The lab takes its settings from environment variables. These three matter now:
+# The lab takes its settings from environment variables. Three of them matter now: `LABKIT_SMALL`, `LABKIT_DATASET` and `LABKIT_WORKERS`.
 
 # %%
 from labkit.settings import Settings
@@ -121,7 +122,7 @@ sum(weights.numel() for weights in build_model().parameters())
 # %% [markdown]
 # About 109,000 weights, and training has to find a good value for each of them. They start as random numbers; the seed makes them the same
 # random numbers whenever you call `build_model()`. PyTorch gets one thread: for a network this small, a second one brings nothing
-# (measured on two cores), and each worker of the later lessons has one too.
+# (measured on two cores), and each training process of the later lessons has one too.
 #
 # The network takes floats from 0 to 1, not bytes:
 
@@ -324,7 +325,7 @@ assert same
 # | title | the run's name, what runs it, on which data |
 # | ● and ✓ phases | what is being done, and for how long: *preparing*, *loading data*, *training*. With several workers also *starting workers* |
 # | epoch, step, time left | how far it is. The time left follows from the pace so far |
-# | bar | the share of all steps. It is striped while the number of steps is unknown: this loop reads a stream, and learns their number in its first epoch |
+# | bar | the share of all steps. It is striped while the number of steps is unknown: this loop gets its batches from a generator, and learns their number in its first epoch |
 # | loss, accuracy | the latest values that the loop reported; the names above the curves show the same ones. While an epoch runs, the loss is that of its latest batch |
 # | rows/s | images that went through the network per second, all workers together |
 # | waiting for data | the share of an epoch in which the network had nothing to do |
@@ -333,8 +334,8 @@ assert same
 # | output, files | buttons that show what workers print, and where logs are. Your own `print` in one process appears in the cell, as always |
 # | run record | in the report, under *files*: the same figures as a small JSON file |
 #
-# **Stop** ends the run. Try it: run the cell above once more and press Stop. The ■ in the notebook's toolbar does the same, and works where
-# a button cannot answer while a cell runs. The cell ends in one calm line, the report says *stopped by you*, and you go on with the next cell.
+# **Stop** ends the run. Try it: run the cell with `fit("00-slow-data", …)` once more and press Stop. If it doesn't react while a cell runs, press ■ in the notebook's toolbar.
+# The cell ends in one calm line, the report says *stopped by you*, and you go on with the next cell.
 
 # %% [markdown]
 # ## Past runs
@@ -379,8 +380,8 @@ without_waiting = record.rows_per_second / (1 - record.waiting_share)
 check("00-3", without_waiting, record)
 
 # %% [markdown]
-# This is the most that faster data loading can bring, and you know it without trying. Compare it with the baseline's rows/s in the table. If it is
-# less, look at *training* in the figure: after a pause the network's own steps may take longer.
+# This is the most that faster data loading can bring, and you know it without trying. Compare it with the baseline's rows/s in the table. It may be
+# a little more, because the baseline waits for its batches, too. If it is less, look at *training* in the figure: after a pause the network's own steps may take longer.
 
 # %% [markdown]
 # ### Exercise 00-4 · Do better
@@ -418,6 +419,8 @@ sorted(path.name for path in settings.home.iterdir() if not path.name.startswith
 # - **All as on the first day:** `python -m labkit stop`, then delete the folder.
 #
 # The solved notebooks are in `notebooks/solutions`. They are there to be compared with, after your own try.
+#
+# Your predictions, and the exercises that you solved so far:
 
 # %%
 predictions("00")
@@ -441,7 +444,7 @@ progress_table()
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
-# The same job as one script, `notebooks/plain/00_welcome.py`. It takes two seconds on two cores and prints an accuracy of about 0.96.
+# The same kind of job as one script, `notebooks/plain/00_welcome.py`. It takes two seconds on two cores and prints an accuracy of about 0.96.
 
 # %% [markdown] tags=["links"]
 # ## Official pages

@@ -12,14 +12,14 @@
 
 # %% [markdown]
 # Suppose one machine needs a week for a training, and you can have eight. Then you need something that starts processes on all of them, hands them work, and goes
-# on when a machine fails. That is Ray. A Ray **cluster** is a handful of ordinary programs. Here they all run on your machine, and each **node** acts like a separate one. The programs are the
-# same, and they talk over the network.
+# on when a machine fails. That is Ray. A Ray **cluster** is a handful of ordinary programs. Here they all run on your machine, and each **node** behaves as if it were a machine of its own. On real
+# machines the same programs run.
 #
 # ![The notebook is the driver; a head node with GCS, raylet and workers; a second node with raylet and workers](images/nodes.svg)
 
 # %% [markdown]
 # ## Start with Ray alone
-# One call starts a small cluster for this notebook:
+# One call starts a small cluster for this notebook. (Ray warns that a token is on: more about that below.)
 
 # %%
 import ray
@@ -58,7 +58,7 @@ overview.processes()
 #
 # > **What the lab changes in Ray**
 # >
-# > - *Forked workers.* Plain Ray starts each worker process as a new Python, which imports PyTorch for seconds. The lab forks workers from a **forkserver** that has already done so.
+# > - *Forked workers.* Plain Ray starts each worker process as a new Python, which spends seconds importing PyTorch. The lab forks workers from a **forkserver** that has already done so.
 # >   `LABKIT_PRELOAD=0` switches it off.
 # > - *A token.* Every process must know a secret that the lab creates. In Ray 2.60, `ray.init()` does the same; `ray start` uses a token only if there is one.
 # > - *Quiet logs.* Ray's progress bars and log lines are off, because the panels show what matters.
@@ -114,7 +114,7 @@ def nap(seconds):
 # %%
 from labkit.exercises import check, hint, predict, reveal
 
-predict("01-a", ...)
+predict("01-a", ...)  # seconds
 
 # %%
 from labkit.display import Timeline
@@ -147,7 +147,7 @@ alone = Timeline([ray.get(count_up.remote(number))])
 # **Predict.** Now three such tasks at once. How many times as long will they take as the one alone, on your machine?
 
 # %%
-predict("01-b", ...)
+predict("01-b", ...)  # a factor
 
 # %%
 together = Timeline(ray.get([count_up.remote(number) for _ in range(3)]))
@@ -158,7 +158,7 @@ together
 assert together.at_once == 3
 
 # %% [markdown]
-# With three free cores, the factor is near 1. With two it's about 1.5, because three tasks share them. A CPU of Ray lets a task *start*. It does not give it a core.
+# With three free cores, the factor is near 1. With two it's between 1.2 and 1.6, because three tasks share them. A CPU of Ray lets a task *start*. It does not give it a core.
 
 # %% [markdown]
 # ### Exercise 01-1 · All at once
@@ -186,7 +186,7 @@ check("01-1", in_parallel)
 # **Predict.** Calling a Python function that squares a number takes about 0.1 µs. How many µs does `ray.get(square.remote(7))` take?
 
 # %%
-predict("01-c", ...)
+predict("01-c", ...)  # µs
 
 # %%
 from statistics import median
@@ -231,7 +231,7 @@ def count_rows(number):
 # **Predict.** Each of four tasks adds 10. What will `rows["count"]` be here, afterwards?
 
 # %%
-predict("01-d", ...)
+predict("01-d", ...)  # a number
 
 # %%
 print("in the tasks:", ray.get([count_rows.remote(10) for _ in range(4)]))
@@ -241,7 +241,7 @@ reveal("01-d", rows["count"])
 assert rows["count"] == 0
 
 # %% [markdown]
-# Ray pickled the function together with `rows`, so each worker process changed its own copy. Memory that many processes use needs an **actor**: an object of a class, in a process of
+# Ray sent each worker process a copy of the function and of `rows`, and each changed its own. (A 20 comes from a process that ran two of the tasks.) Memory that many processes use needs an **actor**: an object of a class, in a process of
 # its own, which answers calls one after the other. `@ray.remote` in front of a class makes it one, `Name.remote()` creates it, and `actor.method.remote(…)` calls it.
 #
 # ![The driver submits tasks to workers and calls an actor; large values are in the object store of a node](images/task_actor.svg)
@@ -293,7 +293,7 @@ labels.flags.writeable
 # **Predict.** A task asks for 64 CPUs, and the cluster has three. What does Ray do?
 
 # %%
-predict("01-e", choices=["raises an error", "waits", "runs it anyway"])
+predict("01-e", ..., choices=["raises an error", "waits", "runs it anyway"])
 
 # %%
 greedy = square.options(num_cpus=64).remote(7)
@@ -336,7 +336,7 @@ Timeline(ray.get(everywhere))
 
 # %% [markdown]
 # ### Exercise 01-3 · What would change?
-# The table above shows three nodes with 3, 2 and 2 CPUs. A task may ask for more than one: `nap.options(num_cpus=3)`. How many tasks can run at the same time, if each asks for 1, for 2, for 3?
+# The table below `add_node` shows three nodes with 3, 2 and 2 CPUs. A task may ask for more than one: `nap.options(num_cpus=3)`. How many tasks can run at the same time, if each asks for 1, for 2, for 3?
 
 # %%
 at_once = {1: ..., 2: ..., 3: ...}  # your answer
@@ -349,8 +349,8 @@ check("01-3", at_once, lab.nodes)
 
 # %% [markdown]
 # ## Losing a node
-# `remove_node` ends the processes of a node at once, as if you had pulled the plug. A nap that is lost cannot tell about itself, so these
-# naps report to an actor when they begin. It needs no CPU, and it asks for a resource that only the head has.
+# `remove_node` ends the processes of a node at once, as if you had pulled the plug. A nap that is lost can't say when it began, so these
+# naps report to an actor when they begin. The actor needs no CPU, and it asks for a resource that only the head node has.
 
 
 # %%
@@ -382,7 +382,7 @@ warm_up = ray.get([nap.remote(1) for _ in range(int(lab.cpus))])
 # **Predict.** Seven naps of four seconds take all CPUs, and one node goes down in the middle. What will `ray.get` return?
 
 # %%
-predict("01-f", choices=["an error", "fewer than 7 results", "7 results"])
+predict("01-f", ..., choices=["an error", "fewer than 7 results", "7 results"])
 
 # %%
 references = [reported_nap.remote(log, 4) for _ in range(int(lab.cpus))]
@@ -403,11 +403,11 @@ assert len(finished) == 7 and 1 <= len(lost) <= 2
 
 # %% [markdown]
 # The short bars on node-3 are the attempts that were lost with it. Ray started those naps again, as soon as a CPU was free elsewhere. It tries a lost task three more times by default (`max_retries`), each
-# time from its beginning.
+# time from its beginning. The second attempts may run in new processes, which have rows of their own.
 
 # %% [markdown]
 # ### Exercise 01-4 · An actor that survives
-# An actor can be restarted, too: `max_restarts=1` allows it once, and `max_task_retries=-1` repeats the calls that fail meanwhile. But its memory is gone, because it was in the process. Write
+# An actor can be restarted, too: `max_restarts=1` allows it once, and `max_task_retries=-1` repeats the calls that fail meanwhile, without a limit. But its memory is gone, because it was in the process. Write
 # an actor class `Saved` that is created with the path of a file. `add()` adds 1 and returns the count. After a restart it continues where it was. The check kills its process.
 
 
@@ -436,13 +436,13 @@ check("01-4", Saved)
 
 # %% [markdown] tags=["extra"]
 # ## Extra: the dashboard and the token
-# Every program of the cluster listens on some port:
+# Most programs of the cluster listen on some port:
 
 # %%
 overview.ports()
 
 # %% [markdown]
-# Ray's ports are open to the network, because nodes have to find each other, and anyone who is let in can run any program on your machine. The token keeps strangers out:
+# Ray's ports, except the dashboard's, are open to the network, because nodes have to find each other. Anyone who is let in can run any program on your machine. The token keeps strangers out:
 
 # %%
 from urllib.error import HTTPError

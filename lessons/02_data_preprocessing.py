@@ -26,7 +26,7 @@ store
 # ## An object store
 # An **object store** is a server that keeps bytes under names: you send it a name, and it answers with the bytes. In production this is S3, MinIO or something similar; here it is a small S3 server on your machine. (Lesson 01
 # used the same term for the shared memory of a Ray node. In this lesson, that is *Ray's object store*.) The images go there one by one, as PNG files with their label in the name, and once more as Parquet
-# files with many rows in each:
+# files with many rows in each, which the function calls shards:
 
 # %%
 from labkit.storage import upload, upload_shards
@@ -55,7 +55,7 @@ if key_file.exists():  # a store that the lab started
     print([file.base_name for file in by_hand.get_file_info(FileSelector("lab-02/rows"))])
 
 # %% [markdown]
-# `store.filesystem` does the same job. It is a `pyarrow` filesystem as well, but when it is sent to a worker, the keys are not in it: each worker reads the file.
+# `store.filesystem` does the same job. It is a `pyarrow` filesystem as well, but when it is sent to a worker, the keys are not in it: each worker reads the key file.
 
 # %%
 filesystem = store.filesystem
@@ -149,7 +149,7 @@ reveal("02-b", many_blocks.seconds / few_blocks.seconds)
 assert many_blocks.seconds / few_blocks.seconds > 1.5 and data.count() == len(names)
 
 # %% [markdown]
-# A block is the unit of everything: a task works on one, a failed task repeats one, and a worker holds one in memory. Ray itself aims at blocks of 1 to 128 MiB.
+# A block is the unit of everything: a task works on one, a failed task repeats one, and a worker holds one in memory. Where Ray reads files, it aims at blocks of 1 to 128 MiB; a list it cuts into 200, whatever its size.
 #
 # ## The same, ready made
 # Listing, fetching and decoding are so common that Ray Data has them:
@@ -192,7 +192,7 @@ batch = table.take_batch(4)
 
 # %% [markdown]
 # Compute with whole arrays, without a loop over rows. Don't change the arrays that you get: they may be views of Ray's object store and
-# read-only, so `batch["image"] /= 255` fails. Make new ones:
+# read-only, so `batch["image"][0] = 0` fails. Make new ones:
 
 
 # %%
@@ -287,12 +287,12 @@ reveal("02-c", waited)
 assert waited > 0.3 * len(names) / 32 * 0.9
 
 # %% [markdown]
-# There are more batches than rows divided by 32, because each block is cut by itself. An actor has to be started, a new process. So use actors for what
+# There are more batches than rows divided by 32, because each block is cut by itself. Starting an actor means starting a process. So use actors for what
 # is slow to load, and tasks for everything else.
 
 # %% [markdown]
 # ## More than fits
-# Ray's object store on this node has 400 MB. Now 1.6 GB go through it: 80 blocks of 20 MB, made on the spot. The consumer is slow, like most training.
+# Ray's object store on this node has 400 MB, the size that `cluster.start` chooses. Now 1.6 GB go through it: 80 blocks of 20 MB, made on the spot. The consumer is slow, like most training.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** The blocks are made much faster than they are consumed. How many MB will be in Ray's object store at most, at one time?
@@ -347,7 +347,7 @@ with DataPanel("02-refuse"):
 # %% [markdown]
 # ### Exercise 02-3 · Note what was bad
 # Repair it. Write a function that is used in place of `decode` and *always* returns a row with `name`, `image` (uint8, 28×28) and `error`. For a good image `error` is
-# the empty text. For anything else `image` is all zeros, because all rows of a table have the same columns, and `error` says what was wrong, in any words. An image of another size is bad, too.
+# the empty text. The label may be left out. For anything else `image` is all zeros, because all rows of a table have the same columns, and `error` says what was wrong, in any words. An image of another size is bad, too.
 
 
 # %%

@@ -116,8 +116,8 @@ def _saved(saved: Any) -> None:
                 time.sleep(0.1)  # it is not dead yet, and would answer add, too
             after = ray.get(actor.add.remote(), timeout=30)
         except ray.exceptions.RayActorError:
-            fix = "`max_restarts=1` and `max_task_retries=-1` allow it"
-            raise Wrong(f"its process was killed, and the actor was not restarted: {fix}") from None
+            fix = "`max_restarts=1` starts the actor again, `max_task_retries=-1` repeats lost calls"
+            raise Wrong(f"its process was killed, and the next call failed: {fix}") from None
         near = {1: "the count was in the memory of the process", 5: "the last call counts, too"}
         close_to(after, 6, what="after the restart, add()", mistakes=near)
 

@@ -21,6 +21,7 @@ from labkit.exercises import progress
 from labkit.settings import Settings
 
 _RIGHT, _CLOSE = 0.1, 2.0  # right within 10 %, close within a factor of two
+_COUNTED = 100  # smaller whole numbers are counts: they are right or wrong
 _REMARKS = {
     "right": "right",
     "close": "close",
@@ -86,6 +87,8 @@ def _keep(id: str, guess: Any, **found: Any) -> str:
 def _verdict(guess: Any, answer: Any) -> str:
     if isinstance(answer, str) or isinstance(guess, str):
         return "right" if str(guess).casefold() == str(answer).casefold() else "wrong"
+    if isinstance(answer, int) and abs(answer) < _COUNTED:
+        return "right" if guess == answer else "wrong"
     if math.isclose(guess, answer, rel_tol=_RIGHT):
         return "right"
     return "close" if guess * answer > 0 and 1 / _CLOSE <= guess / answer <= _CLOSE else "off"

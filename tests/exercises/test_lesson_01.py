@@ -128,7 +128,7 @@ RESTARTED = {"max_restarts": 1, "max_task_retries": -1}
     [
         (ray.remote(**RESTARTED)(Saves), "solved"),
         (ray.remote(**RESTARTED)(Forgets), "in the memory of the process"),
-        (ray.remote(Saves), "was not restarted"),
+        (ray.remote(Saves), "the next call failed"),
         (Saves, "a plain class"),
         (Blank, "not attempted"),
     ],

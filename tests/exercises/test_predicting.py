@@ -31,7 +31,9 @@ def test_left_alone_it_costs_nothing(nothing, home, capsys):
         (1, 0.7, "close"),
         (-1, 1.0, "more than a factor of two off"),
         (0, 0, "right"),
-        (0, 5, "more than a factor of two off"),
+        (0, 5.0, "more than a factor of two off"),
+        (6, 12, "no"),  # a count
+        (128, 100, "close"),
     ],
 )
 def test_a_number(guess, answer, remark, capsys):
@@ -66,7 +68,7 @@ def test_the_table_counts_what_was_answered():
     for id, guess in (("03-a", 10), ("03-b", 15), ("03-c", 99), ("04-a", 10)):
         predict(id, guess)
     for id in ("03-a", "03-b", "04-a"):
-        reveal(id, 10)
+        reveal(id, 10.0)
     assert predictions("03").line == "1 of 2 right, 1 close"
     assert predictions().line == "2 of 3 right, 1 close"
     predict("03-b", 10)  # a new guess has no answer yet
