@@ -330,7 +330,7 @@ assert same
 # | rows/s | images that went through the network per second, all workers together |
 # | waiting for data | the share of an epoch in which the network had nothing to do |
 # | curves | loss and accuracy of each epoch, each with its own scale; the pale line is the loss of single batches |
-# | rank, node, pid, step | one line for each worker: its number, its machine, its process, how far it is |
+# | rank, node, pid, step, rows/s, waiting | one line for each worker: its number, its machine, its process, how far it is, how fast, and the share of its time that it waited for data; *slow* marks one that holds up the others |
 # | output, files | buttons that show what workers print, and where logs are. Your own `print` in one process appears in the cell, as always |
 # | run record | in the report, under *files*: the same figures as a small JSON file |
 #

@@ -131,7 +131,7 @@ class Fault:
     def _follow(self, failures: int, position: _Position | None) -> None:
         """Look until rank 0 makes steps again, or the run is over; undo when the time has come."""
         made = advanced = time.monotonic()
-        undone, steps = False, 0
+        undone, steps, repeated = False, 0, self._panel.state.repeated if self._panel is not None else 0
         while steps < _STEPS_AGAIN and not (self._panel is not None and self._panel.state.over):
             self._during()
             time.sleep(_EVERY)
@@ -148,7 +148,7 @@ class Fault:
             if here is not None and here != position:
                 self.standstill = max(self.standstill or 0.0, now - advanced)
                 if position is not None and here[0] != position[0]:
-                    self._count_repeated(position, here)
+                    self.repeated = self._panel.state.repeated - repeated
                 steps += undone
                 position, advanced = here, now
 
@@ -159,8 +159,3 @@ class Fault:
         leader = self._panel.state.workers.leader if self._panel is not None else None
         # One that has no batch yet is not in an epoch.
         return (leader.pid, leader.epoch, leader.step) if leader is not None and leader.begun else None
-
-    def _count_repeated(self, before: _Position, here: _Position) -> None:
-        total = self._panel.state.workers.leader.total
-        if total:
-            self.repeated = max((before[1] - here[1]) * total + before[2] - here[2], 0)

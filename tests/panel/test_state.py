@@ -142,6 +142,41 @@ def test_two_ranks():
     assert (state.workers.leader.step, state.workers[1].step, state.workers.restarts) == (5, 3, 0)
 
 
+@pytest.mark.parametrize(
+    "waiting, rows, slowest",
+    [
+        ((0.1, 0.1), (10, 10), None),
+        ((0.1, 3.0), (10, 10), 1),
+        ((0.1, 0.1), (5, 10), 0),
+        ((0, 0), (19, 20), None),
+    ],
+)
+def test_the_rank_that_holds_up_the_others(waiting, rows, slowest):
+    run = Run(world_size=2)
+    assert run.state.workers.slowest is None
+    for rank in (0, 1):
+        about = {"rank": rank, "pid": 100 + rank}
+        run.step(1, **about).step(5, step=rows[rank], seconds=4.0, waiting=waiting[rank], **about)
+    found = run.state.workers.slowest
+    assert (found and found.rank) == slowest
+    assert run.state.workers[1].waiting_share == pytest.approx(waiting[1] / 4)
+
+
+def test_steps_that_a_restart_repeats_are_counted_over_epochs(run):
+    run.epoch(0, 0).epoch(1, 5).step(12, epoch=2, step=3, seconds=1.0)
+    run("worker", 20, pid=300)("worker", 21, pid=301)  # the first replacement died before its first step
+    run.step(22, epoch=1, pid=301)
+    assert run.state.repeated == 13
+    run.epoch(1, 22, pid=301)("worker", 30, pid=302).step(31, epoch=2, pid=302)
+    assert (run.state.repeated, run.state.workers.restarts) == (13, 3)  # the checkpoint had all of epoch 1
+
+
+def test_an_elastic_run_has_had_several_sizes(run):
+    for pid, workers in ((100, 2), (101, 2), (300, 1), (400, 2)):
+        run("worker", pid=pid, workers=workers)
+    assert run.state.sizes == [2, 1, 2]
+
+
 def test_a_rank_that_was_started_again(run):
     run.epoch(0, begin=0, metrics={"loss": 1.0}).step(6, epoch=1, step=5, seconds=1.0, metrics={"loss": 0.9})
     run("failure", 7, text="boom")
@@ -158,6 +193,7 @@ def test_a_rank_that_was_started_again(run):
     assert xs == sorted(xs) and state.curve[-1] == (1.1, {"loss": 0.95})
     run.step(15, epoch=1, step=10, pid=300, seconds=3.0, done=True)
     assert (state.epoch_seconds, len(state.failures)) == ([5.0, 3.0], 1)
+    assert state.repeated == 5  # steps 1 to 5 of epoch 1; the first process was seen at step 6
     state.end("finished", T0 + 17)
     assert state.time_breakdown() == {
         "start": 0.0, "data": 0.0, "training": 10.0, "between epochs": 0.0, "restart": 5.0, "rest": 2.0,

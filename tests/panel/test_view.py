@@ -89,7 +89,7 @@ SEEN = {
         training, 51,
         ["✓ starting workers 8.0 s", "✓ loading data 2.0 s", "● training 41 s", "left", "0.650 loss",
          "epoch 2 of 2 · step 11 of 22 · about", "0.800 accuracy", "rows/s", "3% waiting for data",
-         "epoch 1 217 kB loss 1.300 ✓ saved", "0 head 100 11", "1 node-2 8 –"],
+         "epoch 1 217 kB loss 1.300 ✓ saved", "0 head 100 11", "1 node-2 8 – – –"],
         ["03-torch finished", "2 epochs in 51 s: start 10 s", "loss 1.300 · accuracy 0.800", "1 checkpoint",
          "1 printed line", "hello from rank 0", "workers' logs /tmp/a & b"],
     ),
@@ -110,6 +110,13 @@ SEEN = {
     "workers that failed and were started again": (
         lambda: training()("failure", 55, text="ValueError: <boom>")("worker", 59, pid=9), 60,
         ["0 head 9 –"], ["workers started again 1 ×"],
+    ),
+    "a slow rank, and a restart that cost steps": (
+        lambda: training()("worker", 59, pid=9).step(60, epoch=1, pid=9)
+        .step(60, rank=1, pid=8, node="node-2").step(62, epoch=1, step=4, seconds=2, pid=9)
+        .step(62, step=4, seconds=2, waiting=1.5, rank=1, pid=8, node="node-2"), 62,
+        ["0 head 9 4 20 0%", "1 slow node-2 8 4 20 75%"],
+        ["workers started again 1 ×, 11 steps trained twice"],
     ),
     "validations": (
         validating, 60,

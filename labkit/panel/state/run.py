@@ -6,7 +6,7 @@ from typing import Any
 
 from labkit.panel.state.base import State
 from labkit.panel.state.checkpoints import Checkpoints, Span, whole
-from labkit.panel.state.workers import Workers
+from labkit.panel.state.workers import Workers, WorkerState
 
 _VALIDATING = ("validating", "evaluating")  # phases of a loop that validates in itself
 _POINTS_KEPT = 240  # about one per pixel of the curve
@@ -22,6 +22,8 @@ class RunState(State):
         history: one dict per report: ``epoch`` (from 0) and rank 0's metrics.
         note: a sentence that the summary adds, or "".
         spans: training, uploads and validations in the loop; `timeline` adds those of the checkpoints.
+        repeated: steps that rank 0 made a second time, because no checkpoint had them when it was restarted.
+        sizes: the numbers of workers that the run had, in their order: an elastic run has several.
         given: what its record says besides (see `RunRecord`): config, scaling, storage_path.
     """
 
@@ -42,6 +44,7 @@ class RunState(State):
         self.note, self.phase, self.given = "", "", given
         self.first_step_at = self.heard_at = 0.0
         self.hang: list[str] = []
+        self.repeated, self.sizes = 0, list[int]()
         self.workers = Workers()
         self.history: list[dict[str, Any]] = []
         self.checkpoints = Checkpoints()
@@ -94,7 +97,7 @@ class RunState(State):
 
     def rows_per_second(self) -> float:
         """Rows per second of all workers, from their first batches on."""
-        return sum(worker.rows / worker.seconds for worker in self.workers.values() if worker.seconds > 0)
+        return sum(worker.rows_per_second for worker in self.workers.values())
 
     def waiting_share(self) -> float | None:
         """Share of the epochs' time in which rank 0 waited for data. The first batch counts as start."""
@@ -187,6 +190,8 @@ class RunState(State):
     def on_worker(self, event: dict[str, Any]) -> None:
         if self.workers.of(event) is not None and "workers" in event:
             self.world_size = event["workers"]
+            if self.sizes[-1:] != [self.world_size]:
+                self.sizes.append(self.world_size)
             self.workers.keep(self.world_size)
 
     def on_phase(self, event: dict[str, Any]) -> None:
@@ -206,6 +211,9 @@ class RunState(State):
         if not self.first_step_at:
             self.first_step_at, self._begun_at = at, worker.epochs_done
         if is_new:
+            if self.workers.replaced is not None:
+                again = self._steps_before(self.workers.replaced) - self._steps_before(worker)
+                self.repeated += max(again, 0)
             # What came after the checkpoint from which it goes on is void.
             self._points = [point for point in self._points if point[:2] < (worker.epoch, worker.step)]
             if self._failed_at is not None:
@@ -261,6 +269,10 @@ class RunState(State):
         self.fail(event["text"], event["rank"])
         if self._failed_at is None:
             self._failed_at = event["at"]
+
+    def _steps_before(self, worker: WorkerState) -> int:
+        """Steps of this run until where `worker` is."""
+        return worker.step + sum(n for epoch, n in self._lengths.items() if epoch < worker.epoch)
 
     def _enter(self, name: str, now: float) -> None:
         if self.phase:

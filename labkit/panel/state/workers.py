@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+_STANDS_OUT = 0.1  # share of time or rate: smaller differences are noise
+
 
 @dataclass
 class WorkerState:
@@ -11,6 +13,7 @@ class WorkerState:
     Attributes:
         epoch, step, total: where it is; `total` is the number of steps in this epoch, if known.
         rows, seconds: in all of its loops, from its first batch on.
+        waiting: the part of these seconds in which it had no data.
         epoch_seconds: in its current epoch, so far.
     """
 
@@ -22,6 +25,7 @@ class WorkerState:
     total: int | None = None
     rows: int = 0
     seconds: float = 0.0
+    waiting: float = 0.0
     epoch_seconds: float = 0.0
     _loop: tuple[int, float, float] | None = None  # rows, seconds and waiting of the current one
 
@@ -43,12 +47,23 @@ class WorkerState:
         if not self.begun:  # the wait for its very first batch belongs to the start
             seconds, waiting = seconds - event.get("first_wait", 0.0), waiting - event.get("first_wait", 0.0)
         self.rows, self.seconds = self.rows + rows, self.seconds + seconds
+        self.waiting += waiting
         self.epoch, self.step, self._loop = event["epoch"], event["step"], now
         # A stream does not know its length; after one epoch we do.
         self.total = self.step if event.get("done") else event.get("total", self.total)
         if self.total and self.step > self.total:
             self.total = None  # this epoch is longer than the last one was
         return seconds, waiting
+
+    @property
+    def rows_per_second(self) -> float:
+        """From its first batch on."""
+        return self.rows / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def waiting_share(self) -> float:
+        """Share of its time in which it had no data, 0 to 1."""
+        return self.waiting / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def epochs_done(self) -> float:
@@ -61,11 +76,13 @@ class Workers(dict[int, WorkerState]):
 
     Attributes:
         restarts: how often the engine started rank 0 again.
+        replaced: the latest rank 0 of those that made steps and are no more.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.restarts = 0
+        self.replaced: WorkerState | None = None
         self._gone: set[tuple[int, str, int]] = set()  # (rank, node, pid) of processes that are no more
 
     def keep(self, number: int) -> None:
@@ -73,6 +90,19 @@ class Workers(dict[int, WorkerState]):
         for rank in [rank for rank in self if rank >= number]:
             worker = self.pop(rank)
             self._gone.add((worker.rank, worker.node, worker.pid))
+
+    @property
+    def slowest(self) -> WorkerState | None:
+        """The one that holds up the others: it waits longer for data than they, or has a lower rate."""
+        ranked = sorted(self.values(), key=lambda one: (one.waiting_share, -one.rows_per_second))
+        if len(ranked) < 2:
+            return None
+        middle, last = ranked[(len(ranked) - 1) // 2], ranked[-1]
+        if last.waiting_share > middle.waiting_share + _STANDS_OUT:
+            return last
+        last = min(ranked, key=lambda one: one.rows_per_second)
+        others = sorted(one.rows_per_second for one in ranked)[len(ranked) // 2]
+        return last if 0 < last.rows_per_second < (1 - _STANDS_OUT) * others else None
 
     @property
     def leader(self) -> WorkerState | None:
@@ -87,7 +117,9 @@ class Workers(dict[int, WorkerState]):
         worker = self.get(event["rank"])
         if worker is not None and (worker.rank, worker.node, worker.pid) != process:
             self._gone.add((worker.rank, worker.node, worker.pid))
-            self.restarts += worker.rank == 0
+            if worker.rank == 0:
+                self.restarts += 1
+                self.replaced = worker if worker.begun else self.replaced
             worker = None
         if worker is None:
             worker = self[event["rank"]] = WorkerState(*process)

@@ -18,6 +18,7 @@ from labkit.display.formatting import (
 )  # fmt: skip
 from labkit.panel.state.checkpoints import CheckpointState
 from labkit.panel.state.run import RunState
+from labkit.panel.state.workers import WorkerState
 from labkit.panel.view.base import View
 from labkit.panel.view.charts import curve, ranked, timeline
 
@@ -52,12 +53,10 @@ class RunView(View):
             silent = cards.mark("wait", f"nothing heard for {seconds(now - state.heard_at)}")
             left += cards.part(silent, cards.pre("\n".join(state.hang)))
         workers = [state.workers[rank] for rank in sorted(state.workers)]
-        rows = [
-            (str(one.rank), one.node, str(one.pid), str(one.step) if one.begun else UNKNOWN)
-            for one in workers[:_WORKERS_SHOWN]
-        ]
-        more = len(workers) - len(rows)
-        table = cards.table(("rank", "node", "pid", "step"), rows, more=more) if rows else ""
+        slowest = state.workers.slowest
+        rows = [_worker(one, slowest=one is slowest) for one in workers[:_WORKERS_SHOWN]]
+        more, names = len(workers) - len(rows), ("rank", "node", "pid", "step", "rows/s", "waiting")
+        table = cards.table(names, rows, more=more) if rows else ""
         return cards.columns(left, curve(state) + table) + _timeline(state, now)
 
     def figures(self, state: RunState) -> Markup:
@@ -95,7 +94,9 @@ class RunView(View):
         done = len(state.epoch_seconds)
         epochs = f"{plural(done, 'epoch')} in" if done else "after"
         again = f"workers started again {state.workers.restarts} ×" if state.workers.restarts else ""
-        return _joined(f"{epochs} {duration(state.elapsed())}{_spent(state)}", again)
+        again += f", {plural(state.repeated, 'step')} trained twice" if state.repeated else ""
+        sizes = f"{' → '.join(map(str, state.sizes))} workers" if len(state.sizes) > 1 else ""
+        return _joined(f"{epochs} {duration(state.elapsed())}{_spent(state)}", again, sizes)
 
     def news(self, state: RunState) -> Iterator[tuple[Hashable, str]]:
         """Each phase until the first report, each epoch, each decided checkpoint."""
@@ -145,6 +146,15 @@ def tiles(state: RunState) -> list[tuple[str, str]]:
         (count(state.rows_per_second()) if state.first_step_at else UNKNOWN, "rows/s"),
         (UNKNOWN if waiting is None else f"{waiting:.0%}", "waiting for data"),
     ]
+
+
+def _worker(one: WorkerState, *, slowest: bool) -> tuple[str, ...]:
+    """A row of the table of workers; the one that holds up the others is marked."""
+    rate, waits = UNKNOWN, UNKNOWN
+    if one.seconds > 0:
+        rate, waits = count(one.rows_per_second), f"{one.waiting_share:.0%}"
+    rank = cards.mark("wait", f"{one.rank} slow") if slowest else str(one.rank)
+    return rank, one.node, str(one.pid), str(one.step) if one.begun else UNKNOWN, rate, waits
 
 
 def _steps(state: RunState, now: float) -> Iterator[tuple[str, str]]:
