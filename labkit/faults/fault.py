@@ -50,7 +50,14 @@ class Fault:
         self._thread: threading.Thread | None = None
 
     def at(self, panel: Panel, *, epoch: int = 0, step: int = 0) -> Self:
-        """Arm it: it is made when rank 0 of the panel's next run is at `step` of `epoch`, both from 0."""
+        """Arm it: it is made when rank 0 of the panel's next run is at `step` of `epoch`, both from 0.
+
+        Raises:
+            LabError: the panel is not one of a training, or the fault was armed before.
+        """
+        if not isinstance(panel, Panel):
+            fix = "fault.now() in a thread of its own, while the sweep or the pipeline runs"
+            raise LabError(f"arm the fault {self.name!r}", f"{panel!r} has no epochs and no ranks", fix)
         return self._arm(panel, (epoch, step))
 
     def now(self) -> Self:

@@ -22,6 +22,7 @@ from labkit.errors import LabError, RunFailed
 from labkit.faults import deck
 from labkit.system.process_registry import ProcessRegistry
 from labkit.train import TrainPanel
+from labkit.tune import SweepPanel
 from labs import python
 
 pytestmark = pytest.mark.fault
@@ -168,6 +169,13 @@ def test_wrong_use_is_an_error(panel):
     armed = faults.kill_rank(0).at(panel, epoch=99)
     with pytest.raises(LabError, match="armed before"):
         armed.now()
+
+
+def test_a_sweep_has_no_rank_to_wait_for(home):
+    fault = faults.kill_rank(0)
+    with pytest.raises(LabError, match="no epochs and no ranks"):
+        fault.at(SweepPanel("sweep"))
+    assert fault.outcome == "not armed"
 
 
 def test_a_full_disk_is_given_back(tmp_path, monkeypatch):
