@@ -6,13 +6,13 @@
 # - fix a function that fails when it is launched from a notebook (07-2);
 # - train from a Spark DataFrame, each rank on its own part (07-3);
 # - launch a function or a file on executors, and resume it from a checkpoint;
-# - decide from measurements which launcher pays off (07-4).
+# - compute after how many rows a faster launcher pays off (extra, 07-4).
 #
 # **Time** … · **Needs** 03
 
 # %% [markdown]
 # Your company has 2 TB of data in Spark and forty machines that run Spark. Copying the data to another cluster takes a day, so you want to train where it is. `TorchDistributor` is the part of Spark that
-# lends those machines to PyTorch. It is a **launcher**: it starts your function or file in several processes, gives each of them its **rank**, a number from 0 on, and returns one result. Everything that
+# lends those machines to PyTorch. It is a **launcher**: it starts your function or file in several processes, gives each of them its **rank**, a number from 0 on, and passes a result back. Everything that
 # happens inside those processes is plain PyTorch.
 
 # %%
@@ -37,8 +37,6 @@ session.version, session.sparkContext.master, session.sparkContext.defaultParall
 # %% [markdown]
 # The **driver** is the program that plans the work: this notebook, together with a Java process. Spark divides the work into **tasks**, and here the same Java process runs them. It has two **slots**, so two
 # tasks can run at the same time.
-#
-# ![The driver starts one barrier stage of two tasks; each starts a Python process with a rank](images/spark.svg)
 #
 # ## What a launcher does
 # This function only looks around. The names in capitals are environment variables.
@@ -66,21 +64,21 @@ use_gpu = False  # True where your Spark hands out GPUs, one for each rank
 distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=use_gpu)
 with SparkPanel("07-look").watch(distributor):
     found = distributor.run(look)
-reveal("07-a", len([found]))
+reveal("07-a", 1 if isinstance(found, dict) else len(found))
 found
 
 # %% tags=["claim"]
 assert found["WORLD_SIZE"] == "2" and found["RANK"] == found["LOCAL_RANK"]
 
 # %% [markdown]
-# One: a dict, of one rank. Spark's documentation says of rank 0, and on executors that is true. In local mode, with pyspark 4.3, all ranks write their return value to the *same file*, and the last one
+# One: a dict, of one rank. Spark's documentation says that it is rank 0's, and on executors that is true. In local mode, with pyspark 4.3, all ranks write their return value to the *same file*, and the last one
 # wins. So let every rank return the same value.
 #
 # `WORLD_SIZE` says how many ranks there are, `RANK` which one this is, and `LOCAL_RANK` which one it is on its machine; with GPUs, also which GPU to use. `MASTER_ADDR` is where they meet. `torchrun` sets
 # these variables, and `local_mode=True` is nothing but torchrun on this machine. (The lab sets `OMP_NUM_THREADS`, and the network interface, to loopback.)
 #
 # ## From one process to many, in three steps
-# **Step 1** is the loop you know, in this process.
+# **Step 1** is the loop you know, in this process. (`mlp` is a small network, `to_input` turns bytes into floats from 0 to 1, and `parameter_distance` is the largest difference of two models' weights.)
 
 # %%
 import torch
@@ -89,7 +87,7 @@ from labkit.panel import Panel
 
 torch.set_num_threads(1)
 train_set, test_set = datasets.load(split="train"), datasets.load(split="test")
-train_set = train_set[: len(train_set) // 128 * 128]
+train_set = train_set[: len(train_set) // 128 * 128]  # whole batches, so that both ranks get equal rows
 epochs = 4 if settings.small else 10
 
 
@@ -118,7 +116,7 @@ with panel:
 
 # %% [markdown]
 # **Step 2** puts all of it into *one function* and makes four changes: join the process group, choose a device, wrap the model, and give each rank its own rows. None of this is specific to Spark. In lesson
-# 03, Ray's `prepare_model` and `prepare_data_loader` did it for you.
+# 03, Ray's `prepare_model` and `prepare_data_loader` (exercise 03-1) did it for you.
 
 # %%
 import torch.distributed as dist
@@ -142,8 +140,8 @@ def train(panel, epochs, batch_size):
 
 # %% [markdown]
 # The **backend** is the library that the ranks communicate through: `nccl` between GPUs, `gloo` between CPUs. Names that the function uses and doesn't define, such as `train_step` and `train_set`, are
-# pickled with it. A large data set should be read inside the function. Imports can stay outside, because each rank imports the modules again by their names; guides that put them inside save the notebook
-# from needing those packages. (A loop that shuffles also calls `sampler.set_epoch(epoch)`, or all epochs have the same order.)
+# pickled with it: turned into bytes and sent along. A large data set should be read inside the function. Imports can stay outside, because each rank imports the modules again by their names. If you put them inside, the notebook doesn't
+# need the packages. (A loop that shuffles also calls `sampler.set_epoch(epoch)`, or all epochs have the same order.)
 #
 # **Step 3**: launch it. `run` passes the arguments after the function on to it.
 
@@ -157,12 +155,12 @@ parameter_distance(alone, local)
 assert parameter_distance(alone, local) < 1e-5
 
 # %% [markdown]
-# Two ranks with 64 rows each made the same updates as one process with 128, up to rounding.
+# The largest difference of two weights is about 0.00000003: two ranks with 64 rows each made the same updates as one process with 128, up to rounding.
 
 # %% [markdown]
 # ### Exercise 07-1 · Who gets which row?
 # A `DistributedSampler(range(8), num_replicas=3, rank=2, shuffle=False)` deals eight rows to three ranks. Every rank must get the same number of rows, because otherwise one of them would wait forever in its
-# last step. So the sampler starts again at row 0 when it runs out. Which rows does rank 2 get? And what would change with `drop_last=True`, which leaves out rows instead?
+# last step. So the sampler starts again at row 0 when it runs out. Which rows does rank 2 get, in this order? And which with `drop_last=True`, which leaves out rows instead? Answer with two lists.
 
 # %%
 rows_of_rank_2 = ...  # your answer
@@ -178,7 +176,7 @@ check("07-1", rows_of_rank_2, with_drop_last)
 # %% [markdown]
 # ## What goes wrong
 # A notebook and its ranks are different processes, and most errors come from that. The function is **pickled**: serialized into bytes, together with everything that it uses. Some objects can't be pickled:
-# a lock, an open file, a connection. And Spark's session exists in the driver only. Spark says so in its own words, and the panel adds a short error that names the fix:
+# a lock, an open file, a connection. And Spark's session exists in the driver only. Spark says so in many lines of its own. The panel's error is the last line, and names the fix:
 
 
 # %% tags=["raises-exception"]
@@ -191,7 +189,7 @@ with SparkPanel("07-session").watch(distributor):
 
 # %% [markdown]
 # ### Exercise 07-2 · Fix this function
-# Each rank should add its number plus one to a sum over all ranks, and return the total: 3 for two ranks. Three things are wrong. The check launches your function in two processes, without GPUs.
+# Each rank should add its number plus one to a sum over all ranks, and return the total: 3 for two ranks. Three things are wrong. The check launches your function in two processes, then in three, without GPUs.
 
 # %%
 import threading
@@ -246,8 +244,9 @@ def row_groups(folder):
 
 # %% [markdown]
 # ### Exercise 07-3 · Each rank its own part
-# Fill in the three blanks. `mine` has the row groups of this rank; deal them like cards. The ranks' shares may differ by some rows, so let all ranks make the *same number of steps*, of 32 rows each: as many
-# as the smallest share allows. The check runs the loop in two processes.
+# Fill in the three blanks. `mine` has the row groups of this rank; deal them like cards. The ranks' shares may differ, so let all ranks make the *same number of steps*, of 32 rows each: as many whole
+# steps as the smallest share allows. The rest of the rows isn't used. (`all_reduce` adds, unless `op=` names another
+# [`dist.ReduceOp`](https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.ReduceOp).) The check runs the loop in two processes.
 
 
 # %%
@@ -302,7 +301,9 @@ check("07-3", train_from_parquet, folder, len(train_set))
 #
 # ## On Spark's executors
 # Now you get a cluster with two **executors**, Java processes that run tasks. A **master** and two Spark **workers**, one per machine, start the executors. These workers train nothing, unlike Ray Train's. A
-# process can have only one Spark context at a time, so this session replaces the first one.
+# process can have only one Spark session at a time, so this one replaces the first, and `session` can't be used any more.
+#
+# ![The driver starts one barrier stage of two tasks; each starts a Python process with a rank](images/spark.svg)
 
 # %%
 lab = spark.session(workers=2)
@@ -335,8 +336,8 @@ numbers
 assert numbers == [(0, 0), (1, 0)]
 
 # %% [markdown]
-# `LOCAL_RANK` is 0 in both. Spark made a **job** with two tasks that start together, a **barrier stage**, and each task started a torchrun with one process. So don't use `LOCAL_RANK` as the number of a
-# machine. Starting took longer, because each task is a new Python process that first imports Spark's own libraries.
+# `LOCAL_RANK` is 0 in both ranks. Spark made a **job** with two tasks that start together, a **barrier stage**, and each task started a torchrun with one process. So on executors `LOCAL_RANK` doesn't tell ranks
+# apart, and Spark hands each task its own GPU. Starting took longer, because each task is a new Python process that first imports Spark's own libraries.
 #
 # ## Resume
 # Spark resumes nothing by itself. Rank 0 saves a checkpoint after each epoch, to a place that all ranks can reach, and every rank loads the newest one when it starts.
@@ -373,7 +374,7 @@ def train_and_keep(epochs):
     for epoch in range(first, epochs):
         for x, y in loader:
             train_step(model, optimizer, to_input(x), y)
-        dist.barrier()
+        dist.barrier()  # all ranks have made their last step
         if dist.get_rank() == 0:
             keep(model, optimizer, epoch)
     dist.destroy_process_group()
@@ -713,8 +714,8 @@ result.figure()
 
 # %% [markdown]
 # ### Exercise 07-4 · How many rows until it pays?
-# Launcher A makes its first step after `start_a` seconds and then processes `rate_a` rows per second; B starts later and is faster. After how many rows in all have
-# both needed the same time? If B never catches up, the answer is `math.inf`.
+# Launcher A makes its first step after `start_a` seconds and then processes `rate_a` rows per second; B starts later. After how many rows in all have
+# both needed the same time? If B isn't faster, the answer is `math.inf`.
 
 # %%
 import math

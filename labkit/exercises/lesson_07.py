@@ -1,6 +1,11 @@
 """Lesson 07: a sampler's rows, a function to fix, training from row groups, when a launcher pays."""
 
+import json
 import math
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from labkit.exercises.answers import Wrong, close_to, describe, number, returns
@@ -26,7 +31,8 @@ def _rows_of_rank_2(rows: Any, with_drop_last: Any) -> None:
     if rows == [2, 5, 8]:
         raise Wrong("there is no row 8: the rows are 0 to 7")
     if rows != [2, 5, 0]:
-        raise Wrong(f"it is not {describe(rows)}")
+        same = sorted(rows) == [0, 2, 5]
+        raise Wrong("these are its rows, but not in its order" if same else f"it is not {describe(rows)}")
     dropped = _whole_numbers(with_drop_last, "the answer with drop_last")
     if dropped == [2, 5, 0]:
         raise Wrong("with drop_last no row comes twice: rows 6 and 7 are left out")
@@ -48,8 +54,20 @@ def _total(fixed_total: Any) -> None:
         1: "that is what rank 0 has alone: no sum over all ranks",
         2: "that is what rank 1 has alone: it takes no part in all_reduce",
     }
-    total = number(launched(fixed_total, name="fixed_total"), "the total")
-    close_to(total, 3, what="the total", mistakes=near)
+    for processes, expected in ((2, 3), (3, 6)):
+        with tempfile.TemporaryDirectory() as folder:
+            found = launched(_of_each_rank, fixed_total, folder, name="fixed_total", processes=processes)
+            totals = [json.loads(path.read_text()) for path in sorted(Path(folder).iterdir())]
+        close_to(number(found, "the total"), expected, what=f"the total of {processes} ranks", mistakes=near)
+        if any(total != expected for total in totals):
+            raise Wrong(f"the ranks return {totals}: every one of them should have the sum")
+
+
+def _of_each_rank(function: Callable, folder: str) -> Any:
+    """Runs in a rank. In local mode only one rank's return value comes back."""
+    total = function()
+    Path(folder, os.environ["RANK"]).write_text(json.dumps(total, default=repr))
+    return total
 
 
 @LESSON.exercise(
@@ -66,13 +84,13 @@ def _from_parquet(train_from_parquet: Any, folder: Any, rows: Any) -> None:
     if not isinstance(found, dict) or not {"rows", "smallest", "steps"} <= set(found):
         raise Wrong(f"the function returns {describe(found)}; leave its last line unchanged")
     near = {2 * rows: "each rank reads all row groups", 0: "no rank reads anything"}
-    close_to(found["rows"], rows, what="the rows of all ranks together", mistakes=near)
+    close_to(found["rows"], rows, what="the number of rows of all ranks together", mistakes=near)
     if found["smallest"] == rows:
         raise Wrong(f"the smallest share is {rows}: that is the sum of both shares")
     if found["smallest"] > rows / 2:
         raise Wrong(f"the smallest share is {found['smallest']} of {rows} rows: that is the largest of two")
     near = {rows // 32: "that is for all rows together"}
-    close_to(found["steps"], found["smallest"] // 32, what="the steps in an epoch", mistakes=near)
+    close_to(found["steps"], found["smallest"] // 32, what="the number of steps in an epoch", mistakes=near)
 
 
 def _whole_numbers(answer: Any, what: str) -> list[int]:

@@ -15,6 +15,7 @@ from labkit.exercises import check, lesson_07
         ([6, 7], [2, 5], "like cards"),
         ([2, 5, 8], [2, 5], "no row 8"),
         ([1, 4, 7], [2, 5], "it is not"),
+        ([0, 2, 5], [2, 5], "not in its order"),
         ([2, 5, 0], [2, 5, 0], "6 and 7 are left out"),
         ([2, 5, 0], [2], "with drop_last it is not"),
         (7, [2, 5], "a list"),
@@ -42,14 +43,26 @@ def launches(monkeypatch):
 @pytest.mark.parametrize(
     "total, said",
     [
-        (3.0, "solved"),
-        (1.0, "no sum over all ranks"),
-        (2.0, "takes no part"),
-        (None, "a number is expected"),
+        (lambda rank, ranks: ranks * (ranks + 1) / 2, "solved"),
+        (lambda rank, ranks: 1.0, "no sum over all ranks"),
+        (lambda rank, ranks: 2.0, "takes no part"),
+        (lambda rank, ranks: None, "a number is expected"),
+        (lambda rank, ranks: 3.0, "the total of 3 ranks"),  # written down, not added up
+        (
+            lambda rank, ranks: ranks * (ranks + 1) / 2 if rank == 0 else 2.0,
+            "every one of them",
+        ),  # dist.reduce
     ],
 )
-def test_a_fixed_function_is_judged_by_its_total(launches, total, said):
-    launches(total)
+def test_a_fixed_function_is_judged_by_the_total_of_each_rank(monkeypatch, total, said):
+    def launched(function, *args, name, processes):
+        found = []
+        for rank in range(processes):
+            monkeypatch.setenv("RANK", str(rank))
+            found.append(function(lambda rank=rank: total(rank, processes), *args[1:]))
+        return found[0]
+
+    monkeypatch.setattr(lesson_07, "launched", launched)
     assert said in repr(check("07-2", lambda: 1))
 
 
