@@ -31,7 +31,9 @@ def launched(function: Callable, *args: Any, name: str, processes: int = 2) -> A
         if "ellipsis" in error.fact.lower():
             raise NotAttempted from None
         if "closed by peer" in error.fact or "SIGABRT" in error.fact:
-            fact = "one rank ended while another waited for it: do all ranks make the same calls and steps?"
+            fact = (
+                "one rank ended while another waited for it: all ranks have to make the same calls and steps"
+            )
             raise Wrong(f"{name}: {fact}") from None
         raise Wrong(f"{name}: {error.fact}. Fix: {error.fix}") from None
     except Exception as error:
