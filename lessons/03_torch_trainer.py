@@ -11,7 +11,7 @@
 
 # %% [markdown]
 # Suppose you have 40 GB of images, a machine with 16 GB of memory, and an epoch that takes a day. Then you want to train on several machines, with the loop you already
-# have. Here you do it on a small scale: with two processes instead of two machines.
+# have. Here, two processes stand in for two machines.
 
 # %%
 from labkit import cluster, datasets, storage
@@ -47,7 +47,7 @@ def train_step(model, optimizer, x, y):
 
 
 # %% [markdown]
-# The model, `cnn`, is a small convolutional network. It has fewer weights than the one of lesson 00, and it computes more with each of them.
+# The model, `cnn`, is a small convolutional network.
 
 # %%
 from labkit.models.torch import batches, cnn, evaluate
@@ -78,7 +78,7 @@ with Panel("03-one-process", dataset=train.name, rows=len(train)) as panel:
     train_plain(panel, epochs, batch_size=128)
 
 # %% [markdown]
-# This is what the workers have to beat.
+# The workers have to beat this.
 
 # %% [markdown]
 # ## Four changes
@@ -97,7 +97,7 @@ with Panel("03-one-process", dataset=train.name, rows=len(train)) as panel:
 
 # %% [markdown]
 # **2 · The data.** The images go to the store as four Parquet files. A Ray dataset is a plan (lesson 02): reading and `scale` run on the cluster *while* the workers train.
-# Each worker gets a part of the rows, its **shard**, and all shards are equally long.
+# Each worker gets a part of the rows, its **shard**, and all shards are equally long. (`upload_shards` calls the *files* shards, too.)
 
 # %%
 import ray.data
@@ -158,13 +158,13 @@ def train_loop(config):
 
 
 # %% [markdown]
-# Ray pickles the loop together with everything it refers to, also the test images, which is fine for a few hundred kilobytes. Without the `panel` in the
-# settings, the loop is plain Ray.
+# Ray pickles the loop with everything it refers to, also the test images: a few hundred kilobytes are fine. Apart from the
+# lines with `panel`, the loop is plain Ray.
 
 # %% [markdown]
 # ## First in this process
 # Find your mistakes before you start workers. With `num_workers=0` the loop runs in the kernel: prints and tracebacks come to the
-# cell, and `breakpoint()` stops in it.
+# cell, and `breakpoint()` works.
 
 # %%
 from ray.train import ScalingConfig
@@ -212,7 +212,7 @@ trainer = TorchTrainer(
 )
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** The process above processed 128 images in a step; now each of two workers processes 64. How many times as fast as the one process will the whole run be? (0.5 means: it takes
+# **Predict.** `03-one-process` used 128 images in a step; now each of two workers processes 64. How many times as fast as the one process will the whole run be, start included? (0.5 means: it takes
 # twice as long.)
 
 # %%
@@ -236,7 +236,7 @@ assert alone.seconds_total < 1.3 * together.seconds_total
 assert abs(alone.metrics["accuracy"] - together.metrics["accuracy"]) < 0.05
 
 # %% [markdown]
-# On two cores, the two workers are slower. Where did the time go?
+# On two cores, the two workers are slower in all. Where did the time go?
 
 # %%
 import pandas
@@ -244,20 +244,21 @@ import pandas
 pandas.DataFrame({record.name: record.seconds for record in (alone, together)}).round(2)
 
 # %% [markdown]
-# *Start* is the time to launch the run's controller, the workers and the data pipeline. *Data* is waiting for batches, *training* the steps themselves, *between epochs* testing,
+# *Start* is the time to launch the run's **controller**, the workers and the data pipeline. In one process it's all that comes before the first batch. *Data* is waiting for batches, *training* the steps themselves, *between epochs* testing,
 # saving and the report. *Rest* is what Ray does after the last step: it uploads the last checkpoint and stops the workers.
+#
+# Most of the difference is *start* and *data*: each batch now comes through Ray Data's threads. *Training* needn't be shorter either: both workers share two cores with Ray Data.
 #
 # ![A run in time: start, data, steps, and report as a barrier at which rank 1 waits for rank 0's upload](images/timeline.svg)
 #
-# On a cluster of your own, *start* takes much longer. There, each process is a new Python that imports PyTorch and Ray first. This lab forks
-# them from a process that has already done so. On a quiet machine with two cores, a small `fit()` takes 3 s in the lab and 22 s with Ray as pip installs it.
-# `LABKIT_PRELOAD=0` shows it.
+# On a cluster of your own, each process is a new Python that imports PyTorch and Ray first; this lab forks them from one that has done so. On a quiet
+# machine with two cores, a small `fit()` takes 3 s in the lab and 22 s without (`LABKIT_PRELOAD=0`).
 
 # %% [markdown]
 # ### Exercise 03-1 · Four blanks
 # This loop reads its rows with PyTorch's `DataLoader` instead of Ray Data. Every worker has all rows there;
-# `ray.train.torch` has a function that gives each worker its own part. Fill the four blanks. The check runs your loop in this process, then on two workers, and
-# compares the weights in your checkpoint with those of one process.
+# `ray.train.torch` has a function that gives each worker its own part. `global_batch` is the number of rows in an update, on all workers together. Fill the four blanks.
+# The check runs your loop in this process, then on two workers: the weights in your checkpoint should be the same.
 
 # %%
 from torch.utils.data import DataLoader
@@ -266,13 +267,13 @@ from torch.utils.data import DataLoader
 def train_blanks(config):
     model = ...  # your answer: cnn(seed=0), for any number of workers
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(config["rows"], batch_size=config["batch_size"])
-    loader = ...  # your answer: a part for each worker
+    loader = DataLoader(config["rows"], batch_size=...)  # your answer: its part of config["global_batch"]
+    loader = ...  # your answer: a part of the rows for each worker
     for x, y in loader:
         train_step(model, optimizer, x, y)
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = None
-        if ...:  # your answer: which rank saves?
+        if ray.train.get_context().get_world_rank() == 0:
             torch.save(..., f"{folder}/weights.pt")  # your answer: weights for a plain cnn(seed=0)
             checkpoint = ray.train.Checkpoint.from_directory(folder)
         ray.train.report({}, checkpoint=checkpoint)
@@ -285,7 +286,8 @@ from ray.train.torch import prepare_data_loader
 def train_blanks(config):
     model = prepare_model(cnn(seed=0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(config["rows"], batch_size=config["batch_size"])
+    size = config["global_batch"] // ray.train.get_context().get_world_size()
+    loader = DataLoader(config["rows"], batch_size=size)
     loader = prepare_data_loader(loader)
     for x, y in loader:
         train_step(model, optimizer, x, y)
@@ -323,9 +325,9 @@ assert state["accuracy"] == max(metrics["accuracy"] for _, metrics in found.best
 assert accuracy(model) == state["accuracy"] >= 0.95
 
 # %% [markdown]
-# ## A run that hangs
+# ## A loop that stops early
 # `report` is a **barrier**: each worker that reaches it waits for all the others, and then all continue. Every `backward()` is one, too, and so is the
-# start of an epoch with `iter_torch_batches`. If a rank doesn't come, the others wait. Here is a loop that saves time: it stops as soon as the model is good enough.
+# start of an epoch with `iter_torch_batches`. Here is a loop that saves time: it stops as soon as the model is good enough.
 
 # %%
 from ray.train.torch import TorchConfig
@@ -335,7 +337,7 @@ def train_until(config):
     model = prepare_model(cnn(seed=0))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     rank = ray.train.get_context().get_world_rank()
-    mine = slice(rank, None, ray.train.get_context().get_world_size())  # every second row
+    mine = slice(rank, None, ray.train.get_context().get_world_size())  # every n-th row, with n workers
     for epoch in range(10):
         for x, y in batches(train.images[mine], train.labels[mine], size=64):
             train_step(model, optimizer, x, y)
@@ -348,8 +350,7 @@ def train_until(config):
 # **Predict.** With `num_workers=0` this loop works. What will happen with two workers?
 
 # %%
-outcomes = ["both stop", "rank 1 trains on alone", "rank 1 waits, then an error"]
-predict("03-b", choices=outcomes)
+predict("03-b", ..., choices=["both stop", "rank 1 trains on alone", "rank 1 waits, then an error"])
 
 # %%
 patience, two = TorchConfig(timeout_s=10), ScalingConfig(num_workers=2)
@@ -361,12 +362,12 @@ reveal("03-b", "rank 1 waits, then an error")
 
 # %% [markdown]
 # Rank 0 left the loop. Rank 1 waited in `backward()` for gradients that never came, until PyTorch gave up. By default that takes 30 minutes; `timeout_s` made it 10 s. In `report`
-# a rank waits without end, unless you set the environment variable `RAY_TRAIN_COLLECTIVE_TIMEOUT_S`. When a run of yours hangs, set both: the traceback shows who waits where.
+# a rank waits without end, unless the environment variable `RAY_TRAIN_COLLECTIVE_TIMEOUT_S` is set. When a run of yours hangs, set both before you call `fit()`, in that process: the traceback shows who waits where.
 
 # %% [markdown]
 # ### Exercise 03-2 · Stop together
 # Fix the loop: with any number of workers, it should still stop early, and all ranks should stop after the same epoch.
-# Copy it from above, and change what has to be changed. The check runs it on two workers.
+# Return the number of epochs trained, as above. The check runs your loop on two workers.
 
 
 # %%
@@ -395,7 +396,7 @@ check("03-2", train_together)
 # code that has to look for a checkpoint: `ray.train.get_checkpoint()` returns the latest one of this run, or None.
 
 # %% [markdown]
-# A run also resumes when you call `fit()` again with the same name and storage. After a crash that's handy. On other days it's a trap: a new experiment under an old
+# A run also resumes when you call `fit()` again with the same name and storage. After a crash that's handy. Otherwise it's a trap: a new experiment under an old
 # name silently continues the old one. So give each run a fresh name, such as `panel.run_id`.
 
 # %% [markdown]
@@ -426,7 +427,7 @@ check("03-3", resume, store)
 # %% [markdown]
 # ## More workers, another model
 # The images of all workers in one step are the **global batch**: with two workers and 64 images each, 128. DDP averages two gradients of 64 images, which is the gradient of all 128, up to
-# rounding. So these workers train the model that one process trains with 128, and not the one it trains with 64. (An extra section shows both.)
+# rounding. So these workers train the model that one process trains with 128, and not the one it trains with 64.
 
 # %% [markdown]
 # ### Exercise 03-4 · What would change?
@@ -475,7 +476,7 @@ def train_safely(config):
 
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** The first attempt fails at the end of its third epoch, before the report. How many epochs do both attempts train together?
+# **Predict.** The first attempt fails at the end of its third epoch, before the report. How many epochs do both attempts train in total, counting the lost one?
 
 # %%
 predict("03-c", ...)
@@ -542,7 +543,7 @@ def gap(dtype):
 # **Predict.** Is the average of the two gradients equal to the gradient of all 128 images?
 
 # %%
-predict("03-d", choices=["exactly", "up to rounding", "no"])
+predict("03-d", ..., choices=["exactly", "up to rounding", "no"])
 
 # %%
 print(f"largest difference: {gap(torch.float32):.1e} in single precision, {gap(torch.float64):.1e} in double")
@@ -657,7 +658,7 @@ def milliseconds(batches):
 predict("03-f", ...)
 
 # %%
-small = milliseconds(data.iter_torch_batches(batch_size=64))
+small = milliseconds(data.iter_torch_batches(batch_size=64))  # starts the pipeline, as each epoch does
 pieces = list(data.materialize().iter_torch_batches(batch_size=8192))
 large = milliseconds(cut(pieces, 64))
 print(f"{small:.0f} ms and {large:.1f} ms")
@@ -814,7 +815,7 @@ with panel.watch(crowd):
 # %% [markdown]
 # ## Key points
 # - Each `backward()` and each `report` is a barrier. Whatever decides how often they are called must be equal on all ranks.
-# - Save the weights of `model.module`, and look for a checkpoint at the start of the loop. Then a crash costs one epoch.
+# - Save the weights of the model *inside* the wrapper, and look for a checkpoint at the start of the loop. Then a crash costs at most one epoch, if `max_failures` allows a restart.
 # - The global batch is the batch per worker times the number of workers. Change it, and you train another model.
 # - Two workers pay when each has something to itself (a GPU, a core, data to wait for), and when the run is long compared with its start.
 #
@@ -826,7 +827,7 @@ with panel.watch(crowd):
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
-# The same training, with a checkpoint in each epoch and restarts after failures, in plain Ray and PyTorch:
+# The same kind of training with a smaller model, a checkpoint in each epoch and restarts after failures, in plain Ray and PyTorch:
 
 # %% [markdown] tags=["links"]
 # ## Reference

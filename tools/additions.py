@@ -1,5 +1,6 @@
 """What the build adds to a lesson's cells: its time, pictures, the script without the lab, and links."""
 
+import ast
 import base64
 import re
 from dataclasses import replace
@@ -7,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import figures
+import lesson
 from labkit.errors import LabError
 from lesson import Cell
 
@@ -22,7 +24,7 @@ def complete(source: Path, cells: list[Cell]) -> list[Cell]:
         LabError: a picture or the script is missing.
     """
     root, time = source.parent.parent, figures.measure(source.stem[:2], cells).time
-    used = "\n".join(cell.source for cell in cells if cell.kind == "code")
+    used = _names("\n".join(cell.source for cell in cells if cell.kind == "code"))
     terms = set(glossary(root))
     done = []
     for cell in cells:
@@ -74,13 +76,30 @@ def _linked(found: re.Match[str], terms: set[str]) -> str:
     return f"[{found[0]}](../docs/glossary.md#{term.lower().replace(' ', '-')})"
 
 
-def _uses(code: str, name: str) -> bool:
-    """Whether `code` uses what has the full `name`: a class by its name, a method, or a function by both."""
-    *_, parent, last = name.split(".")
-    if last[0].isupper():
-        return re.search(rf"\b{last}\b", code) is not None
-    dotted = rf"\.{last}\(" if parent[0].isupper() else rf"\b{parent}\.{last}\b"
-    return re.search(rf"{dotted}|import .*\b{last}\b|@{parent}\.{last}", code) is not None
+def _names(code: str) -> set[str]:
+    """What `code` imports and names, in full (``ray.train.Result``), and each attribute as ``.map``."""
+    nodes, full = list(ast.walk(lesson.parse(code))), {}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            full |= {name.asname or name.name: f"{node.module}.{name.name}" for name in node.names}
+        elif isinstance(node, ast.Import):
+            full |= {name.asname: name.name for name in node.names if name.asname}
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute):
+            full.setdefault(ast.unparse(node.targets[0]), ast.unparse(node.value))  # nn = torch.nn
+    found = set(full.values())
+    for node in nodes:
+        if isinstance(node, ast.Attribute):
+            root, *rest = ast.unparse(node).split(".")
+            found |= {".".join([full.get(root, root), *rest]), f".{node.attr}"}
+    return {re.sub(r"^tensorflow\.keras\.", "keras.", name) for name in found}
+
+
+def _uses(used: set[str], name: str) -> bool:
+    """Whether `used` has what has the full `name`. A method has no full name: it is used with its package."""
+    package, parent, last = name.rsplit(".", 2) if name.count(".") > 1 else ("", *name.split("."))
+    if parent[0].isupper():
+        return f".{last}" in used and any(one.startswith(f"{package}.") for one in used)
+    return name in used
 
 
 def _embedded(source: Path, name: str) -> str:

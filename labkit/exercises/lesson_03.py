@@ -8,16 +8,21 @@ from labkit.exercises.registry import Lesson
 from labkit.exercises.running import run_loop
 
 LESSON = Lesson("03", "From one process to many")
-_ROWS, _BATCH = 96, 16  # of each of two workers: three updates
+_ROWS, _BATCH = 96, 32  # of all workers together: three updates
+# What torch says of a likely mistake, and what to say of it instead.
+_REMARKS = {
+    "no attribute 'module'": "with one worker there is no wrapper, so the model has no `.module`",
+    '"module.': "`model` is the wrapper; load into the model inside it",
+}
 
 
 @LESSON.exercise(
     "03-1",
     "Four blanks",
-    "The table under *Four changes* has the first blank. What does `ray.train.torch` have for data loaders?",
-    "`prepare_model`, `prepare_data_loader`, `get_world_rank`; `.module` of the wrapper is the plain model.",
-    "`prepare_data_loader(loader)`, `ray.train.get_context().get_world_rank() == 0`, and "
-    '`getattr(model, "module", model).state_dict()`.',
+    "Which part of an update's rows does one worker process? What has `ray.train.torch` for data loaders?",
+    "`prepare_model`, `get_world_size`, `prepare_data_loader`; `.module` of the wrapper is the plain model.",
+    '`config["global_batch"] // ray.train.get_context().get_world_size()`, `prepare_data_loader(loader)`, '
+    'and `getattr(model, "module", model).state_dict()`.',
     seconds=90,
     stuck="a rank waits for the others: does each of them call `ray.train.report`?",
 )
@@ -25,24 +30,21 @@ def _blanks(train_blanks: Any, store: Any = None) -> None:
     """A loop over ``config["rows"]`` that saves weights.pt, against the training of one process."""
     _require_no_blank(train_blanks)
     rows = _random_rows()
-    config = {"rows": rows, "batch_size": _BATCH}
-    try:
-        _, reports = run_loop(train_blanks, config, name="train_blanks")
-    except Wrong as error:
-        if "no attribute 'module'" in str(error):
-            raise Wrong("with one worker there is no wrapper, so the model has no `.module`") from None
-        raise
+    config = {"rows": rows, "global_batch": _BATCH}
+    _, reports = _run(train_blanks, config, name="train_blanks")
     weights = _weights_of(reports[-1][1] if reports else None, "in one process")
     if _gap(rows, _BATCH, weights) > 1e-4:
         raise Wrong("in one process, the weights in the checkpoint are not those of a training on all rows")
-    loop, where = _only_rank_0_saves(train_blanks), _storage(store)
-    _, reports = run_loop(loop, config, num_workers=2, name="train_blanks", **where)
+    loop, where = _on_its_own_part(train_blanks), _storage(store)
+    _, reports = _run(loop, config, num_workers=2, name="train_blanks", **where)
     weights = _weights_of(reports[-1][1] if reports else None, "with two workers")
-    if _gap(rows, 2 * _BATCH, weights) < 1e-4:
-        return
-    if _gap(rows, _BATCH, weights) < 1e-4:
+    if any(value.isnan().any() for value in weights.values()):
         raise Wrong("with two workers, each of them trained on all rows instead of its own part")
-    if _gap(rows, _BATCH, weights, every=2) < 1e-4:
+    if _gap(rows, _BATCH, weights) < 1e-4:
+        return
+    if _gap(rows, 2 * _BATCH, weights) < 1e-4:
+        raise Wrong("with two workers, an update used twice the global batch: each worker took all of it")
+    if _gap(rows, _BATCH // 2, weights, every=2) < 1e-4:
         raise Wrong("with two workers, rank 0 trained alone: the gradients were not averaged")
     raise Wrong("with two workers, the weights are not those of one process with the global batch")
 
@@ -53,18 +55,21 @@ def _blanks(train_blanks: Any, store: Any = None) -> None:
     "Which rank makes the decision, and how does the other one learn about it?",
     "After each step all ranks have the same weights. What would each decide by the model's accuracy?",
     "Let every rank test the model: `if accuracy(model) > 0.8: return epoch + 1`, without `rank == 0`.",
-    seconds=60,
+    seconds=90,
     stuck="one rank leaves the loop, and the other waits for its gradients",
 )
 def _together(train_together: Any) -> None:
     """A loop that returns the number of its epochs: it stops before the tenth, on both ranks."""
     _require_no_blank(train_together)
-    result, _ = run_loop(train_together, num_workers=2, name="train_together")
-    epochs = result.return_value
-    if not isinstance(epochs, int):
-        raise Wrong(f"the loop returns {describe(epochs)}; the number of its epochs is expected, as before")
-    if epochs >= 10:
-        raise Wrong("the loop doesn't hang, but it trains all ten epochs: it should stop early")
+    result, _ = run_loop(_idle_and_trained, {"loop": train_together}, num_workers=2, name="train_together")
+    idle, trained = result.return_value
+    for epochs in (idle, trained):
+        if not isinstance(epochs, int):
+            raise Wrong(f"the loop returns {describe(epochs)}; the number of its epochs is expected")
+    if idle != 10:
+        raise Wrong(f"it stops after {idle} epochs of a model that learns nothing: what does it look at?")
+    if trained >= 10:
+        raise Wrong("it doesn't hang, but it returns 10: stop early, and return the number of epochs trained")
 
 
 @LESSON.exercise(
@@ -79,17 +84,13 @@ def _together(train_together: Any) -> None:
 def _resumed(resume: Any, store: Any = None) -> None:
     """A training on two workers that fails after two epochs, and goes on with the learner's function."""
     _require_no_blank(resume)
-    result, _ = run_loop(_first_of_a_new_run, {"resume": resume}, name="resume")
-    close_to(
-        result.return_value,
-        0,
-        what="without a checkpoint, the first epoch",
-        mistakes={1: "epochs are counted from 0"},
-    )
+    result, _ = _run(_first_of_a_new_run, {"resume": resume}, name="resume")
+    near = {1: "epochs are counted from 0"}
+    close_to(result.return_value, 0, what="without a checkpoint, the first epoch", mistakes=near)
     from ray.train import FailureConfig
 
     options = {"failure_config": FailureConfig(max_failures=1), **_storage(store)}
-    result, _ = run_loop(_fails_once, {"resume": resume}, num_workers=2, name="resume", **options)
+    result, _ = _run(_fails_once, {"resume": resume}, num_workers=2, name="resume", **options)
     found = result.return_value
     near = {
         0: "that starts from scratch, and there is a checkpoint",
@@ -119,6 +120,17 @@ def _change(change: Any) -> None:
     change_is(change, right)
 
 
+def _run(*args: Any, **options: Any) -> Any:
+    """`run_loop`, with a remark on a likely mistake in place of what torch says of it."""
+    try:
+        return run_loop(*args, **options)
+    except Wrong as error:
+        for sign, remark in _REMARKS.items():
+            if sign in str(error):
+                raise Wrong(remark) from None
+        raise
+
+
 def _storage(store: Any) -> dict[str, Any]:
     """Where a run keeps its checkpoints: in the lesson's store, which other machines can reach, too."""
     if store is None:
@@ -143,12 +155,17 @@ def _random_rows() -> Any:
 
 def _weights_of(checkpoint: Any, where: str) -> dict[str, Any]:
     """The weights in a checkpoint of the learner's loop."""
+    import pickle
+
     import torch
 
     if checkpoint is None:
         raise Wrong(f"{where}, no report came with a checkpoint: which rank saves one?")
     with checkpoint.as_directory() as folder:
-        weights = torch.load(f"{folder}/weights.pt", weights_only=True)
+        try:
+            weights = torch.load(f"{folder}/weights.pt", weights_only=True)
+        except pickle.UnpicklingError:
+            raise Wrong(f"{where}, weights.pt has the model itself: save its state_dict()") from None
     if not isinstance(weights, dict):
         raise Wrong(f"{where}, weights.pt has {describe(weights)}, and the model's state_dict() is expected")
     if any(name.startswith("module.") for name in weights):
@@ -172,27 +189,31 @@ def _gap(rows: Any, size: int, weights: dict[str, Any], every: int = 1) -> float
     return parameter_distance(model, weights)
 
 
-def _only_rank_0_saves(loop: Callable) -> Callable:
-    """The loop, in which a checkpoint of another rank raises."""
+def _on_its_own_part(loop: Callable) -> Callable:
+    """The loop for two workers: each of them has NaN in the rows that a sampler gives to the other."""
 
-    def watched(config: dict) -> Any:
+    def spoiled(config: dict) -> Any:
         import ray.train
+        from torch.utils.data import TensorDataset
 
-        report = ray.train.report
+        images, labels = config["rows"].tensors
+        images = images.clone()
+        images[1 - ray.train.get_context().get_world_rank() :: 2] = float("nan")
+        return loop(config | {"rows": TensorDataset(images, labels)})
 
-        def checked(metrics: dict, checkpoint: Any = None, **options: Any) -> None:
-            rank = ray.train.get_context().get_world_rank()
-            if rank and checkpoint is not None:
-                raise RuntimeError(f"rank {rank} saves a checkpoint, too, and rank 0 is enough")
-            report(metrics, checkpoint=checkpoint, **options)
+    return spoiled
 
-        ray.train.report = checked
-        try:
-            return loop(config)
-        finally:
-            ray.train.report = report
 
-    return watched
+def _idle_and_trained(config: dict) -> tuple[Any, Any]:
+    """What the loop returns if no optimizer changes a weight; and what if they do, unless that was not 10."""
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: optimizer.zero_grad())
+    try:
+        idle = config["loop"]({})
+    finally:
+        hook.remove()
+    return idle, config["loop"]({}) if idle == 10 else 0  # a rank that left early would disturb the others
 
 
 def _prepared() -> tuple[Any, Any]:
@@ -203,14 +224,31 @@ def _prepared() -> tuple[Any, Any]:
     return model, torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
 
 
+def _save(epoch: int, plain: Any, optimizer: Any) -> None:
+    import tempfile
+
+    import ray.train
+    import torch
+
+    state = {"model": plain.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(state, f"{folder}/state.pt")
+        rank = ray.train.get_context().get_world_rank()
+        checkpoint = None if rank else ray.train.Checkpoint.from_directory(folder)
+        ray.train.report({"epoch": epoch}, checkpoint=checkpoint)
+
+
 def _first_of_a_new_run(config: dict) -> Any:
-    return config["resume"](*_prepared())
+    """In one process: the first epoch; and with a checkpoint, `resume` must not raise."""
+    model, optimizer = _prepared()
+    first = config["resume"](model, optimizer)
+    _save(0, model, optimizer)
+    config["resume"](model, optimizer)
+    return first
 
 
 def _fails_once(config: dict) -> dict[str, Any] | None:
     """Save two epochs and fail; in the second attempt, return what `resume` came to."""
-    import tempfile
-
     import ray.train
     import torch
 
@@ -222,11 +260,6 @@ def _fails_once(config: dict) -> dict[str, Any] | None:
         model(torch.ones(1, 4)).sum().backward()
         optimizer.step()
         torch.nn.init.constant_(plain.weight, epoch)
-        state = {"model": plain.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
-        with tempfile.TemporaryDirectory() as folder:
-            torch.save(state, f"{folder}/state.pt")
-            rank = ray.train.get_context().get_world_rank()
-            checkpoint = None if rank else ray.train.Checkpoint.from_directory(folder)
-            ray.train.report({"epoch": epoch}, checkpoint=checkpoint)
+        _save(epoch, plain, optimizer)
     ray.train.get_all_reported_checkpoints()  # waits until Ray has taken in both reports
     raise OSError("the disk is full")

@@ -31,19 +31,27 @@ def step(model, optimizer, x, y):
     optimizer.step()
 
 
-def blanks(wrap=prepare_model, deal=prepare_data_loader, saves=lambda rank: rank == 0, plain=None):
-    """The loop of exercise 03-1 with these four in its blanks."""
-    plain = plain or (lambda model: getattr(model, "module", model))
+def inside(model):
+    return getattr(model, "module", model)
+
+
+def part(batch):
+    return batch // ray.train.get_context().get_world_size()
+
+
+def blanks(wrap=prepare_model, size=part, deal=prepare_data_loader, weights=None, saves=True):
+    """The loop of exercise 03-1 with these in its blanks."""
+    weights = weights or (lambda model: inside(model).state_dict())
 
     def train_blanks(config):
         model = wrap(build())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for x, y in deal(DataLoader(config["rows"], batch_size=config["batch_size"])):
+        for x, y in deal(DataLoader(config["rows"], batch_size=size(config["global_batch"]))):
             step(model, optimizer, x, y)
         with tempfile.TemporaryDirectory() as folder:
             checkpoint = None
-            if saves(ray.train.get_context().get_world_rank()):
-                torch.save(plain(model).state_dict(), f"{folder}/weights.pt")
+            if saves and ray.train.get_context().get_world_rank() == 0:
+                torch.save(weights(model), f"{folder}/weights.pt")
                 checkpoint = ray.train.Checkpoint.from_directory(folder)
             ray.train.report({}, checkpoint=checkpoint)
 
@@ -61,10 +69,12 @@ def unfilled(config):
         (blanks(), "solved"),
         (blanks(wrap=lambda model: model), "gradients were not averaged"),
         (blanks(deal=lambda loader: loader), "all rows instead of its own part"),
-        (blanks(saves=lambda rank: True), "rank 1 saves a checkpoint"),
-        (blanks(saves=lambda rank: False), "no report came with a checkpoint"),
-        (blanks(plain=lambda model: model.module), "there is no wrapper"),
-        (blanks(plain=lambda model: model), "weights of the wrapper"),
+        (blanks(size=lambda batch: batch), "twice the global batch"),
+        (blanks(size=lambda batch: batch, deal=lambda loader: loader), "all rows instead of its own part"),
+        (blanks(saves=False), "no report came with a checkpoint"),
+        (blanks(weights=lambda model: model.module.state_dict()), "there is no wrapper"),
+        (blanks(weights=lambda model: model.state_dict()), "weights of the wrapper"),
+        (blanks(weights=inside), "has the model itself"),
         (lambda config: None, "not attempted"),
         (unfilled, "not attempted"),
         (7, "a function is expected"),
@@ -74,16 +84,22 @@ def test_four_blanks(loop, said):
     assert said in repr(check("03-1", loop))
 
 
-def stops(decide, epochs=10):
-    """A loop that leaves after an epoch for which decide(rank, epoch) is true."""
+def sure(model):
+    """Whether the model has learnt that all images are of class 0."""
+    return model(torch.ones(1, 28, 28)).softmax(dim=1)[0, 0] > 0.8
+
+
+def stops(decide, epochs=10, answer=lambda epoch: epoch + 1):
+    """A loop that leaves after an epoch for which decide(rank, epoch, model) is true."""
 
     def train_together(config):
         model = prepare_model(build())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for epoch in range(epochs):
-            step(model, optimizer, torch.ones(4, 28, 28), torch.zeros(4, dtype=torch.int64))
-            if decide(ray.train.get_context().get_world_rank(), epoch):
-                return epoch + 1
+            for _ in range(5):
+                step(model, optimizer, torch.ones(4, 28, 28), torch.zeros(4, dtype=torch.int64))
+            if decide(ray.train.get_context().get_world_rank(), epoch, inside(model)):
+                return answer(epoch)
         return epochs
 
     return train_together
@@ -92,10 +108,12 @@ def stops(decide, epochs=10):
 @pytest.mark.parametrize(
     "loop, said",
     [
-        (stops(lambda rank, epoch: epoch == 1), "solved"),
-        (stops(lambda rank, epoch: False), "trains all ten epochs"),
+        (stops(lambda rank, epoch, model: sure(model)), "solved"),
+        (stops(lambda rank, epoch, model: epoch == 2), "stops after 3 epochs of a model that learns nothing"),
+        (stops(lambda rank, epoch, model: False), "it returns 10"),
+        (stops(lambda rank, epoch, model: sure(model), answer=lambda epoch: None), "epochs is expected"),
         (lambda config: "two", "the number of its epochs is expected"),
-        (stops(lambda rank, epoch: rank == 0 and epoch == 1), "one rank leaves the loop"),
+        (stops(lambda rank, epoch, model: rank == 0 and sure(model)), "one rank leaves the loop"),
     ],
 )
 def test_stop_together(loop, said, monkeypatch):
@@ -104,7 +122,7 @@ def test_stop_together(loop, said, monkeypatch):
     assert said in repr(check("03-2", loop))
 
 
-def resumes(next_epoch=1, new=0, model_too=True, optimizer_too=True):
+def resumes(next_epoch=1, new=0, model_too=True, optimizer_too=True, into=inside):
     def resume(model, optimizer):
         checkpoint = ray.train.get_checkpoint()
         if checkpoint is None:
@@ -112,7 +130,7 @@ def resumes(next_epoch=1, new=0, model_too=True, optimizer_too=True):
         with checkpoint.as_directory() as folder:
             state = torch.load(f"{folder}/state.pt", weights_only=True)
         if model_too:
-            getattr(model, "module", model).load_state_dict(state["model"])
+            into(model).load_state_dict(state["model"])
         if optimizer_too:
             optimizer.load_state_dict(state["optimizer"])
         return state["epoch"] + next_epoch
@@ -128,6 +146,8 @@ def resumes(next_epoch=1, new=0, model_too=True, optimizer_too=True):
         (resumes(next_epoch=0), "trained twice"),
         (resumes(model_too=False), "the weights of the checkpoint"),
         (resumes(optimizer_too=False), "momentum is lost"),
+        (resumes(into=lambda model: model.module), "with one worker there is no wrapper"),
+        (resumes(into=lambda model: model), "is the wrapper; load into the model inside it"),
         (lambda model, optimizer: 0, "starts from scratch"),
         (lambda model: 0, "raised TypeError"),
     ],
