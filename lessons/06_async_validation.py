@@ -5,7 +5,7 @@
 # - move validation out of the training loop, and say when that pays off (exercise 06-1);
 # - write a loop that decides which checkpoints are validated (06-2);
 # - fix a validator that returns wrong numbers and carries a data set with it (06-3);
-# - read every checkpoint's status, and choose the best model that was really validated (06-4).
+# - read every checkpoint's status, and choose the best model that was really validated (06-4, extra).
 #
 # **Time** … · **Needs** 00, 01, 03
 
@@ -29,7 +29,7 @@ lab
 
 # %% [markdown]
 # The digits are drawn on the spot. The validation set is large, so that you can see the time it takes; a third set, `test`, is kept for the very end. Validations run in other processes, perhaps on
-# another machine, so their rows go to the object store.
+# another machine, so their rows go to the store.
 
 # %%
 from labkit.storage import upload_shards
@@ -41,7 +41,7 @@ upload_shards(validation_rows, store, "lab-06", prefix="validation", rows_per_sh
 
 # %% [markdown]
 # ## Validation inside the loop
-# Two functions that you know from lesson 03: one epoch of steps, and a checkpoint that only rank 0 writes. `mkdtemp` makes the checkpoint's folder, and this code never removes it. You will soon see why.
+# Two functions that you know from lesson 03: one epoch of steps, and a checkpoint that only rank 0 writes. `mkdtemp` makes the checkpoint's folder, and this code never removes it (Ray will).
 
 # %%
 import tempfile
@@ -130,7 +130,7 @@ from labkit import runs
 
 
 def standing_still(name):
-    """Seconds from the last step of an epoch to the first of the next, in the mean."""
+    """Seconds from the last step of an epoch to the first of the next, on average."""
     record = runs.latest(name)
     return record.seconds["between epochs"] / (len(record.seconds_per_epoch) - 1)
 
@@ -140,7 +140,7 @@ still, epoch_s = standing_still("06-inline"), runs.latest("06-inline").seconds["
 reveal("06-a", round(100 * still / (still + epoch_s)))
 
 # %% [markdown]
-# Look at the time axis below the curve. *Training* and *validation* take turns: whenever there is a bar in one row, there is none in the other.
+# Look at the time axis below the curve. *Training* and *validation* take turns: whenever there is a bar in one line, there is none in the other.
 #
 # ## The validator
 # To move the validation out of the loop, write it as a function: a checkpoint comes in, metrics go out. Ray calls it in another process, so it has to build its own model, load the weights, and read its
@@ -172,7 +172,7 @@ assert abs(found["val_accuracy"] - result.metrics["val_accuracy"]) < 1e-3
 # %% [markdown]
 # Three things change in the loop:
 # - it no longer validates;
-# - the rank that has the checkpoint reports `validation=True`, which asks Ray to call the validator with it;
+# - rank 0, which has the checkpoint, reports `validation=True`, which asks Ray to call the validator with it;
 # - with `CheckpointUploadMode.ASYNC` a separate thread uploads the checkpoint, and `report` returns at once. That is why your code must not remove the folder. Ray removes it after the upload.
 
 # %%
@@ -215,8 +215,9 @@ reveal("06-b", standing_still("06-inline") / standing_still("06-async"))
 assert standing_still("06-inline") > 1.5 * standing_still("06-async")
 
 # %% [markdown]
-# Now the rows overlap: while later epochs train, the checkpoints of earlier ones are validated. A metric arrives late, while a later epoch is already being trained. The first takes longest, because a
-# process has to start. After the last step, `fit()` waits for the validations that are still pending.
+# `report` no longer waits at all, so only milliseconds remain between two epochs. Now the bars of the two lines overlap: while later epochs train, the checkpoints of earlier ones are validated. A
+# metric arrives late, while a later epoch is already being trained. The first takes longest, because a process has to start. After the last step, `fit()` waits for the validations that are still
+# pending.
 
 # %% [markdown]
 # ### Exercise 06-1 · When is the last metric there?
@@ -252,8 +253,8 @@ from labkit.display import picture
 picture("life_of_metrics")
 
 # %% [markdown]
-# The loop reports what it knows. The checkpoint is **committed** when its upload is complete, and **pending** until its validation ends. Then the validator's metrics are added to those of the loop. If both
-# use the same key, the validator's value replaces the loop's.
+# The loop reports what it knows. The checkpoint is **committed** when its upload is complete; then it is **pending** until its validation ends. The checkpoint's status is then `VALIDATED` or `VALIDATION_FAILED`
+# (or `VALIDATION_TIMEOUT`), and the validator's metrics, if there are any, are added to those of the loop. If both use the same key, the validator's value replaces the loop's.
 
 # %%
 from labkit.train import reported_checkpoints
@@ -347,11 +348,12 @@ assert size > 3.9e6 and light < 20_000
 run("06-trap", train_async, ValidationConfig(fn=validate_shorter))
 
 # %% [markdown]
-# `one_epoch` takes its 4.7 MB along, too. That happens once per run and not once per checkpoint, so it is fine.
+# `one_epoch` takes the training images, 4.7 MB, along, too. That happens once per run and not once per checkpoint, so it is fine.
 
 # %% [markdown]
 # ### Exercise 06-3 · Fix this validator
-# Here is a validator for a network with dropout. Three things are wrong: what it takes along, how it uses the model, and what it returns. The check runs it twice in a Ray task, on your last checkpoint.
+# Here is a validator for a network with dropout. It is too large to send, it gives another number each time, and Ray can't use what it returns. Find the three causes. The check runs it in a Ray task on
+# your last checkpoint, twice, to see whether the number is repeatable.
 
 
 # %%
@@ -398,8 +400,8 @@ table.round(2)
 
 # %% [markdown]
 # The loop no longer waits. But each metric arrives later, because a process has to load the model and the rows, and Ray looks at its validations about once a second. And *training* may take longer: on
-# two cores it shares memory bandwidth and caches with the validation, and the second core wasn't idle before. So the whole run may be no shorter at all. That is the honest answer for a small model on two
-# cores. It pays off when a validation takes long compared with the start of a process, *and* there is a place for it where nothing trains: other cores, a smaller GPU, a cheaper machine.
+# two cores it shares memory bandwidth and caches with the validation, and the second core wasn't idle before. So the whole run may be shorter or not: look at your
+# table. It pays off when a validation takes long compared with the start of a process, *and* there is a place for it where nothing trains: other cores, a smaller GPU, a cheaper machine.
 #
 # ## The best model
 # The best model isn't the last one but the one with the best *validated* metric. Load it, and test it on images that have played no part so far.
@@ -587,7 +589,7 @@ assert list(moody_table["status"]) == ["VALIDATED", "VALIDATION_FAILED", "VALIDA
 # The validation that hung was ended after 5 seconds, and the ones behind it had to wait that long. The timeout starts when Ray submits the task, so it includes the time that a process needs to start.
 # Under *printed lines*, the panel shows what the loop printed: when it asked for what is `COMMITTED`, some validations were still pending.
 #
-# One thing does end the run: a validator whose *process* dies, for example because it runs out of memory. Ray retries it three times and then fails the *training*. So leave it some memory.
+# Exception: a validator whose *process* dies, for example because it runs out of memory, does end the run. Ray retries it three times and then fails the *training*. So leave it some memory.
 #
 # And if the run is killed while a validation is pending? Ray has recorded which validations are still to be done. If you start a run with the same name, it resumes the training *and* those validations, as
 # in lesson 03.

@@ -61,8 +61,8 @@ def number(value: Any) -> str:
     """A metric with three or four digits that matter; of a text, its beginning."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return short(str(value))
-    if abs(value) < 1e6 and value == int(value):
-        return f"{int(value)}"
+    if abs(value) < 1e9 and value == int(value):
+        return f"{int(value):,}" if abs(value) >= 1e4 else f"{int(value)}"
     return f"{value:.3f}" if 0.001 <= abs(value) < 999.9995 else f"{value:.3g}"
 
 

@@ -59,8 +59,11 @@ def _trainable(cls: Any) -> None:
         raise Wrong(
             f"your answer is {describe(cls)}, and a class that derives from tune.Trainable is expected"
         )
-    if any(is_blank(getattr(cls, name)) for name in _METHODS):
+    blank = [name for name in _METHODS if is_blank(getattr(cls, name))]
+    if len(blank) == len(_METHODS):
         raise NotAttempted
+    if blank:
+        raise Wrong(f"{blank[0]} does nothing yet")
     one, other = _trial(cls, 0.1), _trial(cls, 0.1)
     for steps in (1, 2):
         _loss_of_step(one, 0.1, steps)
@@ -71,7 +74,8 @@ def _trainable(cls: Any) -> None:
         result_of(other.load_checkpoint, folder, what="load_checkpoint")
     if not _close(_loss(other), _expected(0.1, 3)):
         raise Wrong("after load_checkpoint the next step is not the one that the saved trial would make")
-    if (returned := result_of(one.reset_config, {"lr": 0.25}, what="reset_config")) is not True:
+    one.config = {"lr": 0.25}  # as Tune does before it calls reset_config
+    if (returned := result_of(one.reset_config, one.config, what="reset_config")) is not True:
         raise Wrong(f"reset_config returns {describe(returned)}: only True tells Tune that it worked")
     found = _loss(one)
     if _close(found, _expected(0.1, 1)):
@@ -185,8 +189,10 @@ def _at_once(trials_at_once: Any) -> None:
         (12, 0, 3, 1, 0, 1, 3, 4, "the driver of each trial needs a CPU, too"),
         (14, 0, 2, 2, 0, 0.5, 3, 5, "each worker uses more than one CPU"),
         (2, 0, 2, 1, 0, 1, 0, 1, "with its driver it does not fit: not one could train"),
+        (16, 0, 1, 1, 0, 0.5, 10, 15, "each trial has a driver of its own"),
         (64, 8, 4, 1, 1, 0.5, 2, 14, "each worker also needs a GPU, and there are only 8"),
         (5, 8, 2, 1, 1, 0.5, 2, 4, "there are enough GPUs, but not enough CPUs"),
+        (4, 6, 2, 0, 1, 0.5, 3, 1, "a worker that asks for 0 CPUs needs none"),
     ):
         cpus, _, workers, worker_cpus, _, driver_cpus = args
         exact = cpus / (workers * worker_cpus + driver_cpus)

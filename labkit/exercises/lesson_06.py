@@ -64,7 +64,10 @@ def _sparse(train_sparsely: Any) -> None:
 def _same_rows(reported: Any, wanted: Any, epochs: int) -> None:
     epoch, status = reported.metrics["epoch"], reported.status.name
     rows = reported.metrics.get("rows") if status == "VALIDATED" else None
-    which = f"epoch {epoch} of {epochs} (the last one is {epochs - 1})"
+    which = f"epoch index {epoch} (0 to {epochs - 1})"
+    if status == "VALIDATION_FAILED":
+        allowed = 'it must be False, True or a ValidationTaskConfig, with fn_kwargs={"rows": …}'
+        raise Wrong(f"{which}: Ray could not validate with your value of validation; {allowed}")
     if status not in ("VALIDATED", "COMMITTED"):
         raise Wrong(f"{which}: its validation has the status {status}")
     if wanted is None and status == "VALIDATED":

@@ -36,7 +36,8 @@ def check_closure_size(function: Callable, *, limit: int = LIMIT) -> int:
     # A name that is also an attribute's may be no part of the function: then it may be larger than that.
     sizes = {name: count for name, count in _variable_sizes(function).items() if count <= total}
     variable = max(sizes, key=sizes.__getitem__, default=name)
-    captured = f"{variable!r}, {size(sizes.get(variable, total))} of {size(total)}"
+    parts = dict.fromkeys((size(sizes.get(variable, total)), size(total)))  # one if both are the same
+    captured = f"{variable!r} ({' of '.join(parts)})"
     fact = f"it captures {captured}, and is sent again for every checkpoint; the limit is {size(limit)}"
     fix = "load it inside the function (from the store, or datasets.load), or pass its path in fn_kwargs"
     raise RunError(attempt, fact, fix)

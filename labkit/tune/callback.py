@@ -18,6 +18,7 @@ from labkit.tune.state import OVER, SweepState, TrialState
 from labkit.tune.trials import (
     newest_result,
     number,
+    place_of,
     shown_config,
     staging_folder,
     status_of,
@@ -74,7 +75,7 @@ class SweepCallback(tune.Callback):
         if is_due:
             self._trials, self._next_look = trials, time.monotonic() + 1 / _LOOKS_PER_SECOND
         with self.panel.update() as state:
-            for trial in trials:
+            for trial in sorted(trials, key=place_of):
                 if is_due or trial.status == "ERROR":
                     self._look(state, trial)
 

@@ -96,10 +96,10 @@ def _check_resources(plan: TunerPlan, nodes: Sequence[dict[str, float]] | None) 
         have = [node.get(name, 0.0) for node in nodes]
         asked = [bundle.get(name, 0.0) for bundle in bundles]
         if max(asked) > max(have) + 1e-6 or sum(asked) > sum(have) + 1e-6:
-            listed = ", ".join(f"{one:g}" for one in have)
+            listed = f"{', '.join(f'{one:g}' for one in have)} {name}{'s' * (have != [1])}"
             raise RunError(
-                f"start trials of {sum(asked):g} {name} each",
-                f"the nodes of the cluster have {listed} {name}: no trial would ever start",
+                f"start trials of {sum(asked):g} {name}{'s' * (sum(asked) != 1)} each",
+                f"the nodes of the cluster have {listed}: no trial would ever start",
                 f"tune.with_resources(…, {{{name!r}: {max(have):g}}}) or less, or a larger cluster",
             )
 

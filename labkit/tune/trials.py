@@ -143,6 +143,12 @@ def status_of(trial: Any) -> str:
     return _STATUS.get(trial.status, "waiting")
 
 
+def place_of(trial: Any) -> int:
+    """Return a trial's place in the order of creation. Tune restores trials in the order of their results."""
+    found = re.match(r"\d+", str(getattr(trial, "experiment_tag", "")))
+    return int(found[0]) if found else 0
+
+
 def newest_result(trial: Any) -> dict[str, Any]:
     """Return the newest result that a trial reported; {} before the first."""
     # trial.last_result would ask the trial's process, and wait for it.

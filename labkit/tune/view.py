@@ -154,7 +154,7 @@ def _counted(state: SweepState) -> str:
 
 
 def _progress(state: SweepState, now: float) -> str:
-    if not state.first_trial_at:
+    if not state.first_trial_at and not state.done:  # a restored sweep may have trials that are over
         return "starting the first trial's process"
     left = state.eta(now)
     eta = "" if left is None else f" · about {seconds(left)} left" if left >= 1 else " · nearly done"

@@ -80,6 +80,18 @@ class ReturnsNumber(Descent):
         return super().step()["loss"]
 
 
+class ReadsItsConfig(Descent):
+    """As in a sweep, where Tune sets `config` before it calls `reset_config`."""
+
+    def reset_config(self, config):
+        self.x = 0.0
+        return True
+
+    def step(self):
+        self.x -= self.config["lr"] * 2 * (self.x - 3)
+        return {"loss": (self.x - 3) ** 2}
+
+
 class SavesNothing(Descent):
     def save_checkpoint(self, folder):
         return {"x": self.x}
@@ -91,7 +103,20 @@ class LoadsNothing(Descent):
 
 
 class Unfinished(Descent):
+    def load_checkpoint(self, folder):
+        pass
+
+
+class Blank(tune.Trainable):
+    def setup(self, config): ...
+
+    def reset_config(self, config): ...
+
     def step(self): ...
+
+    def save_checkpoint(self, folder): ...
+
+    def load_checkpoint(self, folder): ...
 
 
 class Results(list):
@@ -108,6 +133,7 @@ class Results(list):
     "cls, said",
     [
         (Descent, "solved"),
+        (ReadsItsConfig, "solved"),
         (SaysNothing, "only True"),
         (KeepsX, "something of the old trial"),
         (KeepsRate, "the old learning rate"),
@@ -115,8 +141,8 @@ class Results(list):
         (ReturnsNumber, "is expected"),
         (SavesNothing, "no file"),
         (LoadsNothing, "not the one that the saved trial"),
-        (Unfinished, "not attempted"),
-        (tune.Trainable, "not attempted"),
+        (Unfinished, "load_checkpoint does nothing yet"),
+        (Blank, "not attempted"),
         (Descent.step, "a class that derives"),
         (7, "a class that derives"),
     ],
@@ -173,6 +199,10 @@ def drivers(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
     return by_cpus if worker_gpus == 0 else min(by_cpus, int(gpus // (workers * worker_gpus)))
 
 
+def one_driver_in_all(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
+    return drivers(cpus - driver_cpus, gpus, workers, worker_cpus, worker_gpus, 0)
+
+
 @pytest.mark.parametrize(
     "function, said",
     [
@@ -182,6 +212,8 @@ def drivers(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
         (lambda cpus, gpus, workers, each, gpu, driver: cpus / (workers * each + driver), "whole trials"),
         (lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each + driver), "needs a GPU"),
         (lambda *args: max(1, drivers(*args)), "does not fit"),
+        (one_driver_in_all, "a driver of its own"),
+        (lambda *args: drivers(*args[:3], max(1, args[3]), *args[4:]), "asks for 0 CPUs needs none"),
         (lambda cpus, gpus, *rest: gpus // 2 if gpus else drivers(cpus, gpus, *rest), "is 4"),
         (lambda *args: "two", "a number is expected"),
         (lambda *args: ..., "not attempted"),

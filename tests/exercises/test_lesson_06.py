@@ -61,12 +61,13 @@ FIVE, THREE = (NO, NO, SOME, NO, ALL), (NO, NO, ALL)
         (
             FIVE,
             (NO, NO, SOME),
-            "(the last one is 2) was validated on 1000 rows; it should be all",
+            "epoch index 2 (0 to 2) was validated on 1000 rows; it should be all",
         ),
-        ((NO, NO, SOME, NO, NO), THREE, "epoch 4 of 5 (the last one is 4) was not validated"),
-        ((SOME, NO, NO, SOME, ALL), THREE, "epoch 0 of 5 (the last one is 4) was validated, and needs no"),
+        ((NO, NO, SOME, NO, NO), THREE, "epoch index 4 (0 to 4) was not validated"),
+        ((SOME, NO, NO, SOME, ALL), THREE, "epoch index 0 (0 to 4) was validated, and needs no"),
         ((NO, NO, ("VALIDATED", "default"), NO, ALL), THREE, "without fn_kwargs"),
         ((NO, NO, ("VALIDATION_TIMEOUT", None), NO, ALL), THREE, "the status VALIDATION_TIMEOUT"),
+        ((NO, NO, ("VALIDATION_FAILED", None), NO, ALL), THREE, "False, True or a ValidationTaskConfig"),
         (THREE, THREE, "3 checkpoints were reported in 5 epochs"),
     ],
 )

@@ -238,7 +238,7 @@ def test_a_data_set_that_travels_along_is_refused(lab, home, panel):
     def with_images(checkpoint):
         return {"mean": float(validation_images.mean()) * small["rate"]}
 
-    with pytest.raises(RunError, match=r"'validation_images', 1.6 MB of 1.6 MB") as refused:
+    with pytest.raises(RunError, match=r"'validation_images' \(1.6 MB\)") as refused:
         panel.watch(trainer_of(panel, home, fn=with_images))
     assert "load it inside the function" in refused.value.fix
     assert panel.state.status == "ready"

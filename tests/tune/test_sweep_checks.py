@@ -122,10 +122,10 @@ BOTH = tune.PlacementGroupFactory([{"CPU": 2}, {"CPU": 2}])
 @pytest.mark.parametrize(
     "asked, nodes, said",
     [
-        ({"CPU": 4}, [2.0], "have 2 CPU"),
-        ({"CPU": 3}, [2.0, 2.0], "have 2, 2 CPU"),
-        ({"CPU": 1, "GPU": 1}, [2.0], "have 0 GPU"),
-        (BOTH, [2.0], "4 CPU each"),
+        ({"CPU": 4}, [2.0], "have 2 CPUs:"),
+        ({"CPU": 3}, [2.0, 2.0], "have 2, 2 CPUs:"),
+        ({"CPU": 1, "GPU": 1}, [2.0], "have 0 GPUs:"),
+        (BOTH, [2.0], "4 CPUs each"),
         ({"CPU": 0.5}, [2.0], None),
         (BOTH, [2.0, 2.0], None),
     ],

@@ -1,5 +1,6 @@
 """What is read of Tune's trials: configurations, ends, failures."""
 
+import contextlib
 from types import SimpleNamespace
 
 import numpy
@@ -8,7 +9,10 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 from labkit.tune import trials
+from labkit.tune.callback import SweepCallback
+from labkit.tune.state import SweepState
 from labkit.tune.trials import TunerPlan
+from labkit.tune.view import SweepView
 
 
 def test_a_configuration_is_shown_flat_and_without_what_nobody_can_read():
@@ -17,6 +21,25 @@ def test_a_configuration_is_shown_flat_and_without_what_nobody_can_read():
     shown = trials.shown_config(config | {"weights": numpy.ones(3)})
     assert shown == {"lr": 0.5, "model/width": 3, "model/kind": "cnn", "model/deep": None, "on": True}
     assert type(shown["lr"]) is float
+
+
+def test_a_restored_sweep_keeps_the_numbers_of_its_trials(monkeypatch):
+    state = SweepState("killed", metric="count")
+    state.total = 4
+    state.start()
+    panel = SimpleNamespace(update=lambda: contextlib.nullcontext(state))
+    monkeypatch.setattr(SweepCallback, "panel", panel)
+
+    def restored(x, status):
+        data = SimpleNamespace(last_result={"count": x, "training_iteration": 1})
+        tag = {"trial_id": f"a_{x:05}", "experiment_tag": f"{x}_x={x}"}
+        return SimpleNamespace(**tag, status=status, config={"x": x}, run_metadata=data)
+
+    newest_first = [restored(2, "PENDING"), restored(11, "PENDING"), restored(0, "TERMINATED")]
+    SweepCallback("killed").on_step_begin(newest_first)
+    numbers = {trial.config["x"]: trial.number for trial in state.trials.values()}
+    assert numbers == {0: 0, 2: 1, 11: 2}
+    assert "1 of 4 trials are over" in str(SweepView().body(state, 0.0))
 
 
 @pytest.mark.parametrize(
