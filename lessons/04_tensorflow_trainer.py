@@ -1,11 +1,11 @@
 # %% [markdown]
 # # 04 · The same in TensorFlow: TensorflowTrainer
 #
-# **You will be able to**
+# By the end of this lesson you can
 # - say how many rows each worker uses in a step, and what a wrong batch size changes (exercise 04-1);
 # - fix a Keras loop that trains the wrong thing without an error (04-2);
 # - save a model and its epoch, and write a loop that resumes after a crash (04-3);
-# - show that two workers and one process train the same model.
+# - predict which process trains the same model as two workers (04-c).
 #
 # **Time** … · **Needs** 00, 01; 03 helps
 
@@ -25,7 +25,7 @@ os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 # %% [markdown]
 # That was this process. The workers are other processes, perhaps on other machines, so each run passes the variables to them. Ray's trainer sets `TF_USE_LEGACY_KERAS` in its workers, too, but in Ray
-# 2.60 that comes too late: by then the worker has already chosen Keras 3. The lab has a dict with this variable and two others. `prepare` sets them here, and imports TensorFlow:
+# 2.60 that comes too late: by then the worker has already chosen Keras 3. The lab has a dict with this variable and two that quiet TensorFlow. `prepare` sets them here, and imports TensorFlow:
 
 # %%
 from labkit.models.keras import backend
@@ -69,7 +69,7 @@ def network():
 
 
 # %% [markdown]
-# The lab's `cnn(seed=0)` is the same network with fixed initial weights. `compile` gives a model its optimizer, its loss and its metrics, and `in_batches` makes a `tf.data.Dataset` out of images that
+# The lab's `cnn(seed=0)` is the same network with fixed initial weights; `mlp` is a smaller one for the exercises. `to_input` scales pixels to 0–1. `compile` gives a model its optimizer, its loss and its metrics, and `in_batches` makes a `tf.data.Dataset` out of images that
 # are in memory.
 
 # %%
@@ -88,8 +88,6 @@ def in_batches(rows, batch_size):
 
 # %% [markdown]
 # ## A strategy in one process
-# ![A global batch of 128 is cut into 64 for each of two replicas; their gradients are summed, and all copies are updated alike](images/strategy.svg)
-#
 # `MirroredStrategy` is for several GPUs in *one* process. Each GPU gets a **replica**, a copy of the model, and the strategy keeps the copies equal. You don't need GPUs to see it work: split the CPU
 # into two logical devices. TensorFlow accepts this, and the number of threads, only before its first operation.
 
@@ -124,12 +122,14 @@ assert sizes == [64, 64]
 assert network().count_params() == cnn(seed=0).count_params()
 
 # %% [markdown]
+# ![A global batch of 128 is cut into 64 for each of two replicas; their gradients are summed, and all copies are updated alike](images/strategy.svg)
+#
 # A strategy treats the batch that it gets as the **global batch** and divides it. PyTorch does the opposite: there you give each worker its own batch, 64, and the global batch is 128.
 #
 # For workers in several processes, `MultiWorkerMirroredStrategy` does the same. This is the one that Ray's trainer is made for.
 #
 # ## One process
-# The baseline is one process with one thread, because each worker will have one thread, too. `PanelCallback` is the lab's: Keras calls it after each batch and epoch, and it reports to the panel.
+# The baseline is one process with one thread, because each worker will have one thread, too. `PanelCallback` is the lab's: Keras calls it after each batch and epoch, and it reports to the panel: `rows_per_step` for each batch.
 
 # %%
 from labkit.models.keras import PanelCallback
@@ -173,8 +173,7 @@ def feed(shard, batch_size):
 
 
 # %% [markdown]
-# Five things change: a strategy, its scope, `get_dataset_shard`, the global batch, and Ray's callback, which calls `ray.train.report`. Its options say when it reports, and under which names. TensorFlow
-# ignores `OMP_NUM_THREADS`, which Ray sets, so the loop sets the number of threads itself. (`set_inter_op_parallelism_threads` limits how many *operations* run at a time.)
+# Five things change: a strategy, its scope, `get_dataset_shard`, the global batch, and Ray's callback, which calls `ray.train.report`. Its options say when it reports, and under which names.
 
 # %%
 import ray.train
@@ -183,13 +182,13 @@ from ray.train.tensorflow.keras import ReportCheckpointCallback
 
 def train_loop(config):
     print(os.environ["TF_CONFIG"])
-    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_intra_op_parallelism_threads(1)  # TensorFlow ignores Ray's OMP_NUM_THREADS
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():
         model = compiled(cnn(seed=0), tf.keras.optimizers.Adam(0.005))
-    workers, size = strategy.num_replicas_in_sync, config["worker_batch"]
-    rows = feed(ray.train.get_dataset_shard("train"), batch_size=size * workers)
-    follow = PanelCallback(config["panel"], rows_per_step=size, rows=len(train) // workers)
+    size, workers = config["global_batch"], strategy.num_replicas_in_sync
+    rows = feed(ray.train.get_dataset_shard("train"), batch_size=size)
+    follow = PanelCallback(config["panel"], rows_per_step=size // workers, rows=len(train) // workers)
     report = ReportCheckpointCallback(
         checkpoint_on="epoch_end", report_metrics_on="epoch_end", metrics=metrics
     )
@@ -199,7 +198,7 @@ def train_loop(config):
 
 
 # %% [markdown]
-# The trainer works like the one in lesson 03. `worker_runtime_env` passes the environment variables.
+# The trainer works as in lesson 03. `worker_runtime_env` passes the environment variables.
 
 # %%
 from labkit.train import TrainPanel
@@ -220,14 +219,14 @@ def run_config(panel, environment=backend.KERAS_2):
 
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Each of two workers has a shard of 718 images, and `to_tf` gets `batch_size=64 * 2` in each of them. How many updates does an epoch have?
+# **Predict.** Each of two workers has a shard of 718 images, and `to_tf` gets `batch_size=128` in each of them. How many updates does an epoch have?
 
 # %%
 predict("04-b", ...)  # a number
 
 # %%
 panel = TrainPanel("04-tensorflow", dataset=train.name, rows=len(train))
-config = {"panel": panel, "worker_batch": 128 // settings.num_workers, "epochs": epochs}
+config = {"panel": panel, "global_batch": 128, "epochs": epochs}
 trainer = TensorflowTrainer(
     train_loop,
     train_loop_config=config,
@@ -244,7 +243,7 @@ if settings.num_workers == 2:
     assert result.return_value // epochs == 12
 
 # %% [markdown]
-# 718 images in 12 updates: a worker used 64 of them in a step, not 128. If you pass `batch_size=64` here, as you would in PyTorch, nothing complains. You simply run a different training: each worker
+# 718 images in 12 updates: a worker used 64 of them in a step, not 128. No rows are lost, because each batch of 128 is cut into two steps of 64. If you pass `batch_size=64` here, as you would in PyTorch, nothing complains. You run a different training: each worker
 # uses 32 images per step, and an epoch has twice as many steps.
 #
 # Under *printed lines*, the panel shows `TF_CONFIG`: the addresses of all workers, and which of them this one is. Without Ray you would write it by hand on each machine.
@@ -320,8 +319,8 @@ print(f"accuracy on {len(test)} test images: {accuracy:.3f}")
 assert accuracy >= 0.9
 
 # %% [markdown]
-# One trap: in spite of its name, this file may be in the HDF5 format. Outside of the main thread, and Ray runs your loop in a thread of its own, Keras 2 forgets after the first save that `.keras` means
-# its own format. `model.save(path, save_format="keras_v3")` always writes Keras's format.
+# One trap: Ray runs your loop in a side thread. There, Keras 2 writes the `.keras` format only at the first save, and HDF5 afterwards, in spite of the name. `model.save(path, save_format="keras_v3")` always
+# writes Keras's format.
 #
 # ## Save by hand, to resume
 # Ray's callback saves the model and nothing else. To resume, a training must also know which epoch comes next, so this time you report by hand: the model, and a small JSON file. Keras calls this callback
@@ -361,7 +360,7 @@ def report_folder(folder, metrics):
 
 # %% [markdown]
 # ### Exercise 04-3 · A loop that resumes
-# Fill in the blanks. `ray.train.get_checkpoint()` returns the run's latest checkpoint, or `None` in a new run. Load the model from it *inside the scope*, and start with the epoch that comes next. The check
+# Fill in the four `...`, in three lines. `ray.train.get_checkpoint()` returns the run's latest checkpoint, or `None` in a new run. Load the model from it *inside the scope*, and start with the epoch that comes next. The check
 # runs the loop on two workers for three epochs. The second epoch fails, and Ray starts the loop again.
 
 
@@ -407,8 +406,7 @@ check("04-3", train_resumable)
 # checkpoint in `train_loop_config` starts a *new* run from an old model.
 #
 # ## Is it the same model?
-# Do two workers train the same model as one process? This loop gives every worker *all* rows, in a fixed order. TensorFlow then shards them itself, which is called **auto-sharding**: of every 128 rows,
-# each of two workers uses its half.
+# Do two workers train the same model as one process? This loop gives every worker *all* rows, in a fixed order. TensorFlow then shards them itself, which is called **auto-sharding**.
 
 # %%
 full = len(train) // 128 * 128
@@ -459,7 +457,7 @@ distances
 assert distances["128"] < 1e-5 and min(distances["64"], distances["256"]) > 1e-3
 
 # %% [markdown]
-# With 128 it is the same model, up to rounding.
+# With 128 it is the same model, up to rounding: of every 128 rows, each of two workers uses its half.
 #
 # ## Was it worth it?
 
@@ -623,7 +621,7 @@ with panel.watch(trainer):
 # - Every rank saves and every rank reports; only rank 0 passes a folder. Save the epoch with the model.
 # - `fit` on several workers needs Keras 2. If you start from scratch, you will meet fewer problems with PyTorch; Ray marks `TensorflowTrainer` as beta.
 #
-# | older tutorials write | today |
+# | older tutorials | today |
 # |---|---|
 # | `TensorflowTrainer(…, tensorflow_config=TensorflowConfig())`, `tensorflow_backend` | nothing: it has no options |
 # | `resume_from_checkpoint=…` | raises. Use the same run name, or pass a checkpoint in `train_loop_config` |
@@ -636,6 +634,9 @@ with panel.watch(trainer):
 
 # %% [markdown] tags=["links"]
 # ## Reference
+
+# %% [markdown]
+# ## Stop
 
 # %%
 store.stop()

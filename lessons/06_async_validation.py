@@ -628,7 +628,7 @@ check("06-4", best_of)
 # - A failed validation doesn't fail the training. Look at the statuses before you trust a table with gaps.
 # - It pays off only where something is idle. Asking for a GPU (`ray_remote_kwargs={"num_gpus": 1}`) only reserves it; the validator must move the model there.
 #
-# | older tutorials write | today |
+# | older tutorials | today |
 # |---|---|
 # | `report(…, validate_fn=validate, validate_config={…})` | `TorchTrainer(validation_config=ValidationConfig(fn=validate))` and `report(…, validation=ValidationTaskConfig(fn_kwargs={…}))` |
 # | a checkpoint that is a mere name, to get metrics out of a trainer | `return metrics` in the loop, `result.return_value` outside |

@@ -741,7 +741,7 @@ check("07-4", rows_to_pay)
 # - `local_mode=True` is torchrun on the driver. On executors, `LOCAL_RANK` is 0 in every rank.
 # - Spark resumes nothing: save in the store, load at the start.
 #
-# | older tutorials write | today |
+# | older tutorials | today |
 # |---|---|
 # | Horovod on Spark, `HorovodRunner` | `TorchDistributor` (since Spark 3.4) |
 # | Petastorm, to read a DataFrame | Parquet, and each rank reads its row groups with `pyarrow` |
