@@ -19,7 +19,7 @@
 
 # %% [markdown]
 # ## Start with Ray alone
-# One call starts a small cluster for this notebook. (Ray warns that a token is on: more about that below.)
+# One call starts a small cluster for this notebook.
 
 # %%
 import ray
@@ -211,7 +211,7 @@ reveal("01-c", task)
 assert crowd < task and task > 100
 
 # %% [markdown]
-# So give a task work for at least tens of milliseconds: a batch of images, not one pixel. Tasks that are submitted together cost less each, because they share workers.
+# So give a task work for at least tens of milliseconds: a batch of images, not one pixel. Tasks submitted together cost less each.
 
 # %% [markdown]
 # ## Actors
@@ -301,7 +301,7 @@ ready, waiting = ray.wait([greedy], timeout=2)
 reveal("01-e", "waits" if waiting else "runs it anyway")
 
 # %% [markdown]
-# It would wait forever, because a node that is large enough might still be added. You find out with a `timeout`, or with the command `ray status`:
+# It would wait forever: a larger node might still be added. You find out with a `timeout`, or with the command `ray status`:
 
 # %%
 import sys
@@ -314,7 +314,7 @@ ray_command = Path(sys.executable).with_name("ray")
 ray.cancel(greedy)
 
 # %% [markdown]
-# Under *Pending Demands* you see the task that waits. A training with too many workers waits in the same way. The lab counts first:
+# Under *Pending Demands* you see the task that waits. So does a training with too many workers. The lab counts first:
 
 # %% tags=["raises-exception"]
 lab.check_capacity(workers=64)
@@ -332,7 +332,7 @@ everywhere = [nap.remote(1) for _ in range(int(lab.cpus))]
 Timeline(ray.get(everywhere))
 
 # %% [markdown]
-# Ray placed the tasks wherever CPUs were free. (Bars on the new nodes begin late, because their first worker processes had to be started.)
+# Ray placed the tasks wherever CPUs were free.
 
 # %% [markdown]
 # ### Exercise 01-3 · What would change?
@@ -403,7 +403,7 @@ assert len(finished) == 7 and 1 <= len(lost) <= 2
 
 # %% [markdown]
 # The short bars on node-3 are the attempts that were lost with it. Ray started those naps again, as soon as a CPU was free elsewhere. It tries a lost task three more times by default (`max_retries`), each
-# time from its beginning. The second attempts may run in new processes, which have rows of their own.
+# time from its beginning.
 
 # %% [markdown]
 # ### Exercise 01-4 · An actor that survives

@@ -65,7 +65,7 @@ results = tuner.fit()
 reveal("05-a", len(results))
 
 # %% [markdown]
-# Multiply the lengths of the grids, then multiply by `num_samples`: 3 × 3 × 2. A random value multiplies nothing; each trial just draws its own. The results go into the
+# Multiply the lengths of the grids, then multiply by `num_samples`: 3 × 3 × 2. A random value multiplies nothing. The results go into the
 # folder `storage_path`, and `get_best_result` compares the trials by `metric`:
 
 # %%
@@ -134,7 +134,7 @@ class Training:
 
 # %% [markdown]
 # A sweep compares trials on images. Don't use the test images for that: if you try 32 models and keep the one with the best test score, you have fitted the *choice* to the test set, and its score is
-# too optimistic. So a fifth of the training images is set aside for **validation**.
+# too optimistic. So a fifth of the training images is for **validation**.
 
 # %%
 everything, test = datasets.load(split="train"), datasets.load(split="test")
@@ -256,8 +256,7 @@ check("05-2", Descent)
 # %% [markdown]
 # ## What a trial gets
 # Each trial runs in an actor, a process of its own. Two functions say what it gets. `with_parameters` puts the images into Ray's object store once, and each process reads them from there.
-# `with_resources` says what the trial asks for, and Tune runs as many trials at a time as fit into the cluster. Fractions work: with `{"GPU": 0.25}` four trials share a GPU. Ray only counts
-# these numbers.
+# `with_resources` says what the trial asks for, and Tune runs as many trials at a time as fit into the cluster. Fractions work: with `{"GPU": 0.25}` four trials share a GPU.
 
 # %%
 gpus = 1 if settings.use_gpu else 0
@@ -283,7 +282,7 @@ asha = ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3)
 
 # %% [markdown]
 # Two options save processes. With `reuse_actors` a process that has finished a trial takes the next one, by `reset_config`. `max_concurrent_trials` limits how many trials run at a time. The panel is
-# passed as a callback. From here on it replaces Tune's table.
+# passed as a callback.
 
 # %%
 from labkit.tune import SweepPanel
@@ -315,8 +314,7 @@ table = results.get_dataframe()
 reveal("05-c", int(table["training_iteration"].sum()))
 
 # %% [markdown]
-# Each grey line is a trial, and the dotted lines are the rungs. If every rung let exactly a third through, the sweep would take about 32 × 1 + 11 × 2 + 4 × 6 + 1 × 18 = 96 epochs (from rung 1 to 3
-# are 2 more epochs, to 9 are 6, to 27 are 18). It often takes twice as many, because the first trials at a rung have few others to lose against.
+# Each grey line is a trial, and the dotted lines are the rungs. If every rung let exactly a third through, the sweep would take about 32 × 1 + 11 × 2 + 4 × 6 + 1 × 18 = 96 epochs. It often takes twice as many, because the first trials at a rung have few others to lose against.
 
 # %%
 table.groupby("training_iteration").size().rename("trials that ended here")
@@ -344,7 +342,7 @@ check("05-3", rungs, left)
 
 # %% [markdown]
 # ## Is the checkpoint the model?
-# Every trial saved a checkpoint at its end. Load each of them into a fresh `Training`, evaluate it on the same validation images, and compare with `==`, so that "nearly the same" doesn't count.
+# Every trial saved a checkpoint at its end. Load each of them into a fresh `Training`, evaluate it on the same validation images, and compare with `==`.
 
 
 # %%
@@ -386,7 +384,7 @@ results = tuner.fit()
 results.num_errors, str(results.errors[0]).splitlines()[-1]
 
 # %% [markdown]
-# Tune starts a process for every trial and logs every traceback. `fit()` raises nothing: it returns results, and each of them has an error. With 200 trials you would find that out after 200
+# Tune logs every traceback. `fit()` raises nothing: it returns results, and each of them has an error. With 200 trials you would find that out after 200
 # processes. `panel.watch` reads the sweep before anything starts:
 
 # %% tags=["claim"]
@@ -858,7 +856,7 @@ assert results.get_dataframe()["accuracy"].agg(lambda column: column.max() - col
 # - ASHA compares trials at its rungs and doesn't wait. It saves more than half of the epochs here, in bad trials.
 # - Use a *grid* if a report must list every pair, *ASHA* if bad trials show early, a *searcher* if each trial is expensive, and *population based training* if the configuration should change on the way.
 #
-# | older tutorials write | today |
+# | older tutorials | today |
 # |---|---|
 # | `tune.run(Digits, config=…, num_samples=…)` | `tune.Tuner(Digits, param_space=…, tune_config=…).fit()` |
 # | `resources_per_trial={"gpu": 1}` | `tune.with_resources(Digits, {"GPU": 1})` |

@@ -26,7 +26,7 @@ store = storage.start()
 lab
 
 # %% [markdown]
-# Spark runs on Java, and the lab brings one along. Spark's own call is the builder. On a real cluster you would add `.master("spark://…")`; here it finds the session that is running:
+# Spark runs on Java, and the lab brings one along. Spark's own call is the builder. On a real cluster you add `.master("spark://…")`; here it finds the running session:
 
 # %%
 from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ session.version, session.sparkContext.master, session.sparkContext.defaultParall
 # tasks can run at the same time.
 #
 # ## What a launcher does
-# This function only looks around. The names in capitals are environment variables.
+# This function reads environment variables:
 
 # %%
 import os
@@ -75,10 +75,10 @@ assert found["WORLD_SIZE"] == "2" and found["RANK"] == found["LOCAL_RANK"]
 # wins. So let every rank return the same value.
 #
 # `WORLD_SIZE` says how many ranks there are, `RANK` which one this is, and `LOCAL_RANK` which one it is on its machine; with GPUs, also which GPU to use. `MASTER_ADDR` is where they meet. `torchrun` sets
-# these variables, and `local_mode=True` is nothing but torchrun on this machine. (The lab sets `OMP_NUM_THREADS`, and the network interface, to loopback.)
+# these variables, and `local_mode=True` is nothing but torchrun on this machine.
 #
 # ## From one process to many, in three steps
-# **Step 1** is the loop you know, in this process. (`mlp` is a small network, `to_input` turns bytes into floats from 0 to 1, and `parameter_distance` is the largest difference of two models' weights.)
+# **Step 1** is the loop you know, in this process.
 
 # %%
 import torch
@@ -87,7 +87,7 @@ from labkit.panel import Panel
 
 torch.set_num_threads(1)
 train_set, test_set = datasets.load(split="train"), datasets.load(split="test")
-train_set = train_set[: len(train_set) // 128 * 128]  # whole batches, so that both ranks get equal rows
+train_set = train_set[: len(train_set) // 128 * 128]  # whole batches
 epochs = 4 if settings.small else 10
 
 
@@ -176,7 +176,7 @@ check("07-1", rows_of_rank_2, with_drop_last)
 # %% [markdown]
 # ## What goes wrong
 # A notebook and its ranks are different processes, and most errors come from that. The function is **pickled**: serialized into bytes, together with everything that it uses. Some objects can't be pickled:
-# a lock, an open file, a connection. And Spark's session exists in the driver only. Spark says so in many lines of its own. The panel's error is the last line, and names the fix:
+# a lock, an open file, a connection. And Spark's session exists in the driver only. Spark says so in many lines of its own. The panel's error, the last line, names the fix:
 
 
 # %% tags=["raises-exception"]
@@ -336,8 +336,8 @@ numbers
 assert numbers == [(0, 0), (1, 0)]
 
 # %% [markdown]
-# `LOCAL_RANK` is 0 in both ranks. Spark made a **job** with two tasks that start together, a **barrier stage**, and each task started a torchrun with one process. So on executors `LOCAL_RANK` doesn't tell ranks
-# apart, and Spark hands each task its own GPU. Starting took longer, because each task is a new Python process that first imports Spark's own libraries.
+# `LOCAL_RANK` is 0 in both ranks. Spark made a **job** with two tasks that start together, a **barrier stage**. Each task started a torchrun with one process. So on executors `LOCAL_RANK` doesn't tell ranks
+# apart, and Spark hands each task its own GPU. Starting took longer: each task is a new Python process, which imports Spark first.
 #
 # ## Resume
 # Spark resumes nothing by itself. Rank 0 saves a checkpoint after each epoch, to a place that all ranks can reach, and every rank loads the newest one when it starts.
