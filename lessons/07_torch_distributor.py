@@ -12,7 +12,7 @@
 
 # %% [markdown]
 # Your company has 2 TB of data in Spark and forty machines that run Spark. Copying the data to another cluster takes a day, so you want to train where it is. `TorchDistributor` is the part of Spark that
-# lends those machines to PyTorch. It is a **launcher**: it starts your function or file in several processes, gives each of them its **rank**, a number from 0 on, and passes a result back. Everything that
+# lends those machines to PyTorch. It is a **launcher**: it starts your function or file in several processes, gives each of them its **rank**, a number from 0 on, and passes a result back. What
 # happens inside those processes is plain PyTorch.
 
 # %%
@@ -155,7 +155,7 @@ parameter_distance(alone, local)
 assert parameter_distance(alone, local) < 1e-5
 
 # %% [markdown]
-# The largest difference of two weights is about 0.00000003: two ranks with 64 rows each made the same updates as one process with 128, up to rounding.
+# The largest difference of two weights is about 0.00000003, mere rounding: two ranks with 64 rows made the same updates as one process with 128.
 
 # %% [markdown]
 # ### Exercise 07-1 · Who gets which row?
