@@ -101,7 +101,7 @@ def test_the_training_cell_is_quiet(lesson):
 
 def test_the_summary_is_there_when_the_notebook_is_opened_again(lesson, lab, page):
     opened, training, _, _ = lesson
-    opened.command("kernelmenu:shutdown")
+    opened.shut_down()
     page.goto("about:blank")
     again = NotebookPage(page, lab.format(f"notebooks/{LESSON}.ipynb"))
     for theme in ("Dark", "Light"):
@@ -153,7 +153,7 @@ def test_the_stop_button_ends_a_run_and_the_next_cell_runs(lab, page, home):
     opened = NotebookPage(page, lab.format("stop.ipynb"))
     opened.run(0)
     cell = opened.begin(1)
-    cell.locator(".lk-steps").wait_for(timeout=90_000)
+    opened.wait_for(cell, ".lk-steps")
     card = "document.querySelector('.lk-main')?.innerText ?? ''"
     page.wait_for_function(f"() => /epoch [3-9] of 1000/.test({card})", timeout=60_000)
     cell.locator(".lk-card").scroll_into_view_if_needed()
@@ -168,7 +168,7 @@ def test_the_stop_button_ends_a_run_and_the_next_cell_runs(lab, page, home):
     cell.locator(".lk-card").scroll_into_view_if_needed()
     page.screenshot(path=ARTEFACTS / "stopped.png")
     assert "42" in opened.run(2).locator(".jp-OutputArea-output").inner_text()
-    opened.command("kernelmenu:shutdown")
+    opened.shut_down()
 
 
 def test_afterwards_nothing_of_it_is_left(home):

@@ -104,4 +104,4 @@ def test_the_stop_button_ends_a_sweep_and_the_next_cell_runs(opened):
     assert "stopped by you" in shown and "Traceback" not in shown, shown
     notebook.page.screenshot(path=ARTEFACTS / "05-stopped.png")
     assert "42" in notebook.run(3).locator(".jp-OutputArea-output").inner_text()
-    notebook.command("kernelmenu:shutdown")
+    notebook.shut_down()

@@ -75,7 +75,7 @@ def test_the_time_axis_is_drawn_live_and_stays(home, chromium, tmp_path):
         assert max(seen.values()) > min(seen.values()) + 3, seen
         assert "finished" in cell.inner_text()
         opened.save()
-        opened.command("kernelmenu:shutdown")
+        opened.shut_down()
         page.goto("about:blank")
         again = NotebookPage(page, address.format("beside.ipynb"))
         for theme in ("Dark", "Light"):

@@ -1,5 +1,6 @@
 """The fault deck on a real cluster: each fault is made, seen, undone and survived."""
 
+import contextlib
 import os
 import resource
 import signal
@@ -112,8 +113,9 @@ def test_a_slow_rank_slows_all_down_and_runs_on_afterwards(panel, fit):
     fault = faults.slow_rank(0, share=0.3, seconds=1.5).at(panel, epoch=1)
     fit()
     assert fault.wait(10).outcome == "made" and fault.noticed is None
-    stopped = [p for p in deck._recorded(panel) if p.status() == psutil.STATUS_STOPPED]
-    assert stopped == []
+    for process in deck._recorded(panel):
+        with contextlib.suppress(psutil.NoSuchProcess):  # Ray ends the workers of a finished run, now or soon
+            assert process.status() != psutil.STATUS_STOPPED
 
 
 def test_a_killed_node_is_survived_on_the_other(panel, fit, lab):

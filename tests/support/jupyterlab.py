@@ -159,6 +159,22 @@ class NotebookPage:
         one.locator(".jp-InputPrompt").filter(has_text=re.compile(r"\[(\*|\d+)\]")).wait_for(timeout=30_000)
         return one
 
+    def wait_for(self, cell: Locator, selector: str, *, seconds: float = 120) -> Locator:
+        """Wait until a cell that runs shows something; if it ends without it, its text tells why."""
+        wanted = cell.locator(selector).first
+        deadline = time.monotonic() + seconds
+        while not wanted.is_visible():
+            ended, late = not self.busy, time.monotonic() > deadline
+            if (ended or late) and not wanted.is_visible():
+                state = "ended" if ended else f"has run for {seconds} s"
+                raise AssertionError(f"the cell {state} and shows no {selector}: {cell.inner_text()}")
+            self.page.wait_for_timeout(250)
+        return wanted
+
+    def shut_down(self) -> None:
+        """Shut the kernel down, and wait until the server has: a page that is left at once may not ask."""
+        self.page.evaluate("() => window.jupyterapp.shell.currentWidget.context.sessionContext.shutdown()")
+
     def save(self) -> None:
         self.command("docmanager:save")
         self.page.wait_for_function(
