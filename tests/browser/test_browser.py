@@ -151,7 +151,8 @@ def _contrast(one: str, other: str) -> float:
 
 def test_the_stop_button_ends_a_run_and_the_next_cell_runs(lab, page, home):
     opened = NotebookPage(page, lab.format("stop.ipynb"))
-    opened.run(0)
+    started = opened.run(0).inner_text()
+    assert "address" in started, started
     cell = opened.begin(1)
     opened.wait_for(cell, ".lk-steps")
     card = "document.querySelector('.lk-main')?.innerText ?? ''"
