@@ -391,6 +391,23 @@ def spark(d: Drawing) -> None:
     d.text(300, 16, "the return value of rank 0", style="n", room=200)
 
 
+@picture(760, 200)
+def step_cost(d: Drawing) -> None:
+    """What a step costs with one, two and four workers.
+
+    One worker: a serial part, and the rows. Two workers: the same serial part, half of the rows for each,
+    and an all-reduce. Four workers: the same serial part, a quarter of the rows, and a longer all-reduce.
+    """
+    for row, (workers, rows, reduce) in enumerate(((1, 480, 0), (2, 240, 90), (4, 120, 120))):
+        y = 34 + 52 * row
+        d.text(20, y + 24, f"{workers} worker{'s' * (workers > 1)}", style="b", room=80)
+        d.box(110, y, 80, 38, "serial", kind="stop")
+        d.box(190, y, rows, 38, "all rows" if workers == 1 else f"rows / {workers}", kind="data")
+        if reduce:
+            d.box(190 + rows, y, reduce, 38, "all-reduce")
+    d.text(110, 22, "time of one step", style="n", room=200)
+
+
 def main(arguments: list[str]) -> int:
     stale = []
     for name, draw in PICTURES.items():

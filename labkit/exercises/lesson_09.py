@@ -1,0 +1,121 @@
+"""Lesson 09: alpha and beta, a fair comparison, the slowest rank, and what fits on an autoscaler's nodes."""
+
+import time
+from functools import partial
+from typing import Any
+
+from labkit.exercises.answers import Wrong, close_to, describe, expect_type, number, result_of
+from labkit.exercises.registry import Lesson
+from labkit.exercises.running import run_loop
+
+LESSON = Lesson("09", "From two cores to a cluster")
+_ROWS, _STEPS = 65, 3
+
+
+@LESSON.exercise(
+    "09-1",
+    "α and β",
+    "The all-reduce alone takes α · 2 (n − 1) + β · megabytes · 2 (n − 1) / n. What cancels in a difference?",
+    "The difference of the two measurements has no α in it: it gives β. With β, either of them gives α.",
+    "`rounds = 2 * (workers - 1)`; `beta = (s2 - s1) / (m2 - m1) * workers / rounds`.",
+)
+def _alpha_beta(alpha_beta: Any) -> None:
+    for workers, alpha, beta in ((2, 0.0007, 0.002), (4, 0.0005, 0.008), (8, 0.002, 0.0)):
+        rounds = 2 * (workers - 1)
+        runs = [(size, alpha * rounds + beta * size * rounds / workers) for size in (1, 16)]
+        slope = beta * rounds / workers
+        answer = result_of(alpha_beta, workers, *runs, what="alpha_beta")
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise Wrong(f"alpha_beta returns {describe(answer)}, and a tuple (alpha, beta) is expected")
+        near = {alpha: "that is alpha; return alpha first"} if alpha != beta else {}
+        near |= {
+            slope: f"that is for all {rounds} messages together",
+            beta / workers: "a message is 1/n of the size",
+        }
+        close_to(answer[1], beta, what=f"beta of {workers} workers", mistakes=near)
+        near = {
+            alpha * rounds: f"that is for all {rounds} messages together",
+            runs[0][1] / rounds: "the small all-reduce sends some bytes, too",
+            alpha * rounds / workers: f"each worker sends {rounds} messages",
+        }
+        close_to(answer[0], alpha, what=f"alpha of {workers} workers", mistakes=near)
+
+
+@LESSON.exercise(
+    "09-2",
+    "The same job",
+    "How many rows does each of two workers get, if both together should have 65?",
+    "The first `rows % world` ranks get one row more. Another all-reduce finds the largest of the seconds.",
+    "`rows // world + (rank < rows % world)`; `dist.all_reduce(seconds, op=dist.ReduceOp.MAX)` of a tensor.",
+    seconds=90,
+    stuck="a collective operation that only some ranks call",
+)
+def _fairly(train_fairly: Any) -> None:
+    """Runs with one rank slow, then the other: a row takes it 1000 s, as it says, and the other rank 1 s."""
+    rows = []
+    for slow in (0, 1):
+        config = {"steps": _STEPS, "rows": _ROWS, "step": partial(_seconds, slow=slow)}
+        result, _ = run_loop(train_fairly, config, num_workers=2, name="train_fairly")
+        found = number(result.return_value, "what train_fairly returns")
+        if slow == 1 and found <= _ROWS * _STEPS:
+            raise Wrong("rank 1 was slow, and the seconds are those of rank 0")
+        rows.append(found / 1000 / _STEPS)
+    if abs(rows[0] - _ROWS) < 0.01 or abs(rows[1] - _ROWS) < 0.01:
+        raise Wrong(f"a worker processed all {_ROWS} rows in each step")
+    if not any(abs(share - round(share)) < 0.002 and round(share) in (32, 33) for share in rows):
+        raise Wrong(f"the slowest of two ranks took {rows[0]:g} and {rows[1]:g} times the seconds of one row")
+    if round(sum(rows)) != _ROWS:
+        raise Wrong(f"both workers together processed {round(sum(rows))} rows in each step, of {_ROWS}")
+
+
+def _seconds(rows: int, *, slow: int) -> float:
+    import ray.train
+
+    return rows * (1000.0 if ray.train.get_context().get_world_rank() == slow else 1.0)
+
+
+@LESSON.exercise(
+    "09-3",
+    "Find it",
+    "Whole steps take all ranks equally long. Which part of a step doesn't depend on the others?",
+    "Measure `compute()` alone, on each rank. Then every rank needs the numbers of all ranks.",
+    "`ranks = [None] * world`; `dist.all_gather_object(ranks, seconds)`; `ranks.index(max(ranks))`.",
+    seconds=90,
+    stuck="a collective operation that only some ranks call",
+)
+def _slowest(slowest: Any) -> None:
+    for slow in (1, 0):
+        config = {"steps": 4, "compute": partial(_compute, slow=slow)}
+        result, _ = run_loop(slowest, config, num_workers=2, name="slowest")
+        found = number(result.return_value, "what slowest returns")
+        if found not in (0, 1):
+            raise Wrong(f"slowest returns {describe(found)}, and a rank is expected: 0 or 1")
+        if found != slow:
+            raise Wrong(
+                f"it returns {found:g}, and rank {slow} is slow. The other one waits in the all-reduce"
+            )
+
+
+def _compute(*, slow: int) -> None:
+    import ray.train
+
+    time.sleep(0.3 if ray.train.get_context().get_world_rank() == slow else 0.01)
+
+
+@LESSON.exercise(
+    "09-4",
+    "What fits",
+    "How many workers of 3 CPUs run on one node of 8?",
+    "There are six nodes with the head. Two CPUs of each stay free: no worker can use those of two nodes.",
+    '`ScalingConfig(num_workers=…, resources_per_worker={"CPU": 3})`, with two workers per node.',
+)
+def _fits(scaling: Any) -> None:
+    expect_type(scaling, "ScalingConfig")
+    each = (scaling.resources_per_worker or {}).get("CPU", 1)
+    close_to(each, 3, what="the CPUs of a worker", otherwise="each needs 3: resources_per_worker")
+    mistakes = {
+        16: "48 CPUs would be enough, but a worker needs its 3 CPUs on one node",
+        10: "the head has CPUs, too",
+        13: "40 CPUs would be enough, but a worker needs its 3 CPUs on one node, and the head has some, too",
+    }
+    close_to(scaling.num_workers, 12, what="num_workers", mistakes=mistakes)

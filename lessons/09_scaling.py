@@ -1,0 +1,473 @@
+# %% [markdown]
+# # 09 · From two cores to a cluster
+#
+# By the end of this lesson you can
+# - work out from two short runs what a step would cost with more workers (exercise 09-1);
+# - measure a speed-up that compares the same job (09-2);
+# - find the worker that all others wait for (09-3);
+# - ask an autoscaler for resources that its nodes can have (09-4).
+#
+# **Time** … · **Needs** 00, 01, 03
+
+# %% [markdown]
+# A training takes 40 hours on one GPU. Should you rent 4 of them, 8 or 32? If the work were divided perfectly, each choice would cost the same 40 GPU hours. It never is, so
+# each choice is slower and more expensive than that. You can find out by how much before you rent anything.
+
+# %%
+from labkit import cluster, runs
+from labkit.exercises import check, hint, predict, reveal
+from labkit.settings import Settings
+
+settings = Settings.from_env()
+lab = cluster.start(cpus_per_node=5)
+lab
+
+# %% [markdown]
+# ## What a step costs
+# `n` workers share a batch of `rows` rows, so each computes on `rows / n`. Some work stays the same however many there are, such as the optimizer's update. This **serial share** limits the speed-up
+# (**Amdahl's law**): with a serial share of 10 %, no number of workers is more than 10 times as fast.
+#
+# Then the workers average their gradients. In a **ring all-reduce** each worker sends 2 (n − 1) messages, and each message is 1/n of the gradients. A message costs the **latency** α, whatever its size, and β
+# for each megabyte:
+#
+# `step = serial + per_row · rows / n + α · 2 (n − 1) + β · megabytes · 2 (n − 1) / n`
+#
+# ![A step with one, two and four workers: the part for the rows shrinks, the serial part stays, and the all-reduce grows](images/step_cost.svg)
+
+# %% [markdown]
+# ## Two short runs
+# Two cores can't show how eight GPUs scale. But a worker with a GPU mostly *waits* for it, and waiting needs no core. So the steps here sleep instead of computing: 10 ms of serial work, and 0.4 ms
+# per row. The all-reduce is real. Remember that these steps are emulated; further down, the cores compute.
+
+# %%
+import time
+
+
+def on_a_gpu(rows):  # emulated
+    time.sleep(0.010 + 0.0004 * rows)
+
+
+# %% [markdown]
+# The loop measures each step for several phases, that is, several combinations of rows per worker and megabytes. The first two steps of a phase don't count, because that's when connections are made and
+# memory is allocated.
+
+# %%
+import ray.train
+import torch
+import torch.distributed as dist
+
+
+def train_loop(config):
+    world, found = ray.train.get_context().get_world_size(), []
+    for rows, megabytes in config["phases"]:
+        gradients, seconds = torch.zeros(int(250_000 * megabytes)), []
+        for _ in range(config["steps"]):
+            begin = time.perf_counter()
+            config["compute"](rows)
+            if world > 1:
+                dist.all_reduce(gradients)
+            seconds.append(time.perf_counter() - begin)
+        found.append((world, rows, megabytes, seconds[2:]))
+    return found
+
+
+# %%
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+
+
+def measure(workers, compute, *phases):
+    loop = {"compute": compute, "phases": phases, "steps": 14 if settings.small else 32}
+    scaling = ScalingConfig(num_workers=workers)
+    return TorchTrainer(train_loop, train_loop_config=loop, scaling_config=scaling).fit().return_value
+
+
+# %% [markdown]
+# Four unknowns need four measurements. One worker with two numbers of rows tells `serial` and `per_row` apart. Two workers with a small and a large all-reduce tell α and β apart.
+
+# %%
+alone = measure(1, on_a_gpu, (256, 0), (64, 0))
+pair = measure(2, on_a_gpu, (64, 1), (64, 32))
+
+# %% [markdown]
+# The job that you want to predict has 256 rows per step, 4 MB of gradients (a million parameters) and 20,000 steps. `start=20` says that a run on a cluster starts 20 seconds later than one process.
+
+# %%
+job = {"rows": 256, "megabytes": 4, "steps": 20_000, "start": 20}
+cost = runs.will_it_pay(alone + pair, **job, workers=(1, 2, 3, 4, 8, 32))
+print(cost)
+
+# %% tags=["claim"]
+table = cost.table
+assert cost.serial < 0.03 and 0.0002 < cost.per_row < 0.0006
+assert (table["core-hours"].diff().dropna() > 0).all()
+
+# %% [markdown]
+# Read a row from left to right:
+# - *low* and *high*: the range that the measured steps leave open. It grows with the distance from what you measured, and it says nothing about what the model leaves out.
+# - *core-hours*: what you pay for. They rise with every worker, because all workers wait while they communicate.
+# - *pays after*: the **break-even**. It is the number of steps after which the run has made up for its later start. A shorter job is done sooner in one process.
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** Now the same steps run with 1, 2, 3 and 4 workers on two cores. How many times as fast as one worker will four be?
+
+# %%
+predict("09-a", ...)  # a number
+
+# %%
+import statistics
+
+import pandas
+
+
+def compare(cost, compute):
+    rows = []
+    for workers in (1, 2, 3, 4):
+        seconds = measure(workers, compute, (256 // workers, 4 if workers > 1 else 0))[0][-1]
+        rows.append(
+            {"measured ms": 1000 * statistics.median(seconds), "predicted ms": cost.table["step ms"][workers]}
+        )
+    table = pandas.DataFrame(rows, index=pandas.Index([1, 2, 3, 4], name="workers"))
+    table["error %"] = 100 * (table["predicted ms"] / table["measured ms"] - 1)
+    table["speed-up"] = table["measured ms"][1] / table["measured ms"]
+    return table
+
+
+waiting = compare(cost, on_a_gpu)
+reveal("09-a", waiting["speed-up"][4])
+waiting.round(1)
+
+# %% tags=["claim"]
+assert waiting["speed-up"][2] > 1.2 and waiting["speed-up"][4] > 1.3
+
+# %% [markdown]
+# Two runs predicted the others, and even two cores show the speed-up of four workers. The error grows with the number of workers, because here all messages are copied by the same two cores. On a real cluster, each node
+# copies its own.
+
+# %% [markdown]
+# ### Exercise 09-1 · α and β
+# Write the function that `will_it_pay` begins with. It gets a number of workers and two measurements of an all-reduce alone, each as `(megabytes, seconds)`. Return α and β, both in seconds.
+
+
+# %%
+def alpha_beta(workers, small, large): ...  # your answer
+
+
+# %% tags=["solution"]
+def alpha_beta(workers, small, large):
+    rounds = 2 * (workers - 1)
+    beta = (large[1] - small[1]) / (large[0] - small[0]) * workers / rounds
+    alpha = small[1] / rounds - beta * small[0] / workers
+    return alpha, beta
+
+
+# %%
+check("09-1", alpha_beta)
+
+# %% [markdown]
+# ## When the cores compute
+# Now the workers need the cores themselves, as on any CPU cluster that has more workers than cores.
+
+# %%
+layer, images = torch.nn.Linear(1024, 1024), torch.rand(256, 1024)
+
+
+def on_the_cores(rows):
+    for _ in range(4):
+        layer(images[:rows]).sum().backward()
+
+
+measured = measure(1, on_the_cores, (256, 0), (64, 0)) + measure(2, on_the_cores, (64, 1), (64, 32))
+cost_on_cores = runs.will_it_pay(measured, **job, workers=(1, 2, 3, 4))
+print(cost_on_cores)
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** How many times as fast as one worker will four be this time?
+
+# %%
+predict("09-b", ...)  # a number
+
+# %%
+computing = compare(cost_on_cores, on_the_cores)
+reveal("09-b", computing["speed-up"][4])
+computing.round(1)
+
+# %% tags=["claim"]
+assert computing["speed-up"][4] < waiting["speed-up"][4]
+
+# %% [markdown]
+# The third and the fourth worker have no core of their own, so they take turns with the others. The model assumes a core for each worker; where that is wrong, so is the prediction. In general, trust it
+# only while nothing new gets in: a slower network between racks, a disk that everyone reads from, or a batch so small that a GPU is no longer busy.
+
+# %% [markdown]
+# ### Exercise 09-2 · The same job
+# This loop is meant to compare runs with different numbers of workers. `config["step"](rows)` does the work of a step on `rows` rows, and returns how many seconds it took. Two things are wrong: with
+# more workers it's another job, and the seconds are those of rank 0, although a run is as slow as its slowest rank. All workers together should process exactly `config["rows"]` rows per step. The check runs the loop
+# on two workers with 65 rows.
+
+
+# %%
+def train_fairly(config):  # your answer: fix it
+    seconds = 0.0
+    for _ in range(config["steps"]):
+        seconds += config["step"](config["rows"])
+    return seconds
+
+
+# %% tags=["solution"]
+def train_fairly(config):
+    context = ray.train.get_context()
+    rank, world = context.get_world_rank(), context.get_world_size()
+    rows = config["rows"] // world + (rank < config["rows"] % world)
+    seconds = torch.zeros(1, dtype=torch.float64)
+    for _ in range(config["steps"]):
+        seconds += config["step"](rows)
+    if world > 1:
+        dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+    return seconds.item()
+
+
+# %%
+check("09-2", train_fairly)
+
+# %% [markdown]
+# ## A straggler
+# With 32 machines, one of them is always slow: it is too hot, or another job uses it, too. Such a worker is a **straggler**. `faults.slow_rank` makes one: from the second epoch on, rank 1 runs for only 30 % of
+# the time. The loop adds up, for each epoch, the seconds that a rank computes and those that it spends in the all-reduce.
+
+
+# %%
+def train_watched(config):
+    gradients, found = torch.zeros(1_000_000), []
+    for epoch in range(2):
+        computing = waiting = 0.0
+        for _ in config["panel"].steps(range(40), epoch=epoch, epochs=2):
+            begin = time.perf_counter()
+            on_the_cores(128)
+            computed = time.perf_counter()
+            dist.all_reduce(gradients)
+            computing, waiting = computing + computed - begin, waiting + time.perf_counter() - computed
+        ranks = [None] * ray.train.get_context().get_world_size()
+        dist.all_gather_object(ranks, {"epoch": epoch, "computing s": computing, "waiting s": waiting})
+        found += ranks
+    return found
+
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** Rank 0 still has a core for itself. How many times as long does its second epoch take?
+
+# %%
+predict("09-c", ...)  # a number
+
+# %%
+from labkit import faults
+from labkit.train import TrainPanel
+from ray.train import RunConfig
+
+panel = TrainPanel("09-straggler")
+trainer = TorchTrainer(
+    train_watched,
+    train_loop_config={"panel": panel},
+    scaling_config=ScalingConfig(num_workers=2),
+    run_config=RunConfig(callbacks=[panel.callback()]),
+)
+fault = faults.slow_rank(1, share=0.3, seconds=60).at(panel, epoch=1)
+with panel.watch(trainer):
+    ranks = pandas.DataFrame(trainer.fit().return_value, index=["rank 0", "rank 1"] * 2)
+
+# %%
+first, second = ranks.loc["rank 0", ["computing s", "waiting s"]].sum(axis=1)
+reveal("09-c", second / first)
+ranks.round(2)
+
+# %% tags=["claim"]
+assert fault.outcome == "made", fault.did
+assert second > 1.2 * first
+slowed = ranks[ranks["epoch"] == 1]
+assert slowed["waiting s"]["rank 0"] > 1.5 * slowed["waiting s"]["rank 1"]
+
+# %% [markdown]
+# The panel shows the same rows for *both* ranks: each step ends for all at the same time, so the rate doesn't tell who is to blame. The seconds do. Rank 0 spends most of the epoch in the all-reduce, which looks
+# like a slow network, but it is waiting for rank 1. **The slow rank is the one that doesn't wait.**
+
+# %% [markdown]
+# ### Exercise 09-3 · Find it
+# Write a loop that makes `config["steps"]` steps. A step is `config["compute"]()`, then an all-reduce of any tensor. The loop returns the number of the slowest rank, on every rank. The check runs it on two workers, first with
+# one rank slow and then with the other.
+
+
+# %%
+def slowest(config): ...  # your answer
+
+
+# %% tags=["solution"]
+def slowest(config):
+    seconds = 0.0
+    for _ in range(config["steps"]):
+        begin = time.perf_counter()
+        config["compute"]()
+        seconds += time.perf_counter() - begin
+        dist.all_reduce(torch.zeros(1))
+    ranks = [None] * ray.train.get_context().get_world_size()
+    dist.all_gather_object(ranks, seconds)
+    return ranks.index(max(ranks))
+
+
+# %%
+check("09-3", slowest)
+
+# %% [markdown]
+# ## Nodes that come when they are needed
+# A cluster with an **autoscaler** starts nodes while more is asked for than there is, and stops those that are idle. You tell it which kinds of nodes it may start, and how many of each. It counts whole workers: a
+# worker needs all its CPUs on one node.
+
+# %% [markdown]
+# ### Exercise 09-4 · What fits
+# A cluster has a head with 8 CPUs. Its autoscaler may start five nodes with 8 CPUs each. Every worker of your training needs 3 CPUs, because it decodes images. Write the `ScalingConfig` with as many workers as can
+# run. If you ask for one more, the autoscaler starts all its nodes, you pay for them, and the training never begins.
+
+# %%
+scaling = ...  # your answer
+
+# %% tags=["solution"]
+scaling = ScalingConfig(num_workers=12, resources_per_worker={"CPU": 3})
+
+# %%
+check("09-4", scaling)
+
+# %% [markdown] tags=["extra"]
+# ## Extra: an autoscaler at work
+# `ray start --head` takes a file that says which nodes it may start. On a cloud, the *provider* rents machines. Ray has one for tests, `fake_multinode`, which starts real Ray nodes on this machine. The file has the
+# format of `ray up`.
+
+# %%
+import yaml
+from labkit.machine import free_port
+
+head_id, port, dashboard = "f" * 51 + "00000", free_port(), free_port()
+address = f"{lab.address.split(':')[0]}:{port}"
+two_cpus = {"resources": {"CPU": 2}, "node_config": {}, "min_workers": 0}
+config = {
+    "cluster_name": "fake",
+    "max_workers": 3,
+    "provider": {"type": "fake_multinode", "gcs_address": address, "head_node_id": head_id},
+    "available_node_types": {"ray.head.default": two_cpus, "two-cpus": two_cpus | {"max_workers": 3}},
+    "head_node_type": "ray.head.default",
+}
+
+# %% [markdown]
+# The rest says that nothing has to be installed on a node. The provider wants all of it.
+
+# %%
+config["provider"] |= {"disable_node_updaters": True, "disable_launch_config_check": True}
+config |= {name: {} for name in ("auth", "docker", "file_mounts")} | {"file_mounts_sync_continuously": False}
+steps = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+config |= {f"{step}_commands": [] for step in steps}
+config |= {name: [] for name in ("cluster_synced_files", "rsync_exclude", "rsync_filter")}
+file = settings.home / "autoscaler.yaml"
+file.write_text(yaml.safe_dump(config))
+
+# %% [markdown]
+# Now `ray start`, with the token that the lab uses, too. The lab's registry records what it starts, so `labkit stop` stops it. (Never use `ray stop` or `AutoscalingCluster` for that: they end *every* Ray on the
+# machine.)
+
+# %%
+import os
+import sys
+from pathlib import Path
+
+from labkit.cluster.nodes import temp_dir
+from labkit.system.process_registry import ProcessRegistry
+
+ray_command = str(Path(sys.executable).with_name("ray"))
+command = [ray_command, "start", "--head", f"--port={port}", f"--dashboard-port={dashboard}", "--num-cpus=2"]
+command += [f"--autoscaling-config={file}", f"--temp-dir={temp_dir(settings).with_name('a')}"]
+command += ["--min-worker-port=0", "--max-worker-port=0", "--object-store-memory=100000000"]
+command += [f"--dashboard-agent-listen-port={free_port()}", f"--ray-client-server-port={free_port()}"]
+fake = {
+    "RAY_FAKE_CLUSTER": "1",
+    "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+    "RAY_OVERRIDE_NODE_ID_FOR_TESTING": head_id,
+}
+
+# %%
+registry = ProcessRegistry(settings.home)
+registry.start_watchdog("autoscaling", seconds=60)
+recorded = {"group_id": "autoscaling", "log": settings.home / "autoscaling.log"}
+head = registry.start(command, role="ray start", env=os.environ | fake, **recorded)
+assert head.wait() == 0, recorded["log"].read_text()
+[record.role for record in registry.record_session(head, role="head", group_id="autoscaling")]
+
+# %% [markdown]
+# A **job** is a script that runs on the cluster and not in your notebook, so it goes on when you close the notebook. `ray job submit` sends one. It needs the dashboard's address, and the token, which is in the environment already.
+# This job is the script at the end of this lesson: the predictions from above in plain Ray, for four workers of one CPU each.
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** The head has 2 CPUs, and each new node would bring 2. How many nodes will the autoscaler start?
+
+# %%
+predict("09-d", ...)  # a number
+
+# %%
+import subprocess
+
+import labkit
+
+environment = os.environ | {"RAY_ADDRESS": address, "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{dashboard}"}
+
+
+def ray_cli(*words):
+    return subprocess.run([ray_command, *words], env=environment, capture_output=True, text=True).stdout
+
+
+script = Path(labkit.__file__).parents[1] / "notebooks" / "plain" / "09_scaling.py"
+ray_cli("job", "submit", "--no-wait", "--submission-id=scaling", "--", sys.executable, str(script))
+for _ in range(30):
+    status = ray_cli("status")
+    if "two-cpus" in status:
+        break
+    time.sleep(1)
+reveal("09-d", status.count("two-cpus"))
+print(status)
+
+# %% [markdown]
+# *Pending* is the node that the autoscaler has asked for, and *Demands* or *From request_resources* is what it was asked for. The fake provider leaves a node in that list even after it has started, and doesn't stop it when
+# it's idle. A real one does both. The job waits for the node, and then it runs:
+
+# %%
+log = ray_cli("job", "logs", "--follow", "scaling")
+print("\n".join(line for line in log.splitlines() if "predicted" in line))
+
+# %% tags=["claim"]
+assert status.count("two-cpus") == 1
+assert log.count("predicted") == 4, log
+
+# %%
+registry.stop("autoscaling")
+
+# %% [markdown]
+# ## Key points
+# - Two short runs give four costs: serial, per row, latency, bandwidth. They predict the step of other numbers of workers, with a range.
+# - Compare the same job: the same global batch, and the time of the slowest rank.
+# - More workers always cost more core-hours. They buy time, as long as the run is longer than its break-even.
+# - The model assumes a core or a GPU for each worker. Where workers share one, measure.
+# - The slow rank is the one that doesn't wait.
+# - An autoscaler starts whole nodes, and a worker needs all its CPUs on one of them.
+#
+# | older tutorials | today |
+# |---|---|
+# | `ray submit cluster.yaml train.py` | `ray job submit --address http://… -- python train.py`, with `RAY_AUTH_MODE=token` |
+# | `ray.autoscaler.sdk.request_resources` before a training | the trainer asks by itself |
+# | `ray.cluster_utils.AutoscalingCluster` for a trial | `ray start --head --autoscaling-config=…`; the class runs `ray stop --force` |
+#
+# To do the same on machines that you rent or share, go to [docs/clusters](../docs/clusters/README.md). It has files for Docker, Kubernetes, Slurm, AWS and Google Cloud, each with the command that ends it.
+
+# %% [markdown] tags=["plain"]
+# ## Without the lab
+# The job that you submitted: it needs no labkit, and runs on any Ray cluster.
+
+# %% [markdown] tags=["links"]
+# ## Reference
+
+# %%
+lab.stop()
