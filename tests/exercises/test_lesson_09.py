@@ -1,4 +1,4 @@
-"""The exercises of lesson 09: what is right, and what a likely mistake is told."""
+"""The exercises of lesson 09: what is right, and what the check says about a likely mistake."""
 
 from types import SimpleNamespace
 
