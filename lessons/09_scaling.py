@@ -350,6 +350,8 @@ two_cpus = {"resources": {"CPU": 2}, "node_config": {}, "min_workers": 0}
 config = {
     "cluster_name": "fake",
     "max_workers": 3,
+    "idle_timeout_minutes": 5,
+    "upscaling_speed": 1.0,
     "provider": {"type": "fake_multinode", "gcs_address": address, "head_node_id": head_id},
     "available_node_types": {"ray.head.default": two_cpus, "two-cpus": two_cpus | {"max_workers": 3}},
     "head_node_type": "ray.head.default",
