@@ -16,6 +16,7 @@ gone: the panel then shows less, and the training runs as before.
 import contextlib
 import functools
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,6 +40,7 @@ STATUSES = {
 _POLL_SECONDS = 0.3  # Ray itself looks at its validations once a second or less often
 _NEVER = -1  # a count of reports that no run has: Ray then answers when the time is up, not when it changes
 _MAX_TEXT, _MAX_REASON = 10_000, 500  # characters of an error that are sent
+_PATIENCE = 3.0  # seconds that a controller has to abort its run
 _DEATH = "A worker died or was killed"  # how the raylet's message begins
 
 
@@ -193,6 +195,52 @@ def quiet_deaths() -> Iterator[None]:
         yield
     finally:
         worker.print_to_stdstream = printed
+
+
+class Interrupts:
+    """Lets an interrupt end a trainer's `fit()` within seconds, at any moment: a context manager around it.
+
+    Ray's handler waits for the controller to abort the run. While workers start, the controller doesn't
+    listen, which takes a minute if something is wrong with a node. Before Ray has set its handler, an
+    interrupt can get lost in an import. Without Ray's private method, Ray's handler is used.
+
+    Attributes:
+        came: whether there was an interrupt; then KeyboardInterrupt leaves the block.
+        forced: whether the controller didn't listen, and was killed. It leaves its placement group behind.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self.came = self.forced = False
+        trainer._register_sigint_handler = self._listen
+
+    def __enter__(self) -> "Interrupts":
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self.came and error is not None and not isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt
+
+    def _note(self, *_: Any) -> None:
+        self.came = True
+        raise KeyboardInterrupt
+
+    def _listen(self, controller: ray.actor.ActorHandle) -> None:
+        def abort(*_: Any) -> None:
+            self.came = True
+            try:
+                ray.get(controller.abort.remote(), timeout=_PATIENCE)
+            except ray.exceptions.GetTimeoutError:
+                self.forced = True
+                ray.kill(controller)
+            except ray.exceptions.RayError:
+                pass  # that is how a controller that has aborted answers
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGINT, abort)
+        if self.came:
+            abort()
 
 
 def first_failure(exceptions: dict[int, Exception]) -> tuple[int, str]:

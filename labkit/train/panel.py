@@ -43,6 +43,7 @@ from labkit.storage import hint_for
 from labkit.train import hang
 from labkit.train.callbacks import (
     CheckpointStatusCallback,
+    Interrupts,
     ReportCallback,
     ReportingValidator,
     checkpoint_status_callback,
@@ -141,12 +142,13 @@ class TrainPanel(Panel):
         groups = set(ray.util.placement_group_table()) if ray.is_initialized() else set()
         over = threading.Event()
         threading.Thread(target=self._watch_for_hangs, args=[over], name="labkit-hang", daemon=True).start()
-        with quiet_deaths():
+        with Interrupts(self._trainer) as interrupts, quiet_deaths():
             try:
                 yield
             except BaseException as error:
                 _end_controller(error.__traceback__)
-                if isinstance(error, (ray.train.ControllerError, ray.exceptions.RayError)):
+                lost = isinstance(error, (ray.train.ControllerError, ray.exceptions.RayError))
+                if lost or interrupts.forced:
                     _free_placement_groups(groups)
                 raise
             finally:
@@ -284,7 +286,7 @@ def _free_placement_groups(before: set[str]) -> None:
         before: ids of those that were there before the run.
     """
     context = ray.get_runtime_context()
-    filters = [("creator_job_id", "=", context.get_job_id()), ("state", "=", "CREATED")]
+    filters = [("creator_job_id", "=", context.get_job_id()), ("state", "!=", "REMOVED")]
     # It asks the dashboard. Where that does not answer, the run's own error is what the reader must see.
     with contextlib.suppress(Exception):
         # Without an address it would ask the cluster that the last ray.init() started, dead or not.

@@ -17,6 +17,7 @@ import ray.train
 from ray import cloudpickle
 from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from ray.util import placement_group_table
 
 from labkit import runs
 from labkit.errors import ClusterError, RunError, RunFailed, RunStopped
@@ -212,6 +213,28 @@ def test_an_interrupt_ends_the_run_and_frees_its_cpus(lab, home, panel):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_ends_a_run_whose_workers_do_not_start(lab, home, panel):
+    """Ray's controller waits for them, and listens to nothing else meanwhile."""
+
+    def interrupt():
+        while not _controllers(home):
+            time.sleep(0.05)
+        time.sleep(2)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    main = threading.main_thread().ident
+    trainer = trainer_of(panel, home)
+    trainer.scaling_config.resources_per_worker = {"CPU": 1, "tape": 1}
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(RunStopped, match="stopped by you"):
+        fit(panel, trainer)
+    assert panel.state.elapsed() < 20
+    assert idle(lab)
+    assert {group["state"] for group in placement_group_table().values()} == {"REMOVED"}
+    fit(panel, trainer_of(panel, home))
+    assert panel.state.status == "finished"
 
 
 def test_a_lost_node_is_a_failure_that_is_told(lab, home, panel):
