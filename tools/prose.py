@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 _FILES = (
     "*.md",
-    "docs/*.md",
+    "docs/**/*.md",
     "benchmarks/*",
     "engines/**/*",
     "labkit/**/*",
