@@ -849,6 +849,9 @@ assert results.get_dataframe()["accuracy"].agg(lambda column: column.max() - col
 # `bfloat16` is slower. Each checkpoint is in the storage of its own trainer; Tune only gets its path, as the metric `checkpoint_path`. And with two models and two optimizers, as in a GAN, nothing
 # changes: the loop is yours, so build both, step both, and save both.
 
+# %%
+store.stop()
+
 # %% [markdown]
 # ## Key points
 # - Multiply the lengths of the grids, then multiply by `num_samples`. Random values multiply nothing.
@@ -876,5 +879,4 @@ assert results.get_dataframe()["accuracy"].agg(lambda column: column.max() - col
 # ## Reference
 
 # %%
-store.stop()
 lab.stop()
