@@ -22,6 +22,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Cheap and telling first: what fails in a unit test would fail in a notebook too, ten minutes later.
 _STAGES = ("unit", "fault", "notebook", "browser")
+# The modules that take more than four seconds: they start clusters, stores, kernels, browsers, or train.
+# All others are marked `quick`.
+_SLOW = {
+    *("browser", "sweep_browser", "validation_browser"),
+    *("cluster", "forkserver", "kernel", "preload"),
+    *("data_progress", "stream", "catalog", "datasets_ray", "own"),
+    *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_08", "lesson_09"),
+    *("running_cluster", "deck", "keras_reporting", "keras_settings", "keras_states", "torch_models"),
+    *("torch_training", "panel", "spark", "spark_panel"),
+    *("object_server", "storage", "storage_ray", "store_faults", "store_kernel", "uploads"),
+    *("cli", "diagnosis", "process_registry", "additions", "build", "notebooks", "plain"),
+    *("hang", "ray_reporting", "tensorflow", "validation"),
+    *("sweep_panel", "sweep_restore", "sweeps_of_checks"),
+}
 _SECONDS = {"fault": 300, "notebook": 1200, "browser": 600}  # with another lane beside it
 
 
@@ -38,9 +52,22 @@ def _stage(item: pytest.Item) -> str:
     return next((stage for stage in _STAGES if item.get_closest_marker(stage)), "unit")
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
+def _quick(path: Path) -> bool:
+    return path.stem.removeprefix("test_") not in _SLOW and path.suffix == ".py"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     # What `tools/build.py` kept of a learner's work is nobody's test.
-    return True if ".mine-" in collection_path.name else None
+    if ".mine-" in collection_path.name:
+        return True
+    # Importing the slow modules takes as long as running the quick ones.
+    left_out = config.option.markexpr == "quick" and collection_path.is_file()
+    return True if left_out and not _quick(collection_path) else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if _quick(item.path):
+        item.add_marker("quick")
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
