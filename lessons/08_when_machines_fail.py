@@ -265,7 +265,7 @@ policies = {
 # **Predict.** An epoch has 14 steps, and a step takes 0.1 s. The notice comes at step 10, three seconds before the end. Which policy will repeat the fewest steps?
 
 # %%
-predict("08-b", choices=list(policies))
+predict("08-b", ..., choices=list(policies))
 
 # %%
 import os
