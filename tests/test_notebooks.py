@@ -29,6 +29,8 @@ from labs import solved_exercises
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 LESSONS = sorted(path.stem for path in (FOLDER.parent / "lessons").glob("*.py"))
+# With the outputs of the run, to be looked at.
+KEPT = FOLDER.parent / "artefacts"
 # Enough to know that an unsolved exercise stops no reader; all of them would double the time.
 # Lesson 03 runs unsolved in a browser (test_browser.py).
 UNSOLVED = [name for name in LESSONS if name[:2] == "00"]
@@ -68,12 +70,15 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             patch.delenv(name)
         patch.setenv("LABKIT_HOME", str(home))
         patch.setenv("LABKIT_SMALL", "1")
-        patch.setenv("LABKIT_PANEL", "text")
+        patch.setenv("LABKIT_PANEL", "widgets")  # their summaries stay in the outputs, as HTML
         if notebook.parent.name == "solutions":
             patch.setenv("LABKIT_CHECK", "strict")
         seconds_per_cell = request.config.getoption("nbmake_timeout")
         try:
-            yield Run(notebook, home, NotebookRun(notebook, seconds_per_cell).execute())
+            result = NotebookRun(notebook, seconds_per_cell).execute()
+            KEPT.joinpath(notebook.parent.name).mkdir(parents=True, exist_ok=True)
+            nbformat.write(result.nb, KEPT / notebook.parent.name / notebook.name)
+            yield Run(notebook, home, result)
         finally:
             ProcessRegistry(home).stop_all()  # of a notebook that did not come to its end
 

@@ -27,8 +27,8 @@ _COMPUTING = {
     "05": 1.3,
     "06": 2.1,
     "07": 4.6,
-    "08": 3.0,
-    "09": 2.0,
+    "08": 5.0,
+    "09": 3.1,
 }
 
 _ENGINES = {"keras", "optuna", "pyarrow", "pyspark", "ray", "s3fs", "tensorflow", "tf_keras", "torch"}
