@@ -4,8 +4,8 @@
 # By the end of this lesson you can
 # - resume a training at the very step where its last checkpoint was saved (exercise 08-1);
 # - say how much work a failure costs, and save just in time when a machine announces that it goes away;
-# - let a run continue with fewer workers, and keep its global batch (08-2);
-# - find out which rank the others are waiting for, and fix a loop that hangs (08-3);
+# - find out which rank the others are waiting for, and fix a loop that hangs (08-2);
+# - let a run continue with fewer workers, and keep its global batch (08-3);
 # - choose how often to save (08-4).
 #
 # **Time** … · **Needs** 00, 01, 03
@@ -303,6 +303,49 @@ with pyplot.rc_context(figure_style()):
 # what was trained after the deadline. It can't help if a machine dies without a notice, so real runs do both: every so often, and just in time.
 
 # %% [markdown]
+# ## A run that stands still
+# Some failures raise no error: nothing moves. The usual causes: a rank reports less often than the others, batches don't divide evenly, a breakpoint, a frozen
+# process. After 30 seconds without a step (`LABKIT_HANG_AFTER`), the panel looks at the stacks of all ranks with `py-spy`, and says who waits for whom. Here you only wait for two.
+
+# %%
+from dataclasses import replace
+
+panel = TrainPanel("08-frozen", settings=replace(settings, hang_after=2))
+fault = faults.freeze_rank(1, seconds=6).at(panel, step=25)
+trainer = trainer_of(panel, save=lambda step: False)
+with panel.watch(trainer):
+    trainer.fit()
+fault.wait(10)
+
+# %% tags=["claim"]
+assert fault.outcome == "made" and fault.noticed is None and fault.repeated is None
+
+# %% [markdown]
+# Rank 0 waited in `backward()`, and rank 1 was frozen: as far as Ray could tell, it was alive. It woke up after six seconds, and the run continued as if nothing had happened. Ray gives up on a rank that never wakes up
+# after `RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S`, which is ten minutes by default.
+
+# %% [markdown]
+# ### Exercise 08-2 · A notice that hangs
+# With this function in place of `with_notice`, a run stands still after five steps: rank 0 waits in `get_preemption_info`, and rank 1 in `loss.backward()`. Fix it. The check trains on two workers, and gives notice after
+# step 7. If you run it now, it stops the run after 40 seconds.
+
+
+# %%
+def sees_notice(step):
+    if ray.train.get_context().get_world_rank() != 0:
+        return False  # one rank is enough to ask
+    return step % 5 == 0 and ray.train.get_preemption_info() is not None
+
+
+# %% tags=["solution"]
+def sees_notice(step):
+    return step % 5 == 0 and ray.train.get_preemption_info() is not None
+
+
+# %%
+check("08-2", sees_notice)
+
+# %% [markdown]
 # ## Continue with fewer workers
 # A restart needs as many CPUs as before. If there is no spare machine, the run waits. With `num_workers=(1, 4)` it is **elastic training**: Ray starts as many workers as there is room for, at least one and at most four. The two nodes
 # have room for four. Now the second one dies without a notice:
@@ -333,7 +376,7 @@ assert difference(elastic) < 1e-3
 # Ray looks at what the cluster has every 20 seconds only. Until then it still counts on the dead node, tries to start four workers, and gives up after the timeout that the first line sets.
 
 # %% [markdown]
-# ### Exercise 08-2 · The rank that isn't there
+# ### Exercise 08-3 · The rank that isn't there
 # This function worked for hours on four workers. Then a machine died, two workers continued, and in the morning the latest checkpoint was the one from before the failure, without an error. Fix it. The check runs
 # it with one worker and with two.
 
@@ -361,50 +404,7 @@ def save_model(model, step):
 
 
 # %%
-check("08-2", save_model)
-
-# %% [markdown]
-# ## A run that stands still
-# Some failures raise no error: nothing moves. The usual causes: a rank reports less often than the others, batches don't divide evenly, a breakpoint, a frozen
-# process. After 30 seconds without a step (`LABKIT_HANG_AFTER`), the panel looks at the stacks of all ranks with `py-spy`, and says who waits for whom. Here you only wait for two.
-
-# %%
-from dataclasses import replace
-
-panel = TrainPanel("08-frozen", settings=replace(settings, hang_after=2))
-fault = faults.freeze_rank(1, seconds=6).at(panel, step=25)
-trainer = trainer_of(panel, save=lambda step: False)
-with panel.watch(trainer):
-    trainer.fit()
-fault.wait(10)
-
-# %% tags=["claim"]
-assert fault.outcome == "made" and fault.noticed is None and fault.repeated is None
-
-# %% [markdown]
-# Rank 0 waited in `backward()`, and rank 1 was frozen: as far as Ray could tell, it was alive. It woke up after six seconds, and the run continued as if nothing had happened. Ray gives up on a rank that never wakes up
-# after `RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S`, which is ten minutes by default.
-
-# %% [markdown]
-# ### Exercise 08-3 · A notice that hangs
-# With this function in place of `with_notice`, a run stands still after five steps: rank 0 waits in `get_preemption_info`, and rank 1 in `loss.backward()`. Fix it. The check trains on two workers, and gives notice after
-# step 7. If you run it now, it stops the run after 40 seconds.
-
-
-# %%
-def sees_notice(step):
-    if ray.train.get_context().get_world_rank() != 0:
-        return False  # one rank is enough to ask
-    return step % 5 == 0 and ray.train.get_preemption_info() is not None
-
-
-# %% tags=["solution"]
-def sees_notice(step):
-    return step % 5 == 0 and ray.train.get_preemption_info() is not None
-
-
-# %%
-check("08-3", sees_notice)
+check("08-3", save_model)
 
 # %% [markdown] tags=["extra"]
 # ## How often to save
@@ -500,9 +500,9 @@ assert difference(resumed) < 1e-5 and len(resumed.best_checkpoints) == 6
 # - A failure of one rank stops all of them. `FailureConfig(max_failures=…)` starts them again; your loop must load the checkpoint.
 # - A checkpoint has model, optimizer, and the number of the next step. The rows of a step depend on its number alone.
 # - A failure costs the steps since the last checkpoint. A preemption is announced, so save just in time.
-# - With an elastic `num_workers`, divide the *global* batch, or you train a different model. Never name a rank other than 0.
 # - When a run stands still, compare the stacks of all ranks: the odd one out is the one to look at.
 # - What waits for all ranks (`backward`, `report`, `get_preemption_info`) must be called by all ranks, equally often.
+# - With an elastic `num_workers`, divide the *global* batch, or you train a different model. Never name a rank other than 0.
 #
 # | older tutorials write | today |
 # |---|---|

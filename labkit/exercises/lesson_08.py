@@ -1,4 +1,4 @@
-"""Lesson 08: a complete checkpoint, how often to save, a rank that is gone, a notice that hangs."""
+"""Lesson 08: a complete checkpoint, a notice that hangs, a rank that is gone, how often to save."""
 
 from typing import Any
 
@@ -57,25 +57,6 @@ def _complete(save_state: Any, load_state: Any) -> None:
 
 @LESSON.exercise(
     "08-2",
-    "The rank that isn't there",
-    "Which ranks does a run with two workers have, and which does a run with one?",
-    "Ranks are counted from 0, and a run has at least one worker.",
-    "`if rank == 0:` in place of `if rank == 3:`. All ranks call `report`, so it stays outside of the `if`.",
-    seconds=60,
-    stuck="a rank waits for the others: does each of them call `ray.train.report`?",
-)
-def _present(save_model: Any) -> None:
-    """The function on one worker and on two; each time it has to leave a model."""
-    for workers in (0, 2):
-        config = {"save": save_model}
-        _, reports = run_loop(_saves, config, num_workers=workers, name="the loop with your function")
-        if not [checkpoint for _, checkpoint in reports if checkpoint is not None]:
-            count = "one worker" if not workers else f"{workers} workers"
-            raise Wrong(f"with {count}, no checkpoint is saved: which rank does that, and does it exist?")
-
-
-@LESSON.exercise(
-    "08-3",
     "A notice that hangs",
     "`get_preemption_info()` waits until all ranks have called it. Which of them call it here?",
     "After step 5, rank 1 returns False at once. It takes the next step, and waits for rank 0 in `backward`.",
@@ -91,6 +72,25 @@ def _all_ask(sees_notice: Any) -> None:
         raise Wrong("there was a notice, and no rank saved: ask ray.train.get_preemption_info()")
     if saved[0] <= 7:
         raise Wrong(f"it saves at step {saved[0]}, and the notice comes after step 7")
+
+
+@LESSON.exercise(
+    "08-3",
+    "The rank that isn't there",
+    "Which ranks does a run with two workers have, and which does a run with one?",
+    "Ranks are counted from 0, and a run has at least one worker.",
+    "`if rank == 0:` in place of `if rank == 3:`. All ranks call `report`, so it stays outside of the `if`.",
+    seconds=60,
+    stuck="a rank waits for the others: does each of them call `ray.train.report`?",
+)
+def _present(save_model: Any) -> None:
+    """The function on one worker and on two; each time it has to leave a model."""
+    for workers in (0, 2):
+        config = {"save": save_model}
+        _, reports = run_loop(_saves, config, num_workers=workers, name="the loop with your function")
+        if not [checkpoint for _, checkpoint in reports if checkpoint is not None]:
+            count = "one worker" if not workers else f"{workers} workers"
+            raise Wrong(f"with {count}, no checkpoint is saved: which rank does that, and does it exist?")
 
 
 @LESSON.exercise(

@@ -92,7 +92,7 @@ def saving(wanted):
     ],
 )
 def test_the_rank_that_saves(wanted, said):
-    assert said in repr(check("08-2", saving(wanted)))
+    assert said in repr(check("08-3", saving(wanted)))
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_the_rank_that_saves(wanted, said):
     ],
 )
 def test_the_notice(sees_notice, said):
-    assert said in repr(check("08-3", sees_notice))
+    assert said in repr(check("08-2", sees_notice))
 
 
 def test_a_notice_that_only_one_rank_asks_for_is_stopped():
