@@ -1,0 +1,95 @@
+"""The teacher's pages in docs/teaching: in step with the lessons, their exercises and their checks."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import build
+import figures
+import lesson
+from labkit.exercises import registry
+
+ROOT = build.FOLDER.parent
+FOLDER = ROOT / "docs" / "teaching"
+PLANS = (FOLDER / "README.md").read_text(encoding="utf-8")
+CELLS = {path.stem[:2]: lesson.read(path) for path in build.sources()}
+CLOSING = {"Key points", "Official pages", "Reference", "Stop", "Without the lab"}  # nothing is taught there
+
+
+@pytest.fixture(params=CELLS)
+def number(request):
+    return request.param
+
+
+def page(number):
+    return (FOLDER / f"{number}.md").read_text(encoding="utf-8")
+
+
+def rows(text, *, below):
+    """The cells of each row of a table whose first heading is `below`."""
+    tables = re.findall(rf"(?m)^\| {below} \|.*\n\|[-|]+\n((?:\|.*\n?)*)", text)
+    return [[cell.strip() for cell in line[1:-1].split(" | ")] for t in tables for line in t.splitlines()]
+
+
+def test_each_lesson_has_a_page_and_each_page_a_lesson():
+    assert sorted(path.stem for path in FOLDER.glob("[0-9]*.md")) == sorted(CELLS)
+
+
+def test_a_page_says_what_each_section_is_for(number):
+    headings = [
+        heading
+        for cell in CELLS[number]
+        if cell.kind == "markdown"
+        for heading in re.findall(r"(?m)^## (.+)$", cell.source)
+    ]
+    listed = rows(page(number), below="section")
+    assert [name for name, _ in listed] == [name for name in headings if name not in CLOSING]
+    assert all(purpose for _, purpose in listed)
+
+
+def test_a_page_has_every_exercise_of_its_lesson(number):
+    headings = re.compile(rf"(?m)^### (?:Exercise )?({number}-\d · .+)$")
+    in_lesson = [found for cell in CELLS[number] for found in headings.findall(cell.source)]
+    assert headings.findall(page(number)) == in_lesson
+    ids = [one.id for found in registry.lessons() if found.number == number for one in found.exercises]
+    assert sorted(found[:4] for found in in_lesson) == ids
+
+
+def test_messages_on_a_page_are_those_of_the_check(number):
+    path = ROOT / "labkit" / "exercises" / f"lesson_{number}.py"
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    messages = [cells[0] for cells in rows(page(number), below="the check says")]
+    quoted = [piece.strip(" ,") for message in messages for piece in message.split("…")]
+    assert quoted
+    assert [piece for piece in quoted if not any(piece in text for text in texts)] == []
+
+
+def test_a_plan_adds_up_and_leaves_time_for_each_core():
+    plans = re.split(r"(?m)^### ", PLANS)[1:]
+    plans = {plan.partition("\n")[0]: rows(plan, below="minutes") for plan in plans}
+    plans = {name: plan for name, plan in plans.items() if plan}
+    lengths = {name: int(re.search(r"(\d+) minutes", name)[1]) for name in plans}
+    assert len(plans) >= 4
+    assert {name: sum(int(minutes) for minutes, _ in plan) for name, plan in plans.items()} == lengths
+    for minutes, what in (row for plan in plans.values() for row in plan):
+        for number in re.findall(r"\[(\d\d)\]\(\d\d\.md\), core", what):
+            assert int(minutes) >= figures.measure(number, CELLS[number]).core, what
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.md")), ids=lambda path: path.stem)
+def test_its_links_lead_somewhere(path):
+    links = re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", path.read_text(encoding="utf-8"))
+    assert links
+    for name, anchor in links:
+        target = (path.parent / name).resolve() if name else path
+        assert target.exists(), name
+        if anchor:
+            assert anchor in _anchors(target), f"{name}#{anchor}"
+
+
+def _anchors(path: Path) -> set[str]:
+    headings = re.findall(r"(?m)^#+ (.+)$", path.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
