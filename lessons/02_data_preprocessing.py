@@ -347,7 +347,7 @@ with DataPanel("02-refuse"):
 # %% [markdown]
 # ### Exercise 02-3 · Note what was bad
 # Repair it. Write a function that is used in place of `decode` and *always* returns a row with `name`, `image` (uint8, 28×28) and `error`. For a good image `error` is
-# the empty text. The label may be left out. For anything else `image` is all zeros, because all rows of a table have the same columns, and `error` says what was wrong, in any words. An image of another size is bad, too.
+# the empty text. Leave out the label. For anything else `image` is all zeros, because all rows of a table have the same columns, and `error` says what was wrong, in any words. An image of another size is bad, too.
 
 
 # %%
