@@ -5,6 +5,7 @@ second and only if something happened, so a panel also moves while the cell's ow
 """
 
 import contextlib
+import inspect
 import secrets
 import signal
 import threading
@@ -12,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from types import FrameType
 from typing import Any, ClassVar, Self
 
 from labkit.display import tracebacks
@@ -20,6 +22,7 @@ from labkit.errors import LabError, RunError, RunStopped
 from labkit.panel.reporters import NullReporter, choose
 from labkit.panel.state.base import State, write_record
 from labkit.panel.view.base import Snapshot, View
+from labkit.runs.origin import source_of
 from labkit.settings import Settings
 
 _PAUSE = 0.2  # seconds between two drawings
@@ -40,6 +43,7 @@ class LivePanel:
         drawing_share: of one CPU that drawing may take.
         state: of the present run, or of the last one.
         run_id: of the same; no other run has it.
+        loop: the training function, where the engine's panel knows it; its text goes into the record.
 
     Raises:
         RunError: an argument is of a wrong type, or the panel is opened twice at the same time.
@@ -49,6 +53,7 @@ class LivePanel:
     exclusive = False
     first_phase = ""
     drawing_share = 0.1
+    loop: Any = None
     _open: ClassVar[list["LivePanel"]] = []
 
     def __init__(
@@ -147,6 +152,7 @@ class LivePanel:
             raise RunError(f"follow a run with the panel {self.state.name!r}", fact, fix)
         if self.state.over:
             self.renew()
+        self._code = source_of(self.loop) or source_of(_caller())
         self._following = self._follow()
         self._following.__enter__()
         return self
@@ -168,7 +174,7 @@ class LivePanel:
                 # If this kernel dies, the record still shows that there was a run.
                 # If it cannot be written, a warning at the end says so.
                 with contextlib.suppress(LabError, ValueError):
-                    write_record(self.state, self.run_id, self.settings.home)
+                    self._write_record()
                 self._show(self._reporter.open)
             drawer.start()
             with self.surroundings():
@@ -206,12 +212,15 @@ class LivePanel:
             with self._lock:
                 self.state.end(status)
         try:
-            self._record_path = write_record(self.state, self.run_id, self.settings.home)
+            self._record_path = self._write_record()
         except (LabError, ValueError) as error:
             # A full disk must not make a training fail that ended well.
             warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=5)
         with self._lock:
             self._show(self._reporter.close)
+
+    def _write_record(self) -> str:
+        return write_record(self.state, self.run_id, self.settings.home, code=self._code)
 
     # -- drawing -------------------------------------------------------------------------------------
 
@@ -237,3 +246,11 @@ class LivePanel:
             if self._draws_well:
                 warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)
             self._draws_well = False
+
+
+def _caller() -> FrameType | None:
+    """The frame that opens the panel: a cell, a function or a script of the reader."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "labkit":
+        frame = frame.f_back
+    return frame

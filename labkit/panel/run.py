@@ -36,7 +36,8 @@ class Panel(LivePanel, Tracker):
         name: of the run; also the folder of its record below ``HOME/runs``.
         settings: default: from the environment.
         reporter: default: as ``settings.panel`` says.
-        about: what is shown and recorded, as far as known: `epochs`, `dataset` (its name), `rows`,
+        about: what is shown and recorded, as far as known: `epochs`, `dataset` (its name, or a
+            `labkit.datasets.Dataset`, whose fingerprint is then recorded), `rows`, `config`, `seed`,
             `engine` (what runs it, "one process") and `world_size` (the number of workers).
 
     Raises:

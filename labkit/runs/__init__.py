@@ -1,10 +1,14 @@
-"""Run records: written, found, shown in a table, plotted; and what other runs would cost."""
+"""Run records: written, found, shown, compared, exported; and what other runs would cost."""
 
 from labkit.faces import face
 
 __getattr__, __dir__, __all__ = face(
     __name__,
-    browse=("latest", "plot", "table"),
+    browse=("best", "get", "latest", "plot", "table"),
+    comparison=("Comparison", "compare"),
+    edit=("delete", "note", "tag"),
+    export=("to_tensorboard",),
     payoff=("Payoff", "will_it_pay"),
     record=("RunRecord",),
+    restore=("Rerun", "rerun"),
 )

@@ -80,7 +80,7 @@ def _shown(found: list[RunRecord], metrics: str | Sequence[str] | None) -> list[
 def _reported(run: RunRecord) -> list[str]:
     """The names of a run's metrics that are numbers, in the order in which they came."""
     pairs = (pair for entry in run.history for pair in entry.items())
-    return list(dict.fromkeys(name for name, value in pairs if name != "epoch" and _is_number(value)))
+    return list(dict.fromkeys(name for name, value in pairs if name != "epoch" and is_number(value)))
 
 
 def _name_in(run: RunRecord, metric: str) -> str | None:
@@ -90,7 +90,8 @@ def _name_in(run: RunRecord, metric: str) -> str | None:
     return metric if metric in names else min(similar, key=len, default=None)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value is a number that can be drawn; True and False are none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -100,7 +101,7 @@ def _draw_curves(axes: "Axes", found: list[RunRecord], metric: str) -> None:
     names = [_name_in(run, metric) for run in found]
     for run, name in zip(found, names, strict=True):
         entries = [(entry.get("epoch", place), entry.get(name)) for place, entry in enumerate(run.history)]
-        points = [(epoch + 1, value) for epoch, value in entries if _is_number(epoch) and _is_number(value)]
+        points = [(epoch + 1, value) for epoch, value in entries if is_number(epoch) and is_number(value)]
         axes.plot([epoch for epoch, _ in points], [value for _, value in points], marker="o")
     axes.set(title=", ".join(dict.fromkeys(filter(None, names))).replace("$", r"\$"), xlabel="epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

@@ -5,7 +5,7 @@
     >>> RunRecord.from_json(record.to_json()) == record
     True
 
-Panels and benchmarks write records, `labkit.runs.browse` shows and compares them. Records written by other
+Panels and benchmarks write records, `labkit.runs.index` finds them. Records written by other
 versions of the lab can be read: unknown fields are ignored, and missing ones take their defaults.
 """
 
@@ -15,8 +15,7 @@ import os
 import platform
 import re
 import reprlib
-import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any
 from labkit.display.formatting import without_credentials
 from labkit.errors import RunError
 from labkit.files import atomic_write
+from labkit.runs.origin import SECRET
 
 FILE_NAME = "run_record.json"
 
@@ -49,7 +49,13 @@ class RunRecord:
         workers: training processes (1 for one process).
         dataset: name of the data set.
         rows: rows of the training set, all workers together.
+        data_fingerprint: a hash of the data, where a panel was given the data set itself.
         config: the settings passed to the training function, without secrets.
+        abridged: the settings of which `config` has less than was passed: secrets, data, functions.
+        seed: `config`'s "seed", or what the panel was given.
+        code: the training function as text, without secrets; for a loop in a ``with`` block, the cell, the
+            function or the script around it. "" if unknown.
+        commit: of the git repository that the run was started in; None if there was none.
         scaling: the workers' resources: "num_workers", "use_gpu", "resources_per_worker".
         storage_path: the folder of its checkpoints, as `ray.train.Result.from_path` takes it.
         checkpoint: the path of its latest checkpoint.
@@ -67,7 +73,10 @@ class RunRecord:
         host: from `labkit.machine.this_host`.
         error: the failure in one line; None if there was none.
         process: the process that runs it, from `this_process`; empty when the run is over.
+        tags, note: the reader's own, from `labkit.runs.tag` and `labkit.runs.note`.
+        epochs: how many ended.
         extra: facts that only one engine or benchmark has.
+        folder: where it was read from; not part of the file.
     """
 
     name: str
@@ -78,7 +87,12 @@ class RunRecord:
     workers: int = 1
     dataset: str | None = None
     rows: int | None = None
+    data_fingerprint: str | None = None
     config: dict = field(default_factory=dict)
+    abridged: list = field(default_factory=list)
+    seed: int | None = None
+    code: str = ""
+    commit: str | None = None
     scaling: dict = field(default_factory=dict)
     storage_path: str | None = None
     checkpoint: str | None = None
@@ -95,25 +109,42 @@ class RunRecord:
     host: dict = field(default_factory=dict)
     error: str | None = None
     process: dict = field(default_factory=dict)
+    tags: list = field(default_factory=list)
+    note: str = ""
+    epochs: int = 0
     extra: dict = field(default_factory=dict)
+    folder: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        epochs = max(self.epochs, len(self.history), len(self.seconds_per_epoch))
+        object.__setattr__(self, "epochs", epochs)
+        if self.seed is None and isinstance(self.config, Mapping):
+            object.__setattr__(self, "seed", self.config.get("seed"))
 
     @property
-    def epochs(self) -> int:
-        """How many epochs ended."""
-        return max(len(self.history), len(self.seconds_per_epoch))
+    def code_hash(self) -> str:
+        """Equal for equal code: 12 digits of its SHA-256; "" without code."""
+        return hashlib.sha256(self.code.encode()).hexdigest()[:12] if self.code else ""
+
+    @property
+    def moment(self) -> datetime:
+        """`started_at` with its time zone."""
+        moment = datetime.fromisoformat(self.started_at)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
     @property
     def started(self) -> datetime:
         """`started_at` in this machine's time zone."""
-        moment = datetime.fromisoformat(self.started_at)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone()
+        return self.moment.astimezone()
 
     def to_json(self) -> str:
         """Return the record as JSON, with Python's ``NaN`` and ``Infinity``."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return json.dumps(
-            values | {name: _setting(values[name]) for name in _GIVEN}, indent=1, default=_plain
-        )
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "folder"}
+        values |= {name: _setting(values[name]) for name in _GIVEN}
+        config = self.config if isinstance(self.config, Mapping) else {}
+        abridged = {str(name) for name, value in config.items() if not _is_whole({name: value})}
+        values["abridged"] = sorted({*self.abridged, *abridged})
+        return json.dumps(values | {"code_hash": self.code_hash}, indent=1, default=_plain)
 
     @classmethod
     def from_json(cls, text: str) -> "RunRecord":
@@ -152,9 +183,13 @@ def read(path: Path | str) -> RunRecord:
     except (OSError, ValueError, TypeError) as error:
         fix = "runs.table() lists the runs that have a record; a damaged one can be deleted"
         raise RunError(f"read the run record {path}", str(error), fix) from error
-    if record.state == "running" and not _may_live(record.process):
-        return replace(record, state="lost")
-    return record
+    return lost_if_gone(replace(record, folder=str(path.parent)))
+
+
+def lost_if_gone(record: RunRecord) -> RunRecord:
+    """The record; as "lost" if it says that the run is running, and its process is gone."""
+    lost = record.state == "running" and not _may_live(record.process)
+    return replace(record, state="lost") if lost else record
 
 
 def folder_of(home: Path | str, name: str, run_id: str = "") -> Path:
@@ -163,27 +198,6 @@ def folder_of(home: Path | str, name: str, run_id: str = "") -> Path:
     A name may be any text: characters that could lead out of ``runs`` are replaced, and a long name is cut.
     """
     return Path(home) / "runs" / (re.sub(r"[^\w.-]+", "-", name)[:80].strip(".-") or "run") / run_id
-
-
-def find(home: Path | str, *, names: Iterable[str] | None = None) -> list[RunRecord]:
-    """Read the records below ``home/runs``, newest run first. A damaged one is skipped with a warning.
-
-    Only the folders from `folder_of` are searched: a sweep may store thousands of files below ``runs``.
-
-    Args:
-        names: only runs with one of these names.
-    """
-    folders = (Path(home) / "runs").glob("*/") if names is None else {folder_of(home, name) for name in names}
-    found = []
-    for path in sorted(path for folder in folders for path in folder.glob(f"*/{FILE_NAME}")):
-        try:
-            record = read(path)
-        except RunError as error:
-            warnings.warn(f"skipped {path}: {error.fact}", stacklevel=2)
-        else:
-            if names is None or record.name in names:  # two names may share a folder
-                found.append(record)
-    return sorted(found, key=lambda record: (record.started, record.run_id), reverse=True)
 
 
 def this_process() -> dict[str, Any]:
@@ -214,6 +228,20 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else _SHORT.repr(value)
 
 
+def _is_whole(value: Any) -> bool:
+    """Whether the record has all of a dict of settings."""
+    try:
+        return json.dumps(value, default=_number) == json.dumps(_setting(value))
+    except (TypeError, ValueError, RecursionError):
+        return False
+
+
+def _number(value: Any) -> Any:
+    if getattr(value, "shape", None) != ():
+        raise TypeError("it is no number")
+    return value.item()
+
+
 def _setting(value: Any, depth: int = 0) -> Any:
     """A setting of a training in short: without secrets, and of data only its kind and its size."""
     kind = type(value).__name__
@@ -221,7 +249,7 @@ def _setting(value: Any, depth: int = 0) -> Any:
         return value
     if isinstance(value, Mapping) and depth < _DEEPEST:
         return {
-            str(name): "(secret)"
+            str(name): SECRET
             if isinstance(item, str) and _SECRET.search(str(name))
             else _setting(item, depth + 1)
             for name, item in value.items()

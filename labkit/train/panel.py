@@ -98,7 +98,7 @@ class TrainPanel(Panel):
         loop = trainer.train_loop_per_worker
         loop = loop.function if isinstance(loop, TrackedFunction) else loop
         trainer.train_loop_per_worker = TrackedFunction(loop, self)
-        self._trainer, config = trainer, trainer.train_loop_config or {}
+        self._trainer, self.loop, config = trainer, loop, trainer.train_loop_config or {}
         names = ("num_workers", "use_gpu", "resources_per_worker")
         self._about |= {
             "world_size": max(most, 1),

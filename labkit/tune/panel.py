@@ -71,6 +71,8 @@ class SweepPanel(LivePanel):
             warnings.warn(f"{hidden}: the sweep is followed, but not checked", stacklevel=2)
         else:
             self._check(plan)
+            own = getattr(plan.trainable, "__module__", "").partition(".")[0] != "ray"
+            self.loop = plan.trainable if own else None  # else it is wrapped: tune.with_parameters
             plan.run.verbose, plan.run.progress_reporter = 0, tune.CLIReporter()  # the other one displays
         self._watches = True
         if self.state.over:

@@ -1,6 +1,8 @@
 """Past runs: the table and the figure say what the records say."""
 
 import math
+import os
+import shutil
 import subprocess
 import sys
 
@@ -96,3 +98,87 @@ def test_finding_a_run_imports_neither_pandas_nor_matplotlib(home):
     code = f"import sys; from labkit import runs; runs.latest(); print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_columns_are_fields_parts_of_fields_metrics_and_settings(tmp_path):
+    history = [{"epoch": 0, "loss": 1.0}]
+    config = {"lr": 0.1, "model": {"width": 64}, "loss": "mse"}
+    write(tmp_path, 1, config=config, metrics={"loss": 0.123456}, versions={"torch": "2.13"}, history=history)
+    write(tmp_path, 2)
+    names = [
+        "id",
+        "lr",
+        "config.model.width",
+        "model.width",
+        "loss",
+        "config loss",
+        "versions.torch",
+        "history",
+    ]
+    row = runs.table(tmp_path, columns=names).loc[2]
+    assert list(row) == ["run-1", 0.1, 64, 64, 0.123456, "mse", "2.13", history]
+    with pytest.raises(RunError, match="'momentum'"):
+        runs.table(tmp_path, columns=["momentum"])
+
+
+def test_filters_take_any_column(tmp_path):
+    for minute, lr in enumerate([0.1, 0.2, 0.2]):
+        write(tmp_path, minute, config={"lr": lr}, seed=minute, metrics={"loss": 1.0})
+    assert list(runs.table(tmp_path, lr=0.2)["id"]) == ["run-2", "run-1"]
+    assert list(runs.table(tmp_path, lr=0.2, seed=[0, 1])["id"]) == ["run-1"]
+    assert runs.latest("03-torch", tmp_path, seed=0).run_id == "run-0"
+    with pytest.raises(RunError) as caught:
+        runs.table(tmp_path, lr=0.3, seed=1)
+    assert "lr is 0.1, 0.2; seed is 0, 1, 2" in caught.value.fact
+
+
+def test_the_best_run_is_found(tmp_path):
+    for minute, loss in enumerate([0.5, 0.2, 0.2, math.nan, None]):
+        write(tmp_path, minute, metrics={"loss": loss}, history=[{"epoch": 0, "loss": loss}])
+    write(tmp_path, 8, metrics={"loss": 0.1}, state="failed")
+    write(tmp_path, 9, metrics={"loss": 0.9}, name="other")
+    best = runs.best("loss", tmp_path, mode="min")
+    assert best.run_id == "run-2" and best.history == [{"epoch": 0, "loss": 0.2}]
+    assert runs.best("loss", tmp_path, mode="max").name == "other"
+    assert runs.best("loss", tmp_path, mode="max", name="03-torch").run_id == "run-0"
+    assert runs.best("loss", tmp_path, mode="min", state=None).state == "failed"
+    with pytest.raises(RunError, match="report loss"):
+        runs.best("accuracy", tmp_path, mode="max")
+    with pytest.raises(RunError, match="'lowest'"):
+        runs.best("loss", tmp_path, mode="lowest")
+    assert runs.get("run-0", tmp_path) == runs.get(runs.get("run-0", tmp_path))
+
+
+def test_the_index_follows_the_files(tmp_path):
+    """Also a file that is replaced by one of the same size, a damaged index, and one of another version."""
+    losses = lambda: list(runs.table(tmp_path).get("loss", []))  # noqa: E731
+    write(tmp_path, 1, metrics={"loss": 0.5})
+    write(tmp_path, 2, metrics={"loss": 0.25}, name="other")
+    index = tmp_path / "runs" / ".index.json"
+    assert losses() == [0.25, 0.5] and index.exists()
+    write(tmp_path, 1, metrics={"loss": 0.7})
+    assert losses() == [0.25, 0.7]
+    assert list(runs.table(tmp_path, name="other")["loss"]) == [0.25]
+    for text in ("", "[1]", index.read_text().replace('"fields": ["name"', '"fields": ["title"')):
+        index.write_text(text)
+        assert losses() == [0.25, 0.7]
+    shutil.rmtree(tmp_path / "runs" / "other")
+    assert losses() == [0.7] and losses() == [0.7]
+    index.unlink()
+    index.mkdir()  # it cannot be written
+    assert losses() == [0.7]
+
+
+def test_the_index_of_many_runs_is_used(tmp_path):
+    """A record that cannot be read any more is listed, because its file has not changed."""
+    for minute in range(30):
+        write(tmp_path, minute, metrics={"loss": minute / 10})
+    assert len(runs.table(tmp_path)) == 30
+    path = tmp_path / "runs" / "03-torch" / "run-3" / "run_record.json"
+    stat, text = path.stat(), path.read_text()
+    path.write_text("x" * len(text))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert len(runs.table(tmp_path)) == 30
+    path.touch()
+    with pytest.warns(UserWarning, match="run-3"):
+        assert len(runs.table(tmp_path)) == 29

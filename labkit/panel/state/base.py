@@ -1,5 +1,6 @@
 """What every panel knows of what it follows: its status, its time, what was printed and what went wrong."""
 
+import contextlib
 import time
 from collections import deque
 from dataclasses import dataclass, replace
@@ -7,8 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from labkit.errors import LabError
 from labkit.machine import installed_versions, this_host
-from labkit.runs.record import RunRecord, folder_of, this_process
+from labkit.runs.origin import git_commit
+from labkit.runs.record import RunRecord, folder_of, read, this_process
 
 _PRINTS_KEPT = 200  # lines; a loop that prints each step must not fill the kernel
 _FAILURES_KEPT = 20
@@ -97,13 +100,20 @@ class State:
         return {}
 
 
-def write_record(state: State, run_id: str, home: Path) -> str:
-    """Write the record of a run, over or not, and return its path.
+def write_record(state: State, run_id: str, home: Path, *, code: str = "") -> str:
+    """Write the record of a run, over or not, and return its path. Its tags and its note stay.
+
+    Args:
+        code: the training function as text.
 
     Raises:
         RunError: the folder cannot be written to.
     """
     failed = state.status == "failed" and state.failures
+    folder, own = folder_of(home, state.name, run_id), {}
+    with contextlib.suppress(LabError):  # it has none yet
+        earlier = read(folder)
+        own = {"tags": earlier.tags, "note": earlier.note}
     record = RunRecord(
         name=state.name,
         run_id=run_id,
@@ -115,5 +125,8 @@ def write_record(state: State, run_id: str, home: Path) -> str:
         versions=installed_versions(),
         host=this_host(),
         process=this_process() if state.status == "running" else {},
+        code=code,
+        commit=git_commit(),
+        **own,
     )
-    return str(replace(record, **state.to_record()).write(folder_of(home, state.name, run_id)))
+    return str(replace(record, **state.to_record()).write(folder))

@@ -24,7 +24,7 @@ class RunState(State):
         spans: training, uploads and validations in the loop; `timeline` adds those of the checkpoints.
         repeated: steps that rank 0 made a second time, because no checkpoint had them when it was restarted.
         sizes: the numbers of workers that the run had, in their order: an elastic run has several.
-        given: what its record says besides (see `RunRecord`): config, scaling, storage_path.
+        given: what its record says besides (see `RunRecord`): config, seed, scaling, storage_path.
     """
 
     def __init__(
@@ -34,11 +34,14 @@ class RunState(State):
         engine: str = "one process",
         world_size: int = 1,
         epochs: int | None = None,
-        dataset: str | None = None,
+        dataset: Any = None,
         rows: int | None = None,
         **given: Any,
     ) -> None:
         super().__init__(name)
+        if dataset is not None and not isinstance(dataset, str):  # the data set itself, not its name
+            given["data_fingerprint"] = getattr(dataset, "fingerprint", None)
+            dataset = str(getattr(dataset, "name", type(dataset).__name__))
         self.engine, self.world_size, self.dataset = engine, world_size, dataset
         self.epochs, self.rows = _count(epochs), _count(rows)
         self.note, self.phase, self.given = "", "", given

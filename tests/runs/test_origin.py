@@ -1,0 +1,94 @@
+"""A record says where its run comes from: code, commit, seed, data; secrets stay out of it."""
+
+import functools
+import subprocess
+
+import numpy as np
+import pytest
+
+from labkit import runs
+from labkit.datasets import Dataset
+from labkit.panel import Panel
+from labkit.runs.origin import git_commit, source_of
+from labkit.settings import Settings
+
+HASH = "ab" * 20
+
+
+class Trainable:
+    def step(self):
+        return {"loss": 1.0}
+
+
+def loop(config):
+    api_key = "AKIA-1"
+    hf_token: str = "hunter2"  # noqa: S105
+    login = {"password": "hunter2", "url": "https://me:hunter2@host/x"}
+    monkey = "a banana"
+    return api_key == "no" or hf_token, login, monkey
+
+
+def test_code_is_kept_as_text_without_secrets():
+    text = source_of(functools.partial(loop, 3))
+    assert text.startswith("def loop(config):\n") and "a banana" in text and 'api_key == "no"' in text
+    assert "AKIA" not in text and "hunter2" not in text and text.count("(secret)") == 3
+    assert source_of(Trainable).startswith("class Trainable:\n    def step")
+    assert source_of(len) == source_of(None) == source_of(Trainable()) == ""
+
+
+def git(*command, folder):
+    options = ["-c", "user.name=x", "-c", "user.email=x@y"]
+    return subprocess.run(
+        ["git", *options, *command], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def test_the_commit_is_the_one_that_git_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert git_commit() is None
+    git("init", "-q", folder=tmp_path)
+    assert git_commit() is None  # no commit yet
+    git("commit", "-q", "--allow-empty", "-m", "first", folder=tmp_path)
+    commit = git("rev-parse", "HEAD", folder=tmp_path)
+    (tmp_path / "deep").mkdir()
+    monkeypatch.chdir(tmp_path / "deep")
+    assert git_commit() == commit
+    git("pack-refs", "--all", folder=tmp_path)
+    assert git_commit() == commit
+    git("worktree", "add", "-q", tmp_path / "other", "-b", "branch", folder=tmp_path)
+    git("commit", "-q", "--allow-empty", "-m", "second", folder=tmp_path / "other")
+    monkeypatch.chdir(tmp_path / "other")
+    assert git_commit() == git("rev-parse", "HEAD", folder=tmp_path / "other") != commit
+    git("checkout", "-q", "--detach", folder=tmp_path / "other")
+    assert git_commit() == git("rev-parse", "branch", folder=tmp_path)
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return Settings(home=tmp_path, panel="none")
+
+
+def data(first=0):
+    images = np.full((4, 28, 28), first, np.uint8)
+    return Dataset(images, np.zeros(4, np.int64), "own", "train", ("a",))
+
+
+def test_a_panel_records_code_seed_and_data(settings):
+    with Panel("own", dataset=data(), config={"seed": 7, "rows": [0] * 100}, settings=settings):
+        pass
+    first = runs.latest("own", settings.home)
+    assert "def test_a_panel_records_code_seed_and_data" in first.code and len(first.code_hash) == 12
+    assert (first.seed, first.dataset, first.data_fingerprint) == (7, "own", data().fingerprint)
+    assert first.abridged == ["rows"] and first.versions["python"] and first.host["cpus"]
+    with Panel("own", dataset=data(first=1), seed=3, settings=settings):
+        pass
+    second = runs.latest("own", settings.home)
+    assert second.seed == 3 and second.data_fingerprint != first.data_fingerprint
+
+
+def test_tags_of_a_running_run_are_kept_at_its_end(settings):
+    with Panel("own", settings=settings) as panel:
+        runs.tag(panel.run_id, "paper", home=settings.home)
+        runs.note(panel.run_id, "watch this", home=settings.home)
+    record = runs.get(panel.run_id, settings.home)
+    assert (record.state, record.tags, record.note) == ("finished", ["paper"], "watch this")
