@@ -27,33 +27,38 @@ def to_tensorboard(
     """
     attempt = f"export runs for TensorBoard to {folder}"
     try:
-        from tensorboardX import SummaryWriter
-        from tensorboardX.summary import hparams
+        from tensorboardX import summary
+        from tensorboardX.event_file_writer import EventsWriter  # a SummaryWriter has a thread and a queue
+        from tensorboardX.proto.event_pb2 import Event
     except ImportError as error:
         raise RunError(attempt, str(error), "pip install tensorboardX") from error
     for found in select(home, last, **filters):
         run, target = read(found.folder), Path(folder, *Path(found.folder).parts[-2:])
-        for earlier in target.glob("*.tfevents.*"):
-            earlier.unlink()
+        began = run.started.timestamp()
         # The metrics at the end, unless an epoch has reported them.
         reported = {name for entry in run.history for name in entry}
         rest = {name: value for name, value in run.metrics.items() if name not in reported}
         entries = [*run.history, {"epoch": max(run.epochs - 1, 0), **rest}]
-        ends = list(itertools.accumulate(run.seconds_per_epoch, initial=run.started.timestamp()))[1:]
+        ends = list(itertools.accumulate(run.seconds_per_epoch, initial=began))[1:]
         settings = flat(run.config)
         names = {name for entry in entries for name, value in entry.items() if is_number(value)} - {"epoch"}
+        texts = {"record": f"```json\n{run.to_json()}\n```", "code": f"```python\n{run.code}\n```"}
+        contents = [*summary.hparams(settings, dict.fromkeys(sorted(names)))]
+        contents += [summary.text(name, text) for name, text in texts.items()]
+        written = [(content, 0, began) for content in contents]
+        for place, entry in enumerate(entries):
+            step = entry["epoch"] if isinstance(entry.get("epoch"), int) else place
+            time = ends[min(place, len(ends) - 1)] if ends else began
+            shown = [name for name in sorted(names & entry.keys()) if is_number(entry[name])]
+            written += [(summary.scalar(name, entry[name]), step, time) for name in shown]
         try:
-            with SummaryWriter(str(target)) as writer:
-                for summary in hparams(settings, dict.fromkeys(sorted(names))):
-                    writer.file_writer.add_summary(summary)
-                for place, entry in enumerate(entries):
-                    step = entry["epoch"] if isinstance(entry.get("epoch"), int) else place
-                    time = ends[min(place, len(ends) - 1)] if ends else run.started.timestamp()
-                    for name in names & entry.keys():
-                        if is_number(entry[name]):
-                            writer.add_scalar(name, entry[name], step, walltime=time)
-                writer.add_text("record", f"```json\n{run.to_json()}\n```")
-                writer.add_text("code", f"```python\n{run.code}\n```")
+            target.mkdir(parents=True, exist_ok=True)
+            for earlier in target.glob("*.tfevents.*"):
+                earlier.unlink()
+            writer = EventsWriter(str(target / "events"))
+            for content, step, time in written:
+                writer.write_event(Event(wall_time=time, step=step, summary=content))
+            writer.close()
         except OSError as error:
             raise RunError(attempt, str(error), "name a folder that you can write to") from error
     return Path(folder)

@@ -55,15 +55,14 @@ def rerun(
 
     Args:
         run: its id, or its record.
-        names: what the function finds outside of itself: modules, models, data. Default: what your notebook
-            or script has defined by now.
+        names: what the function finds outside of itself: modules, models, a panel. Default: what your
+            notebook or script has when the function runs.
 
     Raises:
         RunError: there is no such run.
     """
     record = get(run, home)
-    # A copy: the function must not replace one of the same name in the notebook.
-    scope = dict(vars(sys.modules["__main__"]) if names is None else names) | {"__name__": "__main__"}
+    scope = vars(sys.modules["__main__"]) if names is None else {"__name__": "__main__", **names}
     loop, missing = _loop(record, scope)
     if SECRET in record.code:
         missing.append(f"secrets in its code: it has {SECRET!r} in their place")
@@ -85,7 +84,7 @@ def rerun(
 
 
 def _loop(record: RunRecord, scope: dict[str, Any]) -> tuple[Callable[..., Any] | None, list[str]]:
-    """The function or class of a record's code, defined in `scope`, and what it lacks."""
+    """The function or class of a record's code, with `scope` as its globals, and what it lacks."""
     if not record.code:
         return None, ["its code: the record has none"]
     file = f"<run {record.run_id}>"
@@ -95,12 +94,13 @@ def _loop(record: RunRecord, scope: dict[str, Any]) -> tuple[Callable[..., Any] 
             return None, ["its training function: .record.code is all that is in the cell or script"]
         # So that tracebacks, and the record of the new run, find the text.
         linecache.cache[file] = len(record.code), None, record.code.splitlines(keepends=True), file
-        exec(compile(record.code, file, "exec"), scope)
+        own: dict[str, Any] = {}  # it must not replace a function of the same name in the notebook
+        exec(compile(record.code, file, "exec"), scope, own)
     except Exception as error:  # of a decorator, a default value, a base class
         return None, [f"its training function: {type(error).__name__}: {error}"]
     unknown = _globals(symtable.symtable(record.code, file, "exec")) - scope.keys() - set(dir(builtins))
     lacks = f"what it uses: {', '.join(sorted(unknown))}; import or define them, then rerun"
-    return scope[body[0].name], [lacks] if unknown else []
+    return own[body[0].name], [lacks] if unknown else []
 
 
 def _globals(table: symtable.SymbolTable) -> set[str]:

@@ -1,7 +1,6 @@
 """Two runs compared, and one restored: what differs, what comes back, and what does not."""
 
 import math
-import pickle
 
 import pytest
 from ray import cloudpickle
@@ -107,8 +106,12 @@ def test_a_rerun_says_what_it_could_not_restore(home):
         assert word in repr(runs.rerun(run, home=home))
 
 
-def test_a_rerun_does_not_replace_what_the_notebook_has(home):
-    names = {"train_loop": "mine", "math": math, "scale": 1}
-    assert runs.rerun("a", names=names, home=home).loop.__name__ == "train_loop"
-    assert names["train_loop"] == "mine"
-    assert pickle.loads(pickle.dumps(runs.get("a", home))).code_hash == runs.get("a", home).code_hash
+def test_a_rerun_uses_the_notebook_and_does_not_change_it(home, monkeypatch):
+    import __main__
+
+    monkeypatch.setattr(__main__, "train_loop", "mine", raising=False)
+    monkeypatch.setattr(__main__, "math", math, raising=False)
+    again = runs.rerun("a", home=home)
+    assert any(line.startswith("what it uses: scale;") for line in again.missing)
+    monkeypatch.setattr(__main__, "scale", 90, raising=False)  # defined in a later cell, as a new panel is
+    assert again.loop(again.config) == 6.0 and __main__.train_loop == "mine"
