@@ -297,6 +297,8 @@ with pyplot.rc_context(figure_style()):
     right.bar_label(right.barh(list(repeated), saved), padding=3)
     left.set_xlabel("steps trained twice")
     right.set_xlabel("checkpoints saved")
+pyplot.close(figure)
+figure
 
 # %% [markdown]
 # None of them needed `max_failures`, because a preemption is not counted as a failure. The loop that saves just in time saves *again and again* after the notice, so it repeats at most five steps and

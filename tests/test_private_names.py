@@ -79,6 +79,7 @@ TEXTS = {
     "core/generated/gcs_service_pb2_grpc.py": connection._HEAD,
     "core/generated/ray_client_pb2_grpc.py": connection._CLIENTS,
     "scripts/scripts.py": '"Local node IP"',
+    "_private/node.py": nodes._TOO_BUSY,
     "_private/workers/setup_worker.py": "exec_worker",
 }
 # What a running pipeline's operators measure.

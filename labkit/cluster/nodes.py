@@ -27,6 +27,7 @@ from labkit.system.process_registry import ProcessRegistry
 
 OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it
 START_TIMEOUT = 120  # seconds for one `ray start`; a cold disk needs 40
+_TOO_BUSY = "timed out during startup"  # Ray waits 30 s for a node's raylet; no setting changes that
 _WATCHDOG_SECONDS = 60  # a cluster waits that long for a kernel that restarts
 
 # Runs the `ray` CLI with `sys.executable` replaced: Ray starts its workers with that path.
@@ -115,8 +116,21 @@ class NodeLauncher:
         self._run(command, name, on_wait)
 
     def _run(self, command: list[str], name: str, on_wait: Callable[[], object]) -> str:
-        """Run one `ray start` while its fork server imports; record its daemons and return its output."""
+        """Start a node, once more if this machine was too busy for Ray, and return what it printed."""
         log = self.folder / f"start-{name}.log"
+        output, status = self._start(command, name, log, on_wait)
+        if status and _TOO_BUSY in output:
+            self.stop_node(name)
+            output, status = self._start(command, name, log, on_wait)
+        if status:
+            last = (output.strip() or "it printed nothing").splitlines()[-1].strip()
+            raise ClusterError(f"start {name}", f"`ray start` failed: {last}", f"read all of it in {log}")
+        return output
+
+    def _start(
+        self, command: list[str], name: str, log: Path, on_wait: Callable[[], object]
+    ) -> tuple[str, int]:
+        """Run one `ray start` while its fork server imports; record its daemons."""
         log.unlink(missing_ok=True)
         env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | connection.ENVIRONMENT
         env |= {"RAY_AUTH_TOKEN_PATH": str(self.token), NODE_NAME: name}
@@ -139,11 +153,7 @@ class NodeLauncher:
                 time.sleep(0.1)
         finally:
             self.registry.record_session(process, role=name, group_id=self.group_id)
-        output = log.read_text(errors="replace")
-        if process.returncode:
-            last = (output.strip() or "it printed nothing").splitlines()[-1].strip()
-            raise ClusterError(f"start {name}", f"`ray start` failed: {last}", f"read all of it in {log}")
-        return output
+        return log.read_text(errors="replace"), process.returncode
 
     def preload(self, nodes: Iterable[str]) -> None:
         """Let the fork servers of these nodes fork the workers of this process's connection."""

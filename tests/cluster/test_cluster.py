@@ -176,6 +176,16 @@ def test_a_node_is_added_used_and_removed(lab):
     assert len(lab.nodes) == 2
 
 
+def test_a_node_that_was_too_slow_for_ray_is_started_once_more(lab, home, monkeypatch):
+    marked = home / "first"
+    fails = f"import pathlib; first = not pathlib.Path({str(marked)!r}).exists(); "
+    fails += f"pathlib.Path({str(marked)!r}).touch(); first and exit('node {nodes._TOO_BUSY}'); "
+    monkeypatch.setattr(nodes, "_PROGRAM", fails + nodes._PROGRAM)
+    added = lab.add_node(cpus=1)
+    assert marked.exists() and added in lab.nodes
+    lab.remove_node(added)
+
+
 def test_a_node_that_dies_is_seen_and_its_place_can_be_filled(lab, home):
     node = lab.add_node(cpus=1)
     raylets = [e for e in ProcessRegistry(home).records(group(home)) if e.role == f"{node.name}: raylet"]
