@@ -1,6 +1,7 @@
 """Run records for other tools."""
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,13 @@ def to_tensorboard(
         began = run.started.timestamp()
         # The metrics at the end, unless an epoch has reported them.
         reported = {name for entry in run.history for name in entry}
-        rest = {name: value for name, value in run.metrics.items() if name not in reported}
-        entries = [*run.history, {"epoch": max(run.epochs - 1, 0), **rest}]
+        last_ones = {name: value for name, value in run.metrics.items() if name not in reported}
+        entries = [*run.history, {"epoch": max(run.epochs - 1, 0), **last_ones}]
         ends = list(itertools.accumulate(run.seconds_per_epoch, initial=began))[1:]
         settings = flat(run.config)
         names = {name for entry in entries for name, value in entry.items() if is_number(value)} - {"epoch"}
-        texts = {"record": f"```json\n{run.to_json()}\n```", "code": f"```python\n{run.code}\n```"}
+        rest = replace(run, history=[], code="")  # the scalars and the other text have these
+        texts = {"record": f"```json\n{rest.to_json()}\n```", "code": f"```python\n{run.code}\n```"}
         contents = [*summary.hparams(settings, dict.fromkeys(sorted(names)))]
         contents += [summary.text(name, text) for name, text in texts.items()]
         written = [(content, 0, began) for content in contents]
