@@ -17,7 +17,7 @@ from labkit.errors import RunError
 from labkit.files import atomic_write
 from labkit.runs.record import FILE_NAME, RunRecord, folder_of, lost_if_gone, read
 
-LEFT_OUT = ("history", "code", "extra", "versions", "host", "seconds")
+LEFT_OUT = ("history", "code", "extra", "versions", "host", "seconds", "scaling")
 _INDEX = ".index.json"
 _EMPTY = vars(RunRecord(name="", run_id="", engine="", state="", started_at=""))
 _FIELDS = [f.name for f in fields(RunRecord) if f.name not in (*LEFT_OUT, "folder")]
