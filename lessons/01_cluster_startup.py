@@ -468,6 +468,20 @@ print("cat", os.environ["RAY_AUTH_TOKEN_PATH"])
 print(lab.commands())
 
 # %% [markdown]
+# This is what the head's `ray start --head` printed here, without the times in front:
+
+# %%
+import re
+
+if lab.is_ours:
+    printed = (lab.log_dir.parents[1] / "start-head.log").read_text()
+    print(re.sub(r"(?m)^.*? -- |\x1b\[\d+m", "", printed))
+
+# %% [markdown]
+# The line to copy is the one with `--address`: run it on each other machine. `ray.init()` in a program on one of these machines connects to the cluster, and `ray status` shows what it has and what waits. Be careful with
+# `ray stop`: it ends the Ray processes of *all* clusters on the machine, as far as you may end them.
+#
+# - **Install.** `pip install "ray[default]"` on every machine. `default` adds the dashboard and the job server.
 # - **Token.** `RAY_AUTH_MODE=token` has to be in the environment of *every* process before it imports ray. Otherwise you get an `AuthenticationError`.
 # - **Versions.** The same Python and the same Ray on all machines, to the last digit.
 # - **Firewall.** Nodes have to reach the head's port 6379 and each other. To open only some ports, give `--min-worker-port` and `--max-worker-port`, always both.

@@ -270,7 +270,7 @@ class Invert:
 check("02-2", Invert)
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Batches of 32, and the table takes 0.3 s to load. How many seconds will the tasks of `invert` wait, added up? An actor waits once.
+# **Predict.** Batches of 32, and the table takes 0.3 s to load. The rows are in 8 blocks of equal length. How many seconds will the tasks of `invert` wait, added up? An actor waits once.
 
 # %%
 predict("02-c", ...)
@@ -464,6 +464,35 @@ assert one_by_one.seconds > threads.seconds
 # Python's **global interpreter lock**, the threads of one process largely share one core. Use threads to hide waiting, and more tasks to use more CPUs.
 #
 # *On the clock* includes a fixed cost: each execution takes Ray some tenths of a second, however little there is to do. In a run this short you notice it.
+
+# %% [markdown] tags=["extra"]
+# ## Extra: fetch without a function of your own
+# Since Ray 2.60 there is an expression for fetching, `download`. It makes a column of bytes out of a column of names, with threads, in a step of its own.
+
+# %%
+from ray.data.expressions import download
+
+payloads = ray.data.from_items([*names[:40], "lab-02/no-such.png"], override_num_blocks=4)
+with DataPanel("02-download"):
+    payloads = payloads.with_column("bytes", download("item", filesystem=filesystem)).materialize()
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** One of the 41 names doesn't exist. What do you get for it?
+
+# %%
+predict("02-g", choices=["an error", "no row", "a row without bytes"])
+
+# %%
+empty = [row["item"] for row in payloads.iter_rows() if row["bytes"] is None]
+reveal("02-g", "a row without bytes" if empty else "no row")
+payloads.count(), empty
+
+# %% tags=["claim"]
+assert payloads.count() == 41 and empty == ["lab-02/no-such.png"]
+
+# %% [markdown]
+# The row is there, and nothing was raised. So filter by `col("bytes").is_null()` and count, as with your own errors. Decoding is still your function: `map(lambda row: decode(row["item"], row["bytes"]))`. (The
+# package `obstore`, which Ray recommends, makes downloads of many files faster.)
 
 # %% [markdown] tags=["extra"]
 # ## Extra: what each operator did

@@ -634,7 +634,7 @@ assert one / two > 1.1
 
 # %% [markdown] tags=["extra"]
 # ## Extra: feed it faster
-# Each epoch reads the files again, and each step asks for 64 rows. That's right for data that is larger than all memory. If it is not, read it once (`materialize`), ask for large pieces,
+# Each epoch reads the files again, and each step asks for 64 rows. That's right for data that is larger than all memory. If it is not, read it once with `materialize`, ask for large pieces,
 # because each batch of Ray Data goes through several threads whatever its size, and keep the pieces. A part of a tensor is a view of it, and copies nothing.
 
 
@@ -743,7 +743,6 @@ assert tested.return_value["rows"] == few_test.count() // 2 * 2 and tested.retur
 # %% [markdown] tags=["extra"]
 # ## Extra: two models in one loop
 # A **GAN** trains a generator and a discriminator against each other. Both are wrapped, each has its own optimizer, and each `backward()` averages the gradients of all models that it reaches.
-# (`ddp_args` of older tutorials is `parallel_strategy_kwargs` now.) If a wrapped model has weights that some step doesn't use, DDP waits for their gradients and fails; `prepare_model(model, parallel_strategy_kwargs={"find_unused_parameters": True})` tells it to look.
 
 
 # %%
@@ -794,8 +793,53 @@ HTML(gallery(drawn, [str(number) for number in range(10)]))
 # Images that the generator made up, after a short training. `"epochs": 200` gives better ones.
 
 # %% [markdown] tags=["extra"]
+# ## Extra: weights that a step doesn't use
+# DDP waits in `backward()` for the gradient of *every* weight. This model has two heads, and each step uses only one of them.
+
+
+# %%
+class TwoHeads(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(784, 32)
+        self.heads = torch.nn.ModuleList([torch.nn.Linear(32, 10), torch.nn.Linear(32, 2)])
+
+    def forward(self, x, head):
+        return self.heads[head](self.body(x).relu())
+
+
+def train_heads(config):
+    model = prepare_model(TwoHeads(), parallel_strategy_kwargs=config["ddp"])
+    for step in range(4):
+        model(torch.rand(8, 784), head=step % 2).square().mean().backward()
+    return step + 1
+
+
+# %%
+def steps_made(**ddp):
+    loop, two = {"ddp": ddp}, ScalingConfig(num_workers=2)
+    return TorchTrainer(train_heads, train_loop_config=loop, scaling_config=two).fit().return_value
+
+
+try:
+    steps_made()
+except ray.train.TrainingFailedError as error:
+    print([line for line in str(error).splitlines() if "Parameter indices" in line])
+
+# %% [markdown]
+# Weights 4 and 5, those of the second head, got no gradient, so the next step failed. With `find_unused_parameters`, DDP looks in each step which weights were used. That costs some time, so it is off by
+# default. In older tutorials, `parallel_strategy_kwargs` is called `ddp_args`.
+
+# %%
+found = steps_made(find_unused_parameters=True)
+found
+
+# %% tags=["claim"]
+assert found == 4
+
+# %% [markdown] tags=["extra"]
 # ## Extra: more workers than CPUs
-# Ray starts workers where CPUs are free. If there are too few, it waits for more and writes a warning once a minute (`WorkerGroupStartupTimeoutError`) to the log of the run's controller, which
+# Ray starts workers where CPUs are free. If there are too few, it waits for more and writes a warning once a minute, `WorkerGroupStartupTimeoutError`, to the log of the run's controller, which
 # you don't see in the notebook. The lab's panel counts first:
 
 # %% tags=["raises-exception"]
@@ -823,7 +867,7 @@ with panel.watch(crowd):
 # |---|---|
 # | `resume_from_checkpoint=`, `Trainer.restore` | the same name and storage, or a checkpoint in `train_loop_config` |
 # | `session.report`, `train.report` of metrics alone | `ray.train.report(metrics, checkpoint=…)`, on every rank |
-# | `ray.util.sgd`, `TrainingOperator`, `register(models=…)` | a training function and `TorchTrainer` |
+# | `ray.util.sgd`, `TrainingOperator`, `register(models=…, schedulers=…)` | a training function and `TorchTrainer` |
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab

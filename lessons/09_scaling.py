@@ -109,7 +109,7 @@ assert (table["core-hours"].diff().dropna() > 0).all()
 # - *pays after*: the **break-even**. It is the number of steps after which the run has made up for its later start. A shorter job is done sooner in one process.
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Now the same steps run with 1, 2, 3 and 4 workers on two cores. How many times as fast as one worker will four be?
+# **Predict.** Now the same steps run with 1, 2, 3 and 4 workers. The table knows nothing of your two cores. How many times as fast as one worker will four be?
 
 # %%
 predict("09-a", ...)  # a number
@@ -239,6 +239,7 @@ check("09-2", train_fairly)
 # %%
 def train_watched(config):
     gradients, found = torch.zeros(1_000_000), []
+    on_the_cores(128)  # the first time takes longer
     for epoch in range(2):
         computing = waiting = 0.0
         for _ in config["panel"].steps(range(40), epoch=epoch, epochs=2):
@@ -282,7 +283,6 @@ ranks.round(2)
 
 # %% tags=["claim"]
 assert fault.outcome == "made", fault.did
-assert second > 1.2 * first
 slowed = ranks[ranks["epoch"] == 1]
 assert slowed["waiting s"]["rank 0"] > 1.5 * slowed["waiting s"]["rank 1"]
 
@@ -367,7 +367,7 @@ steps = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ra
 config |= {f"{step}_commands": [] for step in steps}
 config |= {name: [] for name in ("cluster_synced_files", "rsync_exclude", "rsync_filter")}
 file = settings.home / "autoscaler.yaml"
-file.write_text(yaml.safe_dump(config))
+_ = file.write_text(yaml.safe_dump(config))
 
 # %% [markdown]
 # Now `ray start`, with the token that the lab uses, too. The lab's registry records what it starts, so `labkit stop` stops it. (Never use `ray stop` or `AutoscalingCluster` for that: they end *every* Ray on the

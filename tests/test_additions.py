@@ -107,6 +107,12 @@ def test_a_lessons_core_has_45_minutes_at_most(name):
 
 
 @pytest.mark.parametrize("name", LESSONS)
+def test_a_lesson_has_few_brackets_and_few_short_sentences(name):
+    found = figures.measure(name[:2], LESSONS[name])
+    assert found.brackets <= 1 and found.short <= 0.1
+
+
+@pytest.mark.parametrize("name", LESSONS)
 def test_each_term_is_in_the_glossary(name):
     """A term is a bold word that does not begin or end like a sentence."""
     text = "\n".join(cell.source for cell in LESSONS[name] if cell.kind == "markdown")

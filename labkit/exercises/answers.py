@@ -68,6 +68,8 @@ def number(answer: Any, what: str = "your answer") -> int | float:
     value = answer
     if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:  # numpy and torch
         value = value.item()
+    elif hasattr(value, "numpy") and getattr(value, "ndim", None) == 0:  # TensorFlow
+        value = value.numpy().item()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise Wrong(f"{what} is {describe(answer)}, and a number is expected")
     if math.isnan(value):

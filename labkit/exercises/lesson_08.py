@@ -62,7 +62,7 @@ def _complete(save_state: Any, load_state: Any) -> None:
     "After step 5, rank 1 returns False at once. It takes the next step, and waits for rank 0 in `backward`.",
     "Drop the first `if`: all ranks ask, and all get the same answer, so all of them save.",
     seconds=40,
-    stuck="rank 0 asks for the notice, which is a barrier, and rank 1 doesn't",
+    stuck="only one rank asks for the notice, which is a barrier, or only one gets True and saves",
 )
 def _all_ask(sees_notice: Any) -> None:
     """A loop on two workers that reports where the function returns True; a notice comes after step 7."""

@@ -82,7 +82,18 @@ def test_long_values_are_cut():
     assert "\n" not in describe("x\n" * 5000)
 
 
-@pytest.mark.parametrize("answer", [3, 3.0, np.int64(3), np.float32(3), torch.tensor(3), np.array(3)])
+class Eager:
+    """What a tensor of TensorFlow has; TensorFlow itself never meets PyTorch in one process."""
+
+    ndim = 0
+
+    def numpy(self):
+        return np.float32(3)
+
+
+@pytest.mark.parametrize(
+    "answer", [3, 3.0, np.int64(3), np.float32(3), torch.tensor(3), np.array(3), Eager()]
+)
 def test_numbers_of_all_kinds(answer):
     assert number(answer) == 3
 
