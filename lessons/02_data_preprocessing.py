@@ -192,7 +192,7 @@ batch = table.take_batch(4)
 
 # %% [markdown]
 # Compute with whole arrays, without a loop over rows. Don't change the arrays that you get: they may be views of Ray's object store and
-# read-only, so `batch["image"][0] = 0` fails. Make new ones:
+# read-only, and then `batch["image"][0] = 0` fails. Make new ones:
 
 
 # %%
@@ -205,7 +205,7 @@ plan.schema()
 
 # %% [markdown]
 # Names, fetch, scale: this plan is what you give to a training (lesson 03). It is executed again in each epoch, while the workers train. `materialize()` would keep its result instead. That pays when the result fits into Ray's
-# object store and should be the same in each epoch. Random crops and flips belong *after* it.
+# object store and should be the same in each epoch. Random crops and flips belong *after* `materialize()`.
 
 # %% [markdown]
 # ### Exercise 02-1 · One number for each image
@@ -320,7 +320,7 @@ assert streamed.state.bytes > 1.5e9 and streamed.state.memory_peak < 0.5e9
 
 # %% [markdown]
 # The blocks did not pile up. When the consumer does not keep up, Ray Data starts no further task until there is room. That is
-# **back-pressure**, the column *held back*. So the total size of the data doesn't matter; what must fit is a few blocks for each running task. Some operators break this rule because they need all rows at the same
+# **back-pressure**, the column *held back*. So the total size of the data doesn't matter; what must fit is a few blocks for each running task. Some operators break this rule because they need, or keep, all rows at the same
 # time: `materialize`, `random_shuffle`, `sort`, `groupby`, `join`, and `randomize_block_order`.
 
 # %% [markdown]

@@ -6,7 +6,7 @@
 # - say how much work a failure costs, and save just in time when a machine announces that it goes away;
 # - find out which rank the others are waiting for, and fix a loop that hangs (08-2);
 # - let a run continue with fewer workers, and keep its global batch (08-3);
-# - choose how often to save (08-4).
+# - choose how often to save (extra, 08-4).
 #
 # **Time** … · **Needs** 00, 01, 03
 
@@ -205,11 +205,11 @@ assert 0 <= fault.repeated <= 12 and fault.noticed < fault.standstill
 assert difference(restarted) < 1e-5
 
 # %% [markdown]
-# The weights agree to rounding errors, because the rows of a step depend on nothing but its number, and because the checkpoint has everything that the next step depends on.
+# The weights agree, up to rounding, because the rows of a step depend on nothing but its number, and because the checkpoint has everything that the next step depends on.
 
 # %% [markdown]
 # ### Exercise 08-1 · What was forgotten
-# This pair of functions loses something. The run restarts without an error, and its model is a little worse without a warning. Fix it. The check trains on two workers, with a failure after five
+# Two things are wrong with this pair of functions. The run restarts without an error, and its model is a little worse without a warning. Fix it. The check trains on two workers, with a failure after five
 # steps, and compares the weights with those of an undisturbed run.
 
 
@@ -372,7 +372,9 @@ assert sizes[10] == 4 and sizes[60] == 2, sizes
 assert difference(elastic) < 1e-3
 
 # %% [markdown]
-# Two workers finished what four had begun, and the model is still the same, because `rows_of` divides the *global* batch by the number of workers. With a fixed batch of 24 rows per worker, the global batch would be 48 rows instead of 96 from there on: a different training, for
+# The panel shows the error of a rank that is still alive: it lost the connection to those on the dead node.
+#
+# Two workers finished what four had begun, and the model is still the same up to rounding, because `rows_of` divides the *global* batch by the number of workers. With a fixed batch of 24 rows per worker, the global batch would be 48 rows instead of 96 from there on: a different training, for
 # which a learning rate of 0.1 was not chosen. If you can't keep the global batch, scale the learning rate with it, here to 0.05.
 #
 # Ray lists the nodes of the cluster every 20 seconds only. Until then it still counts on the dead node, tries to start four workers, and gives up after the timeout that the first line sets.

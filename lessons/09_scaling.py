@@ -19,7 +19,7 @@ from labkit.exercises import check, hint, predict, reveal
 from labkit.settings import Settings
 
 settings = Settings.from_env()
-lab = cluster.start(cpus_per_node=5)
+lab = cluster.start(cpus_per_node=5)  # more than there are: most workers only sleep here
 lab
 
 # %% [markdown]
@@ -104,9 +104,9 @@ assert (table["core-hours"].diff().dropna() > 0).all()
 
 # %% [markdown]
 # Read a row from left to right:
-# - *low* and *high*: the range that the measured steps leave open. It grows with the distance from what you measured, and it says nothing about what the model leaves out.
-# - *core-hours*: what you pay for. They rise with every worker, because all workers wait while they communicate.
-# - *pays after*: the **break-even**. It is the number of steps after which the run has made up for its later start. A shorter job is done sooner in one process.
+# - *low* and *high*: 90 % of the predictions are between them if the measured steps are drawn again, at random. The range grows with the distance from what you measured, and it says nothing about what the model leaves out.
+# - *core-hours*: hours times workers, which is what you pay for. They rise with every worker, because each of them pays for the serial share and for the communication.
+# - *pays after*: the **break-even**. It is the number of steps after which the run has made up for its later start. A shorter job is done sooner in one process. `inf` is never.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** Now the same steps run with 1, 2, 3 and 4 workers. The table knows nothing of your two cores. How many times as fast as one worker will four be?
@@ -142,7 +142,7 @@ assert waiting["speed-up"][2] > 1.1 and waiting["speed-up"][4] > 1.2
 
 # %% [markdown]
 # Two runs predicted the others, and even two cores show the speed-up of four workers. The error grows with the number of workers, because here all messages are copied by the same two cores. On a real cluster, each node
-# copies its own.
+# copies its own. If the machine was busy with something else, run both cells again.
 
 # %% [markdown]
 # ### Exercise 09-1 · α and β

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from labkit.exercises import check, lesson_04
+from labkit.exercises.answers import Wrong
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,14 @@ def test_a_fixed_loop_is_judged_by_what_it_returns(ran, found, said):
 def test_a_loop_that_resumes_is_judged_by_what_it_returns(ran, found, said):
     ran(found)
     assert said in repr(check("04-3", lambda config: found))
+
+
+def test_a_loop_that_begins_again_fails_again(monkeypatch):
+    def run(*args, **options):
+        raise Wrong("train_resumable raised OSError: the disk is full")
+
+    monkeypatch.setattr(lesson_04, "run_loop", run)
+    assert "epoch 0 came again" in repr(check("04-3", lambda config: 1))
 
 
 @pytest.mark.parametrize(

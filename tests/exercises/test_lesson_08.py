@@ -34,6 +34,7 @@ def test_the_interval():
         (lambda a, b, c, n: round((2 * b * c * 3600 / n) ** 0.5), "step_seconds"),
         (lambda a, b, c, n: round((2 * b * c * 3600 / n) ** 0.5 / a), "at least one step"),
         (lambda a, b, c, n: float(best_interval(a, b, c, n)), "whole number"),
+        (lambda a, b, c, n: round((2 * b * c / n) ** 0.5 / a), "machine_hours is in hours"),
         (lambda a, b, c, n: 1 / 0, "ZeroDivisionError"),
     ],
 )
