@@ -27,8 +27,8 @@ from labkit.system.process_registry import ProcessRegistry
 
 OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it
 START_TIMEOUT = 120  # seconds for one `ray start`; a cold disk needs 40
-# A raylet ends if its agents, two Python programs, haven't started within 15 s (its log: "Timed out waiting
-# for file"), and `ray start` then waits 30 s for it. No setting was found that changes either.
+# A raylet ends if its dashboard agent, a Python program, hasn't started within 15 s (its log: "Timed out
+# waiting for file"), and `ray start` then waits 30 s for it. Neither can be set: ray-project/ray 65983.
 _TOO_BUSY = "timed out during startup"
 _WATCHDOG_SECONDS = 60  # a cluster waits that long for a kernel that restarts
 

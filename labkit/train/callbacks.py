@@ -201,8 +201,9 @@ class Interrupts:
     """Lets an interrupt end a trainer's `fit()` within seconds, at any moment: a context manager around it.
 
     Ray's handler waits for the controller to abort the run. While workers start, the controller doesn't
-    listen, which takes a minute if something is wrong with a node. Before Ray has set its handler, an
-    interrupt can get lost in an import. Without Ray's private method, Ray's handler is used.
+    listen (ray-project/ray 54181), which takes a minute if something is wrong with a node. Before Ray has
+    set its handler, an interrupt can get lost in an import. Without Ray's private method, Ray's handler is
+    used.
 
     Attributes:
         came: whether there was an interrupt; then KeyboardInterrupt leaves the block.
