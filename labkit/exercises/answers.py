@@ -148,6 +148,16 @@ def same_array(
         raise Wrong(f"{what} has the right shape, and {off.sum()} of its {off.size} values differ")
 
 
+def expect_function(function: Any, what: str) -> None:
+    """Require that the learner's `function` can be called.
+
+    Raises:
+        Wrong: it can't.
+    """
+    if not callable(function):
+        raise Wrong(f"{what} is {describe(function)}, and a function is expected")
+
+
 def result_of(function: Any, *args: Any, what: str = "your function", **options: Any) -> Any:
     """Call the learner's `function` with a small input and return its result.
 
@@ -155,8 +165,7 @@ def result_of(function: Any, *args: Any, what: str = "your function", **options:
         NotAttempted: it returns ``...`` or raises NotImplementedError.
         Wrong: it is not a function, or it raises anything else.
     """
-    if not callable(function):
-        raise Wrong(f"{what} is {describe(function)}, and a function is expected")
+    expect_function(function, what)
     try:
         result = function(*args, **options)
     except NotImplementedError as error:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from labkit.exercises.answers import NotAttempted, Wrong, describe
+from labkit.exercises.answers import NotAttempted, Wrong, expect_function
 
 
 def launched(function: Callable, *args: Any, name: str, processes: int = 2) -> Any:
@@ -20,8 +20,7 @@ def launched(function: Callable, *args: Any, name: str, processes: int = 2) -> A
     from labkit.settings import Settings
     from labkit.spark import SparkPanel
 
-    if not callable(function):
-        raise Wrong(f"{name} is {describe(function)}, and a function is expected")
+    expect_function(function, name)
     quiet = replace(Settings.from_env(), panel="none")
     distributor = TorchDistributor(num_processes=processes, local_mode=True, use_gpu=False)
     try:

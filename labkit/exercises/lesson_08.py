@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from labkit.exercises.answers import NotAttempted, Wrong, close_to, describe, is_blank, number, result_of
+from labkit.exercises.answers import Wrong, close_to, describe, expect_function, number, result_of
 from labkit.exercises.registry import Lesson
 from labkit.exercises.running import run_loop
 
@@ -21,13 +21,8 @@ _STEPS, _FAILS_AFTER = 9, 5
 )
 def _complete(save_state: Any, load_state: Any) -> None:
     """A training on two workers that fails once, against one that doesn't."""
-    for function in (save_state, load_state):
-        if not callable(function):
-            raise Wrong(f"your answer is {describe(function)}, and a function is expected")
-        if is_blank(function):
-            raise NotAttempted
-    from ray.train import FailureConfig
-
+    expect_function(save_state, "save_state")
+    expect_function(load_state, "load_state")
     config = {"save": save_state, "load": load_state, "fails": False}
     whole, _ = run_loop(_loop, config, num_workers=2, name="the training with your functions")
     broken, _ = run_loop(
@@ -35,7 +30,7 @@ def _complete(save_state: Any, load_state: Any) -> None:
         {**config, "fails": True},
         num_workers=2,
         name="the training with your functions",
-        failure_config=FailureConfig(max_failures=1),
+        max_failures=1,
     )
     first, weights = broken.return_value
     close_to(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.exercises.answers import NotAttempted, Wrong, describe
+from labkit.exercises.answers import NotAttempted, Wrong, expect_function
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -104,8 +104,7 @@ def run_loop(
     """
     import ray.train
 
-    if not callable(train_loop):
-        raise Wrong(f"{name} is {describe(train_loop)}, and a function is expected")
+    expect_function(train_loop, name)
     _folders.append(tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True))
     folder, reports, report = Path(_folders[-1].name), [], ray.train.report
 
@@ -163,8 +162,7 @@ def in_a_task(function: Callable, *args: Any, name: str) -> Any:
     import ray
     from ray import cloudpickle
 
-    if not callable(function):
-        raise Wrong(f"{name} is {describe(function)}, and a function is expected")
+    expect_function(function, name)
     size = len(cloudpickle.dumps(function))
     if size > 1e6:
         raise Wrong(f"pickled, {name} has {size / 1e6:.1f} MB: it takes data of this notebook along")
