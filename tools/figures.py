@@ -16,8 +16,8 @@ from lesson import Cell
 MOST_CORE = 45  # minutes
 _WORDS, _LINES, _EXERCISE, _PREDICTION = 180, 12, 5, 1  # words and lines in a minute; minutes for one
 
-# Minutes that the cells compute, measured on two cores without LABKIT_SMALL; README has them in seconds. They
-# are those of the first edition: measure them again on a quiet machine.
+# Minutes that the cells compute, measured on two cores. Those of 00 to 07 are of the first edition, without
+# LABKIT_SMALL: measure them again on a quiet machine. README has what they take with it.
 _COMPUTING = {
     "00": 0.3,
     "01": 0.8,

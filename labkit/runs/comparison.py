@@ -18,19 +18,18 @@ if TYPE_CHECKING:
 
 # In this order. What differs between any two runs (ids, times of day, paths) is not compared.
 _COMPARED = (
+    *("name", "engine", "state", "error", "workers", "scaling", "dataset", "rows", "data_fingerprint"),
     *(
-        "name",
-        "engine",
-        "state",
-        "error",
-        "workers",
-        "scaling",
-        "dataset",
-        "rows",
-        "data_fingerprint",
         "seed",
+        "config",
+        "commit",
+        "versions",
+        "host",
+        "metrics",
+        "epochs",
+        "seconds_total",
+        "rows_per_second",
     ),
-    *("config", "commit", "versions", "host", "metrics", "epochs", "seconds_total", "rows_per_second"),
     *("waiting_share", "checkpoints", "tags", "note"),
 )
 

@@ -198,7 +198,7 @@ def quiet_deaths() -> Iterator[None]:
 
 
 class Interrupts:
-    """Lets an interrupt end a trainer's `fit()` within seconds, at any moment: a context manager around it.
+    """Lets an interrupt end a trainer's `fit()` within seconds, at any moment. Make one just before it.
 
     Ray's handler waits for the controller to abort the run. While workers start, the controller doesn't
     listen (ray-project/ray 54181), which takes a minute if something is wrong with a node. Before Ray has
@@ -206,22 +206,15 @@ class Interrupts:
     used.
 
     Attributes:
-        came: whether there was an interrupt; then KeyboardInterrupt leaves the block.
+        came: whether there was an interrupt, whatever `fit()` then raises.
         forced: whether the controller didn't listen, and was killed. It leaves its placement group behind.
     """
 
     def __init__(self, trainer: Any) -> None:
         self.came = self.forced = False
         trainer._register_sigint_handler = self._listen
-
-    def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if self.came and error is not None and not isinstance(error, KeyboardInterrupt):
-            raise KeyboardInterrupt
 
     def _note(self, *_: Any) -> None:
         self.came = True

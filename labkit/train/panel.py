@@ -59,6 +59,7 @@ class TrainPanel(Panel):
 
     def __init__(self, name: str, **about: Any) -> None:
         self._trainer: Any = None
+        self._interrupts: Interrupts | None = None
         self._earlier, self._completed = 0, False
         super().__init__(name, **{"engine": "Ray Train", **about})
 
@@ -142,13 +143,14 @@ class TrainPanel(Panel):
         groups = set(ray.util.placement_group_table()) if ray.is_initialized() else set()
         over = threading.Event()
         threading.Thread(target=self._watch_for_hangs, args=[over], name="labkit-hang", daemon=True).start()
-        with Interrupts(self._trainer) as interrupts, quiet_deaths():
+        self._interrupts = Interrupts(self._trainer)
+        with quiet_deaths():
             try:
                 yield
             except BaseException as error:
                 _end_controller(error.__traceback__)
                 lost = isinstance(error, (ray.train.ControllerError, ray.exceptions.RayError))
-                if lost or interrupts.forced:
+                if lost or self._interrupts.forced:
                     _free_placement_groups(groups)
                 raise
             finally:
@@ -156,7 +158,8 @@ class TrainPanel(Panel):
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         self._completed = error is None
-        return error
+        interrupted = error is not None and self._interrupts is not None and self._interrupts.came
+        return KeyboardInterrupt() if interrupted else error
 
     def host(self) -> str:
         """Loopback, unless the cluster has nodes on other machines: then the address they know us by."""

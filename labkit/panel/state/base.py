@@ -10,7 +10,6 @@ from typing import Any
 
 from labkit.errors import LabError
 from labkit.machine import installed_versions, this_host
-from labkit.runs.origin import git_commit
 from labkit.runs.record import RunRecord, folder_of, read, this_process
 
 _PRINTS_KEPT = 200  # lines; a loop that prints each step must not fill the kernel
@@ -100,11 +99,11 @@ class State:
         return {}
 
 
-def write_record(state: State, run_id: str, home: Path, *, code: str = "") -> str:
+def write_record(state: State, run_id: str, home: Path, *, code: str = "", commit: str | None = None) -> str:
     """Write the record of a run, over or not, and return its path. Its tags and its note stay.
 
     Args:
-        code: the training function as text.
+        code, commit: the training function as text, and what git had checked out when the run began.
 
     Raises:
         RunError: the folder cannot be written to.
@@ -126,7 +125,7 @@ def write_record(state: State, run_id: str, home: Path, *, code: str = "") -> st
         host=this_host(),
         process=this_process() if state.status == "running" else {},
         code=code,
-        commit=git_commit(),
+        commit=commit,
         **own,
     )
     return str(replace(record, **state.to_record()).write(folder))
