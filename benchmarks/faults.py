@@ -18,6 +18,7 @@ import json
 import os
 import random
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks import _campaign
 from benchmarks._paired import Found, parser
 from labkit import cluster, datasets, storage
 from labkit.errors import LabError
@@ -231,7 +233,12 @@ def main() -> None:
     options = parser(__doc__, repeat=20)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--only", choices=_KINDS)
+    options.add_argument("--campaign", type=int, metavar="N", help="N runs with any fault of labkit.faults")
+    options.add_argument("--first", type=int, metavar="K", help="the first of them (default 0)", default=0)
     options = options.parse_args()
+    if options.campaign:
+        numbers = range(options.first, options.first + options.campaign)
+        sys.exit(_campaign.report(numbers, options.seed) > 0)
     settings = Settings.from_env()
     kinds = {kind: kill for kind, kill in _KINDS.items() if options.only in (None, kind)}
     found, lost = Found("faults", ours=""), 0

@@ -1,0 +1,83 @@
+"""A few runs of the campaign of faults, and that its checks see what they are there for."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import _campaign as campaign
+from benchmarks import _campaign_runs as runs
+
+SEED, NUMBER = 815, 6  # all kinds of runs but Keras, which would want a cluster of its own
+
+
+def plan(**about):
+    fixed = {"seed": 0, "number": 0, "kind": "torch", "fault": "kill rank", "share": 0.5, "rank": 0}
+    return campaign.Plan(**{**fixed, "seconds": 1.0, "epochs": 3, "steps": 2, **about})
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(900)  # six runs, some of them twice, and a new node
+def test_random_faults_break_no_promise(home):
+    plans = [campaign.Plan.draw(SEED, number) for number in range(NUMBER)]
+    assert {one.kind for one in plans} == set(campaign.KINDS) - {"keras"}
+    found = {f"{one.number}: {one.kind}, {one.fault}": said for one, said in campaign.campaign(plans)}
+    assert {who: said for who, said in found.items() if isinstance(said, str)} == {}
+    assert len(found) == NUMBER and any("without a step" in figures for figures in found.values())
+
+
+def test_a_run_can_be_made_again():
+    assert campaign.Plan.draw(7, 3) == campaign.Plan.draw(7, 3) != campaign.Plan.draw(8, 3)
+
+
+@pytest.mark.parametrize("kept, lost", [(0, False), (1, True)])
+def test_an_epoch_that_had_a_checkpoint_must_not_be_trained_again(tmp_path, kept, lost):
+    steps = [(1.0, 10, 0), (2.0, 10, 1), (3.0, 10, 2), (7.5, 11, 1), (8.0, 11, 2)]  # (time, pid, epoch)
+    (tmp_path / "log").write_text("".join(f"{time} 0 {pid} {epoch} 0\n" for time, pid, epoch in steps))
+    if lost:
+        with pytest.raises(campaign.Broken, match="went on with epoch 1, and the checkpoint of epoch 1"):
+            campaign._check_steps(plan(), tmp_path / "log", kept, 3.1)
+    else:
+        assert campaign._check_steps(plan(), tmp_path / "log", kept, 3.1) == 4.5
+
+
+class Kept:
+    """A world in which a run has checkpoints in a folder."""
+
+    def __init__(self, folder, epochs):
+        self.folder, weights = folder, np.zeros((runs.WIDTH, 1))
+        for epoch in range(epochs):
+            weights = runs.descend(weights, epoch, 2, runs.RATE)
+            (folder / f"{epoch}").mkdir()
+            runs.save(str(folder / f"{epoch}"), epoch, weights)
+
+    def listed(self, name):
+        from ray.train import Checkpoint
+
+        class One:
+            def __init__(self, path):
+                self.checkpoint = Checkpoint(path)
+
+        return [One(str(path)) for path in sorted(self.folder.iterdir())]
+
+
+@pytest.mark.parametrize(
+    "epochs, harm, said",
+    [
+        (3, lambda state: state, None),
+        (2, lambda state: state, "the last checkpoint is of epoch 1"),
+        (3, lambda state: {**state, "weights": [0.0] * runs.WIDTH}, "weights differ by"),
+        (3, lambda state: {**state, "epoch": 1}, "weights differ by"),
+    ],
+)
+def test_the_model_and_its_checkpoints_are_compared(tmp_path, epochs, harm, said):
+    world = Kept(tmp_path, epochs)
+    path = Path(tmp_path, "0", "state.json")
+    path.write_text(json.dumps(harm(json.loads(path.read_text()))))
+    result = world.listed("")[-1]
+    if said is None:
+        campaign._check_model(plan(), "", world, result)
+    else:
+        with pytest.raises(campaign.Broken, match=said):
+            campaign._check_model(plan(), "", world, result)
