@@ -1,4 +1,4 @@
-"""A few runs of the campaign of faults, and that its checks see what they are there for."""
+"""The campaign of faults: its checks see what they are there for. Its runs take too long for a suite."""
 
 import json
 from pathlib import Path
@@ -9,22 +9,10 @@ import pytest
 from benchmarks import _campaign as campaign
 from benchmarks import _campaign_runs as runs
 
-SEED, NUMBER = 815, 6  # all kinds of runs but Keras, which would want a cluster of its own
-
 
 def plan(**about):
     fixed = {"seed": 0, "number": 0, "kind": "torch", "fault": "kill rank", "share": 0.5, "rank": 0}
     return campaign.Plan(**{**fixed, "seconds": 1.0, "epochs": 3, "steps": 2, **about})
-
-
-@pytest.mark.fault
-@pytest.mark.timeout(900)  # six runs, some of them twice, and a new node
-def test_random_faults_break_no_promise(home):
-    plans = [campaign.Plan.draw(SEED, number) for number in range(NUMBER)]
-    assert {one.kind for one in plans} == set(campaign.KINDS) - {"keras"}
-    found = {f"{one.number}: {one.kind}, {one.fault}": said for one, said in campaign.campaign(plans)}
-    assert {who: said for who, said in found.items() if isinstance(said, str)} == {}
-    assert len(found) == NUMBER and any("without a step" in figures for figures in found.values())
 
 
 def test_a_run_can_be_made_again():
