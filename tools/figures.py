@@ -29,6 +29,7 @@ _COMPUTING = {
     "07": 4.6,
     "08": 5.0,
     "09": 3.1,
+    "11": 2.0,
 }
 
 _ENGINES = {"keras", "optuna", "pyarrow", "pyspark", "ray", "s3fs", "tensorflow", "tf_keras", "torch"}

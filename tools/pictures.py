@@ -434,6 +434,32 @@ def step_cost(d: Drawing) -> None:
     d.text(110, 22, "time of one step", style="n", room=200)
 
 
+@picture(760, 250)
+def sharding(d: Drawing) -> None:
+    """What each of two ranks holds with DDP, ZeRO and FSDP2.
+
+    With DDP, both ranks hold all parameters, gradients and optimizer states. With ZeRO, each rank holds half
+    of the optimizer states. With FSDP2, each rank holds half of all three, and an all-gather brings the
+    parameters of one block together while the block computes.
+    """
+    kinds = (("parameters", "process"), ("gradients", "data"), ("optimizer", "store"))
+    for column, (name, halved) in enumerate((("DDP", 0), ("ZeRO", 1), ("FSDP2", 3))):
+        left = 20 + 245 * column
+        d.frame(left, 16, 230, 190, name)
+        for rank in range(2):
+            d.text(left + 12, 68 + 78 * rank, f"rank {rank}", style="n", room=44)
+            for row, (kind, style) in enumerate(kinds):
+                x, y = left + 62, 44 + 78 * rank + 24 * row
+                if row >= 3 - halved:
+                    d.box(x + 78 * rank, y, 78, 22, kind, kind=style)
+                else:
+                    d.box(x, y, 156, 22, kind, kind=style)
+    d.text(265, 228, "half of the optimizer's states each", style="n", room=230)
+    d.text(510, 228, "half of everything each, and one", style="n", room=230)
+    d.text(510, 243, "whole block while it computes", style="n", room=230)
+    d.text(20, 228, "everything on every rank", style="n", room=230)
+
+
 def main(arguments: list[str]) -> int:
     stale = []
     for name, draw in PICTURES.items():
