@@ -460,6 +460,29 @@ def sharding(d: Drawing) -> None:
     d.text(20, 228, "everything on every rank", style="n", room=230)
 
 
+@picture(760, 236)
+def three_parts(d: Drawing) -> None:
+    """Training, validation and test rows, and what each part decides.
+
+    All rows are divided into three parts that share nothing. The training rows set the weights. The
+    validation rows decide every choice: learning rate, width, and which checkpoint is kept. The test rows
+    decide nothing; they give the accuracy that is reported.
+    """
+    d.box(20, 88, 120, 60, "your rows", "a folder, a table", kind="store")
+    for row, (part, share, use, detail) in enumerate(
+        (
+            ("training", "60 %", "weights", "set by every step"),
+            ("validation", "15 %", "choices", "learning rate, checkpoint"),
+            ("test", "25 %", "the answer", "decides nothing"),
+        )
+    ):
+        y = 20 + 70 * row
+        d.box(220, y, 150, 56, part, share, kind="stop" if part == "test" else "data")
+        d.box(470, y, 220, 56, use, detail)
+        d.arrow((140, 118), (180, 118), (180, y + 28), (220, y + 28))
+        d.arrow((370, y + 28), (470, y + 28))
+
+
 def main(arguments: list[str]) -> int:
     stale = []
     for name, draw in PICTURES.items():

@@ -1,4 +1,4 @@
-"""Run records: written, found, shown, compared, exported; and what other runs would cost."""
+"""Run records: written, found, shown, compared, exported, reported; and what other runs would cost."""
 
 from labkit.faces import face
 
@@ -10,5 +10,6 @@ __getattr__, __dir__, __all__ = face(
     export=("to_tensorboard",),
     payoff=("Payoff", "will_it_pay"),
     record=("RunRecord",),
+    reporting=("report",),
     restore=("Rerun", "rerun"),
 )

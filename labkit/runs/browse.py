@@ -107,6 +107,7 @@ def plot(
     engine: str | Sequence[str] | None = None,
     last: int = 6,
     metrics: str | Sequence[str] | None = None,
+    by: str | None = None,
     **filters: Any,
 ) -> "Figure":
     """Plot `metrics` per epoch of the newest runs and, below them, where the seconds of each run went.
@@ -117,12 +118,14 @@ def plot(
         home, name, engine, last, filters: as in `table`.
         metrics: one name or several; for "loss", a run without it shows "val_loss" or similar. Default:
             loss and accuracy; for runs that report neither, their first two metrics.
+        by: a column; runs with the same value in it have the same colour.
 
     Raises:
         RunError: there is no such run, or none of them reports one of `metrics`.
     """
     found = select(home, last, name=name, engine=engine, **filters)
-    return figures.plot([read(run.folder) for run in found], metrics)
+    label = None if by is None else lambda run: str(value_of(run, by))
+    return figures.plot([read(run.folder) for run in found], metrics, label=label)
 
 
 def latest(

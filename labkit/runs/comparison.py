@@ -1,8 +1,6 @@
 """What differs between two runs: settings, code, versions, metrics; and their curves on one figure."""
 
-import base64
 import difflib
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,11 +56,8 @@ class Comparison:
         return f"{self.table}\n\n{self.code or self._same_code()}"
 
     def _repr_html_(self) -> str:
-        drawn = io.BytesIO()
-        self.figure.savefig(drawn, format="svg")
-        image = base64.b64encode(drawn.getvalue()).decode()
         code = cards.pre(self.code) if self.code else cards.text(self._same_code())
-        return f'{self.table.to_html()}{cards.frame(code)}<img src="data:image/svg+xml;base64,{image}">'
+        return f'{self.table.to_html()}{cards.frame(code)}<img src="{figures.data_uri(self.figure)}">'
 
     def _same_code(self) -> str:
         if self.a.code:

@@ -1,8 +1,10 @@
 """A figure that compares runs: their metrics per epoch, and where their seconds went."""
 
+import base64
+import io
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.display import formatting
@@ -19,8 +21,16 @@ _DRAWN_UNASKED = 2  # metrics of runs that report neither loss nor accuracy
 _LINE_WIDTH = 110  # characters that fit next to each other
 
 
-def plot(records: Sequence[RunRecord], metrics: str | Sequence[str] | None) -> "Figure":
+def plot(
+    records: Sequence[RunRecord],
+    metrics: str | Sequence[str] | None,
+    *,
+    label: Callable[[RunRecord], str] | None = None,
+) -> "Figure":
     """Plot `metrics` of each run and, below them, where its seconds went; the oldest run first.
+
+    Args:
+        label: names the group of a run; the lines of a group look the same.
 
     Raises:
         RunError: no run reports one of `metrics`.
@@ -28,7 +38,7 @@ def plot(records: Sequence[RunRecord], metrics: str | Sequence[str] | None) -> "
     import matplotlib.pyplot as plt
 
     found = sorted(records, key=lambda run: run.started)
-    labels, shown = _labels(found), _shown(found, metrics)
+    labels, shown = list(map(_plain, map(label, found))) if label else _labels(found), _shown(found, metrics)
     heights = [2.4] * bool(shown) + [0.9 + 0.32 * len(found)]
     columns = max(1, min(3, _LINE_WIDTH // (max(map(len, labels)) + 8)))
     legends = 0.25 * (len(found) / columns + 1)  # inches
@@ -39,9 +49,12 @@ def plot(records: Sequence[RunRecord], metrics: str | Sequence[str] | None) -> "
         )
         plt.close(figure)
         for metric in shown:
-            _draw_curves(axes[metric], found, metric)
+            _draw_curves(axes[metric], found, metric, labels if label else None)
         if shown and len(found) > 1:
-            figure.legend(axes[shown[0]].get_lines(), labels, loc="outside upper left", ncols=columns)
+            lines = axes[shown[0]].get_lines()
+            first = [place for place, name in enumerate(labels) if not label or name not in labels[:place]]
+            entries = [lines[place] for place in first], [labels[place] for place in first]
+            figure.legend(*entries, loc="outside upper left", ncols=columns)
         _draw_seconds(axes["seconds"], found, labels)
         figure.legend(handles=axes["seconds"].containers, loc="outside lower left", ncols=len(_PARTS))
     return figure
@@ -54,10 +67,14 @@ def _labels(found: list[RunRecord]) -> list[str]:
     for run in found:
         when = f" · {run.started:%H:%M:%S}" if names[run.name] > 1 else ""
         engine = f" · {run.engine}" if len(engines) > 1 else ""
-        # matplotlib reads a dollar sign as the start of a formula, and hides labels that start with _.
-        label = f"{formatting.short(run.name, 22)}{when}{engine}".replace("$", r"\$")
-        labels.append(" " + label if label.startswith("_") else label)
+        labels.append(_plain(f"{formatting.short(run.name, 22)}{when}{engine}"))
     return labels
+
+
+def _plain(label: str) -> str:
+    """The label for matplotlib, which reads a $ as the start of a formula, and hides what starts with _."""
+    label = label.replace("$", r"\$")
+    return " " + label if label.startswith("_") else label
 
 
 def _shown(found: list[RunRecord], metrics: str | Sequence[str] | None) -> list[str]:
@@ -95,14 +112,19 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _draw_curves(axes: "Axes", found: list[RunRecord], metric: str) -> None:
+def _draw_curves(
+    axes: "Axes", found: list[RunRecord], metric: str, groups: Sequence[str] | None = None
+) -> None:
+    from matplotlib import rcParams
     from matplotlib.ticker import MaxNLocator
 
     names = [_name_in(run, metric) for run in found]
-    for run, name in zip(found, names, strict=True):
+    looks, places = rcParams["axes.prop_cycle"].by_key(), list(dict.fromkeys(groups or range(len(found))))
+    for run, name, group in zip(found, names, groups or places, strict=True):
         entries = [(entry.get("epoch", place), entry.get(name)) for place, entry in enumerate(run.history)]
         points = [(epoch + 1, value) for epoch, value in entries if is_number(epoch) and is_number(value)]
-        axes.plot([epoch for epoch, _ in points], [value for _, value in points], marker="o")
+        look = {key: values[places.index(group) % len(values)] for key, values in looks.items()}
+        axes.plot([epoch for epoch, _ in points], [value for _, value in points], marker="o", **look)
     axes.set(title=", ".join(dict.fromkeys(filter(None, names))).replace("$", r"\$"), xlabel="epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
@@ -114,3 +136,10 @@ def _draw_seconds(axes: "Axes", found: list[RunRecord], labels: list[str]) -> No
     states = ["" if run.state == "finished" else f" ({run.state})" for run in found]
     stacked_bars(axes, labels, parts, [end + state for end, state in zip(ends, states, strict=True)])
     axes.set(title="where the time went", xlabel="seconds")
+
+
+def data_uri(figure: "Figure") -> str:
+    """The figure as an SVG for the ``src`` of an ``<img>``, where nothing in it can run."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="svg")
+    return f"data:image/svg+xml;base64,{base64.b64encode(drawn.getvalue()).decode()}"

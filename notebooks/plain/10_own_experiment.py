@@ -1,0 +1,60 @@
+"""Compare colour with grey on a folder of images, with three seeds each: what lesson 10 does, in plain Ray.
+
+Reads FOLDER (a folder per class, images of one size; without it, some are painted) and NUM_WORKERS (2).
+Prints mean and standard deviation of the accuracies.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import ray.train
+import torch
+from PIL import Image
+from ray.train.torch import TorchTrainer, prepare_model
+
+
+def train(arm, seed, rank, world):
+    x = images.mean(dim=3, keepdim=True).expand_as(images) if arm == "grey" else images
+    mine = torch.arange(valid.stop, len(x) - (len(x) - valid.stop) % world)[rank::world]
+    torch.manual_seed(seed)
+    plain = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(x[0].numel(), len(names)))
+    model, optimizer = prepare_model(plain), torch.optim.Adam(plain.parameters(), lr=0.001)
+    for rows in torch.cat([mine[torch.randperm(len(mine))] for epoch in range(8)]).split(16):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x[rows]), labels[rows]).backward()
+        optimizer.step()
+    loss = torch.nn.functional.cross_entropy(plain(x[valid]), labels[valid]).item()
+    return plain, loss, (plain(x[test]).argmax(dim=1) == labels[test]).float().mean().item()
+
+
+def train_loop(config):  # all trainings in one run: the workers start once
+    rank, world = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
+    found = {"colour": [], "grey": []}
+    for arm, seed in zip(3 * list(found), (0, 0, 1, 1, 2, 2), strict=True):
+        model, loss, accuracy = train(arm, seed, rank, world)
+        found[arm].append(accuracy)
+        with tempfile.TemporaryDirectory() as place:
+            torch.save(model.state_dict(), f"{place}/weights.pt")
+            checkpoint = ray.train.Checkpoint.from_directory(place) if rank == 0 else None
+            ray.train.report({"arm": arm, "seed": seed, "loss": loss}, checkpoint=checkpoint)
+    return found
+
+
+folder = Path(os.environ.get("FOLDER") or tempfile.mkdtemp())
+for number in range(0 if "FOLDER" in os.environ else 400):  # greenish or reddish noise
+    (folder / str(number % 2)).mkdir(exist_ok=True)
+    colour = [(88, 100, 100), (100, 88, 100)][number % 2]
+    noise = np.random.default_rng(number).normal(colour, 40, (16, 16, 3)).clip(0, 255)
+    Image.fromarray(noise.astype("uint8")).save(folder / str(number % 2) / f"{number}.png")
+files = np.random.default_rng(0).permutation(sorted(folder.glob("*/*")))
+names = sorted({file.parent.name for file in files})
+labels = torch.tensor([names.index(file.parent.name) for file in files])
+images = torch.tensor(np.stack([np.asarray(Image.open(file).convert("RGB")) for file in files])) / 255
+test, valid = slice(0, len(files) // 4), slice(len(files) // 4, len(files) * 2 // 5)
+keep = ray.train.CheckpointConfig(1, "loss", checkpoint_score_order="min")
+run = ray.train.RunConfig(storage_path=tempfile.mkdtemp(), checkpoint_config=keep)
+scaling = ray.train.ScalingConfig(num_workers=int(os.environ.get("NUM_WORKERS", 2)))
+for arm, found in TorchTrainer(train_loop, scaling_config=scaling, run_config=run).fit().return_value.items():
+    print(f"{arm}: accuracy {np.mean(found):.3f} ± {np.std(found, ddof=1):.3f}")

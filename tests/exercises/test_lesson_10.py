@@ -1,0 +1,162 @@
+"""The exercises of lesson 10: what is right, and what is said of a mistake. The last two run on a cluster."""
+
+import sys
+import tempfile
+
+import numpy as np
+import pytest
+import ray.train
+import torch
+from ray import cloudpickle
+from ray.train import CheckpointConfig
+from ray.train.torch import prepare_model
+from torch.nn import functional as F
+
+from labkit.exercises import check
+from labs import _home, lab  # noqa: F401  in the place of the folder of conftest
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this module
+LAB = {"nodes": 1, "cpus_per_node": 3}
+engine = pytest.mark.usefixtures("lab")
+
+
+def stub(*answers): ...
+
+
+def by_fruit(fruits, share, seed):
+    different = np.unique(fruits)
+    return np.isin(fruits, different[np.random.default_rng(seed).random(len(different)) < share])
+
+
+def by_photograph(fruits, share, seed):
+    return np.random.default_rng(seed).random(len(fruits)) < share
+
+
+@pytest.mark.parametrize(
+    "function, said",
+    [
+        (by_fruit, "solved"),
+        (stub, "not attempted"),
+        (by_photograph, "of 400 fruits have photographs on both sides"),
+        (lambda fruits, share, seed: by_fruit(fruits, share, 7), "the seed is not used"),
+        (lambda fruits, share, seed: by_fruit(fruits, share, None), "another division"),
+        (lambda fruits, share, seed: by_fruit(fruits, 1 - share, seed), "are for testing, and the share"),
+        (lambda *given: np.flatnonzero(by_fruit(*given)), "has the shape"),
+        (lambda *given: by_fruit(*given).astype(int), "True or False"),
+    ],
+)
+def test_a_leak(function, said):
+    assert said in repr(check("10-1", function))
+
+
+def error(a, b, ddof=1, root=0.5):
+    return (np.var(a, ddof=ddof) / len(a) + np.var(b, ddof=ddof) / len(b)) ** root
+
+
+@pytest.mark.parametrize(
+    "function, said",
+    [
+        (lambda a, b: (np.mean(b) - np.mean(a), error(a, b)), "solved"),
+        (stub, "not attempted"),
+        (lambda a, b: np.mean(b) - np.mean(a), "two numbers are expected"),
+        (lambda a, b: (np.mean(a) - np.mean(b), error(a, b)), "that is a minus b"),
+        (lambda a, b: (np.mean(b) - np.mean(a), error(a, b, ddof=0)), "ddof=1"),
+        (lambda a, b: (np.mean(b) - np.mean(a), error(a, b, root=1)), "take the root"),
+        (lambda a, b: (np.mean(b) - np.mean(a), np.hypot(np.std(a, ddof=1), np.std(b, ddof=1))), "the more"),
+    ],
+)
+def test_a_difference(function, said):
+    assert said in repr(check("10-2", function))
+
+
+def table(shaped=True, resumes=True, name="rmse", saves=True, from_one=0):
+    def train_table(config):
+        x_test, y_test = config["test"]
+        flat = (lambda answers: answers.squeeze(1)) if shaped else (lambda answers: answers)
+        model = prepare_model(torch.nn.Linear(x_test.shape[1], 1))
+        plain, first, checkpoint = getattr(model, "module", model), 0, ray.train.get_checkpoint()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        if checkpoint and resumes:
+            with checkpoint.as_directory() as folder:
+                state = torch.load(f"{folder}/state.pt", weights_only=True)
+            plain.load_state_dict(state["model"])
+            first = state["epoch"] + 1
+        for epoch in range(first, config["epochs"]):
+            for batch in ray.train.get_dataset_shard("train").iter_torch_batches(batch_size=16):
+                optimizer.zero_grad()
+                F.mse_loss(flat(model(batch["x"])), batch["y"]).backward()
+                optimizer.step()
+            with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+                metrics = {
+                    "epoch": epoch + from_one,
+                    name: F.mse_loss(flat(plain(x_test)), y_test).sqrt().item(),
+                }
+                torch.save({"model": plain.state_dict(), "epoch": epoch}, f"{folder}/state.pt")
+                saved = saves and ray.train.get_context().get_world_rank() == 0
+                checkpoint = ray.train.Checkpoint.from_directory(folder) if saved else None
+                ray.train.report(metrics, checkpoint=checkpoint)
+
+    return train_table
+
+
+def keep(attribute="rmse", order="min", number=2):
+    return CheckpointConfig(number, checkpoint_score_attribute=attribute, checkpoint_score_order=order)
+
+
+@engine
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize(
+    "loop, kept, said",
+    [
+        (table(), keep(), "solved"),
+        (stub, keep(), "not attempted"),
+        (table(), ..., "not attempted"),
+        (table(), 2, "a CheckpointConfig is expected"),
+        (table(), keep(order="max"), "that doesn't keep those with the lowest rmse"),
+        (table(), keep(number=None), "two should be kept"),
+        (table(shaped=False), keep(), "does `model(x)`, [n, 1], meet y, [n]?"),
+        (table(resumes=False), keep(), "it starts from epoch 0"),
+        (table(name="loss"), keep(), "the metric rmse is None"),
+        (table(saves=False), keep(), "without a checkpoint"),
+        (table(from_one=1), keep(), "counted from 0"),
+    ],
+)
+def test_a_table(loop, kept, said):
+    assert said in repr(check("10-3", loop, kept))
+
+
+def text(seed=lambda config: torch.manual_seed(config["seed"]), shared=True, tests=True):
+    def train_text(config):
+        context = ray.train.get_context()
+        mine = slice(context.get_world_rank(), None, context.get_world_size()) if shared else slice(None)
+        x, y = (column[mine] for column in config["train"])
+        seed(config)
+        model = prepare_model(torch.nn.Sequential(torch.nn.Embedding(256, 32), torch.nn.Linear(32, 256)))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for _ in range(config["epochs"]):
+            for rows in torch.randperm(len(x)).split(16):
+                loss = F.cross_entropy(model(x[rows]).transpose(1, 2), y[rows])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        x, y = config["test"] if tests else (x, y)
+        with torch.no_grad():
+            return F.cross_entropy(model(x).transpose(1, 2), y).exp().item()
+
+    return train_text
+
+
+@engine
+@pytest.mark.parametrize(
+    "loop, said",
+    [
+        (text(), "solved"),
+        (stub, "not attempted"),
+        (text(seed=lambda config: torch.seed()), "what is drawn before it is set?"),
+        (text(seed=lambda config: torch.manual_seed(0)), "the seed of the config is not used"),
+        (text(shared=False), "each of two trains on its own half"),
+        (text(tests=False), "that of the training rows"),
+    ],
+)
+def test_the_same_number_twice(loop, said):
+    assert said in repr(check("10-4", loop))
