@@ -11,7 +11,7 @@
 
 # %% [markdown]
 # A model with 7 billion parameters has 28 GB in float32. A GPU has 80 GB, so it should fit, and yet its training ends in the first step: out of memory. A second GPU with DDP doesn't help, because each of
-# them holds everything. So divide it among them.
+# them holds everything. The way out is to divide what a process holds.
 
 # %%
 from labkit import cluster, datasets, storage
@@ -35,7 +35,7 @@ tokens, others = (torch.tensor(list(text.encode())) for text in texts)
 print(len(tokens), "tokens:", texts[0][:70])
 
 # %% [markdown]
-# A step trains 12 rows of 32 tokens. As in lesson 08, the rows follow from the step's number alone, and each worker takes its part of them. `y` is the token that follows each token of `x`.
+# A step trains 12 rows of 32 tokens. As in lesson 08, the rows follow from the step's number alone, and each worker takes its part of them: 12 rows can be divided by one, two or three. `y` is the token that follows each token of `x`.
 
 
 # %%
@@ -255,8 +255,6 @@ import ray.train
 import torch.distributed as dist
 from ray.train.torch import get_device
 from torch.distributed.device_mesh import init_device_mesh
-
-os.environ["KINETO_LOG_LEVEL"] = "99"  # the profiler works in silence
 
 
 def train_loop(config):
@@ -581,13 +579,13 @@ kept = activations(Transformer(), *rows_of(0))["activations"]
 frugal = Transformer()
 frugal.blocks = nn.ModuleList([Again(block) for block in frugal.blocks])
 less = activations(frugal, *rows_of(0))["activations"]
-{"kept MB": kept, "with checkpointing MB": less}
+print(f"{kept:.1f} MB, with checkpointing {less:.1f} MB")
 
 # %% tags=["claim"]
 assert less < 0.5 * kept
 
 # %% [markdown]
-# A block's forward pass runs twice, so a step takes about a third longer if the backward pass takes twice as long as the forward pass.
+# During the backward pass, the activations of one block come back for a moment. Each block's forward pass runs twice, so a step takes about a third longer if the backward pass takes twice as long as the forward pass.
 
 # %% [markdown] tags=["extra"]
 # ## Extra: a batch in parts
@@ -619,7 +617,7 @@ check("11-4", accumulate)
 # %% [markdown] tags=["extra"]
 # ## Extra: half the bytes to send
 # On GPUs the blocks usually compute in bfloat16, which halves what an all-gather sends and what a gathered block needs. The parts that a rank keeps, and the states of the optimizer, stay in float32. With `LABKIT_GPU=1` the cells of this lesson use NCCL
-# and GPUs; Gloo on CPUs can do it, too:
+# and one GPU for each rank, so up to three. We have run them on CPUs only. Gloo can send bfloat16, too:
 
 # %%
 from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -649,9 +647,9 @@ assert abs(sum(list(runs["bfloat16"].return_value[0].values())[:3]) - table["hel
 # - Call `fully_shard` for each block, then for the model, and create the optimizer last.
 # - With DCP every rank saves its own part, and any number of ranks can load it.
 #
-# | what doesn't fit | use |
+# | what doesn't fit in memory | use |
 # |---|---|
-# | nothing, and one GPU is too slow | DDP |
+# | everything fits, but one GPU is too slow | DDP |
 # | the activations | a smaller batch, activation checkpointing, gradient accumulation |
 # | the optimizer's states | ZeRO, or FSDP2 at once |
 # | parameters, gradients and states | FSDP2 |
