@@ -73,7 +73,8 @@ def _linked(found: re.Match[str], terms: set[str]) -> str:
     if term is None:
         return found[0]
     terms.remove(term)
-    return f"[{found[0]}](../docs/glossary.md#{term.lower().replace(' ', '-')})"
+    anchor = re.sub(r"[^\w-]", "", term.lower().replace(" ", "-"))
+    return f"[{found[0]}](../docs/glossary.md#{anchor})"
 
 
 def _names(code: str) -> set[str]:

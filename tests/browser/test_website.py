@@ -1,0 +1,109 @@
+"""The site as a reader sees it, built from the notebooks that the tests before this one have run."""
+
+import functools
+import http.server
+import threading
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+import build
+import website
+from jupyterlab import ARTEFACTS, browser
+from labkit.errors import LabError
+
+pytestmark = pytest.mark.browser
+
+PAGES = [
+    "README",
+    "docs/glossary",
+    "docs/clusters/README",
+    "docs/teaching/03",
+    *(f"notebooks/{source.stem}" for source in build.sources()),
+]
+WIDTHS = (1500, 390)  # pixels: a laptop and a phone
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("web") / "site"
+    try:
+        pages = website.make(website.EXECUTED, folder, repository="https://example.org/lab")
+    except LabError as error:
+        if "was not run" not in error.fact:
+            raise
+        pytest.skip(str(error))
+    assert pages > len(PAGES)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    handler = functools.partial(Quiet, directory=site)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def window(chromium):
+    with browser(chromium) as page:
+        yield page.context.browser
+
+
+@pytest.fixture
+def page(window):
+    page = window.new_page(viewport={"width": 1200, "height": 1000})
+    yield page
+    page.close()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_whole_and_can_be_read(name, page, address):
+    said, weights = [], []
+    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    page.on("requestfailed", lambda request: said.append(f"{request.url} failed"))
+    page.on("response", lambda one: weights.append(len(one.body())) if one.ok else said.append(one.url))
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 1000})
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            page.goto(f"{address}/{name}.html", wait_until="networkidle")
+            assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), "it is too wide"
+            broken = "() => [...document.images].filter(one => !one.naturalWidth).map(one => one.src)"
+            assert page.evaluate(broken) == []
+            found = Axe().run(page).response["violations"]
+            assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found] == []
+            page.screenshot(path=ARTEFACTS / f"site-{name.replace('/', '-')}-{theme}-{width}.png")
+    assert said == []
+    assert sum(weights) < 3e6, "bytes, also where a part is fetched more than once"
+
+
+def test_a_solution_is_folded_and_a_panel_is_there(page, address):
+    page.goto(f"{address}/notebooks/03_torch_trainer.html")
+    solution = page.locator("details", has_text="Show the solution").first
+    assert not solution.locator("pre").first.is_visible()
+    solution.locator("summary").click()
+    assert "prepare_model" in solution.locator("pre").first.inner_text()
+    assert "8 checkpoints" in page.locator(".lk-card", has_text="03-torch").first.inner_text()
+    assert "assert" not in page.locator("article").inner_text(), "claims are for tests"
+    assert "\r" not in page.content() and page.locator("text=node-2 · 3 s").count() <= 1
+
+
+def test_a_lesson_can_be_downloaded_edited_and_found(page, address):
+    page.goto(f"{address}/notebooks/03_torch_trainer.html")
+    with page.expect_download() as download:
+        page.locator("text=Download this lesson as a notebook").click()
+    ours = (build.FOLDER / "03_torch_trainer.ipynb").read_text()
+    assert download.value.path().read_text() == ours
+    edit = page.locator("a", has_text="edit it").get_attribute("href")
+    assert edit == "https://example.org/lab/edit/main/lessons/03_torch_trainer.py"
+    page.goto(f"{address}/search.html?q=preemption", wait_until="networkidle")
+    results = page.locator("ul.search li a")
+    results.first.wait_for()
+    assert any("08" in text for text in results.all_inner_texts())
