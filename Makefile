@@ -10,6 +10,7 @@ VENV ?= .venv
 LAB_ARGS ?=
 TEST_ARGS ?=
 BENCH_ARGS ?= all
+SITE_ARGS ?=
 ifeq ($(strip $(VENV)),)
 $(error VENV is empty; is the environment active?)
 endif
@@ -20,13 +21,14 @@ PYTHONS := $(PYTHON) python3.11 python3.12 python3
 # JupyterLab refuses to run as root, which one is in most containers. It stays on loopback, behind its token.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help setup lab test notebooks lint bench clean constraints
+.PHONY: help setup lab test notebooks site lint bench clean constraints
 
 help:
 	@echo "make lab          open the lessons in JupyterLab (sets up first)"
 	@echo "make test         lint, unit and fault tests, every notebook, the browser tests"
 	@echo "make setup        make $(VENV) with everything in it; again only when the pins change"
 	@echo "make notebooks    build the notebooks from lessons/"
+	@echo "make site         the lessons with the outputs of the last make test, as web pages in build/site"
 	@echo "make lint         ruff, check and format; the floors of the package; spelling and prose"
 	@echo "make bench        all benchmarks, hours; BENCH_ARGS=startup runs one"
 	@echo "make clean        remove caches and artefacts; keeps $(VENV), runs and solved exercises"
@@ -84,6 +86,10 @@ test: setup
 
 notebooks: setup
 	@$(PY) tools/build.py
+
+# SITE_ARGS="--repository https://…" links where a page can be edited.
+site: setup
+	@$(PY) tools/website.py $(SITE_ARGS)
 
 lint: setup
 	$(PY) -m ruff check .

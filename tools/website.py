@@ -62,8 +62,7 @@ _SETTINGS = {
     "suppress_warnings": "myst.header,mystnb.unknown_mime_type,toc.not_included",
 }
 _EMBEDDED = re.compile(r"\]\(data:image/svg\+xml;base64,([\w+/=]+)\)")
-# JupyterLab's variables, which the lab's cards are drawn with, have the page's colours here. A page is as wide as a
-# line of code.
+# JupyterLab's variables, with which the lab's cards are drawn, have the page's colours here.
 _STYLE = """
 body{--jp-content-font-color1:var(--color-foreground-primary);
 --jp-content-font-color2:var(--color-foreground-secondary);
@@ -76,7 +75,7 @@ body[data-theme=auto]{color-scheme:light dark}
 .content{width:min(54em,100%);min-width:0}.content a{overflow-wrap:anywhere}
 """
 _ICON = (
-    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16" stroke="#1976d2" fill="#1976d2" stroke-width="2">'
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16" stroke="#1976d2" fill="#1976d2">'
     '<path d="M4 8h8"/><circle cx="4" cy="8" r="3"/><circle cx="12" cy="8" r="3"/></svg>'
 )
 # What the theme and the Markdown reader leave without a name, a level or a key to reach it by.

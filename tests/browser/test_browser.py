@@ -1,6 +1,7 @@
 """Lesson 03 in JupyterLab, in a real browser: what a reader sees while it runs, afterwards, and on Stop.
 
-No exercise is solved here: none may stop a reader. Solved, it runs in test_notebooks.
+No exercise is solved here, and the extra sections are left out: neither may stop a reader. Solved, with all of
+its sections, the lesson runs in test_notebooks.
 """
 
 import json
@@ -46,7 +47,7 @@ def page(chromium):
 
 @pytest.fixture(scope="module")
 def lesson(lab, page, folder):
-    """Lesson 03, every cell run in turn; with what was seen during the training."""
+    """Lesson 03, every cell of its core run in turn; with what was seen during the training."""
     path = f"notebooks/{LESSON}.ipynb"
     opened = NotebookPage(page, lab.format(path))
     cells = nbformat.read(folder / path, as_version=4).cells
@@ -64,17 +65,17 @@ def lesson(lab, page, folder):
                     card.screenshot(path=ARTEFACTS / "panel.png")
 
     for number, cell in enumerate(cells):
-        if cell.cell_type == "code":
+        if _is_core(cell):
             opened.run(number, meanwhile=watch if number == training else lambda: None)
     opened.save()
     yield opened, training, seen, folder / path
 
 
 @pytest.mark.timeout(900)
-def test_every_cell_of_the_lesson_ran(lesson, home):
+def test_every_cell_of_its_core_ran(lesson, home):
     _, _, _, path = lesson
     assert solved_exercises(home) == set()
-    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells if _is_core(cell)]
     assert all(cell.execution_count for cell in cells)
     for cell in cells:
         expected = "raises-exception" in cell.metadata.get("tags", [])
@@ -82,6 +83,10 @@ def test_every_cell_of_the_lesson_ran(lesson, home):
         assert bool(errors) == expected, (cell.source, errors)
         # What goes wrong on purpose is described in a few lines, not in a traceback.
         assert all(len(error.traceback) <= 4 for error in errors)
+
+
+def _is_core(cell):
+    return cell.cell_type == "code" and "extra" not in cell.metadata.get("tags", [])
 
 
 def test_the_panel_moves_while_the_cell_runs(lesson):

@@ -21,7 +21,6 @@ PAGES = [
     "docs/teaching/03",
     *(f"notebooks/{source.stem}" for source in build.sources()),
 ]
-WIDTHS = (1500, 390)  # pixels: a laptop and a phone
 
 
 @pytest.fixture(scope="module")
@@ -69,19 +68,17 @@ def test_a_page_is_whole_and_can_be_read(name, page, address):
     page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
     page.on("requestfailed", lambda request: said.append(f"{request.url} failed"))
     page.on("response", lambda one: weights.append(len(one.body())) if one.ok else said.append(one.url))
-    for width in WIDTHS:
+    page.goto(f"{address}/{name}.html", wait_until="networkidle")
+    broken = page.evaluate("() => [...document.images].filter(one => !one.naturalWidth).map(one => one.src)")
+    assert (said, broken) == ([], [])
+    assert sum(weights) < 3e6
+    for width, theme in ((1500, "light"), (1500, "dark"), (390, "light")):  # a laptop and a phone
         page.set_viewport_size({"width": width, "height": 1000})
-        for theme in ("light", "dark"):
-            page.emulate_media(color_scheme=theme)
-            page.goto(f"{address}/{name}.html", wait_until="networkidle")
-            assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), "it is too wide"
-            broken = "() => [...document.images].filter(one => !one.naturalWidth).map(one => one.src)"
-            assert page.evaluate(broken) == []
-            found = Axe().run(page).response["violations"]
-            assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found] == []
-            page.screenshot(path=ARTEFACTS / f"site-{name.replace('/', '-')}-{theme}-{width}.png")
-    assert said == []
-    assert sum(weights) < 3e6, "bytes, also where a part is fetched more than once"
+        page.emulate_media(color_scheme=theme)
+        page.screenshot(path=ARTEFACTS / f"site-{name.replace('/', '-')}-{theme}-{width}.png")
+        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), "it is too wide"
+        found = Axe().run(page).response["violations"]
+        assert [(one["id"], [node["html"][:200] for node in one["nodes"]]) for one in found] == []
 
 
 def test_a_solution_is_folded_and_a_panel_is_there(page, address):
