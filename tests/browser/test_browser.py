@@ -1,7 +1,7 @@
 """Lesson 03 in JupyterLab, in a real browser: what a reader sees while it runs, afterwards, and on Stop.
 
-No exercise is solved here, and the extra sections are left out: neither may stop a reader. Solved, with all of
-its sections, the lesson runs in test_notebooks.
+No exercise is solved here, and the extra sections are left out: neither may stop a reader. Solved, with
+all of its sections, the lesson runs in test_notebooks.
 """
 
 import json
