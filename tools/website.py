@@ -62,6 +62,7 @@ _SETTINGS = {
     "suppress_warnings": "myst.header,mystnb.unknown_mime_type,toc.not_included",
 }
 _EMBEDDED = re.compile(r"\]\(data:image/svg\+xml;base64,([\w+/=]+)\)")
+_COLOURS = re.compile(r"\x1b\[[\d;]*[Km]")  # a terminal's yellow cannot be read on white
 # JupyterLab's variables, with which the lab's cards are drawn, have the page's colours here.
 _STYLE = """
 body{--jp-content-font-color1:var(--color-foreground-primary);
@@ -72,7 +73,8 @@ body{--jp-content-font-color1:var(--color-foreground-primary);
 --jp-error-color1:light-dark(#b3261e,#ff7b72)}
 body[data-theme=light]{color-scheme:light}body[data-theme=dark]{color-scheme:dark}
 body[data-theme=auto]{color-scheme:light dark}
-.content{width:min(54em,100%);min-width:0}.content a{overflow-wrap:anywhere}
+.content a{overflow-wrap:anywhere}.output.text_html{overflow-x:auto}
+@media(min-width:91em){.content{width:54em}}
 """
 _ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16" stroke="#1976d2" fill="#1976d2">'
@@ -84,7 +86,10 @@ _SPOKEN = {
     '<aside class="sidebar-drawer">': '<aside class="sidebar-drawer" aria-label="All pages">',
     '<aside class="toc-drawer">': '<aside class="toc-drawer" aria-label="This page">',
     '<th class="head"><p></p></th>': "<td></td>",
+    "<th></th>": "<td></td>",
+    '<th scope="col"></th>': "<td></td>",
     "<pre>": '<pre tabindex="0">',
+    '<div class="output text_html">': '<div tabindex="0" class="output text_html">',
     '<div class="table-wrapper ': '<div tabindex="0" class="table-wrapper ',
 }
 
@@ -179,10 +184,10 @@ def _shown(outputs: list[nbformat.NotebookNode]) -> Iterator[nbformat.NotebookNo
     for kind, group in itertools.groupby(outputs, lambda one: one.get("name", one.output_type)):
         if kind == "error":
             text = "\n".join(line for one in group for line in one.traceback)
-            yield new_output("stream", name="stderr", text=text)
+            yield new_output("stream", name="stderr", text=_COLOURS.sub("", text))
         elif kind in ("stdout", "stderr"):
             text = "".join(one.text for one in group).replace("\r\n", "\n")
-            if text := re.sub(r"[^\n]*\r|\x1b\[\d*K", "", text):
+            if text := re.sub(r"[^\n]*\r", "", _COLOURS.sub("", text)):
                 yield new_output("stream", name=kind, text=text)
         else:
             widgets = "application/vnd.jupyter.widget-view+json"

@@ -123,7 +123,9 @@ def table(
         widths: of the columns in percent, for a live table that must not jump.
     """
     style = [Markup(' style="width:{}%"').format(width) for width in widths] or [NOTHING] * len(head)
-    names = join(Markup('<th scope="col"{}>{}</th>').format(*pair) for pair in zip(style, head, strict=True))
+    # A column without a name has no header: a screen reader would read out an empty one.
+    headers = (Markup('<th scope="col"{}>{}</th>') if name else Markup("<td{}>{}</td>") for name in head)
+    names = join(cell.format(*pair) for cell, *pair in zip(headers, style, head, strict=True))
     body = join(map(_row, rows))
     if more > 0:
         body += Markup('<tr><td class="lk-dim" colspan="{}">and {} more</td></tr>').format(len(head), more)
