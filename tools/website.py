@@ -4,7 +4,7 @@
     python tools/website.py --repository URL    with links to where a page can be edited
 
 `make test` keeps the solved notebooks that it ran, and nothing is run again here. Solutions are folded. Pages
-keep the places that they have in the repository, so links between them stay as they are; a link to another
+keep the places that they have in the repository, so links between them need no change; a link to another
 file of the repository offers it for download.
 """
 
@@ -139,7 +139,7 @@ def make(executed: Path, site: Path, *, repository: str = "", branch: str = "mai
     settings = [f"-D{name}={value}" for name, value in settings.items()]
     # -W: a link that leads nowhere is an error; --keep-going: all of them are shown.
     if sphinx(["-q", "-W", "--keep-going", "-C", "-j2", "-bhtml", *settings, str(source), str(site)]):
-        raise LabError("build the site", "pages have the faults above", "mend them in the sources")
+        raise LabError("build the site", "pages have the faults above", "correct their sources")
     pages = list(site.rglob("*.html"))
     for path in pages:
         text = path.read_text()
