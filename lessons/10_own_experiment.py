@@ -25,15 +25,15 @@ lab
 # %% [markdown]
 # ## First the question
 # Write these five lines *before* the first run. If you decide afterwards what counts, you will always find something.
-# - *Question*: does a grey camera sort as well as a colour camera, and does it help to mirror half of the batches?
+# - *Question*: does grey sort as well as colour, and does it help to flip half of the batches left to right?
 # - **Arms**: `colour`, `mirrored` and `grey` are the settings to compare.
-# - *Metric*: it is the accuracy on test photographs after six epochs.
-# - *Seeds*: there are three runs per arm, because one run is one draw from a lottery.
-# - *Rule*: a difference counts if it's larger than two standard errors.
+# - *Metric*: the accuracy on test photographs after the sixth epoch.
+# - *Seeds*: three per arm, because one run is one draw from a lottery.
+# - *Rule*: a difference counts if it's larger than two standard errors (exercise 10-2).
 
 # %% [markdown]
 # ## A folder of images
-# Your images are in a folder, with one folder per class in it. This cell paints photographs, ellipses on a noisy background.
+# Images belong into one folder per class. This cell paints some: ellipses on a noisy background.
 
 # %% tags=["long"]
 import numpy as np
@@ -71,14 +71,14 @@ for fruit in FRUITS:
 
 # %%
 photos = datasets.from_folder(folder, test=0.25, seed=0)
-kinds = len(photos.classes)  # in a function for workers, Ray would take `classes` for torch.classes
+kinds = len(photos.classes)  # `classes` can't be in a function for workers: see README
 photos
 
 # %% [markdown]
 # ## Three parts
 # ![The rows are divided into three parts: training rows for the weights, validation rows for every choice, test rows for the answer](images/three_parts.svg)
 #
-# The **test rows** answer the question, so they decide nothing: not the learning rate, and not which checkpoint you keep. **Validation rows** are for that. `write` puts Parquet files for training and for testing
+# The **test rows** are for the answer alone: they choose neither the learning rate nor the checkpoint. **Validation rows** are for that; here they're a fifth of the rows for training. `write` puts Parquet files for training and for testing
 # into the store, and from there it's plain Ray Data.
 
 # %%
@@ -94,7 +94,7 @@ train, valid = whole.train_test_split(0.2)
 
 
 # %% [markdown]
-# The parts are small, so they may be tensors that are pickled with the loop.
+# The parts are small, so tensors of them can be pickled with the functions that use them.
 
 
 # %%
@@ -108,7 +108,7 @@ test = dict(zip(("x", "y"), map(torch.from_numpy, photos.load("test")), strict=T
 
 # %% [markdown]
 # ### Exercise 10-1 · A leak
-# In your hall, each fruit is photographed several times while it rolls by. This function draws the photographs for testing one by one, so most of the fruits for testing are also in the training rows. The model
+# In your hall, each single fruit is photographed several times while it rolls by. This function draws the photographs for testing one by one, so most of the fruits for testing are also in the training rows. The model
 # then recognizes *that apple*, and the accuracy is too good. Such a mistake is called a **leak**. Fix the function so that all photographs of a fruit go to the same side. `fruits` has the number of the fruit for each
 # photograph, and `share` is the share of the fruits for testing.
 
@@ -132,7 +132,7 @@ check("10-1", for_testing)
 
 # %% [markdown]
 # ## Model and loop
-# Pixels become numbers from 0 to 1 with the colours first, as `Conv2d` expects them.
+# Pixels become numbers from 0 to 1, with the colours first.
 
 # %%
 from torch import nn
@@ -165,13 +165,14 @@ def train_epoch(model, optimizer, batches, arm):
 
 @torch.no_grad()
 def measure(model, rows, arm):
-    logits, y = model(pixels(rows["x"], arm)), rows["y"]
+    device = next(model.parameters()).device
+    logits, y = model(pixels(rows["x"].to(device), arm)), rows["y"].to(device)
     accuracy = (logits.argmax(dim=1) == y).float().mean().item()
     return {"loss": F.cross_entropy(logits, y).item(), "accuracy": accuracy}
 
 
 # %% [markdown]
-# The loop around it is that of lesson 03. Each epoch reports the *loss* on the validation rows and the *accuracy* on the test rows, and only the loss decides anything.
+# The loop around it is that of lesson 03. Each epoch reports the *loss* on the validation rows and the *accuracy* on the test rows, and only the loss chooses a checkpoint.
 
 # %%
 import tempfile
@@ -220,7 +221,7 @@ def train_loop(config):
 
 
 # %% [markdown]
-# Each rank draws its own random numbers. The next function starts one run, and `FailureConfig` lets Ray restart it once.
+# Each rank draws its own random numbers. Ray may restart a run once.
 
 # %%
 import pandas
@@ -249,7 +250,7 @@ def train_once(panel, keep, **config):
 
 # %% [markdown]
 # ## Which checkpoint is kept?
-# `CheckpointConfig` says how many checkpoints are kept, and by which metric. The latest one is always kept, because a restart needs it. This run also keeps the one that Ray ranks first by its loss.
+# `CheckpointConfig` says how many checkpoints are kept, and by which metric. A restart needs the latest one, so it's always kept. This run also keeps the one that Ray ranks first by its loss.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** The run has six epochs, 0 to 5, and the loss falls most of the time. The checkpoint of which epoch will Ray rank first?
@@ -314,14 +315,14 @@ chosen
 assert len(results) == 6 and results.num_errors == 0
 
 # %% [markdown]
-# The sweep used colour images, so it favours that arm. In earnest, sweep for each arm, with equally many trials.
+# The sweep used colour images, which favours that arm. In a real experiment, sweep for each arm.
 
 # %% [markdown]
 # ## Three arms, three seeds
-# These are nine runs without panels, but with records.
+# Nine runs without panels, but with records, take a minute or two.
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** How much lower will the mean accuracy of `grey` be than that of `colour`, as a number from 0 to 1?
+# **Predict.** Accuracies go from 0 to 1. The mean accuracy of `colour`, minus that of `grey`: how much is it?
 
 # %%
 predict("10-b", ...)  # a number
@@ -333,7 +334,8 @@ quiet = replace(settings, panel="none")
 for seed in range(3):
     for arm in ("colour", "mirrored", "grey"):
         panel = TrainPanel("10-fruit", settings=quiet, dataset=photos.name, rows=train.count())
-        train_once(panel, keep, arm=arm, seed=seed, **chosen)
+        run = train_once(panel, keep, arm=arm, seed=seed, **chosen)
+        print(f"{arm}, seed {seed}: {run.metrics['accuracy']:.3f}")
 
 # %%
 table = runs.table(name="10-fruit", last=9, columns=["arm", "seed", "loss", "accuracy"])
@@ -350,7 +352,7 @@ assert summary["mean"]["colour"] - summary["mean"]["grey"] > 0.15
 
 # %% [markdown]
 # ### Exercise 10-2 · Is it a difference?
-# The mean of a few runs is uncertain, too. Its **standard error** is the standard deviation of the runs, divided by the square root of their number. The errors of two independent means add up like the sides of a right
+# The mean of a few runs is uncertain, too. Its **standard error** is the standard deviation of the runs, divided by the square root of their number. The standard errors of two independent means add up like the sides of a right
 # triangle: square, add, take the root. Write a function that gets the results of two arms as lists, which may be of different length. It returns the mean of `b` minus the mean of `a`, and the standard error of that.
 
 
@@ -372,7 +374,7 @@ check("10-2", difference)
 # `pandas` has the standard error of a mean, too: `sem`.
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** The figure shows each run, and mean ± standard deviation of each arm. Compare `colour` with `mirrored`: is the difference of their means larger than two standard errors?
+# **Predict.** The figure will show each run, and mean ± standard deviation of each arm. Compare `colour` with `mirrored`: is the difference of their means larger than two standard errors?
 
 # %%
 predict("10-c", ..., choices=["larger", "not larger"])
@@ -394,7 +396,7 @@ print(f"difference {gap:.3f}, standard error {error:.3f}")
 
 # %% [markdown]
 # The grey camera is clearly worse: its best run is far below the worst of all others. Mirroring makes a small difference at most. If it's smaller than two standard errors, the honest answer is "we can't tell". To see
-# smaller differences you need more seeds, or more test images: on 200 images, the accuracy of one model is itself uncertain by 0.02.
+# smaller differences you need more seeds, or more test images: on 200 images, an accuracy of 0.9 is itself uncertain by 0.02.
 
 # %% tags=["claim"]
 accuracy = table.groupby("arm")["accuracy"]
@@ -406,7 +408,7 @@ assert gap < 0.06
 
 # %% [markdown]
 # ## Hand it in
-# `runs.report` writes one HTML file from the records, with your words and your figures. It has every run, mean and spread of each arm, the curves, the settings, the loop, the versions and the git commit.
+# `runs.report` writes the records into one HTML file, with your words and figures: each run, mean and spread of each arm, curves, settings, loop, versions and git commit.
 
 # %%
 words = f"""Question: does a grey camera sort as well as a colour camera, and does mirroring help?
@@ -432,7 +434,7 @@ assert len(list(runs.table(name="10-fruit", last=9)["id"])) == 9
 
 # %% [markdown]
 # ### Exercise 10-3 · A table of your own
-# Here is a table of flats with their prices. `datasets.from_table` makes rows of it, and names become columns of zeros and ones. Mean and spread of each column come from the *training rows*; those of all rows would be a leak.
+# Here is a table of flats with their prices. `datasets.from_table` makes rows of it, and text becomes columns of zeros and ones. `scaled` uses mean and standard deviation of the *training rows*; those of all rows would be a leak.
 
 # %%
 size, district = numbers.uniform(25, 140, 900), numbers.choice(["north", "south", "port"], 900)
@@ -453,8 +455,8 @@ flats_train = ray.data.read_parquet(f"{place}-flats/train", filesystem=store.fil
 flats
 
 # %% [markdown]
-# Write a loop that trains `torch.nn.Linear(columns, 1)` on the shard "train", whose rows have `x`, float32 [columns], and `y`, a number. `config["test"]` is a tuple of two tensors, x and y. After each of `config["epochs"]`
-# epochs the loop reports `epoch` and `rmse`, the root of the mean squared error on the test rows, with a checkpoint. If it is restarted, it continues after the latest one. `keep_two` keeps the two best checkpoints. The check runs
+# Write a loop that trains `torch.nn.Linear(columns, 1)` with SGD on the shard "train", whose rows have `x`, float32 [columns], and `y`, a number. `config["valid"]` is a tuple of two tensors, x and y. After each of `config["epochs"]`
+# epochs the loop reports `epoch` and `rmse`, the root of the mean squared error on these validation rows, with a checkpoint. If it is restarted, it continues after the latest one. `keep_two` keeps the two best checkpoints. The check runs
 # the loop on a smaller table, in this process and then on two workers that crash after two epochs.
 
 
@@ -467,8 +469,8 @@ keep_two = ...  # your answer
 
 # %% tags=["solution"]
 def train_table(config):
-    x_test, y_test = config["test"]
-    model = prepare_model(nn.Linear(x_test.shape[1], 1))
+    x_valid, y_valid = config["valid"]
+    model = prepare_model(nn.Linear(x_valid.shape[1], 1))
     plain, optimizer = getattr(model, "module", model), torch.optim.SGD(model.parameters(), lr=0.05)
     first, rank = resume(plain, optimizer), ray.train.get_context().get_world_rank()
     for epoch in range(first, config["epochs"]):
@@ -478,7 +480,7 @@ def train_table(config):
             loss.backward()
             optimizer.step()
         with torch.no_grad(), tempfile.TemporaryDirectory() as place:
-            rmse = F.mse_loss(plain(x_test).squeeze(1), y_test).sqrt().item()
+            rmse = F.mse_loss(plain(x_valid).squeeze(1), y_valid).sqrt().item()
             state = {"model": plain.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
             torch.save(state, f"{place}/state.pt")
             checkpoint = ray.train.Checkpoint.from_directory(place) if rank == 0 else None
@@ -492,7 +494,7 @@ check("10-3", train_table, keep_two, store)
 
 # %% [markdown] tags=["extra"]
 # ## Extra: text, and the same number twice
-# `datasets.from_text` cuts text into rows of tokens; here each byte is one. In a row of `y` is the token that follows each token of `x`, and that is what a language model predicts. Its **perplexity** is e to the power of the
+# `datasets.from_text` cuts text into rows of tokens; here each byte is one. For each token of `x`, `y` has the one that follows, and that is what a language model predicts. Its **perplexity** is e to the power of the
 # mean loss: 256 if it knows nothing, and 1 if it's always sure and right.
 
 # %%
@@ -546,7 +548,7 @@ check("10-4", train_text)
 
 # %% [markdown] tags=["extra"]
 # Workers of this lab are forked from one process, so without a seed all of them begin with the same random numbers. In plain Ray, an unseeded loop gives another number each time. On GPUs, not even a seed is enough,
-# because some operations add in any order. `torch.use_deterministic_algorithms(True)` refuses those. Ray Data hands out blocks in any order as well, unless
+# because some operations add in no fixed order. `torch.use_deterministic_algorithms(True)` raises an error for those. Ray Data hands out blocks in no fixed order either, unless
 # `ray.data.DataContext.get_current().execution_options.preserve_order` is `True`. You rarely need either: three seeds and their spread say more than one number twice.
 
 # %% [markdown]

@@ -10,8 +10,8 @@
 # **Time** … · **Needs** 00, 01, 03
 
 # %% [markdown]
-# A model with 7 billion parameters has 28 GB in float32. A GPU has 80 GB, so it should fit, and yet its training ends in the first step: out of memory. A second GPU with DDP doesn't help, because each of
-# them holds everything. The way out is to divide what a process holds.
+# A model with 7 billion parameters takes 28 GB in float32. A GPU has 80 GB, so it should fit, and yet its training ends in the first step: out of memory. A second GPU with DDP doesn't help, because each
+# holds everything. So divide what a process holds.
 
 # %%
 from labkit import cluster, datasets, storage
@@ -24,7 +24,7 @@ store = storage.start()
 
 # %% [markdown]
 # ## A small transformer
-# The model predicts the next character of a text. The text is small, too: sentences from lesson 02 for training, and others from lesson 03 for later. Each byte is a **token**.
+# The model predicts the next character of a text. The text is small: sentences with the label 0 for training, and those with the label 1 for later. Each byte is a **token**.
 
 # %%
 import torch
@@ -35,7 +35,7 @@ tokens, others = (torch.tensor(list(text.encode())) for text in texts)
 print(len(tokens), "tokens:", texts[0][:70])
 
 # %% [markdown]
-# A step trains 12 rows of 32 tokens. As in lesson 08, the rows follow from the step's number alone, and each worker takes its part of them: 12 rows can be divided by one, two or three. `y` is the token that follows each token of `x`.
+# A step trains on 12 rows of 32 tokens. The rows follow from the step's number alone, and each worker takes its part of them: 12 rows can be divided by one, two or three. `y` is the token that follows each token of `x`.
 
 
 # %%
@@ -78,7 +78,7 @@ class Transformer(nn.Module):
 # - the states of the optimizer: Adam keeps two running means for each parameter;
 # - the **activations**: what the forward pass keeps for the backward pass.
 #
-# The first three can be counted between two steps. A `DTensor` is a tensor that is divided among processes; of it, `to_local()` is the part that is here.
+# All but the activations can be counted between two steps. A `DTensor` is a tensor that is divided among processes; of it, `to_local()` is the part that is here.
 
 # %%
 from torch.distributed.tensor import DTensor
@@ -90,7 +90,7 @@ def megabytes(tensors):
 
 
 def held(model, optimizer):
-    optimizer = getattr(optimizer, "optim", optimizer)  # ZeRO's has the real one inside
+    optimizer = getattr(optimizer, "optim", optimizer)  # one that wraps another has it inside
     return {
         "parameters": megabytes(model.parameters()),
         "gradients": megabytes(parameter.grad for parameter in model.parameters()),
@@ -119,7 +119,7 @@ def activations(model, x, y):
 
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** The parameters of this model have 13.2 MB. How many megabytes are parameters, gradients and the states of Adam together, after one step?
+# **Predict.** The parameters of this model take 13.2 MB. How many megabytes are parameters, gradients and the states of Adam together, after one step?
 
 # %%
 predict("11-a", ...)  # a number
@@ -127,7 +127,7 @@ predict("11-a", ...)  # a number
 # %%
 model = Transformer()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
-activations(model, *rows_of(0))
+activations(model, *rows_of(0))  # forward and backward
 optimizer.step()
 reveal("11-a", sum(held(model, optimizer).values()))
 
@@ -155,7 +155,7 @@ assert 3.9 < fixed.iloc[0] / alone["parameters"].iloc[0] < 4.1
 assert 3.5 < alone["activations"].iloc[1] / alone["activations"].iloc[0] < 4.5
 
 # %% [markdown]
-# Training needs four times the memory of the parameters, whatever the batch: 16 bytes for each parameter in float32. With mixed precision it's usually 16 as well, because the optimizer then keeps a float32 copy.
+# Without the activations, training takes four times the memory of the parameters: 16 bytes for each in float32. With bfloat16 it's usually 16 as well, because the optimizer keeps the parameters in float32.
 # The activations are proportional to the rows, so a smaller batch is the first thing to try.
 
 # %% [markdown]
@@ -181,10 +181,10 @@ check("11-1", fewest_gpus)
 
 # %% [markdown]
 # ## Three ways to share
-# **DDP** repeats everything on each rank. With **ZeRO** (zero redundancy optimizer), each rank updates its part of the parameters, so it needs the states of that part only. **FSDP** (fully sharded data parallel)
-# divides all three. Its second version in PyTorch, FSDP2, is the function `fully_shard`.
+# **DDP** repeats everything on each rank. With **ZeRO** (zero redundancy optimizer), each rank updates one part of the parameters and sends it to the others, so it needs the states of that part only. **FSDP** (fully sharded data parallel)
+# divides parameters, gradients and states. Its second version in PyTorch, FSDP2, is the function `fully_shard`.
 #
-# ![What each of two ranks holds: with DDP everything; with ZeRO half of the optimizer's states; with FSDP2 half of everything](images/sharding.svg)
+# ![What each of two ranks holds: with DDP everything; with ZeRO everything but half of the states; with FSDP2 half of everything](images/sharding.svg)
 
 # %%
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -204,8 +204,8 @@ def zero(model, mesh):
 
 
 # %% [markdown]
-# `fully_shard` changes the model in place, and turns its parameters into DTensors. The **device mesh** says which processes share them. Before a block computes, an **all-gather** brings its parameters together, and
-# afterwards they are dropped again. In the backward pass a **reduce-scatter** averages the gradients, and leaves each rank with its own part.
+# `fully_shard` changes the model in place, and turns its parameters into DTensors. The **device mesh** names these processes. Before a block computes, forward or backward, an **all-gather** brings its parameters together, and
+# afterwards they are dropped again. Then a **reduce-scatter** averages the gradients, and leaves each rank with its own part.
 
 # %%
 from torch.distributed.fsdp import fully_shard
@@ -236,7 +236,7 @@ def peak(profiler):
 
 
 # %% [markdown]
-# `whole` puts all weights together on rank 0, to compare the models. Ray's return values can't contain tensors, so they become arrays.
+# `whole` puts all weights together on rank 0, to compare the models. A training function can't return tensors, so they become arrays.
 
 # %%
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -248,7 +248,7 @@ def whole(model):
 
 
 # %% [markdown]
-# Between the runs, only `config["wrap"]` differs.
+# One loop serves all three: `config["wrap"]` is one of the functions. DDP copies the weights of rank 0, FSDP2 doesn't: without the seed, each rank would keep a part of another model.
 
 # %% tags=["long"]
 import ray.train
@@ -324,13 +324,12 @@ assert top["ZeRO"] < 0.95 and top["FSDP2"] < 0.9
 assert (table["peak"] > table["held"]).all()
 
 # %% [markdown]
-# FSDP2 holds half on two ranks, and a third on three. The peaks also contain the activations, which none of them divides, and what is there for a moment only: with DDP a second copy of the gradients, in the buckets
+# FSDP2 holds half on two ranks, and a third on three. The peaks also contain the activations of a rank's rows, and what `held` doesn't see: with DDP and ZeRO a second copy of the gradients, in the buckets
 # in which they are averaged, and with FSDP2 the gathered blocks. Gloo frees some memory in threads that the profiler doesn't see, so FSDP2's peaks are a few MB too high.
 #
-# The operating system's number, RSS, also contains libraries, and freed memory that the C library keeps for later. By RSS, a small network on two cores took *more* with FSDP2 than with DDP. So count
-# bytes, or use `torch.cuda.max_memory_allocated()` on a GPU.
+# The operating system's number, RSS, also contains libraries, and freed memory that the C library keeps for later. So count bytes; on a GPU, use `torch.cuda.max_memory_allocated()`.
 #
-# Is it still the same model?
+# Is it the same model?
 
 # %%
 weights = {name: run.return_value[1] for name, run in runs.items()}
@@ -352,7 +351,7 @@ assert difference(weights["FSDP2, 3 ranks"], weights["DDP"]) < 1e-3
 
 # %% [markdown]
 # ### Exercise 11-2 · A model that doesn't learn
-# This loop runs without an error, and two things are wrong. The weights are those from before, and during a step each rank has all parameters of the model at once. Fix it. The model has its layers in `model.blocks`
+# This loop runs without an error, and two things are wrong. The weights don't change, and during a step each rank has all parameters of the model at once. Fix it. The model has its layers in `model.blocks`
 # and `model.head`. The check runs the loop on two workers.
 
 
@@ -391,7 +390,7 @@ check("11-2", train_sharded)
 
 # %% [markdown]
 # ## A checkpoint in parts
-# In lesson 03, rank 0 saved the model. Here it has only its part, and the others may not fit. With `torch.distributed.checkpoint`, or **DCP**, every rank writes its own
+# In lesson 03, rank 0 saved the model. Here it has only its part, and all parts together may not fit. With `torch.distributed.checkpoint`, or **DCP**, every rank writes its own
 # part, and rank 0 adds a table of contents. Then every rank reports its folder, and Ray merges them into one checkpoint in the store.
 
 # %%
@@ -408,7 +407,7 @@ def save(model, optimizer, step):
 
 
 # %% [markdown]
-# Two ranks train a while longer, and save:
+# Two ranks train longer, and save:
 
 # %%
 saved = train("saved", 2, fsdp, steps=20 if settings.small else 300, profile=False, save=save)
@@ -417,7 +416,7 @@ with saved.checkpoint.as_directory() as folder:
 files
 
 # %% [markdown]
-# `dcp.load` works the other way round from `torch.load`: you pass a dict with tensors, and it fills them. Each rank reads its own part, from whichever files contain it, so the number of ranks may be another one. This is **resharding**.
+# `dcp.load` works the other way round from `torch.load`: you pass a dict with tensors, and it fills those, whatever else the checkpoint has. Each rank reads its own part, from whichever files contain it, so the number of ranks may be another one. This is **resharding**. `set_state_dict` then gives the tensors to model and optimizer.
 
 
 # %%
@@ -471,7 +470,7 @@ assert all(
 assert {int(one["step"]) for one in adam.state.values()} == {20}
 
 # %% [markdown]
-# No bit differs. The optimizer is complete as well, so a run that was saved by two ranks can be continued by three.
+# No bit differs. The states of Adam were loaded, too, so three ranks can continue a run that was saved by two. Saving and loading need all ranks: below `if rank == 0:`, they hang.
 
 # %% [markdown]
 # ### Exercise 11-3 · A body without its head
@@ -500,6 +499,9 @@ check("11-3", load_body)
 
 
 # %%
+import copy
+
+
 class LoRA(nn.Module):
     def __init__(self, base, rank=4, scale=2.0):
         super().__init__()
@@ -519,13 +521,13 @@ def with_lora(model):
 
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** How many percent of the parameters will be trained?
+# **Predict.** What percentage of the parameters will be trained?
 
 # %%
 predict("11-d", ...)  # a number
 
 # %%
-tuned = with_lora(opened)
+tuned = with_lora(copy.deepcopy(opened))  # so that this cell can be run again
 trained = [parameter for parameter in tuned.parameters() if parameter.requires_grad]
 adam_of_lora = Adam(trained, lr=0.003)
 reveal("11-d", 100 * megabytes(trained) / megabytes(tuned.parameters()))
@@ -590,11 +592,11 @@ assert less < 0.5 * kept
 # %% [markdown] tags=["extra"]
 # ## Extra: a batch in parts
 # **Gradient accumulation** divides a batch into parts that go through the model one after the other, so only one part's activations are needed at a time. `backward()` adds to the gradients, and one `optimizer.step()` uses their sum. A sharded model would average
-# its gradients over the ranks in every `backward()`. `model.set_requires_gradient_sync(False)` postpones that; the last part needs `True`. (DDP has `model.no_sync()`.)
+# its gradients over the ranks in every `backward()`. `model.set_requires_gradient_sync(False)` postpones that; the last part needs `True`. Until then each rank keeps whole gradients, so this trades memory for messages. (DDP has `model.no_sync()`.)
 
 # %% [markdown]
 # ### Exercise 11-4 · A batch in parts
-# Write the loop. `parts` is a list of pairs `(x, y)`, all with the same number of rows, and `loss_of(model, x, y)` is the mean loss of the rows it gets. The model should be updated once, and exactly as if all rows were one batch. It should communicate
+# Write the loop. `parts` is a list of pairs `(x, y)`, all with the same number of rows, and `loss_of(model, x, y)` is the mean loss of the rows it gets. The model should be updated once, and exactly as if all rows were one batch. It should average the gradients
 # in the last `backward()` only.
 
 
@@ -615,7 +617,34 @@ def accumulate(model, optimizer, loss_of, parts):
 check("11-4", accumulate)
 
 # %% [markdown] tags=["extra"]
-# ## Extra: half the bytes to send
+# ## Extra: a model that is never whole
+# So far, every rank built the whole model before it was divided. One that doesn't fit is built on the device `meta`, where tensors have a shape and no memory. `to_empty` then gives memory to the rank's own parts, and a checkpoint fills them.
+
+
+# %%
+def reopen_in_parts(config):
+    workers, device = ray.train.get_context().get_world_size(), get_device()
+    with torch.device("meta"):
+        model = Transformer()
+    model, optimizer = fsdp(model, init_device_mesh(device.type, (workers,)))
+    model.to_empty(device=device)
+    load(config["checkpoint"], model, optimizer)
+    return whole(model)
+
+
+# %%
+scaling = ScalingConfig(num_workers=2, use_gpu=settings.use_gpu)
+in_parts = TorchTrainer(reopen_in_parts, train_loop_config=found, scaling_config=scaling).fit()
+difference(in_parts.return_value, saved.return_value[1])
+
+# %% tags=["claim"]
+assert difference(in_parts.return_value, saved.return_value[1]) == 0
+
+# %% [markdown]
+# To start without a checkpoint, each layer needs to draw its weights after `to_empty`, for example by its `reset_parameters()`.
+
+# %% [markdown] tags=["extra"]
+# ## Extra: fewer bytes to send
 # On GPUs the blocks usually compute in bfloat16, which halves what an all-gather sends and what a gathered block needs. The parts that a rank keeps, and the states of the optimizer, stay in float32. With `LABKIT_GPU=1` the cells of this lesson use NCCL
 # and one GPU for each rank, so up to three. We have run them on CPUs only. Gloo can send bfloat16, too:
 
@@ -624,7 +653,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 
 def fsdp_bf16(model, mesh):
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32)
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
@@ -642,19 +671,19 @@ assert abs(sum(list(runs["bfloat16"].return_value[0].values())[:3]) - table["hel
 
 # %% [markdown]
 # ## Key points
-# - Adam needs four times the memory of the parameters. The activations come on top, and grow with the batch.
+# - Training with Adam takes four times the memory of the parameters. The activations come on top, and grow with the batch.
 # - DDP, ZeRO and FSDP2 train the same model. They differ in what a rank holds and in what it sends.
 # - Call `fully_shard` for each block, then for the model, and create the optimizer last.
 # - With DCP every rank saves its own part, and any number of ranks can load it.
 #
 # | what doesn't fit in memory | use |
 # |---|---|
-# | everything fits, but one GPU is too slow | DDP |
+# | nothing, but one GPU is too slow | DDP |
 # | the activations | a smaller batch, activation checkpointing, gradient accumulation |
-# | the optimizer's states | ZeRO, or FSDP2 at once |
+# | the optimizer's states | ZeRO, or FSDP2 straight away |
 # | parameters, gradients and states | FSDP2 |
-# | the same, and you only want to fine-tune | LoRA |
-# #
+# | gradients and states, and you only want to fine-tune | LoRA |
+#
 # | older tutorials | today |
 # |---|---|
 # | `FullyShardedDataParallel(model)`, which is also `prepare_model(model, parallel_strategy="fsdp")` | `fully_shard` for each block, then for the model |

@@ -100,7 +100,7 @@ def _table(train_table: Any, keep: Any, store: Any = None) -> None:
     rows = [{"x": x[row].numpy(), "y": y[row].item()} for row in range(320)]
     items = ray.data.from_items(rows, override_num_blocks=2)
     data = {"train": items.map_batches(_as_float32).materialize()}
-    config = {"epochs": _EPOCHS, "test": (x[320:], y[320:])}
+    config = {"epochs": _EPOCHS, "valid": (x[320:], y[320:])}
     _, reports = run_loop(train_table, config, datasets=data, name="train_table")
     if len(reports) != _EPOCHS:
         raise Wrong(f"in {_EPOCHS} epochs, the loop reported {len(reports)} times")
@@ -115,7 +115,7 @@ def _table(train_table: Any, keep: Any, store: Any = None) -> None:
         likely = "does `model(x)`, [n, 1], meet y, [n]?" if blind else "is the learning rate large enough?"
         raise Wrong(f"the last rmse is {rmse:.3g}, and {_NOISE:g} is possible: {likely}")
     if rmse < _NOISE / 2:
-        raise Wrong(f"the last rmse is {rmse:.3g}, less than the noise in y: is it of the test rows?")
+        raise Wrong(f"the last rmse is {rmse:.3g}, less than the noise in y: is it of the validation rows?")
     where = {}
     if store is not None:  # which other machines can reach, too
         where = {"storage_path": store.storage_path("checks"), "storage_filesystem": store.filesystem}

@@ -71,9 +71,9 @@ def test_a_difference(function, said):
 
 def table(shaped=True, resumes=True, name="rmse", saves=True, from_one=0):
     def train_table(config):
-        x_test, y_test = config["test"]
+        x_valid, y_valid = config["valid"]
         flat = (lambda answers: answers.squeeze(1)) if shaped else (lambda answers: answers)
-        model = prepare_model(torch.nn.Linear(x_test.shape[1], 1))
+        model = prepare_model(torch.nn.Linear(x_valid.shape[1], 1))
         plain, first, checkpoint = getattr(model, "module", model), 0, ray.train.get_checkpoint()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         if checkpoint and resumes:
@@ -89,7 +89,7 @@ def table(shaped=True, resumes=True, name="rmse", saves=True, from_one=0):
             with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
                 metrics = {
                     "epoch": epoch + from_one,
-                    name: F.mse_loss(flat(plain(x_test)), y_test).sqrt().item(),
+                    name: F.mse_loss(flat(plain(x_valid)), y_valid).sqrt().item(),
                 }
                 torch.save({"model": plain.state_dict(), "epoch": epoch}, f"{folder}/state.pt")
                 saved = saves and ray.train.get_context().get_world_rank() == 0

@@ -135,11 +135,17 @@ def test_without_its_controller_a_run_fails_and_the_next_one_resumes(panel, fit)
     assert panel.state.history[0]["epoch"] == 1  # the first epoch was not trained again
 
 
-def test_a_notice_reaches_the_node(lab):
+def test_a_notice_reaches_the_node(lab, home):
     added = lab.add_node(cpus=1)
     fault = faults.drain_node(added.name, deadline=2).now()
     assert fault.outcome == "made", fault
-    assert gone(added.name, lab)  # idle and drained, so Ray ended it
+    assert gone(added.name, lab)  # idle and drained, so Ray ended it, but not its log monitor
+    registry = ProcessRegistry(home)
+    records = [record for group in registry.groups() for record in registry.records(group)]
+    left = [record for record in records if record.role.startswith(f"{added.name}:")]
+    assert any(record.alive for record in left)
+    lab.remove_node(lab.add_node(cpus=1))
+    assert not any(record.alive for record in left)
 
 
 def test_a_moment_that_no_run_reaches(panel, fit):
