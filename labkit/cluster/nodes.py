@@ -30,6 +30,8 @@ START_TIMEOUT = 120  # seconds for one `ray start`; a cold disk needs 40
 # A raylet ends if its dashboard agent, a Python program, hasn't started within 15 s (its log: "Timed out
 # waiting for file"), and `ray start` then waits 30 s for it. Neither can be set: ray-project/ray 65983.
 _TOO_BUSY = "timed out during startup"
+# `ray start` takes a second or two until it binds the port that was free before; any program may be quicker.
+_PORT_TAKEN = "Failed to start the grpc server"
 _WATCHDOG_SECONDS = 60  # a cluster waits that long for a kernel that restarts
 
 # Runs the `ray` CLI with `sys.executable` replaced: Ray starts its workers with that path.
@@ -86,18 +88,22 @@ class NodeLauncher:
         `on_wait` is called several times a second.
         """
         self.registry.start_watchdog(self.group_id, seconds=_WATCHDOG_SECONDS)
-        port, dashboard_port = free_port(), free_port()
-        command = _head_command("head", port, dashboard_port)
-        command += [f"--temp-dir={self.folder}", f"--ray-client-server-port={free_port()}"]
-        output = self._run([*command, *_local_options(cpus, object_store_bytes)], "head", on_wait)
+        ports: list[int] = []
+
+        def command() -> list[str]:
+            ports[:] = free_port(), free_port(), free_port()
+            others = [f"--temp-dir={self.folder}", f"--ray-client-server-port={ports[2]}"]
+            return [*_head_command("head", *ports[:2]), *others, *_local_options(cpus, object_store_bytes)]
+
+        output = self._run(command, "head", on_wait)
         found = re.search(r"Local node IP: (\S+)", re.sub(r"\x1b\[[\d;]*m", "", output))  # without colours
         if found is None:
             fact = "`ray start` did not print its address"
             raise ClusterError("start the head", fact, "report this with the version of Ray")
         info = {
             "group": self.group_id,
-            "address": f"{found[1]}:{port}",
-            "dashboard": f"http://127.0.0.1:{dashboard_port}",
+            "address": f"{found[1]}:{ports[0]}",
+            "dashboard": f"http://127.0.0.1:{ports[1]}",
         }
         atomic_write(self.folder / _INFO, json.dumps(info))
         return info
@@ -115,15 +121,15 @@ class NodeLauncher:
         command = [*_node_command(address, name), *_local_options(cpus, OBJECT_STORE_BYTES)]
         if resources:
             command.append(f"--resources={json.dumps(resources)}")
-        self._run(command, name, on_wait)
+        self._run(lambda: command, name, on_wait)
 
-    def _run(self, command: list[str], name: str, on_wait: Callable[[], object]) -> str:
-        """Start a node, once more if this machine was too busy for Ray, and return what it printed."""
+    def _run(self, command: Callable[[], list[str]], name: str, on_wait: Callable[[], object]) -> str:
+        """Start a node, once more if the machine was too busy or a port was taken; return what it printed."""
         log = self.folder / f"start-{name}.log"
-        output, status = self._start(command, name, log, on_wait)
-        if status and _TOO_BUSY in output:
+        output, status = self._start(command(), name, log, on_wait)
+        if status and (_TOO_BUSY in output or _PORT_TAKEN in output):
             self.stop_node(name)
-            output, status = self._start(command, name, log, on_wait)
+            output, status = self._start(command(), name, log, on_wait)
         if status:
             last = (output.strip() or "it printed nothing").splitlines()[-1].strip()
             raise ClusterError(f"start {name}", f"`ray start` failed: {last}", f"read all of it in {log}")

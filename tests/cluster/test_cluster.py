@@ -186,6 +186,27 @@ def test_a_node_that_was_too_slow_for_ray_is_started_once_more(lab, home, monkey
     lab.remove_node(added)
 
 
+TAKEN = """
+import socket
+from labkit import cluster
+from labkit.cluster import nodes
+
+taken, free_port = socket.create_server(("", 0)), nodes.free_port
+ports = [taken.getsockname()[1]]
+nodes.free_port = lambda: ports.pop() if ports else free_port()
+with cluster.start(cpus_per_node=1, preload=[]) as lab:
+    other = int(lab.address.rpartition(":")[2]) != taken.getsockname()[1]
+    print(f"{other=} {len(lab.nodes)=}")
+"""
+
+
+def test_a_port_that_was_taken_in_the_meantime_is_replaced():
+    with tempfile.TemporaryDirectory(prefix="lk") as folder:
+        done = python(TAKEN, LABKIT_HOME=folder)
+        ProcessRegistry(Path(folder)).stop_all()
+    assert "other=True len(lab.nodes)=1" in done.stdout, done.stdout
+
+
 def test_a_node_that_dies_is_seen_and_its_place_can_be_filled(lab, home):
     node = lab.add_node(cpus=1)
     raylets = [e for e in ProcessRegistry(home).records(group(home)) if e.role == f"{node.name}: raylet"]
