@@ -653,7 +653,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 
 def fsdp_bf16(model, mesh):
-    policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
@@ -662,7 +662,7 @@ def fsdp_bf16(model, mesh):
 
 # %%
 runs["bfloat16"] = train("bf16", 2, fsdp_bf16)
-{name: round(runs[name].return_value[2], 3) for name in ("FSDP2", "bfloat16")}
+{name: round(runs[name].return_value[2], 2) for name in ("FSDP2", "bfloat16")}
 
 # %% tags=["claim"]
 losses = [runs[name].return_value[2] for name in ("FSDP2", "bfloat16")]

@@ -202,7 +202,7 @@ with cluster.start(cpus_per_node=1, preload=[]) as lab:
 
 def test_a_port_that_was_taken_in_the_meantime_is_replaced():
     with tempfile.TemporaryDirectory(prefix="lk") as folder:
-        done = python(TAKEN, LABKIT_HOME=folder)
+        done = python(TAKEN, LABKIT_HOME=folder, timeout=200)  # Ray waits 30 s for the first
         ProcessRegistry(Path(folder)).stop_all()
     assert "other=True len(lab.nodes)=1" in done.stdout, done.stdout
 
