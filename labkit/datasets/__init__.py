@@ -6,6 +6,7 @@ __getattr__, __dir__, __all__ = face(
     __name__,
     catalog=("load", "rendered", "shipped"),
     folders=("from_folder",),
+    huggingface=("from_huggingface",),
     images=("Dataset",),
     own=("OwnData",),
     rows=("read_rows",),

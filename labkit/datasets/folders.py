@@ -4,90 +4,136 @@
 <photos: images of 32×32×3, classification, 2 classes>
 """
 
-from collections.abc import Iterator
+import contextlib
+import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from labkit.datasets.own import Batch, OwnData
 from labkit.errors import DatasetError
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 _SUFFIXES = (".png", ".jpg", ".jpeg")
+_OTHER_IMAGES = (".webp", ".bmp", ".gif", ".tif", ".tiff", ".heic", ".avif")  # refused, not passed over
+_SPLITS = ("train", "test", "val", "valid", "validation", "dev")
+_GREY = ("L", "1", "I", "I;16", "LA")  # Pillow's modes
 _AT_ONCE = 64  # images in memory
 
 
 def from_folder(
     path: str | Path, *, size: tuple[int, int] | None = None, test: float = 0.2, seed: int = 0
 ) -> OwnData:
-    """Images in one folder per class: ``PATH/CLASS/*.png`` or ``.jpg``, grey or in colour.
+    """Images in one folder per class: ``PATH/CLASS/*.png`` or ``.jpg``, grey if all are, else in colour.
 
     Args:
         path: the folder of the classes.
-        size: (height, width) that each image is scaled to; default: that of the first, which all must have.
+        size: (height, width) that each image is scaled to, whatever its aspect ratio; default: that of the
+            first, which all must have.
         test, seed: as in `OwnData`; the order of the images depends on the seed, too.
 
     Raises:
-        DatasetError: there is no such folder, it has no images, or an image cannot be read (while reading).
+        DatasetError: there is no such folder, a class has no images or one of another format, the folders
+            are splits, or an image cannot be read (perhaps only while reading).
     """
-    from PIL import Image, UnidentifiedImageError
-
     folder, attempt = Path(path).expanduser(), f"load images from {path}"
     if not folder.is_dir():
         raise DatasetError(
             attempt, "there is no such folder", "name the folder that has one folder per class"
         )
-    found = {
-        one.name: sorted(file for file in one.rglob("*") if file.suffix.lower() in _SUFFIXES)
-        for one in sorted(folder.iterdir())
-        if one.is_dir() and not one.name.startswith(".")
-    }
-    classes = tuple(name for name, files in found.items() if files)
-    files = [(file, label) for label, name in enumerate(classes) for file in found[name]]
+    folders = [one for one in sorted(folder.iterdir()) if one.is_dir() and not one.name.startswith(".")]
+    classes = tuple(one.name for one in folders)
+    if classes and all(name.lower() in _SPLITS for name in classes):
+        one = folder / ("train" if "train" in classes else classes[0])
+        fact = f"its folders {', '.join(classes)} have the names of splits, not of classes"
+        fix = f"from_folder({str(one)!r}) reads one of them; to use all, move them into one folder per class"
+        raise DatasetError(attempt, fact, fix)
+    files = [(file, label) for label, one in enumerate(folders) for file in _images_of(one, attempt)]
     if not files:
         fact, fix = (
             "no folder in it has a PNG or JPEG file",
             "put the images of each class into a folder of its own",
         )
         raise DatasetError(attempt, fact, fix)
+    labels = np.array([label for _, label in files], np.int64)
+    return from_images(
+        folder.name, classes, labels, lambda row: (files[row][0], files[row][0]), attempt,
+        size=size, test=test, seed=seed,
+    )  # fmt: skip
 
-    def opened(file: Path, mode: str | None, size: tuple[int, int] | None) -> np.ndarray:
+
+def _images_of(folder: Path, attempt: str) -> list[Path]:
+    """The PNG and JPEG files of a class, in any folder below its own; hidden ones are left out."""
+    seen = [
+        file
+        for file in sorted(folder.rglob("*"))
+        if not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    ]
+    for file in seen:
+        if file.suffix.lower() in _OTHER_IMAGES:
+            fix = "save such images as PNG or JPEG, or move them out of the folder"
+            raise DatasetError(attempt, f"{file} is neither PNG nor JPEG", fix)
+    images = [file for file in seen if file.suffix.lower() in _SUFFIXES]
+    if not images:
+        fact = f"{folder} is a class without a PNG or JPEG file"
+        raise DatasetError(attempt, fact, "put its images there, or remove the folder")
+    return images
+
+
+def from_images(
+    name: str,
+    classes: tuple[str, ...],
+    labels: np.ndarray,
+    found: Callable[[int], tuple[Any, Any]],
+    attempt: str,
+    *,
+    size: tuple[int, int] | None = None,
+    test: float,
+    seed: int,
+) -> OwnData:
+    """Images from anywhere: `found` returns how a row is called, and its file."""
+
+    from PIL import Image, ImageOps
+
+    @contextlib.contextmanager
+    def opened(row: int) -> "Iterator[Image.Image]":
+        where, file = found(row)
         try:
             with Image.open(file) as image:
-                grey = image.mode in ("L", "1", "I", "I;16", "LA")
-                pixels = image.convert(mode or ("L" if grey else "RGB"))
-                return np.asarray(pixels.resize(size[::-1]) if size else pixels)
-        except (
-            OSError,
-            UnidentifiedImageError,
-            ValueError,
-            SyntaxError,
-            Image.DecompressionBombError,
-        ) as error:
+                yield image
+        except (OSError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError) as error:
             raise DatasetError(
-                attempt, f"{file} is no image: {error}", "repair or remove that file"
+                attempt, f"{where} is no image: {error}", "repair it, or leave it out"
             ) from None
 
-    first = opened(files[0][0], None, size)
-    mode = "L" if first.ndim == 2 else "RGB"
+    def is_grey(row: int) -> bool:
+        with opened(row) as image:  # reads the header alone
+            return image.mode in _GREY
+
+    def pixels(row: int) -> np.ndarray:
+        with opened(row) as image:
+            upright = ImageOps.exif_transpose(image).convert(mode)
+            return np.asarray(upright.resize(size[::-1]) if size else upright)
+
+    mode = "L" if all(is_grey(row) for row in range(len(labels))) else "RGB"
+    first = pixels(0)
 
     def read() -> Iterator[Batch]:
-        order = np.random.default_rng((seed, 1)).permutation(len(files))
-        for begin in range(0, len(files), _AT_ONCE):
-            some = [files[place] for place in order[begin : begin + _AT_ONCE]]
-            images = [opened(file, mode, size) for file, _ in some]
-            for (file, _), image in zip(some, images, strict=True):
+        order = np.random.default_rng((seed, 1)).permutation(len(labels))
+        for begin in range(0, len(labels), _AT_ONCE):
+            rows = order[begin : begin + _AT_ONCE]
+            images = [pixels(int(row)) for row in rows]
+            for row, image in zip(rows, images, strict=True):
                 if image.shape != first.shape:
-                    fact = f"{file} has {image.shape[0]}×{image.shape[1]} pixels, and {files[0][0]} has "
-                    fix = f"size={first.shape[:2]} scales all of them"
-                    raise DatasetError(attempt, fact + f"{first.shape[0]}×{first.shape[1]}", fix)
-            yield np.stack(images), np.array([label for _, label in some], np.int64)
+                    shapes = [f"{one.shape[0]}×{one.shape[1]}" for one in (image, first)]
+                    fact = f"{found(int(row))[0]} has {shapes[0]} pixels, and {found(0)[0]} has {shapes[1]}"
+                    raise DatasetError(attempt, fact, f"size={first.shape[:2]} scales all of them")
+            yield np.stack(images), labels[rows]
 
     return OwnData(
-        name=folder.name,
-        kind="images",
-        task="classification",
-        classes=classes,
-        test=test,
-        seed=seed,
-        read=read,
+        name=name, kind="images", task="classification", classes=classes, test=test, seed=seed, read=read
     )

@@ -67,9 +67,7 @@ class Dataset:
             fact = f"the images are {images.dtype} {list(images.shape)}"
             fact += f", the labels are {labels.dtype} {list(labels.shape)}"
         elif len(labels) and not 0 <= labels.min() <= labels.max() < len(self.classes):
-            fact = (
-                f"labels go from {labels.min()} to {labels.max()}, and there are {len(self.classes)} classes"
-            )
+            fact = f"labels go from {labels.min()} to {labels.max()}, with {len(self.classes)} classes"
         else:
             return
         fix = "pass images as a numpy array uint8 [n, height, width] and labels as int64 [n], from 0 on"

@@ -18,17 +18,11 @@ _SILENCE = 20.0  # seconds without a byte until an address is given up
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where the files of a data set are.
+    """Where the files of a data set are."""
 
-    Attributes:
-        addresses: URLs of folders that hold the files, tried in this order.
-        sha256: of each of `FILES`, in their order.
-        classes: names of the classes.
-    """
-
-    addresses: tuple[str, ...]
-    sha256: tuple[str, ...]
-    classes: tuple[str, ...]
+    addresses: tuple[str, ...]  # URLs of folders that hold the files, tried in this order
+    sha256: tuple[str, ...]  # of each of `FILES`, in their order
+    classes: tuple[str, ...]  # their names
 
 
 FILES = (

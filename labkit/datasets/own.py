@@ -60,9 +60,8 @@ class OwnData:
             fact, fix = f"test is {self.test!r}", "pass the share of the rows for testing, such as 0.2"
             raise DatasetError(f"split {self.name}", fact, fix)
         if not isinstance(self.seed, int) or self.seed < 0:
-            raise DatasetError(
-                f"split {self.name}", f"the seed is {self.seed!r}", "pass a whole number from 0 on"
-            )
+            fix = "pass a whole number from 0 on"
+            raise DatasetError(f"split {self.name}", f"the seed is {self.seed!r}", fix)
 
     def batches(self, split: str) -> Iterator[Batch]:
         """Read the rows of "train" or "test", a few at a time.
@@ -115,9 +114,8 @@ class OwnData:
                     if rows >= number * rows_per_file:
                         stack.close()
                         name = f"{path}/{split}/part-{number:05}.parquet"
-                        out = pyarrow.parquet.ParquetWriter(
-                            name, part.schema, filesystem=files, compression="zstd"
-                        )
+                        writer = pyarrow.parquet.ParquetWriter
+                        out = writer(name, part.schema, filesystem=files, compression="zstd")
                         stack.enter_context(out)
                         number += 1
                     out.write_table(part)

@@ -5,7 +5,9 @@
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import csv
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +24,11 @@ Place = tuple[str, int]  # a file, and a row of it, from 0
 
 _TASKS = ("classification", "regression")
 _SUFFIXES = (".csv", ".parquet")
-_ROWS = 4096  # in memory at once
+ROWS = 4096  # in memory at once
 _MOST_CATEGORIES = 200  # of a column; more is an identifier, or free text
 _FEW = 20  # different whole numbers that may be classes
+_COMMA = r"[+-]?[\d.]*,\d+"  # a number with a decimal comma
+_NEARLY_ALL = 0.9
 
 
 def from_table(
@@ -54,14 +58,16 @@ def from_table(
         DatasetError: a file or column is missing, a value is empty or no number, a column has too many
             categories, or the task is unclear.
     """
-    name = "table" if hasattr(source, "columns") else files_of(source)[0].stem
+    name = name_of(source)
     attempt = f"load the table {name}"
     if task not in (None, *_TASKS):
         raise DatasetError(attempt, f"the task is {task!r}", f"use one of {', '.join(_TASKS)}")
     named = {*categories, *([target] if task == "classification" else [])}
 
     def frames() -> Iterator[tuple[Place, Any]]:
-        for where, frame in frames_of(source, attempt):
+        for number, (where, frame) in enumerate(frames_of(source, attempt)):
+            if number == 0:
+                only(frame, drop, where, attempt)
             yield where, frame.drop(columns=list(drop), errors="ignore")
 
     found = examine(frames(), target, named, attempt)
@@ -99,6 +105,21 @@ def from_table(
     )  # fmt: skip
 
 
+@dataclass
+class Frames:
+    """DataFrames of another origin, one after the other, each time that `read` is called."""
+
+    name: str
+    read: "Callable[[], Iterator[pandas.DataFrame]]"
+
+
+def name_of(source: Any, kinds: tuple[str, ...] = _SUFFIXES) -> str:
+    """The name of a file without its suffix, or of what else `frames_of` reads."""
+    if isinstance(source, Frames):
+        return source.name
+    return "table" if hasattr(source, "columns") else files_of(source, kinds)[0].stem
+
+
 def files_of(source: Any, kinds: tuple[str, ...] = _SUFFIXES) -> list[Path]:
     """The files that `source` names, of one of these kinds, in the order of their names."""
     given = [source] if isinstance(source, (str, Path)) else source
@@ -126,8 +147,14 @@ def files_of(source: Any, kinds: tuple[str, ...] = _SUFFIXES) -> list[Path]:
 def frames_of(source: Any, attempt: str) -> Iterator[tuple[Place, "pandas.DataFrame"]]:
     """((file, its first row here), some rows); values of a CSV file are text, so that a typo has its row."""
     if hasattr(source, "columns"):
-        for begin in range(0, len(source), _ROWS):
-            yield ("the table", begin), source.iloc[begin : begin + _ROWS]
+        for begin in range(0, len(source), ROWS):
+            yield ("the table", begin), source.iloc[begin : begin + ROWS]
+        return
+    if isinstance(source, Frames):
+        row = 0
+        for frame in source.read():
+            yield (source.name, row), frame
+            row += len(frame)
         return
     import pandas
     import pyarrow.parquet
@@ -137,16 +164,25 @@ def frames_of(source: Any, attempt: str) -> Iterator[tuple[Place, "pandas.DataFr
         with contextlib.ExitStack() as stack:
             try:
                 if file.suffix.lower() == ".csv":
-                    frames = stack.enter_context(pandas.read_csv(file, chunksize=_ROWS, dtype=str))
+                    frames = stack.enter_context(pandas.read_csv(file, chunksize=ROWS, dtype=str))
                 else:
                     stream = stack.enter_context(pyarrow.parquet.ParquetFile(file))
-                    frames = (batch.to_pandas() for batch in stream.iter_batches(_ROWS))
+                    frames = (batch.to_pandas() for batch in stream.iter_batches(ROWS))
                 for frame in frames:
                     yield (str(file), row), frame
                     row += len(frame)
             except (ValueError, OSError, pyarrow.ArrowException) as error:  # pandas' own are ValueErrors
                 fact = f"{file} cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}"
-                raise DatasetError(attempt, fact, "repair the file, or leave it out") from None
+                fix = "repair the file, or leave it out"
+                if isinstance(error, UnicodeDecodeError):
+                    fix = f"save it as UTF-8, or pass {_read_csv('encoding', 'latin-1')}"
+                elif isinstance(error, pandas.errors.ParserError):
+                    fix += f"; if semicolons separate its columns, pass {_read_csv('sep', ';')}"
+                raise DatasetError(attempt, fact, fix) from None
+
+
+def _read_csv(option: str, value: str) -> str:
+    return f"pandas.read_csv(path, {option}={value!r}) in place of the path"
 
 
 @dataclass
@@ -178,24 +214,39 @@ def examine(
             found = {str(column): _Column(numbers=column not in named) for column in frame}
         for column, one in found.items():
             values = only(frame, [column], where, attempt)[column]
-            fix = f"fill or remove such rows, or drop=[{column!r}]"
+            needed = column in (target, free)
+            remove = f"pass a DataFrame without them: table.dropna(subset=[{column!r}])"
+            fix = f"fill or remove such rows, or {remove if needed else f'drop=[{column!r}]'}"
             _refuse(values, values.isna().to_numpy(), "is empty", where, attempt, fix)
             if column == free:
                 continue
+            names = "pass task='classification'" if needed else f"pass categories=[{column!r}]"
             if one.numbers:
                 numbers = _numbers(values)
+                bad = ~np.isfinite(numbers)
+                if bad.any():
+                    commas = values.astype(str).str.fullmatch(_COMMA).to_numpy(bool)
+                    if commas.sum() >= _NEARLY_ALL * bad.sum():
+                        what = "has {!r}, a number with a comma,"
+                        comma = f"pass {_read_csv('decimal', ',')}, or thousands=',' if it groups digits"
+                        fix = f"{comma}; or repair that row; or, if these are names, {names}"
+                        _refuse(values, commas, what, where, attempt, fix)
                 if np.isnan(numbers).all() and not one.values:
                     one.numbers = False
                 else:
                     what = "has {!r} where other rows have a number"
-                    fix = f"repair that row; or, if these are names, pass categories=[{column!r}]"
-                    _refuse(values, ~np.isfinite(numbers), what, where, attempt, fix)
+                    fix = f"repair that row, or leave it out; or, if these are names, {names}"
+                    _refuse(values, bad, what, where, attempt, fix)
                     one.whole = one.whole and bool((numbers % 1 == 0).all())
             if len(one.values) <= _MOST_CATEGORIES:
                 one.values.update(values.astype(str).unique()[: _MOST_CATEGORIES + 1])
             if not one.numbers and len(one.values) > _MOST_CATEGORIES:
                 fact = f"{column!r} has more than {_MOST_CATEGORIES} values, such as {min(one.values)!r:.40}"
                 fix = f"leave it out: drop=[{column!r}]; texts are for from_text"
+                if needed:
+                    fix = (
+                        "name a target with fewer classes; amounts need numbers alone, and task='regression'"
+                    )
                 raise DatasetError(attempt, fact, fix)
     if not found:
         raise DatasetError(attempt, "it has no row", "check the file")
@@ -208,8 +259,23 @@ def _refuse(
     """Raise an error about the first of these values that is bad, if one is."""
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
-        fact = f"{values.name!r} {what.format(values.iloc[row])} in row {where[1] + row:,} of {where[0]}"
+        place = _place_of(where[0], where[1] + row)
+        fact = f"{values.name!r} {what.format(values.iloc[row])} in {place} of {where[0]}"
         raise DatasetError(attempt, fact, fix)
+
+
+def _place_of(file: str, row: int) -> str:
+    """The line of a CSV file, as an editor counts, where a row ends; for other tables the row, from 0."""
+    if not file.lower().endswith(".csv"):
+        return f"row {row:,}"
+    with open(file, newline="", encoding="utf-8", errors="replace") as stream:
+        lines = csv.reader(stream)
+        filled = (values for values in lines if len(values) > 1 or "".join(values).strip())
+        try:
+            next(itertools.islice(filled, row + 1, None), None)  # the first is the header
+        except csv.Error:  # a value of more than 128 KiB
+            return f"row {row:,}"
+        return f"line {lines.line_num:,}"
 
 
 def only(
@@ -219,7 +285,9 @@ def only(
     for column in columns:
         if column not in frame:
             fact = f"{where[0]} has no column {column!r}, only {', '.join(map(str, frame))[:200]}"
-            raise DatasetError(attempt, fact, "name one of these")
+            semicolons = len(frame.columns) == 1 and ";" in str(frame.columns[0])
+            fix = f"pass {_read_csv('sep', ';')}" if semicolons else "name one of these"
+            raise DatasetError(attempt, fact, fix)
     return frame if others else frame[list(columns)]
 
 

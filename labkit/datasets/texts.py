@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from labkit.datasets.own import Batch, OwnData
-from labkit.datasets.tables import codes_of, examine, files_of, frames_of, in_order, only
+from labkit.datasets.tables import Frames, codes_of, examine, files_of, frames_of, in_order, name_of, only
 from labkit.errors import DatasetError
 
 _ROWS = 512  # in memory at once
@@ -21,7 +21,7 @@ _CHUNK = 1 << 20  # characters that are read at once
 
 
 def from_text(
-    source: str | Path | Sequence[str | Path],
+    source: str | Path | Sequence[str | Path] | Frames,
     *,
     length: int,
     target: str | None = None,
@@ -43,8 +43,8 @@ def from_text(
     Raises:
         DatasetError: a file or column is missing, is not UTF-8, or has fewer tokens than one row.
     """
-    files = files_of(source, (".csv", ".parquet") if target else (".txt",))
-    attempt = f"load the text {files[0].stem}"
+    name = name_of(source, (".csv", ".parquet") if target else (".txt",))
+    attempt = f"load the text {name}"
     if not isinstance(length, int) or length < 1:
         raise DatasetError(attempt, f"length is {length!r}", "pass the number of tokens per row, from 1 on")
     if tokenizer is not None and not hasattr(tokenizer, "get_vocab_size"):
@@ -59,24 +59,32 @@ def from_text(
             return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
         return np.asarray(tokenizer.encode(text).ids, np.int64)
 
-    def lines() -> Iterator[Batch]:
-        rest = np.empty(0, np.int64)
-        for file in files:
+    def pieces() -> Iterator[str]:
+        if isinstance(source, Frames):
+            for where, frame in frames_of(source, attempt):
+                yield "".join(f"{text}\n" for text in only(frame, [column], where, attempt)[column])
+            return
+        for file in files_of(source, (".txt",)):
             with open(file, encoding="utf-8") as stream:
                 try:
                     while text := stream.read(_CHUNK):
-                        rest = np.concatenate([rest, tokens(text)])
-                        rows = (len(rest) - 1) // length
-                        for begin in range(0, rows, _ROWS):
-                            some = rest[begin * length : min(begin + _ROWS, rows) * length + 1]
-                            yield some[:-1].reshape(-1, length), some[1:].reshape(-1, length)
-                        rest = rest[rows * length :]
+                        yield text
                 except UnicodeDecodeError as error:
                     fix = "save it as UTF-8, or remove the file"
                     raise DatasetError(attempt, f"{file} is not UTF-8: {error}", fix) from None
 
+    def lines() -> Iterator[Batch]:
+        rest = np.empty(0, np.int64)
+        for text in pieces():
+            rest = np.concatenate([rest, tokens(text)])
+            rows = (len(rest) - 1) // length
+            for begin in range(0, rows, _ROWS):
+                some = rest[begin * length : min(begin + _ROWS, rows) * length + 1]
+                yield some[:-1].reshape(-1, length), some[1:].reshape(-1, length)
+            rest = rest[rows * length :]
+
     def labelled() -> Iterator[Batch]:
-        for _, frame in frames_of(files, attempt):
+        for _, frame in frames_of(source, attempt):
             x = np.zeros((len(frame), length), np.int64)
             for row, text in enumerate(frame[column]):
                 one = tokens(text)[:length]
@@ -87,11 +95,11 @@ def from_text(
     if target:
         chosen = (
             (where, only(frame, [column, target], where, attempt))
-            for where, frame in frames_of(files, attempt)
+            for where, frame in frames_of(source, attempt)
         )
         classes = in_order(examine(chosen, target, {column, target}, attempt, free=column)[target].values)
     own = OwnData(
-        name=files[0].stem, kind="tokens", task="classification" if target else "language",
+        name=name, kind="tokens", task="classification" if target else "language",
         classes=tuple(classes), vocabulary=256 if tokenizer is None else tokenizer.get_vocab_size(),
         test=test, seed=seed, read=labelled if target else lines,
     )  # fmt: skip

@@ -49,8 +49,8 @@ def test_rows_and_parts(data):
         (IMAGES, LABELS.tolist(), "the labels are int64 [40]"),
         (IMAGES, None, "the labels are object []"),
         (IMAGES, LABELS[:39], "the labels are int64 [39]"),
-        (IMAGES, LABELS + 1, "labels go from 1 to 10, and there are 10 classes"),
-        (IMAGES, LABELS - 1, "labels go from -1 to 8, and there are 10 classes"),
+        (IMAGES, LABELS + 1, "labels go from 1 to 10, with 10 classes"),
+        (IMAGES, LABELS - 1, "labels go from -1 to 8, with 10 classes"),
     ],
 )
 def test_other_arrays_are_refused(images, labels, fact):

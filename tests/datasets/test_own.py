@@ -73,6 +73,51 @@ def test_images_of_another_kind(photos):
     assert "no such folder" in failure(datasets.from_folder, photos / "bird")
 
 
+def test_one_image_in_colour_makes_all_of_them_so(photos):
+    Image.fromarray(np.zeros((12, 10), np.uint8)).save(photos / "cat" / "0.png")  # the first
+    assert datasets.from_folder(photos).load("train")[0].shape[1:] == (12, 10, 3)
+    for file in photos.rglob("*.png"):
+        Image.fromarray(np.zeros((12, 10), np.uint8)).save(file)
+    assert datasets.from_folder(photos).load("train")[0].shape[1:] == (12, 10)
+
+
+def test_an_image_is_turned_as_its_camera_says(photos):
+    turned, exif = photos / "cat" / "turned.jpg", Image.Exif()
+    exif[0x0112] = 6  # its top is on the right, so 10×12 pixels in the file are 12×10
+    left_is_white = np.repeat([[255] * 6 + [0] * 6], 10, axis=0).astype(np.uint8)
+    Image.fromarray(left_is_white).convert("RGB").save(turned, exif=exif)
+    assert datasets.from_folder(photos).load("train")[0].shape[1:] == (12, 10, 3)
+    for file in photos.rglob("*.png"):
+        if file.name != "0.png" or file.parent.name == "cat":
+            file.unlink()
+    x, y = datasets.from_folder(photos, test=0).load("train")
+    above, below = x[y == 0][0, :4].mean(), x[y == 0][0, -4:].mean()
+    assert above > 200 and below < 50
+
+
+def test_folders_that_are_no_classes(photos):
+    for split in ("train", "test"):
+        (photos.parent / "tree" / split).mkdir(parents=True)
+    photos.rename(photos.parent / "tree" / "train" / "animals")
+    said = failure(datasets.from_folder, photos.parent / "tree")
+    assert "test, train have the names of splits" in said
+    assert f"from_folder({str(photos.parent / 'tree' / 'train')!r})" in said
+
+
+def test_images_that_would_be_passed_over(photos):
+    for ignored in ("cat/notes.txt", "cat/._0.png", "cat/.ipynb_checkpoints/0.png"):
+        (photos / ignored).parent.mkdir(exist_ok=True)
+        (photos / ignored).write_text("no image")
+    assert sum(len(datasets.from_folder(photos).load(split)[1]) for split in ("train", "test")) == 140
+    (photos / "bird").mkdir()
+    (photos / "bird" / "notes.txt").write_text("none yet")
+    said = failure(datasets.from_folder, photos)
+    assert "bird is a class without a PNG or JPEG" in said and "remove the folder" in said
+    Image.new("RGB", (10, 12)).save(photos / "bird" / "robin.webp")
+    said = failure(datasets.from_folder, photos)
+    assert "robin.webp is neither PNG nor JPEG" in said and "save such images as PNG or JPEG" in said
+
+
 @pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
 def test_a_table_is_the_same_from_everywhere(table, tmp_path, kind):
     path = tmp_path / f"flats.{kind}"
@@ -110,9 +155,9 @@ def test_what_the_target_is(table):
 @pytest.mark.parametrize(
     "value, said",
     [
-        ("abc", "'size' has 'abc' where other rows have a number in row 7,000"),
-        (np.nan, "'size' is empty in row 7,000"),
-        ("inf", "'size' has 'inf' where other rows have a number in row 7,000"),
+        ("abc", "'size' has 'abc' where other rows have a number in line 7,002"),
+        (np.nan, "'size' is empty in line 7,002"),
+        ("inf", "'size' has 'inf' where other rows have a number in line 7,002"),
     ],
 )
 def test_a_bad_row_is_named(table, tmp_path, value, said):
@@ -140,10 +185,60 @@ def test_a_table_that_cannot_be_used(table, tmp_path):
     )
 
 
+def test_a_misspelt_column_is_no_column(table):
+    said = failure(datasets.from_table, table, target="price", drop=["colours"])
+    assert "no column 'colours', only size, rooms" in said
+    said = failure(datasets.from_table, table, target="price", categories=["room"])
+    assert "no column 'room', only size, rooms" in said
+
+
+def test_a_bad_target_is_not_dropped(table):
+    for task, value, fix in (
+        (None, None, "table.dropna(subset=['price'])"),
+        (None, "abc", "if these are names, pass task='classification'"),
+        ("classification", 1.5, "amounts need numbers alone, and task='regression'"),
+    ):
+        bad = table.astype({"price": object})
+        bad.loc[7, "price"] = value
+        said = failure(datasets.from_table, bad, target="price", task=task)
+        assert fix in said and "drop=" not in said and "categories=" not in said
+
+
+def test_numbers_with_decimal_commas(tmp_path):
+    path = tmp_path / "flats.csv"
+    path.write_text("size,rent\n" + '"40,5",900\n"1.041,0",950\n' * 9 + "unknown,700\n")
+    said = failure(datasets.from_table, path, target="rent")
+    assert "'size' has '40,5', a number with a comma, in line 2" in said
+    assert "pandas.read_csv(path, decimal=',')" in said
+    named = datasets.from_table(path, target="rent", task="regression", categories=["size"])
+    assert "size=40,5" in named.columns
+    path.write_text('size,rent\n40,900\n"40,5",950\n')  # some are whole
+    assert "decimal=','" in failure(datasets.from_table, path, target="rent")
+
+
+def test_a_csv_file_of_another_kind(tmp_path):
+    path = tmp_path / "flats.csv"
+    path.write_text("size;rent\n40;900\n")
+    assert "pandas.read_csv(path, sep=';')" in failure(datasets.from_table, path, target="rent")
+    path.write_text("size;rent\n40;900\n40,5;900,5\n")
+    assert "pandas.read_csv(path, sep=';')" in failure(datasets.from_table, path, target="rent")
+    path.write_bytes("größe,rent\n40,900\n".encode("latin-1"))
+    assert "encoding='latin-1'" in failure(datasets.from_table, path, target="rent")
+
+
+def test_the_line_of_a_bad_row_is_that_of_an_editor(tmp_path):
+    path = tmp_path / "flats.csv"
+    path.write_text('size,where,rent\n\n40,"two\nlines",900\n\nabc,one,950\n')
+    assert "'abc' where other rows have a number in line 6 of" in failure(
+        datasets.from_table, path, target="rent"
+    )
+
+
 def test_text_for_a_language_model(tmp_path):
     text = "".join(NUMBERS.choice(list("abcdé \n"), 5000))
     (tmp_path / "plays.txt").write_text(text, encoding="utf-8")
     own = datasets.from_text(tmp_path / "plays.txt", length=32, test=0)
+    assert own._repr_html_().count("<tr") == 9  # a head and eight rows
     x, y = own.load("train")
     assert (own.task, own.vocabulary, x.dtype) == ("language", 256, np.int64)
     np.testing.assert_array_equal(x[:, 1:], y[:, :-1])  # what follows
