@@ -1,0 +1,113 @@
+"""`python -m labkit new`: what it writes runs unchanged, and what it cannot do it says."""
+
+import os
+import subprocess
+import sys
+
+import jupytext
+import numpy as np
+import pandas
+import pytest
+from PIL import Image
+
+from labkit import runs
+from labkit.__main__ import main
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder to work in, with a folder of images, a table and a text."""
+    monkeypatch.chdir(tmp_path)
+    numbers = np.random.default_rng(0)
+    for name, light in (("cat", 40), ("dog", 200)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for number in range(40):
+            pixels = numbers.integers(light - 30, light + 30, (20, 24, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{number}.png")
+    size = numbers.normal(size=200)
+    table = pandas.DataFrame(
+        {"size": size, "colour": numbers.choice(["red", "blue"], 200), "stars": size // 1}
+    )
+    table.assign(big=np.where(size > 0, "yes", "no")).to_csv("table.csv", index=False)
+    (tmp_path / "EXPERIMENT.csv").write_bytes((tmp_path / "table.csv").read_bytes())
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question\n" * 200)
+    return tmp_path
+
+
+def python(*arguments, **env):
+    return subprocess.run(
+        [sys.executable, *arguments], env=os.environ | env, capture_output=True, text=True, timeout=250
+    )
+
+
+def test_each_kind_passes_its_own_tests(here, root):
+    """In one process: most of the time is that of importing torch and Ray."""
+    arguments = {
+        "made": [],
+        "pictures": ["--data", "folder:photos"],
+        "PATH": ["--data", "table:EXPERIMENT.csv:big"],
+        "amounts": ["--data", "table:table.csv:stars", "--task", "regression"],
+        "words": ["--data", "text:text.txt", "--task", "language"],
+    }
+    for name, given in arguments.items():
+        assert main(["new", name, *given]) == 0
+        files = sorted([f"{name}.ipynb", f"{name}.py", f"test_{name}.py"])
+        assert sorted(file.name for file in (here / name).iterdir()) == files
+        script, notebook = (jupytext.read(here / name / file) for file in (f"{name}.py", f"{name}.ipynb"))
+        cells = [(cell.cell_type, cell.source) for cell in script.cells]
+        assert cells == [(cell.cell_type, cell.source) for cell in notebook.cells]
+        text = (here / name / f"{name}.py").read_text()
+        assert not {"EXPERIMENT", "TARGET", "TASK", "tags="} & set(text.replace('"', " ").split())
+        assert text.count("def load_data") == text.count("def values(") == text.count("def build_model") == 1
+    done = python(
+        "-m",
+        "pytest",
+        "-q",
+        *(f"{name}/test_{name}.py" for name in arguments),
+        PYTHONPATH=str(root),
+        PYTEST_ADDOPTS="",
+    )
+    assert done.returncode == 0 and "15 passed" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["made"], "nothing is overwritten"),
+        (["my-experiment"], "could not import a module"),
+        (["class"], "could not import a module"),
+        (["test_x"], "must not begin with test_"),
+        (["x", "--data", "photos"], "use --data folder:PATH, table:PATH:TARGET or text:PATH"),
+        (["x", "--data", "table:table.csv"], "table:PATH:TARGET"),
+        (["x", "--data", "folder:nowhere"], "there is no such folder"),
+        (["x", "--data", "table:table.csv:price"], "no column 'price'"),
+        (["x", "--data", "table:table.csv:stars"], "classes, or amounts?"),
+        (["x", "--data", "folder:photos", "--task", "regression"], "is for classification"),
+        (["x", "--task", "language"], "is for regression"),
+    ],
+)
+def test_what_cannot_be_made(here, capsys, arguments, said):
+    (here / "made").mkdir()
+    assert main(["new", *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert not (here / "x").exists()
+
+
+def test_not_among_the_lessons(here, monkeypatch, capsys):
+    (here / "notebooks").mkdir()
+    monkeypatch.chdir(here / "notebooks")
+    assert main(["new", "mine"]) == 2 and "folder of the lessons" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(400)  # a cluster starts, on a machine that may be busy
+def test_the_script_trains_on_two_workers(here, root):
+    main(["new", "flats"])
+    home = here / "home"
+    variables = {"PYTHONPATH": str(root), "LABKIT_HOME": str(home), "LABKIT_WORKERS": "2", "LABKIT_GPU": "0"}
+    done = python(str(here / "flats" / "flats.py"), **variables)
+    assert done.returncode == 0, done.stderr
+    assert "on the test rows: {'loss': " in done.stdout
+    record = runs.latest("flats", home)
+    assert [entry["epoch"] for entry in record.history] == list(range(8))
+    assert record.workers == 2 and record.checkpoints == 2
+    assert record.history[-1]["loss"] < record.history[0]["loss"]
