@@ -1,0 +1,164 @@
+"""What a learner shares with a class: nothing before joining, then one small file; no cell waits for it."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+import labkit.__main__
+from labkit import classroom
+from labkit.errors import LabError
+from labkit.exercises import hint, predict
+from labkit.runs import RunRecord
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def place(tmp_path, home):
+    (tmp_path / "class").mkdir()
+    return tmp_path / "class"
+
+
+def shared(place):
+    (path,) = place.iterdir()
+    return json.loads(path.read_text())
+
+
+def test_nothing_is_shared_before_joining(home, place):
+    predict("03-a", 2)
+    assert "nothing is shared" in repr(classroom.show())
+    assert not list(place.iterdir()) and not (home / "class.json").exists()
+
+
+def test_what_is_shared_is_what_is_shown(home, place):
+    for name, workers, rate in (
+        ("03-one-process", 1, 100.0),
+        ("03-torch", 2, 150.0),
+        ("my-secret", 2, 1.0),
+    ):
+        told = {
+            "run_id": "a",
+            "engine": "x",
+            "state": "finished",
+            "started_at": datetime.now(UTC).isoformat(),
+        }
+        record = RunRecord(
+            name=name, workers=workers, rows_per_second=rate, config={"path": "/private"}, **told
+        )
+        record.write(home / "runs" / name / "a")
+    predict("03-a", 2)
+    hint("03-2"), hint("03-2")
+    shown = classroom.join(str(place), "ann")
+    content = shared(place)
+    assert json.loads(shown.content) | {"at": 0} == content | {"at": 0}
+    assert content["nickname"] == "ann" and content["hints"] == {"03-2": 2}
+    assert content["predictions"] == {"03-a": "open"}  # not the guess
+    assert content["runs"] == {
+        "03-one-process": {"workers": 1, "rows/s": 100.0},
+        "03-torch": {"workers": 2, "rows/s": 150.0, "speed-up": 1.5},
+    }
+    text = json.dumps(content)
+    assert "secret" not in text and "private" not in text and str(home) not in text
+    (file,) = place.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o644 and file.stat().st_size < 2000
+    assert (home / "class.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_name_leads_nowhere(place):
+    classroom.join(str(place), "../../<b>ann</b>")
+    assert shared(place)["nickname"] == "../../<b>ann</b>"
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a\nb", "a\x1b[31m", "\u202eann", "x" * 41, "x" * 10_000, None])
+def test_a_nickname_is_short_and_printable(home, place, name):
+    with pytest.raises(LabError, match="nickname"):
+        classroom.join(str(place), name)
+    assert not list(place.iterdir()) and not (home / "class.json").exists()
+
+
+@pytest.mark.parametrize("where", ["none", "file", "ftp://host/class", "https://key:secret@host/bucket"])
+def test_a_place_that_cannot_be_used(home, place, where):
+    (place / "file").touch()
+    with pytest.raises(LabError):
+        classroom.join(where if "://" in where else str(place / where), "ann")
+    assert not (place / "none").exists() and not (home / "class.json").exists()
+
+
+def test_to_leave_deletes_what_was_shared(home, place, capsys):
+    assert labkit.__main__.main(["class", "join", str(place), "--as", "ann"]) == 0
+    assert '"nickname": "ann"' in capsys.readouterr().out
+    assert labkit.__main__.main(["class", "leave"]) == 0
+    assert not list(place.iterdir()) and not (home / "class.json").exists()
+    labkit.__main__.main(["class", "leave"])
+    labkit.__main__.main(["class", "show"])
+    assert capsys.readouterr().out.count("no class") == 2
+
+
+def test_to_join_another_class_leaves_the_first(place, tmp_path):
+    (tmp_path / "other").mkdir()
+    classroom.join(str(place), "ann")
+    classroom.join(str(tmp_path / "other"), "ann")
+    assert not list(place.iterdir()) and shared(tmp_path / "other")
+
+
+NOTEBOOK = """
+import json, os, pathlib, shutil, sys, time
+from IPython.core.interactiveshell import InteractiveShell
+from labkit import classroom
+from labkit.classroom import plan
+
+place = pathlib.Path(sys.argv[1])
+shell = InteractiveShell.instance()
+classroom.join(str(place), "ann")
+(file,) = place.iterdir()
+
+def wait(true):
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+# Another user puts a link in place of the file: it is replaced, and not written through.
+victim = place.parent / "victim"
+victim.write_text("mine")
+file.unlink()
+file.symlink_to(victim)
+cells = [source for source, section in plan.read().section_of.items() if section == "03 The loop you know"]
+run = lambda source: shell.run_cell(source, silent=False, store_history=True)
+run("from labkit.exercises import predict; predict('03-a', 2)")
+wait(lambda: not file.is_symlink())
+assert victim.read_text() == "mine"
+assert json.loads(file.read_text())["predictions"] == {"03-a": "open"}
+
+# Minutes go to the section of the cell, even if it fails.
+run(cells[0]); time.sleep(1.3); run(cells[1])
+wait(lambda: json.loads(file.read_text())["minutes"].get("03 The loop you know", 0) > 0)
+assert json.loads(file.read_text())["section"]["name"] == "03 The loop you know"
+
+# The share is gone: cells go on, nothing is printed, and `show` says it.
+shutil.rmtree(place)
+print("gone", flush=True)
+run("predict('03-b', 2)")
+wait(lambda: "last try failed" in repr(classroom.show()))
+assert not place.exists()
+print("fine", flush=True)
+"""
+
+
+def test_in_a_notebook(place, tmp_path):
+    code = tmp_path / "cells.py"
+    code.write_text(NOTEBOOK)
+    environment = {**os.environ, "PYTHONPATH": str(Path(labkit.__file__).parents[1])}
+    command = [sys.executable, str(code), str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.partition("gone")[2].split() == ["03-b", "·", "you", "say", "2", "fine"]
