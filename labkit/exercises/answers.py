@@ -90,30 +90,39 @@ def close_to(
     """Require the number `expected`, up to the larger of the tolerances.
 
     Args:
-        mistakes: the remark for each likely wrong number: ``{64: "that is what ONE worker sees"}``.
+        mistakes: the remark for each likely wrong number: ``{64: "that is what ONE worker sees"}``. One that
+            is right this time does no harm.
         otherwise: the remark for every other wrong number.
     """
     value = number(answer, what)
     if math.isclose(value, expected, rel_tol=rel, abs_tol=abs):
         return
     for mistake, remark in (mistakes or {}).items():
-        if remark and math.isclose(value, mistake, rel_tol=rel, abs_tol=abs):
+        if math.isclose(value, mistake, rel_tol=rel, abs_tol=abs):
             raise Wrong(f"{what} is {describe(value)}: {remark}")
     raise Wrong(f"{what} is {describe(value)}, and {otherwise}")
+
+
+def list_is(answer: Any, expected: Sequence[int], *, what: str, mistakes: Mapping[tuple, str]) -> None:
+    """Require a list of these numbers; `mistakes` has the remark for each likely wrong list, as a tuple."""
+    if not isinstance(answer, Sequence) or isinstance(answer, str):
+        raise Wrong(f"{what} is {describe(answer)}, and a list of numbers is expected")
+    found = tuple(number(one, f"one of {what}") for one in answer)
+    if found != tuple(expected):
+        raise Wrong(f"{what} is {describe(list(found))}: {mistakes.get(found, 'that is not it')}")
 
 
 def array_of(
     answer: Any,
     *,
-    shape: Sequence[int | None] | None = None,
+    shape: tuple[int, ...] | None = None,
     dtype: str | None = None,
     what: str = "your answer",
 ) -> "numpy.ndarray":
     """Return `answer` as a numpy array; torch tensors and lists of numbers are accepted too.
 
     Args:
-        shape: the expected shape; None stands for any length: ``(None, 28, 28)``.
-        dtype: the expected dtype: "uint8".
+        shape, dtype: what is expected: ``(3, 28, 28)`` and "uint8"; default: any.
     """
     import numpy
 
@@ -124,11 +133,7 @@ def array_of(
         raise Wrong(f"{what} is {describe(answer)}, and an array is expected") from error
     if array.dtype.kind not in "biuf":
         raise Wrong(f"{what} is {describe(answer)}, and an array of numbers is expected")
-    fits = shape is None or (
-        array.ndim == len(shape)
-        and all(want in (None, have) for want, have in zip(shape, array.shape, strict=True))
-    )
-    if not fits:
+    if shape is not None and array.shape != shape:
         raise Wrong(f"{what} has the shape {array.shape}")
     if dtype is not None and str(array.dtype) != dtype:
         raise Wrong(f"{what} has the dtype {array.dtype}")
@@ -158,23 +163,19 @@ def expect_function(function: Any, what: str) -> None:
         raise Wrong(f"{what} is {describe(function)}, and a function is expected")
 
 
-def result_of(function: Any, *args: Any, what: str = "your function", **options: Any) -> Any:
+def result_of(function: Any, *args: Any, what: str = "your function") -> Any:
     """Call the learner's `function` with a small input and return its result.
 
     Raises:
-        NotAttempted: it returns ``...`` or raises NotImplementedError.
-        Wrong: it is not a function, or it raises anything else.
+        NotAttempted: it returns ``...``.
+        Wrong: it is not a function, or it raises.
     """
     expect_function(function, what)
     try:
-        result = function(*args, **options)
-    except NotImplementedError as error:
-        raise NotAttempted from error
+        result = function(*args)
     except (Exception, SystemExit) as error:
-        given = ", ".join([*map(describe, args), *(f"{k}={describe(v)}" for k, v in options.items())])
-        raise Wrong(
-            f"{what}, called with {given or 'nothing'}, raised {type(error).__name__}: {error}"
-        ) from error
+        given = ", ".join(map(describe, args)) or "nothing"
+        raise Wrong(f"{what}, called with {given}, raised {type(error).__name__}: {error}") from error
     if is_blank(result):
         raise NotAttempted
     return result

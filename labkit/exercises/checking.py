@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from labkit.classroom import kept, sharing
 from labkit.errors import LabError
-from labkit.exercises import progress, registry
+from labkit.exercises import registry
 from labkit.exercises.answers import NotAttempted, Wrong, describe, is_blank
 from labkit.exercises.registry import Exercise
 from labkit.exercises.running import limited
@@ -85,24 +86,23 @@ def check(id: str, *answers: Any) -> Verdict:
             f"{verdict.state}: {verdict.message}",
             f'hint("{id}"), or unset LABKIT_CHECK: then a check never raises',
         )
+    sharing.attend()
     if verdict:
-        problem = progress.keep("solved", id, datetime.now(UTC).isoformat(timespec="seconds"))
+        problem = kept.keep("solved", id, datetime.now(UTC).isoformat(timespec="seconds"))
         return Verdict(id, verdict.state, verdict.message + problem)
     return verdict
 
 
-def hint(id: str, tier: int | None = None) -> Hint:
-    """Return the next hint of the exercise `id`, from 1 to 3; or the hint `tier`, as often as you like.
+def hint(id: str) -> Hint:
+    """Return the next hint of the exercise `id`: the first, the second, the third, then the first again.
 
     Raises:
-        LabError: there is no such exercise or tier.
+        LabError: there is no such exercise.
     """
     exercise = registry.find(id)
-    if tier is None:
-        tier = _hints_given[id] = min(_hints_given.get(id, 0) + 1, 3)
-    if not isinstance(tier, int) or tier not in (1, 2, 3):
-        fact, fix = "an exercise has three hints", f'hint("{id}", 1), hint("{id}", 2) or hint("{id}", 3)'
-        raise LabError(f"show hint {describe(tier)} of {id}", fact, fix)
+    tier = _hints_given[id] = _hints_given.get(id, 0) % 3 + 1
+    kept.keep("hints", id, max(tier, kept.load("hints").get(id, 0)), replace=True)
+    sharing.attend()
     return Hint(id, tier, exercise.hints[tier - 1])
 
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.exercises.answers import Wrong, close_to, describe, result_of
+from labkit.exercises.answers import NotAttempted, Wrong, close_to, describe, result_of
 from labkit.exercises.registry import Lesson
+from labkit.exercises.running import learners_errors
 
 LESSON = Lesson("01", "A cluster on your machine")
 
 
 @LESSON.exercise(
-    "01-1",
-    "All at once",
+    "01-1 · All at once",
     "`ray.get` waits. What happens if it is inside the loop that starts the tasks?",
     "First make a list of references, with `task.remote(…)` for each input. Then wait for the whole list.",
     "`references = [task.remote(one) for one in inputs]`, then `return ray.get(references)`.",
@@ -29,11 +29,10 @@ def _in_parallel(in_parallel: Any) -> None:
     timed = ray.remote(_timed)
     result_of(in_parallel, timed, [0.0, 0.0], what="in_parallel")  # starts the worker processes
     spans = result_of(in_parallel, timed, [0.6, 0.5], what="in_parallel")
-    if spans is None:
-        raise Wrong("in_parallel returns nothing")
-    if _are_references(spans):
+    found = spans if isinstance(spans, (list, tuple)) else [spans]
+    if any(type(one).__name__ == "ObjectRef" for one in found):
         raise Wrong("in_parallel returns references and not the results: wait for them with `ray.get`")
-    if not isinstance(spans, list) or len(spans) != 2 or not all(map(_is_span, spans)):
+    if not isinstance(spans, list) or len(spans) != 2:
         raise Wrong(f"for two inputs it returns {describe(spans)}, and a list of two results is expected")
     if [span["input"] for span in spans] != [0.6, 0.5]:
         raise Wrong("the results are not in the order of the inputs")
@@ -44,8 +43,7 @@ def _in_parallel(in_parallel: Any) -> None:
 
 
 @LESSON.exercise(
-    "01-2",
-    "Count together",
+    "01-2 · Count together",
     "Where must the count be, so that there is only one of it?",
     "An attribute that `__init__` sets is in the memory of the actor's process. All calls use that one.",
     "`@ray.remote` above the class; `self.count = 0` in `__init__`, `self.count += number` in `add`.",
@@ -56,22 +54,16 @@ def _rows(rows: Any) -> None:
     import ray
 
     counter = _actor(rows, "Rows", ("add", "total"))
-    if (first := _answer(counter.total.remote(), "Rows.total()")) != 0:
-        raise Wrong(f"before the first call of add, total() returns {describe(first)}, and 0 is expected")
+    close_to(_answer(counter.total.remote(), "Rows.total()"), 0, what="before the first call of add, total()")
     add = ray.remote(_add_in_task)
     _answer([add.remote(counter, number) for number in (1, 10, 100, 1000)], "Rows.add(number)")
+    total = _answer(counter.total.remote(), "Rows.total()")
     near = {1000: "the last number replaced the others", 4: "add the number, not 1"}
-    close_to(
-        _answer(counter.total.remote(), "Rows.total()"),
-        1111,
-        what="after four tasks have added 1, 10, 100 and 1000, total()",
-        mistakes=near,
-    )
+    close_to(total, 1111, what="after four tasks have added 1, 10, 100 and 1000, total()", mistakes=near)
 
 
 @LESSON.exercise(
-    "01-3",
-    "What would change?",
+    "01-3 · What would change?",
     "A task runs in one process, and a process runs on one node.",
     "Count for each node separately: how many times do the CPUs of a task fit into its CPUs?",
     "With 2 CPUs for each task: one fits on each of the three nodes. Round down on each node, then add.",
@@ -85,13 +77,11 @@ def _at_once(at_once: Any, nodes: Sequence[Any]) -> None:
             sum(node.cpus for node in nodes) // size: "that would be so if a task could use two nodes",
             len(nodes): "not every node has so many CPUs",
         }
-        near.pop(right, None)
         close_to(answer, right, mistakes=near, what=f"the number of tasks with {size} CPUs each")
 
 
 @LESSON.exercise(
-    "01-4",
-    "An actor that survives",
+    "01-4 · An actor that survives",
     "When the process starts again, `__init__` runs again. What can it find on the disk?",
     "`add` writes the new count to the file. `__init__` reads it, if the file exists.",
     "`Path(path).write_text(str(self.count))`, and `int(Path(path).read_text())` if it exists. "
@@ -138,15 +128,6 @@ def _add_in_task(counter: Any, number: int) -> None:
     ray.get(counter.add.remote(number))
 
 
-def _is_span(value: Any) -> bool:
-    return isinstance(value, dict) and {"input", "pid", "begin", "end"} <= set(value)
-
-
-def _are_references(value: Any) -> bool:
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return any(type(one).__name__ == "ObjectRef" for one in values)
-
-
 def _actor(cls: Any, name: str, methods: Sequence[str], *args: Any) -> Any:
     """An actor of the learner's class.
 
@@ -154,8 +135,6 @@ def _actor(cls: Any, name: str, methods: Sequence[str], *args: Any) -> Any:
         NotAttempted: the class has no method yet.
         Wrong: it is not a remote class, or lacks a method.
     """
-    from labkit.exercises.answers import NotAttempted
-
     if isinstance(cls, type):
         if not any(callable(getattr(cls, method, None)) for method in methods):
             raise NotAttempted
@@ -176,11 +155,8 @@ def _answer(reference: Any, what: str) -> Any:
     """What an actor returns; what its code raises is a verdict."""
     import ray
 
-    try:
-        return ray.get(reference, timeout=30)
-    except ray.exceptions.GetTimeoutError:
-        raise Wrong(f"{what} gives no answer: is there a free CPU for the actor?") from None
-    except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", None) or error
-        line = str(cause).strip().splitlines()[-1][:200]
-        raise Wrong(f"{what} raised {type(cause).__name__}: {line}") from None
+    with learners_errors(what):
+        try:
+            return ray.get(reference, timeout=30)
+        except ray.exceptions.GetTimeoutError:
+            raise Wrong(f"{what} gives no answer: is there a free CPU for the actor?") from None

@@ -1,16 +1,17 @@
 """Lesson 02: a function for batches, what is loaded once, bad objects, what blocks change."""
 
-import io
 from typing import Any
 
 import numpy as np
 
+from labkit.display.images import png
 from labkit.exercises.answers import (
     NotAttempted,
     Wrong,
     array_of,
     change_is,
     describe,
+    expect_type,
     is_blank,
     result_of,
     same_array,
@@ -22,8 +23,7 @@ LESSON = Lesson("02", "Data that does not fit")
 
 
 @LESSON.exercise(
-    "02-1",
-    "One number for each image",
+    "02-1 · One number for each image",
     "`batch['image']` has the shape (rows, 28, 28). Which of these three axes should be left?",
     "`mean` accepts several axes at once: `axis=(…, …)`. Pixels go from 0 to 255.",
     "`batch['image'].mean(axis=(1, 2)) / 255`, in a dict with all the columns of `batch`.",
@@ -56,8 +56,7 @@ def _ink(with_ink: Any) -> None:
 
 
 @LESSON.exercise(
-    "02-2",
-    "Load it once",
+    "02-2 · Load it once",
     "Which of the two methods runs once, and which for every batch?",
     "What `__init__` stores on `self`, `__call__` can use.",
     '`self.table = load()` in `__init__`; `{"image": self.table[batch["image"]]}` in `__call__`.',
@@ -88,16 +87,14 @@ def _loaded_once(invert: Any) -> None:
     from ray.data import ActorPoolStrategy
 
     rows = [{"image": image} for image in images]
-    options = {"fn_constructor_args": (_inverse,), "compute": ActorPoolStrategy(size=1), "batch_size": 2}
+    options = {"fn_constructor_args": (load,), "compute": ActorPoolStrategy(size=1), "batch_size": 2}
     found = sorted(row["image"].sum() for row in mapped(invert, rows, **options))
-    same_array(
-        found, sorted((255 - image).sum() for image in images), what="on the cluster, the sums of images"
-    )
+    sums = sorted((255 - image).sum() for image in images)
+    same_array(found, sums, what="on the cluster, the sums of images")
 
 
 @LESSON.exercise(
-    "02-3",
-    "Note what was bad",
+    "02-3 · Note what was bad",
     "What does `decode` do with a text file? Whatever it raises, your function continues.",
     "`try`, and in `except Exception as error` the row for a bad object, with `repr(error)`.",
     "An image of another size raises nothing: compare `image.shape` with `(28, 28)` yourself.",
@@ -105,7 +102,7 @@ def _loaded_once(invert: Any) -> None:
 )
 def _noted(decode_or_note: Any) -> None:
     good = np.random.default_rng(0).integers(0, 256, (28, 28)).astype(np.uint8)
-    payload = _png(good)
+    payload = png(good)
     row = _row_of(decode_or_note, "bucket/images/3/a.png", payload, "a good image")
     if row["error"] != "":
         raise Wrong(f"a good image has the error {describe(row['error'])}")
@@ -114,7 +111,7 @@ def _noted(decode_or_note: Any) -> None:
         "a PNG that was cut off": payload[: len(payload) // 2],
         "a text file": b"ask Kim about these",
         "an empty object": b"",
-        "an image of 10×12 pixels": _png(np.zeros((12, 10), np.uint8)),
+        "an image of 10×12 pixels": png(np.zeros((12, 10), np.uint8)),
     }
     for what, bad in cases.items():
         row = _row_of(decode_or_note, "bucket/images/3/b.png", bad, what)
@@ -133,8 +130,7 @@ def _noted(decode_or_note: Any) -> None:
 
 
 @LESSON.exercise(
-    "02-4",
-    "What would change?",
+    "02-4 · What would change?",
     "Each task fetches the rows of one block. How many rows are in one of 8 blocks, and in one of 80?",
     "A failed task repeats its block. And how often does `__init__` run if there is one actor?",
     "There are ten times as many tasks, and each has a tenth of the rows. The actor is the same one.",
@@ -149,10 +145,6 @@ def _change(change: Any) -> None:
     change_is(change, right)
 
 
-def _inverse() -> np.ndarray:
-    return np.arange(255, -1, -1, dtype=np.uint8)
-
-
 def _row_of(function: Any, name: str, payload: bytes, what: str) -> dict[str, Any]:
     try:
         row = result_of(function, name, payload, what="decode_or_note")
@@ -162,15 +154,6 @@ def _row_of(function: Any, name: str, payload: bytes, what: str) -> dict[str, An
         raise Wrong(f"for {what} you return {describe(row)}; a dict with name, image and error is expected")
     if row["name"] != name:
         raise Wrong(f"for {what} the name is {describe(row['name'])}")
-    if not isinstance(row["error"], str):
-        raise Wrong(f"for {what} the error is {describe(row['error'])}, and a text is expected")
+    expect_type(row["error"], "str", what=f"for {what} the error")
     array_of(row["image"], shape=(28, 28), dtype="uint8", what=f"for {what} the image")
     return row
-
-
-def _png(image: np.ndarray) -> bytes:
-    import PIL.Image
-
-    stream = io.BytesIO()
-    PIL.Image.fromarray(image).save(stream, "PNG")
-    return stream.getvalue()

@@ -1,11 +1,12 @@
 """Lesson 03: a loop for several workers, a run that hangs, resuming, and what more workers change."""
 
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from labkit.exercises.answers import NotAttempted, Wrong, change_is, close_to, describe, is_blank
+from labkit.exercises.answers import NotAttempted, Wrong, change_is, close_to, describe, expect_type, is_blank
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import run_loop
+from labkit.exercises.running import returned, run_loop
 
 LESSON = Lesson("03", "From one process to many")
 _ROWS, _BATCH = 96, 32  # of all workers together: three updates
@@ -17,8 +18,7 @@ _REMARKS = {
 
 
 @LESSON.exercise(
-    "03-1",
-    "Four blanks",
+    "03-1 · Four blanks",
     "Which part of an update's rows does one worker process? What has `ray.train.torch` for data loaders?",
     "`prepare_model`, `get_world_size`, `prepare_data_loader`; `.module` of the wrapper is the plain model.",
     '`config["global_batch"] // ray.train.get_context().get_world_size()`, `prepare_data_loader(loader)`, '
@@ -30,14 +30,12 @@ def _blanks(train_blanks: Any, store: Any = None) -> None:
     """A loop over ``config["rows"]`` that saves weights.pt, against the training of one process."""
     _require_no_blank(train_blanks)
     rows = _random_rows()
-    config = {"rows": rows, "global_batch": _BATCH}
-    _, reports = _run(train_blanks, config, name="train_blanks")
-    weights = _weights_of(reports[-1][1] if reports else None, "in one process")
-    if _gap(rows, _BATCH, weights) > 1e-4:
+    config, name = {"rows": rows, "global_batch": _BATCH}, "train_blanks"
+    _, reports = _run(train_blanks, config, name=name)
+    if _gap(rows, _BATCH, _weights_of(reports, "in one process")) > 1e-4:
         raise Wrong("in one process, the weights in the checkpoint are not those of a training on all rows")
-    loop, where = _on_its_own_part(train_blanks), _storage(store)
-    _, reports = _run(loop, config, num_workers=2, name="train_blanks", **where)
-    weights = _weights_of(reports[-1][1] if reports else None, "with two workers")
+    _, reports = _run(_on_its_own_part(train_blanks), config, num_workers=2, store=store, name=name)
+    weights = _weights_of(reports, "with two workers")
     if any(value.isnan().any() for value in weights.values()):
         raise Wrong("with two workers, each of them trained on all rows instead of its own part")
     if _gap(rows, _BATCH, weights) < 1e-4:
@@ -50,8 +48,7 @@ def _blanks(train_blanks: Any, store: Any = None) -> None:
 
 
 @LESSON.exercise(
-    "03-2",
-    "Stop together",
+    "03-2 · Stop together",
     "Which rank makes the decision, and how does the other one learn about it?",
     "After each step all ranks have the same weights. What would each decide by the model's accuracy?",
     "Let every rank test the model: `if accuracy(model) > 0.8: return epoch + 1`, without `rank == 0`.",
@@ -61,8 +58,7 @@ def _blanks(train_blanks: Any, store: Any = None) -> None:
 def _together(train_together: Any) -> None:
     """A loop that returns the number of its epochs: it stops before the tenth, on both ranks."""
     _require_no_blank(train_together)
-    result, _ = run_loop(_idle_and_trained, {"loop": train_together}, num_workers=2, name="train_together")
-    idle, trained = result.return_value
+    idle, trained = returned(_idle_and_trained, {"loop": train_together}, name="train_together")
     for epochs in (idle, trained):
         if not isinstance(epochs, int):
             raise Wrong(f"the loop returns {describe(epochs)}; the number of its epochs is expected")
@@ -73,8 +69,7 @@ def _together(train_together: Any) -> None:
 
 
 @LESSON.exercise(
-    "03-3",
-    "Resume",
+    "03-3 · Resume",
     "`ray.train.get_checkpoint()` is None in a new run. Otherwise it has the file that `report` wrote.",
     "Read the file as in *What came back*. The weights are those of the model inside the wrapper.",
     'Load `state["model"]` into `getattr(model, "module", model)`, `state["optimizer"]` into the optimizer, '
@@ -84,13 +79,11 @@ def _together(train_together: Any) -> None:
 def _resumed(resume: Any, store: Any = None) -> None:
     """A training on two workers that fails after two epochs, and goes on with the learner's function."""
     _require_no_blank(resume)
-    result, _ = _run(_first_of_a_new_run, {"resume": resume}, name="resume")
+    config, name = {"resume": resume}, "resume"
+    result, _ = _run(_first_of_a_new_run, config, name=name)
     near = {1: "epochs are counted from 0"}
     close_to(result.return_value, 0, what="without a checkpoint, the first epoch", mistakes=near)
-    from ray.train import FailureConfig
-
-    options = {"failure_config": FailureConfig(max_failures=1), **_storage(store)}
-    result, _ = _run(_fails_once, {"resume": resume}, num_workers=2, name="resume", **options)
+    result, _ = _run(_fails_once, config, num_workers=2, max_failures=1, store=store, name=name)
     found = result.return_value
     near = {
         0: "that starts from scratch, and there is a checkpoint",
@@ -104,8 +97,7 @@ def _resumed(resume: Any, store: Any = None) -> None:
 
 
 @LESSON.exercise(
-    "03-4",
-    "What would change?",
+    "03-4 · What would change?",
     "Each of the four workers takes 128 rows in a step, and all of them make one update together.",
     "An epoch is one pass over the data. How many updates does it take if each sees four times more rows?",
     "The global batch is four times larger. Every worker has the whole model, and a quarter of the rows.",
@@ -131,16 +123,8 @@ def _run(*args: Any, **options: Any) -> Any:
         raise
 
 
-def _storage(store: Any) -> dict[str, Any]:
-    """Where a run keeps its checkpoints: in the lesson's store, which other machines can reach, too."""
-    if store is None:
-        return {}
-    return {"storage_path": store.storage_path("checks"), "storage_filesystem": store.filesystem}
-
-
 def _require_no_blank(function: Any) -> None:
-    code = getattr(function, "__code__", None)
-    if is_blank(function) or ... in getattr(code, "co_consts", ()):
+    if is_blank(function) or ... in getattr(getattr(function, "__code__", None), "co_consts", ()):
         raise NotAttempted
 
 
@@ -153,21 +137,20 @@ def _random_rows() -> Any:
     return TensorDataset(images, torch.randint(10, (_ROWS,), generator=numbers))
 
 
-def _weights_of(checkpoint: Any, where: str) -> dict[str, Any]:
-    """The weights in a checkpoint of the learner's loop."""
+def _weights_of(reports: list[tuple[dict, Any]], where: str) -> dict[str, Any]:
+    """The weights in the last checkpoint of the learner's loop."""
     import pickle
 
     import torch
 
-    if checkpoint is None:
+    if not reports or reports[-1][1] is None:
         raise Wrong(f"{where}, no report came with a checkpoint: which rank saves one?")
-    with checkpoint.as_directory() as folder:
+    with reports[-1][1].as_directory() as folder:
         try:
             weights = torch.load(f"{folder}/weights.pt", weights_only=True)
         except pickle.UnpicklingError:
             raise Wrong(f"{where}, weights.pt has the model itself: save its state_dict()") from None
-    if not isinstance(weights, dict):
-        raise Wrong(f"{where}, weights.pt has {describe(weights)}, and the model's state_dict() is expected")
+    expect_type(weights, "dict", what=f"{where}, what weights.pt has")
     if any(name.startswith("module.") for name in weights):
         raise Wrong(f"{where}, the names begin with `module.`: these are the weights of the wrapper")
     return weights
@@ -225,14 +208,12 @@ def _prepared() -> tuple[Any, Any]:
 
 
 def _save(epoch: int, plain: Any, optimizer: Any) -> None:
-    import tempfile
-
     import ray.train
-    import torch
 
-    state = {"model": plain.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+    from labkit.models.torch import save_state
+
     with tempfile.TemporaryDirectory() as folder:
-        torch.save(state, f"{folder}/state.pt")
+        save_state(folder, plain, optimizer, epoch)
         rank = ray.train.get_context().get_world_rank()
         checkpoint = None if rank else ray.train.Checkpoint.from_directory(folder)
         ray.train.report({"epoch": epoch}, checkpoint=checkpoint)

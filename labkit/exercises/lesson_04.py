@@ -6,15 +6,14 @@ import numpy as np
 
 from labkit.exercises.answers import Wrong, close_to, describe, number, result_of, returns
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import run_loop
+from labkit.exercises.running import returned
 
 LESSON = Lesson("04", "TensorflowTrainer")
 _KERAS_2 = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
 @LESSON.exercise(
-    "04-1",
-    "A batch for all of them",
+    "04-1 · A batch for all of them",
     "`batch_size` is for one update, and all workers make one update together.",
     "TensorFlow divides the batch it is given by the number of workers.",
     "Right: 4 times 48. By mistake: a quarter of 48 in each worker, of 1,152 rows in each shard.",
@@ -22,12 +21,9 @@ _KERAS_2 = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_
 def _global_batch(batch_size: Any, rows_per_worker: Any, updates: Any) -> None:
     near = {48: "that is what ONE worker should get", 12: "that is a quarter of 48: multiply"}
     close_to(batch_size, 4 * 48, what="the batch size for to_tf", mistakes=near)
-    near = {
-        48: "TensorFlow reads batch_size as that of all workers, and divides it",
-        192: "of all, or of one?",
-    }
-    what = "the number of rows that a worker gets by mistake"
-    close_to(rows_per_worker, 48 // 4, what=what, mistakes=near)
+    divides = "TensorFlow reads batch_size as that of all workers, and divides it"
+    near = {48: divides, 192: "of all, or of one?"}
+    close_to(rows_per_worker, 48 // 4, what="the rows that a worker gets by mistake", mistakes=near)
     near = {
         4608 // 12: "all four workers use their 12 rows at the same time",
         24: "that is with the right batch size; by mistake a worker uses 12 of its 1,152 rows, not 48",
@@ -36,8 +32,7 @@ def _global_batch(batch_size: Any, rows_per_worker: Any, updates: Any) -> None:
 
 
 @LESSON.exercise(
-    "04-2",
-    "Fix this loop",
+    "04-2 · Fix this loop",
     "Go through the five things that change on workers. Which two of them does this loop lack?",
     "How does the strategy get to know the model's variables? And what does `fit` do with a batch?",
     "`with strategy.scope():` around the model, and `batch_size=64 * strategy.num_replicas_in_sync`.",
@@ -46,30 +41,22 @@ def _global_batch(batch_size: Any, rows_per_worker: Any, updates: Any) -> None:
 )
 def _fixed_loop(fixed_loop: Any, data: Any) -> None:
     """Runs on two workers, over the rows of the lesson."""
-    found = _on_two_workers(fixed_loop, "fixed_loop", datasets={"train": data})
-    replicas, updates = (number(_entry(found, name), name) for name in ("replicas", "updates"))
+    options = {"name": "fixed_loop", "datasets": {"train": data}}
+    replicas, updates = _numbers_of(fixed_loop, "replicas", "updates", **options)
     if replicas == 1:
-        raise Wrong(
-            "the model knows one replica: each worker trains a model of its own, and nothing is shared"
-        )
+        fact = "each worker trains a model of its own, and nothing is shared"
+        raise Wrong(f"the model knows one replica: {fact}")
     shard = data.count() // 2
+    near = {64: None, 32: "it used 32: `fit` divides the batch", 128: "it used 128: the global batch is 256"}
     # Keras does not know the length of such a dataset, and counts a step too many in the first epoch.
-    for size, remark in (
-        (64, ""),
-        (32, "32: `fit` divides the batch"),
-        (128, "128: the global batch is 256"),
-    ):
-        steps = -(-shard // size)
-        if updates in (steps, steps + 1) and remark:
-            raise Wrong(f"{updates} updates for {shard} rows of each worker: it used {remark}")
-        if updates in (steps, steps + 1):
-            return
-    raise Wrong(f"{updates} updates in an epoch, for {shard} rows of each worker: not 64 rows per step")
+    used = [size for size in near if updates + shard // -size in (0, 1)]
+    remark = near[used[0]] if used else "not 64 rows per step"
+    if remark:
+        raise Wrong(f"{updates} updates in an epoch, for {shard} rows of each worker: {remark}")
 
 
 @LESSON.exercise(
-    "04-3",
-    "A loop that resumes",
+    "04-3 · A loop that resumes",
     "There are four blanks: the checkpoint, the model, the first epoch, and where `fit` starts.",
     "`state.json` has the last epoch that was saved. Which one comes next?",
     '`tf.keras.models.load_model(f"{folder}/model.keras")`, `["epoch"] + 1`, and `initial_epoch=first`.',
@@ -79,12 +66,12 @@ def _fixed_loop(fixed_loop: Any, data: Any) -> None:
 def _resumes(train_resumable: Any) -> None:
     """Runs on two workers; Ray restarts it after its second epoch has failed."""
     try:
-        found = _on_two_workers(train_resumable, "train_resumable", failures=1)
+        options = {"name": "train_resumable", "max_failures": 1}
+        first, updates = _numbers_of(train_resumable, "first", "updates", **options)
     except Wrong as wrong:
         if "the disk is full" not in str(wrong):
             raise
         raise Wrong("after the crash epoch 0 came again, and that was saved: which is next?") from None
-    first, updates = (number(_entry(found, name), name) for name in ("first", "updates"))
     near = {0: "after the crash it started over", 2: "the epoch that failed was never saved: repeat it"}
     close_to(first, 1, what="the first epoch after the crash", mistakes=near)
     near = {
@@ -95,28 +82,19 @@ def _resumes(train_resumable: Any) -> None:
     close_to(updates, 12, what="the updates of the optimizer in all", mistakes=near)
 
 
-def _on_two_workers(train_loop: Any, name: str, failures: int = 0, **options: Any) -> Any:
-    result, _ = run_loop(
-        train_loop,
-        num_workers=2,
-        framework="tensorflow",
-        name=name,
-        max_failures=failures,
-        worker_runtime_env={"env_vars": _KERAS_2},
-        **options,
-    )
-    return result.return_value
+def _numbers_of(train_loop: Any, *keys: str, **options: Any) -> list[float]:
+    """These entries of the dict that a loop returns on two workers."""
+    from ray.train.tensorflow import TensorflowTrainer
 
-
-def _entry(found: Any, name: str) -> Any:
-    if not isinstance(found, dict) or name not in found:
+    keras = {"env_vars": _KERAS_2}
+    found = returned(train_loop, trainer=TensorflowTrainer, worker_runtime_env=keras, **options)
+    if not isinstance(found, dict) or not set(keys) <= set(found):
         raise Wrong(f"the loop returns {describe(found)}; leave its last line unchanged")
-    return found[name]
+    return [number(found[key], key) for key in keys]
 
 
 @LESSON.exercise(
-    "04-4",
-    "Sharded once",
+    "04-4 · Sharded once",
     "How many rows does one worker get in each of the four cases? Then count all of them together.",
     "Ray and TensorFlow each cut what they get into as many parts as there are workers.",
     "Start with `rows * workers`, and divide by `workers` once for each of the two that cuts.",
@@ -131,20 +109,16 @@ def _rows_seen(rows_seen: Any) -> None:
                 0: "every worker gets some rows, in all four cases",
                 rows * workers: "that is every row once in EACH worker, and something cuts them",
                 rows // workers: "that is the part of ONE worker, or what is left when rows are cut twice",
-                rows: {
-                    0: "nothing is cut: every worker gets all rows",
-                    2: "Ray gives each worker its part, and TensorFlow takes a part of that part",
-                }.get(cuts, ""),
+                rows: "Ray gives each worker its part, and TensorFlow takes a part of that part",
             }
-            near.pop(expected)
-            returns(
-                rows_seen, (rows, workers, by_ray, by_tensorflow), expected, name="rows_seen", mistakes=near
-            )
+            if not cuts:
+                near[rows] = "nothing is cut: every worker gets all rows"
+            args = (rows, workers, by_ray, by_tensorflow)
+            returns(rows_seen, args, expected, name="rows_seen", mistakes=near)
 
 
 @LESSON.exercise(
-    "04-5",
-    "What one worker contributes",
+    "04-5 · What one worker contributes",
     "The optimizer adds the gradients of all workers. What should come out in the end?",
     "The mean over all rows of the step: the sum of all losses, divided by the number of rows.",
     "Each worker contributes its part: the sum of its own losses, divided by the global batch.",
@@ -154,17 +128,13 @@ def _worker_loss(worker_loss: Any) -> None:
     for parts in ([[1.0, 3.0], [2.0, 6.0]], [[4.0, 2.0, 3.0], [1.0]]):
         rows = sum(map(len, parts))
         total, means = sum(map(sum, parts)), sum(np.mean(part) for part in parts)
-        answers = [
-            number(result_of(worker_loss, np.array(part), rows, what="worker_loss"), "worker_loss(…)")
-            for part in parts
-        ]
+        answers = [result_of(worker_loss, np.array(part), rows, what="worker_loss") for part in parts]
+        answer = sum(number(one, "worker_loss(…)") for one in answers)
         near = {
-            means: "each worker divides by its own number of rows, and the optimizer adds the workers up: "
-            "twice as much as it should be",
+            means: "each worker divides by its own number of rows, and the optimizer adds the workers up",
             total: "nothing is divided, so the steps get longer with every row",
             means / 2: "right only if all workers have the same number of rows",
             total / rows / 2: "the losses are divided once too often: by the global batch alone",
         }
-        which = " and ".join(map(describe, parts))
-        what = f"the sum over both workers of worker_loss(losses, global_batch), for {which}"
-        close_to(sum(answers), total / rows, what=what, mistakes=near)
+        what = f"the sum over both workers of worker_loss(losses, global_batch), for the losses {parts}"
+        close_to(answer, total / rows, what=what, mistakes=near)

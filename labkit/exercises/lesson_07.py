@@ -8,41 +8,36 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from labkit.exercises.answers import Wrong, close_to, describe, number, returns
-from labkit.exercises.launching import launched
+from labkit.exercises.answers import Wrong, close_to, describe, list_is, number, returns
 from labkit.exercises.registry import Lesson
+from labkit.exercises.running import launched
 
 LESSON = Lesson("07", "TorchDistributor")
 
 
 @LESSON.exercise(
-    "07-1",
-    "Who gets which row?",
+    "07-1 · Who gets which row?",
     "Rows are dealt like cards: 0 to rank 0, 1 to rank 1, 2 to rank 2, 3 to rank 0, …",
     "Eight rows do not divide into three equal parts. What could one do about the last?",
     "The list of rows is filled up from its beginning (0 to 7, and 0 again), or cut off after 5.",
 )
 def _rows_of_rank_2(rows: Any, with_drop_last: Any) -> None:
-    rows = _whole_numbers(rows, "your answer")
-    if rows == [2, 5]:
-        raise Wrong("then it would have two rows, and ranks 0 and 1 have three: they would wait for it")
-    if rows in ([6, 7], [6, 7, 0], [5, 6, 7]):
-        raise Wrong("rows are dealt like cards, one to each rank in turn, not in blocks")
-    if rows == [2, 5, 8]:
-        raise Wrong("there is no row 8: the rows are 0 to 7")
-    if rows != [2, 5, 0]:
-        same = sorted(rows) == [0, 2, 5]
-        raise Wrong("these are its rows, but not in its order" if same else f"it is not {describe(rows)}")
-    dropped = _whole_numbers(with_drop_last, "the answer with drop_last")
-    if dropped == [2, 5, 0]:
-        raise Wrong("with drop_last no row comes twice: rows 6 and 7 are left out")
-    if dropped != [2, 5]:
-        raise Wrong(f"with drop_last it is not {describe(dropped)}")
+    blocks = "rows are dealt like cards, one to each rank in turn, not in blocks"
+    near = {
+        (2, 5): "then it would have two rows, and ranks 0 and 1 have three: they would wait for it",
+        (6, 7): blocks,
+        (6, 7, 0): blocks,
+        (5, 6, 7): blocks,
+        (2, 5, 8): "there is no row 8: the rows are 0 to 7",
+        (0, 2, 5): "these are its rows, but not in its order",
+    }
+    list_is(rows, [2, 5, 0], what="your answer", mistakes=near)
+    near = {(2, 5, 0): "with drop_last no row comes twice: rows 6 and 7 are left out"}
+    list_is(with_drop_last, [2, 5], what="the answer with drop_last", mistakes=near)
 
 
 @LESSON.exercise(
-    "07-2",
-    "Fix this function",
+    "07-2 · Fix this function",
     "Which object can't be pickled? Which backend needs GPUs? Which call must all ranks make?",
     "A lock protects threads of one process; these are two processes. `all_reduce` waits for all ranks.",
     '`dist.init_process_group("gloo")`, no lock at all, and `dist.all_reduce(total)` in every rank.',
@@ -71,8 +66,7 @@ def _of_each_rank(function: Callable, folder: str) -> Any:
 
 
 @LESSON.exercise(
-    "07-3",
-    "Each rank its own part",
+    "07-3 · Each rank its own part",
     "A `DistributedSampler` deals rows; deal the row groups in the same way.",
     "The steps follow from the smallest share. Which `dist.ReduceOp` finds it?",
     "`row_groups(folder)[rank::world_size]`, `dist.ReduceOp.MIN`, `range(int(smallest) // 32)`.",
@@ -93,33 +87,20 @@ def _from_parquet(train_from_parquet: Any, folder: Any, rows: Any) -> None:
     close_to(found["steps"], found["smallest"] // 32, what="the number of steps in an epoch", mistakes=near)
 
 
-def _whole_numbers(answer: Any, what: str) -> list[int]:
-    try:
-        return [int(one) for one in answer]
-    except (TypeError, ValueError):
-        raise Wrong(f"{what} is {describe(answer)}, and a list of whole numbers is expected") from None
-
-
 @LESSON.exercise(
-    "07-4",
-    "How many rows until it pays?",
+    "07-4 · How many rows until it pays?",
     "Each takes its start, and then the same time for each row. When are both equal?",
     "A row takes `1 / rate` seconds. How many of them does B save with each row?",
     "The later start, divided by what a row saves; `math.inf` if it saves nothing.",
 )
 def _rows_to_pay(function: Any) -> None:
-    # start and rate of A, start and rate of B, the answer
-    for *args, expected in (
-        (2.0, 1000.0, 12.0, 2000.0, 20_000),
-        (5.0, 500.0, 8.0, 600.0, 9_000),
-        (2.0, 1000.0, 12.0, 1000.0, math.inf),
-        (2.0, 1000.0, 12.0, 500.0, math.inf),
+    rates = "subtract seconds for a row, 1 / rate, not the rates"
+    never = "B is not faster: nothing is won back"
+    # start and rate of A, start and rate of B, the answer, what is said of a mistake
+    for *args, expected, remarks in (
+        (2.0, 1000.0, 12.0, 2000.0, 20_000, {"mistakes": {10 * 1000.0: rates}}),
+        (5.0, 500.0, 8.0, 600.0, 9_000, {"mistakes": {3 * 100.0: rates}}),
+        (2.0, 1000.0, 12.0, 1000.0, math.inf, {"otherwise": never}),
+        (2.0, 1000.0, 12.0, 500.0, math.inf, {"otherwise": never}),
     ):
-        start_a, rate_a, start_b, rate_b = args
-        near = {
-            (start_b - start_a) * (rate_b - rate_a): "subtract seconds for a row, 1 / rate, not the rates"
-        }
-        remarks = {"mistakes": near}
-        if expected == math.inf:
-            remarks = {"otherwise": "B is not faster: nothing is won back"}
         returns(function, args, expected, name="rows_to_pay", **remarks)

@@ -2,17 +2,16 @@
 
 from typing import Any
 
-from labkit.exercises.answers import Wrong, close_to, describe, expect_function, number, result_of
+from labkit.exercises.answers import Wrong, close_to, expect_function, expect_type, result_of
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import run_loop
+from labkit.exercises.running import returned, run_loop
 
 LESSON = Lesson("08", "When machines fail")
 _STEPS, _FAILS_AFTER = 9, 5
 
 
 @LESSON.exercise(
-    "08-1",
-    "What was forgotten",
+    "08-1 · What was forgotten",
     "Which objects of the loop change in a step? All of them belong into the checkpoint.",
     "`torch.optim.SGD` with a momentum remembers its last updates. And which step comes after step 5?",
     'Save `optimizer.state_dict()` as well and load it again; return `state["step"]` without the `+ 1`.',
@@ -23,36 +22,23 @@ def _complete(save_state: Any, load_state: Any) -> None:
     """A training on two workers that fails once, against one that doesn't."""
     expect_function(save_state, "save_state")
     expect_function(load_state, "load_state")
-    config = {"save": save_state, "load": load_state, "fails": False}
-    whole, _ = run_loop(_loop, config, num_workers=2, name="the training with your functions")
-    broken, _ = run_loop(
-        _loop,
-        {**config, "fails": True},
-        num_workers=2,
-        name="the training with your functions",
-        max_failures=1,
-    )
-    first, weights = broken.return_value
-    close_to(
-        first,
-        _FAILS_AFTER,
-        what=f"after {_FAILS_AFTER} steps (0 to {_FAILS_AFTER - 1}), the first step",
-        mistakes={
-            _FAILS_AFTER + 1: "that leaves out a step: `step` in the file is the number of the next one",
-            0: "that starts from scratch, and there is a checkpoint",
-        },
-    )
-    gap = max(abs(one - other) for one, other in zip(weights, whole.return_value[1], strict=True))
+    config, name = {"save": save_state, "load": load_state}, "the training with your functions"
+    _, whole = returned(_loop, {**config, "fails": False}, name=name)
+    first, weights = returned(_loop, {**config, "fails": True}, name=name, max_failures=1)
+    near = {
+        _FAILS_AFTER + 1: "that leaves out a step: `step` in the file is the number of the next one",
+        0: "that starts from scratch, and there is a checkpoint",
+    }
+    what = f"after {_FAILS_AFTER} steps (0 to {_FAILS_AFTER - 1}), the first step"
+    close_to(first, _FAILS_AFTER, what=what, mistakes=near)
+    gap = max(abs(one - other) for one, other in zip(weights, whole, strict=True))
     if gap > 1e-5:
-        raise Wrong(
-            f"the weights differ by {gap:.2g} from those of an undisturbed run: the next step depends on "
-            "something that is not in the checkpoint"
-        )
+        likely = "the next step depends on something that is not in the checkpoint"
+        raise Wrong(f"the weights differ by {gap:.2g} from those of an undisturbed run: {likely}")
 
 
 @LESSON.exercise(
-    "08-2",
-    "A notice that hangs",
+    "08-2 · A notice that hangs",
     "`get_preemption_info()` waits until all ranks have called it. Which of them call it here?",
     "After step 5, rank 1 returns False at once. It takes the next step, and waits for rank 0 in `backward`.",
     "Drop the first `if`: all ranks ask, and all get the same answer, so all of them save.",
@@ -61,8 +47,7 @@ def _complete(save_state: Any, load_state: Any) -> None:
 )
 def _all_ask(sees_notice: Any) -> None:
     """A loop on two workers that reports where the function returns True; a notice comes after step 7."""
-    result, _ = run_loop(_is_told, {"sees": sees_notice}, num_workers=2, name="the loop with your function")
-    saved = result.return_value
+    saved = returned(_is_told, {"sees": sees_notice}, name="the loop with your function")
     if not saved:
         raise Wrong("there was a notice, and no rank saved: ask ray.train.get_preemption_info()")
     if saved[0] <= 7:
@@ -70,8 +55,7 @@ def _all_ask(sees_notice: Any) -> None:
 
 
 @LESSON.exercise(
-    "08-3",
-    "The rank that isn't there",
+    "08-3 · The rank that isn't there",
     "Which ranks does a run with two workers have, and which does a run with one?",
     "Ranks are counted from 0, and a run has at least one worker.",
     "`if rank == 0:` in place of `if rank == 3:`. All ranks call `report`, so it stays outside of the `if`.",
@@ -89,31 +73,23 @@ def _present(save_model: Any) -> None:
 
 
 @LESSON.exercise(
-    "08-4",
-    "Your interval",
+    "08-4 · Your interval",
     "The formula has two times, both in seconds. Which of the arguments are in other units?",
     "With 100 machines, one of them fails 100 times as often: `machine_hours * 3600 / machines` seconds.",
     "`round((2 * save_seconds * failure_every) ** 0.5 / step_seconds)`, and at least 1.",
 )
 def _interval(best_interval: Any) -> None:
-    cases = [
-        (
-            (2.0, 60.0, 1000.0, 100),
-            1039,
-            {
-                10392: "that is for one machine",
-                2078: "divide by step_seconds",
-                17: "machine_hours is in hours",
-            },
-        ),
-        ((0.5, 10.0, 500.0, 1), 12000, {6000: "divide by step_seconds"}),
+    seconds = "divide by step_seconds"
+    one = {10392: "that is for one machine", 2078: seconds, 17: "machine_hours is in hours"}
+    for arguments, right, mistakes in (
+        ((2.0, 60.0, 1000.0, 100), 1039, one),
+        ((0.5, 10.0, 500.0, 1), 12000, {6000: seconds}),
         ((30.0, 0.01, 10.0, 1000), 1, {0: "there is at least one step between two checkpoints"}),
-    ]
-    for arguments, right, mistakes in cases:
-        found = result_of(best_interval, *arguments, what=f"best_interval{arguments}")
-        close_to(round(number(found)), right, what=f"best_interval{arguments}", mistakes=mistakes)
-        if not isinstance(found, int):
-            raise Wrong(f"best_interval{arguments} is {describe(found)}, and a whole number is expected")
+    ):
+        what = f"best_interval{arguments}"
+        found = result_of(best_interval, *arguments, what=what)
+        close_to(found, right, abs=0.5, what=what, mistakes=mistakes)
+        expect_type(found, "int", what=what)
 
 
 def _saves(config: dict) -> None:
@@ -168,5 +144,6 @@ def _loop(config: dict) -> tuple[int, list[float]]:
                 config["save"](plain, optimizer, step + 1, folder)
                 saved = ray.train.Checkpoint.from_directory(folder) if rank == 0 else None
                 ray.train.report({"step": step + 1}, checkpoint=saved)
+            ray.train.get_all_reported_checkpoints()  # waits until Ray has taken in both reports
             raise OSError("the machine is gone")
     return first, torch.nn.utils.parameters_to_vector(plain.parameters()).tolist()

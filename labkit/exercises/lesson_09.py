@@ -6,15 +6,14 @@ from typing import Any
 
 from labkit.exercises.answers import Wrong, close_to, describe, expect_type, number, result_of
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import run_loop
+from labkit.exercises.running import returned
 
 LESSON = Lesson("09", "From two cores to a cluster")
 _ROWS, _STEPS = 65, 3
 
 
 @LESSON.exercise(
-    "09-1",
-    "α and β",
+    "09-1 · α and β",
     "The all-reduce alone takes α · 2 (n − 1) + β · megabytes · 2 (n − 1) / n. What cancels in a difference?",
     "The difference of the two measurements has no α in it: it gives β. With β, either of them gives α.",
     "`rounds = 2 * (workers - 1)`; `beta = (s2 - s1) / (m2 - m1) * workers / rounds`.",
@@ -27,8 +26,8 @@ def _alpha_beta(alpha_beta: Any) -> None:
         answer = result_of(alpha_beta, workers, *runs, what="alpha_beta")
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise Wrong(f"alpha_beta returns {describe(answer)}, and a tuple (alpha, beta) is expected")
-        near = {alpha: "that is alpha; return alpha first"} if alpha != beta else {}
-        near |= {
+        near = {
+            alpha: "that is alpha; return alpha first",
             slope: f"that is for all {rounds} messages together",
             beta / workers: "a message is 1/n of the size",
         }
@@ -42,8 +41,7 @@ def _alpha_beta(alpha_beta: Any) -> None:
 
 
 @LESSON.exercise(
-    "09-2",
-    "The same job",
+    "09-2 · The same job",
     "How many rows does each of two workers get, if both together should have 65?",
     "The first `rows % world` ranks get one row more. Another all-reduce finds the largest of the seconds.",
     "`rows // world + (rank < rows % world)`; `dist.all_reduce(seconds, op=dist.ReduceOp.MAX)` of a tensor.",
@@ -55,8 +53,7 @@ def _fairly(train_fairly: Any) -> None:
     rows = []
     for slow in (0, 1):
         config = {"steps": _STEPS, "rows": _ROWS, "step": partial(_seconds, slow=slow)}
-        result, _ = run_loop(train_fairly, config, num_workers=2, name="train_fairly")
-        found = number(result.return_value, "what train_fairly returns")
+        found = number(returned(train_fairly, config, name="train_fairly"), "what train_fairly returns")
         if slow == 1 and found <= _ROWS * _STEPS:
             raise Wrong("rank 1 was slow, and the seconds are those of rank 0")
         rows.append(found / 1000 / _STEPS)
@@ -78,8 +75,7 @@ def _seconds(rows: int, *, slow: int) -> float:
 
 
 @LESSON.exercise(
-    "09-3",
-    "Find it",
+    "09-3 · Find it",
     "Whole steps take all ranks equally long. Which part of a step doesn't depend on the others?",
     "Measure `compute()` alone, on each rank. Then every rank needs the numbers of all ranks.",
     "`ranks = [None] * world`; `dist.all_gather_object(ranks, seconds)`; `ranks.index(max(ranks))`.",
@@ -89,14 +85,11 @@ def _seconds(rows: int, *, slow: int) -> float:
 def _slowest(slowest: Any) -> None:
     for slow in (1, 0, 0, 1):  # who measures whole steps is right in half of the runs
         config = {"steps": 4, "compute": partial(_compute, slow=slow)}
-        result, _ = run_loop(slowest, config, num_workers=2, name="slowest")
-        found = number(result.return_value, "what slowest returns")
+        found = number(returned(slowest, config, name="slowest"), "what slowest returns")
         if found not in (0, 1):
             raise Wrong(f"slowest returns {describe(found)}, and a rank is expected: 0 or 1")
         if found != slow:
-            raise Wrong(
-                f"it returns {found:g}, and rank {slow} is slow. The other one waits in the all-reduce"
-            )
+            raise Wrong(f"it returns {found:g}, and rank {slow} is slow. The other waits in the all-reduce")
 
 
 def _compute(*, slow: int) -> None:
@@ -106,8 +99,7 @@ def _compute(*, slow: int) -> None:
 
 
 @LESSON.exercise(
-    "09-4",
-    "What fits",
+    "09-4 · What fits",
     "How many workers of 3 CPUs run on one node of 8?",
     "There are six nodes with the head. Two CPUs of each stay free: no worker can use those of two nodes.",
     '`ScalingConfig(num_workers=…, resources_per_worker={"CPU": 3})`, with two workers per node.',

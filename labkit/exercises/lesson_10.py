@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.exercises import answers
-from labkit.exercises.answers import NotAttempted, Wrong, close_to, describe, expect_type, is_blank, result_of
+from labkit.exercises.answers import Wrong, close_to, describe, expect_type, result_of
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import run_loop
+from labkit.exercises.running import returned, run_loop
 
 LESSON = Lesson("10", "Your own experiment")
 _EPOCHS, _CRASHES_AFTER, _NOISE = 4, 2, 5.0
@@ -14,8 +14,7 @@ _TOKENS, _LENGTH = 96, 8  # rows of text, and tokens of a row
 
 
 @LESSON.exercise(
-    "10-1",
-    "A leak",
+    "10-1 · A leak",
     "What is drawn at random here: a photograph, or a fruit?",
     "`np.unique(fruits)` has each fruit once. Draw those, then look up which photographs are of one of them.",
     "`chosen = different[numbers.random(len(different)) < share]`, then `np.isin(fruits, chosen)`.",
@@ -26,9 +25,8 @@ def _for_testing(for_testing: Any) -> None:
     fruits = np.random.default_rng(1).permutation(np.repeat(np.arange(1000, 1400), 5))
     masks = []
     for seed in (0, 0, 1):
-        mask = answers.array_of(
-            result_of(for_testing, fruits, 0.25, seed, what="for_testing"), shape=fruits.shape
-        )
+        answer = result_of(for_testing, fruits, 0.25, seed, what="for_testing")
+        mask = answers.array_of(answer, shape=fruits.shape)
         if mask.dtype != bool:
             raise Wrong(f"for_testing returns {mask.dtype}; True or False for each photograph is expected")
         if both := len(np.intersect1d(fruits[mask], fruits[~mask])):
@@ -44,8 +42,7 @@ def _for_testing(for_testing: Any) -> None:
 
 
 @LESSON.exercise(
-    "10-2",
-    "Is it a difference?",
+    "10-2 · Is it a difference?",
     "Three steps: the standard deviation of each arm, the standard error of each mean, and their sum.",
     "`np.std(a, ddof=1)` is the standard deviation of a few runs; without `ddof` it's too small.",
     "`np.sqrt(np.var(a, ddof=1) / len(a) + np.var(b, ddof=1) / len(b))`",
@@ -73,8 +70,7 @@ def _difference(difference: Any) -> None:
 
 
 @LESSON.exercise(
-    "10-3",
-    "A table of your own",
+    "10-3 · A table of your own",
     "Which lines of this lesson's loop are about images, and which about ranks and checkpoints?",
     "`model(x)` has the shape [n, 1], and y [n]: `.squeeze(1)`. An error is better when it is smaller.",
     "`F.mse_loss(model(x).squeeze(1), y)`; `torch.optim.SGD(…, lr=0.05)`; `resume(plain, optimizer)` before "
@@ -84,8 +80,6 @@ def _difference(difference: Any) -> None:
 )
 def _table(train_table: Any, keep: Any, store: Any = None) -> None:
     """A loop for a table: in this process, then on two workers that fail once."""
-    if is_blank(train_table) or is_blank(keep):
-        raise NotAttempted
     expect_type(keep, "CheckpointConfig", what="keep_two")
     close_to(keep.num_to_keep or 0, 2, what="num_to_keep", otherwise="two should be kept")
     if keep.checkpoint_score_attribute != "rmse" or keep.checkpoint_score_order != "min":
@@ -116,17 +110,12 @@ def _table(train_table: Any, keep: Any, store: Any = None) -> None:
         raise Wrong(f"the last rmse is {rmse:.3g}, and {_NOISE:g} is possible: {likely}")
     if rmse < _NOISE / 2:
         raise Wrong(f"the last rmse is {rmse:.3g}, less than the noise in y: is it of the validation rows?")
-    where = {}
-    if store is not None:  # which other machines can reach, too
-        where = {"storage_path": store.storage_path("checks"), "storage_filesystem": store.filesystem}
-    result, _ = run_loop(
-        _fails_once, {**config, "loop": train_table}, num_workers=2, datasets=data, name="train_table",
-        max_failures=1, checkpoint_config=keep, **where,
-    )  # fmt: skip
-    if result.return_value[:1] == [0]:
+    options = {"name": "train_table", "datasets": data, "max_failures": 1, "checkpoint_config": keep}
+    epochs = returned(_fails_once, {**config, "loop": train_table}, store=store, **options)
+    if epochs[:1] == [0]:
         raise Wrong("after the crash it starts from epoch 0, and there is a checkpoint")
-    if result.return_value != list(range(_CRASHES_AFTER, _EPOCHS)):
-        raise Wrong(f"after a crash that followed epoch 1, it trains the epochs {result.return_value}")
+    if epochs != list(range(_CRASHES_AFTER, _EPOCHS)):
+        raise Wrong(f"after a crash that followed epoch 1, it trains the epochs {epochs}")
 
 
 def _as_float32(batch: dict) -> dict:
@@ -156,8 +145,7 @@ def _fails_once(config: dict) -> list[int]:
 
 
 @LESSON.exercise(
-    "10-4",
-    "The same number twice",
+    "10-4 · The same number twice",
     "Where does chance come in? In the first weights, and in the order of the rows.",
     "Seed before the model is built. A rank's part is every n-th row. Test rows come after the last epoch.",
     '`torch.manual_seed(config["seed"])`, `x[rank::world]`, and the loss of `config["test"]` under no_grad.',
@@ -175,8 +163,7 @@ def _text(train_text: Any) -> None:
     config["test"] = (backwards[:, :-1].clone(), backwards[:, 1:].clone())
     found = []
     for seed in (0, 0, 1):
-        result, _ = run_loop(_counting, {**config, "seed": seed}, num_workers=2, name="train_text")
-        value, steps = result.return_value
+        value, steps = returned(_counting, {**config, "seed": seed}, name="train_text")
         found.append(answers.number(value, "what train_text returns"))
         if steps != _TOKENS // 2 // 16 * config["epochs"]:
             raise Wrong(f"a rank made {steps} steps: each of two trains on its own half of {_TOKENS} rows")

@@ -7,14 +7,13 @@ from typing import Any
 
 from labkit.exercises.answers import Wrong, expect_function, result_of, returns
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import run_loop
+from labkit.exercises.running import returned
 
 LESSON = Lesson("11", "Models larger than one process")
 
 
 @LESSON.exercise(
-    "11-1",
-    "How many GPUs",
+    "11-1 · How many GPUs",
     "What of a GPU's memory is left for its share of the 16 bytes?",
     "Each GPU has activations of its own, so a GPU has `gpu_gb - activations_gb` for the rest.",
     "`math.ceil(16 * parameters / 1e9 / (gpu_gb - activations_gb))`.",
@@ -35,8 +34,7 @@ def _how_many(fewest_gpus: Any) -> None:
 
 
 @LESSON.exercise(
-    "11-2",
-    "A model that doesn't learn",
+    "11-2 · A model that doesn't learn",
     "`fully_shard` replaces the parameters of the model by new ones. Which ones does the optimizer update?",
     "Create the optimizer after the last `fully_shard`. And who gathers the blocks?",
     "`fully_shard(block, mesh=mesh)` for each block in `model.blocks`, then for the model, then Adam.",
@@ -45,27 +43,15 @@ def _how_many(fewest_gpus: Any) -> None:
 )
 def _learns(train_sharded: Any) -> None:
     config = {"model": _network, "inspect": _inspected, "steps": 2}
-    result, _ = run_loop(train_sharded, config, num_workers=2, name="train_sharded")
-    found = result.return_value
-    if not isinstance(found, dict) or set(found) != {"sharded", "blocks", "moved"}:
+    wrong = returned(train_sharded, config, name="train_sharded")
+    if not isinstance(wrong, str):
         raise Wrong("train_sharded has to return config['inspect'](model), as before")
-    if not found["sharded"]:
-        raise Wrong(
-            "some parameters are whole on each rank: call fully_shard for the model, too, after its blocks"
-        )
-    if not found["blocks"]:
-        raise Wrong(
-            "the blocks have no fully_shard of their own, so each step gathers the whole model at once"
-        )
-    if not found["moved"]:
-        raise Wrong(
-            "the weights are those from before: the optimizer has parameters that the model no longer uses"
-        )
+    if wrong:
+        raise Wrong(wrong)
 
 
 @LESSON.exercise(
-    "11-3",
-    "A body without its head",
+    "11-3 · A body without its head",
     "`dcp.load` reads what is in the dict that you pass, and nothing else.",
     'The checkpoint has the weights below the key "model". Leave out the names that begin with "head.".',
     '`get_model_state_dict(model)` without the head, then `dcp.load({"model": body}, checkpoint_id=folder)`.',
@@ -76,21 +62,13 @@ def _body(load_body: Any) -> None:
     expect_function(load_body, "load_body")
     with tempfile.TemporaryDirectory() as folder:
         config = {"load": load_body, "folder": folder}
-        result, _ = run_loop(_reads, config, num_workers=2, name="the loop with your load_body")
-    refused, body, head = result.return_value
-    if refused:
-        raise Wrong(f"dcp.load refused: {refused}. What is in the dict that you pass, and below which key?")
-    if not body:
-        raise Wrong(
-            "the body differs from the one in the checkpoint: dcp.load fills the dict, and is it the model's?"
-        )
-    if not head:
-        raise Wrong("the new head has changed, and the checkpoint has none of its size")
+        wrong = returned(_reads, config, name="the loop with your load_body")
+    if wrong:
+        raise Wrong(wrong)
 
 
 @LESSON.exercise(
-    "11-4",
-    "A batch in parts",
+    "11-4 · A batch in parts",
     "`backward()` adds to the gradients that are there. When are they cleared, and when are they used?",
     "Each part's loss is the mean of its own rows, and the batch's loss is the mean of these means.",
     "`model.set_requires_gradient_sync(last)`, then `(loss_of(model, x, y) / len(parts)).backward()`.",
@@ -117,9 +95,7 @@ def _in_parts(accumulate: Any) -> None:
     if near(moved, torch.zeros(1)):
         raise Wrong("the weights are those from before: call optimizer.step()")
     if not near(moved, wanted):
-        raise Wrong(
-            "the update is another one than that of the whole batch: one zero_grad, 4 backward, one step"
-        )
+        raise Wrong("the update is not that of the whole batch: one zero_grad, 4 backward, one step")
     if synced != [False, False, False, True]:
         raise Wrong(
             "only the last backward should communicate: set_requires_gradient_sync(False), and True before it"
@@ -142,26 +118,27 @@ def _network(head: int = 2, seed: int = 0) -> Any:
 
 
 def _whole(model: Any) -> dict[str, Any]:
-    return {
-        name: getattr(one, "full_tensor", lambda one=one: one)() for name, one in model.named_parameters()
-    }
+    parameters = model.named_parameters()
+    return {name: one.full_tensor() if hasattr(one, "full_tensor") else one for name, one in parameters}
 
 
-def _inspected(model: Any) -> dict[str, bool]:
-    """What became of a `_network`; all ranks call it."""
+def _inspected(model: Any) -> str:
+    """What is wrong with a trained `_network`; all ranks call it."""
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
     before, after = dict(_network().named_parameters()), _whole(model)
-    return {
-        "sharded": all(isinstance(one, DTensor) for one in model.parameters()),
-        "blocks": all(isinstance(block, FSDPModule) for block in model.blocks),
-        "moved": all((after[name] != before[name]).any().item() for name in before),
-    }
+    if not all(isinstance(one, DTensor) for one in model.parameters()):
+        return "some parameters are whole on each rank: call fully_shard for the model, too, after its blocks"
+    if not all(isinstance(block, FSDPModule) for block in model.blocks):
+        return "the blocks have no fully_shard of their own, so each step gathers the whole model at once"
+    if not all((after[name] != before[name]).any() for name in before):
+        return "the weights are those from before: the optimizer has parameters that the model no longer uses"
+    return ""
 
 
-def _reads(config: dict) -> tuple[str, bool, bool]:
-    """DCP's refusal; whether a model with another head has the checkpoint's body, and still its own head."""
+def _reads(config: dict) -> str:
+    """What is wrong with a model that has another head than the checkpoint, after `load_body`."""
     import ray.train
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.state_dict import get_model_state_dict
@@ -175,7 +152,11 @@ def _reads(config: dict) -> tuple[str, bool, bool]:
     try:
         config["load"](new, config["folder"])
     except dcp.CheckpointException as error:  # a BaseException, so no check would name it
-        return str(error).strip().splitlines()[-1], False, False
+        refused = str(error).strip().splitlines()[-1]
+        return f"dcp.load refused: {refused}. What is in the dict that you pass, and below which key?"
     old, new = _whole(old), _whole(new)
-    same = [(old[name] == new[name]).all().item() for name in old if name.startswith("blocks.")]
-    return "", all(same), (new["head.weight"] == kept).all().item()
+    if any((old[name] != new[name]).any() for name in old if name.startswith("blocks.")):
+        return "the body differs from the one in the checkpoint: dcp.load fills the dict; is it the model's?"
+    if (new["head.weight"] != kept).any():
+        return "the new head has changed, and the checkpoint has none of its size"
+    return ""

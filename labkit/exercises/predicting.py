@@ -14,10 +14,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from labkit.classroom import kept, sharing
 from labkit.display.cards import Table
 from labkit.display.formatting import number as shown
 from labkit.errors import LabError
-from labkit.exercises import progress
 from labkit.settings import Settings
 
 _RIGHT, _CLOSE = 0.1, 2.0  # right within 10 %, close within a factor of two
@@ -61,7 +61,7 @@ def reveal(id: str, answer: Any) -> None:
     """
     _require_id(id)
     answer = answer.item() if hasattr(answer, "item") else answer  # numpy and torch
-    guess = progress.load("predictions").get(id, {}).get("guess")
+    guess = kept.load("predictions").get(id, {}).get("guess")
     if guess is None:
         print(f"{id} · it was {shown(answer)}")
         return
@@ -72,8 +72,8 @@ def reveal(id: str, answer: Any) -> None:
 
 def predictions(lesson: str = "") -> Table:
     """List what you predicted in a lesson ("03") or in all, what it was, and how many were right."""
-    kept = sorted(progress.load("predictions").items())
-    done = {id: one for id, one in kept if id.startswith(lesson) and "verdict" in one}
+    found = sorted(kept.load("predictions").items())
+    done = {id: one for id, one in found if id.startswith(lesson) and "verdict" in one}
     verdicts = [one["verdict"] for one in done.values()]
     rows = [(id, shown(one["guess"]), shown(one["answer"]), one["verdict"]) for id, one in done.items()]
     line = f"{verdicts.count('right')} of {len(rows)} right, {verdicts.count('close')} close"
@@ -81,7 +81,9 @@ def predictions(lesson: str = "") -> Table:
 
 
 def _keep(id: str, guess: Any, **found: Any) -> str:
-    return progress.keep("predictions", id, {"guess": guess, **found}, replace=True)
+    problem = kept.keep("predictions", id, {"guess": guess, **found}, replace=True)
+    sharing.attend()
+    return problem
 
 
 def _verdict(guess: Any, answer: Any) -> str:
@@ -102,7 +104,7 @@ def _show_buttons(id: str, choices: Sequence[str]) -> bool:
     import ipywidgets
     from IPython.display import display
 
-    guess = progress.load("predictions").get(id, {}).get("guess")
+    guess = kept.load("predictions").get(id, {}).get("guess")
     value, style = guess if guess in choices else None, {"button_width": "auto"}
     buttons = ipywidgets.ToggleButtons(options=choices, value=value, style=style)
     buttons.observe(lambda change: _keep(id, change.new), names="value")

@@ -3,8 +3,7 @@
     LESSON = Lesson("03", "TorchTrainer")
 
     @LESSON.exercise(
-        "03-2",
-        "Same model, one process",
+        "03-2 · Same model, one process",
         "What does every worker hold after `backward()`?",
         "The average of the workers' gradients is the gradient of all their images together.",
         "Count the images of one step, all workers together.",
@@ -12,8 +11,7 @@
     def one_process(batch_size):
         close_to(batch_size, 2 * 64, mistakes={64: "that is what ONE worker sees"})
 
-A lesson is found by its file name; there is no list to maintain. A check returns None if the answers are
-right and raises `labkit.exercises.answers.Wrong` otherwise.
+A lesson is found by its file name; there is no list to maintain.
 """
 
 import difflib
@@ -29,15 +27,11 @@ from labkit.exercises.running import LIMIT
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise of a lesson.
+    """One exercise of a lesson: what `Lesson.exercise` was given.
 
     Attributes:
-        id: the lesson and a number: "03-2".
-        title: as in the notebook's heading.
-        hints: three, from a nudge to nearly the answer, with `code` in backticks.
+        id, title: the two parts of its heading.
         check: called with the answers; returns None or raises `labkit.exercises.answers.Wrong`.
-        seconds: after which a check is stopped; more than the default if it runs an engine.
-        stuck: the likely mistake then.
     """
 
     id: str
@@ -57,25 +51,19 @@ class Lesson:
     exercises: list[Exercise] = field(default_factory=list)
 
     def exercise(
-        self, id: str, title: str, *hints: str, seconds: float = LIMIT, stuck: str = ""
+        self, heading: str, *hints: str, seconds: float = LIMIT, stuck: str = ""
     ) -> Callable[[Callable], Callable]:
-        """Make the decorated function the check of the exercise `id`.
+        """Make the decorated function the check of an exercise.
 
         Args:
+            heading: as in the notebook: "03-2 · Same model, one process".
+            hints: three, from a nudge to nearly the answer, with `code` in backticks.
             seconds: after which the check is stopped. Name it for a check that runs an engine.
             stuck: what is likely wrong with an answer that is not done by then, as a clause.
-
-        Raises:
-            LabError: the id is not the next one of this lesson, or there are not three hints.
         """
 
         def add(check: Callable[..., None]) -> Callable[..., None]:
-            wanted = f"{self.number}-{len(self.exercises) + 1}"
-            if id != wanted:
-                raise LabError(f"add the exercise {id!r}", f"the next id is {wanted!r}", "use that id")
-            if len(hints) != 3 or not all(hint.strip() for hint in hints):
-                fact, fix = f"its hints are {hints!r}", "give three, from a nudge to nearly the answer"
-                raise LabError(f"add the exercise {id!r}", fact, fix)
+            id, _, title = heading.partition(" · ")
             self.exercises.append(Exercise(id, title, hints, check, seconds, stuck))
             return check
 

@@ -1,8 +1,8 @@
-"""A learner's code, run on the engine by a check: with a limit of seconds, in this process or on the cluster.
+"""A learner's code, run on an engine by a check: with a limit of seconds, in this process or on the cluster.
 
     def _everyone_reports(train_loop):
-        result, reports = run_loop(train_loop, {"epochs": 2})                  # in this process
-        result, reports = run_loop(train_loop, {"epochs": 2}, num_workers=2)   # on the cluster
+        result, reports = run_loop(train_loop, {"epochs": 2})     # in this process
+        found = returned(train_loop, {"epochs": 2})               # on two workers of the cluster
 
 Whatever the learner's code raises becomes `Wrong`, and a ``...`` that is still in it `NotAttempted`. Nothing
 here asserts how long something took.
@@ -15,14 +15,20 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.exercises.answers import NotAttempted, Wrong, expect_function
+from labkit.errors import LabError
+from labkit.exercises.answers import NotAttempted, Wrong, describe, expect_function
+from labkit.settings import Settings
 
 if TYPE_CHECKING:
     from ray.data import Dataset
     from ray.train import Checkpoint, Result
+    from ray.tune import ResultGrid, Tuner
+
+    from labkit.storage import Store
 
 LIMIT = 10.0  # seconds, for a check that does not name another
 _folders: list[tempfile.TemporaryDirectory] = []  # removed at the end of this process
@@ -73,10 +79,11 @@ def run_loop(
     train_loop: Callable[[dict], Any],
     config: dict[str, Any] | None = None,
     *,
-    num_workers: int = 0,
-    datasets: Mapping[str, "Dataset"] | None = None,
-    framework: str = "torch",
     name: str = "train_loop",
+    num_workers: int = 0,
+    trainer: type | None = None,
+    datasets: Mapping[str, "Dataset"] | None = None,
+    store: "Store | None" = None,
     max_failures: int = 0,
     validate: Callable | None = None,
     **run_config: Any,
@@ -87,12 +94,12 @@ def run_loop(
     even if the loop reported a temporary folder. Otherwise it runs on the cluster that is connected.
 
     Args:
-        framework: "torch" or "tensorflow": which trainer.
         name: of the loop, as in the lesson.
+        trainer: Ray's class for the framework; default: TorchTrainer.
+        store: for the checkpoints, where other machines can reach it, too; default: a temporary folder.
         max_failures: how often Ray starts the loop again after it has failed.
         validate: what Ray calls with a checkpoint whose report asks for a validation.
-        run_config: further options of Ray's ``RunConfig``; the results go to a temporary folder if there is
-            no ``storage_path``.
+        run_config: further options of Ray's ``RunConfig``.
 
     Returns:
         Ray's result, and (metrics, checkpoint) of the reports: with 0 workers all of them, otherwise those
@@ -103,6 +110,9 @@ def run_loop(
         Wrong: the loop is not a function, or it raises.
     """
     import ray.train
+
+    if trainer is None:
+        from ray.train.torch import TorchTrainer as trainer
 
     expect_function(train_loop, name)
     _folders.append(tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True))
@@ -115,29 +125,117 @@ def run_loop(
         reports.append((dict(metrics), checkpoint))
         report(metrics, checkpoint, *args, **options)
 
-    run_config.setdefault("storage_path", str(folder))
-    run_config.setdefault("failure_config", ray.train.FailureConfig(max_failures=max_failures))
+    where: dict[str, Any] = {"storage_path": str(folder)}
+    if store is not None:
+        where = {"storage_path": store.storage_path("checks"), "storage_filesystem": store.filesystem}
+    failures = ray.train.FailureConfig(max_failures=max_failures)
     options: dict[str, Any] = {}
     if validate is not None:
         limit = ray.train.ValidationTaskConfig(timeout_s=30)
         options["validation_config"] = ray.train.ValidationConfig(fn=validate, task_config=limit)
-    with _learners_errors(name):
-        trainer = _trainer(framework)(
+    with learners_errors(name):
+        run = trainer(
             train_loop,
-            train_loop_config={} if config is None else config,
+            train_loop_config=config or {},
             scaling_config=ray.train.ScalingConfig(num_workers=num_workers),
-            run_config=ray.train.RunConfig(**run_config),
+            run_config=ray.train.RunConfig(failure_config=failures, **where, **run_config),
             datasets=dict(datasets or {}),
             **options,
         )
         if num_workers:
-            result = trainer.fit()
+            result = run.fit()
             return result, [(metrics, checkpoint) for checkpoint, metrics in result.best_checkpoints or ()]
         ray.train.report = kept
         try:
-            return trainer.fit(), reports
+            return run.fit(), reports
         finally:
             ray.train.report = report
+
+
+def returned(train_loop: Callable[[dict], Any], config: dict[str, Any] | None = None, **options: Any) -> Any:
+    """Return what a loop returns on two workers; the options are those of `run_loop`."""
+    return run_loop(train_loop, config, num_workers=2, **options)[0].return_value
+
+
+def launched(function: Callable, *args: Any, name: str, processes: int = 2) -> Any:
+    """Run `function` with Spark's TorchDistributor, in processes of this machine and without GPUs.
+
+    Returns:
+        What one of the processes returned.
+
+    Raises:
+        NotAttempted: a ``...`` is still in it.
+        Wrong: it cannot be pickled, or a rank raises.
+    """
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    from labkit.spark import SparkPanel
+
+    expect_function(function, name)
+    quiet = replace(Settings.from_env(), panel="none")
+    distributor = TorchDistributor(num_processes=processes, local_mode=True, use_gpu=False)
+    try:
+        with learners_errors(name), SparkPanel(f"check of {name}", settings=quiet).watch(distributor):
+            return distributor.run(function, *args)
+    except Wrong as wrong:
+        if any(sign in str(wrong) for sign in ("closed by peer", "SIGABRT")):
+            fact = "one rank ended while another waited for it: all ranks make the same calls and steps"
+            raise Wrong(f"{name}: {fact}") from None
+        raise
+
+
+def run_sweep(trainable: type, space: dict[str, Any], *, iterations: int, name: str) -> "ResultGrid":
+    """Sweep a `tune.Trainable` in one process: each trial ends after `iterations` steps, with a checkpoint.
+
+    Raises:
+        Wrong: a trial fails; `name` is what the message calls the trainable.
+    """
+    from ray import tune
+
+    with tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True) as folder:
+        run = tune.RunConfig(
+            storage_path=folder,
+            stop={"training_iteration": iterations},
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
+        )
+        one = tune.TuneConfig(reuse_actors=True, max_concurrent_trials=1)
+        return run_tuner(tune.Tuner(trainable, param_space=space, tune_config=one, run_config=run), name)
+
+
+def run_tuner(tuner: "Tuner", name: str) -> "ResultGrid":
+    """Check the learner's `tuner` as the panel would, run it without Tune's tables, and return the results.
+
+    Raises:
+        NotAttempted: a ``...`` is still in the trainable.
+        Wrong: it cannot work, or a trial fails.
+    """
+    import ray
+    from ray import tune
+
+    from labkit.tune.checks import check_plan
+    from labkit.tune.trials import TunerPlan, names_without_metric, without_noise
+
+    if not isinstance(tuner, tune.Tuner):
+        raise Wrong(f"{name} is {describe(tuner)}, and a tune.Tuner is expected")
+    plan = TunerPlan.from_tuner(tuner)
+    try:
+        check_plan(plan, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+        with without_noise():
+            plan.run.verbose, plan.run.progress_reporter = 0, tune.CLIReporter()
+            results = tuner.fit()
+    except LabError as error:
+        raise Wrong(error.fact) from error
+    except Exception as error:
+        if (names := names_without_metric(str(error))) is not None:
+            reported = ", ".join(map(repr, names)) or "nothing"
+            raise Wrong(f"trials are compared by {plan.metric!r}, and they report {reported}") from error
+        raise Wrong(f"fit() raised {type(error).__name__}: {_last_line(error)}") from error
+    if results.num_errors:
+        last = _last_line(results.errors[0])
+        if "ellipsis" in last.lower():
+            raise NotAttempted
+        raise Wrong(f"{results.num_errors} of {len(results)} trials failed, the first with {last}")
+    return results
 
 
 def mapped(function: Any, rows: Sequence[Mapping[str, Any]], **options: Any) -> list[dict[str, Any]]:
@@ -149,7 +247,7 @@ def mapped(function: Any, rows: Sequence[Mapping[str, Any]], **options: Any) -> 
     """
     import ray.data
 
-    with _learners_errors(getattr(function, "__name__", "your function")):
+    with learners_errors(getattr(function, "__name__", "your function")):
         return ray.data.from_items(list(map(dict, rows))).map_batches(function, **options).take_all()
 
 
@@ -166,12 +264,12 @@ def in_a_task(function: Callable, *args: Any, name: str) -> Any:
     size = len(cloudpickle.dumps(function))
     if size > 1e6:
         raise Wrong(f"pickled, {name} has {size / 1e6:.1f} MB: it takes data of this notebook along")
-    with _learners_errors(name):
+    with learners_errors(name):
         return ray.get(ray.remote(num_cpus=0)(function).remote(*args))
 
 
 @contextlib.contextmanager
-def _learners_errors(name: str) -> Iterator[None]:
+def learners_errors(name: str) -> Iterator[None]:
     """Engines run quietly in this block, and what the learner's code raises becomes a verdict."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -180,30 +278,26 @@ def _learners_errors(name: str) -> Iterator[None]:
     except (NotAttempted, Wrong):
         raise
     except Exception as error:
-        text = _reason(error)
-        if "ellipsis" in text.lower():
+        said = f": {error.fact}. Fix: {error.fix}" if isinstance(error, LabError) else _raised(error)
+        if "ellipsis" in said.lower():
             raise NotAttempted from None
-        raise Wrong(f"{name} raised {text}") from None
+        raise Wrong(name + said) from None
     finally:
         logging.disable(before)
 
 
-def _reason(error: BaseException) -> str:
+def _raised(error: BaseException) -> str:
     """The learner's own exception, in one line, out of those of Ray Train and Ray Data."""
     failures = getattr(error, "worker_failures", None)
     if failures:
-        return _reason(next(iter(failures.values())))
+        return _raised(next(iter(failures.values())))
     inside, found, advice = str(error).rpartition("The above exception was the direct cause")
     if found and "UserCodeException" in advice:  # Ray Data's text is a traceback, followed by advice
-        return inside.strip().splitlines()[-1]
+        return f" raised {_last_line(inside)}"
     if isinstance(cause := getattr(error, "cause", None), Exception):  # of a task
-        return _reason(cause)
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return _raised(cause)
+    return f" raised {type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _trainer(framework: str) -> type:
-    if framework == "tensorflow":  # never both in one process
-        from ray.train.tensorflow import TensorflowTrainer as Trainer
-    else:
-        from ray.train.torch import TorchTrainer as Trainer
-    return Trainer
+def _last_line(said: object) -> str:
+    return (str(said).strip().splitlines() or [""])[-1]

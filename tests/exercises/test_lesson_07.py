@@ -5,25 +5,7 @@ import math
 import pytest
 
 from labkit.exercises import check, lesson_07
-
-
-@pytest.mark.parametrize(
-    "rows, dropped, said",
-    [
-        ([2, 5, 0], [2, 5], "solved"),
-        ([2, 5], [2, 5], "would wait"),
-        ([6, 7], [2, 5], "like cards"),
-        ([2, 5, 8], [2, 5], "no row 8"),
-        ([1, 4, 7], [2, 5], "it is not"),
-        ([0, 2, 5], [2, 5], "not in its order"),
-        ([2, 5, 0], [2, 5, 0], "6 and 7 are left out"),
-        ([2, 5, 0], [2], "with drop_last it is not"),
-        (7, [2, 5], "a list"),
-        ([2, 5, 0], ..., "not attempted"),
-    ],
-)
-def test_who_gets_which_row(rows, dropped, said):
-    assert said in repr(check("07-1", rows, dropped))
+from verdicts import Runs, replaced, verdicts
 
 
 def test_the_answer_is_what_pytorch_does():
@@ -34,12 +16,6 @@ def test_the_answer_is_what_pytorch_does():
     assert "solved" in repr(check("07-1", list(padded), list(cut)))
 
 
-@pytest.fixture
-def launches(monkeypatch):
-    """Let a launch return `found`."""
-    return lambda found: monkeypatch.setattr(lesson_07, "launched", lambda *args, **options: found)
-
-
 @pytest.mark.parametrize(
     "total, said",
     [
@@ -48,10 +24,7 @@ def launches(monkeypatch):
         (lambda rank, ranks: 2.0, "takes no part"),
         (lambda rank, ranks: None, "a number is expected"),
         (lambda rank, ranks: 3.0, "the total of 3 ranks"),  # written down, not added up
-        (
-            lambda rank, ranks: ranks * (ranks + 1) / 2 if rank == 0 else 2.0,
-            "every one of them",
-        ),  # dist.reduce
+        (lambda rank, ranks: 2.0 if rank else ranks * (ranks + 1) / 2, "every one of them"),  # dist.reduce
     ],
 )
 def test_a_fixed_function_is_judged_by_the_total_of_each_rank(monkeypatch, total, said):
@@ -66,25 +39,8 @@ def test_a_fixed_function_is_judged_by_the_total_of_each_rank(monkeypatch, total
     assert said in repr(check("07-2", lambda: 1))
 
 
-@pytest.mark.parametrize(
-    "rows, smallest, steps, said",
-    [
-        (1408, 690, 21, "solved"),
-        (2816, 1408, 44, "all row groups"),
-        (1408, 1408, 44, "the sum of both shares"),
-        (1408, 718, 22, "the largest of two"),
-        (1408, 690, 44, "all rows together"),
-        (1408, 690, 22, "that is not it"),
-    ],
-)
-def test_training_from_row_groups(launches, rows, smallest, steps, said):
-    launches({"rows": rows, "smallest": smallest, "steps": steps})
-    assert said in repr(check("07-3", lambda folder, epochs: 1, "folder", 1408))
-
-
-def test_the_last_line_of_the_training_stays(launches):
-    launches(None)
-    assert "leave its last line" in repr(check("07-3", lambda folder, epochs: 1, "folder", 1408))
+def trained(rows, smallest, steps):
+    return Runs({"rows": rows, "smallest": smallest, "steps": steps})
 
 
 def to_pay(start_a, rate_a, start_b, rate_b):
@@ -92,14 +48,36 @@ def to_pay(start_a, rate_a, start_b, rate_b):
     return (start_b - start_a) / saved if saved > 0 else math.inf
 
 
-@pytest.mark.parametrize(
-    "function, said",
-    [
+SAID = {
+    "07-1": [
+        ([2, 5, 0], [2, 5], "solved"),
+        ([2, 5], [2, 5], "would wait"),
+        ([6, 7], [2, 5], "like cards"),
+        ([2, 5, 8], [2, 5], "no row 8"),
+        ([1, 4, 7], [2, 5], "not it"),
+        ([0, 2, 5], [2, 5], "not in its order"),
+        ([2, 5, 0], [2, 5, 0], "6 and 7 are left out"),
+        ([2, 5, 0], [2], "the answer with drop_last is [2] (a list): that is not it"),
+    ],
+    "07-3": [
+        (trained(1408, 690, 21), "folder", 1408, "solved"),
+        (trained(2816, 1408, 44), "folder", 1408, "all row groups"),
+        (trained(1408, 1408, 44), "folder", 1408, "the sum of both shares"),
+        (trained(1408, 718, 22), "folder", 1408, "the largest of two"),
+        (trained(1408, 690, 44), "folder", 1408, "all rows together"),
+        (trained(1408, 690, 22), "folder", 1408, "that is not it"),
+        (Runs(None), "folder", 1408, "leave its last line"),
+    ],
+    "07-4": [
         (to_pay, "solved"),
         (lambda a, x, b, y: (b - a) * (y - x) if y > x else math.inf, "subtract seconds"),
         (lambda a, x, b, y: (b - a) / (1 / x - 1 / y), "ZeroDivisionError"),
         (lambda a, x, b, y: abs((b - a) / (1 / x - 1 / y)) if x != y else math.inf, "nothing is won back"),
     ],
-)
-def test_how_many_rows_until_it_pays(function, said):
-    assert said in repr(check("07-4", function))
+}
+
+
+@verdicts(SAID)
+def test_what_a_check_says(id, answers, said, monkeypatch):
+    monkeypatch.setattr(lesson_07, "launched", replaced)
+    assert said in repr(check(id, *answers))

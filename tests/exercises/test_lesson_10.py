@@ -14,13 +14,11 @@ from torch.nn import functional as F
 
 from labkit.exercises import check
 from labs import _home, lab  # noqa: F401  in the place of the folder of conftest
+from verdicts import verdicts
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this module
 LAB = {"nodes": 1, "cpus_per_node": 3}
-engine = pytest.mark.usefixtures("lab")
-
-
-def stub(*answers): ...
+pytestmark = [pytest.mark.usefixtures("lab"), pytest.mark.filterwarnings("ignore:Using a target size")]
 
 
 def by_fruit(fruits, share, seed):
@@ -32,41 +30,8 @@ def by_photograph(fruits, share, seed):
     return np.random.default_rng(seed).random(len(fruits)) < share
 
 
-@pytest.mark.parametrize(
-    "function, said",
-    [
-        (by_fruit, "solved"),
-        (stub, "not attempted"),
-        (by_photograph, "of 400 fruits have photographs on both sides"),
-        (lambda fruits, share, seed: by_fruit(fruits, share, 7), "the seed is not used"),
-        (lambda fruits, share, seed: by_fruit(fruits, share, None), "another division"),
-        (lambda fruits, share, seed: by_fruit(fruits, 1 - share, seed), "are for testing, and the share"),
-        (lambda *given: np.flatnonzero(by_fruit(*given)), "has the shape"),
-        (lambda *given: by_fruit(*given).astype(int), "True or False"),
-    ],
-)
-def test_a_leak(function, said):
-    assert said in repr(check("10-1", function))
-
-
 def error(a, b, ddof=1, root=0.5):
     return (np.var(a, ddof=ddof) / len(a) + np.var(b, ddof=ddof) / len(b)) ** root
-
-
-@pytest.mark.parametrize(
-    "function, said",
-    [
-        (lambda a, b: (np.mean(b) - np.mean(a), error(a, b)), "solved"),
-        (stub, "not attempted"),
-        (lambda a, b: np.mean(b) - np.mean(a), "two numbers are expected"),
-        (lambda a, b: (np.mean(a) - np.mean(b), error(a, b)), "that is a minus b"),
-        (lambda a, b: (np.mean(b) - np.mean(a), error(a, b, ddof=0)), "ddof=1"),
-        (lambda a, b: (np.mean(b) - np.mean(a), error(a, b, root=1)), "take the root"),
-        (lambda a, b: (np.mean(b) - np.mean(a), np.hypot(np.std(a, ddof=1), np.std(b, ddof=1))), "the more"),
-    ],
-)
-def test_a_difference(function, said):
-    assert said in repr(check("10-2", function))
 
 
 def table(shaped=True, resumes=True, name="rmse", saves=True, from_one=0):
@@ -103,28 +68,6 @@ def keep(attribute="rmse", order="min", number=2):
     return CheckpointConfig(number, checkpoint_score_attribute=attribute, checkpoint_score_order=order)
 
 
-@engine
-@pytest.mark.filterwarnings("ignore:Using a target size")
-@pytest.mark.parametrize(
-    "loop, kept, said",
-    [
-        (table(), keep(), "solved"),
-        (stub, keep(), "not attempted"),
-        (table(), ..., "not attempted"),
-        (table(), 2, "a CheckpointConfig is expected"),
-        (table(), keep(order="max"), "that doesn't keep those with the lowest rmse"),
-        (table(), keep(number=None), "two should be kept"),
-        (table(shaped=False), keep(), "does `model(x)`, [n, 1], meet y, [n]?"),
-        (table(resumes=False), keep(), "it starts from epoch 0"),
-        (table(name="loss"), keep(), "the metric rmse is None"),
-        (table(saves=False), keep(), "without a checkpoint"),
-        (table(from_one=1), keep(), "counted from 0"),
-    ],
-)
-def test_a_table(loop, kept, said):
-    assert said in repr(check("10-3", loop, kept))
-
-
 def text(seed=lambda config: torch.manual_seed(config["seed"]), shared=True, tests=True):
     def train_text(config):
         context = ray.train.get_context()
@@ -146,17 +89,45 @@ def text(seed=lambda config: torch.manual_seed(config["seed"]), shared=True, tes
     return train_text
 
 
-@engine
-@pytest.mark.parametrize(
-    "loop, said",
-    [
+SAID = {
+    "10-1": [
+        (by_fruit, "solved"),
+        (by_photograph, "of 400 fruits have photographs on both sides"),
+        (lambda fruits, share, seed: by_fruit(fruits, share, 7), "the seed is not used"),
+        (lambda fruits, share, seed: by_fruit(fruits, share, None), "another division"),
+        (lambda fruits, share, seed: by_fruit(fruits, 1 - share, seed), "are for testing, and the share"),
+        (lambda *given: np.flatnonzero(by_fruit(*given)), "has the shape"),
+        (lambda *given: by_fruit(*given).astype(int), "True or False"),
+    ],
+    "10-2": [
+        (lambda a, b: (np.mean(b) - np.mean(a), error(a, b)), "solved"),
+        (lambda a, b: np.mean(b) - np.mean(a), "two numbers are expected"),
+        (lambda a, b: (np.mean(a) - np.mean(b), error(a, b)), "that is a minus b"),
+        (lambda a, b: (np.mean(b) - np.mean(a), error(a, b, ddof=0)), "ddof=1"),
+        (lambda a, b: (np.mean(b) - np.mean(a), error(a, b, root=1)), "take the root"),
+        (lambda a, b: (np.mean(b) - np.mean(a), np.hypot(np.std(a, ddof=1), np.std(b, ddof=1))), "the more"),
+    ],
+    "10-3": [
+        (table(), keep(), "solved"),
+        (table(), 2, "a CheckpointConfig is expected"),
+        (table(), keep(order="max"), "that doesn't keep those with the lowest rmse"),
+        (table(), keep(number=None), "two should be kept"),
+        (table(shaped=False), keep(), "does `model(x)`, [n, 1], meet y, [n]?"),
+        (table(resumes=False), keep(), "it starts from epoch 0"),
+        (table(name="loss"), keep(), "the metric rmse is None"),
+        (table(saves=False), keep(), "without a checkpoint"),
+        (table(from_one=1), keep(), "counted from 0"),
+    ],
+    "10-4": [
         (text(), "solved"),
-        (stub, "not attempted"),
         (text(seed=lambda config: torch.seed()), "what is drawn before it is set?"),
         (text(seed=lambda config: torch.manual_seed(0)), "the seed of the config is not used"),
         (text(shared=False), "each of two trains on its own half"),
         (text(tests=False), "that of the training rows"),
     ],
-)
-def test_the_same_number_twice(loop, said):
-    assert said in repr(check("10-4", loop))
+}
+
+
+@verdicts(SAID)
+def test_what_a_check_says(id, answers, said):
+    assert said in repr(check(id, *answers))

@@ -12,40 +12,18 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from labkit.exercises import check, lesson_11
+from verdicts import verdicts
 
 
 def fewest_gpus(parameters, gpu_gb, activations_gb):
     return math.ceil(16 * parameters / 1e9 / (gpu_gb - activations_gb))
 
 
-def stub(parameters, gpu_gb, activations_gb): ...
-
-
-@pytest.mark.parametrize(
-    "function, said",
-    [
-        (fewest_gpus, "solved"),
-        (stub, "not attempted"),
-        (lambda n, gpu, kept: math.ceil((16 * n / 1e9 + kept) / gpu), "activations of its own"),
-        (lambda n, gpu, kept: math.ceil(16 * n / 1e9 / gpu), "need room, too"),
-        (lambda n, gpu, kept: fewest_gpus(n / 4, gpu, kept), "for the parameters alone"),
-        (lambda n, gpu, kept: int(16 * n / 1e9 // (gpu - kept)), "round up"),
-        (lambda n, gpu, kept: int(16 * n / 1e9 // (gpu - kept)) + 1, "one fewer is enough"),
-        (lambda n, gpu, kept: [n], "a number is expected"),
-    ],
-)
-def test_how_many(function, said):
-    assert said in repr(check("11-1", function))
-
-
 @pytest.fixture
 def alone(monkeypatch):
     """The engine is replaced: a loop runs in this process, which is the only rank of a process group."""
 
-    def run(loop, config, **_):
-        return SimpleNamespace(return_value=loop(config)), []
-
-    monkeypatch.setattr(lesson_11, "run_loop", run)
+    monkeypatch.setattr(lesson_11, "returned", lambda loop, config, **_: loop(config))
     monkeypatch.setattr("ray.train.get_context", lambda: SimpleNamespace(get_world_size=lambda: 1))
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield init_device_mesh("cpu", (1,))
@@ -93,44 +71,50 @@ def new_head(model, folder):
     torch.nn.init.zeros_(model.head.weight)
 
 
-@pytest.mark.parametrize(
-    "function, said",
-    [
+def accumulate(share=4, clear=1, sync=None, steps=1):
+    def accumulate(model, optimizer, loss_of, parts):
+        optimizer.zero_grad() if clear else None
+        for number, (x, y) in enumerate(parts):
+            model.set_requires_gradient_sync(number == len(parts) - 1 if sync is None else sync)
+            (loss_of(model, x, y) / share).backward()
+            optimizer.step() if steps == 4 else None
+            optimizer.zero_grad() if steps == 4 else None
+        optimizer.step() if steps == 1 else None
+
+    return accumulate
+
+
+torch.optim.SGD([torch.zeros(1)])  # imports much, which must not count as the check's time
+
+
+SAID = {
+    "11-3": [
         (load_body, "solved"),
         (lambda *given: load_body(*given, copied=True), "the body differs"),
         (new_head, "the new head has changed"),
         (lambda *given: load_body(*given, head=True), "dcp.load refused: ValueError: Size mismatch"),
         (lambda model, folder: dcp.load(get_model_state_dict(model), checkpoint_id=folder), "Missing key"),
     ],
-)
-def test_a_body_without_its_head(function, said, alone):
-    assert said in repr(check("11-3", function))
-
-
-def accumulate(model, optimizer, loss_of, parts, *, share=4, clear=1, sync=None, steps=1):
-    optimizer.zero_grad() if clear else None
-    for number, (x, y) in enumerate(parts):
-        model.set_requires_gradient_sync(number == len(parts) - 1 if sync is None else sync)
-        (loss_of(model, x, y) / share).backward()
-        optimizer.step() if steps == 4 else None
-        optimizer.zero_grad() if steps == 4 else None
-    optimizer.step() if steps == 1 else None
-
-
-torch.optim.SGD([torch.zeros(1)])  # imports much, which must not count as the check's time
-
-
-@pytest.mark.parametrize(
-    "options, said",
-    [
-        ({}, "solved"),
-        ({"share": 1}, "4 times too large"),
-        ({"steps": 0}, "call optimizer.step()"),
-        ({"steps": 4}, "another one than that of the whole batch"),
-        ({"clear": 0}, "another one than that of the whole batch"),
-        ({"sync": True}, "only the last backward"),
-        ({"sync": False}, "only the last backward"),
+    "11-4": [
+        (accumulate(), "solved"),
+        (accumulate(share=1), "4 times too large"),
+        (accumulate(steps=0), "call optimizer.step()"),
+        (accumulate(steps=4), "not that of the whole batch"),
+        (accumulate(clear=0), "not that of the whole batch"),
+        (accumulate(sync=True), "only the last backward"),
+        (accumulate(sync=False), "only the last backward"),
     ],
-)
-def test_a_batch_in_parts(options, said):
-    assert said in repr(check("11-4", lambda *given: accumulate(*given, **options)))
+    "11-1": [
+        (fewest_gpus, "solved"),
+        (lambda n, gpu, kept: math.ceil((16 * n / 1e9 + kept) / gpu), "activations of its own"),
+        (lambda n, gpu, kept: math.ceil(16 * n / 1e9 / gpu), "need room, too"),
+        (lambda n, gpu, kept: fewest_gpus(n / 4, gpu, kept), "for the parameters alone"),
+        (lambda n, gpu, kept: int(16 * n / 1e9 // (gpu - kept)), "round up"),
+        (lambda n, gpu, kept: int(16 * n / 1e9 // (gpu - kept)) + 1, "one fewer is enough"),
+    ],
+}
+
+
+@verdicts(SAID)
+def test_what_a_check_says(id, answers, said, alone):
+    assert said in repr(check(id, *answers))

@@ -4,8 +4,7 @@ import pytest
 from ray import tune
 
 from labkit.exercises.answers import NotAttempted, Wrong
-from labkit.exercises.running import in_a_task
-from labkit.exercises.sweeping import run_sweep, run_tuner
+from labkit.exercises.running import in_a_task, run_sweep, run_tuner
 
 
 def make(trainable, space, tmp_path, **options):
