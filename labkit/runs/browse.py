@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from math import isfinite, isnan
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -30,21 +31,22 @@ if TYPE_CHECKING:  # each takes a second to import, and `latest` needs neither
     from matplotlib.figure import Figure
 
 _METRICS_SHOWN = 4
+_DIGITS = {"start s": 1, "epoch s": 2, "rows/s": 0, "total s": 1}  # of the table without `columns`
 _FIELDS = [f.name for f in fields(RunRecord)]
 _COLUMNS: dict[str, Callable[[RunRecord], Any]] = {
-    "run": lambda run: run.name,
-    "started": lambda run: f"{run.started:%m-%d %H:%M}",
-    "id": lambda run: run.run_id,
-    "state": lambda run: run.state,
-    "engine": lambda run: run.engine,
-    "workers": lambda run: run.workers,
-    "data": lambda run: run.dataset,
-    "rows": lambda run: run.rows,
-    "epochs": lambda run: run.epochs,
-    "start s": lambda run: _number(run.seconds_to_start, 1),
-    "epoch s": lambda run: _number(median(run.seconds_per_epoch), 2) if run.seconds_per_epoch else None,
-    "rows/s": lambda run: _number(run.rows_per_second, 0) if isfinite(run.rows_per_second or 0) else None,
-    "total s": lambda run: _number(run.seconds_total, 1),
+    "run": attrgetter("name"),
+    "started": lambda run: str(run.started)[5:16],
+    "id": attrgetter("run_id"),
+    "state": attrgetter("state"),
+    "engine": attrgetter("engine"),
+    "workers": attrgetter("workers"),
+    "data": attrgetter("dataset"),
+    "rows": attrgetter("rows"),
+    "epochs": attrgetter("epochs"),
+    "start s": attrgetter("seconds_to_start"),
+    "epoch s": lambda run: median(run.seconds_per_epoch) if run.seconds_per_epoch else None,
+    "rows/s": lambda run: run.rows_per_second if isfinite(run.rows_per_second or 0) else None,
+    "total s": attrgetter("seconds_total"),
     "tags": lambda run: ", ".join(run.tags) or None,
     "note": lambda run: run.note or None,
 }
@@ -84,11 +86,20 @@ def table(
                 fix = f"use a metric, a setting, or one of {', '.join([*_COLUMNS, *_FIELDS])}"
                 raise RunError(f"show the column {column!r}", f"none of {len(found)} runs has a value", fix)
         return pandas.DataFrame(rows, index=range(1, len(found) + 1))
+    return overview(found)
+
+
+def overview(found: list[RunRecord]) -> "pandas.DataFrame":
+    """The table of these runs, in their order."""
+    import pandas
+
     rows = pandas.DataFrame({column: [of(run) for run in found] for column, of in _COLUMNS.items()})
-    metrics = {name: [_number(run.metrics.get(name), 4) for run in found] for name in _metrics(found)}
-    metrics = pandas.DataFrame(metrics, index=rows.index)
-    settings = pandas.DataFrame([flat(run.config) for run in found]).convert_dtypes()
-    settings = settings[[name for name in settings if settings[name].astype(str).nunique(dropna=False) > 1]]
+    rows = rows.astype(dict.fromkeys(_DIGITS, float)).round(_DIGITS)
+    metrics = {name: [_number(run.metrics.get(name)) for run in found] for name in _metrics(found)}
+    metrics = pandas.DataFrame(metrics, index=rows.index, dtype=float).round(4)
+    configs = [flat(run.config) for run in found]
+    settings = {name: [config.get(name) for config in configs] for name in _differing(configs)}
+    settings = pandas.DataFrame(settings, index=rows.index).convert_dtypes()
     taken = {*rows, *metrics, "checkpoint"}
     settings = settings.rename(columns={name: f"config {name}" for name in settings if name in taken})
     checkpoints = pandas.DataFrame({"checkpoint": [run.checkpoint for run in found]})
@@ -98,6 +109,12 @@ def table(
     # One run without a count would turn those of all others into floats.
     whole = [name for name in ("rows", "rows/s") if name in frame]
     return frame.astype(dict.fromkeys(whole, "Int64")).set_axis(range(1, len(found) + 1))
+
+
+def _differing(configs: list[dict[str, Any]]) -> list[str]:
+    """The settings that are not equal in all of these."""
+    names = dict.fromkeys(name for config in configs for name in config)
+    return [name for name in names if len({str(config.get(name)) for config in configs}) > 1]
 
 
 def plot(
@@ -222,12 +239,14 @@ def _inside(values: Any, path: str) -> Any:
     return _inside(values.get(first), rest) if rest else None
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """A dict of dicts on one level, with names like "config.model.width"."""
     found = {}
     for name, value in values.items():
-        more = isinstance(value, Mapping)
-        found |= flat(value, f"{prefix}{name}.") if more else {f"{prefix}{name}": value}
+        if isinstance(value, dict):
+            found.update(flat(value, f"{prefix}{name}."))
+        else:
+            found[prefix + name] = value
     return found
 
 
@@ -265,8 +284,8 @@ def _has(run: RunRecord, column: str, values: list) -> bool:
     return any(value in values for value in mine)
 
 
-def _number(value: Any, digits: int) -> float | None:
-    return round(float(value), digits) if isinstance(value, (int, float)) else None
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _metrics(found: list[RunRecord]) -> list[str]:

@@ -17,18 +17,8 @@ if TYPE_CHECKING:
 # In this order. What differs between any two runs (ids, times of day, paths) is not compared.
 _COMPARED = (
     *("name", "engine", "state", "error", "workers", "scaling", "dataset", "rows", "data_fingerprint"),
-    *(
-        "seed",
-        "config",
-        "commit",
-        "versions",
-        "host",
-        "metrics",
-        "epochs",
-        "seconds_total",
-        "rows_per_second",
-    ),
-    *("waiting_share", "checkpoints", "tags", "note"),
+    *("seed", "config", "commit", "versions", "host", "metrics", "epochs", "seconds_total"),
+    *("rows_per_second", "waiting_share", "checkpoints", "tags", "note"),
 )
 
 
@@ -80,7 +70,7 @@ def compare(a: str | RunRecord, b: str | RunRecord, home: Path | str | None = No
     names.sort(key=lambda name: _COMPARED.index(name.partition(".")[0]))
     rows = [(left.get(name), right.get(name)) for name in names]
     table = pandas.DataFrame(rows, index=names, columns=[one.run_id, other.run_id], dtype=object)
-    lines = (run.code.splitlines() for run in (one, other))
+    lines = (run.all_code.splitlines() for run in (one, other))
     code = "\n".join(difflib.unified_diff(*lines, one.run_id, other.run_id, lineterm=""))
     return Comparison(one, other, table, code)
 

@@ -38,7 +38,8 @@ def plot(
     import matplotlib.pyplot as plt
 
     found = sorted(records, key=lambda run: run.started)
-    labels, shown = list(map(_plain, map(label, found))) if label else _labels(found), _shown(found, metrics)
+    labels, shown = [_plain(label(run)) for run in found] if label else _labels(found), _shown(found, metrics)
+    groups = labels if label else range(len(found))
     heights = [2.4] * bool(shown) + [0.9 + 0.32 * len(found)]
     columns = max(1, min(3, _LINE_WIDTH // (max(map(len, labels)) + 8)))
     legends = 0.25 * (len(found) / columns + 1)  # inches
@@ -49,10 +50,10 @@ def plot(
         )
         plt.close(figure)
         for metric in shown:
-            _draw_curves(axes[metric], found, metric, labels if label else None)
+            _draw_curves(axes[metric], found, metric, groups)
         if shown and len(found) > 1:
             lines = axes[shown[0]].get_lines()
-            first = [place for place, name in enumerate(labels) if not label or name not in labels[:place]]
+            first = [place for place, group in enumerate(groups) if group not in groups[:place]]
             entries = [lines[place] for place in first], [labels[place] for place in first]
             figure.legend(*entries, loc="outside upper left", ncols=columns)
         _draw_seconds(axes["seconds"], found, labels)
@@ -112,15 +113,14 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _draw_curves(
-    axes: "Axes", found: list[RunRecord], metric: str, groups: Sequence[str] | None = None
-) -> None:
+def _draw_curves(axes: "Axes", found: list[RunRecord], metric: str, groups: Sequence) -> None:
+    """The metric of each run; the lines of a group look the same."""
     from matplotlib import rcParams
     from matplotlib.ticker import MaxNLocator
 
     names = [_name_in(run, metric) for run in found]
-    looks, places = rcParams["axes.prop_cycle"].by_key(), list(dict.fromkeys(groups or range(len(found))))
-    for run, name, group in zip(found, names, groups or places, strict=True):
+    looks, places = rcParams["axes.prop_cycle"].by_key(), list(dict.fromkeys(groups))
+    for run, name, group in zip(found, names, groups, strict=True):
         entries = [(entry.get("epoch", place), entry.get(name)) for place, entry in enumerate(run.history)]
         points = [(epoch + 1, value) for epoch, value in entries if is_number(epoch) and is_number(value)]
         look = {key: values[places.index(group) % len(values)] for key, values in looks.items()}

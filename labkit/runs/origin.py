@@ -1,4 +1,4 @@
-"""Where a run comes from: the code of its training loop, and the commit of the folder it was started in."""
+"""Where a run comes from: the code of its training loop and of what it calls, and the folder's commit."""
 
 import ast
 import contextlib
@@ -6,7 +6,9 @@ import functools
 import inspect
 import re
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from labkit.display.formatting import without_credentials
@@ -41,6 +43,41 @@ def _source_of_class(kind: type) -> str:
     text = "".join(inspect.findsource(method)[0])
     classes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef))
     return ast.get_source_segment(text, next(node for node in classes if node.name == kind.__name__)) or ""
+
+
+def called_by(code: Any) -> str:
+    """The text of the functions and classes that a function, a class or a frame calls, without secrets.
+
+    Only those of its own notebook or file, and also what these call; each once, the deepest ones last.
+    """
+    found: dict[str, Any] = {}
+    queue = [code]
+    while queue:
+        here = queue.pop(0)
+        while isinstance(here, functools.partial):
+            here = here.func
+        # A class has its module's names through its methods.
+        parts = [*filter(inspect.isfunction, vars(here).values())] if inspect.isclass(here) else [here]
+        for part in parts:
+            names = getattr(part, "f_globals", None) or getattr(part, "__globals__", {})
+            for name in _names(getattr(part, "f_code", None) or getattr(part, "__code__", None)):
+                value = names.get(name)
+                own = inspect.isfunction(value) or inspect.isclass(value)
+                if own and value.__module__ == names.get("__name__") and value not in (code, *found.values()):
+                    found[name] = value
+                    queue.append(value)
+    whole = source_of(code)  # of a script, it has them already
+    texts = (source_of(value).strip() for value in found.values())
+    return "\n\n\n".join(text for text in texts if text not in whole)
+
+
+def _names(code: CodeType | None) -> Iterator[str]:
+    """The global names that some code and the functions in it use."""
+    if code is not None:
+        yield from code.co_names
+        for inner in code.co_consts:
+            if isinstance(inner, CodeType):
+                yield from _names(inner)
 
 
 def git_commit() -> str | None:

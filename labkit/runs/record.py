@@ -55,6 +55,7 @@ class RunRecord:
         seed: `config`'s "seed", or what the panel was given.
         code: the training function as text, without secrets; for a loop in a ``with`` block, the cell, the
             function or the script around it. "" if unknown.
+        called: the functions and classes of the same notebook or file that it calls, as text.
         commit: of the git repository that the run was started in; None if there was none.
         scaling: the workers' resources: "num_workers", "use_gpu", "resources_per_worker".
         storage_path: the folder of its checkpoints, as `ray.train.Result.from_path` takes it.
@@ -92,6 +93,7 @@ class RunRecord:
     abridged: list = field(default_factory=list)
     seed: int | None = None
     code: str = ""
+    called: str = ""
     commit: str | None = None
     scaling: dict = field(default_factory=dict)
     storage_path: str | None = None
@@ -122,9 +124,14 @@ class RunRecord:
             object.__setattr__(self, "seed", self.config.get("seed"))
 
     @property
+    def all_code(self) -> str:
+        """`code` and what it calls."""
+        return "\n\n".join(filter(None, (self.code, self.called)))
+
+    @property
     def code_hash(self) -> str:
-        """Equal for equal code: 12 digits of its SHA-256; "" without code."""
-        return hashlib.sha256(self.code.encode()).hexdigest()[:12] if self.code else ""
+        """Equal for equal code, with what it calls: 12 digits of its SHA-256; "" without code."""
+        return hashlib.sha256(self.all_code.encode()).hexdigest()[:12] if self.code else ""
 
     @property
     def moment(self) -> datetime:

@@ -11,22 +11,12 @@ from labkit.display import cards, formatting
 from labkit.errors import RunError
 from labkit.files import atomic_write
 from labkit.runs import figures
-from labkit.runs.browse import select, table, value_of
+from labkit.runs.browse import overview, select, value_of
 from labkit.runs.record import RunRecord, read
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_PAGE = Markup("""<!doctype html><html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width"><title>{title}</title><style>
-:root{{color-scheme:light dark}}
-body{{max-width:60rem;margin:2rem auto;padding:0 1rem;font:16px/1.5 system-ui,sans-serif}}
-table{{border-collapse:collapse;display:block;overflow-x:auto;font-size:14px}}
-th,td{{text-align:left;vertical-align:top;padding:.2rem 1.2rem .2rem 0;border-bottom:1px solid #8886;
-font-variant-numeric:tabular-nums}}
-th{{font-weight:600}}pre{{overflow-x:auto;padding:.8rem;border:1px solid #8886;font-size:13px}}
-td:first-child{{white-space:nowrap}}img{{max-width:100%}}</style></head><body><h1>{title}</h1>{parts}</body></html>
-""")
 _ALWAYS = ("id", "state")  # columns of the table, also where they are equal in all runs
 
 
@@ -67,7 +57,7 @@ def report(
         label = lambda run: str(value_of(run, by))  # noqa: E731
     curves = figures.plot(found, metrics, label=label)
     asked = [metrics] if isinstance(metrics, str) else list(metrics or [])
-    frame = table(home, last=last, **filters).drop(columns="checkpoint", errors="ignore")
+    frame = overview(found).drop(columns="checkpoint", errors="ignore")
     same = [name for name in frame if name not in _ALWAYS and frame[name].astype(str).nunique() == 1]
     rest = {**dict.fromkeys(_ALWAYS), **dict.fromkeys(name for name in frame if name not in same)}
     common = [(name, _cell(frame[name].iloc[0])) for name in same]
@@ -81,12 +71,12 @@ def report(
     rows = [map(_cell, row) for row in frame[list(rest)].values]
     parts += [_heading("Runs"), cards.table(list(rest), rows)]
     parts += [_picture(curves), _heading("Equal in all runs"), cards.table(("", ""), common)]
-    for code in dict.fromkeys(run.code for run in found):
-        ids = [run.run_id for run in found if run.code == code]
+    for code in dict.fromkeys(run.all_code for run in found):
+        ids = [run.run_id for run in found if run.all_code == code]
         whose = "all runs" if len(ids) == len(found) else ", ".join(ids)
         parts += [_heading(f"Code of {whose}"), cards.pre(code) if code else "It is not recorded."]
     try:
-        return atomic_write(path, _PAGE.format(title=title, parts=cards.join(parts)))
+        return atomic_write(path, cards.page(title, *parts))
     except OSError as error:
         raise RunError(attempt, str(error), "name a file that you can write to") from error
 

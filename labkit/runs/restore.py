@@ -67,6 +67,8 @@ def rerun(
     if SECRET in record.code:
         missing.append(f"secrets in its code: it has {SECRET!r} in their place")
     missing += [f"config[{name!r}]: the record has only {record.config[name]!r}" for name in record.abridged]
+    if record.called:
+        missing.append("what its function calls is what you have now: .record.called has what it was")
     if record.seed is None:
         missing.append("its seed: the record has none")
     data = [f"{record.dataset}" if record.dataset else "", record.data_fingerprint or ""]

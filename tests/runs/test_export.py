@@ -1,4 +1,4 @@
-"""Exported runs are read back by TensorFlow, which TensorBoard's format comes from."""
+"""Exported runs are read back by TensorFlow, which TensorBoard's format comes from, and by MLflow."""
 
 import math
 import struct
@@ -65,13 +65,55 @@ def test_tensorboard_reads_what_the_records_have(tmp_path):
     assert math.isnan(loss)
 
 
-def test_an_export_that_cannot_work_is_explained(tmp_path, monkeypatch):
+def test_mlflow_reads_what_the_records_have(tmp_path):
+    history = [{"epoch": e, "loss": 1 / (e + 3), "val@5": e / 10, "note": "x"} for e in range(5)]
+    first = write(
+        tmp_path, "a", history=history, metrics={"loss": 1 / 7, "auc": 0.9}, code="def f(): ...",
+        config={"lr": 0.1, "model": {"width": 64}, "name": "cnn"}, seconds_per_epoch=[2.0] * 5,
+        seconds_total=12.5, commit="abc", tags=["paper", "wide"], note="the good one",
+    )  # fmt: skip
+    many = {f"layer{n}": n for n in range(120)}
+    long = [{"epoch": e, "loss": 1 / (e + 1)} for e in range(1300)]
+    write(tmp_path, "b", state="failed", history=[*long, {"epoch": 1300, "loss": math.nan}], config=many)
+    for _ in range(2):  # the second time replaces the first
+        assert runs.to_mlflow(tmp_path / "out", tmp_path) == tmp_path / "out"
+
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{tmp_path / 'out' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("03 torch").experiment_id
+    found = {run.info.run_name: run for run in client.search_runs([experiment])}
+    assert len(client.search_runs([experiment])) == len(found) == 2
+    of = lambda run, name: [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, name)]  # noqa: E731
+    a, b = found["a"], found["b"]
+    assert of(a, "loss") == [(entry["epoch"], entry["loss"]) for entry in history]
+    assert of(a, "val_5") == [(entry["epoch"], entry["val@5"]) for entry in history]
+    assert of(a, "auc") == [(4, 0.9)]
+    last = client.get_metric_history(a.info.run_id, "loss")[-1]
+    assert last.timestamp == 1000 * (first.started.timestamp() + 10)
+    assert a.data.params == {"lr": "0.1", "model.width": "64", "name": "cnn"}
+    assert (a.info.status, a.info.end_time - a.info.start_time) == ("FINISHED", 12_500)
+    said = {
+        "labkit.tags": "paper wide",
+        "mlflow.source.git.commit": "abc",
+        "mlflow.note.content": "the good one",
+    }
+    assert said.items() <= a.data.tags.items()
+    texts = {path.name: path.read_text() for path in (tmp_path / "out").glob(f"**/{a.info.run_id}/**/*.*")}
+    assert texts["code.py"] == "def f(): ..." and '"width": 64' in texts["record.json"]
+    assert of(b, "loss")[:1300] == [(entry["epoch"], entry["loss"]) for entry in long]
+    assert math.isnan(of(b, "loss")[1300][1]) and b.info.status == "FAILED"
+    assert b.data.params == {name: str(value) for name, value in many.items()}
+
+
+@pytest.mark.parametrize("export, needs", [("to_tensorboard", "tensorboardX"), ("to_mlflow", "mlflow")])
+def test_an_export_that_cannot_work_is_explained(tmp_path, monkeypatch, export, needs):
     write(tmp_path, "a")
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(RunError, match="folder that you can write to"):
-        runs.to_tensorboard(tmp_path / "file", tmp_path)
+        getattr(runs, export)(tmp_path / "file", tmp_path)
     with pytest.raises(RunError, match="'other'"):
-        runs.to_tensorboard(tmp_path / "out", tmp_path, name="other")
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(RunError, match="pip install tensorboardX"):
-        runs.to_tensorboard(tmp_path / "out", tmp_path)
+        getattr(runs, export)(tmp_path / "out", tmp_path, name="other")
+    monkeypatch.setitem(sys.modules, needs, None)
+    with pytest.raises(RunError, match=f"pip install {needs}"):
+        getattr(runs, export)(tmp_path / "out", tmp_path)
