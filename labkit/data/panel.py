@@ -26,6 +26,7 @@ from labkit.data.state import ExecutionState
 from labkit.display import tracebacks
 from labkit.errors import RunFailed
 from labkit.panel.base import LivePanel
+from labkit.settings import variables_set
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,19 +76,16 @@ class DataPanel(LivePanel):
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        level, before = quiet(logging.CRITICAL), os.environ.get(_CALLBACKS)
-        try:
-            with contextlib.suppress(ImportError):  # then there is nothing to see, and all runs as before
-                from labkit.data.executor import Follower
+        level, callbacks = quiet(logging.CRITICAL), [os.environ.get(_CALLBACKS)]
+        with contextlib.suppress(ImportError):  # then there is nothing to see, and all runs as before
+            from labkit.data.executor import Follower
 
-                mine = f"{Follower.__module__}.{Follower.__name__}"
-                os.environ[_CALLBACKS] = f"{before},{mine}" if before else mine
-            yield
+            callbacks.append(f"{Follower.__module__}.{Follower.__name__}")
+        try:
+            with variables_set({_CALLBACKS: ",".join(filter(None, callbacks))}):
+                yield
         finally:
             quiet(level)
-            os.environ.pop(_CALLBACKS, None)
-            if before is not None:
-                os.environ[_CALLBACKS] = before
 
     def failure_text(self, error: BaseException) -> str:
         if not isinstance(error, ray.exceptions.RayError):

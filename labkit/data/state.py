@@ -66,12 +66,10 @@ class ExecutionState(State):
 
     @property
     def operators(self) -> list[OperatorState]:
-        """Those of all executions, one after the other."""
         return [operator for execution in self.executions for operator in execution]
 
     @property
     def rows(self) -> int:
-        """Rows that came out of the last execution."""
         return self.executions[-1][-1].rows if self.executions and self.executions[-1] else 0
 
     @property
@@ -81,12 +79,10 @@ class ExecutionState(State):
 
     @property
     def bytes(self) -> int:
-        """Bytes that passed through the object store."""
         return sum(operator.bytes for operator in self.operators)
 
     @property
     def memory_peak(self) -> int:
-        """Most bytes in the object store at one time."""
         return max((stored for _, stored in self.samples), default=0)
 
     def sample(self) -> None:
@@ -97,7 +93,6 @@ class ExecutionState(State):
             del self.samples[1::2]
 
     def to_record(self) -> dict[str, Any]:
-        """What the run record says of it."""
         return {
             "rows": self.rows or None,
             "rows_per_second": self.rows / self.seconds if self.rows and self.seconds else None,

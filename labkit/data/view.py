@@ -68,7 +68,6 @@ def _row(operator: OperatorState) -> tuple[str, ...]:
 
 
 def _rate(state: ExecutionState) -> str:
-    """Rows per second over the whole time."""
     return f"{count(state.rows / state.seconds)} rows/s" if state.rows and state.seconds else ""
 
 

@@ -14,6 +14,17 @@ from labkit.display.style import STYLE
 
 NOTHING = Markup()
 
+_PAGE = Markup("""<!doctype html><html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width"><title>{title}</title><style>
+:root{{color-scheme:light dark}}
+body{{max-width:60rem;margin:2rem auto;padding:0 1rem;font:16px/1.5 system-ui,sans-serif}}
+table{{border-collapse:collapse;display:block;overflow-x:auto;font-size:14px}}
+th,td{{text-align:left;vertical-align:top;padding:.2rem 1.2rem .2rem 0;border-bottom:1px solid #8886;
+font-variant-numeric:tabular-nums}}
+th{{font-weight:600}}pre{{overflow-x:auto;padding:.8rem;border:1px solid #8886;font-size:13px}}
+td:first-child{{white-space:nowrap}}img{{max-width:100%}}</style>{head}</head>
+<body><main><h1>{title}</h1>{parts}</main></body></html>
+""")
 _STATUS = {"running": "dim", "finished": "ok", "failed": "bad", "stopped": "wait"}  # kinds of `mark`
 
 
@@ -27,6 +38,11 @@ def card(title: str, status: str | tuple[str, str], *parts: str, dim: str = "") 
     """
     kind, words = (_STATUS[status], status) if isinstance(status, str) else status
     return frame(head(title, mark(kind, words), mark("dim", dim)), *parts)
+
+
+def page(title: str, *parts: str, head: str = NOTHING) -> Markup:
+    """A whole page that needs no other file, in light and dark; `head` is added to its head."""
+    return _PAGE.format(title=title, parts=join(parts), head=head)
 
 
 def frame(*parts: str) -> Markup:

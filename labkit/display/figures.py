@@ -23,16 +23,9 @@ def figure_style() -> dict[str, Any]:
     """
     from cycler import cycler
 
-    greys = (
-        "text.color",
-        "axes.labelcolor",
-        "axes.edgecolor",
-        "axes.titlecolor",
-        "xtick.color",
-        "ytick.color",
-    )
     return {
-        **dict.fromkeys(greys, GREY),
+        **dict.fromkeys(("text.color", "xtick.color", "ytick.color"), GREY),
+        **dict.fromkeys(("axes.labelcolor", "axes.edgecolor", "axes.titlecolor"), GREY),
         **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
         **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
         "axes.prop_cycle": cycler(color=COLOURS, linestyle=_LINES),

@@ -54,10 +54,8 @@ def _parse(text: str) -> tuple[list[tuple[str, int, str]], list[str]]:
             message = []
         elif line.startswith("Traceback (most recent call last)"):
             frames, message = [], []  # a cause before it: the last exception is what the reader sees
-        elif line.strip() and not line.startswith(" "):
-            message.append(line)
-        elif message and line.strip():
-            message.append(line)  # an indented line of a message of several lines
+        elif line.strip() and (message or not line.startswith(" ")):
+            message.append(line)  # the first line is not indented; later ones may be
     return frames, message
 
 

@@ -22,7 +22,7 @@ from labkit.errors import LabError, RunError, RunStopped
 from labkit.panel.reporters import NullReporter, choose
 from labkit.panel.state.base import State, write_record
 from labkit.panel.view.base import Snapshot, View
-from labkit.runs.origin import git_commit, source_of
+from labkit.runs.origin import called_by, git_commit, source_of
 from labkit.settings import Settings
 
 _PAUSE = 0.2  # seconds between two drawings
@@ -152,7 +152,8 @@ class LivePanel:
             raise RunError(f"follow a run with the panel {self.state.name!r}", fact, fix)
         if self.state.over:
             self.renew()
-        self._origin = {"code": source_of(self.loop) or source_of(_caller()), "commit": git_commit()}
+        loop = self.loop if source_of(self.loop) else _caller()
+        self._origin = {"code": source_of(loop), "called": called_by(loop), "commit": git_commit()}
         self._following = self._follow()
         self._following.__enter__()
         return self

@@ -35,14 +35,7 @@ class NullReporter:
 
 
 class TextReporter(NullReporter):
-    """Prints what is new as lines: for terminals, logs and CI.
-
-    Args:
-        stream: where to write; default: ``sys.stdout`` at the time of each line.
-    """
-
-    def __init__(self, stream: Any = None) -> None:
-        self._stream = stream
+    """Prints what is new as lines: for terminals, logs and CI."""
 
     def open(self, snapshot: Snapshot) -> None:
         self._said: dict[Hashable, str] = {}
@@ -51,11 +44,9 @@ class TextReporter(NullReporter):
     def draw(self, snapshot: Snapshot) -> None:
         before, self._said = self._said, dict(snapshot.lines)
         for line in "\n".join(text for key, text in self._said.items() if key not in before).splitlines():
-            said = f"{clock(snapshot.seconds)} {snapshot.name}: {line}"
-            print(said, file=self._stream or sys.stdout, flush=True)
+            print(f"{clock(snapshot.seconds)} {snapshot.name}: {line}", flush=True)
 
-    def close(self, snapshot: Snapshot) -> None:
-        self.draw(snapshot)
+    close = draw
 
 
 class WidgetReporter(NullReporter):
@@ -155,7 +146,6 @@ def _handle_clicks_in_subshell(widget: Any) -> None:
 
 
 def _close(widget: Any) -> None:
-    """Close a widget with all that it is made of."""
     for part in getattr(widget, "children", ()):
         _close(part)
     for part in (widget.layout, getattr(widget, "style", None), widget):

@@ -28,8 +28,8 @@ from labkit.settings import Settings
 class Panel(LivePanel, Tracker):
     """Follows one training: shows it while it lasts, keeps its record when it is over.
 
-    Use it as a context manager around the run, and its `steps`, `log`, `report`, `checkpoint` and `phase`
-    (see `Tracker`) inside the loop. Pickled into another process (with the training function), it becomes a
+    Use it as a context manager around the run, and its `steps`, `log`, `report` and `phase` (see `Tracker`)
+    inside the loop. Pickled into another process (with the training function), it becomes a
     `RemoteTracker` there that reports back to this one.
 
     Args:

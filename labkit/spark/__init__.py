@@ -5,13 +5,6 @@ from labkit.faces import face
 __getattr__, __dir__, __all__ = face(
     __name__,
     launch=("LOOPBACK",),
-    lifecycle=(
-        "Session",
-        "current",
-        "session",
-    ),
-    panel=(
-        "RankTracker",
-        "SparkPanel",
-    ),
+    lifecycle=("Session", "current", "session"),
+    panel=("RankTracker", "SparkPanel"),
 )

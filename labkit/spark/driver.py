@@ -5,7 +5,6 @@ starts it, or ranks get fewer environment variables.
 """
 
 import contextlib
-import os
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from labkit.errors import ClusterError
+from labkit.settings import variables_set
 
 if TYPE_CHECKING:  # half a second to import
     from pyspark import SparkContext
@@ -45,7 +45,7 @@ def start(
 
     forget()  # the JVM of a session that was started by hand and stopped lives on in pyspark
     try:
-        with _environment(variables), log.open("ab") as output:
+        with variables_set(variables), log.open("ab") as output:
             with contextlib.suppress(ImportError, AttributeError, TypeError):
                 from pyspark.java_gateway import launch_gateway
 
@@ -69,7 +69,6 @@ def stop(spark: "SparkSession") -> None:
 
 
 def cancel_jobs(spark: "SparkSession") -> None:
-    """Cancel all jobs; at most some seconds."""
     _within(_ANSWER_SECONDS, spark.sparkContext.cancelAllJobs)
 
 
@@ -122,16 +121,3 @@ def _within(seconds: float, call: Callable[[], object]) -> None:
     caller = threading.Thread(target=quietly, name="labkit-spark", daemon=True)
     caller.start()
     caller.join(seconds)
-
-
-@contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables of this process for the duration of the block, for a child to inherit."""
-    before = {name: os.environ[name] for name in variables if name in os.environ}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name in variables:
-            del os.environ[name]
-        os.environ.update(before)

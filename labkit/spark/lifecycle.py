@@ -25,7 +25,7 @@ import psutil
 
 from labkit.display import cards
 from labkit.display.progress import Waiting
-from labkit.errors import ClusterError
+from labkit.errors import ClusterError, expect_int
 from labkit.settings import Settings
 from labkit.spark import driver
 from labkit.spark.launch import WORKER_MB, Folders, environment
@@ -69,7 +69,6 @@ class Session:
 
     @property
     def group_id(self) -> str:
-        """The id of its processes in the registry."""
         return self._folders.group_id
 
     @property
@@ -156,7 +155,12 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
         RunStopped: interrupted; nothing is left running.
     """
     global _current
-    _checked(slots, workers)
+    expect_int("start Spark", "workers", workers, least=0)
+    if slots is not None:
+        expect_int("start Spark", "slots", slots)
+        if workers:
+            fix = "give slots= for one JVM, or workers= for executors with one slot each"
+            raise ClusterError("start Spark", f"slots={slots} and workers={workers} make no session", fix)
     settings = Settings.given(settings)
     slots, running = workers or slots or settings.num_workers, current()
     if running is not None and (running._workers, running.slots) == (workers, slots) and running.healthy:
@@ -213,12 +217,3 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
 def current() -> Session | None:
     """The session that runs in this process, if any."""
     return _current if _current is not None and _current._running else None
-
-
-def _checked(slots: Any, workers: Any) -> None:
-    """Refuse numbers that make no session."""
-    are_counts = all(type(value) is int for value in (workers, 0 if slots is None else slots))
-    if not are_counts or workers < 0 or (slots is not None and (slots < 1 or workers)):
-        fact = f"slots={slots!r} and workers={workers!r} make no session"
-        fix = "give slots= for one JVM, or workers= for executors with one slot each"
-        raise ClusterError("start Spark", fact, fix)

@@ -177,7 +177,6 @@ def _shortened(text: str) -> str:
 
 
 def _of_spark(error: BaseException) -> bool:
-    """Whether pyspark raised it."""
     frames = traceback.walk_tb(error.__traceback__)
     names = [frame.f_globals.get("__name__", "") for frame, _ in frames]
     return isinstance(error, _TorchrunFailed) or any(name.startswith(("pyspark", "py4j")) for name in names)

@@ -262,7 +262,6 @@ def _statuses(controller: Any, seconds: float) -> Any:
 
 
 def _statuses_of(found: list[ray.train.ReportedCheckpoint]) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Status and metrics of checkpoints, by their path."""
     return {one.checkpoint.path: (STATUSES[one.status.value], dict(one.metrics)) for one in found}
 
 

@@ -50,18 +50,14 @@ def _reported(
     path: str, filesystem: pyarrow.fs.FileSystem, result: dict[str, Any], kept: dict[str, Any]
 ) -> ReportedCheckpoint:
     name = result["checkpoint_dir_name"]
-    status = ReportedCheckpointStatus.COMMITTED
-    for found, names in (
-        (
-            "PENDING_VALIDATION",
-            [waiting["checkpoint_dir_name"] for waiting in kept["pending_training_results"]],
-        ),
-        ("VALIDATED", kept["validated_checkpoint_dir_names"]),
-        ("VALIDATION_TIMEOUT", kept["timed_out_validation_checkpoint_dir_names"]),
-        ("VALIDATION_FAILED", kept["failed_validation_checkpoint_dir_names"]),
-    ):
-        status = ReportedCheckpointStatus[found] if name in names else status
-    checkpoint = ray.train.Checkpoint(f"{path}/{name}", filesystem)
+    of_status = {
+        "PENDING_VALIDATION": [one["checkpoint_dir_name"] for one in kept["pending_training_results"]],
+        "VALIDATED": kept["validated_checkpoint_dir_names"],
+        "VALIDATION_TIMEOUT": kept["timed_out_validation_checkpoint_dir_names"],
+        "VALIDATION_FAILED": kept["failed_validation_checkpoint_dir_names"],
+    }
+    status = next((status for status, names in of_status.items() if name in names), "COMMITTED")
+    checkpoint, status = ray.train.Checkpoint(f"{path}/{name}", filesystem), ReportedCheckpointStatus[status]
     return ReportedCheckpoint(checkpoint=checkpoint, metrics=result["metrics"], status=status)
 
 

@@ -18,8 +18,8 @@ from labkit.errors import RunError
 LIMIT = 1_000_000  # bytes; a small model fits, a data set does not
 
 
-def check_closure_size(function: Callable, *, limit: int = LIMIT) -> int:
-    """Refuse a function that is larger than `limit` when it is pickled; return its size in bytes.
+def check_closure_size(function: Callable) -> None:
+    """Refuse a function that is larger than `LIMIT` when it is pickled.
 
     Raises:
         RunError: it is larger, with the name of its largest variable; or it cannot be pickled.
@@ -31,14 +31,14 @@ def check_closure_size(function: Callable, *, limit: int = LIMIT) -> int:
     except Exception as error:  # whatever an object raises when it is pickled
         fact = f"something that it uses cannot be pickled: {error}"
         raise RunError(attempt, fact, "create that object inside the function") from error
-    if total <= limit:
-        return total
+    if total <= LIMIT:
+        return
     # A name that is also an attribute's may be no part of the function: then it may be larger than that.
     sizes = {name: count for name, count in _variable_sizes(function).items() if count <= total}
     variable = max(sizes, key=sizes.__getitem__, default=name)
     parts = dict.fromkeys((size(sizes.get(variable, total)), size(total)))  # one if both are the same
     captured = f"{variable!r} ({' of '.join(parts)})"
-    fact = f"it captures {captured}, and is sent again for every checkpoint; the limit is {size(limit)}"
+    fact = f"it captures {captured}, and is sent again for every checkpoint; the limit is {size(LIMIT)}"
     fix = "load it inside the function (from the store, or datasets.load), or pass its path in fn_kwargs"
     raise RunError(attempt, fact, fix)
 

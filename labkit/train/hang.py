@@ -72,40 +72,47 @@ def explain(workers: Iterable[WorkerState]) -> list[str]:
     if len(found) < 2:
         return lines
     if guilty and len(guilty) < len(found):
-        names = " and ".join(f"rank {one.rank}" for one in guilty)
-        lines.append(f"The others wait for {names}.")
+        lines.append(f"The others wait for {_names(guilty)}.")
     elif not guilty and len({one.what for one in found}) > 1:
-        lines.append(
-            "They wait for each other in different calls: one makes fewer steps, or reports less often."
-        )
+        early = [one for one in found if _REPORT in one.what]
+        others = [one for one in found if one not in early]
+        few, late = (_names(early), _names(others)) if early else ("one", "another")
+        why = f"{few} made fewer steps, or {late} reported less often"
+        lines.append(f"They wait for each other in different calls: {why}.")
     return lines
+
+
+def _names(ranks: list[Waiting]) -> str:
+    return " and ".join(f"rank {one.rank}" for one in ranks)
 
 
 def _look(worker: WorkerState) -> Waiting:
     try:
-        process = psutil.Process(worker.pid)
-        if process.status() == psutil.STATUS_STOPPED:
-            return Waiting(worker.rank, f"its process {worker.pid} is frozen: kill -CONT {worker.pid}")
+        frozen = psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
     except psutil.NoSuchProcess:
         return Waiting(worker.rank, f"its process {worker.pid} is not on this machine, or has ended")
     try:
-        frames = _frames(worker.pid)
+        told = _told(worker.rank, _frames(worker.pid, frozen=frozen))
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         said = getattr(error, "stderr", None) or str(error)
         hint = "; sudo sysctl kernel.yama.ptrace_scope=0 allows it" if "ermission" in said else ""
-        return Waiting(worker.rank, f"py-spy cannot read its stack{hint}")
-    return _told(worker.rank, frames)
+        told = Waiting(worker.rank, f"py-spy cannot read its stack{hint}")
+    if frozen:
+        what = f"its process {worker.pid} is frozen: kill -CONT {worker.pid}"
+        return Waiting(worker.rank, what, told.where)
+    return told
 
 
-def _frames(pid: int) -> list[dict]:
-    """The frames of the thread that runs the training loop, innermost first."""
+def _frames(pid: int, *, frozen: bool) -> list[dict]:
+    """The frames of the thread that runs the training loop, innermost first; none without it."""
     command = [str(Path(sys.executable).with_name("py-spy")), "dump", "--json", "--pid", str(pid)]
+    command += ["--nonblocking"] * frozen  # py-spy cannot stop a process that is stopped
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=True)
     threads = json.loads(done.stdout)
     # Ray Train runs the loop in a thread of this name; a loop without it runs in the main thread.
     named = [one for one in threads if "TrainingThread" in (one.get("thread_name") or "")]
     own = [one for one in threads if any(is_own(frame["filename"]) for frame in one["frames"])]
-    return (named or own or threads)[0]["frames"]
+    return (named or own or [{"frames": []}])[0]["frames"]
 
 
 def _told(rank: int, frames: list[dict]) -> Waiting:
@@ -118,5 +125,6 @@ def _told(rank: int, frames: list[dict]) -> Waiting:
             return Waiting(rank, f"waits for {_ALONE[name]}", where)
         if name in _FOR_OTHERS:
             return Waiting(rank, f"waits in {_FOR_OTHERS[name] or name}", where, for_others=True)
-    doing = f"is in {inner[0]['name']}" if inner else f"is in your {own['name']}" if own else "does nothing"
+    gone = "has left the training function"
+    doing = f"is in {inner[0]['name']}" if inner else f"is in your {own['name']}" if own else gone
     return Waiting(rank, doing, where)

@@ -114,7 +114,6 @@ class TrainPanel(Panel):
         return self
 
     def files(self) -> list[tuple[str, str]]:
-        """Checkpoints and logs of this run."""
         path, lab = self._about.get("storage_path"), cluster.current()
         listed = [("checkpoints", path)] if path else []
         if lab is not None and lab.log_dir is not None:

@@ -50,20 +50,19 @@ class SweepCallback(tune.Callback):
 
     panel: ClassVar["LivePanel | None"] = None
 
-    def __init__(self, panel_name: str) -> None:
-        self.panel_name = panel_name
+    def __init__(self) -> None:
         self._saves = True
         self._trials: Sequence[Any] = ()
         self._next_look = 0.0
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.panel_name,)
+        return type(self), ()
 
     # -- what Tune calls ----------------------------------------------------------------------------
 
     @_if_open
     def setup(self, total_num_samples: int | None = None, **_: Any) -> None:
-        self.__init__(self.panel_name)
+        self.__init__()
         with self.panel.update() as state:
             if total_num_samples and total_num_samples < 10**6:  # more stands for "until stopped"
                 state.total = total_num_samples
@@ -71,12 +70,16 @@ class SweepCallback(tune.Callback):
 
     @_if_open
     def on_step_begin(self, trials: Sequence[Any], **_: Any) -> None:
+        self._trials = trials
+
+    @_if_open
+    def on_step_end(self, trials: Sequence[Any], **_: Any) -> None:
         is_due = time.monotonic() >= self._next_look
         if is_due:
-            self._trials, self._next_look = trials, time.monotonic() + 1 / _LOOKS_PER_SECOND
+            self._next_look = time.monotonic() + 1 / _LOOKS_PER_SECOND
         with self.panel.update() as state:
-            for trial in sorted(trials, key=place_of):
-                if is_due or trial.status == "ERROR":
+            for trial in sorted(trials, key=place_of) if is_due else trials:
+                if is_due or status_of(trial) in OVER:
                     self._look(state, trial)
 
     @_if_open
@@ -103,25 +106,15 @@ class SweepCallback(tune.Callback):
                 known.why = f"stopped at rung {known.iteration}"
 
     @_if_open
-    def on_trial_complete(self, trial: Any, **_: Any) -> None:
-        with self.panel.update() as state:
-            why = self._known(state, trial).why
-            state.set_status(trial.trial_id, "stopped early" if why else "finished", why=why)
-
-    @_if_open
-    def on_trial_error(self, trial: Any, **_: Any) -> None:
-        with self.panel.update() as state:
-            self._known(state, trial)
-            state.trial_failed(trial.trial_id, why_failed(trial))
-
-    @_if_open
     def on_experiment_end(self, trials: Sequence[Any], **_: Any) -> None:
         # Tune has ended all trials by now, and calls that the same, whatever the reason.
         rest = "cut off" if self.panel.interrupted or sys.exc_info()[0] is not None else "finished"
         with self.panel.update() as state:
             for trial in trials:
-                self._look(state, trial)
-                if self._known(state, trial).status not in OVER:
+                known = self._known(state, trial)
+                if status_of(trial) == "failed":
+                    self._look(state, trial)
+                elif known.status not in OVER:
                     state.set_status(trial.trial_id, rest)
 
     # -- inside -------------------------------------------------------------------------------------
@@ -129,6 +122,8 @@ class SweepCallback(tune.Callback):
     def _known(self, state: SweepState, trial: Any) -> TrialState:
         if trial.trial_id not in state.trials:
             state.add(trial.trial_id, shown_config(trial.config))
+            if result := newest_result(trial):  # of an interrupted sweep
+                self._take(state, trial, result)
         return state.trials[trial.trial_id]
 
     def _take(self, state: SweepState, trial: Any, result: dict[str, Any]) -> None:
@@ -140,27 +135,25 @@ class SweepCallback(tune.Callback):
         )
 
     def _look(self, state: SweepState, trial: Any) -> None:
-        is_new, status = trial.trial_id not in state.trials, status_of(trial)
-        known = self._known(state, trial)
-        if is_new and (result := newest_result(trial)):  # of an interrupted sweep
-            self._take(state, trial, result)
-            state.set_status(trial.trial_id, status)
+        known, status = self._known(state, trial), status_of(trial)
         if known.status in OVER or known.status == status:
             return
-        if status == "failed":  # without a call: its process could not be reset for it
+        if status == "failed":
             state.trial_failed(trial.trial_id, why_failed(trial))
-        elif trial.status != "TERMINATED":
+        elif status == "finished" and known.why:
+            state.set_status(trial.trial_id, "stopped early", why=known.why)
+        else:
             state.set_status(trial.trial_id, status)
 
     def _hear_interrupts(self) -> None:
         """Note an interrupt: Tune handles SIGINT itself, ends its loop and returns as after any sweep."""
         handler, panel = signal.getsignal(signal.SIGINT), self.panel
-        if not callable(handler):
-            return
 
         def heard(signal_number: int, frame: FrameType | None) -> None:
             panel.interrupted = True
             handler(signal_number, frame)
 
-        with contextlib.suppress(ValueError):  # only the main thread can be interrupted
-            signal.signal(signal.SIGINT, heard)
+        # Only the main thread can be interrupted, and only one that handles interrupts.
+        with contextlib.suppress(ValueError):
+            if callable(handler):
+                signal.signal(signal.SIGINT, heard)

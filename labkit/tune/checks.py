@@ -38,7 +38,6 @@ def check_plan(plan: TunerPlan, nodes: Sequence[dict[str, float]] | None = None)
 
 
 def _check_space(plan: TunerPlan) -> None:
-    """Refuse a search space without anything to search."""
     attempt, samples, entries = f"sweep over {plan.name}", plan.options.num_samples, flat(plan.space)
     is_searched = any(
         name.endswith("/grid_search") or hasattr(value, "sample") for name, value in entries.items()
@@ -56,7 +55,6 @@ def _check_space(plan: TunerPlan) -> None:
 
 
 def _check_parameters(plan: TunerPlan) -> None:
-    """Refuse a parameter that the trainable never mentions, if it reads another one that it does not get."""
     source = _source(plan.trainable)
     required, optional = (
         {*re.findall(rf"\bconfig{read}[\"'](\w+)[\"']", source)} - plan.space.keys()

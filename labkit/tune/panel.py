@@ -48,14 +48,13 @@ class SweepPanel(LivePanel):
     drawing_share = 0.01
 
     def __init__(self, name: str, *, dataset: str | None = None, **about: Any) -> None:
-        self._dataset = dataset
-        self._watches = False
+        self._dataset, self._watches = dataset, False
         self.plan: TunerPlan | None = None
         super().__init__(name, **about)
 
     def callback(self) -> SweepCallback:
-        """Return the callback for ``tune.RunConfig(callbacks=[…])``."""
-        return SweepCallback(self.state.name)
+        """For ``tune.RunConfig(callbacks=[…])``."""
+        return SweepCallback()
 
     def watch(self, tuner: Any) -> "SweepPanel":
         """Follow `tuner` in a ``with`` block around its ``fit()``, and switch off what Tune would print.
@@ -90,9 +89,8 @@ class SweepPanel(LivePanel):
     # -- what a panel of an engine overrides --------------------------------------------------------
 
     def new_state(self) -> SweepState:
-        if (plan := self.plan) is None:
-            return SweepState(self._name, dataset=self._dataset)
-        about = {"metric": plan.metric, "mode": plan.mode, "rungs": plan.rungs, "path": plan.path}
+        names = ("metric", "mode", "rungs", "path") if self.plan is not None else ()
+        about = {name: getattr(self.plan, name) for name in names}
         return SweepState(self._name, dataset=self._dataset, **about)
 
     @contextlib.contextmanager

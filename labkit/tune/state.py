@@ -83,19 +83,15 @@ class SweepState(State):
         self.metric, self.mode, self.rungs = metric, mode, tuple(rungs)
         self.dataset, self.path = dataset, path
         self.total: int | None = None
-        self.at_once = 0
-        self.first_trial_at = 0.0
+        self.at_once, self.first_trial_at = 0, 0.0
         self.trials: dict[str, TrialState] = {}
 
     # -- what happens -------------------------------------------------------------------------------
 
-    def add(self, id: str, config: dict[str, Any]) -> TrialState:
-        """There is a new trial."""
-        trial = self.trials[id] = TrialState(len(self.trials), config)
-        return trial
+    def add(self, id: str, config: dict[str, Any]) -> None:
+        self.trials[id] = TrialState(len(self.trials), config)
 
     def set_status(self, id: str, status: str, *, why: str = "", now: float | None = None) -> None:
-        """The trial has `status` from now on."""
         trial = self.trials[id]
         trial.status, trial.why = status, why
         if status == "running":
@@ -133,12 +129,10 @@ class SweepState(State):
 
     @property
     def done(self) -> int:
-        """Trials that are over."""
         return sum(trial.status in OVER for trial in self.trials.values())
 
     @property
     def all_failed(self) -> bool:
-        """Whether there are trials, and every one of them failed."""
         return bool(self.trials) and all(trial.status == "failed" for trial in self.trials.values())
 
     @property
@@ -171,7 +165,6 @@ class SweepState(State):
         return {"start": start, "training": total - start}
 
     def to_record(self) -> dict[str, Any]:
-        """Configuration, metric and history of the best trial, and all trials in "extra"."""
         best, seconds = self.best, self.phase_seconds()
         trials = [asdict(trial) for trial in self.trials.values()]
         return {

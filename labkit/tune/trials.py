@@ -78,12 +78,10 @@ class TunerPlan:
 
     @property
     def name(self) -> str:
-        """The trainable's name."""
         return getattr(self.trainable, "__name__", str(self.trainable))
 
     @property
     def path(self) -> str:
-        """The folder of the sweep's results."""
         return f"{str(self.run.storage_path).rstrip('/')}/{self.run.name}"
 
     @property
@@ -139,7 +137,6 @@ class TunerPlan:
 
 
 def status_of(trial: Any) -> str:
-    """Return the panel's word for the status of a trial."""
     return _STATUS.get(trial.status, "waiting")
 
 
@@ -150,7 +147,6 @@ def place_of(trial: Any) -> int:
 
 
 def newest_result(trial: Any) -> dict[str, Any]:
-    """Return the newest result that a trial reported; {} before the first."""
     # trial.last_result would ask the trial's process, and wait for it.
     return getattr(getattr(trial, "run_metadata", None), "last_result", None) or {}
 
@@ -162,7 +158,6 @@ def staging_folder(trial: Any) -> Path | None:
 
 
 def flat(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Return a configuration on one level: {"optimizer/lr": …}."""
     found: dict[str, Any] = {}
     for key, value in config.items():
         found |= flat(value, f"{before}{key}/") if isinstance(value, dict) else {f"{before}{key}": value}
@@ -196,7 +191,6 @@ def names_without_metric(message: str) -> list[str] | None:
 
 
 def why_failed(trial: Any) -> str:
-    """Return the short traceback of a trial that failed."""
     try:
         text = Path(trial.error_file).read_text(errors="replace")
     except (AttributeError, OSError, TypeError):

@@ -23,8 +23,6 @@ _MARKS = {
 
 
 class SweepView(View):
-    """Draws a sweep."""
-
     output = "errors"
 
     def subtitle(self, state: SweepState) -> str:
@@ -162,7 +160,6 @@ def _progress(state: SweepState, now: float) -> str:
 
 
 def _errors(state: SweepState) -> list[str]:
-    """Each traceback once, below the numbers of its trials."""
     known: dict[str, list[str]] = {}
     for failure in state.failures:
         known.setdefault(failure.text[-_ERROR_LENGTH:], []).append(_who(failure))

@@ -9,7 +9,7 @@ import torch
 
 from labkit import datasets
 from labkit.errors import RunError
-from labkit.models.torch import cnn, mlp, parameter_distance, to_input, unwrapped
+from labkit.models.torch import cnn, mlp, parameter_distance, to_input
 
 IMAGES = np.random.default_rng(0).integers(0, 256, size=(5, 28, 28), dtype=np.uint8)
 
@@ -31,7 +31,6 @@ def test_sizes():
     assert count(mlp()) == 784 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10 == 109_386
     assert count(mlp(())) == 7850
     assert count(cnn()) == 20_490
-    assert cnn((2, 2, 2, 2))(to_input(IMAGES)).shape == (5, 10)
 
 
 @pytest.fixture
@@ -89,9 +88,3 @@ def test_to_input_scales_once_and_does_not_change_the_data_set():
     assert torch.equal(tensor, torch.tensor(IMAGES))
     with pytest.raises(RunError, match="float32"):
         to_input(to_input(IMAGES))
-
-
-def test_unwrapped_goes_through_every_wrapper():
-    model = mlp()
-    assert unwrapped(model) is model
-    assert unwrapped(torch.compile(torch.nn.DataParallel(model))) is model

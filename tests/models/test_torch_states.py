@@ -32,15 +32,14 @@ def step(model, optimizer, times=1):
 def test_a_training_goes_on_as_if_it_had_not_stopped(tmp_path):
     model, optimizer = training()
     step(model, optimizer, 2)
-    path = save_state(tmp_path / "epoch_1", model, optimizer, 1, metrics={"loss": 0.5}, note="x")
+    path = save_state(tmp_path / "epoch_1", model, optimizer, 1)
     assert [p.name for p in path.parent.iterdir()] == [STATE_FILE]
     alone, _ = training(seed=9)
-    assert load_state(tmp_path / "epoch_1", alone)["epoch"] == 1
+    load_state(tmp_path / "epoch_1", alone)
     assert parameter_distance(model, alone) == 0.0
     step(model, optimizer, 2)
     again, its_optimizer = training(seed=9, lr=0.5)
-    state = load_state(tmp_path / "epoch_1", again, its_optimizer)
-    assert state == {"epoch": 1, "metrics": {"loss": 0.5}, "note": "x"}
+    assert load_state(tmp_path / "epoch_1", again, its_optimizer) == {"epoch": 1}
     assert its_optimizer.param_groups[0]["lr"] == 0.01
     step(again, its_optimizer, 2)
     # Adam: without its moments the two would part here.
@@ -65,23 +64,11 @@ def test_a_wrapped_model_and_a_plain_one_read_each_others_state(tmp_path):
         dist.destroy_process_group()
 
 
-def test_numbers_of_a_sweep_are_kept(tmp_path):
-    model, optimizer = training(lr=np.float64(0.125))
-    extra = {"a": np.float32(0.5), "b": np.int64(3), "c": (np.str_("x"), None, True), "d": np.bool_(True)}
-    save_state(tmp_path, model, optimizer, 0, **extra, weights=torch.ones(2))
+def test_a_learning_rate_of_a_sweep_is_kept(tmp_path):
+    save_state(tmp_path, *training(lr=np.float64(0.125)), 0)
     again, its_optimizer = training(seed=9)
-    state = load_state(tmp_path, again, its_optimizer)
-    assert torch.equal(state.pop("weights"), torch.ones(2))
-    assert state == {"epoch": 0, "a": 0.5, "b": 3, "c": ("x", None, True), "d": True}
+    load_state(tmp_path, again, its_optimizer)
     assert its_optimizer.param_groups[0]["lr"] == 0.125
-
-
-def test_what_could_not_be_loaded_is_refused_when_it_is_saved_and_leaves_the_state_before_it(tmp_path):
-    model, optimizer = training()
-    save_state(tmp_path, model, optimizer, 0)
-    with pytest.raises(RunError, match="Sequential"):
-        save_state(tmp_path, model, optimizer, 1, whole=model)
-    assert load_state(tmp_path, model, optimizer)["epoch"] == 0
 
 
 class Bomb:

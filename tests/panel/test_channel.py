@@ -17,7 +17,7 @@ import pytest
 
 from labkit.panel.tracking import channel
 from labkit.panel.tracking.channel import Address, Listener, Sender
-from runs_told import until
+from labs import until
 
 
 @pytest.fixture

@@ -171,12 +171,6 @@ def test_steps_that_a_restart_repeats_are_counted_over_epochs(run):
     assert (run.state.repeated, run.state.workers.restarts) == (13, 3)  # the checkpoint had all of epoch 1
 
 
-def test_an_elastic_run_has_had_several_sizes(run):
-    for pid, workers in ((100, 2), (101, 2), (300, 1), (400, 2)):
-        run("worker", pid=pid, workers=workers)
-    assert run.state.sizes == [2, 1, 2]
-
-
 def test_a_rank_that_was_started_again(run):
     run.epoch(0, begin=0, metrics={"loss": 1.0}).step(6, epoch=1, step=5, seconds=1.0, metrics={"loss": 0.9})
     run("failure", 7, text="boom")
@@ -212,6 +206,7 @@ def test_an_elastic_run_shows_the_workers_that_it_has():
         run("worker", 20, rank=rank, pid=300 + rank, workers=3)
     assert (sorted(run.state.workers), run.state.world_size) == ([0, 1, 2], 3)
     assert {worker.pid for worker in run.state.workers.values()} == {300, 301, 302}
+    assert run.state.sizes == [(T0 + 1, 3), (T0 + 9, 2), (T0 + 20, 3)]
 
 
 # -- metrics --------------------------------------------------------------------------------------------
@@ -306,7 +301,7 @@ def test_a_checkpoint_and_its_states(run):
     assert [(one.label, one.bytes, one.status, one.deleted) for one in run.state.checkpoints] == [
         ("before epoch 1", 100, "committed", False), ("epoch 5", 200, "pending", True),
     ]  # fmt: skip
-    assert run.state.checkpoints.kept == 1
+    assert run.state.checkpoints.kept == 1 and run.state.to_record()["checkpoint"] == "/c/0"
 
 
 def test_metrics_of_a_validation_arrive_late(run):

@@ -7,7 +7,6 @@ import io
 import json
 import multiprocessing
 import pickle
-import subprocess
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ from labkit.panel.tracking.channel import Listener
 from labkit.panel.tracking.remote import RemoteTracker, TrackedFunction
 from labkit.panel.tracking.tracker import EVENTS_PER_SECOND, Tracker
 from labkit.settings import NODE_NAME
-from runs_told import until
+from labs import until
 
 
 @pytest.fixture
@@ -103,6 +102,25 @@ def test_batches_pass_through_and_the_last_event_of_an_epoch_is_complete(tracker
     assert of_kind(events, "step")[0]["step"] == 0 and not of_kind(events, "step")[0]["done"]
     assert list(tracker.steps([])) == []
     assert list(tracker.steps([None, 0, ()])) == [None, 0, ()]
+
+
+def test_a_step_tells_the_memory_of_its_process(tracker, events):
+    list(tracker.steps([1]))
+    before = last_step(events)["memory"]
+    kept = np.ones(10_000_000)
+    list(tracker.steps([1]))
+    assert last_step(events)["memory"] - before > 0.8 * kept.nbytes
+    assert "gpu_memory" not in last_step(events)
+
+
+@pytest.mark.gpu
+def test_a_step_tells_the_memory_of_its_gpu(tracker, events):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU that PyTorch can use")
+    kept = torch.ones(10_000_000, device="cuda")
+    list(tracker.steps([1]))
+    assert last_step(events)["gpu_memory"] >= 4 * kept.numel()
 
 
 class Loader:
@@ -418,33 +436,3 @@ def test_the_tee_is_as_good_as_the_stream_also_for_threads(listener, stdout):
     assert stdout.flushed == 1 and stdout.getvalue().count("x") == 150
     with pytest.raises(AttributeError):
         out.no_such_attribute  # noqa: B018
-
-
-@pytest.mark.parametrize("over", [True, False], ids=["the run was over", "the kernel is gone"])
-def test_a_kernel_that_is_gone_disturbs_no_training(listener, stdout, over):
-    stdout.install()
-    listener.close()
-    tracker = RemoteTracker("run-1", None if over else listener.address)
-    for _ in tracker.steps([array(4)] * 3, epochs=1):
-        tracker.log(loss=1.0)
-        print("goes on")
-    tracker.report({"loss": 1.0})
-    assert stdout.getvalue() == "goes on\n" * 3
-
-
-def test_the_whole_way_from_another_process(listener, heard):
-    code = """
-import pickle, sys
-tracker = pickle.loads(sys.stdin.buffer.read())
-with tracker.working():
-    print("hello from the worker")
-    for batch in tracker.steps([[1, 2], [3]], epochs=1):
-        tracker.log(loss=0.5)
-    tracker.report({"loss": 0.5})
-"""
-    payload = pickle.dumps(RemoteTracker("run-1", listener.address))
-    done = subprocess.run([sys.executable, "-c", code], input=payload, capture_output=True, timeout=60)
-    assert done.stdout == b"hello from the worker\n" and done.stderr == b""
-    listener.drain(30)
-    assert [event["kind"] for event in heard] == ["worker", "print", "phase", "step", "step", "report"]
-    assert last_step(heard)["rows"] == 3 and len({event["pid"] for event in heard}) == 1

@@ -98,6 +98,11 @@ SEEN = {
          "– waiting for data", "epoch"], ["after 3.0 s", "nothing was reported"],
     ),
     "a stream": (lambda: Run().step(10, step=4), 10, ["epoch 1 · step 4"], ["1 epoch in 10 s"]),
+    "a loop that counts steps": (
+        lambda: Run().step(10, step=20, total=60)("report", 10, metrics={"step": 20})
+        ("checkpoint", 10, path="/c", metrics={"step": 20}), 10,
+        ["● training 0 ms step 20 of 60", "step 20 – step 20 ✓ saved"], ["step 20"],
+    ),
     "a short run": (lambda: Run().epoch(0, 0.1, seconds=0.2), 0.4, ["step 10"], ["1 epoch in 0.4 s"]),
     "the last step": (
         lambda: Run().step(10, epochs=2, total=10).epoch(1, 11, epochs=2, total=10), 16,
@@ -114,9 +119,17 @@ SEEN = {
     "a slow rank, and a restart that cost steps": (
         lambda: training()("worker", 59, pid=9).step(60, epoch=1, pid=9)
         .step(60, rank=1, pid=8, node="node-2").step(62, epoch=1, step=4, seconds=2, pid=9)
-        .step(62, step=4, seconds=2, waiting=1.5, rank=1, pid=8, node="node-2"), 62,
-        ["0 head 9 4 20 0%", "1 slow node-2 8 4 20 75%"],
+        .step(62, step=4, seconds=2, waiting=1.5, rank=1, pid=8, node="node-2", memory=2_345_000_000), 62,
+        ["0 head 9 4 20 0% –", "1 slow node-2 8 4 20 75% 2.3 GB",
+         "workers started again 1 ×, 11 steps trained twice"],
         ["workers started again 1 ×, 11 steps trained twice"],
+    ),
+    "ranks with GPUs, of which one is lost": (
+        lambda: Run(world_size=2)("worker", workers=2).step(9)("worker", 41, pid=9, workers=1).step(42, pid=9)
+        .step(44, step=4, seconds=2, pid=9, memory=900_000_000, gpu_memory=12_000_000_000, gpu_percent=87),
+        50,
+        ["0 head 9 4 20 0% 900 MB, GPU 12 GB 87%", "workers started again 1 × · 2 → 1 (00:41) workers"],
+        ["workers started again 1 × · 2 → 1 (00:41) workers"],
     ),
     "validations": (
         validating, 60,

@@ -1,11 +1,9 @@
 """Spark on this machine: both kinds of session, how they are recorded, and that nothing of them is left."""
 
-import contextlib
 import os
 import signal
 import stat
 import threading
-import time
 from pathlib import Path
 
 import psutil
@@ -17,7 +15,7 @@ from labkit import spark
 from labkit.errors import ClusterError, RunStopped, SetupError
 from labkit.system import overview as inventory
 from labkit.system.process_registry import ProcessRecord, ProcessRegistry
-from labs import python
+from labs import python, until, wait_until_nothing_lives
 
 
 @pytest.fixture
@@ -34,29 +32,9 @@ def without_java(monkeypatch):
     monkeypatch.delenv("JAVA_HOME", raising=False)
 
 
-def living(home) -> list[str]:
-    """Command lines of all that was given this home, or has a file in it open."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
-                files = [file.path for file in process.open_files()]
-                given = process.environ().get("LABKIT_HOME") == str(home)
-                if given or any(str(home) in file for file in files):
-                    found.append(" ".join(process.cmdline())[:200])
-    return found
-
-
 def driver_of(home) -> ProcessRecord:
     (record,) = [e for e in ProcessRegistry(home).records() if e.role == "spark: driver" and e.alive]
     return record
-
-
-def wait_until_nothing_lives(home) -> None:
-    deadline = time.monotonic() + 20
-    while living(home) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert living(home) == []
 
 
 def test_one_jvm(home, without_java):
@@ -111,18 +89,6 @@ def test_two_executors(home):
     wait_until_nothing_lives(home)
 
 
-def test_a_session_that_cannot_be(home):
-    for options in (
-        {"slots": 0},
-        {"workers": -1},
-        {"slots": 2, "workers": 2},
-        {"slots": "2"},
-        {"workers": None},
-    ):
-        with pytest.raises(ClusterError, match="make no session"):
-            spark.session(**options)
-
-
 @pytest.mark.parametrize(
     ("script", "error", "fact"),
     [
@@ -169,9 +135,7 @@ def test_a_kernel_that_is_killed(home):
 def test_a_session_that_lost_its_jvm_is_begun_anew(home):
     lab = spark.session(slots=1)
     psutil.Process(driver_of(home).pid).kill()
-    deadline = time.monotonic() + 10
-    while lab.healthy and time.monotonic() < deadline:
-        time.sleep(0.1)
+    until(lambda: not lab.healthy, 10)
     with spark.session(slots=1) as another:
         assert another is not lab
         assert another.spark.range(3).count() == 3

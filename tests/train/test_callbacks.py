@@ -20,7 +20,7 @@ from labkit.train.callbacks import (
     first_failure,
     quiet_deaths,
 )
-from runs_told import until
+from labs import until
 
 CHECKPOINT = SimpleNamespace(path="/runs/checkpoint_1")
 
@@ -61,21 +61,6 @@ def test_a_validation_is_the_function_that_it_watches(panel):
     assert span.end is not None and span.status == ""
     panel._listener.close()
     assert sent(watched)(CHECKPOINT)["rows"] == 10  # a panel that is gone changes nothing
-
-
-def test_what_it_raises_is_told_and_goes_on_to_ray(panel):
-    def validate(checkpoint):
-        raise ValueError("no\n  rows")
-
-    with pytest.raises(ValueError, match="no"):
-        sent(ReportingValidator(validate, panel))(CHECKPOINT)
-    assert heard(panel).reason == "ValueError: no rows"
-    assert spans_of(panel, "validation")[0].status == "failed"
-
-
-def test_what_is_no_dict_is_told(panel):
-    assert sent(ReportingValidator(lambda checkpoint: 0.9, panel))(CHECKPOINT) == 0.9  # Ray itself refuses it
-    assert heard(panel).reason == "it returned float, and a dict of metrics is wanted"
 
 
 def reported(path, status, **metrics):

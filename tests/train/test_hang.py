@@ -1,5 +1,6 @@
-"""The hang doctor on staged hangs: it names the rank that the others wait for, its call and its line."""
+"""The hang doctor on six staged hangs: the rank that the others wait for, its call, and the line of each."""
 
+import inspect
 import os
 import signal
 import sys
@@ -121,27 +122,40 @@ def lines_of(lab, home, tmp_path):
     return lines_of
 
 
+def at(loop, text):
+    """How the doctor names the line of a loop in which `text` is."""
+    lines, first = inspect.getsourcelines(loop)
+    (place,) = [first + k for k, line in enumerate(lines) if text in line]
+    return f"(test_hang.py, line {place})"
+
+
 def test_one_rank_never_reports(lines_of):
-    first, _, verdict = lines_of(only_rank_0_reports)
-    assert "rank 0: waits in ray.train.report" in first and "line" in first
+    first, second, verdict = lines_of(only_rank_0_reports)
+    assert "rank 0: waits in ray.train.report" in first and at(only_rank_0_reports, ".report(") in first
+    assert second == "rank 1: has left the training function"
     assert verdict == "The others wait for rank 1."
 
 
 def test_one_rank_has_fewer_batches(lines_of):
     first, second, verdict = lines_of(rank_1_has_fewer_batches)
     assert "rank 0: waits in loss.backward()" in first and "rank 1: waits in ray.train.report" in second
-    assert "makes fewer steps" in verdict
+    assert at(rank_1_has_fewer_batches, "backward()") in first
+    assert at(rank_1_has_fewer_batches, ".report(") in second
+    assert verdict.endswith("rank 1 made fewer steps, or rank 0 reported less often.")
 
 
 def test_a_data_loader_is_stuck(lines_of):
     first, second, verdict = lines_of(a_data_loader_that_is_stuck)
-    assert "rank 0: waits in barrier" in first and "rank 1: waits for a DataLoader" in second
+    assert "rank 0: waits in barrier" in first and at(a_data_loader_that_is_stuck, "barrier") in first
+    assert "rank 1: waits for a DataLoader" in second
+    assert at(a_data_loader_that_is_stuck, "DataLoader(") in second
     assert verdict == "The others wait for rank 1."
 
 
 def test_a_debugger_was_left_in(lines_of):
-    _, second, verdict = lines_of(a_breakpoint_left_in)
-    assert "rank 1: waits for a debugger" in second and "a_breakpoint_left_in" not in second
+    first, second, verdict = lines_of(a_breakpoint_left_in)
+    assert at(a_breakpoint_left_in, ".report(") in first
+    assert "rank 1: waits for a debugger" in second and at(a_breakpoint_left_in, "breakpoint()") in second
     assert verdict == "The others wait for rank 1."
 
 
@@ -156,6 +170,7 @@ def test_the_store_does_not_answer(lines_of):
             bucket=bucket,
         )
         assert "rank 1: waits for an answer of the object store" in second
+        assert at(a_store_that_does_not_answer, ".ls(") in second
         assert verdict == "The others wait for rank 1."
         stuck.wait()
 
@@ -165,5 +180,7 @@ def test_a_frozen_process(lines_of):
         faults.freeze_rank(1, seconds=8).at(panel)
 
     first, second, verdict = lines_of(all_is_well, before=freeze)
-    assert "rank 0: waits in all_reduce" in first and "rank 1: its process" in second
+    assert "rank 0: waits in all_reduce" in first and at(all_is_well, "all_reduce") in first
+    assert "rank 1: its process" in second and "frozen" in second
+    assert any(at(all_is_well, text) in second for text in ("for _ in", "sleep", "all_reduce"))
     assert verdict == "The others wait for rank 1."

@@ -212,7 +212,6 @@ def resumable(config):
     """Adam, one epoch at a time, from the last checkpoint on."""
     import tensorflow as tf
 
-    from labkit.models.keras.checkpoint import load_state, save_state
     from labkit.models.keras.networks import mlp
 
     strategy, (rank, world), first = tf.distribute.MultiWorkerMirroredStrategy(), place(), 0
@@ -220,8 +219,8 @@ def resumable(config):
     with strategy.scope():
         if checkpoint:
             with checkpoint.as_directory() as folder:
-                model, state = load_state(folder)
-            first = state["epoch"] + 1
+                model = tf.keras.models.load_model(f"{folder}/model.keras")
+                first = int(Path(folder, "epoch").read_text()) + 1
         else:
             model = compiled(mlp(seed=SEED), tf.keras.optimizers.Adam(0.001))
     rows = batches(np.arange(ROWS), shard_again=True)
@@ -234,7 +233,8 @@ def resumable(config):
             raise OSError("the disk is full")
         model.fit(rows, initial_epoch=epoch, epochs=epoch + 1, verbose=0)
         with tempfile.TemporaryDirectory() as folder:
-            save_state(folder, model, epoch)
+            model.save(f"{folder}/model.keras")
+            Path(folder, "epoch").write_text(str(epoch))
             kept = ray.train.Checkpoint.from_directory(folder) if rank == 0 else None
             ray.train.report({"epoch": epoch}, checkpoint=kept)
     keep(config, f"resumed{world}", model)

@@ -247,8 +247,3 @@ def test_a_state_that_cannot_be_kept_does_not_cost_the_sweep(sweep, monkeypatch)
         results = sweep(climb, {"x": tune.grid_search([1, 2])})
     assert sum("not be restored" in str(one.message) for one in said) == 1
     assert [len(result.metrics_dataframe) for result in results] == [3, 3]
-
-
-def test_more_cpus_than_the_cluster_has(sweep, lab):
-    with pytest.raises(RunError, match="no trial would ever start"):
-        sweep(tune.with_resources(climb, {"CPU": lab.cpus + 1}), {"x": tune.grid_search([1])})

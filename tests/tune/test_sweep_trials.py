@@ -36,7 +36,7 @@ def test_a_restored_sweep_keeps_the_numbers_of_its_trials(monkeypatch):
         return SimpleNamespace(**tag, status=status, config={"x": x}, run_metadata=data)
 
     newest_first = [restored(2, "PENDING"), restored(11, "PENDING"), restored(0, "TERMINATED")]
-    SweepCallback("killed").on_step_begin(newest_first)
+    SweepCallback().on_step_end(newest_first)
     numbers = {trial.config["x"]: trial.number for trial in state.trials.values()}
     assert numbers == {0: 0, 2: 1, 11: 2}
     assert "1 of 4 trials are over" in str(SweepView().body(state, 0.0))

@@ -1,4 +1,4 @@
-"""The lessons' networks in Keras, the backend's settings, checkpoints and the panel's callback."""
+"""The lessons' networks in Keras, the backend's settings and the panel's callback."""
 
 from labkit.faces import face
 
@@ -6,6 +6,5 @@ __getattr__, __dir__, __all__ = face(
     __name__,
     backend=("KERAS_2", "KERAS_3", "prepare"),
     callback=("PanelCallback",),
-    checkpoint=("load_state", "save_state", "weights_distance"),
-    networks=("cnn", "mlp", "to_input"),
+    networks=("cnn", "mlp", "to_input", "weights_distance"),
 )

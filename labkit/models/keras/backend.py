@@ -31,31 +31,23 @@ KERAS_3 = {**_QUIET, "TF_USE_LEGACY_KERAS": "0"}
 """Environment of a process in which ``tf.keras`` is Keras 3."""
 
 
-def prepare(environment: dict[str, str] = KERAS_2) -> str:
-    """Set `environment` in this process, import TensorFlow quietly, and return both versions in words.
+def prepare() -> str:
+    """Set `KERAS_2` in this process, import TensorFlow quietly, and return both versions in words.
 
     Raises:
-        RunError: TensorFlow was imported before, with another Keras.
+        RunError: TensorFlow was imported before, with Keras 3.
     """
-    os.environ.update(environment)
+    os.environ.update(KERAS_2)
     with _quiet_stderr():
         import tensorflow as tf
 
-        version = _version(tf)
-    wanted = "2" if environment.get("TF_USE_LEGACY_KERAS") == "1" else "3"
-    if not version.startswith(f"{wanted}."):
-        raise RunError(
-            f"use Keras {wanted} in this process",
-            f"TensorFlow was imported before, and took Keras {version}",
-            "restart the kernel, and let this cell come before every import of TensorFlow",
-        )
+        package = tf.keras.Model.__module__.partition(".")[0]  # asking for it makes TensorFlow choose
+    version = sys.modules[package].__version__
+    if not version.startswith("2."):
+        fact = f"TensorFlow was imported before, and took Keras {version}"
+        fix = "restart the kernel, and let this cell come before every import of TensorFlow"
+        raise RunError("use Keras 2 in this process", fact, fix)
     return f"TensorFlow {tf.__version__}, Keras {version}"
-
-
-def _version(tf: object) -> str:
-    """Of ``tf.keras``: asking for it makes TensorFlow choose."""
-    module = sys.modules[tf.keras.Model.__module__.partition(".")[0]]
-    return module.__version__
 
 
 @contextlib.contextmanager

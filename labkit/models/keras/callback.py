@@ -64,11 +64,9 @@ class PanelCallback(tf.keras.callbacks.Callback):
             next(self._steps)  # the clock starts
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        replicas = _added_up(self.model)
-        logs = logs or {}
-        self._panel.log(
-            **({name: value / replicas for name, value in logs.items()} if replicas > 1 else logs)
-        )
+        if (replicas := _added_up(self.model)) > 1:
+            logs = {name: value / replicas for name, value in (logs or {}).items()}
+        self._panel.log(**(logs or {}))
         # Advance one batch late: with an unknown length Keras calls on_train_batch_begin once more than there
         # are batches.
         if self._done:
@@ -115,8 +113,6 @@ def _refuse_a_model_of_its_own(model: Any) -> None:
     workers = len(json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).get("worker", [0]))
     replicas = model.distribute_strategy.num_replicas_in_sync
     if workers > 1 and replicas < workers:
-        raise RunError(
-            f"train one model in {workers} workers",
-            "it was built outside of the strategy's scope: every worker would train a model of its own",
-            "with strategy.scope(): model = …; model.compile(…)",
-        )
+        fact = "it was built outside of the strategy's scope: every worker would train a model of its own"
+        fix = "with strategy.scope(): model = …; model.compile(…)"
+        raise RunError(f"train one model in {workers} workers", fact, fix)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from labkit.models.weights import CLASSES, SIDE, initial_weights, not_uint8
+from labkit.models.weights import CLASSES, SIDE, distance, initial_weights, not_uint8
 
 
 def mlp(hidden: Sequence[int] = (128, 64), *, seed: int | None = None) -> Any:
@@ -33,21 +33,17 @@ def mlp(hidden: Sequence[int] = (128, 64), *, seed: int | None = None) -> Any:
     return _with_weights([*stack, layers.Dense(CLASSES)], seed)
 
 
-def cnn(channels: Sequence[int] = (16, 32), *, seed: int | None = None) -> Any:
-    """Per entry of `channels`: convolution 3×3, ReLU, 2×2 maximum; then one linear layer.
+def cnn(*, seed: int | None = None) -> Any:
+    """Twice convolution 3×3 (16, then 32 channels), ReLU, 2×2 maximum; then one linear layer.
 
-    Takes and gives what `mlp` does; 20,490 weights. As in `labkit.models.torch`, but with channels last, as
-    TensorFlow computes on a CPU: where torch has [n, 32, 7, 7], this has [n, 7, 7, 32].
-
-    Args:
-        channels: output channels of each convolution, at most 4 (each halves the 28×28 image).
-        seed: as in `mlp`.
+    Takes and gives what `mlp` does, with the same `seed`; 20,490 weights. As in `labkit.models.torch`, but
+    with channels last, as TensorFlow computes on a CPU: torch has [n, 32, 7, 7], this has [n, 7, 7, 32].
     """
     layers = tf.keras.layers
     stack = [layers.Reshape((SIDE, SIDE, 1))]
-    for width in channels:
+    for width in (16, 32):
         stack += [layers.Conv2D(width, 3, padding="same", activation="relu"), layers.MaxPooling2D(2)]
-    return _with_weights([*stack, layers.Flatten(), layers.Dense(CLASSES)], seed, [1, *channels][-1])
+    return _with_weights([*stack, layers.Flatten(), layers.Dense(CLASSES)], seed, flattened=(32, 7, 7))
 
 
 def to_input(images: Any) -> tf.Tensor:
@@ -63,8 +59,8 @@ def to_input(images: Any) -> tf.Tensor:
     return tf.cast(tensor, tf.float32) / 255
 
 
-def _with_weights(layers: list, seed: int | None, flat_channels: int = 1) -> Any:
-    """A model of `layers` with the first weights of `seed`; the last layer's input are flattened channels."""
+def _with_weights(layers: list, seed: int | None, flattened: tuple[int, ...] = ()) -> Any:
+    """A model of `layers` with the first weights of `seed`; `flattened` is what torch flattens last."""
     model = tf.keras.Sequential([tf.keras.Input((SIDE, SIDE)), *layers])
     # Keras has kernels as [in, out] and [3, 3, in, out], torch as [out, in] and [out, in, 3, 3].
     shapes = [[*reversed(weight.shape[-2:]), *weight.shape[:-2]] for weight in model.weights]
@@ -72,11 +68,20 @@ def _with_weights(layers: list, seed: int | None, flat_channels: int = 1) -> Any
         array.transpose(*range(2, array.ndim), 1, 0) if array.ndim > 1 else array
         for array in initial_weights(shapes, seed)
     ]
-    if flat_channels > 1:
-        # torch flattens [channels, height, width], TensorFlow [height, width, channels].
-        rows, columns = arrays[-2].shape
-        side = round((rows / flat_channels) ** 0.5)
-        images = arrays[-2].reshape(flat_channels, side, side, columns)
-        arrays[-2] = np.moveaxis(images, 0, 2).reshape(rows, columns)
+    if flattened:  # by torch as [channels, height, width], by TensorFlow as [height, width, channels]
+        arrays[-2] = np.moveaxis(arrays[-2].reshape(*flattened, CLASSES), 0, 2).reshape(-1, CLASSES)
     model.set_weights(arrays)
     return model
+
+
+def weights_distance(a: Any, b: Any) -> float:
+    """The largest absolute difference between two models' weights: 0.0 where they are equal.
+
+    Args:
+        a, b: models, or what their ``get_weights()`` gives. NaN in a weight gives NaN.
+
+    Raises:
+        RunError: they do not have as many weights of the same shapes.
+    """
+    weights = (model.get_weights() if hasattr(model, "get_weights") else model for model in (a, b))
+    return distance(*({str(n): np.asarray(array) for n, array in enumerate(arrays)} for arrays in weights))

@@ -43,7 +43,7 @@ class State:
         started_at, ended_at: Unix seconds, 0 before.
         failures: the first of them.
         prints: the latest lines; `printed` counts all of them.
-        version: grows with each change, so a panel is drawn only when there is something new.
+        version: grows with each event, so a panel is drawn only when there is something new.
     """
 
     engine = "one process"
@@ -58,34 +58,25 @@ class State:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, well or not."""
         return self.status not in ("ready", "running")
 
     def start(self, phase: str = "", now: float | None = None) -> None:
-        """It begins, with `phase` where it has phases."""
         self.status, self.started_at = "running", now or time.time()
-        self.version += 1
 
     def end(self, status: str, now: float | None = None) -> None:
-        """It is over: "finished", "failed" or "stopped"."""
         self.status, self.ended_at = status, now or time.time()
-        self.version += 1
 
     def elapsed(self, now: float | None = None) -> float:
-        """Seconds since the start."""
         return max((self.ended_at or now or time.time()) - self.started_at, 0.0) if self.started_at else 0.0
 
     def fail(self, text: str, rank: int | None = None) -> None:
         """Something raised; `text` is its short traceback."""
         if len(self.failures) < _FAILURES_KEPT:
             self.failures.append(Failure(rank, text))
-        self.version += 1
 
     def print(self, line: str) -> None:
-        """A line was printed."""
         self.prints.append(line)
         self.printed += 1
-        self.version += 1
 
     def apply(self, event: dict[str, Any]) -> None:
         """Take in an event that `labkit.panel.tracking.events.read` has checked, unless it comes too late."""
@@ -99,11 +90,11 @@ class State:
         return {}
 
 
-def write_record(state: State, run_id: str, home: Path, *, code: str = "", commit: str | None = None) -> str:
+def write_record(state: State, run_id: str, home: Path, **origin: Any) -> str:
     """Write the record of a run, over or not, and return its path. Its tags and its note stay.
 
     Args:
-        code, commit: the training function as text, and what git had checked out when the run began.
+        origin: its code, what that calls, and its commit, as `RunRecord` has them.
 
     Raises:
         RunError: the folder cannot be written to.
@@ -124,8 +115,7 @@ def write_record(state: State, run_id: str, home: Path, *, code: str = "", commi
         versions=installed_versions(),
         host=this_host(),
         process=this_process() if state.status == "running" else {},
-        code=code,
-        commit=commit,
+        **origin,
         **own,
     )
     return str(replace(record, **state.to_record()).write(folder))

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from labkit.panel.tracking.events import whole
+
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
 _WAITED = 0.25  # seconds: what is shorter is no queue, it is the way to it
 
@@ -57,7 +59,9 @@ class CheckpointState:
 
     @property
     def label(self) -> str:
-        """``epoch 3``."""
+        """``epoch 3``, or ``step 300`` of a loop that reports steps instead."""
+        if "step" in self.metrics and "epoch" not in self.metrics:
+            return f"step {self.metrics['step']}"
         return f"epoch {self.epoch}" if self.epoch else "before epoch 1"
 
     @property
@@ -82,7 +86,6 @@ class Checkpoints(list[CheckpointState]):
 
     @property
     def kept(self) -> int:
-        """How many of them still exist."""
         return sum(not checkpoint.deleted for checkpoint in self)
 
     @property
@@ -125,9 +128,3 @@ class Checkpoints(list[CheckpointState]):
                 return known
         self.append(CheckpointState(event["path"], epoch, event["at"]))
         return self[-1]
-
-
-def whole(value: Any) -> int | None:
-    """The number of an epoch in metrics, where it may be a float, or anything."""
-    good = isinstance(value, (int, float)) and 0 <= value < 1e9 and value == int(value)
-    return int(value) if good else None

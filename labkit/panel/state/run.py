@@ -1,12 +1,12 @@
 """The state of a training: it takes in events, as `labkit.panel.tracking.events` describes them."""
 
-import operator
 import time
 from typing import Any
 
 from labkit.panel.state.base import State
-from labkit.panel.state.checkpoints import Checkpoints, Span, whole
+from labkit.panel.state.checkpoints import Checkpoints, Span
 from labkit.panel.state.workers import Workers, WorkerState
+from labkit.panel.tracking.events import whole
 
 _VALIDATING = ("validating", "evaluating")  # phases of a loop that validates in itself
 _POINTS_KEPT = 240  # about one per pixel of the curve
@@ -23,7 +23,7 @@ class RunState(State):
         note: a sentence that the summary adds, or "".
         spans: training, uploads and validations in the loop; `timeline` adds those of the checkpoints.
         repeated: steps that rank 0 made a second time, because no checkpoint had them when it was restarted.
-        sizes: the numbers of workers that the run had, in their order: an elastic run has several.
+        sizes: (Unix seconds, number of workers) from then on: an elastic run has several.
         given: what its record says besides (see `RunRecord`): config, seed, scaling, storage_path.
     """
 
@@ -43,11 +43,11 @@ class RunState(State):
             given["data_fingerprint"] = getattr(dataset, "fingerprint", None)
             dataset = str(getattr(dataset, "name", type(dataset).__name__))
         self.engine, self.world_size, self.dataset = engine, world_size, dataset
-        self.epochs, self.rows = _count(epochs), _count(rows)
+        self.epochs, self.rows = whole(epochs) or None, whole(rows) or None
         self.note, self.phase, self.given = "", "", given
         self.first_step_at = self.heard_at = 0.0
         self.hang: list[str] = []
-        self.repeated, self.sizes = 0, list[int]()
+        self.repeated, self.sizes = 0, list[tuple[float, int]]()
         self.workers = Workers()
         self.history: list[dict[str, Any]] = []
         self.checkpoints = Checkpoints()
@@ -85,6 +85,11 @@ class RunState(State):
             spent[self.phase] += max((now or time.time()) - self._phase_began, 0.0)
         return spent
 
+    @property
+    def counts_steps(self) -> bool:
+        """Whether its loop reports steps, and has no epochs."""
+        return self.epochs is None and "step" in self._latest
+
     def fraction(self) -> float | None:
         """Share of all steps that are done, 0 to 1; None if epochs or steps per epoch are unknown."""
         if not self.workers or not self.epochs:
@@ -99,7 +104,6 @@ class RunState(State):
         return max(now - self.first_step_at, 0.0) * (1 - done) / (done - self._begun_at / self.epochs)
 
     def rows_per_second(self) -> float:
-        """Rows per second of all workers, from their first batches on."""
         return sum(worker.rows_per_second for worker in self.workers.values())
 
     def waiting_share(self) -> float | None:
@@ -135,7 +139,6 @@ class RunState(State):
         return spans if any(span.row == "validation" for span in spans) else []
 
     def to_record(self) -> dict[str, Any]:
-        """What the run record says of a training."""
         spent = self.time_breakdown()
         return {
             "workers": self.world_size,
@@ -176,25 +179,22 @@ class RunState(State):
             self.heard_at, self.hang = time.time(), []
 
     def start(self, phase: str = "preparing", now: float | None = None) -> None:
-        """The run begins with `phase`."""
         super().start(phase, now)
         self._enter(phase, self.started_at)
 
     def end(self, status: str, now: float | None = None) -> None:
-        """The run is over."""
         super().end(status, now)
         if self.phase:
             self._enter(self.phase, self.ended_at)
 
     def fail(self, text: str, rank: int | None = 0) -> None:
-        """A worker raised."""
         super().fail(text, rank)
 
     def on_worker(self, event: dict[str, Any]) -> None:
         if self.workers.of(event) is not None and "workers" in event:
             self.world_size = event["workers"]
-            if self.sizes[-1:] != [self.world_size]:
-                self.sizes.append(self.world_size)
+            if not self.sizes or self.sizes[-1][1] != self.world_size:
+                self.sizes.append((event["at"], self.world_size))
             self.workers.keep(self.world_size)
 
     def on_phase(self, event: dict[str, Any]) -> None:
@@ -274,7 +274,6 @@ class RunState(State):
             self._failed_at = event["at"]
 
     def _steps_before(self, worker: WorkerState) -> int:
-        """Steps of this run until where `worker` is."""
         return worker.step + sum(n for epoch, n in self._lengths.items() if epoch < worker.epoch)
 
     def _enter(self, name: str, now: float) -> None:
@@ -298,11 +297,3 @@ class RunState(State):
     def _epoch(self) -> int:
         """Of a checkpoint that does not say which epoch it is of, from 1; 0 before the first report."""
         return self.history[-1]["epoch"] + 1 if self.history else 0
-
-
-def _count(value: Any) -> int | None:
-    """A whole number from 1 on, whatever library it is of; None for anything else, such as a search space."""
-    try:
-        return max(operator.index(value), 0) or None
-    except TypeError:
-        return None

@@ -15,6 +15,7 @@ class WorkerState:
         rows, seconds: in all of its loops, from its first batch on.
         waiting: the part of these seconds in which it had no data.
         epoch_seconds: in its current epoch, so far.
+        memory, gpu_memory, gpu_percent: of its process at its latest step, in bytes and percent, if known.
     """
 
     rank: int
@@ -27,6 +28,9 @@ class WorkerState:
     seconds: float = 0.0
     waiting: float = 0.0
     epoch_seconds: float = 0.0
+    memory: int | None = None
+    gpu_memory: int | None = None
+    gpu_percent: int | None = None
     _loop: tuple[int, float, float] | None = None  # rows, seconds and waiting of the current one
 
     @property
@@ -48,6 +52,8 @@ class WorkerState:
             seconds, waiting = seconds - event.get("first_wait", 0.0), waiting - event.get("first_wait", 0.0)
         self.rows, self.seconds = self.rows + rows, self.seconds + seconds
         self.waiting += waiting
+        self.memory, self.gpu_memory = event.get("memory"), event.get("gpu_memory")
+        self.gpu_percent = event.get("gpu_percent")
         self.epoch, self.step, self._loop = event["epoch"], event["step"], now
         # A stream does not know its length; after one epoch we do.
         self.total = self.step if event.get("done") else event.get("total", self.total)
@@ -57,7 +63,6 @@ class WorkerState:
 
     @property
     def rows_per_second(self) -> float:
-        """From its first batch on."""
         return self.rows / self.seconds if self.seconds > 0 else 0.0
 
     @property

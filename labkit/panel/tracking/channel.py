@@ -204,7 +204,6 @@ def _message(event: dict[str, Any]) -> bytes | None:
 
 
 def _event(message: bytes) -> dict[str, Any] | None:
-    """The JSON object in a message, or None."""
     try:
         event = json.loads(message)
     except (ValueError, RecursionError):

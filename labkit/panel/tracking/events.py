@@ -7,10 +7,11 @@ Events are JSON objects, made by a `Tracker`. All have ``kind``, ``run``, ``at``
 worker     a worker process exists; ``workers``: how many its group has, if known
 phase      ``name`` (loading, training, evaluating, uploading, …)
 step       ``epoch``, ``epochs``, ``step``, ``total``, ``rows``, ``seconds``, ``waiting``, ``first_wait``,
-           ``between``, ``metrics``, ``done``: counts within this epoch and worker
+           ``between``, ``metrics``, ``done``: counts within this epoch and worker; ``memory``,
+           ``gpu_memory`` (bytes) and ``gpu_percent`` of its process, as far as known
 report     ``metrics``; ``epoch`` if known; ends an epoch
 checkpoint ``path``, ``bytes``, ``status`` (committed, pending, validated, failed, timed out, deleted),
-           ``metrics``, ``label``
+           ``metrics``
 upload     ``done``: whether it is over; ``seconds`` that it took
 validation ``path`` of the checkpoint, ``done``, ``seconds`` that it took, ``text`` of what it raised: one
            that runs in parallel to the training
@@ -25,6 +26,7 @@ converts it once, so the states behind it rely on its types.
 import re
 import time
 from functools import partial
+from numbers import Real
 from typing import Any
 
 _MOST_METRICS = 100
@@ -49,11 +51,12 @@ def read(event: Any) -> dict[str, Any] | None:
 
 
 def _number(value: Any) -> float | None:
-    """A finite number from 0 on."""
-    return float(value) if isinstance(value, (int, float)) and 0 <= value < 2**53 else None
+    """A finite number from 0 on, of Python or numpy."""
+    return float(value) if isinstance(value, Real) and 0 <= value < 2**53 else None
 
 
-def _whole(value: Any) -> int | None:
+def whole(value: Any) -> int | None:
+    """A whole number from 0 on, of Python or numpy; None for anything else, such as a search space."""
     number = _number(value)
     return int(number) if number is not None and number.is_integer() else None
 
@@ -79,9 +82,10 @@ def _metrics(value: Any) -> dict[str, Any] | None:
 
 
 _FIELDS = {
-    **dict.fromkeys(("rank", "pid", "workers", "epoch", "epochs", "step", "total", "rows", "bytes"), _whole),
+    **dict.fromkeys(("rank", "pid", "workers", "epoch", "epochs", "step", "total", "rows", "bytes"), whole),
+    **dict.fromkeys(("memory", "gpu_memory", "gpu_percent"), whole),
     **dict.fromkeys(("at", "seconds", "waiting", "first_wait", "between"), _number),
-    **dict.fromkeys(("name", "node", "label", "status"), partial(_text, 100)),
+    **dict.fromkeys(("name", "node", "status"), partial(_text, 100)),
     "path": partial(_text, 1000),
     "text": partial(_text, 10_000),
     "done": bool,

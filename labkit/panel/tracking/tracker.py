@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+import psutil
+
 from labkit.settings import NODE_NAME
 
 EVENTS_PER_SECOND = 5
@@ -84,7 +86,7 @@ class Tracker:
 
         def report(done: bool = False) -> float:
             count.seconds = clock() - began
-            self.emit("step", **asdict(count), metrics=_numbers(self._metrics), done=done)
+            self.emit("step", **asdict(count), metrics=_numbers(self._metrics), done=done, **_memory())
             return clock()
 
         try:
@@ -118,13 +120,6 @@ class Tracker:
     def report(self, metrics: dict[str, Any], *, epoch: int | None = None) -> None:
         """Report the metrics of an epoch that is done (Ray's `train.report` does this by itself)."""
         self.emit("report", metrics=_numbers(metrics), epoch=epoch)
-
-    def checkpoint(
-        self, path: str, *, size: int | None = None, metrics: dict[str, Any] | None = None
-    ) -> None:
-        """Say that a checkpoint of `size` bytes is kept at `path` (Ray Train does this by itself)."""
-        about = {"bytes": size, "status": "committed", "metrics": _numbers(metrics or {})}
-        self.emit("checkpoint", path=os.fspath(path), **about)
 
     def phase(self, name: str) -> None:
         """Say what is being done: loading, training, evaluating, uploading, …"""
@@ -173,6 +168,17 @@ def group_size() -> int | None:
             return int(os.environ["WORLD_SIZE"])
         return int(sys.modules["ray.train"].get_context().get_world_size())
     return None
+
+
+def _memory() -> dict[str, Any]:
+    """What this process uses: bytes of memory, and where PyTorch has a GPU, bytes and percent of that."""
+    found: dict[str, Any] = {"memory": psutil.Process().memory_info().rss}
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    with contextlib.suppress(Exception):  # to tell how busy a GPU is, PyTorch needs the package nvidia-ml-py
+        if cuda is not None and cuda.is_initialized():
+            found["gpu_memory"] = cuda.memory_reserved()
+            found["gpu_percent"] = cuda.utilization()
+    return found
 
 
 def _rows(batch: Any) -> int:

@@ -7,6 +7,7 @@ from markupsafe import Markup
 from labkit.display import cards
 from labkit.display.formatting import (
     UNKNOWN,
+    clock,
     count,
     duration,
     number,
@@ -38,8 +39,6 @@ _STATUSES = {
 
 
 class RunView(View):
-    """Draws a training."""
-
     def subtitle(self, state: RunState) -> str:
         """``Ray Train · 2 workers · digits · 1,437 rows``."""
         workers = plural(state.world_size, "worker") if state.engine != "one process" else ""
@@ -48,16 +47,13 @@ class RunView(View):
 
     def body(self, state: RunState, now: float) -> Markup:
         left = cards.steps(_steps(state, now)) + cards.bar(headline(state, now), state.fraction())
-        left += cards.tiles(tiles(state)) + _checkpoints(state, now)
+        left += cards.tiles(tiles(state)) + _workers(state) + _checkpoints(state, now)
         if state.hang:
             silent = cards.mark("wait", f"nothing heard for {seconds(now - state.heard_at)}")
             left += cards.part(silent, cards.pre("\n".join(state.hang)))
-        workers = [state.workers[rank] for rank in sorted(state.workers)]
-        slowest = state.workers.slowest
-        rows = [_worker(one, slowest=one is slowest) for one in workers[:_WORKERS_SHOWN]]
-        more, names = len(workers) - len(rows), ("rank", "node", "pid", "step", "rows/s", "waiting")
-        table = cards.table(names, rows, more=more) if rows else ""
-        return cards.columns(left, curve(state) + table) + _timeline(state, now)
+        if changes := _changes(state):
+            left += cards.part(cards.mark("wait", changes))
+        return cards.columns(left, curve(state)) + _timeline(state, now)
 
     def figures(self, state: RunState) -> Markup:
         spans = _timeline(state, state.ended_at)
@@ -93,10 +89,7 @@ class RunView(View):
         """``10 epochs in 01:41: start 8.1 s · data 2.0 s · training 84 s``."""
         done = len(state.epoch_seconds)
         epochs = f"{plural(done, 'epoch')} in" if done else "after"
-        again = f"workers started again {state.workers.restarts} ×" if state.workers.restarts else ""
-        again += f", {plural(state.repeated, 'step')} trained twice" if state.repeated else ""
-        sizes = f"{' → '.join(map(str, state.sizes))} workers" if len(state.sizes) > 1 else ""
-        return _joined(f"{epochs} {duration(state.elapsed())}{_spent(state)}", again, sizes)
+        return _joined(f"{epochs} {duration(state.elapsed())}{_spent(state)}", _changes(state))
 
     def news(self, state: RunState) -> Iterator[tuple[Hashable, str]]:
         """Each phase until the first report, each epoch, each decided checkpoint."""
@@ -106,8 +99,9 @@ class RunView(View):
         of = f"/{state.epochs}" if state.epochs else ""
         rate = f"{count(state.rows_per_second())} rows/s" if state.rows_per_second() >= 1 else ""
         for number_, report in list(enumerate(state.history))[-_REPORTS_TOLD:]:
-            line = _joined(f"epoch {report['epoch'] + 1}{of}", short_metrics(report), rate)
-            yield ("report", number_), line
+            # A loop that counts steps has its step among the metrics.
+            epoch = "" if state.counts_steps else f"epoch {report['epoch'] + 1}{of}"
+            yield ("report", number_), _joined(epoch, short_metrics(report), rate)
         for number_, line in enumerate(state.hang):
             yield ("hang", state.heard_at, number_), line
         for one in state.checkpoints:
@@ -126,10 +120,10 @@ def headline(state: RunState, now: float) -> str:
         return short(_PHASES.get(state.phase, state.phase))
     if pending and state.fraction() == 1.0:
         return f"all epochs are trained · {plural(pending, 'validation')} left"
-    left = state.eta(now)
+    left, of = state.eta(now), f" of {state.epochs}" if state.epochs else ""
     # A run that is between two epochs is drawn at the end of the first.
     return _joined(
-        f"epoch {worker.epoch + 1}" + (f" of {state.epochs}" if state.epochs else ""),
+        "" if state.counts_steps else f"epoch {worker.epoch + 1}{of}",
         f"step {worker.step}" + (f" of {worker.total}" if worker.total else ""),
         "" if left is None else f"about {seconds(left)} left" if left >= 1 else "nearly done",
     )
@@ -148,13 +142,34 @@ def tiles(state: RunState) -> list[tuple[str, str]]:
     ]
 
 
+def _workers(state: RunState) -> Markup:
+    """A table of the first ones."""
+    workers = [state.workers[rank] for rank in sorted(state.workers)]
+    slowest = state.workers.slowest
+    rows = [_worker(one, slowest=one is slowest) for one in workers[:_WORKERS_SHOWN]]
+    names = ("rank", "node", "pid", "step", "rows/s", "waiting", "memory")
+    return cards.table(names, rows, more=len(workers) - len(rows)) if rows else cards.NOTHING
+
+
 def _worker(one: WorkerState, *, slowest: bool) -> tuple[str, ...]:
     """A row of the table of workers; the one that holds up the others is marked."""
     rate, waits = UNKNOWN, UNKNOWN
     if one.seconds > 0:
         rate, waits = count(one.rows_per_second), f"{one.waiting_share:.0%}"
     rank = cards.mark("wait", f"{one.rank} slow") if slowest else str(one.rank)
-    return rank, one.node, str(one.pid), str(one.step) if one.begun else UNKNOWN, rate, waits
+    memory = size(one.memory)
+    if one.gpu_memory is not None:
+        use = "" if one.gpu_percent is None else f" {one.gpu_percent}%"
+        memory += f", GPU {size(one.gpu_memory)}{use}"
+    return rank, one.node, str(one.pid), str(one.step) if one.begun else UNKNOWN, rate, waits, memory
+
+
+def _changes(state: RunState) -> str:
+    """Restarts, what they cost, and the numbers of workers over time: ``2 → 1 (00:41) workers``."""
+    again = f"workers started again {state.workers.restarts} ×" if state.workers.restarts else ""
+    again += f", {plural(state.repeated, 'step')} trained twice" if state.repeated else ""
+    sizes = " → ".join(f"{n} ({clock(at - state.started_at)})" for at, n in state.sizes[1:])
+    return _joined(again, f"{state.sizes[0][1]} → {sizes} workers" if sizes else "")
 
 
 def _steps(state: RunState, now: float) -> Iterator[tuple[str, str]]:
@@ -165,7 +180,6 @@ def _steps(state: RunState, now: float) -> Iterator[tuple[str, str]]:
 
 
 def _checkpoints(state: RunState, now: float) -> Markup:
-    """A table of the newest ones."""
     rows = []
     for one in reversed(state.checkpoints[-_CHECKPOINTS_SHOWN:]):
         given = {name: value for name, value in one.metrics.items() if name not in one.late}
@@ -178,7 +192,6 @@ def _checkpoints(state: RunState, now: float) -> Markup:
 
 
 def _status(one: CheckpointState, now: float, *, over: bool) -> tuple[str, str]:
-    """(kind, words) of a checkpoint."""
     kind, words = _STATUSES.get(one.status, ("dim", one.status))
     if over and one.status == "pending":
         words = "○ not validated yet"
