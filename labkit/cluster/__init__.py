@@ -3,12 +3,5 @@
 from labkit.faces import face
 
 __getattr__, __dir__, __all__ = face(
-    __name__,
-    capacity=("Node",),
-    handle=("Cluster",),
-    lifecycle=(
-        "connect",
-        "current",
-        "start",
-    ),
+    __name__, capacity=("Node",), handle=("Cluster",), lifecycle=("connect", "current", "start")
 )

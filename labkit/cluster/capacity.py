@@ -1,11 +1,10 @@
 """Whether workers and tasks fit on the nodes of a cluster: if not, Ray waits forever and reports nothing."""
 
 import math
-import numbers
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.errors import ClusterError
+from labkit.errors import ClusterError, expect_int
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,7 @@ def check_worker_capacity(
     data: bool = False,
     growable: bool = False,
 ) -> None:
-    """Refuse a training whose workers do not fit on `nodes`.
-
-    Args, Raises: as in `Cluster.check_capacity`; `growable` tells whether the lab may add nodes.
-    """
+    """See `Cluster.check_capacity`; `growable` tells whether the lab may add nodes."""
     expect_int("start workers", "workers", workers)
     each = f"{cpus_per_worker:g} CPU" + (f" and {gpus_per_worker:g} GPU" if gpus_per_worker else "")
     attempt = f"start {workers} worker{'s' * (workers != 1)} with {each} each"
@@ -72,7 +68,6 @@ def check_worker_capacity(
 
 
 def _places(node: Node, cpus: float, gpus: float) -> int:
-    """How many workers of that size fit on a node."""
     wanted = [(have, each) for have, each in ((node.cpus, cpus), (node.gpus, gpus)) if each]
     return min((math.floor(have / each + 1e-9) for have, each in wanted), default=10**6)
 
@@ -98,10 +93,3 @@ def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str)
         f"each needs {asked} of one node, and no node has that ({has}): Ray would wait forever",
         "ask for less, or add a node that has it, as in lab.add_node(cpus=1, resources={…})",
     )
-
-
-def expect_int(attempt: str, name: str, value: Any, *, least: int = 1) -> None:
-    """Raise ClusterError unless `value` is a whole number from `least` on."""
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
-        fact = f"{name}={value!r} is not a whole number from {least} on"
-        raise ClusterError(attempt, fact, f"for example {name}={least + 1}")

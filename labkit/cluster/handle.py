@@ -9,12 +9,12 @@ from typing import Any
 from markupsafe import Markup
 
 from labkit.cluster import connection
-from labkit.cluster.capacity import Node, check_worker_capacity, expect_int
+from labkit.cluster.capacity import Node, check_worker_capacity
 from labkit.cluster.nodes import NodeLauncher, shell_commands
 from labkit.display import cards
 from labkit.display.formatting import size
 from labkit.display.progress import Waiting
-from labkit.errors import ClusterError
+from labkit.errors import ClusterError, expect_int
 from labkit.system import interrupts
 
 _HEAD_EVERY = 3.0  # seconds between two looks at whether the head runs
@@ -32,14 +32,9 @@ class Cluster:
     """
 
     def __init__(
-        self,
-        address: str,
-        *,
-        dashboard_url: str | None = None,
-        token: Path | None = None,
-        launcher: NodeLauncher | None = None,
+        self, address: str, *, token: Path | None = None, launcher: NodeLauncher | None = None
     ) -> None:
-        self.address, self.dashboard_url = address, dashboard_url
+        self.address, self.dashboard_url = address, launcher.dashboard_url if launcher else None
         self._token, self._launcher = token, launcher  # no launcher: the lab did not start this cluster
         self._running = False
         self._disconnecting = threading.Lock()
@@ -102,7 +97,7 @@ class Cluster:
             url = connection.connect(self.address, self._token, ship=True)
             self.dashboard_url, self._running = f"http://{url}" if url else None, True
             return
-        launcher.connect(self.address)
+        launcher.connect()
         self._running = True
         if again:
             launcher.stop_preloading()  # a fork server is for one connection
@@ -137,7 +132,7 @@ class Cluster:
                 check()
                 waiting(0, 1)
 
-            launcher.start_node(self.address, name=name, cpus=cpus, resources=resources, on_wait=on_wait)
+            launcher.start_node(name=name, cpus=cpus, resources=resources, on_wait=on_wait)
             fact = "its processes run, but the head does not list it"
             self._wait_for(lambda: name in [node.name for node in self.nodes], f"add {name}", fact, on_wait)
             launcher.preload([name])
@@ -166,13 +161,9 @@ class Cluster:
         self, condition: Callable[[], bool], attempt: str, fact: str, on_wait: Callable[[], None]
     ) -> None:
         """Wait until `condition` holds; `on_wait` is called several times a second."""
-        deadline = time.monotonic() + _NOTICED_WITHIN
-        while not condition():
-            on_wait()
-            if time.monotonic() > deadline:
-                fix = f"look into {self.log_dir}/gcs_server.out, then lab.stop() and start again"
-                raise ClusterError(attempt, f"{fact} after {_NOTICED_WITHIN} s", fix)
-            time.sleep(0.1)
+        if not interrupts.wait_until(condition, seconds=_NOTICED_WITHIN, check=on_wait):
+            fix = f"look into {self.log_dir}/gcs_server.out, then lab.stop() and start again"
+            raise ClusterError(attempt, f"{fact} after {_NOTICED_WITHIN} s", fix)
 
     def stop(self) -> None:
         """Disconnect, and stop all that `start` started, unless another notebook or script uses it too.

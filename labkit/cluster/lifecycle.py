@@ -13,26 +13,30 @@ gRPC ports, which cannot be bound to loopback; the dashboard is.
 """
 
 import atexit
-import importlib
 import math
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
-
-from filelock import FileLock
 
 from labkit import machine
 from labkit.cluster import connection
-from labkit.cluster.capacity import expect_int
 from labkit.cluster.handle import Cluster
-from labkit.cluster.nodes import OBJECT_STORE_BYTES, START_TIMEOUT, NodeLauncher, read_info, temp_dir
-from labkit.cluster.preload import modules_of
+from labkit.cluster.nodes import OBJECT_STORE_BYTES, NodeLauncher
 from labkit.display.progress import Waiting
-from labkit.errors import ClusterError
+from labkit.errors import ClusterError, expect_int
 from labkit.settings import Settings
 from labkit.system import interrupts
+
+# Ray, and what its libraries import of others. Those libraries come last: the server imports them when idle.
+_RAY = ("ray", "pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
+_RAY += ("aiobotocore.session", "s3fs", "PIL.Image")
+# torch._dynamo is what the first optimizer of a process imports, with sympy: 1.6 s, more than torch itself.
+TORCH = (*_RAY, "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
+TORCH += ("ray.train.torch", "ray.data", "ray.tune", "torch._dynamo")
+TENSORFLOW = (*_RAY, "tensorflow", "tf_keras", "ray.train.tensorflow", "ray.data", "ray.tune")
+_LISTS = {"torch": TORCH, "tensorflow": TENSORFLOW}
 
 _current: Cluster | None = None
 
@@ -63,13 +67,14 @@ def start(
         ClusterError: a node did not start, or an argument has a value that cannot work.
         RunStopped: the reader interrupted; nothing is left running.
     """
-    settings, modules = Settings.given(settings), modules_of(preload)
+    settings, modules = Settings.given(settings), _modules_of(preload)
     for name, count in (("nodes", nodes), ("cpus_per_node", cpus_per_node)):
         if count is not None:
             expect_int("start a cluster", name, count)
     expect_int("start a cluster", "object_store_bytes", object_store_bytes, least=78_643_200)  # as Ray wants
     running = current()
-    with interrupts.stoppable("the start of the cluster", undo=_stop_unless(running)) as check:
+    undo = _stop_current if running is None else lambda: None
+    with interrupts.stoppable("the start of the cluster", undo=undo) as check:
         if running is not None:
             import ray
 
@@ -79,11 +84,11 @@ def start(
             running = connect(settings.ray_address)
         else:
             settings.make_home()
+            launcher = NodeLauncher(settings, modules)
             # One process of this home starts a cluster; others wait here, and then find it.
-            with FileLock(temp_dir(settings).parent / "starting", timeout=2 * START_TIMEOUT):
-                running = _find(settings, modules)
+            with launcher.lock:
+                running = _find(launcher)
                 if running is None:
-                    launcher = NodeLauncher(settings, modules)
                     each = math.ceil(max(machine.cores(), settings.num_workers + 1) / (nodes or 1))
                     return _start(launcher, nodes or 1, cpus_per_node or each, object_store_bytes, check)
     have = [node.cpus for node in running.nodes]
@@ -119,7 +124,7 @@ def connect(address: str, *, token_file: Path | str | None = None) -> Cluster:
     if token_file and not token.is_file():
         raise ClusterError(attempt, f"there is no token file {token}", "copy it from the cluster's head")
     left = "This process is connected to no cluster"
-    with interrupts.stoppable(f"the connection to {address}", undo=_stop_unless(None), left=left):
+    with interrupts.stoppable(f"the connection to {address}", undo=_stop_current, left=left):
         return _use(Cluster(address, token=token))
 
 
@@ -133,14 +138,22 @@ def current() -> Cluster | None:
     return _current if _current is not None and _current.is_running else None
 
 
+def _find(launcher: NodeLauncher) -> Cluster | None:
+    """The cluster of this home that an earlier kernel left running, or None."""
+    if (other := launcher.find()) is not None:
+        found = Cluster(other.address, launcher=other)
+        try:
+            return _use(found)
+        except ClusterError:  # it is ending
+            found.disconnect()
+            other.stop()
+    return None
+
+
 def _start(
     launcher: NodeLauncher, nodes: int, cpus: int, object_store_bytes: int, check: Callable[[], None]
 ) -> Cluster:
     """Start the head, connect to it, and start the other nodes."""
-    # Ray reads its environment when it is imported. That takes a second of this process, while the node's
-    # processes take several.
-    connection.set_environment(launcher.token)
-    threading.Thread(target=importlib.import_module, args=("ray",), daemon=True).start()
     try:
         with Waiting("starting the cluster", unit="nodes") as waiting:
 
@@ -148,8 +161,8 @@ def _start(
                 check()
                 waiting(0, 1)
 
-            info = launcher.start_head(cpus=cpus, object_store_bytes=object_store_bytes, on_wait=on_wait)
-            cluster = _use(Cluster(info["address"], dashboard_url=info["dashboard"], launcher=launcher))
+            launcher.start_head(cpus=cpus, object_store_bytes=object_store_bytes, on_wait=on_wait)
+            cluster = _use(Cluster(launcher.address, launcher=launcher))
         for _ in range(1, nodes):
             cluster.add_node(cpus=cpus)
     except BaseException:
@@ -159,20 +172,6 @@ def _start(
         launcher.stop()
         raise
     return cluster
-
-
-def _find(settings: Settings, modules: Sequence[str]) -> Cluster | None:
-    """The cluster of this home that an earlier kernel left running, or None."""
-    if info := read_info(temp_dir(settings)):  # if its file is damaged, its watchdog stops it
-        launcher = NodeLauncher(settings, modules, group_id=info["group"])
-        if launcher.has_head():
-            found = Cluster(info["address"], dashboard_url=info["dashboard"], launcher=launcher)
-            try:
-                return _use(found)
-            except ClusterError:  # it is ending
-                found.disconnect()
-        launcher.stop()
-    return None
 
 
 def _use(cluster: Cluster) -> Cluster:
@@ -186,11 +185,27 @@ def _use(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def _stop_unless(before: Cluster | None) -> Callable[[], None]:
-    """A function that stops the current cluster, unless it was current before."""
+def _stop_current() -> None:
+    if _current is not None:
+        _current.stop()
 
-    def stop() -> None:
-        if _current is not None and _current is not before:
-            _current.stop()
 
-    return stop
+def _modules_of(preload: str | Sequence[str]) -> tuple[str, ...]:
+    """The modules that ``start(preload=…)`` names; ClusterError if it is no list, or a package is missing.
+
+    Of ``a.b.c`` only the package ``a`` is looked for. The fork server's log has what else it cannot import.
+    """
+    attempt = "import modules ahead for the workers"
+    fix = 'preload="torch", preload="tensorflow", a list such as ["torch", "pandas"], or [] for none'
+    if isinstance(preload, str):
+        if preload in _LISTS:
+            return _LISTS[preload]
+        raise ClusterError(attempt, f"preload={preload!r} is not the name of a list of modules", fix)
+    try:
+        modules = tuple(preload)
+        missing = [module for module in modules if find_spec(module.partition(".")[0]) is None]
+    except (TypeError, AttributeError, ValueError):
+        raise ClusterError(attempt, f"preload={preload!r} is not a list of module names", fix) from None
+    if missing:
+        raise ClusterError(attempt, f"there is no module {', '.join(missing)} here", fix)
+    return modules

@@ -5,7 +5,10 @@ Nothing here imports ray to start a node: a command line starts it that a reader
 """
 
 import contextlib
+import copy
+import functools
 import hashlib
+import importlib
 import json
 import os
 import re
@@ -13,9 +16,12 @@ import secrets
 import shlex
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+from filelock import FileLock
 
 from labkit.cluster import connection
 from labkit.cluster.preload import Preloader
@@ -23,6 +29,7 @@ from labkit.errors import ClusterError
 from labkit.files import atomic_write, private_file
 from labkit.machine import free_port
 from labkit.settings import NODE_NAME, Settings
+from labkit.system.interrupts import wait_until
 from labkit.system.process_registry import ProcessRegistry
 
 OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it
@@ -56,38 +63,55 @@ class NodeLauncher:
     Args:
         settings: its home has the records of the processes, the token, and usually Ray's folder.
         modules: what the fork servers import; empty: Ray starts its workers by itself.
-        group_id: of a cluster that runs already; default: a new one.
 
     Attributes:
         registry: has the records of all its processes, in the group `group_id`.
         token: the file with its authentication token.
         folder: Ray's folder for sockets and logs.
+        lock: is for the one process of the home that starts a cluster.
+        address, dashboard_url: of the cluster, once its head runs.
     """
 
-    def __init__(self, settings: Settings, modules: Iterable[str], *, group_id: str | None = None) -> None:
-        self.group_id = group_id or f"ray-{secrets.token_hex(4)}"
+    address = dashboard_url = ""
+
+    def __init__(self, settings: Settings, modules: Iterable[str]) -> None:
+        self.group_id = f"ray-{secrets.token_hex(4)}"
         self.registry = ProcessRegistry(settings.home)
         self.token = settings.home / "ray-token"
         private_file(self.token, secrets.token_hex(32))  # at its first use
         self.folder = temp_dir(settings)
-        self._preloader: Preloader | None = None
-        if modules and settings.preload and Preloader.is_possible():
-            self._preloader = Preloader(self.registry, self.group_id, self.folder.parent, modules)
+        self.lock = FileLock(self.folder.parent / "starting", timeout=2 * START_TIMEOUT)
+        self._modules = list(modules) if settings.preload else []
 
-    def connect(self, address: str) -> None:
+    @functools.cached_property
+    def _preloader(self) -> Preloader | None:
+        if not self._modules or not Preloader.is_possible():
+            return None
+        return Preloader(self.registry, self.group_id, self.folder.parent, self._modules)
+
+    def connect(self) -> None:
         """Connect this process to the cluster, and become one of its owners."""
         executable = self._preloader.py_executable if self._preloader is not None else None
-        connection.connect(address, self.token, py_executable=executable)
+        connection.connect(self.address, self.token, py_executable=executable)
         self.registry.acquire(self.group_id)
 
-    def start_head(
-        self, *, cpus: int, object_store_bytes: int, on_wait: Callable[[], object]
-    ) -> dict[str, str]:
-        """Start the head, and return what `read_info` finds again.
+    def find(self) -> "NodeLauncher | None":
+        """The launcher of the cluster that an earlier kernel left running, or None."""
+        if info := read_info(self.folder):  # if its file is damaged, its watchdog stops it
+            found = copy.copy(self)
+            found.group_id, found.address, found.dashboard_url = info.values()
+            if found.has_head():
+                return found
+            found.stop()
+        return None
 
-        `on_wait` is called several times a second.
-        """
+    def start_head(self, *, cpus: int, object_store_bytes: int, on_wait: Callable[[], object]) -> None:
+        """Start the head. `on_wait` is called several times a second."""
         self.registry.start_watchdog(self.group_id, seconds=_WATCHDOG_SECONDS)
+        # Ray reads its environment when it is imported. That takes a second of this process, while the node's
+        # processes take several.
+        connection.set_environment(self.token)
+        threading.Thread(target=importlib.import_module, args=("ray",), daemon=True).start()
         ports: list[int] = []
 
         def command() -> list[str]:
@@ -100,25 +124,19 @@ class NodeLauncher:
         if found is None:
             fact = "`ray start` did not print its address"
             raise ClusterError("start the head", fact, "report this with the version of Ray")
-        info = {
-            "group": self.group_id,
-            "address": f"{found[1]}:{ports[0]}",
-            "dashboard": f"http://127.0.0.1:{ports[1]}",
-        }
+        self.address, self.dashboard_url = f"{found[1]}:{ports[0]}", f"http://127.0.0.1:{ports[1]}"
+        info = {"group": self.group_id, "address": self.address, "dashboard": self.dashboard_url}
         atomic_write(self.folder / _INFO, json.dumps(info))
-        return info
 
     def start_node(
         self,
-        address: str,
         *,
         name: str,
         cpus: int,
         resources: dict[str, float] | None = None,
         on_wait: Callable[[], object],
     ) -> None:
-        """Start one more node of the cluster at `address`."""
-        command = [*_node_command(address, name), *_local_options(cpus, OBJECT_STORE_BYTES)]
+        command = [*_node_command(self.address, name), *_local_options(cpus, OBJECT_STORE_BYTES)]
         if resources:
             command.append(f"--resources={json.dumps(resources)}")
         self._run(lambda: command, name, on_wait)
@@ -151,14 +169,10 @@ class NodeLauncher:
         process = self.registry.start(
             [*program, *command[1:]], role=f"{name}: ray start", group_id=self.group_id, log=log, env=env
         )
-        deadline = time.monotonic() + START_TIMEOUT
         try:
-            while process.poll() is None:
-                on_wait()
-                if time.monotonic() > deadline:
-                    fix = f"look into {log}; python -m labkit doctor reports what the machine lacks"
-                    raise ClusterError(f"start {name}", f"`ray start` takes more than {START_TIMEOUT} s", fix)
-                time.sleep(0.1)
+            if not wait_until(lambda: process.poll() is not None, seconds=START_TIMEOUT, check=on_wait):
+                fix = f"look into {log}; python -m labkit doctor reports what the machine lacks"
+                raise ClusterError(f"start {name}", f"`ray start` takes more than {START_TIMEOUT} s", fix)
         finally:
             self.registry.record_session(process, role=name, group_id=self.group_id)
         return log.read_text(errors="replace"), process.returncode
@@ -184,7 +198,6 @@ class NodeLauncher:
         return False
 
     def stop_node(self, name: str) -> None:
-        """Stop the processes of a node."""
         records = self.registry.records(self.group_id)
         for session in {record.session for record in records if record.role.startswith(f"{name}:")}:
             self.registry.stop(self.group_id, session=session)
@@ -201,11 +214,9 @@ class NodeLauncher:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether any process uses the cluster."""
         return self.registry.has_owner(self.group_id)
 
     def stop(self) -> None:
-        """Stop all nodes."""
         self.registry.stop(self.group_id)
         if read_info(self.folder).get("group") == self.group_id:
             (self.folder / _INFO).unlink(missing_ok=True)

@@ -1,9 +1,5 @@
 """Workers that start with their imports done, because a fork server (`labkit.cluster.forkserver`) forks them.
 
-    lab = cluster.start()                        # for PyTorch, the default
-    lab = cluster.start(preload="tensorflow")
-    lab = cluster.start(preload=[])              # each worker imports for itself, as Ray does it
-
 Only on Linux, since a fork after imports is not safe elsewhere, and only for a cluster that the lab started.
 """
 
@@ -15,50 +11,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable
-from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 
-from labkit.errors import ClusterError
 from labkit.files import atomic_path
 from labkit.settings import NODE_NAME
 from labkit.system.process_registry import ProcessRegistry
-
-# Ray, and what its libraries import of others. Those libraries come last: the server imports them when idle.
-_RAY = ("ray", "pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
-_RAY += ("aiobotocore.session", "s3fs", "PIL.Image")
-# torch._dynamo is what the first optimizer of a process imports, with sympy: 1.6 s, more than torch itself.
-TORCH = (*_RAY, "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
-TORCH += ("ray.train.torch", "ray.data", "ray.tune", "torch._dynamo")
-TENSORFLOW = (*_RAY, "tensorflow", "tf_keras", "ray.train.tensorflow", "ray.data", "ray.tune")
-_LISTS = {"torch": TORCH, "tensorflow": TENSORFLOW}
-
-
-def modules_of(preload: str | Iterable[str]) -> tuple[str, ...]:
-    """The modules that ``cluster.start(preload=…)`` names.
-
-    Args:
-        preload: "torch", "tensorflow", or module names. Of ``a.b.c`` only the package ``a`` is looked for
-            here; the fork server's log has what else could not be imported.
-
-    Raises:
-        ClusterError: it is neither, or a package is not installed.
-    """
-    attempt = "import modules ahead for the workers"
-    fix = 'preload="torch", preload="tensorflow", a list such as ["torch", "pandas"], or [] for none'
-    if isinstance(preload, str):
-        if preload in _LISTS:
-            return _LISTS[preload]
-        raise ClusterError(attempt, f"preload={preload!r} is not the name of a list of modules", fix)
-    try:
-        modules = tuple(preload)
-        missing = [module for module in modules if find_spec(module.partition(".")[0]) is None]
-    except (TypeError, AttributeError, ValueError):
-        raise ClusterError(attempt, f"preload={preload!r} is not a list of module names", fix) from None
-    if missing:
-        raise ClusterError(attempt, f"there is no module {', '.join(missing)} here", fix)
-    return modules
 
 
 class Preloader:

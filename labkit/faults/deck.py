@@ -108,9 +108,8 @@ def kill_controller() -> Fault:
     """Kill the process that directs the run's workers. `fit()` raises, and nothing repeats it."""
 
     def make(panel: Panel | None) -> str:
-        if panel is None:
-            raise ClusterError("kill the controller", "no run was named", "arm it with fault.at(panel)")
-        found = [one for one in _recorded(panel) if "TrainController" in _title(one)]
+        processes = _recorded(panel, "kill the controller")
+        found = [one for one in processes if "TrainController" in _title(one)]
         if not found:
             raise ClusterError("kill the controller", "none runs here", "use a trainer of Ray Train")
         for process in found:
@@ -185,21 +184,22 @@ def damage_checkpoint(checkpoint: Any) -> Fault:
 # -- what a fault may touch -------------------------------------------------------------------------------
 
 
-def _recorded(panel: Panel | None) -> list[psutil.Process]:
-    """All running processes of the clusters that this home has a record of."""
-    registry = ProcessRegistry((panel.settings if panel is not None else Settings.from_env()).home)
+def _recorded(panel: Panel | None, attempt: str) -> list[psutil.Process]:
+    """All running processes of the clusters that the home of a run has a record of."""
+    if panel is None:
+        raise ClusterError(attempt, "no run was named", "arm it with fault.at(panel)")
+    registry = ProcessRegistry(panel.settings.home)
     return [one for group in registry.groups() if group.startswith("ray-") for one in registry.members(group)]
 
 
 def _rank(panel: Panel | None, rank: int) -> psutil.Process:
     attempt = f"touch rank {rank}"
-    if panel is None:
-        raise ClusterError(attempt, "no run was named", "arm it with fault.at(panel)")
+    processes = _recorded(panel, attempt)
     worker = panel.state.workers.get(rank)
     if worker is None:
         known = ", ".join(map(str, sorted(panel.state.workers)))
         raise ClusterError(attempt, f"this run has the ranks {known}", "name one of them")
-    for process in _recorded(panel):
+    for process in processes:
         if process.pid == worker.pid:
             return process
     fact = f"its process {worker.pid} is none that the lab started on this machine"
@@ -227,10 +227,7 @@ def _title(process: psutil.Process) -> str:
 
 
 def _freeze(
-    name: str,
-    victims: Callable[[Panel | None], list[psutil.Process]],
-    seconds: float,
-    share: float = 0.0,
+    name: str, victims: Callable[[Panel | None], list[psutil.Process]], seconds: float, share: float = 0.0
 ) -> Fault:
     """Stop processes for `seconds`; with a `share`, let them run for that part of the time."""
     frozen: list[psutil.Process] = []

@@ -110,7 +110,6 @@ class _Handler(FSSpecHandler):
 
 
 def arrow(files: ObjectFiles) -> PyFileSystem:
-    """Wrap `files` for Ray and pyarrow."""
     return PyFileSystem(_Handler(files))
 
 

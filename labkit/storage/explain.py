@@ -99,7 +99,6 @@ def code_of(error: BaseException) -> str:
 
 
 def _links(error: BaseException | None) -> Iterator[BaseException]:
-    """The exception, and what caused it."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

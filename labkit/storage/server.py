@@ -14,9 +14,7 @@ import os
 import re
 import secrets
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ from labkit.errors import StorageError
 from labkit.files import atomic_write
 from labkit.settings import Settings
 from labkit.storage.client import read_keys, write_keys
+from labkit.system.interrupts import wait_until
 from labkit.system.process_registry import ProcessRegistry
 
 _ROLE = "object server"
@@ -55,8 +54,11 @@ class Server:
     group: str
 
     @property
+    def registry(self) -> ProcessRegistry:
+        return ProcessRegistry(self.home)
+
+    @property
     def endpoint(self) -> str:
-        """Its URL."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
@@ -66,7 +68,6 @@ class Server:
 
     @property
     def log(self) -> Path:
-        """What it printed."""
         return self.home / "objects" / "rclone.log"
 
     @property
@@ -78,7 +79,7 @@ class Server:
     @property
     def alive(self) -> bool:
         """Whether its process runs and listens."""
-        records = ProcessRegistry(self.home).records(self.group)
+        records = self.registry.records(self.group)
         return any(_listens(r.pid, self.port) for r in records if r.role == _ROLE and r.alive)
 
     def full_disk(self) -> tuple[str, str] | None:
@@ -91,10 +92,9 @@ class Server:
 
     def leave(self) -> None:
         """Stop it, unless another living process uses it too."""
-        registry = ProcessRegistry(self.home)
-        registry.release(self.group)
-        if not registry.has_owner(self.group):
-            registry.stop(self.group)
+        self.registry.release(self.group)
+        if not self.registry.has_owner(self.group):
+            self.registry.stop(self.group)
             with contextlib.suppress(OSError):
                 (self.home / "objects" / _UNCLEAN).unlink(missing_ok=True)
 
@@ -115,10 +115,10 @@ def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Serve
             server = _noted(settings.home)
             if server is None or not server.alive:
                 if server is not None:
-                    ProcessRegistry(settings.home).stop(server.group)
+                    server.registry.stop(server.group)
                 # On the same port again, so that handles and runs from before a crash can continue.
                 server = _start(settings.home, server.port if server else 0, check)
-            ProcessRegistry(settings.home).acquire(server.group)
+            server.registry.acquire(server.group)
             return server
     except Timeout:
         fact = f"another process has been starting it for {_START_TIMEOUT:.0f} s"
@@ -157,26 +157,21 @@ def _run(server: Server, program: str, check: Callable[[], None]) -> bool:
     # Settings of an rclone of the user's own are not for this one.
     env = {k: v for k, v in os.environ.items() if not k.startswith("RCLONE_")}
     env["RCLONE_AUTH_KEY"] = f'"{access},{secret}"'  # a line of CSV, and the pair has a comma in it
-    registry, listens = ProcessRegistry(server.home), False
+    listens = False
     server.log.unlink(missing_ok=True)
     try:
-        registry.start_watchdog(server.group, seconds=_KEEP_SECONDS)
-        process = registry.start(command, role=_ROLE, group_id=server.group, log=server.log, env=env)
-        listens = _wait(process, server.port, check)
+        server.registry.start_watchdog(server.group, seconds=_KEEP_SECONDS)
+        process = server.registry.start(command, role=_ROLE, group_id=server.group, log=server.log, env=env)
+
+        def has_settled() -> bool:
+            return process.poll() is not None or _listens(process.pid, server.port)
+
+        wait_until(has_settled, seconds=_START_TIMEOUT, check=check, every=0.02)
+        listens = _listens(process.pid, server.port)
         return listens
     finally:
         if not listens:
-            registry.stop(server.group)
-
-
-def _wait(process: subprocess.Popen, port: int, check: Callable[[], None]) -> bool:
-    deadline = time.monotonic() + _START_TIMEOUT
-    while process.poll() is None and time.monotonic() < deadline:
-        if _listens(process.pid, port):
-            return True
-        check()
-        time.sleep(0.02)
-    return False
+            server.registry.stop(server.group)
 
 
 def _listens(pid: int, port: int) -> bool:

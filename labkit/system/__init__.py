@@ -2,11 +2,4 @@
 
 from labkit.faces import face
 
-__getattr__, __dir__, __all__ = face(
-    __name__,
-    diagnosis=("doctor",),
-    overview=(
-        "ports",
-        "processes",
-    ),
-)
+__getattr__, __dir__, __all__ = face(__name__, diagnosis=("doctor",), overview=("ports", "processes"))

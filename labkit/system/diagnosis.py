@@ -167,7 +167,7 @@ def _home(settings: Settings) -> Iterator[Finding]:
 
 
 def _gpu(settings: Settings) -> Iterator[Finding]:
-    text, fix = "none; the lessons need none", "install the CUDA build of torch (see README.md)"
+    text, fix = "none; the lessons need none", "install the CUDA build of torch (see docs/troubleshooting.md)"
     cpu_build = (_version("torch", local=True) or "").endswith("+cpu")
     if names := machine.gpus():
         use = "but torch is the build for CPUs" if cpu_build else "used" if settings.use_gpu else "not used"

@@ -1,9 +1,7 @@
 """Ctrl-C and the Stop button during a start: noticed at safe points, never lost.
 
     with interrupts.stoppable("the start of the cluster", undo=stop_all) as check:
-        while not ready():
-            check()              # raises KeyboardInterrupt if the reader has interrupted
-            time.sleep(0.1)
+        interrupts.wait_until(ready, seconds=60, check=check)
 
 Python raises KeyboardInterrupt between any two bytecodes of the main thread. In the middle of an import that
 does harm: a weakref callback of the import system prints and drops it, or it leaves the import lock held, and
@@ -69,3 +67,16 @@ def stoppable(
     finally:
         if before not in (None, signal.SIG_IGN):
             signal.signal(signal.SIGINT, before)
+
+
+def wait_until(
+    condition: Callable[[], object], *, seconds: float, check: Callable[[], object], every: float = 0.1
+) -> bool:
+    """Wait until `condition` holds, and call `check` in between. Returns whether it held within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        check()
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(every)
+    return True

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import psutil
 
@@ -29,8 +29,6 @@ from labkit.system import process_info
 from labkit.system.process_info import ProcessIdentity
 
 GROUP_VARIABLE = "LABKIT_GROUP"  # marks the processes of a group
-
-_Identity = TypeVar("_Identity", bound=ProcessIdentity)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,8 +231,8 @@ class ProcessRegistry:
             raise _unwritable(f"record a process in {folder}", error) from error
 
 
-def _read(kind: type[_Identity], path: Path) -> _Identity | None:
-    """The record in a file; None if it is damaged or gone."""
+def _read(kind: type[ProcessIdentity], path: Path) -> Any:
+    """The record in a file, which is a `kind`; None if it is damaged or gone."""
     try:
         return kind(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +30,7 @@ from labkit.machine import free_port
 from labkit.settings import Settings
 from labkit.system import process_info
 from labkit.system.process_registry import ProcessRegistry
-from labs import python
+from labs import python, until
 
 pytestmark = pytest.mark.fault
 
@@ -41,13 +40,6 @@ def home(home):
     # A head looks for its nodes every 3 s and gives each five chances; this test should not wait for that.
     os.environ.update(RAY_health_check_period_ms="300", RAY_health_check_initial_delay_ms="300")
     return home
-
-
-def until(condition, seconds=90):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.1)
 
 
 def group(home):
@@ -242,8 +234,6 @@ def test_a_training_that_has_no_room_is_refused(lab):
     lab.check_capacity(workers=4)
     with pytest.raises(ClusterError, match="4 of 4 CPUs"):
         lab.check_capacity(workers=4, data=True)
-    with pytest.raises(ClusterError, match="room for 4"):
-        lab.check_capacity(workers=5)
     with pytest.raises(ClusterError, match="workers='4' is not"):
         lab.check_capacity(workers="4")
 

@@ -13,10 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+import labs
 from labkit.cluster.forkserver import client
 from labkit.cluster.forkserver.server import differing_variables
 from labkit.cluster.preload import Preloader
 from labkit.system.process_registry import ProcessRegistry
+from labs import runs, until
 
 TELL = """
 import json, os, random, sys
@@ -132,21 +134,10 @@ def run(started, tmp_path):
     return run
 
 
-def until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def told(process):
     out, err = process.communicate("some input", timeout=60)
     assert process.returncode == 7, err
     return json.loads(out)
-
-
-def ended(pid):
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def module(tmp_path, monkeypatch, name, code):
@@ -189,7 +180,7 @@ def test_a_worker_has_no_descriptors_of_another_one(server, run):
     server.kill()
     assert first.wait(30) == third.wait(30) == 0
     for pid in (worker, other):
-        assert not ended(pid)  # workers outlive their server
+        assert runs(pid)  # workers outlive their server
         os.kill(pid, signal.SIGKILL)
 
 
@@ -200,7 +191,7 @@ def test_who_ends_the_client_ends_its_worker(server, run, number):
     assert worker != process.pid
     process.send_signal(number)
     process.wait(30)
-    until(lambda: ended(worker))
+    until(lambda: not runs(worker))
     assert told(run(server, TELL))["parent"] == server.pid  # the server goes on
 
 
@@ -291,7 +282,7 @@ def test_what_draws_ids_when_idle_ends_the_service_and_no_worker(start, run, tmp
     assert psutil.Process(worker).ppid() == node.pid
     node.wait_for("two forks draw the same ids")
     assert told(run(node, TELL))["parent"] == os.getpid()
-    assert not ended(worker) and process.poll() is None
+    assert runs(worker) and process.poll() is None
 
 
 IDS = """
@@ -331,7 +322,7 @@ def test_a_server_imports_before_there_is_a_node_and_ray_not_before_it_knows_the
 OWNER = """
 import sys, time
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = sys.argv[2:]
 from test_forkserver import Node
 node = Node(Path(sys.argv[1]), ["wave"]).serve()
 print(node.pid, node.raylet, flush=True)
@@ -340,7 +331,8 @@ time.sleep(60)
 
 
 def test_the_server_ends_when_its_owner_and_its_workers_are_gone(run, tmp_path):
-    command = [sys.executable, "-c", OWNER, str(tmp_path), str(Path(__file__).parent)]
+    imported_from = [str(Path(__file__).parent), str(Path(labs.__file__).parent)]
+    command = [sys.executable, "-c", OWNER, str(tmp_path), *imported_from]
     kernel = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         pid, raylet = map(int, kernel.stdout.readline().split())
@@ -355,9 +347,9 @@ def test_the_server_ends_when_its_owner_and_its_workers_are_gone(run, tmp_path):
         kernel.kill()
         kernel.communicate()
         time.sleep(1.5)  # it looks once a second
-        assert not ended(pid) and not ended(worker)
+        assert runs(pid) and runs(worker)
         os.kill(worker, signal.SIGTERM)
-        until(lambda: ended(pid))
+        until(lambda: not runs(pid))
         assert not path.exists()
     finally:
         kernel.kill()

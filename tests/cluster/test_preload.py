@@ -5,14 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import psutil
 import pytest
 import ray
 
 from labkit import cluster
-from labkit.cluster import preload
+from labkit.cluster import lifecycle, preload
 from labkit.system import overview as inventory
 from labkit.system.process_registry import ProcessRegistry
 from labs import python
@@ -36,7 +35,7 @@ class Worker:
         }
 
 
-def servers(home, lab):
+def servers(home):
     entries = ProcessRegistry(home).records()
     return {e.role.partition(":")[0]: e.pid for e in entries if e.role.endswith("forkserver") and e.alive}
 
@@ -50,7 +49,7 @@ def about(**options):
 
 
 def test_each_node_has_a_server_that_forks_its_workers(home, lab):
-    found = servers(home, lab)
+    found = servers(home)
     assert set(found) == {"head", "node-2"}
     for name in found:
         (node,) = (node for node in lab.nodes if node.name == name)
@@ -106,26 +105,22 @@ def test_rays_own_tools_ask_this_cluster_in_a_worker(lab, tmp_path):
     assert ray.get(task.remote(), timeout=90) == {"head", "node-2"}
 
 
-def test_a_worker_counts_once_and_on_its_node(lab):
+def test_a_worker_counts_once_and_on_its_node(home, lab):
     workers = [Worker.remote() for _ in range(2)]
     ray.get([worker.about.remote() for worker in workers], timeout=90)
     rows = {(row[0], row[1]): row for row in inventory.processes().rows}
     assert ("head", "forkserver") in rows and rows["head", "forkserver"][2] == 1
     pids = {told["pid"] for told in ray.get([worker.about.remote() for worker in workers])}
     counted = sum(row[2] for (_, name), row in rows.items() if name == "worker")
-    children = [psutil.Process(pid).children() for pid in servers(*_of(lab)).values()]
+    children = [psutil.Process(pid).children() for pid in servers(home).values()]
     assert pids <= {child.pid for group in children for child in group}
     assert counted < 2 * sum(map(len, children)) + 4  # not each of them and its client, too
     for worker in workers:
         ray.kill(worker)
 
 
-def _of(lab):
-    return Path(os.environ["LABKIT_HOME"]), lab
-
-
 def test_a_server_that_was_killed_costs_time_and_nothing_else(home, lab):
-    for pid in servers(home, lab).values():
+    for pid in servers(home).values():
         os.kill(pid, signal.SIGKILL)
     told = about(num_cpus=1)
     assert not told["loaded"]
@@ -138,17 +133,17 @@ def test_a_server_that_was_killed_costs_time_and_nothing_else(home, lab):
 def test_a_new_connection_gets_new_servers(home, lab):
     ray.shutdown()
     assert cluster.start() is lab
-    assert set(servers(home, lab)) == {"head", "node-2"}
+    assert set(servers(home)) == {"head", "node-2"}
     assert about(num_cpus=1)["loaded"]
 
 
 def test_a_node_that_is_lost_takes_its_server_along(home, lab):
-    server = servers(home, lab)["node-2"]
+    server = servers(home)["node-2"]
     lab.remove_node("node-2")
     assert not psutil.pid_exists(server) or psutil.Process(server).status() == psutil.STATUS_ZOMBIE
-    assert set(servers(home, lab)) == {"head"}
+    assert set(servers(home)) == {"head"}
     node = lab.add_node(cpus=2)
-    assert set(servers(home, lab)) == {"head", node.name}
+    assert set(servers(home)) == {"head", node.name}
 
 
 def test_what_prepares_a_worker_is_forked_as_well(home, lab):
@@ -156,7 +151,7 @@ def test_what_prepares_a_worker_is_forked_as_well(home, lab):
     worker = Worker.remote()
     pid = ray.get(worker.about.remote(), timeout=90)["pid"]
     server = psutil.Process(pid).parent()
-    assert server.pid in servers(home, lab).values()
+    assert server.pid in servers(home).values()
     clients = [p for p in server.children() if any("forkserver/client.py" in part for part in p.cmdline())]
     assert clients, [p.cmdline() for p in server.children()]
     ray.kill(worker)
@@ -200,7 +195,7 @@ def test_what_a_fork_takes_over_is_one_thread(tmp_path):
         "for task in os.listdir('/proc/self/task'):\n"
         "    print('thread', open(f'/proc/self/task/{task}/comm').read().strip())"
     )
-    for names in (preload.TORCH, preload.TENSORFLOW):
+    for names in (lifecycle.TORCH, lifecycle.TENSORFLOW):
         imported = python(code, *names, OMP_NUM_THREADS="1")
         assert imported.returncode == 0, imported.stdout  # the modules of both lists exist
         threads = [line for line in imported.stdout.splitlines() if line.startswith("thread ")]

@@ -24,7 +24,7 @@ from labkit.faults import deck
 from labkit.system.process_registry import ProcessRegistry
 from labkit.train import TrainPanel
 from labkit.tune import SweepPanel
-from labs import python
+from labs import python, until
 
 pytestmark = pytest.mark.fault
 
@@ -80,14 +80,6 @@ def fit(panel, tmp_path):
     return fit
 
 
-def gone(name, lab):
-    """Whether Ray notices within some seconds that a node is gone."""
-    deadline = time.monotonic() + 20
-    while name in [node.name for node in lab.nodes] and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return name not in [node.name for node in lab.nodes]
-
-
 def test_a_killed_rank_is_replaced_and_the_card_says_what_that_cost(panel, fit):
     fault = faults.kill_rank(1).at(panel, epoch=1, step=6)
     assert fit().metrics == {"epoch": EPOCHS - 1}
@@ -113,7 +105,7 @@ def test_a_slow_rank_slows_all_down_and_runs_on_afterwards(panel, fit):
     fault = faults.slow_rank(0, share=0.3, seconds=1.5).at(panel, epoch=1)
     fit()
     assert fault.wait(10).outcome == "made" and fault.noticed is None
-    for process in deck._recorded(panel):
+    for process in deck._recorded(panel, "look"):
         with contextlib.suppress(psutil.NoSuchProcess):  # Ray ends the workers of a finished run, now or soon
             assert process.status() != psutil.STATUS_STOPPED
 
@@ -122,7 +114,7 @@ def test_a_killed_node_is_survived_on_the_other(panel, fit, lab):
     fault = faults.kill_node("node-2").at(panel, epoch=1, step=6)
     fit()
     assert fault.wait(10).outcome == "made" and fault.repeated >= 6
-    assert gone("node-2", lab)
+    until(lambda: "node-2" not in [node.name for node in lab.nodes])
     lab.add_node(cpus=2)
 
 
@@ -139,7 +131,8 @@ def test_a_notice_reaches_the_node(lab, home):
     added = lab.add_node(cpus=1)
     fault = faults.drain_node(added.name, deadline=2).now()
     assert fault.outcome == "made", fault
-    assert gone(added.name, lab)  # idle and drained, so Ray ended it, but not its log monitor
+    # Idle and drained, so Ray ends it, but not its log monitor.
+    until(lambda: added.name not in [node.name for node in lab.nodes])
     registry = ProcessRegistry(home)
     records = [record for group in registry.groups() for record in registry.records(group)]
     left = [record for record in records if record.role.startswith(f"{added.name}:")]

@@ -62,18 +62,10 @@ def test_started_twice_it_is_one(store, settings):
     assert object_server.start(settings) == store._server
 
 
-def refuse_a_bucket(settings):
+def test_a_handle_on_another_bucket_ends_without_this_one(store, settings):
     with pytest.raises(StorageError, match="My_Bucket"):
         storage.start(bucket="My_Bucket", settings=settings)
-
-
-def stop_another(settings):
     storage.start(bucket="other", settings=settings).stop()
-
-
-@pytest.mark.parametrize("end", [refuse_a_bucket, stop_another])
-def test_a_handle_on_another_bucket_ends_without_this_one(store, settings, end):
-    end(settings)
     store.files.pipe_file("lab/a", b"1")
     assert store.files.cat_file("lab/a") == b"1"
     assert storage.start(settings=settings) is store

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from ray import cloudpickle
 
 import labs
@@ -67,9 +68,12 @@ def test_ray_data_reads_images_and_shards(store):
     )
     table = ray.data.read_parquet(shards.path, filesystem=store.filesystem)
     assert table.count() == 40
-    assert np.sort(np.concatenate([b["label"] for b in table.iter_batches()])).tolist() == sorted(
-        digits.labels.tolist()
-    )
+    assert sorted(row["label"] for row in table.take_all()) == sorted(digits.labels)
+    for rows in (table, ray.data.from_arrow(digits.to_arrow())):
+        batch, tensors = rows.take_batch(8), next(iter(rows.iter_torch_batches(batch_size=8)))
+        assert (batch["image"].shape, batch["image"].dtype) == ((8, 28, 28), np.uint8)
+        assert (tensors["image"].shape, tensors["image"].dtype) == ((8, 28, 28), torch.uint8)
+        assert (batch["label"].dtype, tensors["label"].dtype) == (np.int64, torch.int64)
 
 
 def loop(config):

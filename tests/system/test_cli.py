@@ -20,13 +20,7 @@ def run(tmp_path: Path):
         command = [sys.executable, "-m", "labkit", *arguments]
         variables = {**os.environ, "LABKIT_HOME": str(tmp_path / "home"), **env}
         return subprocess.run(
-            command,
-            env=variables,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=60,
+            command, env=variables, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=60
         )
 
     return _run
@@ -66,15 +60,20 @@ def test_doctor_says_no_secret(run, tmp_path):
     assert not list(tmp_path.iterdir())  # and leaves nothing behind
 
 
-def test_stop_stops_what_is_recorded_and_nothing_else(run, tmp_path):
+@pytest.mark.parametrize("in_use", [False, True])
+def test_stop_stops_what_is_recorded_and_nothing_else_and_warns_the_open_notebook(run, tmp_path, in_use):
     registry = ProcessRegistry(tmp_path / "home")
     ours = registry.start(SLEEP, role="a sleeper", group_id=GROUP, log=tmp_path / "log")
     threading.Thread(target=ours.wait, daemon=True).start()  # a parent that waits: no zombie is left
     other = subprocess.Popen(SLEEP, start_new_session=True)
+    if in_use:
+        registry.acquire(GROUP)  # this process is the notebook
     try:
         done = run("stop")
         assert done.returncode == 0
-        assert done.stdout == f"stopped a sleeper (process {ours.pid})\n"
+        first, *more = done.stdout.splitlines()
+        assert first == f"stopped a sleeper (process {ours.pid})"
+        assert ["restart its kernel" in line for line in more] == [True] * in_use
         assert ours.wait(timeout=5) != 0
         assert other.poll() is None
         assert registry.records() == []
@@ -82,14 +81,6 @@ def test_stop_stops_what_is_recorded_and_nothing_else(run, tmp_path):
         other.kill()
         other.wait()
         registry.stop_all()
-
-
-def test_stop_warns_the_open_notebook(run, tmp_path):
-    registry = ProcessRegistry(tmp_path / "home")
-    process = registry.start(SLEEP, role="a sleeper", group_id=GROUP, log=tmp_path / "log")
-    threading.Thread(target=process.wait, daemon=True).start()
-    registry.acquire(GROUP)  # this process is the notebook
-    assert "restart its kernel" in run("stop").stdout.splitlines()[-1]
 
 
 def test_stop_without_a_lab_says_so(run, tmp_path):

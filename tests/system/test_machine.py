@@ -1,7 +1,6 @@
 """Facts about a machine, on machines made of a few files."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -112,8 +111,3 @@ def test_a_port_is_free_until_a_server_listens():
         port = server.getsockname()[1]
         assert machine.free_port(port) not in (0, port)
     assert machine.free_port(port) == port
-
-
-def test_shared_memory_is_counted_where_there_is_some():
-    free = machine.shared_memory()
-    assert (free is not None and free > 0) == os.path.isdir("/dev/shm")

@@ -1,7 +1,6 @@
 """What the lab runs and where it listens, read off real processes."""
 
 import sys
-import time
 
 import psutil
 import pytest
@@ -10,6 +9,7 @@ from labkit.display.cards import Table
 from labkit.errors import ClusterError
 from labkit.system import overview
 from labkit.system.process_registry import ProcessRegistry
+from labs import until
 
 SERVER = """
 import socket, sys, time
@@ -36,19 +36,12 @@ def start(tmp_path, monkeypatch):
     registry.stop_all()
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_counts_processes_and_memory_of_each_program(tmp_path, start):
     parent = start("head: dashboard", PARENT)
     start("node-2: raylet", PARENT)
     start("watchdog", "import time; time.sleep(60)")
-    wait_for(lambda: len(overview.processes().rows) == 4)
-    wait_for(lambda: psutil.Process(parent.pid).children())
+    until(lambda: len(overview.processes().rows) == 4)
+    until(lambda: psutil.Process(parent.pid).children())
     table = overview.processes()
     assert [row[:3] for row in table.rows] == [
         ("head", "dashboard", 2),
@@ -67,7 +60,7 @@ def test_says_from_where_a_port_is_reached(tmp_path, start):
     start("head: dashboard", SERVER, "127.0.0.1")
     start("head: raylet", SERVER, "0.0.0.0", "0.0.0.0")
     logs = [tmp_path / "head: dashboard.log", tmp_path / "head: raylet.log"]
-    wait_for(lambda: sum(len(log.read_text().split()) for log in logs) == 3)
+    until(lambda: sum(len(log.read_text().split()) for log in logs) == 3)
     raylet, dashboard = overview.ports().rows
     assert dashboard == ("head", "dashboard", "this machine", logs[0].read_text().strip())
     assert raylet[:3] == ("head", "raylet", "the network")

@@ -19,6 +19,7 @@ from labkit.errors import SetupError
 from labkit.system import process_info
 from labkit.system.process_info import ProcessIdentity
 from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
+from labs import runs, until
 
 SLEEP = ["sleep", "120"]
 
@@ -47,17 +48,6 @@ def start(registry, tmp_path):
         return registry.start(command, role=role, group_id=group_id, log=tmp_path / log, **options)
 
     return start
-
-
-def until(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.02)
-
-
-def runs(pid):
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def marked(group_id):

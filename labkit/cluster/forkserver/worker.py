@@ -50,7 +50,6 @@ def become(request: Request) -> NoReturn:
 
 
 def _run(script: str) -> int:
-    """The exit status of a script."""
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
