@@ -53,7 +53,9 @@ _MAKERS = {"tune": runs.sweep, "data": runs.pipeline}
 _CPUS = 3  # of each node
 _WITHIN = 20.0  # seconds until Ray has ended what a run has used
 _RAYS_OWN = ("IDLE", "_StatsActor", "_AutoscalingCoordinatorActor", "DashboardAgent", "RuntimeEnvAgent")
-_KEPT = {"torchinductor_root", "_ray_lockfiles"}  # folders that torch and Ray use again
+_KEPT = ("torchinductor_root", "_ray_lockfiles")  # folders that torch and Ray use again
+# TensorFlow removes the source that it has generated when a process exits, and Ray Train kills its workers.
+_KEPT += ("__autograph_generated_file",)
 _Figures = dict[str, float]
 
 
@@ -105,7 +107,7 @@ class World:
         tempfile.tempdir = None
         how = {"cpus_per_node": _CPUS, "preload": preload, "settings": settings}
         try:
-            lab = _again(lambda: cluster.start(nodes=2, **how))
+            lab = again(lambda: cluster.start(nodes=2, **how))
             with lab, storage.start(settings=settings) as store:
                 yield cls(lab, store, settings.home)
         finally:
@@ -146,8 +148,8 @@ class World:
     def held(self) -> set[str]:
         """The ports on which this process listens, and the temporary folders of all processes."""
         ports = [one.laddr.port for one in psutil.Process().net_connections() if one.status == "LISTEN"]
-        folders = {one.name for one in Path(tempfile.gettempdir()).iterdir()} - _KEPT
-        return {f"port {port}" for port in ports} | {f"folder {name}" for name in folders}
+        names = {one.name for one in Path(tempfile.gettempdir()).iterdir() if not one.name.startswith(_KEPT)}
+        return {f"port {port}" for port in ports} | {f"folder {name}" for name in names}
 
     def left(self, before: set[str], *, killed: bool) -> list[str]:
         """What a run has left. A killed process leaves its temporary folders, as anywhere."""
@@ -174,10 +176,10 @@ class World:
                 raise Broken(f"{lost} is still listed")
             time.sleep(0.1)
         if len(self.lab.nodes) < 2:
-            _again(lambda: self.lab.add_node(cpus=_CPUS))
+            again(lambda: self.lab.add_node(cpus=_CPUS))
 
 
-def _again(start: Callable[[], Any]) -> Any:
+def again(start: Callable[[], Any]) -> Any:
     """What `start` returns: on a busy machine a node of Ray may give up its start after 30 s."""
     for _ in range(3):
         with contextlib.suppress(ClusterError):

@@ -211,10 +211,10 @@ def cost(folder: str, *, trials: int, rounds: int) -> dict:
 
     class Measured(SweepPanel):
         def callback(self):
-            return MeasuredCallback(self.state.name)
+            return MeasuredCallback()
 
-        def _draw(self):
-            super()._draw()
+        def _draw(self, over):
+            super()._draw(over)
             spent["drawing"] = time.thread_time()  # the thread does nothing else, and ends here
 
     class MeasuredCallback(SweepCallback):
