@@ -11,6 +11,7 @@ LAB_ARGS ?=
 TEST_ARGS ?=
 BENCH_ARGS ?= all
 SITE_ARGS ?=
+BUNDLE_ARGS ?=
 ifeq ($(strip $(VENV)),)
 $(error VENV is empty; is the environment active?)
 endif
@@ -21,7 +22,7 @@ PYTHONS := $(PYTHON) python3.11 python3.12 python3
 # JupyterLab refuses to run as root, which one is in most containers. It stays on loopback, behind its token.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help setup lab test notebooks site lint bench clean constraints
+.PHONY: help setup lab test notebooks site slides bundle learners lint bench clean constraints
 
 help:
 	@echo "make lab          open the lessons in JupyterLab (sets up first)"
@@ -29,6 +30,9 @@ help:
 	@echo "make setup        make $(VENV) with everything in it; again only when the pins change"
 	@echo "make notebooks    build the notebooks from lessons/"
 	@echo "make site         the lessons with the outputs of the last make test, as web pages in build/site"
+	@echo "make slides       a reveal.js deck for each lesson, with the teacher's notes, in build/slides"
+	@echo "make bundle       one archive that installs and opens the lessons without a network, in build/bundle"
+	@echo "make learners     the lessons without solutions, build/lab-learners.zip"
 	@echo "make lint         ruff, check and format; the floors of the package; spelling and prose"
 	@echo "make bench        all benchmarks, hours; BENCH_ARGS=startup runs one"
 	@echo "make clean        remove caches and artefacts; keeps $(VENV), runs and solved exercises"
@@ -90,6 +94,16 @@ notebooks: setup
 # SITE_ARGS="--repository https://…" links where a page can be edited.
 site: setup
 	@$(PY) tools/website.py $(SITE_ARGS)
+
+slides: setup
+	@$(PY) tools/slides.py
+
+# BUNDLE_ARGS=--site puts the site into it, whose pages show the solutions.
+bundle: setup
+	@$(PY) tools/bundle.py $(BUNDLE_ARGS)
+
+learners: setup
+	@$(PY) tools/bundle.py --learners
 
 lint: setup
 	$(PY) -m ruff check .

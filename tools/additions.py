@@ -29,7 +29,7 @@ def complete(source: Path, cells: list[Cell]) -> list[Cell]:
     done = []
     for cell in cells:
         text = cell.source
-        if cell.kind == "markdown":
+        if cell.kind == "markdown" and not cell.is_note:  # a term is linked where a learner sees it first
             text = _TIME.sub(time, text, count=1) if not done else text
             text = BOLD.sub(lambda found: _linked(found, terms), text)
             text = _PICTURE.sub(lambda found: f"]({_embedded(source, found[1])})", text)

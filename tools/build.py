@@ -4,10 +4,12 @@
     python tools/build.py --stale    only what is missing or older than its source (`make lab`)
     python tools/build.py --check    change nothing; fail where a notebook differs from its source
     python tools/build.py --table    change nothing; print the figures of all lessons
+    python tools/build.py --nbgrader FOLDER    the lessons as assignments for nbgrader
 
 The learner's build is the solutions without the cells tagged ``solution``. `additions` says what the build
-adds to the cells; README's table of lessons gets their times as well. What a learner changed is never
-overwritten: it is kept as ``NN_name.mine-<time>.ipynb``, and the build says so.
+adds to the cells; README's table of lessons gets their times as well, and each teacher's page the notes that
+are tagged ``instructor``. What a learner changed is never overwritten: it is kept as
+``NN_name.mine-<time>.ipynb``, and the build says so.
 """
 
 import argparse
@@ -27,21 +29,27 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 import additions
 import figures
+import grading
 import lesson
 from labkit.errors import LabError
 from lesson import Cell
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
+NOTES = "## Where people stop, and what to say\n"
 _KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
 
-def notebook(cells: list[Cell], *, solutions: bool, claims: bool = False) -> nbformat.NotebookNode:
+def notebook(
+    cells: list[Cell], *, solutions: bool, claims: bool = False, minutes: dict[str, float] | None = None
+) -> nbformat.NotebookNode:
     """A notebook of `cells`, with or without the solutions; nothing in it depends on when it was built.
 
     Args:
         claims: with the cells tagged ``claim`` too, which test what the lesson says about its outputs.
+        minutes: of each section, for the board of a class.
     """
     kept = [c for c in cells if (solutions or not c.is_solution) and (claims or not c.is_claim)]
+    kept = [c for c in kept if not c.is_note]
     seen: Counter[str] = Counter()
     made = []
     for cell in kept:
@@ -56,7 +64,7 @@ def notebook(cells: list[Cell], *, solutions: bool, claims: bool = False) -> nbf
     built.metadata = {
         "kernelspec": _KERNEL,
         "language_info": {"name": "python"},
-        "labkit": {"built": fingerprint(built)},
+        "labkit": {"built": fingerprint(built), "minutes": minutes or {}},
     }
     built = nbformat.from_dict(built)
     nbformat.validate(built)
@@ -72,10 +80,13 @@ def fingerprint(built: nbformat.NotebookNode) -> str:
 def lessons(folder: Path = FOLDER) -> Iterator[tuple[Path, Path, nbformat.NotebookNode]]:
     """(source, target, notebook) of every notebook of `folder`; the sources are in ``lessons`` next to it."""
     for source in sources(folder):
-        cells = additions.complete(source, lesson.read(source))
-        yield source, folder / source.with_suffix(".ipynb").name, notebook(cells, solutions=False)
+        plain = lesson.read(source)
+        minutes, cells = figures.sections(plain), additions.complete(source, plain)
+        learners = notebook(cells, solutions=False, minutes=minutes)
+        yield source, folder / source.with_suffix(".ipynb").name, learners
         cells = [replace(cell, source=additions.deeper(cell.source)) for cell in cells]
-        yield source, folder / "solutions" / f"{source.stem}.ipynb", notebook(cells, solutions=True)
+        solved = notebook(cells, solutions=True, minutes=minutes)
+        yield source, folder / "solutions" / f"{source.stem}.ipynb", solved
 
 
 def sources(folder: Path = FOLDER) -> list[Path]:
@@ -83,15 +94,22 @@ def sources(folder: Path = FOLDER) -> list[Path]:
     return sorted((folder.parent / "lessons").glob("*.py"))
 
 
-def readme(folder: Path = FOLDER) -> tuple[Path, str]:
-    """README's path, and its text with the time of each lesson in the table of lessons."""
-    path = folder.parent / "README.md"
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
+def pages(folder: Path = FOLDER) -> Iterator[tuple[Path, str]]:
+    """(path, text) of README with the lessons' times, and of each teacher's page with its lesson's notes."""
+    readme = folder.parent / "README.md"
+    table = readme.read_text(encoding="utf-8") if readme.exists() else ""
     for source in sources(folder):
-        time = figures.measure(source.stem[:2], lesson.read(source)).time
+        cells = lesson.read(source)
+        time = figures.measure(source.stem[:2], cells).time
         row = rf"(\| \[[^|]*\(notebooks/{source.stem}\.ipynb\) \|[^|]*\|)[^|]*\|"
-        text = re.sub(row, rf"\1 {time} |", text)
-    return path, text
+        table = re.sub(row, rf"\1 {time} |", table)
+        notes = "\n".join("- " + " ".join(cell.source.split()) for cell in cells if cell.is_note)
+        page = folder.parent / "docs" / "teaching" / f"{source.stem[:2]}.md"
+        if notes and page.exists():
+            before, heading, text = page.read_text(encoding="utf-8").partition(NOTES)
+            yield page, before + heading + notes + "\n\n" + text[text.index("## ") :]
+    if table:
+        yield readme, table
 
 
 def build(folder: Path = FOLDER, *, only_stale: bool = False) -> list[str]:
@@ -120,10 +138,10 @@ def build(folder: Path = FOLDER, *, only_stale: bool = False) -> list[str]:
         partial.write_text(text, encoding="utf-8")
         partial.replace(target)
         said.append(f"built {target.relative_to(folder.parent)}")
-    path, text = readme(folder)
-    if text and path.read_text(encoding="utf-8") != text:
-        path.write_text(text, encoding="utf-8")
-        said.append("built README.md's table of lessons")
+    for path, text in pages(folder):
+        if path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+            said.append(f"built {path.relative_to(folder.parent)}")
     return said
 
 
@@ -140,9 +158,9 @@ def differences(folder: Path = FOLDER) -> list[str]:
     for path in sorted([*folder.glob("*.ipynb"), *folder.glob("solutions/*.ipynb")]):
         if lesson.NAME.fullmatch(path.stem) and path not in targets:
             found.append(f"{path.relative_to(folder.parent)} has no source: delete it")
-    path, text = readme(folder)
-    if text and path.read_text(encoding="utf-8") != text:
-        found.append("README.md has other times than the lessons")
+    for path, text in pages(folder):
+        if path.read_text(encoding="utf-8") != text:
+            found.append(f"{path.relative_to(folder.parent)} has other times or notes than the lessons")
     return found
 
 
@@ -153,7 +171,8 @@ def _first_difference(there: nbformat.NotebookNode, built: nbformat.NotebookNode
         same_tags = a.metadata.get("tags", []) == b.metadata.get("tags", [])
         if (a.cell_type, a.source, a.get("id")) != (b.cell_type, b.source, b.id) or not same_tags:
             return f"cell {number}, {b.source.partition(chr(10))[0][:60]!r}"
-    same = _origin(there) == _origin(built) and there.metadata.get("kernelspec") == built.metadata.kernelspec
+    names = ("labkit", "kernelspec")
+    same = all(there.metadata.get(name) == built.metadata[name] for name in names)
     return None if same else "its metadata"
 
 
@@ -184,10 +203,15 @@ def main(arguments: list[str] | None = None, folder: Path = FOLDER) -> int:
     mode.add_argument("--stale", action="store_true", help="only what is missing or older than its source")
     mode.add_argument("--check", action="store_true", help="change nothing; fail where something differs")
     mode.add_argument("--table", action="store_true", help="change nothing; print the lessons' figures")
+    mode.add_argument("--nbgrader", type=Path, metavar="FOLDER", help="write assignments for nbgrader there")
     options = parser.parse_args(arguments)
     try:
         if options.table:
             print(figures.table({path.stem[:2]: lesson.read(path) for path in sources(folder)}))
+            return 0
+        if options.nbgrader:
+            solved = {path.stem: built for _, path, built in lessons(folder) if path.parent != folder}
+            print("\n".join(grading.write(options.nbgrader, solved)))
             return 0
         lines = differences(folder) if options.check else build(folder, only_stale=options.stale)
     except LabError as error:

@@ -71,7 +71,7 @@ class Figures:
 
 def measure(number: str, cells: list[Cell]) -> Figures:
     """The figures of the lesson `number`, such as "03"."""
-    kept = [cell for cell in cells if not (cell.is_solution or cell.is_claim)]
+    kept = [cell for cell in cells if not (cell.is_solution or cell.is_claim or cell.is_note)]
     texts = [_MARKUP.sub(r"\1", cell.source) for cell in kept if cell.kind == "markdown"]
     words = sum(len(text.split()) for text in texts)
     prose = " ".join(line for text in texts for line in text.splitlines() if not re.match(r"[#|]", line))
@@ -90,6 +90,18 @@ def measure(number: str, cells: list[Cell]) -> Figures:
         short=sum(length < 6 for length in sentences) / max(len(sentences), 1),
         **_calls(kept),
     )
+
+
+def sections(cells: list[Cell]) -> dict[str, float]:
+    """The minutes of each section, by its heading, without what its cells compute."""
+    found: dict[str, list[Cell]] = {}
+    title = ""
+    for cell in cells:
+        if cell.kind == "markdown" and (heading := re.match(r"##? (.+)", cell.source)):
+            title = heading[1]
+        if not (cell.is_solution or cell.is_claim):
+            found.setdefault(title, []).append(cell)
+    return {title: round(_minutes(section), 1) for title, section in found.items()}
 
 
 def table(lessons: dict[str, list[Cell]]) -> str:

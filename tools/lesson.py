@@ -12,7 +12,17 @@ import jupytext
 from labkit.errors import LabError
 
 NAME = re.compile(r"(\d\d)_\w+")
-TAGS = {"claim", "extra", "links", "long", "plain", "prediction", "raises-exception", "solution"}
+TAGS = {
+    "claim",
+    "extra",
+    "instructor",
+    "links",
+    "long",
+    "plain",
+    "prediction",
+    "raises-exception",
+    "solution",
+}
 MAX_LINES = 30
 
 
@@ -31,6 +41,11 @@ class Cell:
     @property
     def is_claim(self) -> bool:
         return "claim" in self.tags
+
+    @property
+    def is_note(self) -> bool:
+        """Whether it's for the teacher: no notebook has it."""
+        return "instructor" in self.tags
 
     @property
     def is_extra(self) -> bool:
@@ -83,6 +98,8 @@ def _faults_of_cells(cells: list[Cell]) -> Iterator[tuple[str, str]]:
         where = f"cell {number} ({cell.source.strip().partition(chr(10))[0][:50]!r})"
         if unknown := set(cell.tags) - TAGS:
             yield f"{where} has the unknown tag {min(unknown)!r}", f"known are: {', '.join(sorted(TAGS))}"
+        if cell.is_note and (cell.kind == "code" or cell.is_heading or "\n\n" in cell.source):
+            yield f"{where} is a teacher's note and not one paragraph of Markdown", "split it, or rewrite it"
         if cell.kind != "code":
             continue
         lines = len(cell.source.splitlines())

@@ -31,7 +31,16 @@ ROOT = Path(__file__).resolve().parent.parent
 EXECUTED, SITE = ROOT / "artefacts" / "solutions", ROOT / "build" / "site"
 PARTS = {  # of the table of contents
     "Lessons": ["notebooks/*.ipynb"],
-    "Reference": ["docs/glossary.md", "docs/api.md", "docs/clusters/README.md", "docs/security.md"],
+    "Using the lab": [
+        "docs/setups/*.md",
+        "docs/troubleshooting.md",
+        "docs/data.md",
+        "docs/runs.md",
+        "docs/settings.md",
+        "docs/clusters/README.md",
+        "docs/fast-start.md",
+    ],
+    "Reference": ["docs/glossary.md", "docs/api.md", "docs/security.md"],
     "Teaching": ["docs/teaching/README.md", "docs/teaching/[0-9]*.md"],
     "The project": ["CONTRIBUTING.md", "labkit/README.md", "benchmarks/README.md", "CHANGELOG.md"],
 }
@@ -73,7 +82,7 @@ body{--jp-content-font-color1:var(--color-foreground-primary);
 --jp-error-color1:light-dark(#b3261e,#ff7b72)}
 body[data-theme=light]{color-scheme:light}body[data-theme=dark]{color-scheme:dark}
 body[data-theme=auto]{color-scheme:light dark}
-.content a{overflow-wrap:anywhere}.output.text_html{overflow-x:auto}
+.content a{overflow-wrap:anywhere}.content td a{overflow-wrap:break-word}.output.text_html{overflow-x:auto}
 @media(min-width:91em){.content{width:54em}}
 """
 _ICON = (
@@ -87,7 +96,6 @@ _SPOKEN = {
     '<aside class="toc-drawer">': '<aside class="toc-drawer" aria-label="This page">',
     '<th class="head"><p></p></th>': "<td></td>",
     "<th></th>": "<td></td>",
-    '<th scope="col"></th>': "<td></td>",
     "<pre>": '<pre tabindex="0">',
     '<div class="output text_html">': '<div tabindex="0" class="output text_html">',
     '<div class="table-wrapper ': '<div tabindex="0" class="table-wrapper ',
@@ -135,11 +143,12 @@ def make(executed: Path, site: Path, *, repository: str = "", branch: str = "mai
     (source / "style").mkdir()
     (source / "style" / "site.css").write_text(_STYLE)
     (source / "style" / "icon.svg").write_text(_ICON)
-    settings = _SETTINGS | ({"html_theme_options.source_repository": repository} if repository else {})
-    settings = [f"-D{name}={value}" for name, value in settings.items()]
+    settings = [f"-D{name}={value}" for name, value in _SETTINGS.items()]
     # -W: a link that leads nowhere is an error; --keep-going: all of them are shown.
     if sphinx(["-q", "-W", "--keep-going", "-C", "-j2", "-bhtml", *settings, str(source), str(site)]):
         raise LabError("build the site", "pages have the faults above", "correct their sources")
+    for path in ROOT.glob("docs/panel.*"):  # README names them in HTML, in which Sphinx looks for no files
+        shutil.copy(path, site / "docs")
     pages = list(site.rglob("*.html"))
     for path in pages:
         text = path.read_text()

@@ -1,0 +1,173 @@
+"""The archives for a class: what is in them, that a bundle starts only if it's whole, and how it's copied."""
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import build
+import bundle
+from labkit.errors import LabError
+
+# In place of Python: makes an environment whose Python notes what it is asked to do.
+STAND_IN = """#!/bin/sh
+echo "$*" >> "$LOG"
+case "$*" in
+    "-c "*) echo "${SAYS:-%s}" ;;
+    "-m venv"*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+    "-m labkit home") echo /their/home ;;
+    "-m jupyterlab"*) echo "tabs $JUPYTERLAB_WORKSPACES_DIR" >> "$LOG" ;;
+esac
+"""
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("bundle")
+    (folder / "wheels").mkdir()
+    (folder / "wheels" / "one-1-py3-none-any.whl").write_bytes(b"a wheel")
+    return bundle.bundle(folder, folder / "wheels")
+
+
+@pytest.fixture
+def lab(archive, tmp_path) -> Path:
+    with tarfile.open(archive) as file:
+        file.extractall(tmp_path, filter="data")
+    return tmp_path / "lab"
+
+
+@pytest.fixture
+def start(lab, tmp_path):
+    """start(option, …) of the unpacked bundle, with a stand-in for Python; (result, what it was asked)."""
+    python, log = tmp_path / "python", tmp_path / "log"
+    python.write_text(STAND_IN % ".".join(platform.python_version_tuple()[:2]))
+    python.chmod(0o755)
+
+    def _start(*options: str, **env: str) -> tuple[subprocess.CompletedProcess, list[str]]:
+        log.unlink(missing_ok=True)
+        variables = {**os.environ, "PYTHON": str(python), "LOG": str(log), **env}
+        command = [str(lab / "start.sh"), *options]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60)
+        return done, log.read_text().splitlines() if log.exists() else []
+
+    return _start
+
+
+def test_learners_get_all_lessons_and_no_solution(root, tmp_path, archive):
+    with zipfile.ZipFile(bundle.learners(tmp_path / "learners.zip")) as file:
+        zipped = {name.removeprefix("lab/") for name in file.namelist()}
+    with tarfile.open(archive) as file:
+        packed = {name.removeprefix("lab/") for name in file.getnames()}
+    lessons = {f"notebooks/{path.stem}.ipynb" for path in (root / "lessons").glob("*.py")}
+    assert {*lessons, "labkit/datasets/files/digits.parquet", "pyproject.toml"} <= zipped & packed
+    assert packed - zipped == {"SHA256SUMS", "start.sh", "wheels/built-for", "wheels/one-1-py3-none-any.whl"}
+    for name in zipped | packed:
+        assert not name.startswith(("lessons/", "notebooks/solutions/", "docs/teaching/", "tests/")), name
+
+
+def test_checksums_hold_for_the_archive_and_each_file(archive, lab):
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() in Path(f"{archive}.sha256").read_text()
+    lines = (lab / "SHA256SUMS").read_text().splitlines()
+    found = {str(path.relative_to(lab)) for path in lab.rglob("*") if path.is_file()}
+    assert {line.split("  ", 1)[1] for line in lines} == found - {"SHA256SUMS"}
+    for line in lines:
+        digest, name = line.split("  ", 1)
+        assert hashlib.sha256((lab / name).read_bytes()).hexdigest() == digest, name
+
+
+def test_start_installs_once_without_an_index_and_opens_the_first_lesson(start):
+    done, asked = start("--no-browser")
+    assert done.returncode == 0, done.stderr
+    (install,) = (line for line in asked if line.startswith("-m pip install"))
+    assert "--no-index --find-links wheels --constraint constraints.txt --editable .[recipes]" in install
+    assert "00_welcome.ipynb --no-browser" in asked[-2].replace(" --allow-root", "")
+    assert asked[-1] == "tabs /their/home/workspaces"
+    done, asked = start()
+    assert asked and not any("pip" in line or "venv" in line for line in asked)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "fact"),
+    [
+        ("python", "this is .* 3.9"),
+        ("platform", "its wheels are for Plan9 mips 3.11"),
+        ("damage", "damaged or missing: notebooks/00_welcome.ipynb: FAILED"),
+        ("loss", "damaged or missing: wheels/one-1-py3-none-any.whl: FAILED"),
+        ("nothing there", "there is no /nowhere/python"),
+    ],
+)
+def test_start_says_what_is_wrong_and_installs_nothing(spoil, fact, start, lab):
+    if spoil == "platform":
+        (lab / "wheels" / "built-for").write_text("Plan9 mips 3.11\n")
+    elif spoil == "damage":
+        (lab / "notebooks" / "00_welcome.ipynb").write_text("{}")
+    elif spoil == "loss":
+        (lab / "wheels" / "one-1-py3-none-any.whl").unlink()
+    env = {"python": {"SAYS": "3.9"}, "nothing there": {"PYTHON": "/nowhere/python"}}.get(spoil, {})
+    done, asked = start(**env)
+    assert done.returncode == 1
+    assert re.search(f"could not start the lab: .*{fact}", done.stderr) and "  fix: " in done.stderr
+    assert not any("venv" in line for line in asked)
+
+
+def test_a_notebook_that_was_worked_in_is_not_packed(tmp_path, monkeypatch):
+    source, target, built = next(build.lessons())
+    answered = tmp_path / target.name
+    answered.write_text(nbformat.writes(built).replace("your answer", "42"))
+    monkeypatch.setattr(build, "lessons", lambda: [(source, answered, built)])
+    with pytest.raises(LabError, match=f"{target.name} has outputs or differs"):
+        bundle.learners(tmp_path / "learners.zip")
+
+
+def test_a_site_that_is_not_built_is_not_bundled(tmp_path):
+    with pytest.raises(LabError, match="make site"):
+        bundle.bundle(tmp_path, tmp_path, tmp_path / "no-site")
+
+
+def test_the_server_of_the_teachers_page_resumes_and_refuses_to_write(root, archive):
+    """The command in docs/teaching/README.md."""
+    page = (root / "docs" / "teaching" / "README.md").read_text()
+    assert ".venv/bin/rclone serve http build/bundle --addr 192.168.0.5:8080" in page
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    rclone = shutil.which("rclone", path=os.path.dirname(sys.executable)) or "rclone"
+    command = [rclone, "serve", "http", str(archive.parent), "--addr", address]
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    url, before = f"http://{address}/{archive.name}", archive.read_bytes()
+    try:
+        _wait_for(f"http://{address}/")
+        rest = urllib.request.Request(url, headers={"Range": "bytes=1000-"})
+        with urllib.request.urlopen(rest, timeout=10) as answer:
+            assert answer.status == 206 and answer.read() == before[1000:]
+        for method in ("PUT", "POST", "DELETE"):
+            request = urllib.request.Request(url, data=b"x", method=method)
+            with pytest.raises(urllib.error.HTTPError, match="405"):
+                urllib.request.urlopen(request, timeout=10)
+    finally:
+        server.terminate()
+        server.wait(10)
+    assert archive.read_bytes() == before
+
+
+def _wait_for(url: str) -> None:
+    for _ in range(150):
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        except urllib.error.URLError:
+            time.sleep(0.1)
+    raise AssertionError(f"nothing answers at {url}")

@@ -1,0 +1,120 @@
+"""Assignments for nbgrader, and the table of what a class has solved."""
+
+import csv
+import io
+import json
+
+import nbformat
+import pytest
+
+import build
+import grading
+import results
+
+SCHEMA = {
+    "grade_id": str,
+    "grade": bool,
+    "solution": bool,
+    "locked": bool,
+    "task": bool,
+    "schema_version": int,
+}
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("course")
+    assert build.main(["--nbgrader", str(folder)]) == 0
+    return folder
+
+
+@pytest.mark.parametrize("source", build.sources(), ids=lambda path: path.stem)
+def test_an_assignment_has_what_nbgrader_asks_for(source, course):
+    """Its rules, as of nbgrader 0.9.6: all fields, ids that occur once, points where there is a grade."""
+    made = nbformat.read(course / "source" / source.stem / f"{source.stem}.ipynb", as_version=4)
+    marked = {cell.metadata.nbgrader.grade_id: cell for cell in made.cells if "nbgrader" in cell.metadata}
+    assert len(marked) == sum("nbgrader" in cell.metadata for cell in made.cells)
+    exercises = [one.id for one in results.registry.lessons() for one in one.exercises]
+    wanted = [id for id in exercises if id.startswith(source.stem[:2])]
+    assert list(marked) == [name for id in wanted for name in (f"{id}-answer", id)]
+    for name, cell in marked.items():
+        data = cell.metadata.nbgrader
+        assert {key: type(data[key]) for key in SCHEMA} == SCHEMA and data.schema_version == 3
+        asked = name in wanted
+        assert (data.grade, data.solution, data.locked, data.task) == (asked, not asked, asked, False)
+        assert data.get("points") == (1 if asked else None)
+        assert set(data) == {*SCHEMA, "points"} if asked else set(SCHEMA)
+        assert f'check("{name}"' in cell.source if asked else cell.source.count("### BEGIN SOLUTION") == 1
+    assert sum("### END SOLUTION" in cell.source for cell in made.cells) == len(wanted)
+
+
+def test_without_the_solutions_it_is_the_learners_notebook(course):
+    made = nbformat.read(course / "source" / "03_torch_trainer" / "03_torch_trainer.ipynb", as_version=4)
+    learners = nbformat.read(build.FOLDER / "03_torch_trainer.ipynb", as_version=4)
+    kept = [cell.source.partition("\n### BEGIN SOLUTION")[0] for cell in made.cells]
+    assert kept == [build.additions.deeper(cell.source) for cell in learners.cells]
+
+
+def test_settings_that_a_teacher_changed_are_kept(course):
+    config = course / "nbgrader_config.py"
+    compile(config.read_text(), config, "exec")
+    config.write_text("c = get_config()\n")
+    assert not any("config" in line for line in grading.write(course, {}))
+    assert config.read_text() == "c = get_config()\n"
+
+
+@pytest.fixture
+def collected(tmp_path):
+    predictions = {"00-a": {"guess": 0.1, "verdict": "right"}, "00-b": {"guess": 0.5, "verdict": "far"}}
+    good = {"format": 1, "solved": {"00-1": "2026-01-01", "03-2": "2026-01-02"}, "predictions": predictions}
+    (tmp_path / "anna").mkdir()
+    (tmp_path / "anna" / "exercises.json").write_text(json.dumps(good))
+    files = {
+        "ben": json.dumps({"format": 1, "solved": {}, "predictions": {}}),
+        "half": json.dumps(good)[:50],
+        "list": "[1, 2]",
+        "deep": "[" * 100_000,
+        "later": json.dumps({**good, "format": 2}),
+        "odd": json.dumps({**good, "predictions": {"00-a": "right"}}),
+        "more": json.dumps({**good, "solved": {"00-1": "", "99-1": ""}}),
+        "=1+1": json.dumps(good),
+        "bytes": "",
+        "large": "[" + "1," * 600_000 + "1]",
+    }
+    for name, text in files.items():
+        (tmp_path / f"{name}.json").write_text(text)
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "link.json").symlink_to("/etc/passwd")
+    return tmp_path
+
+
+def test_each_learner_gets_a_row_and_a_broken_file_says_what_is_wrong(collected, capsys):
+    assert results.main([str(collected)]) == 0
+    out, err = capsys.readouterr()
+    rows = {row["learner"]: row for row in csv.DictReader(io.StringIO(out))}
+    assert len(rows) == 12
+    anna = rows["anna"]
+    assert (anna["00-1"], anna["03-2"], anna["00-2"]) == ("1", "1", "0")
+    assert (anna["solved"], anna["predictions"], anna["right"], anna["problem"]) == ("2", "2", "1", "")
+    assert rows["ben"]["solved"] == "0" and not rows["ben"]["problem"]
+    assert rows["more"]["solved"] == "1" and rows["more"]["problem"] == "unknown exercises: 1"
+    problems = {
+        "half": "Expecting|Unterminated|delimiter",
+        "list": "not an exercises.json",
+        "deep": "recursion",
+        "later": "not an exercises.json",
+        "odd": "not what this lab writes",
+        "bytes": "codec",
+        "large": "1,200,003 bytes",
+        "link": "not a plain file",
+    }
+    for name, problem in problems.items():
+        assert any(word in rows[name]["problem"] for word in problem.split("|")), rows[name]["problem"]
+        assert f"{name}.json: " in err and rows[name]["solved"] == "0"
+    assert not any(line.startswith("=") for line in out.splitlines())
+    assert "root:" not in out
+
+
+def test_a_folder_without_files_is_an_error(tmp_path, capsys):
+    assert results.main([str(tmp_path)]) == 2 and results.main([]) == 2
+    assert "fix: python tools/results.py" in capsys.readouterr().err
