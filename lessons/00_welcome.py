@@ -78,6 +78,10 @@ train.images.shape, train.images.dtype, train.labels[:10]
 # %%
 predict("00-a", ...)  # a number from 0 to 1
 
+# %% [markdown] tags=["instructor"]
+# **A prediction with a number that feels silly.** Say: "It isn't graded. You learn from the distance between your guess and the measurement." *Right*
+# means within 10 %, *close* within a factor of two; a count has to be exact.
+
 # %%
 reveal("00-a", (train.labels == 3).mean())
 
@@ -206,6 +210,10 @@ check("00-1", steps, last, len(train))
 # %%
 hint("00-1")
 
+# %% [markdown] tags=["instructor"]
+# **"Not attempted" looks like an error.** It only says that the `...` is still there. `hint("00-1")` gives the first of three hints, and the same
+# call again gives the next one.
+
 # %% [markdown]
 # ## The training loop
 # This is all of it. Nothing in it is hidden, and nothing in it knows of clusters. In lesson 03 you will change a few of its
@@ -258,6 +266,13 @@ assert accuracy(model, x_test, y_test) > 3 * untrained
 # The x axis of the curves is the epoch. The solid curve is the *loss*, a number for how wrong the network is: its mean over each epoch. It should fall.
 # The dashed curve is the accuracy on the test images, and it should rise. Each has its own scale, the loss on the left and the accuracy on the right.
 # The pale line shows the loss of single batches.
+
+# %% [markdown] tags=["instructor"]
+# **Two loss values in the panel.** While an epoch runs, the tile shows the loss of the latest batch. The curve shows the mean of each epoch, and the
+# pale line shows single batches.
+
+# %% [markdown] tags=["instructor"]
+# **The time of their run differs from a neighbour's.** That's expected. No check looks at seconds. With equal settings, the loss should look alike.
 
 # %% [markdown]
 # ## Where is it wrong?
@@ -330,12 +345,15 @@ assert same
 # | rows/s | images that went through the network per second, all workers together |
 # | waiting for data | the share of an epoch in which the network had nothing to do |
 # | curves | loss and accuracy of each epoch, each with its own scale; the pale line is the loss of single batches |
-# | rank, node, pid, step, rows/s, waiting | one line for each worker: its number, its machine, its process, how far it is, how fast, and the share of its time that it waited for data; *slow* marks one that holds up the others |
+# | rank, node, pid, step, rows/s, waiting, memory | one line for each worker: its number, its machine, its process, how far it is, how fast, the share of its time that it waited for data, and its memory; *slow* marks one that holds up the others |
 # | output, files | buttons that show what workers print, and where logs are. Your own `print` in one process appears in the cell, as always |
 # | run record | in the report, under *files*: the same figures as a small JSON file |
 #
 # **Stop** ends the run. Try it: run the cell with `fit("00-slow-data", …)` once more and press Stop. If it doesn't react while a cell runs, press ■ in the notebook's toolbar.
 # The cell ends in one calm line, the report says *stopped by you*, and you go on with the next cell.
+
+# %% [markdown] tags=["instructor"]
+# **Stop doesn't react during a cell.** Say: "Press ■ in the toolbar." Stop during a cell needs ipykernel 7 and JupyterLab 4.4 or newer.
 
 # %% [markdown]
 # ## Past runs

@@ -66,6 +66,9 @@ overview.processes()
 # >
 # > If `RAY_ADDRESS` names a cluster of yours, `start()` connects to that one, and nothing above applies. Unset it for this lesson.
 
+# %% [markdown] tags=["instructor"]
+# **`RAY_ADDRESS` is set on a machine of the institute.** Then `cluster.start()` connects to that cluster. Say: "Unset it for this lesson."
+
 # %% [markdown]
 # ## Tasks
 # `ray.remote` turns a function into one that can run in a worker process, a **task**. Calling it with `.remote(…)` only submits it.
@@ -90,6 +93,10 @@ ray.get(reference)
 # ## A CPU is a ticket
 # The raylet never looks at your cores. Ray's CPUs are **logical resources**: a number that is set when the node starts. Think of tickets: a task takes one while it runs and
 # returns it when it finishes. The next task just sleeps, then returns when and on which node it ran.
+
+# %% [markdown] tags=["instructor"]
+# **"Five CPUs on a laptop with two cores?"** `ray.init(num_cpus=2)` and `cpus_per_node=3` set a number. Say: "The raylet never looks at your cores. A
+# CPU lets a task start; it doesn't give it a core."
 
 # %%
 import os
@@ -246,6 +253,10 @@ assert rows["count"] == 0
 #
 # ![The driver submits tasks to workers and calls an actor; large values are in the object store of a node](images/task_actor.svg)
 
+# %% [markdown] tags=["instructor"]
+# **The count in the tasks is sometimes 20.** A worker process that ran two of the tasks kept its own copy of `rows`. The notebook's `rows` stays at
+# 0.
+
 # %% [markdown]
 # ### Exercise 01-2 · Count together
 # Repair it: write an actor class `Rows`. `add(number)` adds to a count that begins with 0, and `total()` returns the count. The check lets several tasks use one actor.
@@ -315,6 +326,9 @@ ray.cancel(greedy)
 
 # %% [markdown]
 # Under *Pending Demands* you see the task that waits. So does a training with too many workers. The lab counts first:
+
+# %% [markdown] tags=["instructor"]
+# **A cell that never ends.** A task may wait for CPUs that no node has. Interrupt the cell, and look at *Pending Demands* in `ray status`.
 
 # %% tags=["raises-exception"]
 lab.check_capacity(workers=64)
@@ -501,6 +515,10 @@ job.mkdir(exist_ok=True)
 # ## Extra: when the kernel restarts
 # A second `start()` starts nothing. It returns the cluster that runs, also after a restart of the kernel (Kernel → Restart Kernel), in about a second. References and actors of the old kernel are
 # gone. If no kernel comes back within a minute, the lab's *watchdog* process stops everything. `python -m labkit stop` in a terminal does so at once.
+
+# %% [markdown] tags=["instructor"]
+# **After a kernel restart the cluster is still there.** That's intended: `cluster.start()` returns it. If no kernel comes back within a minute, the
+# watchdog stops everything.
 
 # %%
 print(cluster.start() is lab)

@@ -119,6 +119,9 @@ data = ray.data.read_parquet("lab-03/train", filesystem=store.filesystem).map_ba
 # **4 · The report.** Each worker has a number from 0 on, its **rank**. Ray keeps the metrics of rank 0, and all ranks have the same weights. So rank 0 alone
 # tests the model and fills the checkpoint, which is a folder. But *every* rank calls `ray.train.report`.
 
+# %% [markdown] tags=["instructor"]
+# **Only rank 0 saves, but all report.** `report` is a barrier. A rank that doesn't call it leaves the others waiting.
+
 # %%
 import tempfile
 
@@ -139,6 +142,10 @@ def report(model, optimizer, metrics):
 
 # %% [markdown]
 # The wrapper would name the weights `module.1.weight` and so on, which doesn't fit a plain model. Now the loop, with all four changes:
+
+# %% [markdown] tags=["instructor"]
+# **"model" or "model.module"?** With more than one worker, `prepare_model` returns a wrapper; with one worker it doesn't. `getattr(model, "module",
+# model)` works for both.
 
 # %%
 from ray.train.torch import prepare_model
@@ -200,6 +207,10 @@ run_config = RunConfig(
 # %% [markdown]
 # `TorchTrainer` takes these two, the loop, its settings, and the data.
 
+# %% [markdown] tags=["instructor"]
+# **`batch_size` halves when workers double.** In this lesson it's the batch of *one* worker. The global batch stays at 128, so the model stays the
+# same.
+
 # %%
 workers = settings.num_workers
 scaling = ScalingConfig(num_workers=workers, use_gpu=settings.use_gpu)
@@ -224,6 +235,10 @@ predict("03-a", ...)
 with panel.watch(trainer):
     result = trainer.fit()
 
+# %% [markdown] tags=["instructor"]
+# **A run stays in *starting workers*.** There are too few CPUs: another notebook or an actor holds them. `ray.available_resources()` shows what is
+# free.
+
 # %%
 from labkit import runs
 
@@ -237,6 +252,10 @@ assert abs(alone.metrics["accuracy"] - together.metrics["accuracy"]) < 0.05
 
 # %% [markdown]
 # On two cores, the two workers are slower in all. Where did the time go?
+
+# %% [markdown] tags=["instructor"]
+# **"We have two workers and it's slower?"** That is the honest result on two cores: a start, a data pipeline and an all-reduce are paid, and there is
+# no second machine. Ask in which row of the table the time is, and point to *Extra: a case in which it pays*.
 
 # %%
 import pandas
@@ -363,6 +382,10 @@ reveal("03-b", "rank 1 waits, then an error")
 # %% [markdown]
 # Rank 0 left the loop. Rank 1 waited in `backward()` for gradients that never came, until PyTorch gave up. By default that takes 30 minutes; `timeout_s` made it 10 s. In `report`
 # a rank waits without end, unless the environment variable `RAY_TRAIN_COLLECTIVE_TIMEOUT_S` is set. When a run of yours hangs, set both before you call `fit()`, in that process: the traceback shows who waits where.
+
+# %% [markdown] tags=["instructor"]
+# **The hanging run in *A loop that stops early*.** It ends after ten seconds, because the cell sets `timeout_s=10`. Without it, PyTorch gives up
+# after 30 minutes by default.
 
 # %% [markdown]
 # ### Exercise 03-2 · Stop together

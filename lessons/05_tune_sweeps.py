@@ -357,16 +357,17 @@ same = sum(trained(one).accuracy(*data["valid"]) == one.metrics["accuracy"] for 
 print(f"{same} of {len(results)} checkpoints give the very number that was reported")
 
 # %% [markdown]
-# Now evaluate the best model on the test images, which have played no part so far. The picture shows all configurations: a line is a trial, an axis a parameter, and orange is best. If the
-# learning rate is too small, the model learns too slowly; if it is too large, training diverges.
+# Now evaluate the best model on the test images, which have played no part so far. In the picture a dot is a trial, and the brighter, the better. If the learning rate is too small,
+# the model learns too slowly; if it is too large, training diverges.
 
 # %%
-from labkit.tune import plot_parallel
+import matplotlib.pyplot as plt
+from labkit.display import figure_style
 
-best = results.get_best_result()
-accuracy = trained(best).accuracy(test.images, test.labels)
+accuracy = trained(results.get_best_result()).accuracy(test.images, test.labels)
 print(f"accuracy on {len(test)} test images: {accuracy:.3f}")
-plot_parallel(results, ["lr", "momentum"], "accuracy", log=["lr"])
+plt.rcParams.update(figure_style())
+axes = table.plot.scatter("config/lr", "config/momentum", c="accuracy", logx=True, edgecolors="grey")
 
 # %% tags=["claim"]
 assert same == len(results) == 32 and accuracy >= 0.95

@@ -71,7 +71,7 @@ for fruit in FRUITS:
 
 # %%
 photos = datasets.from_folder(folder, test=0.25, seed=0)
-kinds = len(photos.classes)  # `classes` can't be in a function for workers: see README
+kinds = len(photos.classes)  # `classes` can't be in a function for workers: see docs/troubleshooting.md
 photos
 
 # %% [markdown]
