@@ -27,12 +27,13 @@ _STAGES = ("unit", "fault", "notebook", "browser")
 _SLOW = {
     *("browser", "sweep_browser", "validation_browser", "website"),
     *("cluster", "forkserver", "kernel", "preload"),
-    *("data_progress", "stream", "catalog", "datasets_ray", "own"),
+    *("data_progress", "stream", "catalog", "datasets_ray", "huggingface", "own"),
     *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_08", "lesson_09"),
     *("running_cluster", "deck", "keras_reporting", "keras_settings", "keras_states", "torch_models"),
     *("torch_training", "panel", "spark", "spark_panel"),
     *("object_server", "storage", "storage_ray", "store_faults", "store_kernel", "uploads"),
-    *("cli", "diagnosis", "process_registry", "additions", "build", "notebooks", "plain"),
+    *("new", "cli", "diagnosis", "process_registry", "additions", "build", "notebooks", "plain"),
+    *("class_bucket", "sharing"),
     *("hang", "ray_reporting", "tensorflow", "validation"),
     *("sweep_panel", "sweep_restore", "sweeps_of_checks"),
 }

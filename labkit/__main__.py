@@ -1,10 +1,11 @@
-"""The lab's command line: ``python -m labkit doctor | stop | home``."""
+"""The lab's command line: ``python -m labkit doctor | new | stop | home | class``."""
 
 import argparse
 import io
 import sys
 
 import labkit
+from labkit import classroom
 from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.system import doctor
@@ -28,7 +29,60 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, run in (("doctor", _doctor), ("stop", _stop), ("home", _home)):
         commands.add_parser(name, help=run.__doc__, description=run.__doc__).set_defaults(run=run)
+    _add_class(
+        commands.add_parser("class", help="Share your progress with a class, or show a class's board.")
+    )
+    command = commands.add_parser("new", help=_new.__doc__, description=_new.__doc__)
+    command.set_defaults(run=_new)
+    command.add_argument("name", metavar="NAME", help="as in my_experiment; also the name of the new folder")
+    data = "folder:PATH (images, a folder for each class), table:PATH:TARGET (CSV or Parquet, and the column "
+    data += "to predict) or text:PATH; without it, a small table is made on the spot"
+    command.add_argument("--data", metavar="KIND:PATH", help=data)
+    command.add_argument("--task", choices=("classification", "regression", "language"))
     return parser
+
+
+def _add_class(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    place = "a folder, or the address of a bucket: https://host:9000/bucket"
+    found = {}
+    for name, run in (("join", _join), ("leave", _leave), ("show", _show), ("board", _board)):
+        found[name] = actions.add_parser(name, help=run.__doc__, description=run.__doc__)
+        found[name].set_defaults(run=run)
+    found["join"].add_argument("place", help=place)
+    found["join"].add_argument("--as", dest="nickname", required=True, help="the name that the class sees")
+    found["board"].add_argument("place", help=place)
+    found["board"].add_argument("--output", default="board.html", help="default: board.html")
+    found["board"].add_argument("--stuck", type=float, default=10, help="minutes in a section; default: 10")
+    found["board"].add_argument(
+        "--every", type=float, default=5, help="seconds between two pages; default: 5"
+    )
+    found["board"].add_argument("--once", action="store_true", help="write the page once, and end")
+
+
+def _join(options: argparse.Namespace) -> int:
+    """Share your progress with a class from now on, under a nickname."""
+    print(classroom.join(options.place, options.nickname))
+    return 0
+
+
+def _leave(_: argparse.Namespace) -> int:
+    """Share nothing any more, and delete what is shared."""
+    print("you have left the class, and your file is gone" if classroom.leave() else "you are in no class")
+    return 0
+
+
+def _show(_: argparse.Namespace) -> int:
+    """Print exactly what is shared with the class."""
+    print(classroom.show())
+    return 0
+
+
+def _board(options: argparse.Namespace) -> int:
+    """Write a page about everybody in the class, and renew it."""
+    each = {"stuck": options.stuck, "every": options.every, "once": options.once}
+    classroom.board(options.place, options.output, **each)
+    return 0
 
 
 def _doctor(_: argparse.Namespace) -> int:
@@ -50,6 +104,16 @@ def _stop(_: argparse.Namespace) -> int:
         print("a notebook was using it: restart its kernel now, or Ray ends the kernel within a minute")
     if not stopped:
         print("nothing of this lab is running")
+    return 0
+
+
+def _new(options: argparse.Namespace) -> int:
+    """Write an experiment of your own into a new folder: a script, a notebook and tests."""
+    from labkit.new import new
+
+    for path in new(options.name, options.data, options.task):
+        print(f"wrote {path}")
+    print(f"run it: python {options.name}/{options.name}.py")
     return 0
 
 

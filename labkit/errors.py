@@ -9,6 +9,8 @@
 A notebook shows these three lines and no traceback: the cause is in the reader's call, not in the lab.
 """
 
+import numbers
+
 
 class LabError(Exception):
     """Base class of the lab's errors.
@@ -71,3 +73,10 @@ class RunStopped(LabError):
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
+
+
+def expect_int(attempt: str, name: str, value: object, *, least: int = 1) -> None:
+    """Raise ClusterError unless `value` is a whole number from `least` on."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
+        fact = f"{name}={value!r} is not a whole number from {least} on"
+        raise ClusterError(attempt, fact, f"for example {name}={least + 1}")

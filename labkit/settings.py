@@ -6,10 +6,11 @@
 Every variable starts with ``LABKIT_``, except ``RAY_ADDRESS``, which is Ray's own.
 """
 
+import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,20 @@ class Settings:
         except (OSError, ValueError) as error:
             fact = f"{str(self.home)[:200]}: {getattr(error, 'strerror', None) or error}"
             raise SettingsError("use the lab's home folder", fact, OTHER_HOME) from None
+
+
+@contextlib.contextmanager
+def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables of this process for the duration of the block; leave all others alone."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _local_gpus() -> int:

@@ -7,6 +7,7 @@ import nbformat
 import pytest
 
 import build
+import figures
 import lesson
 from labkit.errors import LabError
 
@@ -83,6 +84,9 @@ def test_builds_both_and_they_differ_in_solutions_only(folder):
     assert [c for c in solved.cells if "solution" not in c.metadata.get("tags", [])] == plain.cells
     assert "twice = 2" in [c.source for c in solved.cells]
     assert "twice = 2" not in [c.source for c in plain.cells]
+    minutes = plain.metadata.labkit.minutes  # of the prediction, the exercise and a few words and lines
+    assert 0 < minutes["07 · A lesson"] < 0.5 and 6 < minutes["Sums"] < 7
+    assert solved.metadata.labkit.minutes == minutes
     assert plain.metadata.kernelspec.name == "python3"
     assert plain.cells[3].metadata.tags == ["prediction"]
 
@@ -95,6 +99,23 @@ def test_claims_are_for_tests_alone(tmp_path):
         assert "assert" not in nbformat.writes(build.notebook(cells, solutions=solutions))
     tested = build.notebook(cells, solutions=True, claims=True)
     assert tested.cells[-1].source == "assert twice == 2"
+
+
+def test_a_teachers_note_is_on_the_teachers_page_alone(folder):
+    page = folder.parent / "docs" / "teaching" / "07.md"
+    page.parent.mkdir(parents=True)
+    page.write_text(f"# Teaching 07\n\n{build.NOTES}- old\n\n## When you are late\nGo home.\n")
+    source = folder.parent / "lessons" / "07_sums.py"
+    without = lesson.read(source)
+    note = '# %% [markdown] tags=["instructor"]\n# **A sum?** Say:\n# "Add them."\n\n'
+    source.write_text(HEAD + BODY.replace("# %%\n1 + 1\n", f"# %%\n1 + 1\n\n{note}", 1))
+    assert any("docs/teaching/07.md" in line for line in build.differences(folder))
+    build.build(folder)
+    assert '\n- **A sum?** Say: "Add them."\n\n## When you are late\nGo home.\n' in page.read_text()
+    assert build.differences(folder) == []
+    for path in folder.rglob("*.ipynb"):
+        assert "Add them" not in path.read_text()
+    assert figures.measure("07", lesson.read(source)) == figures.measure("07", without)
 
 
 def test_a_build_strips_outputs_of_an_unchanged_notebook(folder):
@@ -187,6 +208,7 @@ def test_differences_are_found(folder, spoil):
         ("07_sums.py", HEAD + BODY + '\n# %% tags=["solutoin"]\n1\n', "unknown tag 'solutoin'"),
         ("07_sums.py", HEAD + BODY + "\n# %%\n" + "x = 1\n" * 31, "31 lines"),
         ("07_sums.py", HEAD + BODY + "\n# %%\nx = = 1\n", "not Python: line 1"),
+        ("07_sums.py", HEAD + BODY + '\n# %% tags=["instructor"]\n1\n', "not one paragraph"),
         ("07_sums.py", HEAD + BODY.replace('check("07-1", twice)', "twice"), "Exercise 7-1.*no check"),
         # A check in another section is not this exercise's.
         (

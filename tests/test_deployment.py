@@ -11,6 +11,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "clusters"
 FILES = sorted(path for path in FOLDER.iterdir() if path.name != "README.md")
+SETUPS = sorted((ROOT / "docs" / "setups").iterdir())
 PINS = dict(re.findall(r"(?m)^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text()))
 
 
@@ -21,6 +22,7 @@ SCHEMAS = {
     ".github/ISSUE_TEMPLATE/problem.yml": "github-issue-forms",
     ".github/workflows/ci.yml": "github-workflows",
     "docs/clusters/compose.yaml": "compose-spec",
+    "docs/setups/compose.yaml": "compose-spec",
 }
 
 
@@ -83,7 +85,7 @@ def test_token_mode_is_on_the_job_exists_and_there_is_an_end(path):
     assert path.name == "Dockerfile" or "teardown" in text
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*FILES, *SETUPS], ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_no_secret_stands_in_a_file(path):
     for value in re.findall(
         r"(?i)(?:token|secret\w*|password|access_key\w*)\s*[:=]\s*['\"]?([\w/+=-]{16,})", path.read_text()

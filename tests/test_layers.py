@@ -12,18 +12,8 @@ ROOMS = sorted(
     ".".join(path.parent.relative_to(Path(labkit.__file__).parents[1]).parts)
     for path in Path(labkit.__file__).parent.rglob("__init__.py")
 )
-HEAVY = {
-    "ray",
-    "torch",
-    "tensorflow",
-    "keras",
-    "pyspark",
-    "pandas",
-    "ipywidgets",
-    "matplotlib",
-    "PIL",
-    "pooch",
-}
+HEAVY = {"ray", "torch", "tensorflow", "keras", "pyspark", "pandas"}
+HEAVY |= {"ipywidgets", "matplotlib", "PIL", "pooch"}
 
 
 @pytest.mark.parametrize("room", ROOMS)

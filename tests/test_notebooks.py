@@ -5,17 +5,14 @@ asked of that one run. The solved notebook is run with the cells tagged ``claim`
 assert what the lesson says about its outputs.
 """
 
-import contextlib
 import json
 import os
 import re
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
-import psutil
 import pytest
 from nbmake.nb_result import NotebookResult
 from nbmake.nb_run import NotebookRun
@@ -25,7 +22,7 @@ import build
 import lesson
 from labkit import exercises
 from labkit.system.process_registry import ProcessRegistry
-from labs import solved_exercises
+from labs import solved_exercises, wait_until_nothing_lives
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 LESSONS = sorted(path.stem for path in (FOLDER.parent / "lessons").glob("*.py"))
@@ -124,36 +121,8 @@ def test_it_is_not_flooded_by_rays_own_lines(run):
 
 @pytest.mark.notebook
 def test_leaves_no_process(run):
-    deadline = time.monotonic() + 10  # a kernel and a watchdog may take a moment to end
-    while (left := list(processes_of(run.home))) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert left == []
+    wait_until_nothing_lives(run.home)
     assert [entry for entry in ProcessRegistry(run.home).records() if entry.alive] == []
-
-
-@pytest.mark.parametrize("name", LESSONS)
-def test_learners_get_the_solutions_without_the_solution_cells(name):
-    solution = nbformat.read(FOLDER / "solutions" / f"{name}.ipynb", as_version=4).cells
-    learners = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells
-    kept = [
-        cell.source.replace("](../../docs/", "](../docs/")  # they are one folder further down
-        for cell in solution
-        if "solution" not in cell.metadata.get("tags", [])
-    ]
-    assert kept == [cell.source for cell in learners]
-    assert len(kept) < len(solution)
-
-
-def processes_of(home: Path) -> Iterator[str]:
-    """Command lines of all living processes that were given this home, or have a file in it open."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            files = [file.path for file in process.open_files()]
-            # Ray's agents overwrite their environment with their title; their logs give them away.
-            if process.environ().get("LABKIT_HOME") == str(home) or any(str(home) in f for f in files):
-                yield " ".join(process.cmdline())[:120]
 
 
 @pytest.mark.notebook

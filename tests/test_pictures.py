@@ -2,11 +2,14 @@
 
 import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import pictures
 
+ROOT = Path(__file__).resolve().parent.parent
 SVG = "{http://www.w3.org/2000/svg}"
 LESSONS = sorted((pictures.FOLDER.parent).glob("*.py"))
 
@@ -43,3 +46,13 @@ def test_a_text_that_is_too_long_is_refused():
 def test_a_lesson_says_what_its_pictures_show(path):
     for alt, name in re.findall(r"!\[([^\]]*)\]\(images/([\w-]+)\.svg\)", path.read_text()):
         assert name in pictures.PICTURES and len(alt.split()) >= 4, f"{name}: say in words what it shows"
+
+
+def test_readme_has_a_picture_that_moves_and_one_that_stands_still():
+    shown = re.search(r"<picture>.*?</picture>", (ROOT / "README.md").read_text(), re.DOTALL)[0]
+    still, moving = (ROOT / re.search(rf'{name}="(docs/[^"]+)"', shown)[1] for name in ("srcset", "src"))
+    assert "prefers-reduced-motion" in shown and len(re.search(r'alt="([^"]+)"', shown)[1]) > 50
+    with Image.open(moving) as film, Image.open(still) as picture:
+        assert film.n_frames >= 8 and getattr(picture, "n_frames", 1) == 1
+        assert int(re.search(r'width="(\d+)"', shown)[1]) == film.width
+    assert moving.stat().st_size < 600_000

@@ -68,11 +68,7 @@ def test_a_value_that_means_nothing_is_refused(name, value):
     assert name in caught.value.attempt and f"unset {name}" in caught.value.fix
     assert value[:100] in caught.value.fact or "not shown" in caught.value.fact
     assert len(str(caught.value)) < 500 and "secret" not in str(caught.value)
-
-
-def test_a_refusal_lists_what_can_be_chosen():
-    with pytest.raises(SettingsError, match="auto, widgets, text, none"):
-        Settings.from_env({"LABKIT_PANEL": "3d"})
+    assert name != "LABKIT_PANEL" or "auto, widgets, text, none" in caught.value.fact
 
 
 def test_secrets_are_in_no_repr():
@@ -102,18 +98,11 @@ def test_a_home_that_cannot_be_used(tmp_path, place):
     assert "export LABKIT_HOME=" in caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("value", "small"),
-    [("1", True), ("TRUE", True), (" yes ", True), ("on", True), ("0", False), ("No", False), ("off", False)],
-)
-def test_flags_may_be_written_as_one_likes(value, small):
-    assert Settings.from_env({"LABKIT_SMALL": value}).small is small
-
-
-def test_names_may_be_written_as_one_likes():
-    settings = Settings.from_env(
-        {"LABKIT_DATASET": " MNIST ", "LABKIT_PANEL": "Text", "LABKIT_CHECK": "STRICT"}
-    )
+def test_flags_and_names_may_be_written_as_one_likes():
+    for value, small in {"1": 1, "TRUE": 1, " yes ": 1, "on": 1, "0": 0, "No": 0, "off": 0}.items():
+        assert Settings.from_env({"LABKIT_SMALL": value}).small == small, value
+    names = {"LABKIT_DATASET": " MNIST ", "LABKIT_PANEL": "Text", "LABKIT_CHECK": "STRICT"}
+    settings = Settings.from_env(names)
     assert (settings.dataset, settings.panel, settings.check_strict) == ("mnist", "text", True)
 
 

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.browser
 PAGES = [
     "README",
     "docs/glossary",
+    "docs/setups/README",
+    "docs/troubleshooting",
     "docs/clusters/README",
     "docs/teaching/03",
     *(f"notebooks/{source.stem}" for source in build.sources()),
@@ -31,7 +33,7 @@ def site(tmp_path_factory):
     except LabError as error:
         if "was not run" not in error.fact:
             raise
-        pytest.skip(str(error))
+        pytest.skip(str(error))  # in CI, where all lessons have run by now, this is a failure (conftest.py)
     assert pages > len(PAGES)
     return folder
 

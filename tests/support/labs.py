@@ -8,9 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import ray
 
@@ -62,6 +63,40 @@ def python(code: str, *args: object, timeout: float = 90, **variables: str) -> s
     )
 
 
+def until(condition: Callable[[], object], seconds: float = 90) -> None:
+    """Wait until a condition holds; the test fails if it does not within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.02)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def processes_of(home: Path) -> list[str]:
+    """Command lines of all living processes that were given this home, or have a file in it open."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            files = [file.path for file in process.open_files()]
+            # Ray's agents overwrite their environment with their title; their logs give them away.
+            if process.environ().get("LABKIT_HOME") == str(home) or any(str(home) in f for f in files):
+                found.append(" ".join(process.cmdline())[:200])
+    return found
+
+
+def wait_until_nothing_lives(home: Path) -> None:
+    """Nothing that was given this home is left, after the moment that a kernel and a watchdog take to end."""
+    with contextlib.suppress(AssertionError):
+        until(lambda: not processes_of(home), 20)
+    assert processes_of(home) == []
+
+
 def solved_exercises(home: Path) -> set[str]:
     """The ids of the exercises that are recorded as solved in `home`."""
     path = home / "exercises.json"
@@ -70,9 +105,7 @@ def solved_exercises(home: Path) -> set[str]:
 
 def idle(lab: "cluster.Cluster", seconds: float = 30) -> bool:
     """Whether all CPUs of a cluster come free again."""
-    deadline = time.monotonic() + seconds
-    while ray.available_resources().get("CPU", 0) < lab.cpus:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
+    with contextlib.suppress(AssertionError):
+        until(lambda: ray.available_resources().get("CPU", 0) >= lab.cpus, seconds)
+        return True
+    return False

@@ -1,6 +1,4 @@
-"""For tests of panels: wait for something, and runs told event by event, as workers would tell them."""
-
-import time
+"""For tests of panels: runs told event by event, as workers would tell them."""
 
 from labkit.panel.state.run import RunState
 from labkit.panel.tracking import events
@@ -55,11 +53,3 @@ def tell(state, event):
     known = events.read(event)
     if known is not None:
         state.apply(known)
-
-
-def until(condition, seconds=30):
-    """Wait until `condition()` holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to that"
-        time.sleep(0.01)
