@@ -1,29 +1,67 @@
-"""Seconds of each lesson in small mode, all exercises solved: what is start-up, and what is work.
+"""Seconds, memory and disk of each lesson in small mode, all exercises solved.
 
     .venv/bin/python -m benchmarks notebooks [--lessons 00 03] [--repeat 1] [--json FILE]
 
 Each runs as under nbmake, in a kernel and a home of its own, one after the other. *Start-up* is the start
 of the kernel, the cells that start a cluster, an object store or Spark, and of every run its way from the
 call to its first step (new processes, imports, the data pipeline; the run records say how long). *Work* is
-the rest. The five longest cells of a lesson are printed, too. The last line is ``notebooks: ratio=…``, all
-lessons together over 12 minutes.
+the rest. *Memory* is the most that the kernel and everything that the lab started had together, looked at
+every two seconds (it takes some of their time); *disk* is what the home folder holds at the end. The five
+longest cells of a lesson are printed, too. The last line is ``notebooks: ratio=…``, all lessons together
+over 12 minutes.
 """
 
+import contextlib
 import os
 import tempfile
+import threading
 import time
 from datetime import datetime
 from pathlib import Path
 
 import nbformat
+import psutil
 
 from benchmarks._paired import Found, parser
 from labkit.runs import index
+from labkit.system import process_info
 from labkit.system.process_registry import ProcessRegistry
 
 LIMIT = 12 * 60
 FOLDER = Path(__file__).parents[1] / "notebooks"
 STARTS = ("cluster.start(", "storage.start(", "spark.session(")
+
+
+class _Memory(threading.Thread):
+    """Looks at the memory of this process's children, and of what the lab recorded in `home`."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(daemon=True)
+        self._home, self._over = home, threading.Event()
+        self.peak = 0  # bytes
+
+    def run(self) -> None:
+        while not self._over.wait(2):
+            found = set(psutil.Process().children(recursive=True))
+            for record in ProcessRegistry(self._home).records():
+                with contextlib.suppress(psutil.Error):
+                    if record.alive:
+                        process = psutil.Process(record.pid)
+                        found |= {process, *process.children(recursive=True)}
+            self.peak = max(self.peak, sum(map(process_info.memory, found)))
+
+    def end(self) -> None:
+        self._over.set()
+        self.join()
+
+
+def _disk(home: Path) -> int:
+    """Bytes of disk of a folder. What is deleted meanwhile counts as nothing."""
+    found = 0
+    for path in home.rglob("*"):
+        with contextlib.suppress(OSError):
+            found += path.lstat().st_blocks * 512
+    return found
 
 
 def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float, str]]]:
@@ -44,11 +82,14 @@ def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float,
         record_timing=True,
         resources={"metadata": {"path": str(notebook.parent)}},
     )
+    memory = _Memory(home)
+    memory.start()
     began = time.time()
     try:
         client.execute(env={**kept, **chosen})
     finally:
         whole = time.time() - began
+        memory.end()
         ProcessRegistry(home).stop_all()
     cells = []
     first = None
@@ -68,7 +109,9 @@ def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float,
     longest = sorted(((seconds, source.strip().splitlines()[0]) for seconds, source in cells), reverse=True)[
         :5
     ]
-    return {"whole": whole, "start-up": up, "work": whole - up, "runs": len(starts)}, longest
+    figures = {"whole": whole, "start-up": up, "work": whole - up, "runs": len(starts)}
+    figures |= {"memory, GB": memory.peak / 1e9, "disk, GB": _disk(home) / 1e9}
+    return figures, longest
 
 
 def main() -> None:
