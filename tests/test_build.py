@@ -116,6 +116,7 @@ def test_a_teachers_note_is_on_the_teachers_page_alone(folder):
     for path in folder.rglob("*.ipynb"):
         assert "Add them" not in path.read_text()
     assert figures.measure("07", lesson.read(source)) == figures.measure("07", without)
+    assert figures.sections(lesson.read(source)) == figures.sections(without)
 
 
 def test_a_build_strips_outputs_of_an_unchanged_notebook(folder):

@@ -99,7 +99,7 @@ def sections(cells: list[Cell]) -> dict[str, float]:
     for cell in cells:
         if cell.kind == "markdown" and (heading := re.match(r"##? (.+)", cell.source)):
             title = heading[1]
-        if not (cell.is_solution or cell.is_claim):
+        if not (cell.is_solution or cell.is_claim or cell.is_note):
             found.setdefault(title, []).append(cell)
     return {title: round(_minutes(section), 1) for title, section in found.items()}
 
