@@ -19,7 +19,7 @@ class Film:
         """Add what is shown now, if that has changed.
 
         A picture is left out when JupyterLab takes the element off the page meanwhile: it draws a cell
-        anew when it scrolls, and the next call finds the new element.
+        again when it scrolls, and the next call finds the new element.
         """
         try:
             picture = shown.screenshot(animations="disabled", caret="hide", timeout=5000)
