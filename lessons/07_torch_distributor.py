@@ -25,6 +25,9 @@ lab = spark.session(slots=2)
 store = storage.start()
 lab
 
+# %% [markdown] tags=["instructor"]
+# **No Java, or an old one.** Spark needs Java 17 or newer. If `JAVA_HOME` names an older one: `unset JAVA_HOME`. The doctor has a line for it.
+
 # %% [markdown]
 # Spark runs on Java, and the lab brings one along. Spark's own call is the builder. On a real cluster you add `.master("spark://…")`; here it finds the running session:
 
@@ -69,6 +72,10 @@ found
 
 # %% tags=["claim"]
 assert found["WORLD_SIZE"] == "2" and found["RANK"] == found["LOCAL_RANK"]
+
+# %% [markdown] tags=["instructor"]
+# **One return value from two processes.** In local mode all ranks write to the same file, and the last one wins. Let all ranks return the same
+# value.
 
 # %% [markdown]
 # One: a dict, of one rank. Spark's documentation says that it is rank 0's, and on executors that is true. In local mode, with pyspark 4.3, all ranks write their return value to the *same file*, and the last one
@@ -154,6 +161,10 @@ parameter_distance(alone, local)
 # %% tags=["claim"]
 assert parameter_distance(alone, local) < 1e-5
 
+# %% [markdown] tags=["instructor"]
+# **"Why 64 rows here, and 128 in one process?"** Here `batch_size` is the batch of one rank, and two ranks make an update together. With 128 rows
+# for each of them, the global batch would be 256: another training.
+
 # %% [markdown]
 # The largest difference of two weights is about 0.00000003, mere rounding: two ranks with 64 rows made the same updates as one process with 128.
 
@@ -179,6 +190,10 @@ check("07-1", rows_of_rank_2, with_drop_last)
 # a lock, an open file, a connection. And Spark's session exists in the driver only. Spark says so in many lines of its own. The panel's error, the last line, names the fix:
 
 
+# %% [markdown] tags=["instructor"]
+# **Long red outputs.** The cells tagged `raises-exception` raise on purpose, and Spark prints many lines of its own before the line that matters.
+
+
 # %% tags=["raises-exception"]
 def count_rows():
     return session.range(100).count()
@@ -186,6 +201,10 @@ def count_rows():
 
 with SparkPanel("07-session").watch(distributor):
     distributor.run(count_rows)
+
+# %% [markdown] tags=["instructor"]
+# **"It worked in the notebook!"** The function runs in another process. Whatever it uses is pickled; a lock, an open file or Spark's session can't
+# be. The panel's error, the last line, names the fix.
 
 # %% [markdown]
 # ### Exercise 07-2 · Fix this function
@@ -293,6 +312,10 @@ def train_from_parquet(folder, epochs):
     return {"rows": int(rows_in_all), "smallest": int(smallest), "steps": step + 1}
 
 
+# %% [markdown] tags=["instructor"]
+# **Exercise 07-3 is still running.** Let them write down the rows of both shares, and how many steps of 32 rows each share allows. Ask: "Who waits
+# for whom in the step that only one rank makes?" The check stops after 120 seconds.
+
 # %%
 check("07-3", train_from_parquet, folder, len(train_set))
 
@@ -305,10 +328,16 @@ check("07-3", train_from_parquet, folder, len(train_set))
 #
 # ![The driver starts one barrier stage of two tasks; each starts a Python process with a rank](images/spark.svg)
 
+# %% [markdown] tags=["instructor"]
+# **"Worker" means something else here.** Spark's workers start executors and train nothing. The ranks train.
+
 # %%
 lab = spark.session(workers=2)
 on_executors = TorchDistributor(num_processes=2, local_mode=False, use_gpu=use_gpu)
 lab
+
+# %% [markdown] tags=["instructor"]
+# **`session` is unusable after the second `spark.session`.** A process has one Spark session at a time, and the new one replaces the old one.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** In local mode, rank 1 had `RANK=1` and `LOCAL_RANK=1`. Which of the two will be different on executors?

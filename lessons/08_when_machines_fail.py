@@ -53,6 +53,10 @@ def rows_of(step, rank, workers):
     return torch.tensor(train.images[mine]) / 255, torch.tensor(train.labels[mine])
 
 
+# %% [markdown] tags=["instructor"]
+# **"Why not a DataLoader that shuffles?"** After a crash it starts again with its first batch, perhaps in another order. Some rows of the epoch are
+# then used twice, and others not at all. Here the step's number is enough to find its rows again, with any number of workers.
+
 # %% [markdown]
 # A checkpoint has the model, the optimizer, and the number of the next step. All ranks call `report`, and rank 0 attaches the files.
 
@@ -113,6 +117,9 @@ def train_loop(config):
             save(model, optimizer, step + 1)
 
 
+# %% [markdown] tags=["instructor"]
+# **A loop without sleep would be over.** The pause of a tenth of a second stands in for a larger model, so that there is time to break something.
+
 # %%
 from labkit.train import TrainPanel
 from ray.train import FailureConfig, RunConfig, ScalingConfig
@@ -170,9 +177,16 @@ try:
 except Exception as error:
     print(error)
 
+# %% [markdown] tags=["instructor"]
+# **"Why does the whole run end if one rank dies?"** The others wait in an all-reduce for its gradients. `FailureConfig(max_failures=1)` starts
+# *all* ranks again.
+
 # %% [markdown]
 # Rank 0 was healthy, but it waited in an all-reduce for gradients of rank 1, so Ray ended the run, and `fit()` raised. `FailureConfig(max_failures=1)` makes Ray start *all* workers again, once.
 # The loop then runs from its first line, and `get_checkpoint()` returns the latest checkpoint of the run.
+
+# %% [markdown] tags=["instructor"]
+# **"Ray resumes for me."** It starts the loop from its first line. The loop itself has to call `get_checkpoint()` and load what it finds.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** Rank 1 dies at step 25 of 60, and the loop saves after every 10 steps. How many steps will be trained twice, about?
@@ -300,6 +314,9 @@ with pyplot.rc_context(figure_style()):
 pyplot.close(figure)
 figure
 
+# %% [markdown] tags=["instructor"]
+# **A preemption needs no `max_failures`.** It is announced, so Ray doesn't count it as a failure.
+
 # %% [markdown]
 # None of them needed `max_failures`, because a preemption is not counted as a failure. The loop that saves just in time saves *again and again* after the notice, so it repeats few steps: at most five, and
 # those that were still made between the last save and the end. It can't help if a machine dies without a notice, so real runs do both: every so often, and just in time.
@@ -321,6 +338,10 @@ fault.wait(10)
 
 # %% tags=["claim"]
 assert fault.outcome == "made" and fault.noticed is None and fault.repeated is None
+
+# %% [markdown] tags=["instructor"]
+# **The panel says that py-spy cannot read a stack.** This machine doesn't let one process look into another, which is the default on Ubuntu.
+# The run isn't affected, and the frozen rank is named all the same. If a permission is missing, the panel's line has the command that gives it.
 
 # %% [markdown]
 # Rank 0 waited in `backward()`, and rank 1 was frozen: as far as Ray could tell, it was alive. It woke up after six seconds, and the run continued as if nothing had happened. Ray gives up on a rank that never wakes up
@@ -344,6 +365,9 @@ def sees_notice(step):
     return step % 5 == 0 and ray.train.get_preemption_info() is not None
 
 
+# %% [markdown] tags=["instructor"]
+# **The unfixed loop of 08-2 takes 40 seconds.** The check stops it then. That wait is the lesson: nothing raises an error.
+
 # %%
 check("08-2", sees_notice)
 
@@ -351,6 +375,10 @@ check("08-2", sees_notice)
 # ## Continue with fewer workers
 # A restart needs as many CPUs as before. If there is no spare machine, the run waits. With `num_workers=(1, 4)` it is **elastic training**: Ray starts as many workers as there is room for, at least one and at most four. The two nodes
 # have room for four. Now the second one dies without a notice:
+
+# %% [markdown] tags=["instructor"]
+# **A node that should die isn't there.** The cells use `spare`, the name of the latest second node, and each run uses one up. If a cell ran twice,
+# start it again with `spare = lab.add_node(cpus=2).name`.
 
 # %%
 os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "8"  # Ray's default is 60 s; see below

@@ -34,6 +34,10 @@ lab
 #
 # ![A step with one, two and four workers: the part for the rows shrinks, the serial part stays, and the all-reduce grows](images/step_cost.svg)
 
+# %% [markdown] tags=["instructor"]
+# **Where does 2 (n − 1) come from?** Each worker cuts its gradients into n pieces. In n − 1 rounds the pieces are added up along the ring, and in n
+# − 1 more rounds the sums go around. A worker sends one piece in each round.
+
 # %% [markdown]
 # ## Two short runs
 # Two cores can't show how eight GPUs scale. But a worker with a GPU mostly *waits* for it, and waiting needs no core. So the steps here sleep instead of computing: 10 ms of serial work, and 0.4 ms
@@ -46,6 +50,10 @@ import time
 def on_a_gpu(rows):  # emulated
     time.sleep(0.010 + 0.0004 * rows)
 
+
+# %% [markdown] tags=["instructor"]
+# **"Sleeping isn't training."** Right, and the lesson says so. A worker with a GPU mostly waits for it, and waiting needs no core. *When the cores
+# compute* shows the other case.
 
 # %% [markdown]
 # The loop measures each step for several phases, that is, several combinations of rows per worker and megabytes. The first two steps of a phase don't count, because that's when connections are made and
@@ -97,6 +105,9 @@ job = {"rows": 256, "megabytes": 4, "steps": 20_000, "start": 20}
 cost = runs.will_it_pay(alone + pair, **job, workers=(1, 2, 3, 4, 8, 32))
 print(cost)
 
+# %% [markdown] tags=["instructor"]
+# **Core-hours always rise.** That's the point: more workers buy time and cost more core-hours, because all of them wait while they communicate.
+
 # %% tags=["claim"]
 table = cost.table
 assert cost.serial < 0.03 and 0.0002 < cost.per_row < 0.0006
@@ -136,6 +147,10 @@ def compare(cost, compute):
 waiting = compare(cost, on_a_gpu)
 reveal("09-a", waiting["speed-up"][4])
 waiting.round(1)
+
+# %% [markdown] tags=["instructor"]
+# **The prediction is wrong for three and four workers.** All messages are copied by the same two cores, which the model doesn't know. The
+# benchmarks of this repository show errors of that kind, too. The class should learn where to trust a model, not that it's exact.
 
 # %% tags=["claim"]
 assert waiting["speed-up"][2] > 1.1 and waiting["speed-up"][4] > 1.2
@@ -281,6 +296,10 @@ first, second = ranks.loc["rank 0", ["computing s", "waiting s"]].sum(axis=1)
 reveal("09-c", second / first)
 ranks.round(2)
 
+# %% [markdown] tags=["instructor"]
+# **Two blames for one symptom.** In *A straggler*, rank 0 spends its time in the all-reduce, which looks like a slow network. Say: "The slow rank
+# is the one that doesn't wait."
+
 # %% tags=["claim"]
 assert fault.outcome == "made", fault.did
 slowed = ranks[ranks["epoch"] == 1]
@@ -313,6 +332,10 @@ def slowest(config):
     return ranks.index(max(ranks))
 
 
+# %% [markdown] tags=["instructor"]
+# **A loop that finds the slow rank only sometimes.** It measures whole steps, and these take all ranks equally long, so the largest number is a
+# matter of chance. The check runs the loop four times for that reason.
+
 # %%
 check("09-3", slowest)
 
@@ -325,6 +348,10 @@ check("09-3", slowest)
 # ### Exercise 09-4 · What fits
 # A cluster has a head with 8 CPUs. Its autoscaler may start five nodes with 8 CPUs each. Every worker of your training needs 3 CPUs, because it decodes images. Write the `ScalingConfig` with as many workers as can
 # run. If you ask for one more, the autoscaler starts all its nodes, you pay for them, and the training never begins.
+
+# %% [markdown] tags=["instructor"]
+# **"48 CPUs divided by 3 is 16."** Draw six boxes of 8 CPUs, one of which is the head, and let the class fill in workers of 3. Say: "A worker can't
+# use two CPUs of one box and one of the next."
 
 # %%
 scaling = ...  # your answer
@@ -443,6 +470,10 @@ print("\n".join(line for line in log.splitlines() if "predicted" in line))
 # %% tags=["claim"]
 assert status.count("two-cpus") == 1
 assert log.count("predicted") == 4, log
+
+# %% [markdown] tags=["instructor"]
+# **Nothing is stopped after the autoscaler's section.** The cell before the key points stops that cluster. Never use `ray stop` in class: it ends
+# every Ray on the machine.
 
 # %%
 print(len(registry.stop("autoscaling")), "processes stopped")

@@ -74,6 +74,10 @@ photos = datasets.from_folder(folder, test=0.25, seed=0)
 kinds = len(photos.classes)  # `classes` can't be in a function for workers: see docs/troubleshooting.md
 photos
 
+# %% [markdown] tags=["instructor"]
+# **Their own images.** Only `folder` changes: one folder per class, in colour, and `size=` if the images differ. The test rows are pickled with the
+# loop; more than some 50 MB of them belong into a dataset.
+
 # %% [markdown]
 # ## Three parts
 # ![The rows are divided into three parts: training rows for the weights, validation rows for every choice, test rows for the answer](images/three_parts.svg)
@@ -149,6 +153,10 @@ def build_model(width, seed):
 def pixels(images, arm):
     x = images.permute(0, 3, 1, 2).float() / 255
     return x.mean(dim=1, keepdim=True).expand_as(x) if arm == "grey" else x
+
+
+# %% [markdown] tags=["instructor"]
+# **`cannot pickle '_Classes' object`.** A function uses torch and the name `classes`; see [When something is wrong](../troubleshooting.md).
 
 
 # %%
@@ -265,6 +273,13 @@ _, kept = first.best_checkpoints[0]
 reveal("10-a", kept["epoch"])
 pandas.DataFrame([kept, first.metrics], index=["ranked first", "latest"])
 
+# %% [markdown] tags=["instructor"]
+# **The test accuracy is in the curves.** It is shown in each epoch, and nothing is decided by it. As soon as someone stops at the best epoch of
+# that curve, it's a leak.
+
+# %% [markdown] tags=["instructor"]
+# **A warning in red below the first run.** That is the point of the section: the panel warns, and Ray alone doesn't.
+
 # %% tags=["claim"]
 assert len(first.best_checkpoints) == 1
 assert kept["loss"] > first.metrics["loss"] and kept["accuracy"] < first.metrics["accuracy"]
@@ -327,6 +342,9 @@ assert len(results) == 6 and results.num_errors == 0
 # %%
 predict("10-b", ...)  # a number
 
+# %% [markdown] tags=["instructor"]
+# **Nine runs without a panel.** They take a minute or two on two cores. Meanwhile, ask why one seed isn't enough.
+
 # %%
 from dataclasses import replace
 
@@ -354,6 +372,11 @@ assert summary["mean"]["colour"] - summary["mean"]["grey"] > 0.15
 # ### Exercise 10-2 · Is it a difference?
 # The mean of a few runs is uncertain, too. Its **standard error** is the standard deviation of the runs, divided by the square root of their number. The standard errors of two independent means add up like the sides of a right
 # triangle: square, add, take the root. Write a function that gets the results of two arms as lists, which may be of different length. It returns the mean of `b` minus the mean of `a`, and the standard error of that.
+
+
+# %% [markdown] tags=["instructor"]
+# **Standard deviation or standard error?** Say: "The first is how far single runs are from their mean. The second is how far that mean may be from
+# the mean of very many runs, so it shrinks when you add seeds."
 
 
 # %%
@@ -393,6 +416,9 @@ gap = abs(summary["mean"]["colour"] - summary["mean"]["mirrored"])
 error = (table.groupby("arm")["accuracy"].sem()[["colour", "mirrored"]] ** 2).sum() ** 0.5
 reveal("10-c", "larger" if gap > 2 * error else "not larger")
 print(f"difference {gap:.3f}, standard error {error:.3f}")
+
+# %% [markdown] tags=["instructor"]
+# **"Which arm won?"** Perhaps none of two. Say: "What would you need to see to be sure?" More seeds, or more test images.
 
 # %% [markdown]
 # The grey camera is clearly worse: its best run is far below the worst of all others. Mirroring makes a small difference at most. If it's smaller than two standard errors, the honest answer is "we can't tell". To see
@@ -488,6 +514,10 @@ def train_table(config):
 
 
 keep_two = CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="rmse", checkpoint_score_order="min")
+
+# %% [markdown] tags=["instructor"]
+# **An rmse as large as the spread of the prices.** `model(x)` has the shape [n, 1] and y has [n], so their difference is [n, n], and the model
+# learns the mean price. Torch only warns. Say: "Print both shapes before the loss."
 
 # %%
 check("10-3", train_table, keep_two, store)

@@ -34,6 +34,10 @@ texts = ["\n".join(text for label, text in lines if label == wanted) for wanted 
 tokens, others = (torch.tensor(list(text.encode())) for text in texts)
 print(len(tokens), "tokens:", texts[0][:70])
 
+# %% [markdown] tags=["instructor"]
+# **"Does it write sentences?"** No cell lets it write any. A small model that was trained on nine thousand characters would write badly. The lesson
+# is about memory.
+
 # %% [markdown]
 # A step trains on 12 rows of 32 tokens. The rows follow from the step's number alone, and each worker takes its part of them: 12 rows can be divided by one, two or three. `y` is the token that follows each token of `x`.
 
@@ -131,6 +135,9 @@ activations(model, *rows_of(0))  # forward and backward
 optimizer.step()
 reveal("11-a", sum(held(model, optimizer).values()))
 
+# %% [markdown] tags=["instructor"]
+# **Three times, or four?** Many count parameters, gradients and one state. Say: "Adam keeps two means for each parameter, so it's 1 + 1 + 2."
+
 # %%
 import pandas
 from labkit.display import figure_style
@@ -218,6 +225,9 @@ def fsdp(model, mesh):
     return model, Adam(model.parameters(), lr=0.001)
 
 
+# %% [markdown] tags=["instructor"]
+# **A DTensor looks whole.** `shape` and `numel()` are those of the whole tensor. Only `to_local()` shows what is here.
+
 # %% [markdown]
 # `torch.profiler` records each allocation, so it also knows the peak during a step.
 
@@ -281,6 +291,9 @@ def train_loop(config):
     return found, whole(model), loss.item()
 
 
+# %% [markdown] tags=["instructor"]
+# **Where is the process group?** Ray Train makes it. `init_device_mesh` gives its ranks a shape; here it's one row.
+
 # %%
 from labkit.train import TrainPanel
 from ray.train import RunConfig, ScalingConfig
@@ -316,6 +329,10 @@ table.round(1)
 # %%
 bars(table[["parameters", "gradients", "optimizer"]])
 
+# %% [markdown] tags=["instructor"]
+# **"So the memory is a half."** What is *held* is a half. The peak also has the activations, which FSDP2 doesn't divide, and the block that is
+# gathered at the moment.
+
 # %% tags=["claim"]
 share, top = table["held"] / table["held"]["DDP"], table["peak"] / table["peak"]["DDP"]
 print("held", share.to_dict(), "peak", top.to_dict())
@@ -340,6 +357,10 @@ def difference(some, others):
 
 
 {name: difference(one, weights["DDP"]) for name, one in weights.items()}
+
+# %% [markdown] tags=["instructor"]
+# **"FSDP2 is slower here."** Yes: it sends more, in more messages, and two cores have no other work to hide that behind. It's for models that
+# otherwise don't run at all.
 
 # %% tags=["claim"]
 assert difference(weights["ZeRO"], weights["DDP"]) < 1e-5
@@ -406,6 +427,9 @@ def save(model, optimizer, step):
         ray.train.report({"step": step}, checkpoint=Checkpoint.from_directory(folder))
 
 
+# %% [markdown] tags=["instructor"]
+# **Who collects the checkpoint?** No rank does. Each one reports its own folder, and Ray puts all files into one folder of the store.
+
 # %% [markdown]
 # Two ranks train longer, and save:
 
@@ -425,6 +449,11 @@ def load(checkpoint, model, optimizer):
     with checkpoint.as_directory() as folder:
         dcp.load({"model": weights, "optimizer": states}, checkpoint_id=folder)
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states)
+
+
+# %% [markdown] tags=["instructor"]
+# **"What does `dcp.load` return?"** Nothing. It fills the tensors in the dict that you pass. Someone who writes `state = dcp.load(…)`, as with
+# `torch.load`, gets `None`.
 
 
 # %%
