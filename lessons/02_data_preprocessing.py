@@ -22,6 +22,10 @@ lab = cluster.start()
 store = storage.start()
 store
 
+# %% [markdown] tags=["instructor"]
+# **"Object store" means two things.** In this lesson it's the S3 server. Ray's shared memory from lesson 01 is called *Ray's object store* here. Say
+# both names aloud once.
+
 # %% [markdown]
 # ## An object store
 # An **object store** is a server that keeps bytes under names: you send it a name, and it answers with the bytes. In production this is S3, MinIO or something similar; here it is a small S3 server on your machine. (Lesson 01
@@ -36,6 +40,9 @@ train = datasets.load("digits", n=n)
 upload(train, store, "lab-02", prefix="images")
 upload_shards(train, store, "lab-02", prefix="rows", rows_per_shard=n // 4)
 train.show(range(8))
+
+# %% [markdown] tags=["instructor"]
+# **"Shard" means two things as well.** `upload_shards` writes Parquet *files*. In lesson 03 a shard is a worker's part of the rows.
 
 # %% [markdown]
 # `pyarrow` connects to any S3 server, if you give it the address and the keys. The lab keeps its keys in a file that only you can read:
@@ -53,6 +60,10 @@ if key_file.exists():  # a store that the lab started
     access, secret = mine["aws_access_key_id"], mine["aws_secret_access_key"]
     by_hand = S3FileSystem(endpoint_override=store.endpoint, access_key=access, secret_key=secret)
     print([file.base_name for file in by_hand.get_file_info(FileSelector("lab-02/rows"))])
+
+# %% [markdown] tags=["instructor"]
+# **A store that doesn't answer.** `store = storage.start()` starts it again with the same data, and on the same port if that is still free. Then
+# `filesystem` and `names` stay valid.
 
 # %% [markdown]
 # `store.filesystem` does the same job. It is a `pyarrow` filesystem as well, but when it is sent to a worker, the keys are not in it: each worker reads the key file.
@@ -108,6 +119,9 @@ begin = time.perf_counter()
 images = named.map(fetch)
 reveal("02-a", 1000 * (time.perf_counter() - begin))
 
+# %% [markdown] tags=["instructor"]
+# **Nothing happened, in a millisecond.** Right: `map` only adds a step to a plan. Ask what in the next cells makes it run.
+
 # %% [markdown]
 # Nothing was fetched. A dataset is *lazy*: it is a plan. It is executed when something asks for rows, for example
 # `materialize`, which asks for all of them and keeps them. (The first run is a tiny one, so that the start of worker processes doesn't count.)
@@ -121,6 +135,10 @@ with DataPanel("02-warm-up"):
 # %%
 with DataPanel("02-names") as many_blocks:
     images.materialize()
+
+# %% [markdown] tags=["instructor"]
+# **The table of the data panel.** *Task seconds* is the sum over tasks, *of them CPU* what they computed, and *held back* how long an operator had
+# work but no free CPU or no room.
 
 # %% [markdown]
 # Each line of the table is a step of the plan, an **operator**. *Task seconds* are the durations of its tasks, added up, and *of them CPU* is how much of that they
@@ -203,6 +221,10 @@ def scale(batch):
 plan = named.map(fetch).map_batches(scale, batch_size=64)
 plan.schema()
 
+# %% [markdown] tags=["instructor"]
+# **"assignment destination is read-only".** Someone changes the batch that they got. By default `map_batches` avoids copies, so the arrays may be
+# read-only views of Ray's object store. Say: "Compute a new array and return that."
+
 # %% [markdown]
 # Names, fetch, scale: this plan is what you give to a training (lesson 03). It is executed again in each epoch, while the workers train. `materialize()` would keep its result instead. That pays when the result fits into Ray's
 # object store and should be the same in each epoch. Random crops and flips belong *after* `materialize()`.
@@ -283,6 +305,10 @@ with DataPanel("02-invert") as panel:
 waited = operator.seconds - operator.cpu_seconds
 reveal("02-c", waited)
 
+# %% [markdown] tags=["instructor"]
+# **The tasks waited longer than the cell ran.** Task seconds are added up over tasks that run at the same time. With 1,400 images, each of the 8
+# blocks has 175 rows and is cut into 6 batches. Say: "48 batches of 0.3 s make 14 s, and the CPUs share them."
+
 # %% tags=["claim"]
 assert waited > 0.3 * len(names) / 32 * 0.9
 
@@ -340,6 +366,10 @@ for name, payload in bad.items():
 suspects = ray.data.from_items([*names[:40], *bad], override_num_blocks=6)
 with DataPanel("02-refuse"):
     suspects.map(fetch).materialize()
+
+# %% [markdown] tags=["instructor"]
+# **A red error in *Bad objects*.** It's intended: two of the 42 objects are broken, and the run ends. After exercise 02-3, the same objects go
+# through. Until the exercise is solved, the cell below its check prints nothing.
 
 # %% [markdown]
 # The first bad object ends everything, and the message doesn't say which one it was.

@@ -33,6 +33,9 @@ from labkit.models.keras import backend
 print(backend.KERAS_2)
 backend.prepare()
 
+# %% [markdown] tags=["instructor"]
+# **"TensorFlow was imported before, and took Keras 3".** Another cell was run first. Restart the kernel and run the cells from the top.
+
 # %%
 from labkit import cluster, datasets, storage
 from labkit.exercises import check, hint, predict, reveal
@@ -101,6 +104,10 @@ mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 with mirrored.scope():
     model = compiled(network(), tf.keras.optimizers.Adam(0.005))
 mirrored.num_replicas_in_sync, model.count_params(), cnn(seed=0).count_params()
+
+# %% [markdown] tags=["instructor"]
+# **"Virtual devices cannot be modified after being initialized".** The kernel had already computed something with TensorFlow, and building a model is
+# enough. Restart the kernel and run the cells in order. The cell that asks for two devices may run twice.
 
 # %% [markdown]
 # The model is built inside the strategy's **scope**. That is how the strategy gets to know its variables.
@@ -197,6 +204,10 @@ def train_loop(config):
     return int(model.optimizer.iterations.numpy())
 
 
+# %% [markdown] tags=["instructor"]
+# **`batch_size` has the opposite meaning of lesson 03.** There it was the batch of one worker; here `to_tf` gets the *global* batch, and TensorFlow
+# divides it. Nothing complains if you mix them up.
+
 # %% [markdown]
 # The trainer works as in lesson 03. `worker_runtime_env` passes the environment variables.
 
@@ -237,6 +248,10 @@ trainer = TensorflowTrainer(
 with panel.watch(trainer):
     result = trainer.fit()
 reveal("04-b", result.return_value // epochs)
+
+# %% [markdown] tags=["instructor"]
+# **12 updates for 718 rows with batches of 128 (04-b).** Each batch of 128 is cut into two steps of 64, so no rows are lost. A reader of an earlier
+# version stumbled here most, so work it out on the board: 718 / 64, rounded up.
 
 # %% tags=["claim"]
 if settings.num_workers == 2:
@@ -296,6 +311,10 @@ def fixed_loop(config):
 
 # %%
 check("04-2", fixed_loop, data)
+
+# %% [markdown] tags=["instructor"]
+# **"The loop ran, so what is wrong with it?" (04-2)** That's the point: TensorFlow reports neither mistake. Say: "Count the models, then the rows of a
+# step." Elsewhere in this lesson `PanelCallback` refuses a model from outside the scope, but this loop has no callback.
 
 # %% [markdown]
 # ## What came back
@@ -357,6 +376,9 @@ def report_folder(folder, metrics):
     checkpoint = ray.train.Checkpoint.from_directory(folder) if first else None
     ray.train.report(metrics, checkpoint=checkpoint)
 
+
+# %% [markdown] tags=["instructor"]
+# **Who saves?** In Keras *every* rank saves, because saving adds up metrics over all workers. In PyTorch only rank 0 did.
 
 # %% [markdown]
 # ### Exercise 04-3 · A loop that resumes
@@ -436,6 +458,10 @@ with panel.watch(trainer):
 # %%
 predict("04-c", ..., choices=["64", "128", "256"])
 
+# %% [markdown] tags=["instructor"]
+# **12 updates in an epoch at first, and 11 in *Is it the same model?*** With `to_tf` each worker had its own 718 rows. Now each worker reads all 1,408
+# rows, and its half of every 128 is one step. In both cases a step uses 128 rows on two workers together, 64 on each.
+
 # %%
 from labkit.models.keras import weights_distance
 
@@ -465,6 +491,10 @@ assert distances["128"] < 1e-5 and min(distances["64"], distances["256"]) > 1e-3
 from labkit import runs
 
 runs.plot(name=["04-one-process", "04-tensorflow"], last=2)
+
+# %% [markdown] tags=["instructor"]
+# **"We have two workers and it's slower?"** On two cores that is the honest result: a step of this network is short, and after each one the workers
+# add up their gradients. Say: "Distribute when a step is long."
 
 # %% tags=["claim"]
 fastest = [min(runs.latest(name).seconds_per_epoch) for name in ("04-one-process", "04-tensorflow")]

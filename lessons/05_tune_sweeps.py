@@ -64,6 +64,9 @@ tuner = tune.Tuner(
 results = tuner.fit()
 reveal("05-a", len(results))
 
+# %% [markdown] tags=["instructor"]
+# **What multiplies the number of trials?** Only grids and `num_samples`. A random value, such as `uniform` or `choice`, multiplies nothing.
+
 # %% [markdown]
 # Multiply the lengths of the grids, then multiply by `num_samples`: 3 × 3 × 2. A random value multiplies nothing. The results go into the
 # folder `storage_path`, and `get_best_result` compares the trials by `metric`:
@@ -145,6 +148,10 @@ data = {
 }
 one = Training({"lr": 0.05, "momentum": 0.9}, data)
 [round(one.train_one_epoch()["accuracy"], 3) for _ in range(3)]
+
+# %% [markdown] tags=["instructor"]
+# **Why a third data set?** If you choose among 32 models by their test score, the score of the chosen one is too optimistic. Choose by validation
+# images, and test once.
 
 # %% [markdown]
 # Now save it, load the checkpoint into a second training, and let both train one more epoch. A third training gets the model, but not the state of the optimizer.
@@ -253,6 +260,9 @@ class Descent(tune.Trainable):
 # %%
 check("05-2", Descent)
 
+# %% [markdown] tags=["instructor"]
+# **What is `reset_config` for?** It gives a process its next trial. It must return `True`, and nothing of the old trial may be left.
+
 # %% [markdown]
 # ## What a trial gets
 # Each trial runs in an actor, a process of its own. Two functions say what it gets. `with_parameters` puts the images into Ray's object store once, and each process reads them from there.
@@ -261,6 +271,10 @@ check("05-2", Descent)
 # %%
 gpus = 1 if settings.use_gpu else 0
 trainable = tune.with_resources(tune.with_parameters(Digits, data=data), {"CPU": 1, "GPU": gpus})
+
+# %% [markdown] tags=["instructor"]
+# **A sweep waits and no trial starts.** Its trials want more CPUs than one node has. `panel.watch(tuner)` counts, and says what fits. If the numbers
+# fit, another notebook or an actor holds the CPUs.
 
 # %% [markdown]
 # ## Stop the bad ones early
@@ -312,6 +326,10 @@ with panel.watch(tuner):
     results = tuner.fit()
 table = results.get_dataframe()
 reveal("05-c", int(table["training_iteration"].sum()))
+
+# %% [markdown] tags=["instructor"]
+# **ASHA trains more epochs than the formula says.** The first trials at a rung have few others to lose against, because nothing waits. The table
+# after the sweep shows where trials ended.
 
 # %% [markdown]
 # Each grey line is a trial, and the dotted lines are the rungs. If every rung let exactly a third through, the sweep would take about 32 × 1 + 11 × 2 + 4 × 6 + 1 × 18 = 96 epochs. It often takes twice as many, because the first trials at a rung have few others to lose against.
@@ -369,6 +387,10 @@ print(f"accuracy on {len(test)} test images: {accuracy:.3f}")
 plt.rcParams.update(figure_style())
 axes = table.plot.scatter("config/lr", "config/momentum", c="accuracy", logx=True, edgecolors="grey")
 
+# %% [markdown] tags=["instructor"]
+# **Another learning rate won on the neighbour's machine.** That's expected: the 32 configurations are drawn at random, without a seed. Say: "Compare
+# the regions of bright dots, and not the winners."
+
 # %% tags=["claim"]
 assert same == len(results) == 32 and accuracy >= 0.95
 
@@ -383,6 +405,9 @@ wrong = {"alpha": tune.grid_search([1, 2]), "b": 20, "noise": 0}
 tuner = tune.Tuner(hill, param_space=wrong, run_config=run)
 results = tuner.fit()
 results.num_errors, str(results.errors[0]).splitlines()[-1]
+
+# %% [markdown] tags=["instructor"]
+# **Two long tracebacks in *A sweep that cannot work*.** They're intended, and the text announces them. Say: "Read the last line only."
 
 # %% [markdown]
 # Tune logs every traceback. `fit()` raises nothing: it returns results, and each of them has an error. With 200 trials you would find that out after 200
@@ -429,6 +454,10 @@ def fixed_sweep():
 
 # %%
 check("05-4", fixed_sweep)
+
+# %% [markdown] tags=["instructor"]
+# **"I fixed it, and now it complains about something else." (05-4)** The check stops at the first mistake that it finds: CPUs, the plain list, the
+# name, the metric, then the mode. Say: "Five mistakes, up to five messages."
 
 # %% [markdown] tags=["extra"]
 # ## Extra: which GPU a trial gets

@@ -119,6 +119,9 @@ def run(name, loop, validation_config=None, **config):
         return trainer.fit()
 
 
+# %% [markdown] tags=["instructor"]
+# **One worker fewer than in lesson 03.** A validation needs a CPU that no worker holds. Otherwise a checkpoint stays at *waits for validation*.
+
 # %% [markdown] tags=["prediction"]
 # **Predict.** An epoch trains on 6,000 images, forward and backward, and validates 5,000, forward only. What percentage of its time does the loop spend between two epochs?
 
@@ -193,6 +196,9 @@ def train_async(config):
         )
 
 
+# %% [markdown] tags=["instructor"]
+# **Why isn't the checkpoint's folder removed?** With `ASYNC` the upload happens later, in another thread. Ray removes the folder when it's done.
+
 # %% [markdown]
 # `ValidationConfig` tells the trainer which function to call. Always set `timeout_s`: without it, `fit()` waits forever for a validation that hangs.
 
@@ -210,6 +216,10 @@ predict("06-b", ...)  # a number
 # %%
 result = run("06-async", train_async, validating)
 reveal("06-b", standing_still("06-inline") / standing_still("06-async"))
+
+# %% [markdown] tags=["instructor"]
+# **The last metrics come after the last step.** `fit()` waits for validations that are still pending. Point to the two lines of the panel's time
+# axis.
 
 # %% tags=["claim"]
 assert standing_still("06-inline") > 1.5 * standing_still("06-async")
@@ -243,6 +253,10 @@ def alongside(n, t, v):
 
 # %%
 check("06-1", inside, alongside)
+
+# %% [markdown] tags=["instructor"]
+# **One formula for both cases (06-1).** Draw three epochs on the board, once with short validations and once with long ones. The long ones queue from
+# the first checkpoint on, so the length of the training no longer matters, only that of the first epoch.
 
 # %% [markdown]
 # ## The life of a checkpoint's metrics
@@ -347,6 +361,9 @@ assert size > 3.9e6 and light < 20_000
 # %% tags=["raises-exception"]
 run("06-trap", train_async, ValidationConfig(fn=validate_shorter))
 
+# %% [markdown] tags=["instructor"]
+# **A red error in *The trap*.** It's intended: `panel.watch` refuses a validator of more than 1 MB.
+
 # %% [markdown]
 # `one_epoch` takes the training images, 4.7 MB, along, too. That happens once per run and not once per checkpoint, so it is fine.
 
@@ -385,6 +402,10 @@ def fixed_validator(checkpoint):
 # %%
 check("06-3", fixed_validator, result)
 
+# %% [markdown] tags=["instructor"]
+# **Each fix of 06-3 brings a new message.** The check looks at the size first, then at what the function returns, then at whether two runs agree.
+# `torch.no_grad()` isn't one of the three: without it the numbers are the same.
+
 # %% [markdown]
 # ## Was it worth it?
 
@@ -397,6 +418,10 @@ table["training s"] = [record.seconds["training"] for record in records]
 table["stood still s, per epoch"] = [standing_still(name) for name in table.index]
 table["total s, without the start"] = [record.seconds_total - record.seconds["start"] for record in records]
 table.round(2)
+
+# %% [markdown] tags=["instructor"]
+# **"The whole run isn't faster."** On two cores the second core wasn't idle before. It pays where validation takes long *and* has a place of its own:
+# other cores, a smaller GPU, a cheaper machine.
 
 # %% [markdown]
 # The loop no longer waits. But each metric arrives later, because a process has to load the model and the rows, and Ray looks at its validations about once a second. And *training* may take longer: on
