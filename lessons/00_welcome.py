@@ -436,7 +436,7 @@ sorted(path.name for path in settings.home.iterdir() if not path.name.startswith
 # - **All exercises open again:** delete `exercises.json`.
 # - **All as on the first day:** `python -m labkit stop`, then delete the folder.
 #
-# The solved notebooks are in `notebooks/solutions`. They are there to be compared with, after your own try.
+# The solved notebooks are in `notebooks/solutions`, or with your teacher. Compare them with yours after your own try.
 #
 # Your predictions, and the exercises that you solved so far:
 

@@ -128,6 +128,9 @@ def make(executed: Path, site: Path, *, repository: str = "", branch: str = "mai
             target = source / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, target)
+            if repository and path.suffix == ".md":
+                with target.open("a") as file:
+                    file.write(f"\n[Edit this page]({repository}/edit/{branch}/{path.relative_to(ROOT)})\n")
     (source / "downloads").mkdir()
     (source / "notebooks").mkdir(exist_ok=True)
     for lesson_source in build.sources():

@@ -62,7 +62,7 @@ class Hint:
 
     def __repr__(self) -> str:
         more = f'More: `hint("{self.id}")` again'
-        last = "This is the last one; the solution is in `notebooks/solutions/`"
+        last = "This is the last one; the solution is in `notebooks/solutions`, or with your teacher"
         return f"Hint {self.tier} of 3 for {self.id}: {self.text} ({more if self.tier < 3 else last})"
 
     def _repr_html_(self) -> str:
