@@ -260,13 +260,9 @@ check("06-1", inside, alongside)
 
 # %% [markdown]
 # ## The life of a checkpoint's metrics
-
-# %%
-from labkit.display import picture
-
-picture("life_of_metrics")
-
-# %% [markdown]
+#
+# ![the loop reports epoch 1 and trains epoch 2; meanwhile a thread uploads the checkpoint, and then a validation task has its turn; the checkpoint ends validated, failed or timed out](images/life_of_metrics.svg)
+#
 # The loop reports what it knows. The checkpoint is **committed** when its upload is complete; then it is **pending** until its validation ends. The checkpoint's status is then `VALIDATED` or `VALIDATION_FAILED`
 # (or `VALIDATION_TIMEOUT`), and the validator's metrics, if there are any, are added to those of the loop. If both use the same key, the validator's value replaces the loop's.
 

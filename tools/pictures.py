@@ -284,6 +284,40 @@ def timeline(d: Drawing) -> None:
     d.text(20, 256, "time", style="n")
 
 
+@picture(760, 306)
+def life_of_metrics(d: Drawing) -> None:
+    """The life of a checkpoint's metrics.
+
+    The loop reports metrics and a checkpoint, and trains on. A thread uploads the checkpoint. From then on it
+    is committed, or pending if a validation was asked for. The validator runs when its turn has come. Then
+    the checkpoint is validated, with the metrics of both, or its validation failed or timed out, with the
+    metrics of the loop alone.
+    """
+    for top, row in ((54, "training loop"), (104, "upload thread"), (154, "validation task"), (214, "status")):
+        d.text(16, top, row, style="b", room=118)
+    d.text(16, 264, "metrics", style="b")
+    d.text(136, 20, "report(metrics, checkpoint=…, validation=True)", style="c")
+    for left, width, epoch in ((136, 90, 1), (230, 150, 2), (384, 150, 3)):
+        d.box(left, 34, width, 30, f"epoch {epoch}")
+    d.arrow((228, 26), (228, 84))
+    d.box(228, 84, 72, 30, "upload", kind="store")
+    d.line((300, 114), (300, 194), dashed=True)
+    d.arrow((300, 149), (366, 149), dashed=True)
+    d.text(304, 143, "its turn?", style="n")
+    d.box(366, 134, 168, 30, "validator(checkpoint)", kind="data")
+    d.line((534, 164), (534, 194), dashed=True)
+    d.box(300, 194, 234, 30, "PENDING_VALIDATION", kind="store")
+    d.text(300, 240, "without validation=: COMMITTED", style="n")
+    d.box(300, 250, 234, 30, "loss 0.31: what the loop said", kind="node")
+    ends = (("VALIDATED", "metrics of both", "data"), ("VALIDATION_FAILED", "those of the loop", "stop"))
+    ends += (("VALIDATION_TIMEOUT", "those of the loop", "stop"),)
+    for top, (status, metrics, kind) in zip((158, 209, 260), ends, strict=True):
+        d.box(572, top - 24, 172, 44, status, metrics, kind=kind)
+        d.arrow((534, 209), (552, 209), (552, top - 2), (572, top - 2))
+    d.arrow((136, 296), (740, 296))
+    d.text(16, 300, "time", style="n")
+
+
 @picture(760, 190)
 def failure(d: Drawing) -> None:
     """What a failure costs.

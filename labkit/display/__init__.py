@@ -5,6 +5,6 @@ from labkit.faces import face
 __getattr__, __dir__, __all__ = face(
     __name__,
     figures=("figure_style", "stacked_bars"),
-    images=("gallery", "picture"),
+    images=("gallery",),
     timeline=("Timeline",),
 )

@@ -1,8 +1,7 @@
-"""Pictures in a notebook: small images side by side, and the SVG files that ship with the lab.
+"""Small images side by side in a notebook.
 
     >>> gallery(images[:2], ["7", "2"]).startswith("<div")
     True
-    >>> picture("life_of_metrics")
 
 All of it is inside the page, legible on light and dark, and still there when a notebook is reopened.
 """
@@ -12,13 +11,11 @@ import html
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from labkit.errors import LabError
 
-_SVG_FILES = Path(__file__).with_name("svg_files")
 _PIXELS = 56  # side of an image on the page: twice its own, so that pixels can be seen
 _ROW = "display:flex;flex-wrap:wrap;gap:8px;margin:6px 0"
 _FIGURE = "margin:0;text-align:center;font-size:12px;line-height:1.5"
@@ -64,19 +61,6 @@ def png(image: np.ndarray) -> bytes:
     stream = io.BytesIO()
     Image.fromarray(image).save(stream, "PNG")
     return stream.getvalue()
-
-
-def picture(name: str) -> Picture:
-    """The picture that explains `name`, in the colours of JupyterLab's theme.
-
-    Raises:
-        LabError: there is none of that name.
-    """
-    names = sorted(path.stem for path in _SVG_FILES.glob("*.svg"))
-    if name not in names:
-        raise LabError(f"show the picture {name!r}", "there is none", f"one of {', '.join(names)}")
-    svg = (_SVG_FILES / f"{name}.svg").read_text(encoding="utf-8")
-    return Picture(f"picture: {name}", f'<div style="max-width:860px">{svg}</div>')
 
 
 def _figure(image: np.ndarray, caption: str) -> str:
