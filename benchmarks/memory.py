@@ -99,7 +99,7 @@ def stream(store: storage.Store, *, times: float) -> Streamed:
         processes_before=processes[0],
         processes_peak=max(processes),
         rows=rows,
-        seconds=state.seconds,
+        seconds=panel.seconds,
     )
 
 

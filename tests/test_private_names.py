@@ -38,7 +38,6 @@ RAY = {
         f"{_TRAIN}.execution.callback:ControllerCallback.after_controller_start": "statuses of checkpoints",
         f"{_TRAIN}.execution.callback:ControllerCallback.before_controller_shutdown": "last statuses",
         f"{_TRAIN}.execution.callback:ControllerCallback.before_controller_abort": "last statuses",
-        f"{_TRAIN}.execution.callback:TrainContextCallback.on_checkpoint_transfer": "seconds of uploads",
         f"{_TRAIN}.execution.controller:TrainController.get_all_reported_checkpoints": "statuses",
         "ray.train.v2.api.data_parallel_trainer:DataParallelTrainer._register_sigint_handler": "a quick Stop",
         "ray._private.worker:print_to_stdstream": "a worker's death in one line",

@@ -293,7 +293,12 @@ def life_of_metrics(d: Drawing) -> None:
     the checkpoint is validated, with the metrics of both, or its validation failed or timed out, with the
     metrics of the loop alone.
     """
-    for top, row in ((54, "training loop"), (104, "upload thread"), (154, "validation task"), (214, "status")):
+    for top, row in (
+        (54, "training loop"),
+        (104, "upload thread"),
+        (154, "validation task"),
+        (214, "status"),
+    ):
         d.text(16, top, row, style="b", room=118)
     d.text(16, 264, "metrics", style="b")
     d.text(136, 20, "report(metrics, checkpoint=…, validation=True)", style="c")

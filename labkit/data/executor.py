@@ -27,18 +27,14 @@ class Follower(ExecutionCallback):
         if self._panel is not None:
             with self._panel.update() as state:
                 state.executions.append([known for known, _ in self._pairs])
-            self._look(executor)
+            self.on_execution_step(executor)
 
-    def on_execution_step(self, executor: Any) -> None:
-        self._look(executor)
+    def after_execution_succeeds(self, executor: Any, error: Exception | None = None) -> None:
+        self.on_execution_step(executor, last=True)
 
-    def after_execution_succeeds(self, executor: Any) -> None:
-        self._look(executor, last=True)
+    after_execution_fails = after_execution_succeeds
 
-    def after_execution_fails(self, executor: Any, error: Exception) -> None:
-        self._look(executor, last=True)
-
-    def _look(self, executor: Any, *, last: bool = False) -> None:
+    def on_execution_step(self, executor: Any, *, last: bool = False) -> None:
         if self._panel is None or self._panel.state.over:
             return
         with contextlib.suppress(AttributeError, TypeError):

@@ -24,6 +24,8 @@ from labkit.cluster.ray_data_log import quiet
 from labkit.data import view
 from labkit.data.state import ExecutionState
 from labkit.display import tracebacks
+from labkit.display.figures import GREY, figure_style
+from labkit.display.formatting import count, seconds, short, size
 from labkit.errors import RunFailed
 from labkit.panel.base import LivePanel
 from labkit.settings import variables_set
@@ -57,7 +59,7 @@ class DataPanel(LivePanel):
     @property
     def seconds(self) -> float:
         """From the beginning of the block to its end."""
-        return self.state.seconds
+        return self.state.elapsed()
 
     @property
     def rows(self) -> int:
@@ -65,12 +67,46 @@ class DataPanel(LivePanel):
         return self.state.rows
 
     def plot(self) -> "Figure":
-        """Seconds, rows per second and memory of each operator."""
-        return view.plot(self.state)
+        """Seconds, rows per second and memory of each operator, as bars.
+
+        The figure is closed for pyplot, so a notebook shows it once: as the value of its cell.
+        """
+        import matplotlib.pyplot as plt
+
+        operators = self.state.operators[: view.SHOWN]
+        bars = {
+            "seconds of its tasks": ([o.seconds for o in operators], seconds),
+            "rows in a task second": ([o.rows / o.seconds if o.seconds else 0.0 for o in operators], count),
+            "peak in Ray's object store": ([o.memory_peak for o in operators], size),
+        }
+        with plt.rc_context(figure_style()):
+            height = 1.0 + 0.42 * max(len(operators), 1)
+            figure, all_axes = plt.subplots(1, 3, figsize=(8.5, height), sharey=True, layout="constrained")
+            for axes, (title, (values, words)) in zip(all_axes, bars.items(), strict=True):
+                axes.bar_label(
+                    axes.barh(range(len(values)), values, height=0.6), map(words, values), padding=4
+                )
+                axes.set(title=title, xmargin=0.35, xticks=[])
+                axes.spines["bottom"].set_visible(False)
+            labels = [short(o.name, 32).replace("$", r"\$") for o in operators]
+            all_axes[0].set_yticks(range(len(operators)), labels)
+            all_axes[0].invert_yaxis()
+        plt.close(figure)
+        return figure
 
     def plot_memory(self) -> "Figure":
-        """The object store over time."""
-        return view.plot_memory(self.state)
+        """The bytes in the object store over time, and a line at all that passed through it."""
+        import matplotlib.pyplot as plt
+
+        with plt.rc_context(figure_style()):
+            figure, axes = plt.subplots(figsize=(8.5, 2.6), layout="constrained")
+            stored = [(at, bytes / 1e6) for at, bytes in self.state.samples]
+            axes.plot(*zip(*stored, strict=True), label="in Ray's object store")
+            axes.axhline(self.state.bytes / 1e6, color=GREY, ls=":", label="all that passed through it")
+            axes.set(xlabel="seconds", ylabel="MB", ylim=(0, None))
+            figure.legend(loc="outside upper left", ncols=2)
+        plt.close(figure)
+        return figure
 
     # -- what `LivePanel` calls ---------------------------------------------------------------------
 

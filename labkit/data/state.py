@@ -73,9 +73,9 @@ class ExecutionState(State):
         return self.executions[-1][-1].rows if self.executions and self.executions[-1] else 0
 
     @property
-    def seconds(self) -> float:
-        """From the opening to the closing, or to now."""
-        return self.elapsed()
+    def rows_per_second(self) -> float:
+        """Of the whole block: waiting included."""
+        return self.rows / self.elapsed() if self.elapsed() else 0.0
 
     @property
     def bytes(self) -> int:
@@ -88,14 +88,14 @@ class ExecutionState(State):
     def sample(self) -> None:
         """Note the memory that is used now; of a long run, less and less often."""
         stored = sum(operator.memory for operator in self.operators)
-        self.samples.append((self.seconds, stored))
+        self.samples.append((self.elapsed(), stored))
         if len(self.samples) > _MAX_SAMPLES:
             del self.samples[1::2]
 
     def to_record(self) -> dict[str, Any]:
         return {
             "rows": self.rows or None,
-            "rows_per_second": self.rows / self.seconds if self.rows and self.seconds else None,
+            "rows_per_second": self.rows_per_second or None,
             "extra": {
                 "operators": [asdict(operator) for operator in self.operators],
                 "object_store_peak": self.memory_peak,

@@ -74,10 +74,10 @@ class Axis:
         share = (value - self.low) / ((self.high - self.low) or 1.0)
         return self.begin + min(max(share, 0.0), 1.0) * (self.end - self.begin)
 
-    def time_grid(self, bottom: float, *, most: int = 10) -> Markup:
+    def time_grid(self, bottom: float) -> Markup:
         """Vertical lines at round seconds since `low`, with their labels below."""
         seconds = self.high - self.low
-        step = next((tick for tick in _TICKS if seconds / tick <= most), seconds / 5 or 1.0)
+        step = next((tick for tick in _TICKS if seconds / tick <= 10), seconds / 5 or 1.0)
         parts = []
         for number in range(int(seconds / step + 1e-9) + 1):
             x, at = self(self.low + number * step), number * step
@@ -96,7 +96,8 @@ class Plot:
         label: below the x axis.
     """
 
-    width = 300.0
+    width, height, _top = 300.0, 150.0, 22.0
+    _bottom = height - 28  # of the frame
 
     def __init__(
         self,
@@ -105,21 +106,18 @@ class Plot:
         *,
         right: tuple[float, float] | None = None,
         label: str = "",
-        height: float = 150,
-        top: float = 22,
     ) -> None:
-        self.height, self._top, self._bottom = height, top, height - 28
         left, end = 34.0, self.width - (34.0 if right else 8.0)
         self.x = Axis(*x, left, end)
         self.y, self.right = self._scale(y), self._scale(right)
-        corners = [(left, top), (left, self._bottom), (end, self._bottom)] + [(end, top)] * bool(right)
+        corners = [(left, self._top), (left, self._bottom), (end, self._bottom), (end, self._top)]
         self._parts = [
             text((left + end) / 2, self._bottom + 24, label, "middle"),
-            line(corners, width=1, opacity=0.35),
+            line(corners if right else corners[:3], width=1, opacity=0.35),
         ]
         for axis, place, anchor in ((self.y, left - 4, "end"), (self.right, end + 4, "start")):
             if axis is not None:
-                self.add(text(place, top + 4, formatting.number(axis.high), anchor))
+                self.add(text(place, self._top + 4, formatting.number(axis.high), anchor))
                 self.add(text(place, self._bottom, formatting.number(axis.low), anchor))
 
     def _scale(self, values: tuple[float, float] | None) -> Axis | None:

@@ -74,11 +74,8 @@ class LivePanel:
         # A function that mentions the panel may be sent to another process; there it is this text.
         return str, (repr(self),)
 
-    def __copy__(self) -> Self:
-        # Within this process it is itself: a configuration with a panel in it may be copied.
-        return self
-
     def __deepcopy__(self, _: Any) -> Self:
+        # Within this process it is itself: a configuration with a panel in it may be copied.
         return self
 
     @classmethod

@@ -5,7 +5,7 @@ Ray Train calls a `UserCallback` in the run's controller for reports and failure
 - `ReportCallback` sends those, and looks which checkpoints Ray has deleted since the last report;
 - `ReportingValidator` wraps the validation function and reports when it began and how it ended;
 - `CheckpointStatusCallback` polls the controller for the status of every checkpoint, because a validation
-  that is killed at its timeout reports nothing, and times each upload in the worker.
+  that is killed at its timeout reports nothing.
 
 Pickled into those processes, the panel that each has becomes a `RemoteTracker`.
 
@@ -15,7 +15,6 @@ gone: the panel then shows less, and the training runs as before.
 
 import contextlib
 import functools
-import os
 import signal
 import threading
 import time
@@ -105,24 +104,17 @@ class ReportingValidator:
 def checkpoint_status_callback(panel: Any) -> "CheckpointStatusCallback | None":
     """A `CheckpointStatusCallback` with Ray's internal hooks; None if this Ray does not have them."""
     try:
-        from ray.train.v2._internal.execution.callback import ControllerCallback, TrainContextCallback
+        from ray.train.v2._internal.execution.callback import ControllerCallback
     except ImportError:
         return None
-    bases = (CheckpointStatusCallback, ControllerCallback, TrainContextCallback)
-    return type("CheckpointStatusCallback", bases, {})(panel)
+    return type("CheckpointStatusCallback", (CheckpointStatusCallback, ControllerCallback), {})(panel)
 
 
 class CheckpointStatusCallback:
-    """For ``RunConfig(callbacks=[…])``, next to `ReportCallback`: statuses of checkpoints, and uploads."""
+    """For ``RunConfig(callbacks=[…])``, next to `ReportCallback`: the statuses of checkpoints."""
 
     def __init__(self, panel: Any) -> None:
         self.panel = panel
-
-    def __getstate__(self) -> dict[str, Any]:
-        # From the controller it goes on to the workers, where nothing of its following is wanted.
-        return {"panel": self.panel}
-
-    # -- in the controller --------------------------------------------------------------------------
 
     def after_controller_start(self, train_run_context: Any) -> None:
         """The control loop begins: ask for statuses from now on, in a thread of its own."""
@@ -157,21 +149,6 @@ class CheckpointStatusCallback:
             if self._known.get(path) != now:
                 self._known[path] = now
                 self.panel.send(kind="checkpoint", path=path, status=now[0], metrics=now[1])
-
-    # -- in each worker -----------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def on_checkpoint_transfer(self) -> Iterator[None]:
-        """A checkpoint is uploaded within this; in the loop's thread, or in another one."""
-        about = {"kind": "upload", "rank": 0, "pid": os.getpid()}
-        with contextlib.suppress(Exception):  # an upload must not fail for want of a number
-            about["rank"] = ray.train.get_context().get_world_rank()
-        began = time.perf_counter()
-        self.panel.send(**about)
-        try:
-            yield
-        finally:
-            self.panel.send(**about, done=True, seconds=time.perf_counter() - began)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from ray import cloudpickle
 from labkit import runs
 from labkit.cluster import connection
 from labkit.data.panel import DataPanel
-from labkit.errors import RunError, RunFailed
+from labkit.errors import RunFailed
 
 pytestmark = pytest.mark.usefixtures("lab")
 LAB = {}  # one node
@@ -95,13 +95,6 @@ def test_a_failure_shows_the_readers_line_and_error(capfd, function, line, messa
     assert "UserCodeException" not in shown.out and "streaming_executor" not in shown.err
 
 
-def test_an_error_of_the_block_itself_passes_through():
-    panel = DataPanel("own")
-    with pytest.raises(ZeroDivisionError), panel:
-        1 / 0  # noqa: B018
-    assert panel.state.status == "failed"
-
-
 def test_a_file_that_is_no_image_is_the_fact_and_rays_advice_is_not(tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
     with pytest.raises(RunFailed) as caught, DataPanel("images"):
@@ -131,12 +124,3 @@ def test_a_ray_data_without_the_private_names_is_executed_without_a_panel(monkey
         monkeypatch.undo()  # Ray Data itself needs them
         assert ray.data.range(10).materialize().count() == 10
     assert (panel.state.status, panel.state.executions) == ("finished", [])
-
-
-def test_one_at_a_time_and_again():
-    panel = DataPanel("again")
-    with panel, pytest.raises(RunError, match="'again' is open"), DataPanel("second"):
-        pass
-    with panel:
-        pass
-    assert panel.state.status == "finished" and panel.rows == 0

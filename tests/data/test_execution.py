@@ -5,7 +5,9 @@ import time
 import pytest
 
 from labkit.data import view as drawing
+from labkit.data.panel import DataPanel
 from labkit.data.state import ExecutionState, OperatorState
+from labkit.settings import Settings
 
 
 @pytest.fixture
@@ -58,10 +60,12 @@ def test_nothing_was_executed():
     assert "nothing was executed" in drawing.ExecutionView().snapshot(state, time.time()).summary
 
 
-def test_figures_have_a_bar_for_each_operator(state):
-    figure = drawing.plot(state)
-    assert [len(axes.patches) for axes in figure.axes] == [4, 4, 4]
+def test_figures_have_a_bar_for_each_operator(state, tmp_path):
+    panel = DataPanel("figures", settings=Settings(home=tmp_path))
+    assert len(panel.plot().axes) == 3 and panel.plot_memory().axes  # of nothing, too
+    panel.state = state
+    assert [len(axes.patches) for axes in panel.plot().axes] == [4, 4, 4]
     state.operators[0].memory = 500_000
     state.sample()
-    (axes,) = drawing.plot_memory(state).axes
+    (axes,) = panel.plot_memory().axes
     assert list(axes.lines[0].get_ydata()) == [0.5]

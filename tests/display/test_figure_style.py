@@ -2,8 +2,6 @@
 
 import itertools
 
-import matplotlib as mpl
-
 from labkit.display import figure_style
 
 WHITE, DARK = "#ffffff", "#111111"  # the backgrounds of JupyterLab's two themes
@@ -32,8 +30,3 @@ def test_everything_drawn_can_be_read_on_light_and_dark():
             assert contrast(value, DARK) >= 4, name
     assert style["figure.facecolor"] == style["axes.facecolor"] == "none"
     assert len({entry["linestyle"] for entry in style["axes.prop_cycle"]}) == len(lines)
-
-
-def test_the_style_is_what_matplotlib_takes():
-    with mpl.rc_context(figure_style()):
-        assert mpl.rcParams["figure.facecolor"] == "none"

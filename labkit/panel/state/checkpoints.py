@@ -6,7 +6,6 @@ from typing import Any
 from labkit.panel.tracking.events import whole
 
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
-_WAITED = 0.25  # seconds: what is shorter is no queue, it is the way to it
 
 
 @dataclass
@@ -14,7 +13,7 @@ class Span:
     """A stretch of time of a run, in Unix seconds.
 
     Attributes:
-        row: "training", "upload", "waiting" or "validation".
+        row: "training" or "validation".
         label: the epoch, counted from 1, or "".
         status: of a validation: "in the loop", one of `DECIDED`, or "" while it runs.
     """
@@ -69,16 +68,13 @@ class CheckpointState:
         """Whether a validation of it is running; a pending one may still wait for its turn."""
         return self.status not in DECIDED and self.begun_at is not None and self.seconds is None
 
-    def spans(self, now: float, *, over: bool) -> list[Span]:
-        """When it waited for its validation, and when that took place."""
-        begun, label, spans = self.begun_at, str(self.epoch), []
-        if (self.status != "committed" and not over) or begun is not None:
-            spans.append(Span("waiting", label, self.committed_at, now if begun is None else begun))
-        if begun is not None:
-            status = self.status if self.status in DECIDED else "failed" if self.reason else ""
-            end = (self.decided_at or now) if self.seconds is None else begun + self.seconds
-            spans.append(Span("validation", label, begun, max(end, begun), status))
-        return [span for span in spans if span.row != "waiting" or span.end - span.begin >= _WAITED]
+    def span(self, now: float) -> Span | None:
+        """When its validation took place; None if it has none, or waits for it."""
+        if self.begun_at is None:
+            return None
+        status = self.status if self.status in DECIDED else "failed" if self.reason else ""
+        end = (self.decided_at or now) if self.seconds is None else self.begun_at + self.seconds
+        return Span("validation", str(self.epoch), self.begun_at, max(end, self.begun_at), status)
 
 
 class Checkpoints(list[CheckpointState]):

@@ -21,7 +21,7 @@ class RunState(State):
         workers: by rank.
         history: one dict per report: ``epoch`` (from 0) and rank 0's metrics.
         note: a sentence that the summary adds, or "".
-        spans: training, uploads and validations in the loop; `timeline` adds those of the checkpoints.
+        spans: training, and validations in the loop; `timeline` adds those of the checkpoints.
         repeated: steps that rank 0 made a second time, because no checkpoint had them when it was restarted.
         sizes: (Unix seconds, number of workers) from then on: an elastic run has several.
         given: what its record says besides (see `RunRecord`): config, seed, scaling, storage_path.
@@ -130,12 +130,11 @@ class RunState(State):
         return {name: value for name, value in latest.items() if name != "epoch"}
 
     def timeline(self, now: float) -> list[Span]:
-        """Training, uploads and validations of a run that validates; other runs need no such figure."""
+        """Training and validations of a run that validates; other runs need no such figure."""
         spans = list(self.spans)
         if self.phase in _VALIDATING and not self.over:
             spans.append(self._in_loop(now))
-        for checkpoint in self.checkpoints:
-            spans += checkpoint.spans(now, over=self.over)
+        spans += [span for checkpoint in self.checkpoints if (span := checkpoint.span(now))]
         return spans if any(span.row == "validation" for span in spans) else []
 
     def to_record(self) -> dict[str, Any]:
@@ -259,10 +258,6 @@ class RunState(State):
 
     def on_validation(self, event: dict[str, Any]) -> None:
         self.checkpoints.validation(event, self._epoch())
-
-    def on_upload(self, event: dict[str, Any]) -> None:
-        if event.get("done"):
-            self._add(Span("upload", "", event["at"] - event.get("seconds", 0.0), event["at"]))
 
     def on_print(self, event: dict[str, Any]) -> None:
         who = f"[rank {event['rank']}] " if self.world_size > 1 else ""

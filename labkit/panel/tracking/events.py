@@ -12,7 +12,6 @@ step       ``epoch``, ``epochs``, ``step``, ``total``, ``rows``, ``seconds``, ``
 report     ``metrics``; ``epoch`` if known; ends an epoch
 checkpoint ``path``, ``bytes``, ``status`` (committed, pending, validated, failed, timed out, deleted),
            ``metrics``
-upload     ``done``: whether it is over; ``seconds`` that it took
 validation ``path`` of the checkpoint, ``done``, ``seconds`` that it took, ``text`` of what it raised: one
            that runs in parallel to the training
 print      ``text``: a line that the training function printed
@@ -40,14 +39,14 @@ def read(event: Any) -> dict[str, Any] | None:
     A field of a wrong type counts as missing. An event without a field that its kind needs is dropped.
     """
     kind = event.get("kind") if isinstance(event, dict) else None
-    if not isinstance(kind, str) or kind not in _NEEDS:
-        return None  # a newer worker may send kinds that this version does not know
+    if not isinstance(kind, str):
+        return None
     known: dict[str, Any] = {"kind": kind, "at": time.time(), "rank": 0, "pid": 0, "node": ""}
     for name in event.keys() & _FIELDS.keys():
         value = _FIELDS[name](event[name])
         if value is not None:
             known[name] = value
-    return known if _NEEDS[kind] <= known.keys() else None
+    return known if _NEEDS.get(kind, set()) <= known.keys() else None
 
 
 def _number(value: Any) -> float | None:
@@ -92,12 +91,9 @@ _FIELDS = {
     "metrics": _metrics,
 }
 _NEEDS: dict[str, set[str]] = {
-    "worker": set(),
     "phase": {"name"},
     "step": {"epoch", "step", "rows", "seconds", "waiting"},
-    "report": set(),
     "checkpoint": {"path"},
-    "upload": set(),
     "validation": {"path"},
     "print": {"text"},
     "failure": {"text"},

@@ -8,8 +8,7 @@ A tracker costs a few microseconds per step: it reads a clock twice, and sends a
 `EVENTS_PER_SECOND` times a second; metrics are turned into numbers only then, so a loss on
 a GPU is waited for five times a second and not in every step.
 
-An event is a JSON object with ``kind``, ``run``, ``at`` (Unix seconds), ``rank``, ``pid``, ``node``, and what
-belongs to its kind (see `labkit.panel.tracking.events`). The idea of a wrapped iterator is that of tqdm.
+`labkit.panel.tracking.events` lists what an event has. The idea of a wrapped iterator is that of tqdm.
 """
 
 import contextlib
@@ -50,7 +49,7 @@ class Tracker:
         """Send one event, with the rank, the process and the node that it comes from."""
         rank = _rank_of_environment()
         if rank is None:
-            rank = _rank_of_ray() if self._in_worker else 0
+            rank = (_of_ray("world_rank") if self._in_worker else 0) or 0
         where = {"rank": rank, "pid": os.getpid(), "node": os.environ.get(NODE_NAME) or socket.gethostname()}
         self._send({"kind": kind, "run": self._run, "at": time.time(), **where, **data})
 
@@ -154,19 +153,17 @@ def _rank_of_environment() -> int | None:
     return None
 
 
-def _rank_of_ray() -> int:
-    """A trainer of Ray Train without a framework sets no variable; who is its worker has imported it."""
-    with contextlib.suppress(Exception):
-        return int(sys.modules["ray.train"].get_context().get_world_rank())
-    return 0
-
-
 def group_size() -> int | None:
     """The number of workers in this process's group: that of an elastic training changes."""
+    with contextlib.suppress(KeyError, ValueError):
+        return int(os.environ["WORLD_SIZE"])
+    return _of_ray("world_size")
+
+
+def _of_ray(what: str) -> int | None:
+    """A trainer of Ray Train without a framework sets no variable; its worker has imported `ray.train`."""
     with contextlib.suppress(Exception):
-        if "WORLD_SIZE" in os.environ:
-            return int(os.environ["WORLD_SIZE"])
-        return int(sys.modules["ray.train"].get_context().get_world_size())
+        return int(getattr(sys.modules["ray.train"].get_context(), f"get_{what}")())
     return None
 
 

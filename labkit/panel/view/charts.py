@@ -15,8 +15,8 @@ _REPORTS_DRAWN = 240
 _LOOKS = ((svg.MAIN, ""), (svg.OK, "4 3"))  # two scales can be read, three cannot
 
 _WIDTH, _LEFT, _RIGHT = 856.0, 76.0, 10.0  # of the time axis, in SVG units; the panel is as many pixels wide
-_ROW, _BAR, _LANES = 22, 14, 4
-_FILLS = {"training": svg.MAIN, "upload": svg.WAIT, "waiting": svg.OK, "validation": svg.OK}
+_ROW, _BAR = 22, 14
+_FILLS = {"training": svg.MAIN, "validation": svg.OK}
 _BAD = ("failed", "timed out")
 
 
@@ -56,7 +56,7 @@ def curve(state: RunState) -> Markup:
 
 
 def timeline(spans: list[Span]) -> Markup:
-    """Training, uploads and validations on one time axis: what overlaps, what waits, what failed."""
+    """Training and validations on one time axis: what overlaps, and what failed."""
     zero, end = min(span.begin for span in spans), max(span.end for span in spans)
     axis = svg.Axis(zero, max(end, zero + 0.1), _LEFT, _WIDTH - _RIGHT)
     rows = [(row, [span for span in spans if span.row == row]) for row in _FILLS]
@@ -65,11 +65,8 @@ def timeline(spans: list[Span]) -> Markup:
     for place, (row, of_row) in enumerate(rows):
         top = place * _ROW
         parts.append(svg.text(0, top + 15, row))
-        for lane, span in enumerate(of_row):
-            if row == "waiting":
-                parts.append(_wait(axis, span, top + 5 + lane % _LANES * 4))
-            else:
-                parts += _bar(axis, span, top)
+        for span in of_row:
+            parts += _bar(axis, span, top)
     counts = [sum(span.row == row for span in spans) for row in ("training", "validation")]
     label = f"timeline of {plural(counts[0], 'epoch')} of training and {plural(counts[1], 'validation')}"
     return svg.svg(_WIDTH, _ROW * len(rows) + 20, label, *parts)
@@ -110,9 +107,3 @@ def _bar(axis: svg.Axis, span: Span, top: float) -> list[Markup]:
         bar,
         svg.text(left + width + 3 if after else left - 3, top + 15, words, "start" if after else "end"),
     ]
-
-
-def _wait(axis: svg.Axis, span: Span, y: float) -> Markup:
-    """A thin line from the commit to the begin of the validation."""
-    path = svg.line([(axis(span.begin), y), (axis(span.end), y)], svg.OK, dash="3 2")
-    return Markup("<g><title>epoch {} waits for its validation</title>{}</g>").format(span.label, path)
