@@ -94,7 +94,8 @@ def overview(found: list[RunRecord]) -> "pandas.DataFrame":
 
     rows = pandas.DataFrame({column: [of(run) for run in found] for column, of in _COLUMNS.items()})
     rows = rows.astype(dict.fromkeys(_DIGITS, float)).round(_DIGITS)
-    metrics = {name: [_number(run.metrics.get(name)) for run in found] for name in _metrics(found)}
+    measured = [{name: v for name, v in run.metrics.items() if figures.is_number(v)} for run in found]
+    metrics = {name: [values.get(name) for values in measured] for name in _metrics(measured)}
     metrics = pandas.DataFrame(metrics, index=rows.index, dtype=float).round(4)
     configs = [flat(run.config) for run in found]
     settings = {name: [config.get(name) for config in configs] for name in _differing(configs)}
@@ -282,13 +283,9 @@ def _has(run: RunRecord, column: str, values: list) -> bool:
     return any(value in values for value in mine)
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
-
-
-def _metrics(found: list[RunRecord]) -> list[str]:
+def _metrics(measured: list[dict[str, Any]]) -> list[str]:
     """The metrics that most runs have, loss and accuracy before others."""
-    seen = Counter(m for run in found for m, v in run.metrics.items() if isinstance(v, (int, float)))
+    seen = Counter(name for values in measured for name in values)
     first = [m for m in ("loss", "accuracy") if m in seen]
     # A training may report "rows" and similar, which the table has already.
     others = [m for m, _ in seen.most_common() if m not in {*first, *_COLUMNS}]

@@ -76,18 +76,24 @@ def delete(
         raise RunError(attempt, f"{folder} is not below {home}", "pass home=, or delete that folder yourself")
     removed = []
     if checkpoints and record.storage_path:
+        from pyarrow.fs import FileType, LocalFileSystem
+
         path, users = _plain(record.storage_path), [one.run_id for one in others if _uses(one, record)]
         local = filesystem is None and path.is_absolute()
+        disk = LocalFileSystem() if local else filesystem
         if local and (not path.is_relative_to(home) or path == home):
             fix = "delete that folder yourself, then runs.delete(..., checkpoints=False)"
             raise RunError(attempt, f"its checkpoints, {path}, are not below {home}", fix)
         if users:
             done = f"kept: {', '.join(users[:3])} uses them, too"
-        elif not local and (filesystem is None or len(path.parts) < 2 or ".." in path.parts):
+        elif disk is None or len(path.parts) < 2 or ".." in path.parts:
             fix = "runs.delete(..., filesystem=store.filesystem), or checkpoints=False to keep them"
             raise RunError(attempt, f"its checkpoints, {path}, are no folder of a store that is known", fix)
+        elif disk.get_file_info(str(path)).type == FileType.NotFound:
+            done = "gone already"
         else:
-            done = _remove(str(path), filesystem)
+            disk.delete_dir(str(path))
+            done = "removed"
         removed.append(("checkpoints", record.storage_path, done))
     shutil.rmtree(folder)
     return Table(("what", "where", ""), [*removed, ("record", record.folder, "removed")])
@@ -119,17 +125,3 @@ def _uses(other: RunRecord, record: RunRecord) -> bool:
         return True
     theirs = _plain(other.storage_path) if other.storage_path else None
     return theirs is not None and (theirs.is_relative_to(mine) or mine.is_relative_to(theirs))
-
-
-def _remove(path: str, filesystem: "pyarrow.fs.FileSystem | None") -> str:
-    if filesystem is not None:
-        from pyarrow.fs import FileType
-
-        if filesystem.get_file_info(path).type == FileType.NotFound:
-            return "gone already"
-        filesystem.delete_dir(path)
-    elif not Path(path).exists():
-        return "gone already"
-    else:
-        shutil.rmtree(path)
-    return "removed"

@@ -5,9 +5,9 @@ import contextlib
 import functools
 import inspect
 import re
+import subprocess
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -81,23 +81,11 @@ def _names(code: CodeType | None) -> Iterator[str]:
 
 
 def git_commit() -> str | None:
-    """The commit that is checked out in the current folder; None outside of a repository.
+    """The commit that is checked out in the current folder; None without git or outside of a repository.
 
-    It reads git's files and starts no process. Changes that are not committed are not noticed.
+    Changes that are not committed are not noticed.
     """
-    with contextlib.suppress(OSError, ValueError, StopIteration):
-        here = Path.cwd()
-        git = next(path / ".git" for path in (here, *here.parents) if (path / ".git").exists())
-        if git.is_file():  # a worktree or a submodule: the file names the folder
-            git = git.parent / git.read_text().removeprefix("gitdir:").strip()
-        head = (git / "HEAD").read_text().strip()
-        if not head.startswith("ref: "):
-            return head
-        branch = head.removeprefix("ref: ")
-        if (git / "commondir").exists():
-            git = git / (git / "commondir").read_text().strip()
-        if (git / branch).exists():
-            return (git / branch).read_text().strip()
-        packed = (git / "packed-refs").read_text().splitlines()
-        return next(line.split()[0] for line in packed if line.endswith(f" {branch}"))
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        command = ["git", "rev-parse", "--verify", "--quiet", "HEAD"]
+        return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, timeout=5).strip()
     return None

@@ -18,7 +18,7 @@ import reprlib
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -135,15 +135,9 @@ class RunRecord:
         return hashlib.sha256(self.all_code.encode()).hexdigest()[:12] if self.code else ""
 
     @property
-    def moment(self) -> datetime:
-        """`started_at` with its time zone."""
-        moment = datetime.fromisoformat(self.started_at)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-    @property
     def started(self) -> datetime:
         """`started_at` in this machine's time zone."""
-        return self.moment.astimezone()
+        return datetime.fromisoformat(self.started_at).astimezone()
 
     def to_json(self) -> str:
         """Return the record as JSON, with Python's ``NaN`` and ``Infinity``."""
@@ -216,7 +210,7 @@ def find(home: Path | str, *, names: Iterable[str] | None = None) -> list[RunRec
         else:
             if names is None or record.name in names:  # two names may share a folder
                 found.append(record)
-    return sorted(found, key=lambda record: (record.moment, record.run_id), reverse=True)
+    return sorted(found, key=lambda record: (record.started, record.run_id), reverse=True)
 
 
 def folder_of(home: Path | str, name: str, run_id: str = "") -> Path:
@@ -258,15 +252,9 @@ def _plain(value: Any) -> Any:
 def _is_whole(value: Any) -> bool:
     """Whether the record has all of a dict of settings."""
     try:
-        return json.dumps(value, default=_number) == json.dumps(_setting(value))
-    except (TypeError, ValueError, RecursionError):
+        return json.dumps(value, default=lambda one: one.item()) == json.dumps(_setting(value))
+    except (AttributeError, TypeError, ValueError, RuntimeError):
         return False
-
-
-def _number(value: Any) -> Any:
-    if getattr(value, "shape", None) != ():
-        raise TypeError("it is no number")
-    return value.item()
 
 
 def _setting(value: Any, depth: int = 0) -> Any:

@@ -7,9 +7,7 @@
 """
 
 import ast
-import builtins
 import linecache
-import symtable
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -86,7 +84,7 @@ def rerun(
 
 
 def _loop(record: RunRecord, scope: dict[str, Any]) -> tuple[Callable[..., Any] | None, list[str]]:
-    """The function or class of a record's code, with `scope` as its globals, and what it lacks."""
+    """The function or class of a record's code, with `scope` as its globals, and why there is none."""
     if not record.code:
         return None, ["its code: the record has none"]
     file = f"<run {record.run_id}>"
@@ -100,14 +98,4 @@ def _loop(record: RunRecord, scope: dict[str, Any]) -> tuple[Callable[..., Any] 
         exec(compile(record.code, file, "exec"), scope, own)
     except Exception as error:  # of a decorator, a default value, a base class
         return None, [f"its training function: {type(error).__name__}: {error}"]
-    unknown = _globals(symtable.symtable(record.code, file, "exec")) - scope.keys() - set(dir(builtins))
-    lacks = f"what it uses: {', '.join(sorted(unknown))}; import or define them, then rerun"
-    return own[body[0].name], [lacks] if unknown else []
-
-
-def _globals(table: symtable.SymbolTable) -> set[str]:
-    """The global names that some code uses."""
-    used = {
-        symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() and symbol.is_referenced()
-    }
-    return used.union(*map(_globals, table.get_children()))
+    return own[body[0].name], []

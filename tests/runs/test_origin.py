@@ -98,14 +98,8 @@ def test_the_commit_is_the_one_that_git_names(tmp_path, monkeypatch):
     (tmp_path / "deep").mkdir()
     monkeypatch.chdir(tmp_path / "deep")
     assert git_commit() == commit
-    git("pack-refs", "--all", folder=tmp_path)
-    assert git_commit() == commit
-    git("worktree", "add", "-q", tmp_path / "other", "-b", "branch", folder=tmp_path)
-    git("commit", "-q", "--allow-empty", "-m", "second", folder=tmp_path / "other")
-    monkeypatch.chdir(tmp_path / "other")
-    assert git_commit() == git("rev-parse", "HEAD", folder=tmp_path / "other") != commit
-    git("checkout", "-q", "--detach", folder=tmp_path / "other")
-    assert git_commit() == git("rev-parse", "branch", folder=tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # a machine without git
+    assert git_commit() is None
 
 
 @pytest.fixture
