@@ -24,7 +24,7 @@ def write(home, run_id, **fields):
 
 
 def events_of(file):
-    """A file of TensorBoard has records of a length (8 bytes), a checksum (4), an event, and a checksum (4)."""
+    """A file of TensorBoard has records: length (8 bytes), checksum (4), event, checksum (4)."""
     from tensorboardX.proto.event_pb2 import Event
 
     content = file.read_bytes()
