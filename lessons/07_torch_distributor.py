@@ -26,7 +26,7 @@ store = storage.start()
 lab
 
 # %% [markdown] tags=["instructor"]
-# **No Java, or an old one.** Spark needs Java 17 or newer. If `JAVA_HOME` names an older one: `unset JAVA_HOME`. The doctor has a line for it.
+# **An old Java.** Spark needs Java 17 or newer. If `JAVA_HOME` names an older one: `unset JAVA_HOME`, and the lab uses its own.
 
 # %% [markdown]
 # Spark runs on Java, and the lab brings one along. Spark's own call is the builder. On a real cluster you add `.master("spark://…")`; here it finds the running session:

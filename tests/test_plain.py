@@ -34,7 +34,7 @@ def test_runs_and_leaves_nothing(script, tmp_path):
     environment = {k: v for k, v in os.environ.items() if not re.match("LABKIT_|RAY_|PYTHONPATH", k)}
     mark = str(tmp_path)
     environment |= {"PLAIN_TEST": mark, "RAY_USAGE_STATS_ENABLED": "0", "TMPDIR": "/tmp", "HOME": mark}
-    environment["JAVA_HOME"] = str(java.find().prepared(tmp_path / "java"))
+    environment["JAVA_HOME"] = str(java.home(tmp_path / "java"))
     cores = sorted(os.sched_getaffinity(0))[:2]
     command = [sys.executable, "-W", "ignore", script]
     try:

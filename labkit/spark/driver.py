@@ -1,18 +1,18 @@
 """The driver's JVM: started, asked and stopped. All undocumented names of pyspark are in this file.
 
 Each function that uses one does without it where pyspark has changed: the driver then starts as pyspark
-starts it, or ranks get fewer environment variables.
+starts it.
 """
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from unittest import mock
+from typing import TYPE_CHECKING
 
 from labkit.errors import ClusterError
 from labkit.settings import variables_set
@@ -23,7 +23,6 @@ if TYPE_CHECKING:  # half a second to import
 
 _STOP_SECONDS = 10.0  # for Spark to stop itself
 _ANSWER_SECONDS = 5.0  # for a JVM to answer
-_COMMAND = "_create_torchrun_command"  # of TorchDistributor
 
 
 def start(
@@ -57,7 +56,10 @@ def start(
     except (PySparkException, Py4JError, Py4JNetworkError) as error:
         lines = log.read_text(errors="replace").strip().splitlines()
         fact = next((line for line in reversed(lines) if "rror" in line or "xception" in line), str(error))
-        raise ClusterError("start Spark's driver", fact.strip()[:300], f"read {log}") from error
+        fix = f"read {log}"
+        if java := os.environ.get("JAVA_HOME"):
+            fix += f", or unset JAVA_HOME ({java}): Spark 4 needs Java 17 or later, and the lab has one"
+        raise ClusterError("start Spark's driver", fact.strip()[:300], fix) from error
 
 
 def stop(spark: "SparkSession") -> None:
@@ -88,27 +90,6 @@ def active() -> "SparkContext | None":
     """The active SparkContext of this process, even one that the reader started. Does not import pyspark."""
     context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
     return getattr(context, "_active_spark_context", None)
-
-
-@contextlib.contextmanager
-def launch_variables(variables: dict[str, str]) -> Iterator[None]:
-    """Give environment variables to the ranks that TorchDistributor starts on this machine, and to no others.
-
-    Ranks are children of this process and inherit its environment. Variables set there would also reach
-    everything else that the reader starts during the run.
-    """
-    from pyspark.ml.torch.distributor import TorchDistributor
-
-    command = getattr(TorchDistributor, _COMMAND, None)
-    if command is None:
-        yield
-        return
-
-    def with_variables(*args: Any, **kwargs: Any) -> list[str]:
-        return ["/usr/bin/env", *map("=".join, variables.items()), *command(*args, **kwargs)]
-
-    with mock.patch.object(TorchDistributor, _COMMAND, staticmethod(with_variables)):
-        yield
 
 
 def _within(seconds: float, call: Callable[[], object]) -> None:

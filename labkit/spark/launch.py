@@ -13,7 +13,7 @@ from pathlib import Path
 from labkit.errors import SetupError
 from labkit.files import private_file
 from labkit.spark import rendezvous
-from labkit.system.java import Java
+from labkit.system import java
 from labkit.system.process_registry import GROUP_VARIABLE
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"  # the network interface, for gloo
@@ -112,11 +112,11 @@ class Folders:
             shutil.rmtree(self / name, ignore_errors=True)
 
 
-def environment(java: Java, folders: Folders) -> dict[str, str]:
+def environment(folders: Folders) -> dict[str, str]:
     """Environment variables of Spark's JVMs, which everything that they start inherits."""
     return {
         GROUP_VARIABLE: folders.group_id,
-        "JAVA_HOME": str(java.prepared(folders.base / "java")),
+        "JAVA_HOME": str(java.home(folders.base / "java")),
         "SPARK_CONF_DIR": str(folders / "conf"),
         "SPARK_HOME": str(folders / "home"),  # another Spark on this machine would not fit this pyspark
         "SPARK_LAUNCHER_OPTS": _JVM,

@@ -29,8 +29,7 @@ from labkit.errors import ClusterError, expect_int
 from labkit.settings import Settings
 from labkit.spark import driver
 from labkit.spark.launch import WORKER_MB, Folders, environment
-from labkit.system import interrupts, java, process_info
-from labkit.system.java import Java
+from labkit.system import interrupts, process_info
 from labkit.system.process_registry import ProcessRegistry
 
 if TYPE_CHECKING:  # half a second to import
@@ -47,7 +46,6 @@ class Session:
 
     Attributes:
         spark: the `SparkSession`.
-        java: the Java that it runs on.
         slots: number of tasks that can run at the same time.
         master: "local[2]" or "local-cluster[2,1,1024]".
     """
@@ -55,14 +53,13 @@ class Session:
     def __init__(
         self,
         spark: "SparkSession",
-        java: Java,
         folders: Folders,
         registry: ProcessRegistry,
         *,
         workers: int,
         slots: int,
     ) -> None:
-        self.spark, self.java, self.slots = spark, java, slots
+        self.spark, self.slots = spark, slots
         self.master = spark.sparkContext.master
         self._workers, self._folders, self._registry = workers, folders, registry
         self._running = True
@@ -109,14 +106,13 @@ class Session:
 
     def __repr__(self) -> str:
         state = f"{self.slots} slots" if self._running else "stopped"
-        return f"Session({self.master}, {state}, Java {self.java.version} ({self.java.source}))"
+        return f"Session({self.master}, {state})"
 
     def _repr_html_(self) -> str:
-        about = f"{self.master} · Java {self.java.version} ({self.java.source})"
         status = ("ok", "running") if self._running else ("dim", "stopped")
         head = ("process", "pid", "what it is for")
         table = [cards.rule(cards.table(head, self._rows()))] if self._running else []
-        return cards.card("Spark", status, *table, dim=about)
+        return cards.card("Spark", status, *table, dim=self.master)
 
     def _rows(self) -> Iterator[tuple[str, str, str]]:
         pid = next(e.pid for e in self._registry.records(self.group_id) if e.role == "spark: driver")
@@ -150,7 +146,7 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
         workers: number of executors with one slot each; 0 means ``local[slots]``.
 
     Raises:
-        SetupError: pyspark or a Java is missing, too old or broken.
+        SetupError: a Java is missing, or the home cannot be written to.
         ClusterError: a process did not start, or the arguments cannot work.
         RunStopped: interrupted; nothing is left running.
     """
@@ -189,7 +185,6 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
     with interrupts.stoppable("the start of Spark", undo=undo) as check:
         if running is not None:
             running.stop()  # a process can have one Spark session only
-        found = java.find()
         if (theirs := driver.active()) is not None:
             fact = f"this process has a session that the lab did not start ({theirs.master})"
             fix = "stop it with its .stop(), or use it: TorchDistributor uses the active session"
@@ -197,7 +192,7 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
         registry.start_watchdog(group, seconds=_KEEP_SECONDS)
         folders.make(registry.groups(), workers=workers)
         master = f"local-cluster[{workers},1,{WORKER_MB}]" if workers else f"local[{slots}]"
-        what = (master, environment(found, folders), folders / "logs" / "driver.log", record)
+        what = (master, environment(folders), folders / "logs" / "driver.log", record)
         # In a thread, because an interrupt cannot end a call into the JVM.
         starting.append(start := ThreadPoolExecutor(1, "labkit-spark").submit(driver.start, *what))
         with Waiting("starting Spark", unit="slots") as waiting:
@@ -205,7 +200,7 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
                 check()
                 waiting(0, slots)
                 futures.wait(starting, 0.1)
-        _current = Session(start.result(), found, folders, registry, workers=workers, slots=slots)
+        _current = Session(start.result(), folders, registry, workers=workers, slots=slots)
         if not _current.healthy:
             fact = f"{len(_current._executors())} of {workers} executors run"
             raise ClusterError("start Spark", fact, f"read the logs in {folders / 'logs'}")

@@ -31,6 +31,7 @@ from labkit.errors import LabError, RunError, RunFailed
 from labkit.panel.run import Panel
 from labkit.panel.tracking.channel import Address
 from labkit.panel.tracking.remote import RemoteTracker
+from labkit.settings import variables_set
 from labkit.spark import driver, explain, lifecycle
 from labkit.spark.launch import LOOPBACK
 from labkit.spark.output import Output
@@ -95,7 +96,7 @@ class SparkPanel(Panel):
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        """Capture what pyspark prints, and give the ranks their environment variables."""
+        """Capture what pyspark prints, and set the variables that ranks on this machine inherit."""
         session = lifecycle.current()
         folder = Path(session.log_dir) if session else self.settings.home / "spark"
         self._output, self._ranks_report = Output(folder / f"{self.run_id}.log", self._print), False
@@ -103,7 +104,7 @@ class SparkPanel(Panel):
         variables = {name: value for name, value in variables.items() if name not in os.environ}
         if session is not None:
             variables[GROUP_VARIABLE] = session.group_id
-        with self._output.captured(), driver.launch_variables(variables):
+        with self._output.captured(), variables_set(variables):
             yield
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:

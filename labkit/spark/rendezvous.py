@@ -14,12 +14,12 @@ the file.
 """
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from labkit.files import atomic_write
+from labkit.system.interrupts import wait_until
 
 _FOLDER = "LABKIT_RENDEZVOUS"
 _SECONDS = 120  # for all torchruns of a launch to arrive
@@ -58,7 +58,9 @@ def create() -> Callable[[Any], Any]:
                 )
                 atomic_write(file, str(self._store.port))
             else:
-                port = _published(file)
+                if not wait_until(file.exists, seconds=_SECONDS, check=lambda: None):
+                    raise TimeoutError(f"torchrun of rank 0 did not start within {_SECONDS} s")
+                port = int(file.read_text())
                 self._store = TCPStore(self.master_addr, port, is_master=False, timeout=self.timeout)
             self.master_port = self._store.port
             return super().next_rendezvous()
@@ -68,12 +70,3 @@ def create() -> Callable[[Any], Any]:
         return PublishedPort(address, 0, rank, parameters.max_nodes, parameters.run_id, _SECONDS)
 
     return make
-
-
-def _published(file: Path) -> int:
-    deadline = time.monotonic() + _SECONDS
-    while not file.exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"torchrun of rank 0 did not start within {_SECONDS} s")
-        time.sleep(0.05)
-    return int(file.read_text())

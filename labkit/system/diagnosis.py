@@ -21,9 +21,8 @@ from markupsafe import Markup
 from labkit import machine
 from labkit.display import cards
 from labkit.display.formatting import without_credentials
-from labkit.errors import SettingsError, SetupError
+from labkit.errors import SettingsError
 from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings
-from labkit.system import java
 from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
 
 _GB = 1e9
@@ -100,7 +99,7 @@ def doctor(settings: Settings | None = None) -> Diagnosis:
     except SettingsError as error:
         findings.append(Finding("settings", False, error.fact, error.fix, blocking=True))
         settings = Settings(home=CHECKOUT / ".labkit")  # so that the other checks can go on
-    for check in (_settings, _python, _packages, _machine, _shared_memory, _home, _gpu, _java, _object_store):
+    for check in (_settings, _python, _packages, _machine, _shared_memory, _home, _gpu, _object_store):
         findings.extend(check(settings))
     return Diagnosis((*findings, _leftovers(settings)))
 
@@ -121,11 +120,10 @@ def _python(_: Settings) -> Iterator[Finding]:
 
 
 def _packages(_: Settings) -> Iterator[Finding]:
-    missing = [name for name in _required() if _version(name) is None]
-    pins = _pins(CHECKOUT / "constraints.txt")
-    other = [
-        f"{n} {_version(n)} (tested: {pin})" for n, pin in pins.items() if _version(n) not in (None, pin)
-    ]
+    required, pins = _required(), _pins(CHECKOUT / "constraints.txt")
+    here = {name: _version(name) for name in {*required, *pins}}
+    missing = [name for name in required if here[name] is None]
+    other = [f"{n} {here[n]} (tested: {pin})" for n, pin in pins.items() if here[n] not in (None, pin)]
     text = "all are installed" + (", in the tested versions" if pins else "")
     if missing or other:
         text = f"missing: {', '.join(missing)}" if missing else f"other versions: {', '.join(other[:4])}"
@@ -173,15 +171,6 @@ def _gpu(settings: Settings) -> Iterator[Finding]:
         use = "but torch is the build for CPUs" if cpu_build else "used" if settings.use_gpu else "not used"
         text = f"{len(names)} × {names[0]}, {use}"
     yield Finding("GPU", not names or not cpu_build, text, f"{fix}, or export LABKIT_GPU=0")
-
-
-def _java(_: Settings) -> Iterator[Finding]:
-    """Only lesson 07 (Spark) uses it."""
-    try:
-        found = java.find()
-        yield Finding("Java", True, f"{found.version} at {found.home} (from {found.source})")
-    except SetupError as problem:
-        yield Finding("Java", False, f"{problem.fact} (lesson 07)", problem.fix, blocking=True)
 
 
 def _object_store(settings: Settings) -> Iterator[Finding]:

@@ -142,7 +142,7 @@ def test_a_home_that_cannot_be_used_and_nobody_is_told_to_own_what_is_not_the_la
 
 def test_a_misspelled_setting_is_found(look, monkeypatch):
     monkeypatch.setenv("LABKIT_WORKER", "3")
-    monkeypatch.setenv("LABKIT_GROUP", "misspelled")  # the lab sets it itself; Java, too, now has this mark
+    monkeypatch.setenv("LABKIT_GROUP", "misspelled")  # the lab sets it itself
     finding = look("settings")
     assert not finding.ok and not finding.blocking
     assert "did you mean LABKIT_WORKERS?" in finding.text
