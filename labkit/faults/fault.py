@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 import psutil
 
@@ -78,21 +78,13 @@ class Fault:
             self._thread.join(seconds)
         return self
 
-    def to_record(self) -> dict[str, Any]:
-        """All of it as plain values, for a table of many."""
-        names = ("name", "outcome", "did", "moment", "noticed", "standstill", "repeated")
-        return {name: getattr(self, name) for name in names}
-
     def __repr__(self) -> str:
-        return "\n".join(
-            [f"{self.name}: {self.outcome}", *(f"  {name}: {what}" for name, what in self._rows())]
-        )
+        rows = (f"  {name}: {what}" for name, what in self._rows())
+        return "\n".join([f"{self.name}: {self.outcome}", *rows])
 
     def _repr_html_(self) -> str:
         kind = {"made": "ok", "armed": "dim"}.get(self.outcome, "wait")
-        return str(
-            cards.card(f"Fault: {self.name}", (kind, self.outcome), cards.table((), list(self._rows())))
-        )
+        return str(cards.card(f"Fault: {self.name}", (kind, self.outcome), cards.table((), self._rows())))
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [("done", self.did)]

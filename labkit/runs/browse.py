@@ -238,14 +238,14 @@ def _inside(values: Any, path: str) -> Any:
     return _inside(values.get(first), rest) if rest else None
 
 
-def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:
     """A dict of dicts on one level, with names like "config.model.width"."""
     found = {}
     for name, value in values.items():
         if isinstance(value, dict):
-            found.update(flat(value, f"{prefix}{name}."))
+            found |= flat(value, f"{prefix}{name}{separator}", separator)
         else:
-            found[prefix + name] = value
+            found[f"{prefix}{name}"] = value
     return found
 
 

@@ -10,8 +10,9 @@ from typing import Any
 from ray.tune import Trainable
 
 from labkit.errors import RunError
+from labkit.runs.browse import flat
 from labkit.tune import saved
-from labkit.tune.trials import TunerPlan, flat
+from labkit.tune.trials import TunerPlan
 
 _SIMILAR = 0.75  # from 0 to 1: above it one name is taken for a misspelling of the other
 
@@ -38,7 +39,8 @@ def check_plan(plan: TunerPlan, nodes: Sequence[dict[str, float]] | None = None)
 
 
 def _check_space(plan: TunerPlan) -> None:
-    attempt, samples, entries = f"sweep over {plan.name}", plan.options.num_samples, flat(plan.space)
+    attempt, samples = f"sweep over {plan.name}", plan.options.num_samples
+    entries = flat(plan.space, separator="/")
     is_searched = any(
         name.endswith("/grid_search") or hasattr(value, "sample") for name, value in entries.items()
     )

@@ -20,6 +20,8 @@ from ray import tune
 
 from labkit.display import tracebacks
 from labkit.errors import RunError
+from labkit.runs.browse import flat
+from labkit.settings import variables_set
 
 STATE_FILES = "experiment_state-"  # plus the session's time and ".json": Tune's list of trials
 _STATUS = {"RUNNING": "running", "PAUSED": "paused", "TERMINATED": "finished", "ERROR": "failed"}
@@ -157,17 +159,10 @@ def staging_folder(trial: Any) -> Path | None:
     return Path(folder) if folder else None
 
 
-def flat(config: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in config.items():
-        found |= flat(value, f"{before}{key}/") if isinstance(value, dict) else {f"{before}{key}": value}
-    return found
-
-
 def shown_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a reader can read of a configuration: texts, lists and plain numbers, on one level."""
     shown = {}
-    for name, value in flat(config).items():
+    for name, value in flat(config, separator="/").items():
         plain = value if isinstance(value, (str, tuple, list)) else number(value)
         if plain is not None or value is None:
             shown[name] = plain
@@ -208,19 +203,16 @@ def why_failed(trial: Any) -> str:
 def without_noise() -> Iterator[None]:
     """Keep Tune from printing tables and logging what the panel shows; let its other warnings through."""
     tune_log, handlers = logging.getLogger("ray.tune"), logging.getLogger("ray").handlers[:]
-    level, tables = tune_log.level, os.environ.get(_TABLES)
+    level = tune_log.level
     tune_log.setLevel(logging.WARNING)  # the cluster's own loggers are at ERROR
-    os.environ[_TABLES] = "0"
     for handler in handlers:
         handler.addFilter(_is_news)
     try:
-        yield
+        with variables_set({_TABLES: "0"}):
+            yield
     finally:
         for handler in handlers:
             handler.removeFilter(_is_news)
-        os.environ.pop(_TABLES)
-        if tables is not None:
-            os.environ[_TABLES] = tables
         tune_log.setLevel(level)
 
 
