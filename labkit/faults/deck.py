@@ -35,41 +35,29 @@ if TYPE_CHECKING:
 
 _SMALL_DISK = 1 << 30  # bytes: a larger one may be the one that your system is on
 _PERIOD = 0.1  # seconds in which a slowed process runs once and stands still once
+_Victims = Callable[[Panel | None], list[psutil.Process]]
 
 
 def kill_rank(rank: int) -> Fault:
     """Kill the process of one rank (SIGKILL), as the kernel does when memory runs out."""
-
-    def make(panel: Panel | None) -> str:
-        process = _rank(panel, rank)
-        process.kill()
-        return f"SIGKILL to process {process.pid}"
-
-    return Fault(f"kill rank {rank}", make)
+    return _kill(f"kill rank {rank}", lambda panel: _rank(panel, rank))
 
 
 def freeze_rank(rank: int, *, seconds: float = 3.0) -> Fault:
     """Stop the process of one rank for a while (SIGSTOP), as a disk or a network that hangs does."""
-    return _freeze(f"freeze rank {rank}", lambda panel: [_rank(panel, rank)], seconds)
+    return _freeze(f"freeze rank {rank}", lambda panel: _rank(panel, rank), seconds)
 
 
 def slow_rank(rank: int, *, share: float = 0.5, seconds: float = 5.0) -> Fault:
     """Let one rank run for a `share` (0 to 1) of the time only: a straggler, for which all others wait."""
     if not 0 < share < 1:
         raise ClusterError(f"slow rank {rank} down", f"share is {share!r}", "pass a number between 0 and 1")
-    return _freeze(f"slow rank {rank} down", lambda panel: [_rank(panel, rank)], seconds, share)
+    return _freeze(f"slow rank {rank} down", lambda panel: _rank(panel, rank), seconds, share)
 
 
 def kill_node(name: str) -> Fault:
     """Kill all processes of a node (SIGKILL), as if its plug were pulled. The head is refused."""
-
-    def make(panel: Panel | None) -> str:
-        processes = _node(name, "kill")
-        for process in processes:
-            _send(process, signal.SIGKILL)
-        return f"SIGKILL to {len(processes)} processes"
-
-    return Fault(f"kill {name}", make)
+    return _kill(f"kill {name}", lambda panel: _node(name, "kill"))
 
 
 def freeze_node(name: str, *, seconds: float = 3.0) -> Fault:
@@ -107,16 +95,13 @@ def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
 def kill_controller() -> Fault:
     """Kill the process that directs the run's workers. `fit()` raises, and nothing repeats it."""
 
-    def make(panel: Panel | None) -> str:
+    def victims(panel: Panel | None) -> list[psutil.Process]:
         processes = _recorded(panel, "kill the controller")
-        found = [one for one in processes if "TrainController" in _title(one)]
-        if not found:
-            raise ClusterError("kill the controller", "none runs here", "use a trainer of Ray Train")
-        for process in found:
-            process.kill()
-        return f"SIGKILL to process {found[0].pid}"
+        if found := [one for one in processes if "TrainController" in _title(one)]:
+            return found
+        raise ClusterError("kill the controller", "none runs here", "use a trainer of Ray Train")
 
-    return Fault("kill the controller", make)
+    return _kill("kill the controller", victims)
 
 
 def kill_kernel() -> Fault:
@@ -192,16 +177,15 @@ def _recorded(panel: Panel | None, attempt: str) -> list[psutil.Process]:
     return [one for group in registry.groups() if group.startswith("ray-") for one in registry.members(group)]
 
 
-def _rank(panel: Panel | None, rank: int) -> psutil.Process:
+def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
     attempt = f"touch rank {rank}"
     processes = _recorded(panel, attempt)
     worker = panel.state.workers.get(rank)
     if worker is None:
         known = ", ".join(map(str, sorted(panel.state.workers)))
         raise ClusterError(attempt, f"this run has the ranks {known}", "name one of them")
-    for process in processes:
-        if process.pid == worker.pid:
-            return process
+    if found := [process for process in processes if process.pid == worker.pid]:
+        return found
     fact = f"its process {worker.pid} is none that the lab started on this machine"
     raise ClusterError(attempt, fact, "use a cluster that cluster.start() has started here")
 
@@ -211,9 +195,8 @@ def _node(name: str, verb: str) -> list[psutil.Process]:
     records = [one for one in registry.records() if one.alive]
     nodes = {one.role.partition(":")[0] for one in records if one.role.endswith(": raylet")}
     if name not in nodes - {"head"}:
-        fact = (
-            "it is the head: the cluster would end" if name == "head" else "the lab has started no such node"
-        )
+        head = name == "head"
+        fact = "it is the head: the cluster would end" if head else "the lab has started no such node"
         others = ", ".join(sorted(nodes - {"head"})) or "lab.add_node() first"
         raise ClusterError(f"{verb} {name}", fact, f"one of these: {others}")
     sessions = {one.session: one.group_id for one in records if one.role.startswith(f"{name}:")}
@@ -226,9 +209,17 @@ def _title(process: psutil.Process) -> str:
     return ""
 
 
-def _freeze(
-    name: str, victims: Callable[[Panel | None], list[psutil.Process]], seconds: float, share: float = 0.0
-) -> Fault:
+def _kill(name: str, victims: _Victims) -> Fault:
+    def make(panel: Panel | None) -> str:
+        processes = victims(panel)
+        for process in processes:
+            _send(process, signal.SIGKILL)
+        return f"SIGKILL to {_who(processes)}"
+
+    return Fault(name, make)
+
+
+def _freeze(name: str, victims: _Victims, seconds: float, share: float = 0.0) -> Fault:
     """Stop processes for `seconds`; with a `share`, let them run for that part of the time."""
     frozen: list[psutil.Process] = []
 
@@ -239,8 +230,8 @@ def _freeze(
     def make(panel: Panel | None) -> str:
         frozen.extend(victims(panel))
         send(signal.SIGSTOP)
-        who = f"process {frozen[0].pid}" if len(frozen) == 1 else f"{len(frozen)} processes"
-        return f"SIGSTOP to {who} for {seconds:g} s" + (f", which runs {share:.0%} of it" if share else "")
+        partly = f", which runs {share:.0%} of it" if share else ""
+        return f"SIGSTOP to {_who(frozen)} for {seconds:g} s{partly}"
 
     def during() -> None:
         if share:
@@ -254,6 +245,10 @@ def _freeze(
         frozen.clear()
 
     return Fault(name, make, seconds=seconds, during=during, undo=undo)
+
+
+def _who(processes: list[psutil.Process]) -> str:
+    return f"process {processes[0].pid}" if len(processes) == 1 else f"{len(processes)} processes"
 
 
 def _send(process: psutil.Process, number: int) -> None:

@@ -54,8 +54,6 @@ _COLUMNS: dict[str, Callable[[RunRecord], Any]] = {
 def table(
     home: Path | str | None = None,
     *,
-    name: str | Sequence[str] | None = None,
-    engine: str | Sequence[str] | None = None,
     last: int | None = None,
     columns: Sequence[str] | None = None,
     **filters: Any,
@@ -67,17 +65,16 @@ def table(
 
     Args:
         home: the lab's home folder; default: from the settings.
-        name, engine: only runs with this name or engine, or one of these.
         last: only this many, the newest.
         columns: what to show; with metrics that are not rounded.
-        filters: more columns and the values that they must have.
+        filters: columns and the values that they must have, such as ``name="03-torch"``.
 
     Raises:
         RunError: there is no such run, or no run has such a column.
     """
     import pandas
 
-    found = select(home, last, name=name, engine=engine, **filters)
+    found = select(home, last, **filters)
     if columns is not None:
         rows = [{column: value_of(run, column) for column in columns} for run in found]
         for column in columns:
@@ -120,8 +117,6 @@ def _differing(configs: list[dict[str, Any]]) -> list[str]:
 def plot(
     home: Path | str | None = None,
     *,
-    name: str | Sequence[str] | None = None,
-    engine: str | Sequence[str] | None = None,
     last: int = 6,
     metrics: str | Sequence[str] | None = None,
     by: str | None = None,
@@ -132,15 +127,15 @@ def plot(
     The figure is closed for pyplot, so a notebook shows it once: as the value of its cell.
 
     Args:
-        home, name, engine, last, filters: as in `table`.
-        metrics: one name or several; for "loss", a run without it shows "val_loss" or similar. Default:
-            loss and accuracy; for runs that report neither, their first two metrics.
+        home, last, filters: as in `table`.
+        metrics: one name or several. Default: loss and accuracy; for runs that report neither, their first
+            two metrics.
         by: a column; runs with the same value in it have the same colour.
 
     Raises:
         RunError: there is no such run, or none of them reports one of `metrics`.
     """
-    found = select(home, last, name=name, engine=engine, **filters)
+    found = select(home, last, **filters)
     label = None if by is None else lambda run: str(value_of(run, by))
     return figures.plot(found, metrics, label=label)
 

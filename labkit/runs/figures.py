@@ -2,7 +2,6 @@
 
 import base64
 import io
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -80,32 +79,20 @@ def _plain(label: str) -> str:
 
 def _shown(found: list[RunRecord], metrics: str | Sequence[str] | None) -> list[str]:
     """The metrics to draw: those asked for, or those that nearly every training has."""
-    reported = list(dict.fromkeys(name for run in found for name in _reported(run)))
+    entries = (entry for run in found for entry in run.history)
+    pairs = (pair for entry in entries for pair in entry.items())
+    reported = list(dict.fromkeys(name for name, value in pairs if name != "epoch" and is_number(value)))
     if metrics is None:
-        common = [metric for metric in ("loss", "accuracy") if any(_name_in(run, metric) for run in found)]
-        return common or reported[:_DRAWN_UNASKED]
+        return [name for name in ("loss", "accuracy") if name in reported] or reported[:_DRAWN_UNASKED]
     asked = [metrics] if isinstance(metrics, str) else list(metrics)
     for metric in asked:
-        if not any(_name_in(run, metric) for run in found):
+        if metric not in reported:
             raise RunError(
                 f"plot the metric {metric!r}",
                 f"the runs report {', '.join(reported) or 'no metrics at all'}",
                 "metrics= takes one of these names, or a list of them",
             )
     return asked
-
-
-def _reported(run: RunRecord) -> list[str]:
-    """The names of a run's metrics that are numbers, in the order in which they came."""
-    pairs = (pair for entry in run.history for pair in entry.items())
-    return list(dict.fromkeys(name for name, value in pairs if name != "epoch" and is_number(value)))
-
-
-def _name_in(run: RunRecord, metric: str) -> str | None:
-    """The name that this run has for `metric`: the same or, for "loss", "val_loss"."""
-    names = _reported(run)
-    similar = [name for name in names if re.search(rf"[\W_]{re.escape(metric)}$", name)]
-    return metric if metric in names else min(similar, key=len, default=None)
 
 
 def is_number(value: Any) -> bool:
@@ -118,14 +105,13 @@ def _draw_curves(axes: "Axes", found: list[RunRecord], metric: str, groups: Sequ
     from matplotlib import rcParams
     from matplotlib.ticker import MaxNLocator
 
-    names = [_name_in(run, metric) for run in found]
     looks, places = rcParams["axes.prop_cycle"].by_key(), list(dict.fromkeys(groups))
-    for run, name, group in zip(found, names, groups, strict=True):
-        entries = [(entry.get("epoch", place), entry.get(name)) for place, entry in enumerate(run.history)]
+    for run, group in zip(found, groups, strict=True):
+        entries = [(entry.get("epoch", place), entry.get(metric)) for place, entry in enumerate(run.history)]
         points = [(epoch + 1, value) for epoch, value in entries if is_number(epoch) and is_number(value)]
         look = {key: values[places.index(group) % len(values)] for key, values in looks.items()}
         axes.plot([epoch for epoch, _ in points], [value for _, value in points], marker="o", **look)
-    axes.set(title=", ".join(dict.fromkeys(filter(None, names))).replace("$", r"\$"), xlabel="epoch")
+    axes.set(title=metric.replace("$", r"\$"), xlabel="epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 

@@ -9,7 +9,7 @@
 import ast
 import linecache
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,25 +43,21 @@ class Rerun:
         return "\n- ".join([head, *self.missing])
 
 
-def rerun(
-    run: str | RunRecord, *, names: Mapping[str, Any] | None = None, home: Path | str | None = None
-) -> Rerun:
+def rerun(run: str | RunRecord, *, home: Path | str | None = None) -> Rerun:
     """Restore the training function, the settings and the scaling of a run. Nothing is trained.
 
     The function is defined again from the text in the record, so its decorators and default values are
-    computed. Only do this with records that you trust.
+    computed. Only do this with records that you trust. What the function finds outside of itself (modules,
+    models, a panel) is what your notebook or script has when it runs.
 
     Args:
         run: its id, or its record.
-        names: what the function finds outside of itself: modules, models, a panel. Default: what your
-            notebook or script has when the function runs.
 
     Raises:
         RunError: there is no such run.
     """
     record = get(run, home)
-    scope = vars(sys.modules["__main__"]) if names is None else {"__name__": "__main__", **names}
-    loop, missing = _loop(record, scope)
+    loop, missing = _loop(record)
     if SECRET in record.code:
         missing.append(f"secrets in its code: it has {SECRET!r} in their place")
     missing += [f"config[{name!r}]: the record has only {record.config[name]!r}" for name in record.abridged]
@@ -83,8 +79,8 @@ def rerun(
     return Rerun(record, loop, config, scaling, missing)
 
 
-def _loop(record: RunRecord, scope: dict[str, Any]) -> tuple[Callable[..., Any] | None, list[str]]:
-    """The function or class of a record's code, with `scope` as its globals, and why there is none."""
+def _loop(record: RunRecord) -> tuple[Callable[..., Any] | None, list[str]]:
+    """The function or class of a record's code, with the notebook's globals, or why there is none."""
     if not record.code:
         return None, ["its code: the record has none"]
     file = f"<run {record.run_id}>"
@@ -95,7 +91,7 @@ def _loop(record: RunRecord, scope: dict[str, Any]) -> tuple[Callable[..., Any] 
         # So that tracebacks, and the record of the new run, find the text.
         linecache.cache[file] = len(record.code), None, record.code.splitlines(keepends=True), file
         own: dict[str, Any] = {}  # it must not replace a function of the same name in the notebook
-        exec(compile(record.code, file, "exec"), scope, own)
+        exec(compile(record.code, file, "exec"), vars(sys.modules["__main__"]), own)
     except Exception as error:  # of a decorator, a default value, a base class
         return None, [f"its training function: {type(error).__name__}: {error}"]
     return own[body[0].name], []

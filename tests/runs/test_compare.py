@@ -71,14 +71,18 @@ def test_equal_runs_have_equal_code(home):
         runs.compare("a", "c", home)
 
 
-def test_a_rerun_restores_function_and_settings(home):
-    again = runs.rerun("a", names={"math": math, "scale": 40}, home=home)
-    assert again.loop(again.config) == 4.0 and again.config == {
-        "lr": 0.1,
-        "model": {"width": 64},
-        "epochs": 2,
-    }
-    assert cloudpickle.loads(cloudpickle.dumps(again.loop))({"lr": 0.1}, times=1) == 2.0  # for a worker
+def test_a_rerun_restores_function_and_settings(home, monkeypatch):
+    import __main__
+
+    monkeypatch.setattr(__main__, "math", math, raising=False)
+    monkeypatch.setattr(__main__, "scale", 40, raising=False)
+    monkeypatch.setattr(__main__, "train_loop", "mine", raising=False)
+    again = runs.rerun("a", home=home)
+    assert again.config == {"lr": 0.1, "model": {"width": 64}, "epochs": 2}
+    assert again.loop(again.config) == 4.0 and __main__.train_loop == "mine"
+    monkeypatch.setattr(__main__, "scale", 90)  # defined in a later cell, as a new panel is
+    assert again.loop(again.config) == 6.0
+    assert cloudpickle.loads(cloudpickle.dumps(again.loop))({"lr": 0.1}, times=1) == 3.0  # for a worker
     with Panel("next", settings=Settings(home=home, panel="none")) as panel:
         panel.loop = again.loop
     with panel:
@@ -101,13 +105,3 @@ def test_a_rerun_says_what_it_could_not_restore(home):
     write(home, "f", code="login(token='(secret)')\n")
     for run, word in {"d": "NameError", "e": "the record has none", "f": "secrets in its code"}.items():
         assert word in repr(runs.rerun(run, home=home))
-
-
-def test_a_rerun_uses_the_notebook_and_does_not_change_it(home, monkeypatch):
-    import __main__
-
-    monkeypatch.setattr(__main__, "train_loop", "mine", raising=False)
-    monkeypatch.setattr(__main__, "math", math, raising=False)
-    again = runs.rerun("a", home=home)
-    monkeypatch.setattr(__main__, "scale", 90, raising=False)  # defined in a later cell, as a new panel is
-    assert again.loop(again.config) == 6.0 and __main__.train_loop == "mine"

@@ -40,17 +40,6 @@ def test_curves_show_the_values_of_each_run_from_epoch_1():
     assert first.get_linestyle() != second.get_linestyle()  # not by colour alone
 
 
-def test_a_metric_is_drawn_under_the_name_that_a_run_has_for_it():
-    runs = [record(history=history(0.5, name="val_loss")), record(minute=1, history=history(0.25, math.nan))]
-    values = [list(line.get_ydata()) for line in axes_of(*runs)["val_loss, loss"].get_lines()]
-    assert values[0] == [0.5] and values[1][0] == 0.25 and math.isnan(values[1][1])
-    rmse = record(history=history(0.5, name="val_rmse"))
-    with pytest.raises(RunError, match="'mse'\n.*val_rmse"):  # another metric, though its name ends like that
-        plot([rmse], "mse")
-    both = axes_of(rmse, record(minute=1, history=history(0.25, name="val_mse")), metrics=["mse"])
-    assert [list(line.get_ydata()) for line in both["val_mse"].get_lines()] == [[], [0.25]]
-
-
 def test_metrics_may_be_one_name_and_need_not_be_loss_or_accuracy():
     run = record(history=[{"epoch": 0, "rmse": 3.0, "r2": 0.5, "mae": 2.0, "ok": True}])
     assert set(axes_of(run, metrics="r2")) == {"r2", SECONDS}

@@ -252,21 +252,6 @@ def outside_of_the_scope(config):
     model.fit(batches(mine(rank, world)), verbose=0, callbacks=[PanelCallback(config["panel"])])
 
 
-def which_keras(config):
-    import os
-
-    import tensorflow as tf
-
-    config = json.loads(os.environ["TF_CONFIG"])
-    print(
-        tf.keras.Model.__module__.partition(".")[0],
-        "legacy", os.environ.get("TF_USE_LEGACY_KERAS"),
-        "threads", os.environ.get("OMP_NUM_THREADS"), tf.config.threading.get_intra_op_parallelism_threads(),
-        "workers", len(set(config["cluster"]["worker"])), "task", config["task"]["index"],
-    )  # fmt: skip
-    ray.train.report({})
-
-
 def with_fit_of_keras_3(config):
     import tensorflow as tf
 
@@ -374,15 +359,6 @@ def test_a_model_outside_of_the_scope(lab, home):
 
 
 # -- which Keras ------------------------------------------------------------------------------------
-
-
-def test_rays_own_variable_comes_too_late(lab, home):
-    """When this fails, Ray has fixed it, and `worker_runtime_env` may leave the lesson."""
-    # This cluster's nodes have it from their start; here it is as if they had not.
-    panel, _ = fit(home, which_keras, environment={"TF_USE_LEGACY_KERAS": "0"})
-    said = sorted(line.partition("] ")[2] for line in panel.state.prints)
-    # OMP_NUM_THREADS is Ray's; TensorFlow does not ask for it (0: as many as there are cores).
-    assert said == [f"keras legacy 1 threads 1 0 workers 2 task {rank}" for rank in (0, 1)]
 
 
 def test_fit_of_keras_3_fails_with_two_workers(lab, home):

@@ -96,19 +96,17 @@ def sweep(lab, home):
     return sweep
 
 
-def test_a_grid_of_nine_and_twice_that(sweep, home, capfd):
-    grid = {"x": tune.grid_search([1, 2, 3]), "y": tune.grid_search([10, 20, 30]), "z": tune.uniform(0, 1)}
-    assert len(sweep(climb, grid)) == 9
+def test_a_grid_of_four_twice(sweep, home, capfd):
+    grid = {"x": tune.grid_search([1, 3]), "y": tune.grid_search([10, 20]), "z": tune.uniform(0, 1)}
+    assert len(sweep(climb, grid, num_samples=2)) == 8
     state = sweep.panel.state
-    assert (state.total, state.status, dict(state.counts())) == (9, "finished", {"finished": 9})
-    assert len(sweep(climb, grid, num_samples=2)) == 18
-    state = sweep.panel.state
-    assert (state.total, len(state.trials), state.best.value) == (18, 18, 9)
-    assert len({(t.config["x"], t.config["y"]) for t in state.trials.values()}) == 9
-    assert len({t.config["z"] for t in state.trials.values()}) == 18
+    assert (state.total, len(state.trials), state.best.value) == (8, 8, 9)
+    assert (state.status, dict(state.counts())) == ("finished", {"finished": 8})
+    assert len({(t.config["x"], t.config["y"]) for t in state.trials.values()}) == 4
+    assert len({t.config["z"] for t in state.trials.values()}) == 8
     record = runs.latest("sweep")
     assert (record.engine, record.state, record.metrics) == ("Ray Tune", "finished", {"score": 9})
-    assert len(record.extra["trials"]) == 18 and record.config["x"] == 3
+    assert len(record.extra["trials"]) == 8 and record.config["x"] == 3
     assert sum(record.seconds.values()) == pytest.approx(record.seconds_total)
     listed = dict(sweep.panel.files())
     assert listed["results and checkpoints"] == sweep.results.experiment_path
@@ -145,12 +143,6 @@ def test_a_metric_that_is_never_reported(sweep):
         sweep(climb, {"x": tune.grid_search([1, 2])}, metric="skore")
     assert "they report 'score'" in refused.value.fact
     assert set(sweep.panel.state.counts()) <= {"cut off"}
-
-
-def test_whichever_comes_first_ends_a_trial(sweep):
-    sweep(Counter, {"x": tune.grid_search([1, 4])}, stop={"score": 10, "training_iteration": 5})
-    ends = {t.config["x"]: (t.iteration, t.status) for t in sweep.panel.state.trials.values()}
-    assert ends == {1: (5, "finished"), 4: (3, "finished")}
 
 
 def test_a_reset_that_fails_is_shown_with_its_reason(sweep):
