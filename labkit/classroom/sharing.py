@@ -209,10 +209,10 @@ def _runs() -> dict[str, dict[str, float]]:
 
     The speed-up is over the latest run of one worker in the same lesson.
     """
-    from labkit.runs.record import find
+    from labkit.runs import index
 
     latest: dict[str, Any] = {}
-    for run in find(Settings.from_env().home):  # newest first
+    for run in index.find(Settings.from_env().home):  # newest first
         if run.state == "finished" and run.rows_per_second and re.match(r"\d\d-", run.name):
             latest.setdefault(run.name[:NICKNAME], run)
     alone = {name[:2]: run for name, run in reversed(latest.items()) if run.workers == 1}

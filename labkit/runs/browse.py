@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.errors import RunError
 from labkit.runs import figures
-from labkit.runs.record import RunRecord, find, read
+from labkit.runs.index import LEFT_OUT, find
+from labkit.runs.record import RunRecord, read
 from labkit.settings import Settings
 
 if TYPE_CHECKING:  # each takes a second to import, and `latest` needs neither
@@ -137,7 +138,7 @@ def plot(
     """
     found = select(home, last, **filters)
     label = None if by is None else lambda run: str(value_of(run, by))
-    return figures.plot(found, metrics, label=label)
+    return figures.plot([read(run.folder) for run in found], metrics, label=label)
 
 
 def latest(
@@ -156,7 +157,7 @@ def latest(
     Raises:
         RunError: there is no such run.
     """
-    return select(home, 1, name=name, state=state, **filters)[0]
+    return read(select(home, 1, name=name, state=state, **filters)[0].folder)
 
 
 def best(
@@ -192,7 +193,7 @@ def best(
         raise RunError(
             attempt, f"none of {len(found)} runs has it; they report {names}"[:300], "use another metric"
         )
-    return found[(min if mode == "min" else max)(values, key=values.__getitem__)]
+    return read(found[(min if mode == "min" else max)(values, key=values.__getitem__)].folder)
 
 
 def get(run: str | RunRecord, home: Path | str | None = None) -> RunRecord:
@@ -207,7 +208,7 @@ def get(run: str | RunRecord, home: Path | str | None = None) -> RunRecord:
     if len(found) > 1:
         fact = f"{' and '.join(one.folder for one in found)} have this id"
         raise RunError(f"find the run {run}", fact, "pass a record: runs.latest(...) returns one")
-    return found[0]
+    return read(found[0].folder)
 
 
 def value_of(run: RunRecord, column: str) -> Any:
@@ -215,7 +216,8 @@ def value_of(run: RunRecord, column: str) -> Any:
     column = column.replace("config ", "config.", 1)
     first, _, rest = column.partition(".")
     if first in _FIELDS:
-        return _inside(getattr(run, first), rest)
+        whole = read(run.folder) if first in LEFT_OUT and run.folder else run
+        return _inside(getattr(whole, first), rest)
     if column in _COLUMNS:
         return _COLUMNS[column](run)
     return run.metrics[column] if column in run.metrics else _inside(run.config, column)
@@ -245,7 +247,7 @@ def flat(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> d
 
 
 def select(home: Path | str | None, last: int | None, **wanted: Any) -> list[RunRecord]:
-    """The newest `last` runs whose columns have one of the `wanted` values."""
+    """The newest `last` runs whose columns have one of the `wanted` values, as `find` returns them."""
     home = Settings.from_env().home if home is None else Path(home)
     asked = {
         column: list(value) if isinstance(value, (list, tuple, set)) else [value]

@@ -16,7 +16,8 @@ from labkit.display.cards import Table
 from labkit.errors import RunError
 from labkit.files import atomic_write
 from labkit.runs.browse import get
-from labkit.runs.record import FILE_NAME, RunRecord, find
+from labkit.runs.index import find
+from labkit.runs.record import FILE_NAME, RunRecord
 from labkit.settings import Settings
 
 if TYPE_CHECKING:

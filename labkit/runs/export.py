@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.errors import RunError
 from labkit.runs.browse import flat, select
 from labkit.runs.figures import is_number
-from labkit.runs.record import RunRecord
+from labkit.runs.record import RunRecord, read
 from labkit.settings import variables_set
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def to_tensorboard(
         from tensorboardX.proto.event_pb2 import Event
     except ImportError as error:
         raise RunError(attempt, str(error), "pip install tensorboardX") from error
-    for run in select(home, last, **filters):
-        target = Path(folder, *Path(run.folder).parts[-2:])
+    for found in select(home, last, **filters):
+        run, target = read(found.folder), Path(folder, *Path(found.folder).parts[-2:])
         began, scalars = run.started.timestamp(), _scalars(run)
         rest = replace(run, history=[], code="", called="")  # the scalars and the other text have these
         texts = {"record": f"```json\n{rest.to_json()}\n```", "code": f"```python\n{run.all_code}\n```"}
@@ -93,7 +93,7 @@ def to_mlflow(
             folder.mkdir(parents=True, exist_ok=True)
             client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
             for run in found:
-                _to_mlflow(client, run, folder / "artifacts")
+                _to_mlflow(client, read(run.folder), folder / "artifacts")
         except (OSError, MlflowException) as error:
             raise RunError(attempt, str(error), "name a folder that you can write to") from error
     return folder

@@ -5,8 +5,8 @@
     >>> RunRecord.from_json(record.to_json()) == record
     True
 
-Panels and benchmarks write records below ``LABKIT_HOME/runs``, and `find` reads them. Records written by
-other versions of the lab can be read: unknown fields are ignored, and missing ones take their defaults.
+Panels and benchmarks write records, `labkit.runs.index` finds them. Records written by other
+versions of the lab can be read: unknown fields are ignored, and missing ones take their defaults.
 """
 
 import hashlib
@@ -15,10 +15,9 @@ import os
 import platform
 import re
 import reprlib
-import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +134,15 @@ class RunRecord:
         return hashlib.sha256(self.all_code.encode()).hexdigest()[:12] if self.code else ""
 
     @property
+    def moment(self) -> datetime:
+        """`started_at` with its time zone."""
+        moment = datetime.fromisoformat(self.started_at)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+    @property
     def started(self) -> datetime:
         """`started_at` in this machine's time zone."""
-        return datetime.fromisoformat(self.started_at).astimezone()
+        return self.moment.astimezone()
 
     def to_json(self) -> str:
         """Return the record as JSON, with Python's ``NaN`` and ``Infinity``."""
@@ -185,32 +190,13 @@ def read(path: Path | str) -> RunRecord:
     except (OSError, ValueError, TypeError) as error:
         fix = "runs.table() lists the runs that have a record; a damaged one can be deleted"
         raise RunError(f"read the run record {path}", str(error), fix) from error
-    vars(record)["folder"] = str(path.parent)
-    if record.state == "running" and not _may_live(record.process):
-        vars(record)["state"] = "lost"
-    return record
+    return lost_if_gone(replace(record, folder=str(path.parent)))
 
 
-def find(home: Path | str, *, names: Iterable[str] | None = None) -> list[RunRecord]:
-    """Read the records below ``home/runs``, newest run first. A damaged one is skipped with a warning.
-
-    Only the folders from `folder_of` are searched: a sweep may store thousands of files below ``runs``.
-
-    Args:
-        names: only runs with one of these names.
-    """
-    root = Path(home) / "runs"
-    folders = {"*"} if names is None else {folder_of(home, name).name for name in names}
-    found = []
-    for path in (path for folder in folders for path in root.glob(f"{folder}/*/{FILE_NAME}")):
-        try:
-            record = read(path)
-        except RunError as error:
-            warnings.warn(f"skipped {path}: {error.fact}", stacklevel=2)
-        else:
-            if names is None or record.name in names:  # two names may share a folder
-                found.append(record)
-    return sorted(found, key=lambda record: (record.started, record.run_id), reverse=True)
+def lost_if_gone(record: RunRecord) -> RunRecord:
+    """The record; as "lost" if it says that the run is running, and its process is gone."""
+    lost = record.state == "running" and not _may_live(record.process)
+    return replace(record, state="lost") if lost else record
 
 
 def folder_of(home: Path | str, name: str, run_id: str = "") -> Path:

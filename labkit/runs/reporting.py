@@ -12,7 +12,7 @@ from labkit.errors import RunError
 from labkit.files import atomic_write
 from labkit.runs import figures
 from labkit.runs.browse import overview, select, value_of
-from labkit.runs.record import RunRecord
+from labkit.runs.record import RunRecord, read
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +48,7 @@ def report(
     Raises:
         RunError: there is no such run, no run has `by`, none reports `metrics`, or the file can't be written.
     """
-    found = select(home, last, **filters)
+    found = [read(run.folder) for run in select(home, last, **filters)]
     attempt = f"write the report {path}"
     label = None
     if by is not None:

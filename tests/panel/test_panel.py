@@ -23,8 +23,8 @@ from labkit.panel.reporters import NullReporter
 from labkit.panel.state.base import State
 from labkit.panel.tracking.remote import RemoteTracker
 from labkit.panel.view.base import View
+from labkit.runs import index
 from labkit.runs import record as records
-from labkit.runs.record import find
 from labkit.settings import Settings
 from labs import until
 
@@ -84,7 +84,7 @@ def test_a_run_that_ends_well(settings):
     with panel as same:
         assert same is panel
         # A kernel that dies leaves this record: the next look calls the run lost.
-        (record,) = find(settings.home)
+        (record,) = index.find(settings.home)
         assert (record.run_id, record.state, record.error) == (panel.run_id, "running", None)
         assert record.process["pid"] == os.getpid()
         train(panel)
@@ -113,7 +113,7 @@ def test_an_error_passes_through(panel, settings):
     assert signal.getsignal(signal.SIGINT) is handler
     (failure,) = panel.state.failures
     assert failure.message == "ValueError: boom <b>" and "test_an_error_passes_through" in failure.text
-    (record,) = find(settings.home)
+    (record,) = index.find(settings.home)
     assert (record.state, record.error, record.epochs) == ("failed", "ValueError: boom <b>", 2)
 
 
@@ -128,7 +128,7 @@ def test_a_stop_is_one_calm_line(panel, settings, how):
     (line,) = caught.value._render_traceback_()
     assert "\n" not in line and line.startswith("00-baseline: stopped by you after ")
     assert caught.value.__suppress_context__
-    assert find(settings.home)[0].state == "stopped"
+    assert index.find(settings.home)[0].state == "stopped"
     gc.collect()  # the loop that was left is closed now, while another run is there
     with panel:
         train(panel, epochs=1)
@@ -182,7 +182,7 @@ def test_a_second_run_is_a_new_one(panel, settings):
         for run in (first, None, "another"):
             panel.receive({"kind": "print", "run": run, "text": "stale"})
     assert len(first_state.history) == 2 and list(first_state.prints) == ["in time"]
-    assert panel.state.printed == 0 and len(find(settings.home)) == 2
+    assert panel.state.printed == 0 and len(index.find(settings.home)) == 2
 
 
 @pytest.mark.parametrize("call", [train, lambda panel: panel.phase("saving")])
@@ -263,7 +263,7 @@ def test_a_reporter_that_fails_does_not_fail_the_run(settings, where):
             train(panel)
             until(lambda: where != "draw" or reporter.calls.count("draw") > 1)
         assert len(said) == 1 and panel.state.status == "finished"
-    assert len(find(settings.home)) == 2
+    assert len(index.find(settings.home)) == 2
 
 
 # -- what an engine's panel adds to it ------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_the_panel_of_an_engine(settings):
         assert copy.deepcopy([panel])[0] is panel
         assert pickle.loads(pickle.dumps(panel)) == "CountPanel('count', running)"
     assert panel.around == ["in", "running", "out", "running"] and CountPanel.current() is None
-    (record,) = find(settings.home)
+    (record,) = index.find(settings.home)
     assert (record.state, record.metrics, record.workers) == ("finished", {"counted": 1}, 3)
     assert reporter.closed_with[1]["run record"].endswith(f"{panel.run_id}/run_record.json")
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from labkit.errors import RunError
+from labkit.runs import index
 from labkit.runs import record as records
-from labkit.runs.record import RunRecord, find
+from labkit.runs.record import RunRecord
 
 REQUIRED = {
     "name": "03-torch", "run_id": "a1", "engine": "Ray Train", "state": "finished",
@@ -98,9 +99,9 @@ def test_find_gives_the_newest_first_and_passes_over_damaged_ones(tmp_path):
     broken.parent.mkdir()
     broken.write_bytes(b"\xff\xfe{")
     with pytest.warns(UserWarning, match="broken"):
-        found = find(tmp_path)
+        found = index.find(tmp_path)
     assert [r.run_id for r in found] == ["new", "middle", "old"]
-    assert find(tmp_path / "nothing") == []
+    assert index.find(tmp_path / "nothing") == []
 
 
 def test_find_reads_no_more_than_it_is_asked_for(tmp_path):
@@ -113,9 +114,9 @@ def test_find_reads_no_more_than_it_is_asked_for(tmp_path):
         path.write_text("damaged")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert [r.name for r in find(tmp_path, names=["03/torch"])] == ["03/torch"]
+        assert [r.name for r in index.find(tmp_path, names=["03/torch"])] == ["03/torch"]
     with pytest.warns(UserWarning, match="other/run") as told:
-        assert len(find(tmp_path)) == 2
+        assert len(index.find(tmp_path)) == 2
     assert len(told) == 1
 
 

@@ -1,6 +1,8 @@
 """Past runs: the table and the figure say what the records say."""
 
 import math
+import os
+import shutil
 import subprocess
 import sys
 
@@ -145,3 +147,38 @@ def test_the_best_run_is_found(tmp_path):
     with pytest.raises(RunError, match="'lowest'"):
         runs.best("loss", tmp_path, mode="lowest")
     assert runs.get("run-0", tmp_path) == runs.get(runs.get("run-0", tmp_path))
+
+
+def test_the_index_follows_the_files(tmp_path):
+    """Also a file that is replaced by one of the same size, a damaged index, and one of another version."""
+    losses = lambda: list(runs.table(tmp_path).get("loss", []))  # noqa: E731
+    write(tmp_path, 1, metrics={"loss": 0.5})
+    write(tmp_path, 2, metrics={"loss": 0.25}, name="other")
+    index = tmp_path / "runs" / ".index.json"
+    assert losses() == [0.25, 0.5] and index.exists()
+    write(tmp_path, 1, metrics={"loss": 0.7})
+    assert losses() == [0.25, 0.7]
+    assert list(runs.table(tmp_path, name="other")["loss"]) == [0.25]
+    for text in ("", "[1]", index.read_text().replace('"fields": ["name"', '"fields": ["title"')):
+        index.write_text(text)
+        assert losses() == [0.25, 0.7]
+    shutil.rmtree(tmp_path / "runs" / "other")
+    assert losses() == [0.7] and losses() == [0.7]
+    index.unlink()
+    index.mkdir()  # it cannot be written
+    assert losses() == [0.7]
+
+
+def test_the_index_of_many_runs_is_used(tmp_path):
+    """A record that cannot be read any more is listed, because its file has not changed."""
+    for minute in range(30):
+        write(tmp_path, minute, metrics={"loss": minute / 10})
+    assert len(runs.table(tmp_path)) == 30
+    path = tmp_path / "runs" / "03-torch" / "run-3" / "run_record.json"
+    stat, text = path.stat(), path.read_text()
+    path.write_text("x" * len(text))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert len(runs.table(tmp_path)) == 30
+    path.touch()
+    with pytest.warns(UserWarning, match="run-3"):
+        assert len(runs.table(tmp_path)) == 29
