@@ -59,8 +59,6 @@ def test_one_process_takes_all_trials_of_a_class(lab):
     "space, cpus, options, said",
     [
         (GRID, 640, {}, "no trial would ever start"),
-        ({"learning_rate": tune.grid_search([0.1])}, 1, {}, "reads 'lr'"),
-        ({"lr": [0.1, 0.5]}, 1, {}, "plain list"),
         (GRID, 1, {"metric": "lost", "mode": "min"}, "'lost'"),
         ({"lr": tune.grid_search([0.1, "a"])}, 1, {}, "1 of 2 trials failed"),
     ],
