@@ -131,8 +131,3 @@ def test_gpus_and_workers(monkeypatch, gpu, local, workers, expected):
     monkeypatch.setattr(settings_module, "_local_gpus", lambda: local)
     settings = Settings.from_env({"LABKIT_GPU": gpu, "LABKIT_WORKERS": workers})
     assert (settings.use_gpu, settings.num_workers) == expected
-
-
-def test_settings_do_not_change():
-    with pytest.raises(AttributeError):
-        Settings().small = True

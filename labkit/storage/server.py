@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 from filelock import FileLock, Timeout
 
 from labkit import machine
@@ -27,6 +26,7 @@ from labkit.errors import StorageError
 from labkit.files import atomic_write
 from labkit.settings import Settings
 from labkit.storage.client import read_keys, write_keys
+from labkit.system import process_info
 from labkit.system.interrupts import wait_until
 from labkit.system.process_registry import ProcessRegistry
 
@@ -176,10 +176,7 @@ def _run(server: Server, program: str, check: Callable[[], None]) -> bool:
 
 def _listens(pid: int, port: int) -> bool:
     """Whether it is this process that listens there, and not another one that was faster."""
-    with contextlib.suppress(psutil.Error):
-        connections = psutil.Process(pid).net_connections("tcp")
-        return any(c.laddr.port == port for c in connections if c.status == psutil.CONN_LISTEN)
-    return False
+    return any(number == port for number, _ in process_info.listening(pid))
 
 
 def _last_line(log: Path) -> str:

@@ -1,6 +1,6 @@
 """What the lab runs on this machine: tables of its processes and of the ports that they listen on.
 
-    >>> system.processes("node-2")
+    >>> system.processes()
     >>> system.ports()
 
 Both start from the recorded processes (`labkit.system.process_registry`) and follow them to their children.
@@ -34,33 +34,30 @@ _PURPOSES = {
 }
 
 
-def processes(node: str | None = None) -> Table:
+def processes() -> Table:
     """One row for each program on each node: its processes, their memory in MB, what it does.
 
     A page of memory that several processes share counts in parts, so that the sum is what they use together.
 
-    Args:
-        node: only this one, such as "node-2".
-
     Raises:
-        ClusterError: the lab runs nothing on this machine, or there is no such node.
+        ClusterError: the lab runs nothing on this machine.
     """
     rows = [
         (*where, len(found), round(sum(map(process_info.memory, found)) / 1e6), _PURPOSES.get(where[1], ""))
-        for where, found in _programs(node).items()
+        for where, found in _programs().items()
     ]
     line = f"{sum(row[2] for row in rows)} processes, {sum(row[3] for row in rows)} MB"
     return Table(("node", "program", "processes", "MB", "what it is for"), rows, line)
 
 
-def ports(node: str | None = None) -> Table:
+def ports() -> Table:
     """One row for each program on each node that listens: from where it can be reached, on which TCP ports.
 
-    Args, Raises: as in `processes`.
+    Raises: as in `processes`.
     """
     rows = []
-    for where, found in _programs(node).items():
-        open_ports = set().union(*map(_listening, found))
+    for where, found in _programs().items():
+        open_ports = set().union(*(process_info.listening(process.pid) for process in found))
         network = {port for port, local in open_ports if not local}
         here = {port for port, _ in open_ports} - network  # also on loopback does not make it safer
         for origin, numbers in (("the network", network), ("this machine", here)):
@@ -69,7 +66,7 @@ def ports(node: str | None = None) -> Table:
     return Table(("node", "program", "reached from", "ports"), rows)
 
 
-def _programs(node: str | None) -> dict[tuple[str, str], list[psutil.Process]]:
+def _programs() -> dict[tuple[str, str], list[psutil.Process]]:
     """The lab's processes by (node, program), in the order of the table."""
     found: dict[tuple[str, str], list[psutil.Process]] = {}
     for record in ProcessRegistry(Settings.from_env().home).records():
@@ -80,11 +77,7 @@ def _programs(node: str | None) -> dict[tuple[str, str], list[psutil.Process]]:
         raise ClusterError("list what the lab runs", "it runs nothing on this machine", fix)
     order = [*_PURPOSES, *(program for _, program in found)]
     keys = sorted(found, key=lambda key: (key[0] != "head", key[0], order.index(key[1])))
-    nodes = dict.fromkeys(where for where, _ in keys)
-    if node is not None and node not in nodes:
-        fix = f"use one of these: {', '.join(nodes)}"
-        raise ClusterError(f"list what {node!r} runs", "there is no such node", fix)
-    return {key: found[key] for key in keys if node in (None, key[0])}
+    return {key: found[key] for key in keys}
 
 
 def _family(record: ProcessRecord) -> Iterator[tuple[str, str, psutil.Process]]:
@@ -108,11 +101,3 @@ def _kind(child: psutil.Process) -> str:
         if any("forkserver/client.py" in part for part in child.cmdline()):
             return "client"  # stands for a forked worker, which is counted under its forkserver
     return "worker"
-
-
-def _listening(process: psutil.Process) -> set[tuple[int, bool]]:
-    """(TCP port, whether only this machine reaches it) for each socket on which a process listens."""
-    with contextlib.suppress(psutil.Error):
-        listening = [c.laddr for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
-        return {(a.port, a.ip.removeprefix("::ffff:").startswith(("127.", "::1"))) for a in listening}
-    return set()

@@ -69,6 +69,15 @@ def memory(process: psutil.Process) -> int:
     return 0
 
 
+def listening(pid: int) -> set[tuple[int, bool]]:
+    """(TCP port, whether only this machine reaches it) for each socket on which a process listens."""
+    with contextlib.suppress(psutil.Error):
+        sockets = psutil.Process(pid).net_connections("tcp")
+        addresses = [one.laddr for one in sockets if one.status == psutil.CONN_LISTEN]
+        return {(a.port, a.ip.removeprefix("::ffff:").startswith(("127.", "::1"))) for a in addresses}
+    return set()
+
+
 def program_name(process: psutil.Process) -> str:
     """The program of a process; of a Python process, the script or module. "gone" if it has ended."""
     with contextlib.suppress(psutil.Error):

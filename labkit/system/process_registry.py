@@ -4,8 +4,9 @@ Each start writes a file ``HOME/processes/GROUP/PID.json``. The process gets a s
 ``LABKIT_GROUP=GROUP`` in its environment, so that its descendants are found too (a raylet starts workers),
 including orphans and those in another session. No process is ever looked up by name.
 
-A watchdog process (`labkit.system.watchdog`) stops a group when all processes that own it have ended. So a
-restarted kernel finds its cluster again, and a ``kill -9`` leaves nothing behind.
+A watchdog process, ``python -m labkit.system.process_registry HOME GROUP SECONDS``, stops a group when all
+processes that own it have ended. So a restarted kernel finds its cluster again, and a ``kill -9`` leaves
+nothing behind.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -179,9 +181,22 @@ class ProcessRegistry:
     def start_watchdog(self, group_id: str, *, seconds: float) -> None:
         """Own the group, and start the watchdog that stops it `seconds` after its last owner has ended."""
         self.acquire(group_id)
-        module = "labkit.system.watchdog"
-        command = [sys.executable, "-m", module, str(self._folder.parent), group_id, str(seconds)]
+        command = [sys.executable, "-m", "labkit.system.process_registry"]
+        command += [str(self._folder.parent), group_id, str(seconds)]
         self.start(command, role="watchdog", group_id=group_id, log=self._path(group_id) / "watchdog.log")
+
+    def watch(self, group_id: str, *, seconds: float) -> None:
+        """Wait until a group has had no owner for `seconds`, then stop it.
+
+        It stops it as well when the records are gone (their folder was removed), because then nothing else
+        could.
+        """
+        last_owned = time.monotonic()
+        while self.records(group_id) and time.monotonic() - last_owned <= seconds:
+            time.sleep(1.0)
+            if self.has_owner(group_id):
+                last_owned = time.monotonic()
+        self.stop(group_id)
 
     def stop(self, group_id: str, *, session: int | None = None, grace: float = 3.0) -> list[ProcessRecord]:
         """Stop the processes of a group and remove their records.
@@ -242,3 +257,7 @@ def _read(kind: type[ProcessIdentity], path: Path) -> Any:
 def _unwritable(attempt: str, error: OSError) -> SetupError:
     fix = "make that folder writable, or set LABKIT_HOME to one that is and has space"
     return SetupError(attempt, str(error), fix)
+
+
+if __name__ == "__main__":  # the watchdog
+    ProcessRegistry(sys.argv[1]).watch(sys.argv[2], seconds=float(sys.argv[3]))

@@ -57,22 +57,12 @@ def test_it_listens_on_loopback_and_keeps_its_keys(store, settings, tmp_path):
         assert other.endpoint != store.endpoint and read_keys(other.keys) != (access, secret)
 
 
-def test_started_twice_it_is_one(store, settings):
-    assert storage.start(settings=settings) is store
+def test_started_twice_it_is_one_and_it_ends_with_its_last_handle(store, settings):
     assert object_server.start(settings) == store._server
-
-
-def test_a_handle_on_another_bucket_ends_without_this_one(store, settings):
     with pytest.raises(StorageError, match="My_Bucket"):
         storage.start(bucket="My_Bucket", settings=settings)
-    storage.start(bucket="other", settings=settings).stop()
-    store.files.pipe_file("lab/a", b"1")
-    assert store.files.cat_file("lab/a") == b"1"
-    assert storage.start(settings=settings) is store
-
-
-def test_the_server_ends_with_its_last_handle(store, settings):
     other = storage.start(bucket="other", settings=settings)
+    assert storage.start(settings=settings) is store
     store.stop()
     other.files.pipe_file("other/a", b"1")
     other.stop()

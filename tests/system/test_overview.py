@@ -5,7 +5,6 @@ import sys
 import psutil
 import pytest
 
-from labkit.display.cards import Table
 from labkit.errors import ClusterError
 from labkit.system import overview
 from labkit.system.process_registry import ProcessRegistry
@@ -51,9 +50,6 @@ def test_counts_processes_and_memory_of_each_program(tmp_path, start):
     ]
     assert all(megabytes > 0 and purpose for *_, megabytes, purpose in table.rows)
     assert table.line == f"5 processes, {sum(row[3] for row in table.rows)} MB"
-    assert [row[1] for row in overview.processes("node-2").rows] == ["raylet", "worker"]
-    with pytest.raises(ClusterError, match="head, node-2, –"):
-        overview.processes("node-9")
 
 
 def test_says_from_where_a_port_is_reached(tmp_path, start):
@@ -74,10 +70,3 @@ def test_a_lab_that_runs_nothing_is_said_so(tmp_path, start):
     process.wait()
     with pytest.raises(ClusterError):
         overview.ports()
-
-
-def test_a_table_shows_itself_in_a_terminal_and_on_a_page():
-    table = Table(("node", "what"), [("head", "<b>"), ("node-2", 7)], "2 rows")
-    assert repr(table).splitlines() == ["node    what", "head    <b>", "node-2  7", "2 rows"]
-    html = table._repr_html_()
-    assert html.count("<tr>") == 3 and ">&lt;b&gt;</td>" in html and "2 rows" in html
