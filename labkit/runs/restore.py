@@ -7,7 +7,9 @@
 """
 
 import ast
+import builtins
 import linecache
+import symtable
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,7 +93,18 @@ def _loop(record: RunRecord) -> tuple[Callable[..., Any] | None, list[str]]:
         # So that tracebacks, and the record of the new run, find the text.
         linecache.cache[file] = len(record.code), None, record.code.splitlines(keepends=True), file
         own: dict[str, Any] = {}  # it must not replace a function of the same name in the notebook
-        exec(compile(record.code, file, "exec"), vars(sys.modules["__main__"]), own)
+        scope = vars(sys.modules["__main__"])
+        exec(compile(record.code, file, "exec"), scope, own)
     except Exception as error:  # of a decorator, a default value, a base class
         return None, [f"its training function: {type(error).__name__}: {error}"]
-    return own[body[0].name], []
+    unknown = _globals(symtable.symtable(record.code, file, "exec")) - scope.keys() - set(dir(builtins))
+    lacks = f"what it uses: {', '.join(sorted(unknown))}; import or define them, then rerun"
+    return own[body[0].name], [lacks] if unknown else []
+
+
+def _globals(table: symtable.SymbolTable) -> set[str]:
+    """The global names that some code uses."""
+    used = {
+        symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() and symbol.is_referenced()
+    }
+    return used.union(*map(_globals, table.get_children()))

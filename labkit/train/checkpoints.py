@@ -12,8 +12,9 @@ from ray.train import ReportedCheckpoint, ReportedCheckpointStatus
 from labkit.errors import RunError
 
 # Words of metrics' names.
-_LOW_IS_GOOD = {"loss", "err", "error", "mse", "rmse", "mae", "mape", "perplexity", "nll", "wer", "cer"}
-_HIGH_IS_GOOD = {"acc", "accuracy", "auc", "f1", "precision", "recall", "reward", "neg", "negative", "minus"}
+_LOW_IS_GOOD = re.compile("loss|err|error|mse|rmse|mae|mape|perplexity|nll|wer|cer")
+_HIGH_IS_GOOD = re.compile("acc|accuracy|auc|auroc|f1|precision|recall|r2|bleu|iou|reward")
+_NEGATED = re.compile("neg|negative|minus")
 
 
 def reported_checkpoints(
@@ -65,14 +66,16 @@ def wrong_order(config: ray.train.CheckpointConfig) -> str | None:
 
     Ray ranks them by `checkpoint_score_attribute`, by default the highest first, also where it is an error.
     """
-    name = config.checkpoint_score_attribute
-    words = set(re.split(r"[^a-z0-9]+", (name or "").lower()))
-    if config.checkpoint_score_order == "min" or not words & _LOW_IS_GOOD or words & _HIGH_IS_GOOD:
+    name, order = config.checkpoint_score_attribute, config.checkpoint_score_order
+    words = re.split(r"[^a-z0-9]+", (name or "").lower())
+    low, high, negated = (any(map(p.fullmatch, words)) for p in (_LOW_IS_GOOD, _HIGH_IS_GOOD, _NEGATED))
+    if negated or low == high or order == ("min" if low else "max"):
         return None
     kept = f"keeps the {config.num_to_keep}" if config.num_to_keep else "ranks first the"
     return (
-        f"Ray {kept} checkpoints with the highest {name}, because checkpoint_score_order is 'max': "
-        'CheckpointConfig(..., checkpoint_score_order="min") keeps the best'
+        f"Ray {kept} checkpoints with the {'highest' if low else 'lowest'} {name}, "
+        f"because checkpoint_score_order is {order!r}: "
+        f'CheckpointConfig(..., checkpoint_score_order="{"min" if low else "max"}") keeps the best'
     )
 
 

@@ -5,8 +5,9 @@ code names. That is convenient, and a trap where one of them is a data set.
 """
 
 import contextlib
-import inspect
+import functools
 from collections.abc import Callable
+from types import CodeType, FunctionType
 from typing import Any
 
 from ray import cloudpickle
@@ -42,19 +43,40 @@ def check_closure_size(function: Callable) -> None:
     raise RunError(attempt, fact, fix)
 
 
+class _Counter:
+    """A file that counts the bytes written to it, so that a large data set is not copied."""
+
+    bytes = 0
+
+    def write(self, data: Any) -> None:
+        self.bytes += memoryview(data).nbytes
+
+
 def _size(value: Any) -> int:
-    return len(cloudpickle.dumps(value))
+    counter = _Counter()
+    cloudpickle.dump(value, counter)
+    return counter.bytes
 
 
 def _variable_sizes(function: Callable) -> dict[str, int]:
     """The pickled bytes of each variable that a function captures; of an object, of each attribute."""
-    if inspect.isfunction(function):
-        found = inspect.getclosurevars(function)
-        variables = {**found.globals, **found.nonlocals}
+    if isinstance(function, functools.partial):
+        variables = function.keywords
+    elif isinstance(function, FunctionType):
+        names = _names(function.__code__) & function.__globals__.keys()
+        variables = {name: function.__globals__[name] for name in names}
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        variables |= {name: cell.cell_contents for name, cell in cells}
     else:  # a method is pickled with its object
-        variables = vars(getattr(function, "__self__", function))
+        variables = getattr(getattr(function, "__self__", function), "__dict__", {})
     sizes = {}
     for name, value in variables.items():
         with contextlib.suppress(Exception):  # one that cannot be pickled is no part of the function
             sizes[name] = _size(value)
     return sizes
+
+
+def _names(code: CodeType) -> set[str]:
+    """The globals and attributes that some code names, and the functions within it."""
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*inner)

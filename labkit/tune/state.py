@@ -24,6 +24,7 @@ from labkit.panel.state.base import Failure, State
 
 STATUSES = ("finished", "stopped early", "running", "paused", "waiting", "cut off", "failed")
 OVER = ("finished", "stopped early", "failed")
+_POINTS_KEPT = 200  # of one trial's curve
 
 
 @dataclass
@@ -37,7 +38,7 @@ class TrialState:
         why: what ended it, in a few words.
         iteration, seconds: results that it has reported, and its training time as Tune counts it.
         value: the sweep's metric in its newest result; None if that is no finite number.
-        curve: (iteration, value).
+        curve: (iteration, value), thinned for very long trials.
         changes: how often its configuration was changed during the sweep.
     """
 
@@ -105,6 +106,8 @@ class SweepState(State):
         trial.value = float(value) if is_number else None
         if trial.value is not None:
             trial.curve.append((iteration, trial.value))
+            if len(trial.curve) > _POINTS_KEPT:
+                del trial.curve[1:-1:2]
 
     def trial_failed(self, id: str, text: str) -> None:
         """The trial has raised; `text` is its short traceback."""

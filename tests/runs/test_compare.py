@@ -92,6 +92,8 @@ def test_a_rerun_restores_function_and_settings(home, monkeypatch):
 
 
 def test_a_rerun_says_what_it_could_not_restore(home):
+    (lacks,) = [line for line in runs.rerun("a", home=home).missing if "what it uses" in line]
+    assert lacks.startswith("what it uses: math, scale;")
     write(
         home, "c", config={"key": "AKIA", "rows": [0] * 100, "lr": 1}, code="x = 1\nfor _ in range(3): ...\n"
     )

@@ -1,5 +1,6 @@
 """What a function takes along when it is sent away, and which variable it is."""
 
+import functools
 import threading
 
 import numpy as np
@@ -49,8 +50,10 @@ def limit(monkeypatch):
     "function, name",
     [
         (reads_a_global, "rows"),
+        (of_a_notebook(lambda checkpoint: [len(rows) for _ in range(3)]), "rows"),
         (closure(), "images"),  # and not `rows`: that is an attribute's name there
         (of_a_notebook(lambda checkpoint: reads_a_global(checkpoint)), "reads_a_global"),
+        (functools.partial(evaluate, images=rows), "images"),
         (Judge(), "table"),
         (Judge().__call__, "table"),
     ],

@@ -64,6 +64,8 @@ def test_keeping_the_worst_checkpoints_is_warned_of(name):
     assert not warning(name, "min")
 
 
-def test_what_is_not_known_is_left_alone():
-    for name in (None, "epoch", "val_accuracy", "neg_mean_squared_error", "lossless", "accuracy_loss"):
-        assert not warning(name)
+def test_an_accuracy_is_the_other_way_round_and_what_is_not_known_is_left_alone():
+    assert 'checkpoint_score_order="max"' in warning("val_accuracy", "min")
+    assert not warning("val_accuracy", "max")
+    for name in (None, "epoch", "neg_mean_squared_error", "lossless", "accuracy_loss"):
+        assert not warning(name, "max") and not warning(name, "min")
