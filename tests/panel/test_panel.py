@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import gc
-import multiprocessing
 import os
 import pickle
 import signal
@@ -324,31 +323,6 @@ def test_surroundings_that_fail_leave_nothing_open(settings, when):
 
 
 # -- other processes ------------------------------------------------------------------------------------
-
-
-def remote_train(tracker, rank):
-    """The training function of these tests, in a worker."""
-    os.environ["RANK"] = str(rank)
-    train(tracker)
-    print("done with", rank)
-
-
-def test_events_of_other_processes(settings):
-    panel = Panel("run", engine="spawn", world_size=2, settings=settings)
-    spawn = multiprocessing.get_context("spawn")
-    with panel:
-        workers = [spawn.Process(target=remote_train, args=(panel, rank)) for rank in range(2)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join(60)
-            assert worker.exitcode == 0
-    state = panel.state
-    assert sorted(state.workers) == [0, 1]
-    assert len({worker.pid for worker in state.workers.values()}) == 2
-    assert all((worker.epoch, worker.step) == (1, 5) for worker in state.workers.values())
-    assert sorted(state.prints) == ["[rank 0] done with 0", "[rank 1] done with 1"]
-    assert (len(state.epoch_seconds), state.workers.restarts, panel._listener) == (2, 0, None)
 
 
 def test_a_pickled_panel_is_a_tracker_and_tells_no_key(panel, monkeypatch):

@@ -215,7 +215,6 @@ def test_reports_with_and_without_epoch(run):
 def test_metrics_are_the_newest(run):
     state = run.state
     run.step(2, step=5, metrics={"loss": 2.0})
-    assert state.metrics() == {"loss": 2.0}
     run("report", metrics={"loss": 1.5, "accuracy": 0.9})
     # Between two epochs it is the report that is new, not the last batch.
     run.step(3, epoch=1, step=0, metrics={"loss": 2.0})

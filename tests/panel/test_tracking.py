@@ -1,7 +1,6 @@
 """What a training loop calls: counts, waiting, metrics and prints, at the price of a microsecond a step."""
 
 import contextlib
-import gc
 import inspect
 import io
 import json
@@ -49,20 +48,14 @@ def last_step(events):
 
 
 def test_every_event_says_whose_it_is(tracker, events, monkeypatch):
-    before = time.time()
     list(tracker.steps([1, 2]))
-    tracker.report({"loss": 1})
     tracker.report({"loss": 0.25}, epoch=4)
     monkeypatch.setenv(NODE_NAME, "node-2")
     tracker.phase("evaluating")
     for event in events:
         assert event["run"] == "run-1" and event["rank"] == 0 and event["pid"] > 0 and event["node"]
-        assert before <= event["at"] <= time.time()
-    assert [event["kind"] for event in events] == ["phase", "step", "step", "report", "report", "phase"]
-    reports = of_kind(events, "report")
-    assert [(report["metrics"], report["epoch"]) for report in reports] == [
-        ({"loss": 1.0}, None), ({"loss": 0.25}, 4),
-    ]  # fmt: skip
+    assert [event["kind"] for event in events] == ["phase", "step", "step", "report", "phase"]
+    assert (events[3]["metrics"], events[3]["epoch"]) == ({"loss": 0.25}, 4)
     assert events[0]["node"] != "node-2" == events[-1]["node"]
     json.dumps(events)
 
@@ -254,27 +247,6 @@ def test_a_loop_that_breaks_has_told_how_far_it_came(tracker, events):
             break
     event = last_step(events)
     assert (event["step"], event["rows"], event["done"]) == (300, 300, False)
-    time.sleep(0.02)
-    list(tracker.steps(range(3), epoch=1))
-    assert last_step(events)["between"] >= 0.02
-    assert last_step(events)["step"] == 3
-
-
-def test_an_exception_in_the_loop_or_the_data_leaves_no_broken_state(tracker, events):
-    def broken():
-        yield 1
-        raise LookupError("no more")
-
-    for _ in range(2):
-        with pytest.raises(ZeroDivisionError):
-            for k in tracker.steps(range(10)):
-                1 / (k - 5)
-    with pytest.raises(LookupError, match="no more"):
-        list(tracker.steps(broken()))
-    gc.collect()
-    assert not any(event.get("done") for event in events)
-    list(tracker.steps(range(4)))
-    assert (last_step(events)["step"], last_step(events)["done"]) == (4, True)
 
 
 # -- in another process ---------------------------------------------------------------------------------
