@@ -12,10 +12,11 @@ import ray.data
 import ray.train
 import torch
 from labkit import cluster, datasets, runs, storage
+from labkit.models.torch import load_state, save_state, unwrapped
 from labkit.settings import Settings
 from labkit.train import TrainPanel
 from ray.train import CheckpointConfig, DataConfig, FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer, get_device, prepare_model
+from ray.train.torch import TorchTrainer, prepare_model
 from torch import nn
 from torch.nn import functional as F
 
@@ -40,19 +41,9 @@ def load_data():  # a table made on the spot; datasets.from_table("flats.csv", t
     return datasets.from_table(flats, target="price")
 
 
-# %% tags=["folder"]
+# %% tags=["given"]
 def load_data():
-    return datasets.from_folder("PATH", size=(32, 32))  # every image is scaled to this height and width
-
-
-# %% tags=["table"]
-def load_data():
-    return datasets.from_table("PATH", target="TARGET", task="TASK")
-
-
-# %% tags=["text"]
-def load_data():
-    return datasets.from_text("PATH", length=64)  # rows of 64 bytes; tokenizer= takes one of yours
+    return datasets.DATA
 
 
 # %% [markdown]
@@ -63,84 +54,63 @@ def load_data():
 # %% tags=["images"]
 def facts(data):
     x, _ = next(data.batches("train"))
-    return {"inputs": x.shape[3] if x.ndim == 4 else 1, "outputs": len(data.classes)}
+    return {"colours": x.shape[3] if x.ndim == 4 else 1, "classes": len(data.classes)}
 
 
-def build_model(config):
-    width = config["width"]
-    layers = [nn.Conv2d(config["inputs"], width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    layers += [nn.Conv2d(width, 2 * width, 3, padding=1), nn.ReLU(), nn.AdaptiveMaxPool2d(4)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(2 * width * 4 * 4, config["outputs"]))
+class Network(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        width = config["width"]
+        layers = [nn.Conv2d(config["colours"], width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.Conv2d(width, 2 * width, 3, padding=1), nn.ReLU(), nn.AdaptiveMaxPool2d(4)]
+        self.layers = nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * width, config["classes"]))
 
-
-def prepared(x):  # bytes from 0 to 255 become numbers from 0 to 1, with the colours first
-    x = x.float() / 255
-    return x.permute(0, 3, 1, 2) if x.ndim == 4 else x.unsqueeze(1)
-
-
-# %% tags=["numbers"]
-def scale(data):  # mean and spread of each column in the training rows
-    x = torch.cat([torch.tensor(x) for x, _ in data.batches("train")])
-    spread = x.std(dim=0)
-    return {"center": x.mean(dim=0).tolist(), "scale": torch.where(spread > 0, spread, 1.0).tolist()}
+    def forward(self, x):  # bytes from 0 to 255 become numbers from 0 to 1, with the colours first
+        x = x.float() / 255
+        return self.layers(x.permute(0, 3, 1, 2) if x.ndim == 4 else x.unsqueeze(1))
 
 
 # %% tags=["numbers", "classification"]
 def facts(data):
-    return {"inputs": len(data.columns), "outputs": len(data.classes), **scale(data)}
+    x, _ = data.load("train")
+    return {"mean": x.mean(axis=0).tolist(), "spread": x.std(axis=0).tolist(), "outputs": len(data.classes)}
 
 
 # %% tags=["numbers", "regression"]
 def facts(data):
-    y = torch.cat([torch.tensor(y) for _, y in data.batches("train")])
-    mean, spread = y.mean().item(), y.std().item() or 1.0
-    return {"inputs": len(data.columns), "outputs": 1, "mean": mean, "spread": spread, **scale(data)}
+    x, y = data.load("train")
+    found = {"mean": x.mean(axis=0).tolist(), "spread": x.std(axis=0).tolist(), "outputs": 1}
+    return found | {"y_mean": float(y.mean()), "y_spread": float(y.std()) or 1.0}
 
 
 # %% tags=["numbers"]
-class Perceptron(nn.Module):
+class Network(nn.Module):
     def __init__(self, config):
         super().__init__()
         # Buffers are saved with the model and move to its device.
-        self.register_buffer("center", torch.tensor(config["center"]))
-        self.register_buffer("scale", torch.tensor(config["scale"]))
-        self.first = nn.Linear(config["inputs"], config["width"])
-        self.last = nn.Linear(config["width"], config["outputs"])
+        self.register_buffer("mean", torch.tensor(config["mean"]))
+        self.register_buffer("spread", torch.tensor([one or 1.0 for one in config["spread"]]))
+        first = nn.Linear(len(config["mean"]), config["width"])
+        self.layers = nn.Sequential(first, nn.ReLU(), nn.Linear(config["width"], config["outputs"]))
 
     def forward(self, x):
-        return self.last(self.first((x - self.center) / self.scale).relu())
-
-
-def build_model(config):
-    return Perceptron(config)
-
-
-def prepared(x):
-    return x
+        return self.layers((x - self.mean) / self.spread)
 
 
 # %% tags=["tokens"]
 def facts(data):
-    return {"inputs": data.vocabulary, "outputs": data.vocabulary}
+    return {"vocabulary": data.vocabulary}
 
 
-class Recurrent(nn.Module):  # it predicts the next token from those before
+class Network(nn.Module):  # it predicts the next token from those before
     def __init__(self, config):
         super().__init__()
-        self.embedding = nn.Embedding(config["inputs"], config["width"])
+        self.embedding = nn.Embedding(config["vocabulary"], config["width"])
         self.recurrent = nn.GRU(config["width"], 2 * config["width"], batch_first=True)
-        self.last = nn.Linear(2 * config["width"], config["outputs"])
+        self.last = nn.Linear(2 * config["width"], config["vocabulary"])
 
     def forward(self, x):
         return self.last(self.recurrent(self.embedding(x))[0])
-
-
-def build_model(config):
-    return Recurrent(config)
-
-
-def prepared(x):
-    return x
 
 
 # %% [markdown]
@@ -150,29 +120,28 @@ def prepared(x):
 
 
 # %% tags=["classification"]
-def values(outputs, y, config):
-    right = (outputs.argmax(dim=1) == y).float()
-    return {"loss": F.cross_entropy(outputs, y, reduction="none"), "accuracy": right}
+def values(model, batch, config):
+    outputs, y = model(batch["x"]), batch["y"]
+    loss = F.cross_entropy(outputs, y, reduction="none")
+    return {"loss": loss, "accuracy": (outputs.argmax(dim=1) == y).float()}
 
 
 # %% tags=["regression"]
-def values(outputs, y, config):  # the error has the target's unit; the loss is of targets with spread 1
-    guess, goal = outputs.squeeze(1), (y - config["mean"]) / config["spread"]
-    error = F.l1_loss(guess, goal, reduction="none") * config["spread"]
-    return {"loss": F.mse_loss(guess, goal, reduction="none"), "absolute_error": error}
+def values(model, batch, config):  # the error has the target's unit; the loss is of targets with spread 1
+    error = model(batch["x"]).squeeze(1) - (batch["y"] - config["y_mean"]) / config["y_spread"]
+    return {"loss": error**2, "absolute_error": error.abs() * config["y_spread"]}
 
 
 # %% tags=["language"]
-def values(outputs, y, config):  # perplexity is e to the power of this loss
-    return {"loss": F.cross_entropy(outputs.transpose(1, 2), y, reduction="none").mean(dim=1)}
+def values(model, batch, config):  # perplexity is e to the power of this loss
+    losses = F.cross_entropy(model(batch["x"]).transpose(1, 2), batch["y"], reduction="none")
+    return {"loss": losses.mean(dim=1)}
 
 
 # %%
 @torch.no_grad()
 def measure(model, batches, config):
-    model.eval()
-    found = [values(model(prepared(batch["x"])), batch["y"], config) for batch in batches]
-    model.train()
+    found = [values(model, batch, config) for batch in batches]
     return {name: torch.cat([one[name] for one in found]).mean().item() for name in found[0]}
 
 
@@ -185,28 +154,24 @@ def measure(model, batches, config):
 # %%
 def train_loop(config):
     torch.manual_seed(config["seed"])
-    model = prepare_model(build_model(config))
-    plain, optimizer = getattr(model, "module", model), torch.optim.Adam(model.parameters(), lr=config["lr"])
-    first, checkpoint, options = 0, ray.train.get_checkpoint(), {"batch_size": config["batch_size"]}
-    if checkpoint:
+    model = prepare_model(Network(config))
+    optimizer, first = torch.optim.Adam(model.parameters(), lr=config["lr"]), 0
+    if checkpoint := ray.train.get_checkpoint():
         with checkpoint.as_directory() as folder:
-            state = torch.load(f"{folder}/state.pt", weights_only=True, map_location=get_device())
-        plain.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        first = state["epoch"] + 1
+            first = load_state(folder, model, optimizer)["epoch"] + 1
     train, valid = ray.train.get_dataset_shard("train"), ray.train.get_dataset_shard("valid")
+    options = {"batch_size": config["batch_size"] // ray.train.get_context().get_world_size()}
     for epoch in range(first, config["epochs"]):
         shuffled = {"local_shuffle_buffer_size": 1024, "local_shuffle_seed": config["seed"] + epoch}
-        batches = train.iter_torch_batches(**options, **shuffled, drop_last=True)
+        batches = train.iter_torch_batches(**options, **shuffled)
         for batch in config["panel"].steps(batches, epoch=epoch, epochs=config["epochs"]):
-            loss = values(model(prepared(batch["x"])), batch["y"], config)["loss"].mean()
+            loss = values(model, batch, config)["loss"].mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        metrics = {"epoch": epoch, **measure(plain, valid.iter_torch_batches(**options), config)}
+        metrics = {"epoch": epoch, **measure(unwrapped(model), valid.iter_torch_batches(**options), config)}
         with tempfile.TemporaryDirectory() as folder:
-            state = {"model": plain.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
-            torch.save(state, f"{folder}/state.pt")
+            save_state(folder, model, optimizer, epoch)
             is_first = ray.train.get_context().get_world_rank() == 0
             checkpoint = ray.train.Checkpoint.from_directory(folder) if is_first else None
             ray.train.report(metrics, checkpoint=checkpoint)
@@ -218,19 +183,18 @@ def train_loop(config):
 
 # %%
 def run(store, **changes):
-    settings, data = Settings.from_env(), load_data()
-    panel, workers, config = TrainPanel(NAME, dataset=data.name), settings.num_workers, CONFIG | changes
+    settings, data, config = Settings.from_env(), load_data(), CONFIG | changes
+    panel = TrainPanel(NAME, dataset=data.name)
     place = store.storage_path("data", NAME, panel.run_id)
     data.write(place, filesystem=store.filesystem)
     ray.data.DataContext.get_current().execution_options.preserve_order = True  # the same split every time
     rows = ray.data.read_parquet(f"{place}/train", filesystem=store.filesystem)
     train, valid = rows.train_test_split(0.2, shuffle=True, seed=config["seed"])
-    batch_size = min(config["batch_size"], train.count()) // workers
-    config |= facts(data) | {"batch_size": max(2, batch_size)}
+    config |= facts(data)
     trainer = TorchTrainer(
         train_loop,
         train_loop_config=config | {"panel": panel},
-        scaling_config=ScalingConfig(num_workers=workers, use_gpu=settings.use_gpu),
+        scaling_config=ScalingConfig(num_workers=settings.num_workers, use_gpu=settings.use_gpu),
         datasets={"train": train, "valid": valid},
         dataset_config=DataConfig(datasets_to_split=["train"]),  # each worker measures all validation rows
         run_config=RunConfig(
@@ -245,10 +209,9 @@ def run(store, **changes):
     with panel.watch(trainer):
         result = trainer.fit()
     best, _ = min(result.best_checkpoints, key=lambda one: one[1]["loss"])
-    model = build_model(config)
+    model = Network(config)
     with best.as_directory() as folder:
-        state = torch.load(f"{folder}/state.pt", weights_only=True, map_location="cpu")
-    model.load_state_dict(state["model"])
+        load_state(folder, model)
     test = ({"x": torch.tensor(x), "y": torch.tensor(y)} for x, y in data.batches("test"))
     found = measure(model, test, config)
     said = ", ".join(f"{name} {value:.4g}" for name, value in found.items())

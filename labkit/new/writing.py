@@ -1,20 +1,16 @@
 """``python -m labkit new NAME``: an experiment of the reader's own, as a script, a notebook and a test file.
 
-The templates are in ``labkit/templates``. A cell of ``experiment.py`` whose tags don't fit is left out.
+A cell of ``templates/experiment.py`` whose tags don't fit the data is left out.
 """
 
-import json
 import keyword
-import re
 from pathlib import Path
 
 from labkit import datasets
 from labkit.errors import SetupError
 from labkit.files import atomic_write
-from labkit.settings import PACKAGE_ROOT
 
-_TASKS = {"folder": ("classification",), "table": ("classification", "regression"), "text": ("language",)}
-_ROWS = {"folder": "images", "table": "numbers", "text": "tokens"}  # what a row of x is
+_TEMPLATES = Path(__file__).parent / "templates"
 _DATA = "folder:PATH, table:PATH:TARGET or text:PATH"
 
 
@@ -40,24 +36,21 @@ def new(name: str, data: str | None = None, task: str | None = None, where: Path
         raise SetupError(attempt, f"{folder} exists, and nothing is overwritten", "use another name")
     if "notebooks" in folder.parts[:-1]:
         raise SetupError(attempt, f"{folder} is in the folder of the lessons", "change to another folder")
-    kind, path, target = _parsed(data, attempt)
-    tasks = _TASKS[kind] if data else ("regression",)
-    if task is not None and task not in tasks:
-        fact = f"{data or 'the table made on the spot'} is for {' or '.join(tasks)}, and --task is {task}"
-        raise SetupError(attempt, fact, f"--task {tasks[0]}, or other data")
-    if data:
-        task = _loaded(kind, path, target, task).task
-    fitting = {_ROWS[kind], kind if data else "made", task or tasks[0]}
+    call, fitting = _load(data, task, attempt) if data else ("", {"made", "numbers", "regression"})
+    if task not in (None, *fitting):
+        likely = next(iter(fitting & {"classification", "regression", "language"}))
+        fact = f"{data or 'the table made on the spot'} is for {likely}, and --task is {task}"
+        raise SetupError(attempt, fact, f"--task {likely}, or other data")
 
-    words = {"PATH": str(path), "TARGET": target, "TASK": task or ""}
-    text = (PACKAGE_ROOT / "templates" / "experiment.py").read_text(encoding="utf-8")
-    fill = lambda found: json.dumps(words[found[1]], ensure_ascii=False) if found[1] else name  # noqa: E731
-    notebook = jupytext.reads(re.sub('"(PATH|TARGET|TASK)"|EXPERIMENT', fill, text), fmt="py:percent")
+    text = (_TEMPLATES / "experiment.py").read_text(encoding="utf-8")
+    notebook = jupytext.reads(text.replace("EXPERIMENT", name), fmt="py:percent")
     notebook.cells = [cell for cell in notebook.cells if fitting.issuperset(cell.metadata.pop("tags", []))]
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("datasets.DATA", call)
     notebook.metadata = {"jupytext": {"notebook_metadata_filter": "-all", "cell_metadata_filter": "-all"}}
     script = jupytext.writes(notebook, fmt="py:percent")
     notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    tests = (PACKAGE_ROOT / "templates" / "test_experiment.py").read_text(encoding="utf-8")
+    tests = (_TEMPLATES / "test_experiment.py").read_text(encoding="utf-8")
     contents = {
         f"{name}.py": script,
         f"{name}.ipynb": nbformat.writes(notebook),
@@ -67,19 +60,18 @@ def new(name: str, data: str | None = None, task: str | None = None, where: Path
     return [atomic_write(folder / file, content) for file, content in contents.items()]
 
 
-def _parsed(data: str | None, attempt: str) -> tuple[str, Path, str]:
-    """(kind, path, target) of what --data says."""
-    kind, _, rest = (data or "table:made on the spot:price").partition(":")
+def _load(data: str, task: str | None, attempt: str) -> tuple[str, set[str]]:
+    """Read what --data names; returns the call that does so, and the tags of the cells that fit."""
+    kind, _, rest = data.partition(":")
     path, _, target = rest.rpartition(":") if kind == "table" else (rest, "", "")
-    if kind not in _TASKS or not path or (kind == "table" and not target):
+    readers = {
+        "folder": (datasets.from_folder, {"size": (32, 32)}),
+        "table": (datasets.from_table, {"target": target, "task": task}),
+        "text": (datasets.from_text, {"length": 64}),
+    }
+    if kind not in readers or not path or (kind == "table" and not target):
         raise SetupError(attempt, f"--data is {data!r}", f"use --data {_DATA}")
-    return kind, Path(path).expanduser().resolve(), target
-
-
-def _loaded(kind: str, path: Path, target: str, task: str | None) -> datasets.OwnData:
-    """The data, as the template reads them."""
-    if kind == "folder":
-        return datasets.from_folder(path, size=(32, 32))
-    if kind == "text":
-        return datasets.from_text(path, length=64)
-    return datasets.from_table(path, target=target, task=task)
+    (read, options), path = readers[kind], str(Path(path).expanduser().resolve())
+    own = read(path, **options)
+    given = ", ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
+    return f"datasets.{read.__name__}({path!r}, {given})", {"given", own.kind, own.task}
