@@ -2,50 +2,52 @@
 
 import json
 import time
-from dataclasses import dataclass
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 from labkit.classroom.place import LIMIT, Bucket, Folder
 from labkit.display import formatting
 
 _MOST = 300  # entries of one kind
+_TEXT = {"type": "string"}
+_NUMBER = {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12}
 
 
-@dataclass(frozen=True)
-class Learner:
-    """What one file says, checked. Texts are short and have no control characters.
-
-    Attributes:
-        name: the nickname, and the beginning of the file's name where several have the same nickname.
-        at: when the file was put together, by the clock of the learner's machine (ISO 8601).
-        seen: minutes since it was written, by the clock of the place.
-        hints: exercise → how many.
-        minutes: section → minutes.
-        section, there: where the learner was last, and the minutes from the first to the last cell there.
-        runs: name → "workers", "rows/s", and "speed-up" where it is known.
-        doctor: topics that need a fix on that machine.
-    """
-
-    name: str
-    at: str
-    seen: float
-    solved: list[str]
-    hints: dict[str, float]
-    predictions: dict[str, str]
-    minutes: dict[str, float]
-    section: str
-    there: float
-    runs: dict[str, dict[str, float]]
-    doctor: list[str]
+def _several(kind: dict) -> dict:
+    return {"type": "object", "maxProperties": _MOST, "additionalProperties": kind}
 
 
-def read(place: Folder | Bucket) -> tuple[list[Learner], list[tuple[str, str]]]:
+_TEXTS = {"type": "array", "maxItems": _MOST, "items": _TEXT}
+_FILE = {
+    "nickname": _TEXT,
+    "at": _TEXT,
+    "solved": _TEXTS,
+    "hints": _several(_NUMBER),
+    "predictions": _several(_TEXT),
+    "minutes": _several(_NUMBER),
+    "section": {
+        "type": "object",
+        "required": ["name", "minutes"],
+        "properties": {"name": _TEXT, "minutes": _NUMBER},
+    },
+    "runs": _several(_several(_NUMBER)),
+    "doctor": _TEXTS,
+}
+
+
+def read(place: Folder | Bucket) -> tuple[list[SimpleNamespace], list[tuple[str, str]]]:
     """Everybody by nickname; and (file, why) of each file that is refused.
+
+    A learner has what `labkit.classroom.sharing` writes, checked; texts are short and have no control
+    characters. `name` is the nickname, with the beginning of the file's name where several have the same;
+    `seen` is how many minutes ago the file was written, by the clock of the place.
 
     Raises:
         OSError: the place cannot be read; for a bucket, also botocore's errors.
     """
+    from jsonschema import ValidationError
+
     found, refused = [], []
     for file, content, written in place.read():
         try:
@@ -54,64 +56,39 @@ def read(place: Folder | Bucket) -> tuple[list[Learner], list[tuple[str, str]]]:
             found.append((file, _learner(content, max(time.time() - written, 0) / 60)))
         except RecursionError:
             refused.append((_text(file), "it is nested too deeply"))
-        except (ValueError, TypeError, KeyError) as error:
-            refused.append((_text(file), _text(f"{error}", 80)))
+        except (ValueError, ValidationError) as error:
+            refused.append((_text(file), _text(getattr(error, "message", str(error)))))
     names = [one.name.casefold() for _, one in found]
     for file, one in found:
         if names.count(one.name.casefold()) > 1:
-            object.__setattr__(one, "name", f"{one.name} · {_text(file, 5)}")
+            one.name = f"{one.name} · {_text(file, 5)}"
     return sorted((one for _, one in found), key=lambda one: one.name.casefold()), refused
 
 
-def _learner(content: bytes, seen: float) -> Learner:
+def _learner(content: bytes, seen: float) -> SimpleNamespace:
+    from jsonschema import Draft202012Validator
+
     if len(content) > LIMIT:
         raise ValueError(f"it has more than {formatting.size(LIMIT)}")
-    said = _dict(json.loads(content))
-    at, section = _text(said["at"]), _dict(said["section"])
-    datetime.fromisoformat(at)
-    return Learner(
-        name=_text(said["nickname"]) or "(no name)",
-        at=at,
-        seen=seen,
-        solved=[_text(id) for id in _list(said["solved"])],
-        hints=_numbers(said["hints"]),
-        predictions={_text(id): _text(verdict) for id, verdict in _dict(said["predictions"]).items()},
-        minutes=_numbers(said["minutes"]),
-        section=_text(section["name"], 80),
-        there=_number(section["minutes"]),
-        runs={_text(name): _numbers(figures) for name, figures in _dict(said["runs"]).items()},
-        doctor=[_text(topic) for topic in _list(said["doctor"])],
-    )
+    said = json.loads(content, parse_constant=_refuse)
+    Draft202012Validator({"type": "object", "required": [*_FILE], "properties": _FILE}).validate(said)
+    datetime.fromisoformat(said["at"])
+    name = _text(said["nickname"], 40) or "(no name)"
+    return SimpleNamespace(name=name, seen=seen, **{key: _clean(said[key]) for key in _FILE})
 
 
-def _text(value: Any, most: int = 40) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"a text is expected where it has {type(value).__name__}")
+def _refuse(constant: str) -> None:
+    raise ValueError(f"a number is expected where it has {constant}")
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_text(name): _clean(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_clean(one) for one in value]
+    return _text(value) if isinstance(value, str) else value
+
+
+def _text(value: str, most: int = 80) -> str:
     # What isn't printable could turn the direction of the text around it, or not be UTF-8.
     return formatting.short("".join(one if one.isprintable() else " " for one in value[: 10 * most]), most)
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
-        raise ValueError(f"a number is expected where it has {formatting.short(repr(value), 20)}")
-    return float(value)
-
-
-def _numbers(value: Any) -> dict[str, float]:
-    return {_text(name, 80): _number(one) for name, one in _dict(value).items()}
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return _limited(value, dict)
-
-
-def _list(value: Any) -> list[Any]:
-    return _limited(value, list)
-
-
-def _limited(value: Any, kind: type) -> Any:
-    if not isinstance(value, kind) or len(value) > _MOST:
-        raise TypeError(
-            f"a {kind.__name__} of at most {_MOST} is expected where it has {type(value).__name__}"
-        )
-    return value

@@ -13,11 +13,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace as Learner
 
 from markupsafe import Markup
 
 from labkit.classroom import plan
-from labkit.classroom.learner import Learner, read
+from labkit.classroom.learner import read
 from labkit.classroom.place import Bucket, Folder, explained, keys_file, open_place
 from labkit.display import cards, formatting, svg
 from labkit.display.style import STYLE
@@ -84,7 +85,8 @@ def _write(target: Folder | Bucket, path: Path, stuck: float, every: float) -> N
 def _page(learners: list[Learner], refused: list[tuple[str, str]], stuck: float, every: float) -> str:
     late = sorted((one for one in learners if stuck < _there(one) and one.seen < _AWAY), key=_there)
     slow = [
-        (one.name, one.section, f"{_there(one):.0f} min", f"{one.seen:.0f} min ago") for one in late[::-1]
+        (one.name, one.section["name"], f"{_there(one):.0f} min", f"{one.seen:.0f} min ago")
+        for one in reversed(late)
     ]
     broken = [(one.name, ", ".join(one.doctor)) for one in learners if one.doctor]
     script = f"setTimeout(() => location.reload(), {1000 * every:.0f})"
@@ -108,7 +110,7 @@ def _page(learners: list[Learner], refused: list[tuple[str, str]], stuck: float,
 
 def _there(one: Learner) -> float:
     """Minutes in the present section: up to the last cell, and since then."""
-    return one.there + one.seen if one.section else 0.0
+    return one.section["minutes"] + one.seen if one.section["name"] else 0.0
 
 
 def _part(

@@ -119,9 +119,8 @@ def open_place(place: str, keys: Path) -> Folder | Bucket:
     if match := re.fullmatch(r"(https?://[^\s/?#@]+)/([^\s?#]*[^\s?#/])/?", place):
         return Bucket(match[1], match[2], keys)
     fact = "it is neither the path of a folder nor the address of a bucket (which has no keys in it)"
-    raise LabError(
-        "use the place of a class", fact, "name it like /mnt/class or https://host:9000/bucket/class"
-    )
+    fix = "name it like /mnt/class or https://host:9000/bucket/class"
+    raise LabError("use the place of a class", fact, fix)
 
 
 @contextlib.contextmanager
@@ -137,10 +136,8 @@ def explained(attempt: str, place: Any) -> Iterator[None]:
 
             fact, fix = explain.explain(error, place.files.endpoint_url, None)
         else:
-            fact, fix = (
-                f"{place.path}: {getattr(error, 'strerror', None) or error}",
-                "ask for the right folder",
-            )
+            fact = f"{place.path}: {getattr(error, 'strerror', None) or error}"
+            fix = "ask for the right folder"
         raise LabError(attempt, fact, fix) from error
 
 

@@ -13,13 +13,11 @@ class Plan:
     """What a class works through.
 
     Attributes:
-        lessons: number → title.
         exercises: ids, in order.
         minutes: section → its minutes by the rule of CONTRIBUTING.md. A section is "03 Checkpoints".
         section_of: the source of a code cell → its section; without sources that several sections have.
     """
 
-    lessons: dict[str, str] = field(default_factory=dict)
     exercises: list[str] = field(default_factory=list)
     minutes: dict[str, float] = field(default_factory=dict)
     section_of: dict[str, str] = field(default_factory=dict)
@@ -43,7 +41,6 @@ def read() -> Plan:
             if kind == "markdown":
                 if heading := re.match(r"##? ((?:\d\d · )?(.+))", source):
                     section = f"{name[1]} {heading[2]}"
-                    plan.lessons.setdefault(name[1], heading[2])
                     plan.minutes[section] = float(minutes.get(heading[1], 0))
                 plan.exercises.extend(re.findall(r"(?m)^### Exercise (\d\d-\d)\b", source))
             elif plan.section_of.setdefault(source, section) != section:
