@@ -36,12 +36,17 @@ _FILE = {
 }
 
 
-def read(place: Folder | Bucket) -> tuple[list[SimpleNamespace], list[tuple[str, str]]]:
-    """Everybody by nickname; and (file, why) of each file that is refused.
+class Learner(SimpleNamespace):
+    """What one file says, by the names of `_FILE`, checked. Texts are short and have no control characters.
 
-    A learner has what `labkit.classroom.sharing` writes, checked; texts are short and have no control
-    characters. `name` is the nickname, with the beginning of the file's name where several have the same;
-    `seen` is how many minutes ago the file was written, by the clock of the place.
+    Attributes:
+        name: the nickname, and the beginning of the file's name where several have the same nickname.
+        seen: minutes since it was written, by the clock of the place.
+    """
+
+
+def read(place: Folder | Bucket) -> tuple[list[Learner], list[tuple[str, str]]]:
+    """Everybody by nickname; and (file, why) of each file that is refused.
 
     Raises:
         OSError: the place cannot be read; for a bucket, also botocore's errors.
@@ -65,7 +70,7 @@ def read(place: Folder | Bucket) -> tuple[list[SimpleNamespace], list[tuple[str,
     return sorted((one for _, one in found), key=lambda one: one.name.casefold()), refused
 
 
-def _learner(content: bytes, seen: float) -> SimpleNamespace:
+def _learner(content: bytes, seen: float) -> Learner:
     from jsonschema import Draft202012Validator
 
     if len(content) > LIMIT:
@@ -74,7 +79,7 @@ def _learner(content: bytes, seen: float) -> SimpleNamespace:
     Draft202012Validator({"type": "object", "required": [*_FILE], "properties": _FILE}).validate(said)
     datetime.fromisoformat(said["at"])
     name = _text(said["nickname"], 40) or "(no name)"
-    return SimpleNamespace(name=name, seen=seen, **{key: _clean(said[key]) for key in _FILE})
+    return Learner(name=name, seen=seen, **{key: _clean(said[key]) for key in _FILE})
 
 
 def _refuse(constant: str) -> None:

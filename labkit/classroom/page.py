@@ -13,12 +13,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import SimpleNamespace as Learner
 
 from markupsafe import Markup
 
 from labkit.classroom import plan
-from labkit.classroom.learner import read
+from labkit.classroom.learner import Learner, read
 from labkit.classroom.place import Bucket, Folder, explained, keys_file, open_place
 from labkit.display import cards, formatting, svg
 from labkit.display.style import STYLE

@@ -74,7 +74,6 @@ def test_it_shows_the_class(place):
     [
         ("<script>alert(1)</script>", "<script>alert(1)</script>"),
         ('"><img src=x onerror=alert(1)>', '"><img src=x onerror=alert(1)>'),
-        ("../../etc/passwd", "../../etc/passwd"),
         ("a\x00\x1b[31m\u202eb\nc", "a [31m b c"),
         ("\ud800x", "x"),
         ("", "(no name)"),
@@ -103,9 +102,7 @@ SPOILT = {
     "half": b'{"nickname": "x", "solv',
     "not UTF-8": b"\xff\xfe",
     "nested": b"[" * 60_000,
-    "nested objects": b'{"nickname":' * 5_000,
     "a list": b"[]",
-    "null": b"null",
     "one key": b'{"nickname": "x"}',
     "a huge number": b"9" * 60_000,
     "a long one": b'{"nickname": "' + b"x" * 70_000 + b'"}',
@@ -122,23 +119,15 @@ def test_a_spoilt_file_is_named(place, content):
     "changes",
     [
         {"nickname": 3},
-        {"nickname": None},
         {"at": "yesterday"},
-        {"at": 3},
         {"solved": {"03-1": 1}},
-        {"solved": [3]},
         {"solved": [f"{n}" for n in range(301)]},
-        {"hints": ["03-1"]},
-        {"hints": {"03-1": "2"}},
         {"hints": {"03-1": True}},
         {"hints": {"03-1": -1}},
         {"minutes": {SECTION: float("nan")}},
-        {"minutes": {SECTION: float("inf")}},
         {"minutes": {SECTION: 10**300}},
         {"predictions": {"03-a": ["right"]}},
-        {"section": "03"},
         {"section": {"name": SECTION, "minutes": None}},
-        {"runs": {"03-torch": 3}},
         {"runs": {"03-torch": {"rows/s": "many"}}},
         {"doctor": "Java"},
     ],
@@ -189,19 +178,15 @@ def test_a_file_that_changes_while_it_is_read(place):
         thread.join()
 
 
-def test_names_of_exercises_sections_and_runs_that_nobody_knows(place):
+def test_names_that_nobody_knows(place):
     strange = {"<b>x</b>": {"rows/s": 1.0, "<i>y</i>": 2.0}}
     said = honest(place, nickname="cho", solved=["99-9", "<b>"], minutes={"<b>x</b>": 3}, runs=strange)
     (place / "c.json").write_text(json.dumps(said))
-    text = page(place)
-    assert "<b>x</b>" not in text and rows(text, "Rows per second")[0][0] == "<b>x</b>"
-    assert len(rows(text, "Minutes in a section")) == 1
-
-
-def test_other_files_are_nobodys(place):
     (place / "notes.txt").write_text("x")
     (place / ".part-abc.json").write_text("x")
-    assert not rows(page(place), "Files that are not read")
+    text = page(place)
+    assert "<b>x</b>" not in text and rows(text, "Rows per second")[0][0] == "<b>x</b>"
+    assert len(rows(text, "Minutes in a section")) == 1 and not rows(text, "Files that are not read")
 
 
 def test_more_files_than_a_class_has(place):

@@ -11,12 +11,9 @@ from labkit.exercises.answers import (
     change_is,
     close_to,
     describe,
-    expect_type,
     is_blank,
-    list_is,
     number,
     result_of,
-    same_array,
 )
 
 
@@ -80,8 +77,7 @@ def test_any_value_can_be_describe(value, text):
 
 def test_long_values_are_cut():
     assert describe(10**5000) == "an int"  # Python refuses to write it out
-    assert len(describe("x\n" * 5000)) < 80
-    assert "\n" not in describe("x\n" * 5000)
+    assert len(describe("x\n" * 5000)) < 80 and "\n" not in describe("x\n" * 5000)
 
 
 class Eager:
@@ -120,15 +116,6 @@ def test_close_to():
     assert "str" in wrong(close_to, "128", 128)
 
 
-def test_list_is():
-    mistakes = {(1, 2): "one too few"}
-    list_is((1, np.int64(2), 3), [1, 2, 3], what="it", mistakes=mistakes)
-    assert wrong(list_is, [1, 2.0], [1, 2, 3], what="it", mistakes=mistakes).endswith("one too few")
-    assert wrong(list_is, [4], [1, 2, 3], what="it", mistakes={}) == "it is [4] (a list): that is not it"
-    for bad in (3, "12", [1, "2"]):
-        assert "expected" in wrong(list_is, bad, [1, 2], what="it", mistakes={})
-
-
 def test_change_is():
     right = {"speed": ("more", "there are two"), "memory": ("same", "it is shared")}
     change_is({"speed": "more", "memory": "same"}, right)
@@ -146,12 +133,6 @@ def test_array_of():
     assert "float64" in wrong(array_of, np.zeros(3), dtype="uint8")
     for bad in ("text", ["a"], [[1], [1, 2]], identity, None):
         assert "array" in wrong(array_of, bad)
-
-
-def test_same_array():
-    same_array([1, 2, np.nan], np.array([1.0, 2.0000001, np.nan]))
-    assert "2 of its 3 values differ" in wrong(same_array, [1, 5, 6], [1, 2, 3])
-    assert "(2,)" in wrong(same_array, [1, 2], [1, 2, 3])
 
 
 def test_result_of():
@@ -178,10 +159,3 @@ def test_an_interrupt_is_the_readers_and_goes_on():
 
     with pytest.raises(KeyboardInterrupt):
         result_of(interrupted)
-
-
-def test_expect_type():
-    expect_type(torch.optim.SGD([torch.zeros(1)]), "SGD")
-    expect_type(torch.optim.SGD([torch.zeros(1)]), "Adam", "Optimizer")
-    assert "a SGD or Adam is expected" in wrong(expect_type, 3, "SGD", "Adam")
-    assert "the class SGD" in wrong(expect_type, torch.optim.SGD, "SGD")

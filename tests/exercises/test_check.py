@@ -45,20 +45,11 @@ def solved(home) -> dict:
     return json.loads(path.read_text())["solved"] if path.exists() else {}
 
 
-def test_solved(home):
-    verdict = check("90-1", 128)
-    assert verdict
-    assert repr(verdict) == "90-1 solved · The global batch"
-    assert "90-1" in solved(home)
-    assert check("90-2", lambda images: images / 255)
-    assert check("90-3", 1, 2)
-
-
 def test_not_yet_says_what_was_found_and_keeps_what_was_solved(home):
     verdict = check("90-1", 64)
     assert not verdict and solved(home) == {}
     assert repr(verdict) == """90-1 not yet · your answer is 64: ONE worker's. `hint("90-1")` helps"""
-    check("90-1", 128), check("90-1", 64)
+    assert repr(check("90-1", 128)) == "90-1 solved · The global batch" and not check("90-1", 64)
     assert "90-1" in solved(home)
 
 
@@ -69,12 +60,6 @@ def test_not_attempted_is_no_error(answers, home):
         assert not verdict
         assert verdict.state == "not attempted"
     assert solved(home) == {}
-
-
-def test_a_function_that_is_not_written_yet_is_not_attempted():
-    def scale(images): ...
-
-    assert check("90-2", scale).state == "not attempted"
 
 
 class Nasty:
@@ -105,15 +90,6 @@ def test_no_answer_makes_a_traceback(id, answer):
         assert "\n" not in repr(verdict)
         assert "\n" not in verdict._repr_html_()
         assert len(repr(verdict)) < 700
-
-
-def test_helpful_words():
-    assert "'128' (a str)" in repr(check("90-1", "128"))
-    assert "shape (2,)" in repr(check("90-2", lambda images: images[0]))
-    assert "2 of its 2 values differ" in repr(check("90-2", lambda images: images / 255 + 1))
-    assert "ZeroDivisionError" in repr(check("90-2", lambda images: 1 / 0))
-    assert "the check takes a, b, and you passed 1" in repr(check("90-3", 1))
-    assert "TypeError" in repr(check("90-3", "a", 1))
 
 
 def test_strict_raises_for_all_but_solved(monkeypatch):

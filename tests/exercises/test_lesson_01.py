@@ -9,13 +9,11 @@ import ray
 from ray import cloudpickle
 
 from labkit.exercises import check
-from labs import _home, lab  # noqa: F401  in the place of the folder of conftest
 from verdicts import verdicts
 
 pytestmark = pytest.mark.usefixtures("lab")
 # Workers cannot import this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-LAB = {"nodes": 1, "cpus_per_node": 4}
 
 
 def one_by_one(task, inputs):

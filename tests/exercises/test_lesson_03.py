@@ -13,13 +13,11 @@ from torch.utils.data import DataLoader
 
 from labkit.exercises import check, registry
 from labkit.models.torch import cnn
-from labs import _home, lab  # noqa: F401  in the place of the folder of conftest
 from verdicts import verdicts
 
 pytestmark = pytest.mark.usefixtures("lab")
 # Workers cannot import this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-LAB = {"nodes": 1, "cpus_per_node": 2}
 
 
 def build():
@@ -107,7 +105,6 @@ SAID = {
         (blanks(wrap=lambda model: model), "gradients were not averaged"),
         (blanks(deal=lambda loader: loader), "all rows instead of its own part"),
         (blanks(size=lambda batch: batch), "twice the global batch"),
-        (blanks(size=lambda batch: batch, deal=lambda loader: loader), "all rows instead of its own part"),
         (blanks(saves=False), "no report came with a checkpoint"),
         (blanks(weights=lambda model: model.module.state_dict()), "there is no wrapper"),
         (blanks(weights=lambda model: model.state_dict()), "weights of the wrapper"),

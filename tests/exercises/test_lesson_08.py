@@ -11,13 +11,11 @@ from ray import cloudpickle
 from labkit.exercises import check, lesson_08
 from labkit.exercises.answers import Wrong
 from labkit.exercises.running import limited
-from labs import _home, lab  # noqa: F401  in the place of the folder of conftest
 from verdicts import verdicts
 
 pytestmark = pytest.mark.usefixtures("lab")
 # Workers cannot import this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-LAB = {"nodes": 1, "cpus_per_node": 2}
 
 
 def best_interval(step_seconds, save_seconds, machine_hours, machines):

@@ -13,11 +13,9 @@ from ray.train.torch import prepare_model
 from torch.nn import functional as F
 
 from labkit.exercises import check
-from labs import _home, lab  # noqa: F401  in the place of the folder of conftest
 from verdicts import verdicts
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this module
-LAB = {"nodes": 1, "cpus_per_node": 3}
 pytestmark = [pytest.mark.usefixtures("lab"), pytest.mark.filterwarnings("ignore:Using a target size")]
 
 

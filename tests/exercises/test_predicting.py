@@ -1,7 +1,5 @@
 """Predictions: kept, compared with what came out, and listed."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -73,17 +71,3 @@ def test_the_table_counts_what_was_answered():
     assert predictions().line == "2 of 3 right, 1 close"
     predict("03-b", 10)  # a new guess has no answer yet
     assert predictions("03").line == "1 of 1 right, 0 close"
-
-
-def test_solved_exercises_stay(home):
-    (home / "exercises.json").write_text(json.dumps({"format": 1, "solved": {"90-1": "then"}}))
-    predict("03-a", 2)
-    assert json.loads((home / "exercises.json").read_text())["solved"] == {"90-1": "then"}
-
-
-def test_a_home_that_cannot_be_written_to(home, monkeypatch, capsys):
-    (home / "file").touch()
-    monkeypatch.setenv("LABKIT_HOME", str(home / "file"))
-    predict("03-a", 2)
-    reveal("03-a", 2)
-    assert "not kept" in capsys.readouterr().out

@@ -1,15 +1,15 @@
-"""What a check runs on the cluster: the learner's own errors, and a limit that frees the CPUs again."""
+"""What a check runs on the cluster: loops, batches, sweeps and tasks; and a limit that frees the CPUs."""
 
 import numpy as np
 import pytest
 import ray.train
+from ray import tune
 from ray.data import ActorPoolStrategy
 
 from labkit.exercises.answers import NotAttempted, Wrong
-from labkit.exercises.running import limited, mapped, run_loop
-from labs import _home, idle, lab  # noqa: F401  in the place of the folder of conftest
+from labkit.exercises.running import in_a_task, limited, mapped, run_loop, run_sweep, run_tuner
+from labs import idle
 
-LAB = {"nodes": 1, "cpus_per_node": 3}
 ROWS = [{"x": 1}, {"x": 2}]
 
 
@@ -24,7 +24,7 @@ def tripled():
     return Tripled
 
 
-def test_a_function_and_a_class_map_batches(lab, tripled):  # noqa: F811
+def test_a_function_and_a_class_map_batches(lab, tripled):
     assert mapped(lambda batch: {"x": batch["x"] * 2}, ROWS, batch_size=1) == [{"x": 2}, {"x": 4}]
     assert mapped(tripled, ROWS, compute=ActorPoolStrategy(size=1)) == [{"x": 3}, {"x": 6}]
     with pytest.raises(Wrong, match="^double raised IndexError: "):
@@ -37,7 +37,7 @@ def test_a_function_and_a_class_map_batches(lab, tripled):  # noqa: F811
         mapped(lambda batch: ..., ROWS)
 
 
-def test_a_loop_on_two_workers(lab):  # noqa: F811
+def test_a_loop_on_two_workers(lab):
     def loop(config):
         if ray.train.get_context().get_world_size() != 2:
             raise ValueError("not two")
@@ -50,7 +50,7 @@ def test_a_loop_on_two_workers(lab):  # noqa: F811
         run_loop(loop, {"n": 7}, num_workers=1)
 
 
-def test_a_rank_that_waits_is_stopped_and_its_cpus_are_free_again(lab, tripled):  # noqa: F811
+def test_a_rank_that_waits_is_stopped_and_its_cpus_are_free_again(lab, tripled):
     def waits(config):
         if ray.train.get_context().get_world_rank() == 0:
             ray.train.report({})
@@ -62,3 +62,85 @@ def test_a_rank_that_waits_is_stopped_and_its_cpus_are_free_again(lab, tripled):
         runs()
     assert idle(lab)
     assert mapped(tripled(), ROWS[:1]) == [{"x": 3}]  # the next check works
+
+
+def make(trainable, space, tmp_path, **options):
+    run = tune.RunConfig(storage_path=str(tmp_path))
+    return tune.Tuner(
+        trainable,
+        param_space=space,
+        tune_config=tune.TuneConfig(reuse_actors=True, **options),
+        run_config=run,
+    )
+
+
+@pytest.fixture
+def descend():
+    def descend(config):
+        x = 3 * (1 - 2 * config["lr"]) ** 10
+        tune.report({"loss": x**2})
+
+    return descend
+
+
+GRID = {"lr": tune.grid_search([0.1, 0.5])}
+
+
+def test_a_sweep_runs_and_returns_what_each_trial_reported(lab, descend, tmp_path):
+    results = run_tuner(make(descend, GRID, tmp_path, metric="loss", mode="min"), "it")
+    assert results.get_best_result().config == {"lr": 0.5}
+
+
+def test_one_process_takes_all_trials_of_a_class(lab):
+    class Counts(tune.Trainable):
+        def setup(self, config):
+            self.reset_config(config)
+
+        def reset_config(self, config):
+            self.count = config["start"]
+            return True
+
+        def step(self):
+            self.count += 1
+            return {"count": self.count}
+
+        def save_checkpoint(self, folder):
+            return None
+
+    results = run_sweep(Counts, {"start": tune.grid_search([0, 10])}, iterations=2, name="Counts")
+    assert [result.metrics["count"] for result in results] == [2, 12]
+    assert len({result.metrics["pid"] for result in results}) == 1
+
+
+@pytest.mark.parametrize(
+    "space, cpus, options, said",
+    [
+        (GRID, 640, {}, "no trial would ever start"),
+        ({"learning_rate": tune.grid_search([0.1])}, 1, {}, "reads 'lr'"),
+        ({"lr": [0.1, 0.5]}, 1, {}, "plain list"),
+        (GRID, 1, {"metric": "lost", "mode": "min"}, "'lost'"),
+        ({"lr": tune.grid_search([0.1, "a"])}, 1, {}, "1 of 2 trials failed"),
+    ],
+)
+def test_a_sweep_that_cannot_work_is_named(lab, descend, tmp_path, space, cpus, options, said):
+    with pytest.raises(Wrong, match=said):
+        run_tuner(make(tune.with_resources(descend, {"CPU": cpus}), space, tmp_path, **options), "it")
+
+
+def test_what_is_no_tuner_and_what_is_unfinished(lab, tmp_path):
+    with pytest.raises(Wrong, match="a tune.Tuner is expected"):
+        run_tuner("sweep", "it")
+    with pytest.raises(NotAttempted):
+        run_tuner(make(lambda config: tune.report({"loss": ... + config["lr"]}), GRID, tmp_path), "it")
+
+
+def test_a_function_runs_in_a_task(lab):
+    data = bytes(2_000_000)
+
+    def fails():
+        raise KeyError("label")
+
+    assert in_a_task(lambda x: x + 1, 1, name="f") == 2
+    for function, said in ((fails, "f raised KeyError"), (lambda: len(data), "2.0 MB"), (7, "a function")):
+        with pytest.raises(Wrong, match=said):
+            in_a_task(function, name="f")
