@@ -1,4 +1,4 @@
-"""The exercises of lesson 02: what is right, and what is said of a mistake. They run on a cluster."""
+"""The exercises of lesson 02: what is said of a mistake. They run on a cluster."""
 
 import io
 import sys
@@ -47,11 +47,6 @@ class Unchanged(Once):
         return batch
 
 
-class Nothing(Once):
-    def __call__(self, batch):
-        self.table[batch["image"]]
-
-
 class Blank:
     def __init__(self, load): ...
 
@@ -79,14 +74,8 @@ def always_an_error(name, payload):
     return right(name, payload) | {"error": "bad"}
 
 
-def no_text(name, payload):
-    row = right(name, payload)
-    return row | {"error": None if row["error"] else ""}
-
-
 SAID = {
     "02-1": [
-        (lambda batch: {**batch, "ink": batch["image"].mean(axis=(1, 2)) / 255}, "solved"),
         (in_place, "solved"),
         (lambda batch: {**batch, "ink": batch["image"].mean(axis=(1, 2))}, "from 0 to 255"),
         (lambda batch: {**batch, "ink": batch["image"].mean() / 255}, "one number for the whole batch"),
@@ -94,22 +83,16 @@ SAID = {
         (lambda batch: {"ink": batch["image"].mean(axis=(1, 2)) / 255}, "the column 'image' is gone"),
         (lambda batch: batch["image"].mean(axis=(1, 2)), "a batch with the column"),
         (changes_the_image, "the column 'image'"),
-        (lambda batch: {**batch, "ink": batch["img"]}, "raised KeyError"),
     ],
     "02-2": [
-        (Once, "solved"),
         (EachTime, "`load` was called 3 times"),
         (Unchanged, "values differ"),
-        (Nothing, "a batch is expected"),
         (Blank, "not attempted"),
-        (lambda load: load, "a class is expected"),
     ],
     "02-3": [
-        (right, "solved"),
         (any_size, "10×12"),
         (raises, "a PNG that was cut off"),
         (always_an_error, "a good image has the error"),
-        (no_text, "a str is expected"),
         (lambda name, payload: {"name": name}, "a dict with name, image and error"),
     ],
 }

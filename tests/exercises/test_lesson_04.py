@@ -1,4 +1,4 @@
-"""The exercises of lesson 04: what is right, and what is said of a mistake."""
+"""The exercises of lesson 04: what is said of a mistake."""
 
 from types import SimpleNamespace
 
@@ -26,11 +26,9 @@ SAID = {
         (192, 48, 96, "divides it"),
         (192, 12, 24, "not 48"),
         (192, 12, 384, "at the same time"),
-        (192, 12, 97, "not it"),
     ],
     "04-2": [
         (Runs({"replicas": 2, "updates": 13}), DATA, "solved"),
-        (Runs({"replicas": 2, "updates": 12}), DATA, "solved"),
         (Runs({"replicas": 1, "updates": 13}), DATA, "a model of its own"),
         (Runs({"replicas": 2, "updates": 24}), DATA, "it used 32"),
         (Runs({"replicas": 2, "updates": 7}), DATA, "it used 128"),
@@ -43,11 +41,9 @@ SAID = {
         (Runs({"first": 2, "updates": 8}), "never saved"),
         (Runs({"first": 1, "updates": 8}), "an optimizer that starts over"),
         (Runs({"first": 1, "updates": 16}), "`initial_epoch` is not `first`"),
-        (Runs({"updates": 12}), "leave its last line"),
         (Runs(Wrong("train_resumable raised OSError: the disk is full")), "epoch 0 came again"),
     ],
     "04-4": [
-        (seen, "solved"),
         (by_cases, "solved"),
         (lambda rows, workers, by_ray, by_tensorflow: rows, "nothing is cut"),
         (lambda rows, workers, by_ray, by_tensorflow: rows * workers, "in EACH worker"),
@@ -56,7 +52,6 @@ SAID = {
         (lambda rows, workers, r, t: 0 if r and t else seen(rows, workers, r, t), "every worker gets some"),
     ],
     "04-5": [
-        (lambda losses, global_batch: losses.sum() / global_batch, "solved"),
         (lambda losses, global_batch: sum(losses) / global_batch, "solved"),
         (lambda losses, global_batch: losses.mean(), "adds the workers up"),
         (lambda losses, global_batch: losses.sum(), "nothing is divided"),

@@ -1,4 +1,4 @@
-"""The exercises of lesson 10: what is right, and what is said of a mistake. The last two run on a cluster."""
+"""The exercises of lesson 10: what is said of a mistake. The last two run on a cluster."""
 
 import sys
 import tempfile
@@ -99,15 +99,12 @@ SAID = {
     ],
     "10-2": [
         (lambda a, b: (np.mean(b) - np.mean(a), error(a, b)), "solved"),
-        (lambda a, b: np.mean(b) - np.mean(a), "two numbers are expected"),
         (lambda a, b: (np.mean(a) - np.mean(b), error(a, b)), "that is a minus b"),
         (lambda a, b: (np.mean(b) - np.mean(a), error(a, b, ddof=0)), "ddof=1"),
         (lambda a, b: (np.mean(b) - np.mean(a), error(a, b, root=1)), "take the root"),
         (lambda a, b: (np.mean(b) - np.mean(a), np.hypot(np.std(a, ddof=1), np.std(b, ddof=1))), "the more"),
     ],
     "10-3": [
-        (table(), keep(), "solved"),
-        (table(), 2, "a CheckpointConfig is expected"),
         (table(), keep(order="max"), "that doesn't keep those with the lowest rmse"),
         (table(), keep(number=None), "two should be kept"),
         (table(shaped=False), keep(), "does `model(x)`, [n, 1], meet y, [n]?"),
@@ -117,7 +114,6 @@ SAID = {
         (table(from_one=1), keep(), "counted from 0"),
     ],
     "10-4": [
-        (text(), "solved"),
         (text(seed=lambda config: torch.seed()), "what is drawn before it is set?"),
         (text(seed=lambda config: torch.manual_seed(0)), "the seed of the config is not used"),
         (text(shared=False), "each of two trains on its own half"),

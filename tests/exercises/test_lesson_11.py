@@ -1,4 +1,4 @@
-"""The exercises of lesson 11: what is right, and what the check says about a likely mistake."""
+"""The exercises of lesson 11: what is said of a likely mistake."""
 
 import math
 from types import SimpleNamespace
