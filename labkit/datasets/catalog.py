@@ -53,15 +53,15 @@ def load(
     if name not in DATASETS:
         fix = f"use one of {', '.join(DATASETS)}"
         raise DatasetError(f"load the data set {name!r}", "there is none of this name", fix)
-    _check(n, seed, split)
+    _check(n, split)
+    most = (_SMALL_ROWS if settings.small else _RENDERED_ROWS)[split]
     if name == "rendered":
-        rows = _SMALL_ROWS if settings.small else _RENDERED_ROWS
-        return rendered(n or rows[split], seed, split=split)
+        return rendered(n or most, seed, split=split)
     whole = _digits(split) if name == "digits" else mnist.load(name, split, settings)
-    if n is None and settings.small and len(whole) > _SMALL_ROWS[split]:
-        n = _SMALL_ROWS[split]
     if n is None:
-        return whole
+        if len(whole) <= most:
+            return whole
+        n = most
     if n > len(whole):
         fact = f"{whole.name} has {len(whole):,} rows for {whole.split}"
         raise DatasetError(f"take {n:,} rows", fact, f"take up to {len(whole):,}, or the data set 'rendered'")
@@ -70,7 +70,7 @@ def load(
 
 def rendered(n: int, seed: int = 0, *, split: str = "train") -> Dataset:
     """Draw the first `n` digits of `seed` and `split` from fonts (see `labkit.datasets.fonts`)."""
-    _check(n, seed, split)
+    _check(n, split)
     return Dataset(*render(n, seed=seed, split=split), "rendered", split, _DIGITS)
 
 
@@ -79,12 +79,10 @@ def shipped(name: str) -> Path:
     return PACKAGE_ROOT / "datasets" / "files" / name
 
 
-def _check(n: int | None, seed: int, split: str) -> None:
+def _check(n: int | None, split: str) -> None:
     attempt = f"take rows of the split {split!r}"
     if n is not None and (not isinstance(n, (int, np.integer)) or n < 1):
         raise DatasetError(attempt, f"n is {n!r}", "pass a whole number from 1 on, or leave n out")
-    if not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise DatasetError(attempt, f"the seed is {seed!r}", "pass a whole number from 0 on")
     if split not in SPLITS:
         raise DatasetError(attempt, f"there is no split {split!r}", f"use one of {', '.join(SPLITS)}")
 

@@ -59,9 +59,6 @@ class OwnData:
         if not (isinstance(self.test, (int, float)) and 0 <= self.test < 1):
             fact, fix = f"test is {self.test!r}", "pass the share of the rows for testing, such as 0.2"
             raise DatasetError(f"split {self.name}", fact, fix)
-        if not isinstance(self.seed, int) or self.seed < 0:
-            fix = "pass a whole number from 0 on"
-            raise DatasetError(f"split {self.name}", f"the seed is {self.seed!r}", fix)
 
     def batches(self, split: str) -> Iterator[Batch]:
         """Read the rows of "train" or "test", a few at a time.

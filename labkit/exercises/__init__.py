@@ -5,7 +5,6 @@ from labkit.faces import face
 __getattr__, __dir__, __all__ = face(
     __name__,
     checking=("check", "hint"),
-    predicting=("predict", "predictions", "reveal"),
-    progress=("progress_table",),
+    predicting=("predict", "predictions", "progress_table", "reveal"),
     registry=("Lesson", "lessons"),
 )

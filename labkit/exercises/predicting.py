@@ -1,4 +1,4 @@
-"""Predictions: what a reader expects before a cell runs, and what came out.
+"""Predictions: what a reader expects before a cell runs, and what came out. And the table of progress.
 
     >>> predict("03-a", 2)
     03-a · you say 2
@@ -18,6 +18,7 @@ from labkit.classroom import kept, sharing
 from labkit.display.cards import Table
 from labkit.display.formatting import number as shown
 from labkit.errors import LabError
+from labkit.exercises import registry
 from labkit.settings import Settings
 
 _RIGHT, _CLOSE = 0.1, 2.0  # right within 10 %, close within a factor of two
@@ -78,6 +79,20 @@ def predictions(lesson: str = "") -> Table:
     rows = [(id, shown(one["guess"]), shown(one["answer"]), one["verdict"]) for id, one in done.items()]
     line = f"{verdicts.count('right')} of {len(rows)} right, {verdicts.count('close')} close"
     return Table(("", "you said", "it was", ""), rows, line if rows else "nothing was predicted here")
+
+
+def progress_table() -> Table:
+    """List all lessons, their exercises, which of them are solved, and how many predictions were right."""
+    lessons, solved, predicted = registry.lessons(), kept.load("solved"), kept.load("predictions")
+    count = max(len(lesson.exercises) for lesson in lessons)
+    rows = []
+    for lesson in lessons:
+        done = [one.id in solved for one in lesson.exercises]
+        cells = ["✓ solved" if one else "open" for one in done] + ["–"] * (count - len(done))
+        found = [one.get("verdict") for id, one in predicted.items() if id[:2] == lesson.number]
+        guessed = f"{found.count('right')} of {len(found)}" if found else "–"
+        rows.append((f"{lesson.number} {lesson.title}", *cells, f"{sum(done)} of {len(done)}", guessed))
+    return Table(("lesson", *map(str, range(1, count + 1)), "solved", "predicted"), rows)
 
 
 def _keep(id: str, guess: Any, **found: Any) -> str:

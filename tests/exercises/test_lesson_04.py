@@ -22,10 +22,8 @@ SAID = {
     "04-1": [
         (192, 12, 96, "solved"),
         (48, 12, 96, "ONE worker"),
-        (12, 12, 96, "multiply"),
         (192, 48, 96, "divides it"),
         (192, 12, 24, "not 48"),
-        (192, 12, 384, "at the same time"),
     ],
     "04-2": [
         (Runs({"replicas": 2, "updates": 13}), DATA, "solved"),
