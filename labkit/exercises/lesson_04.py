@@ -9,7 +9,6 @@ from labkit.exercises.registry import Lesson
 from labkit.exercises.running import returned
 
 LESSON = Lesson("04", "TensorflowTrainer")
-_KERAS_2 = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
 @LESSON.exercise(
@@ -86,7 +85,9 @@ def _numbers_of(train_loop: Any, *keys: str, **options: Any) -> list[float]:
     """These entries of the dict that a loop returns on two workers."""
     from ray.train.tensorflow import TensorflowTrainer
 
-    keras = {"env_vars": _KERAS_2}
+    from labkit.models.keras import KERAS_2
+
+    keras = {"env_vars": KERAS_2}
     found = returned(train_loop, trainer=TensorflowTrainer, worker_runtime_env=keras, **options)
     if not isinstance(found, dict) or not set(keys) <= set(found):
         raise Wrong(f"the loop returns {describe(found)}; leave its last line unchanged")

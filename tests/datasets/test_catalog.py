@@ -84,13 +84,6 @@ def test_a_sample_is_drawn_by_its_seed():
     assert len(load("digits", n=1437)) == 1437
 
 
-def test_the_import_is_light():
-    code = "import sys; from labkit import datasets; datasets.load; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"pandas", "PIL", "matplotlib", "pooch", "requests", "pyarrow", "ray", "torch"}
-    assert not heavy & set(done.stdout.split())
-
-
 def test_the_sentences_that_ship():
     """Short text with a label, and a tokenizer that knows its words: a recipe of lesson 07."""
     lines = datasets.shipped("sentences.tsv").read_text(encoding="utf-8").splitlines()
