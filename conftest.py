@@ -28,14 +28,14 @@ _SLOW = {
     *("browser", "sweep_browser", "validation_browser", "website"),
     *("cluster", "forkserver", "kernel", "preload"),
     *("data_progress", "stream", "catalog", "datasets_ray", "huggingface", "own"),
-    *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_08", "lesson_09"),
+    *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_08", "lesson_10"),
     *("running_cluster", "deck", "keras_reporting", "keras_settings", "keras_states", "torch_models"),
     *("torch_training", "panel", "spark", "spark_panel"),
     *("object_server", "storage", "storage_ray", "store_faults", "store_kernel", "uploads"),
     *("new", "cli", "diagnosis", "process_registry", "additions", "build", "notebooks", "plain"),
     *("class_bucket", "sharing"),
     *("hang", "ray_reporting", "tensorflow", "validation"),
-    *("sweep_panel", "sweep_restore", "sweeps_of_checks"),
+    *("sweep_panel", "sweep_restore"),
 }
 _SECONDS = {"fault": 300, "notebook": 1200, "browser": 600}  # with another lane beside it
 
