@@ -97,8 +97,9 @@ def terminate(processes: list[psutil.Process], *, grace: float) -> None:
                 process.send_signal(number)
         deadline = time.monotonic() + (grace or 3.0)
         while others and time.monotonic() < deadline:
-            # psutil waits for zombies too; in a container there may be no process that reaps orphans.
-            _, others = psutil.wait_procs(others, timeout=0.05)
+            # `psutil.wait_procs` would take a child's status away from its Popen, which then reports 0, and
+            # pyspark waits forever for a JVM that ended so. A zombie has ended, also if no process reaps it.
+            time.sleep(0.02)
             others = [process for process in others if not _has_ended(process)]
 
 

@@ -168,35 +168,15 @@ def test_a_node_is_added_used_and_removed(lab):
     assert len(lab.nodes) == 2
 
 
-def test_a_node_that_was_too_slow_for_ray_is_started_once_more(lab, home, monkeypatch):
-    marked = home / "first"
+@pytest.mark.parametrize("said", [nodes._TOO_BUSY, nodes._PORT_TAKEN])
+def test_a_node_that_was_too_slow_or_lost_its_port_is_started_once_more(lab, tmp_path, monkeypatch, said):
+    marked = tmp_path / "first"
     fails = f"import pathlib; first = not pathlib.Path({str(marked)!r}).exists(); "
-    fails += f"pathlib.Path({str(marked)!r}).touch(); first and exit('node {nodes._TOO_BUSY}'); "
+    fails += f"pathlib.Path({str(marked)!r}).touch(); first and exit('node {said}'); "
     monkeypatch.setattr(nodes, "_PROGRAM", fails + nodes._PROGRAM)
     added = lab.add_node(cpus=1)
     assert marked.exists() and added in lab.nodes
     lab.remove_node(added)
-
-
-TAKEN = """
-import socket
-from labkit import cluster
-from labkit.cluster import nodes
-
-taken, free_port = socket.create_server(("", 0)), nodes.free_port
-ports = [taken.getsockname()[1]]
-nodes.free_port = lambda: ports.pop() if ports else free_port()
-with cluster.start(cpus_per_node=1, preload=[]) as lab:
-    other = int(lab.address.rpartition(":")[2]) != taken.getsockname()[1]
-    print(f"{other=} {len(lab.nodes)=}")
-"""
-
-
-def test_a_port_that_was_taken_in_the_meantime_is_replaced():
-    with tempfile.TemporaryDirectory(prefix="lk") as folder:
-        done = python(TAKEN, LABKIT_HOME=folder, timeout=200)  # Ray waits 30 s for the first
-        ProcessRegistry(Path(folder)).stop_all()
-    assert "other=True len(lab.nodes)=1" in done.stdout, done.stdout
 
 
 def test_a_node_that_dies_is_seen_and_its_place_can_be_filled(lab, home):

@@ -55,7 +55,7 @@ def test_an_interrupted_fit_ends_in_one_line_and_the_same_cell_then_succeeds(fir
     assert len(again.text.splitlines()) < 20, again.text
 
 
-def test_a_killed_kernel_then_a_new_one_then_nothing(home, first):
+def test_a_killed_kernel_then_a_new_one_that_is_shut_down_in_a_fit_then_nothing(home, first):
     before = address(first.run("print('address', lab.address)"))
     first.run("epochs = 1000")
     begin_fit(first)
@@ -67,6 +67,8 @@ def test_a_killed_kernel_then_a_new_one_then_nothing(home, first):
         second.run("epochs = 2")
         again = second.run(FIT)
         assert again.error is None and "finished finished" in again.text, again
+        second.run("epochs = 1000")
+        begin_fit(second)
         assert second.shut_down() < 10
     (lab,) = ProcessRegistry(home).groups()
     stop = [sys.executable, "-m", "labkit", "stop"]
@@ -82,10 +84,3 @@ def test_a_kernel_that_was_killed_alone_is_followed_by_its_cluster(home):
         (lab,) = ProcessRegistry(home).groups()
         one.kill()
     until(lambda: not ProcessRegistry(home).members(lab))
-
-
-def test_a_kernel_with_a_fit_in_it_shuts_down_in_time(home):
-    with kernel() as one:
-        assert one.run(SETUP).error is None
-        begin_fit(one)
-        assert one.shut_down() < 10

@@ -124,6 +124,8 @@ def test_an_interrupted_start_leaves_nothing(home, seconds):
         spark.session(workers=2)
     assert spark.current() is None
     wait_until_nothing_lives(home)
+    # A thread that waits for the JVM would keep this process from ending.
+    until(lambda: not [one for one in threading.enumerate() if one.name.startswith("labkit-spark")], 20)
 
 
 @pytest.mark.fault
