@@ -229,7 +229,7 @@ def train_loop(config):
 
 
 # %% [markdown]
-# Each rank draws its own random numbers. Ray may restart a run once.
+# Each rank draws its own random numbers.
 
 # %%
 import pandas
@@ -269,7 +269,7 @@ predict("10-a", ...)  # a number
 # %%
 panel = TrainPanel("10-first", dataset=photos.name, rows=train.count())
 first = train_once(panel, CheckpointConfig(num_to_keep=1, checkpoint_score_attribute="loss"))
-_, kept = first.best_checkpoints[0]
+_, kept = first.best_checkpoints[-1]  # from worst to best
 reveal("10-a", kept["epoch"])
 pandas.DataFrame([kept, first.metrics], index=["ranked first", "latest"])
 
@@ -460,7 +460,7 @@ assert len(list(runs.table(name="10-fruit", last=9)["id"])) == 9
 
 # %% [markdown]
 # ### Exercise 10-3 · A table of your own
-# Here is a table of flats with their prices. `datasets.from_table` makes rows of it, and text becomes columns of zeros and ones. `scaled` uses mean and standard deviation of the *training rows*; those of all rows would be a leak.
+# Here is a table of flats with their prices. `datasets.from_table` makes rows of it; a district becomes columns of zeros and ones. `scaled` uses mean and standard deviation of the *training rows*; those of all rows would be a leak.
 
 # %%
 size, district = numbers.uniform(25, 140, 900), numbers.choice(["north", "south", "port"], 900)
@@ -481,7 +481,7 @@ flats_train = ray.data.read_parquet(f"{place}-flats/train", filesystem=store.fil
 flats
 
 # %% [markdown]
-# Write a loop that trains `torch.nn.Linear(columns, 1)` with SGD on the shard "train", whose rows have `x`, float32 [columns], and `y`, a number. `config["valid"]` is a tuple of two tensors, x and y. After each of `config["epochs"]`
+# Write a loop that trains `torch.nn.Linear(columns, 1)` with SGD on the shard "train", whose rows have `x`, float32 [columns], and `y`, a number. `config["valid"]` is a tuple of two tensors, x [n, columns], scaled, and y [n]. After each of `config["epochs"]`
 # epochs the loop reports `epoch` and `rmse`, the root of the mean squared error on these validation rows, with a checkpoint. If it is restarted, it continues after the latest one. `keep_two` keeps the two best checkpoints. The check runs
 # the loop on a smaller table, in this process and then on two workers that crash after two epochs.
 
@@ -536,7 +536,7 @@ lines
 
 # %% [markdown] tags=["extra"]
 # ### Exercise 10-4 · The same number twice
-# This loop runs without an error. Fix three things. With the same `config["seed"]` two runs should return the same number, and with another seed another one. The two ranks should share
+# This loop runs without an error. Fix three things. With the same `config["seed"]` two runs should return the same number on rank 0, and with another seed another one. The two ranks should share
 # the training rows, `config["train"]`, instead of each training on all of them. And the loop should return the perplexity of the test rows, `config["test"]`. Both are tuples of two tensors, x and y.
 
 

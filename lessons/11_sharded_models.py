@@ -162,7 +162,7 @@ assert 3.9 < fixed.iloc[0] / alone["parameters"].iloc[0] < 4.1
 assert 3.5 < alone["activations"].iloc[1] / alone["activations"].iloc[0] < 4.5
 
 # %% [markdown]
-# Without the activations, training takes four times the memory of the parameters: 16 bytes for each in float32. With bfloat16 it's usually 16 as well, because the optimizer keeps the parameters in float32.
+# Without the activations, training takes four times the memory of the parameters: 16 bytes for each in float32. With bfloat16 it's usually 16, too (2 + 2 + 12): the optimizer keeps the parameters in float32.
 # The activations are proportional to the rows, so a smaller batch is the first thing to try.
 
 # %% [markdown]
@@ -211,7 +211,7 @@ def zero(model, mesh):
 
 
 # %% [markdown]
-# `fully_shard` changes the model in place, and turns its parameters into DTensors. The **device mesh** names these processes. Before a block computes, forward or backward, an **all-gather** brings its parameters together, and
+# `fully_shard` changes the model in place, and turns its parameters into DTensors. The **device mesh** names the ranks. Before a block computes, forward or backward, an **all-gather** brings its parameters together, and
 # afterwards they are dropped again. Then a **reduce-scatter** averages the gradients, and leaves each rank with its own part.
 
 # %%
@@ -258,7 +258,7 @@ def whole(model):
 
 
 # %% [markdown]
-# One loop serves all three: `config["wrap"]` is one of the functions. DDP copies the weights of rank 0, FSDP2 doesn't: without the seed, each rank would keep a part of another model.
+# One loop serves all three: `config["wrap"]` is one of the functions. DDP copies the weights of rank 0, FSDP2 doesn't: without the seed, each rank would keep a part of a model of its own.
 
 # %% tags=["long"]
 import ray.train
@@ -342,7 +342,7 @@ assert (table["peak"] > table["held"]).all()
 
 # %% [markdown]
 # FSDP2 holds half on two ranks, and a third on three. The peaks also contain the activations of a rank's rows, and what `held` doesn't see: with DDP and ZeRO a second copy of the gradients, in the buckets
-# in which they are averaged, and with FSDP2 the gathered blocks. Gloo frees some memory in threads that the profiler doesn't see, so FSDP2's peaks are a few MB too high.
+# in which they are averaged, and with FSDP2 the gathered blocks. FSDP2's peaks are a few MB too high: its messages free memory unseen.
 #
 # The operating system's number, RSS, also contains libraries, and freed memory that the C library keeps for later. So count bytes; on a GPU, use `torch.cuda.max_memory_allocated()`.
 #
@@ -468,7 +468,7 @@ def reopen(config):
 
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** The embedding of the tokens has 256 rows. Saved by two ranks, each had 128 of them. Three ranks load it. How many rows does the last rank get?
+# **Predict.** The embedding of the tokens has 256 rows. Saved by two ranks, each had 128 of them. Three ranks load it, divided as by `torch.chunk`. How many rows does the last one get?
 
 # %%
 predict("11-c", ...)  # a number
@@ -481,7 +481,7 @@ reveal("11-c", on_ranks[-1])
 on_ranks
 
 # %% [markdown]
-# The first ranks get 256 / 3 rows, rounded up, and the last one gets the rest. Without a process group, for example in this notebook, the same `load` fills an ordinary model. DCP warns that it assumes a single process, which is right.
+# The first ranks get 256 / 3 rows, rounded up, and the last one gets the rest. Without a process group, as in this notebook, `load` restores an ordinary model. DCP warns that it assumes a single process, which is right.
 
 # %%
 opened = Transformer()
@@ -550,7 +550,7 @@ def with_lora(model):
 
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** What percentage of the parameters will be trained?
+# **Predict.** In each of the 4 blocks, `linear1` and `linear2` are 256 × 1024; the model has 3.3 million parameters. What percentage will be trained?
 
 # %%
 predict("11-d", ...)  # a number
@@ -621,7 +621,7 @@ assert less < 0.5 * kept
 # %% [markdown] tags=["extra"]
 # ## Extra: a batch in parts
 # **Gradient accumulation** divides a batch into parts that go through the model one after the other, so only one part's activations are needed at a time. `backward()` adds to the gradients, and one `optimizer.step()` uses their sum. A sharded model would average
-# its gradients over the ranks in every `backward()`. `model.set_requires_gradient_sync(False)` postpones that; the last part needs `True`. Until then each rank keeps whole gradients, so this trades memory for messages. (DDP has `model.no_sync()`.)
+# its gradients over the ranks in every `backward()`. `model.set_requires_gradient_sync(False)` postpones that; the last part needs `True`. Until then each rank keeps whole gradients: fewer messages, and more memory. (DDP has `model.no_sync()`.)
 
 # %% [markdown]
 # ### Exercise 11-4 · A batch in parts

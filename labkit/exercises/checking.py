@@ -123,7 +123,8 @@ def _judge(exercise: Exercise, answers: tuple) -> Verdict:
         # Otherwise a check that forgets to raise would accept every answer.
         fact, fix = f"it returned {describe(returned)}", "a check returns None or raises Wrong"
         raise LabError(f"use the check of exercise {exercise.id}", fact, fix)
-    return Verdict(exercise.id, state, f'{message}. `hint("{exercise.id}")` helps')
+    end = "" if message.endswith("?") else "."
+    return Verdict(exercise.id, state, f'{message}{end} `hint("{exercise.id}")` helps')
 
 
 def _ask(exercise: Exercise, answers: tuple) -> Any:

@@ -107,6 +107,8 @@ def _table(train_table: Any, keep: Any, store: Any = None) -> None:
     if rmse > 20:
         blind = abs(rmse - y.std().item()) < 15
         likely = "does `model(x)`, [n, 1], meet y, [n]?" if blind else "is the learning rate large enough?"
+        if rmse < 2 * _NOISE**2:
+            likely = "is that the mean of the squares, without its root?"
         raise Wrong(f"the last rmse is {rmse:.3g}, and {_NOISE:g} is possible: {likely}")
     if rmse < _NOISE / 2:
         raise Wrong(f"the last rmse is {rmse:.3g}, less than the noise in y: is it of the validation rows?")
@@ -177,8 +179,10 @@ def _text(train_text: Any) -> None:
 
 def _counting(config: dict) -> tuple[Any, int]:
     """What the loop returns, and how many steps its optimizer made."""
+    import torch
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+    torch.seed()  # the lab forks workers alike; in plain Ray each begins with other random numbers
     steps: list[None] = []
     count: Callable = lambda *_: steps.append(None)  # noqa: E731
     hook = register_optimizer_step_pre_hook(count)

@@ -154,6 +154,10 @@ def _reads(config: dict) -> str:
     except dcp.CheckpointException as error:  # a BaseException, so no check would name it
         refused = str(error).strip().splitlines()[-1]
         return f"dcp.load refused: {refused}. What is in the dict that you pass, and below which key?"
+    except RuntimeError as error:
+        if "Missing key" not in str(error):
+            raise
+        return "the model was given a dict without its head: dcp.load has filled the model's tensors already"
     old, new = _whole(old), _whole(new)
     if any((old[name] != new[name]).any() for name in old if name.startswith("blocks.")):
         return "the body differs from the one in the checkpoint: dcp.load fills the dict; is it the model's?"

@@ -32,7 +32,7 @@ def error(a, b, ddof=1, root=0.5):
     return (np.var(a, ddof=ddof) / len(a) + np.var(b, ddof=ddof) / len(b)) ** root
 
 
-def table(shaped=True, resumes=True, name="rmse", saves=True, from_one=0):
+def table(shaped=True, resumes=True, name="rmse", saves=True, from_one=0, root=torch.sqrt):
     def train_table(config):
         x_valid, y_valid = config["valid"]
         flat = (lambda answers: answers.squeeze(1)) if shaped else (lambda answers: answers)
@@ -52,7 +52,7 @@ def table(shaped=True, resumes=True, name="rmse", saves=True, from_one=0):
             with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
                 metrics = {
                     "epoch": epoch + from_one,
-                    name: F.mse_loss(flat(plain(x_valid)), y_valid).sqrt().item(),
+                    name: root(F.mse_loss(flat(plain(x_valid)), y_valid)).item(),
                 }
                 torch.save({"model": plain.state_dict(), "epoch": epoch}, f"{folder}/state.pt")
                 saved = saves and ray.train.get_context().get_world_rank() == 0
@@ -66,13 +66,14 @@ def keep(attribute="rmse", order="min", number=2):
     return CheckpointConfig(number, checkpoint_score_attribute=attribute, checkpoint_score_order=order)
 
 
-def text(seed=lambda config: torch.manual_seed(config["seed"]), shared=True, tests=True):
+def text(seed=lambda config: torch.manual_seed(config["seed"]), shared=True, tests=True, late=False):
     def train_text(config):
         context = ray.train.get_context()
         mine = slice(context.get_world_rank(), None, context.get_world_size()) if shared else slice(None)
         x, y = (column[mine] for column in config["train"])
-        seed(config)
+        late or seed(config)
         model = prepare_model(torch.nn.Sequential(torch.nn.Embedding(256, 32), torch.nn.Linear(32, 256)))
+        seed(config)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         for _ in range(config["epochs"]):
             for rows in torch.randperm(len(x)).split(16):
@@ -108,12 +109,14 @@ SAID = {
         (table(), keep(order="max"), "that doesn't keep those with the lowest rmse"),
         (table(), keep(number=None), "two should be kept"),
         (table(shaped=False), keep(), "does `model(x)`, [n, 1], meet y, [n]?"),
+        (table(root=torch.abs), keep(), "mean of the squares, without its root? `hint"),
         (table(resumes=False), keep(), "it starts from epoch 0"),
         (table(name="loss"), keep(), "the metric rmse is None"),
         (table(saves=False), keep(), "without a checkpoint"),
         (table(from_one=1), keep(), "counted from 0"),
     ],
     "10-4": [
+        (text(late=True), "what is drawn before it is set?"),
         (text(seed=lambda config: torch.seed()), "what is drawn before it is set?"),
         (text(seed=lambda config: torch.manual_seed(0)), "the seed of the config is not used"),
         (text(shared=False), "each of two trains on its own half"),

@@ -71,6 +71,11 @@ def new_head(model, folder):
     torch.nn.init.zeros_(model.head.weight)
 
 
+def loaded(model, folder):
+    load_body(model, folder)
+    model.load_state_dict({name: value for name, value in model.state_dict().items() if "head" not in name})
+
+
 def accumulate(share=4, clear=1, sync=None, steps=1):
     def accumulate(model, optimizer, loss_of, parts):
         optimizer.zero_grad() if clear else None
@@ -92,6 +97,7 @@ SAID = {
         (load_body, "solved"),
         (lambda *given: load_body(*given, copied=True), "the body differs"),
         (new_head, "the new head has changed"),
+        (loaded, "a dict without its head"),
         (lambda *given: load_body(*given, head=True), "dcp.load refused: ValueError: Size mismatch"),
         (lambda model, folder: dcp.load(get_model_state_dict(model), checkpoint_id=folder), "Missing key"),
     ],
