@@ -44,7 +44,7 @@ def test_the_image_copies_what_exists_and_runs_without_root():
 def test_one_learner_s_container_is_for_this_machine_alone():
     service = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]["lab"]
     assert service["ports"] == ["127.0.0.1:8888:8888"]
-    assert (service["cpus"], service["mem_limit"], service["shm_size"]) == (2, "4g", "2gb")
+    assert (service["cpus"], service["mem_limit"], service["shm_size"]) == (2, "6g", "2gb")
     assert f"AS {service['build']['target']}\n" in (FOLDER / "Dockerfile").read_text()
 
 
@@ -59,7 +59,7 @@ def test_the_devcontainer_has_our_python_and_sets_the_lab_up():
 def test_the_hub_limits_each_learner_and_fits_its_image():
     values = yaml.safe_load((FOLDER / "jupyterhub.yaml").read_text())
     server = values["singleuser"]
-    assert (server["cpu"]["limit"], server["memory"]["limit"]) == (2, "4G")
+    assert (server["cpu"]["limit"], server["memory"]["limit"]) == (2, "6G")
     assert server["image"]["tag"] == PROJECT["version"]
     assert [mount["mountPath"] for mount in server["storage"]["extraVolumeMounts"]] == ["/dev/shm"]
     for name, code in values["hub"]["extraConfig"].items():
