@@ -7,18 +7,23 @@ the lab is faster.
 """
 
 import argparse
+import contextlib
 import statistics
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from labkit.machine import installed_versions, this_host
 from labkit.runs.record import RunRecord
+from labkit.system import process_info
+from labkit.system.process_registry import ProcessRegistry
 
-__all__ = ["Found", "measure", "parser", "rounds"]
+__all__ = ["Found", "measure", "memory_of", "parser", "rounds"]
 
 
 def parser(about: str, *, repeat: int, rows: int | None = None) -> argparse.ArgumentParser:
@@ -117,3 +122,14 @@ def measure(ways: Mapping[str, Callable[[], Mapping[str, float]]], found: Found,
         if number % len(ways) == 0:
             print(f"round {number // len(ways) + 1} of {repeat}", flush=True)
         found.add(way, ways[way]())
+
+
+def memory_of(home: Path, *, also: Iterable[psutil.Process] = ()) -> int:
+    """Bytes of all processes that the lab recorded in `home`, of their children, and of `also`."""
+    found = set(also)
+    for record in ProcessRegistry(home).records():
+        with contextlib.suppress(psutil.Error):
+            if record.alive:
+                process = psutil.Process(record.pid)
+                found |= {process, *process.children(recursive=True)}
+    return sum(map(process_info.memory, found))

@@ -9,22 +9,18 @@ the most memory that all processes of the cluster had together, what they share 
 ``memory: ratio=…``, the most that was in the object store over its size.
 """
 
-import contextlib
 import statistics
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import psutil
 
-from benchmarks._paired import Found, parser
+from benchmarks._paired import Found, memory_of, parser
 from labkit import cluster, datasets, storage
 from labkit.data import DataPanel
 from labkit.settings import Settings
 from labkit.storage import upload_shards
-from labkit.system import process_info
-from labkit.system.process_registry import ProcessRegistry
 
 _SIDE = 224
 _BATCH = 64
@@ -81,7 +77,8 @@ def stream(store: storage.Store, *, times: float) -> Streamed:
     wanted = int(times * capacity / per_image / _BATCH) + 1
     paths = (paths * (wanted // len(paths) + 1))[:wanted]
     ray.data.DataContext.get_current().use_datasource_v2 = False  # its planning takes longer than the reading
-    rows, processes = 0, [_process_memory()]
+    home = Settings.from_env().home
+    rows, processes = 0, [memory_of(home)]
     with DataPanel("stream") as panel:
         data = ray.data.read_parquet(
             paths, filesystem=store.filesystem, columns=["image", "label"], override_num_blocks=len(paths)
@@ -89,7 +86,7 @@ def stream(store: storage.Store, *, times: float) -> Streamed:
         for batch in data.map_batches(enlarge, batch_size=_BATCH).iter_batches(batch_size=_BATCH):
             rows += len(batch["label"])
             if rows % (50 * _BATCH) < _BATCH:  # to look takes as long as some batches
-                processes.append(_process_memory())
+                processes.append(memory_of(home))
             time.sleep(0.02)  # a consumer that is slower than that, as trainings are
     state = panel.state
     return Streamed(
@@ -101,17 +98,6 @@ def stream(store: storage.Store, *, times: float) -> Streamed:
         rows=rows,
         seconds=panel.seconds,
     )
-
-
-def _process_memory() -> int:
-    """Bytes of all processes that the lab has started here; what they share is not counted."""
-    found: set[psutil.Process] = set()
-    for record in ProcessRegistry(Settings.from_env().home).records():
-        with contextlib.suppress(psutil.Error):
-            if record.alive:
-                process = psutil.Process(record.pid)
-                found |= {process, *process.children(recursive=True)}
-    return sum(map(process_info.memory, found))
 
 
 def main() -> None:

@@ -22,9 +22,8 @@ from pathlib import Path
 import nbformat
 import psutil
 
-from benchmarks._paired import Found, parser
+from benchmarks._paired import Found, memory_of, parser
 from labkit.runs import index
-from labkit.system import process_info
 from labkit.system.process_registry import ProcessRegistry
 
 LIMIT = 12 * 60
@@ -42,13 +41,8 @@ class _Memory(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(2):
-            found = set(psutil.Process().children(recursive=True))
-            for record in ProcessRegistry(self._home).records():
-                with contextlib.suppress(psutil.Error):
-                    if record.alive:
-                        process = psutil.Process(record.pid)
-                        found |= {process, *process.children(recursive=True)}
-            self.peak = max(self.peak, sum(map(process_info.memory, found)))
+            children = psutil.Process().children(recursive=True)
+            self.peak = max(self.peak, memory_of(self._home, also=children))
 
     def end(self) -> None:
         self._over.set()

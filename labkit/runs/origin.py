@@ -60,7 +60,7 @@ def called_by(code: Any) -> str:
         parts = [*filter(inspect.isfunction, vars(here).values())] if inspect.isclass(here) else [here]
         for part in parts:
             names = getattr(part, "f_globals", None) or getattr(part, "__globals__", {})
-            for name in _names(getattr(part, "f_code", None) or getattr(part, "__code__", None)):
+            for name in names_in(getattr(part, "f_code", None) or getattr(part, "__code__", None)):
                 value = names.get(name)
                 own = inspect.isfunction(value) or inspect.isclass(value)
                 if own and value.__module__ == names.get("__name__") and value not in (code, *found.values()):
@@ -71,13 +71,13 @@ def called_by(code: Any) -> str:
     return "\n\n\n".join(text for text in texts if text not in whole)
 
 
-def _names(code: CodeType | None) -> Iterator[str]:
-    """The global names that some code and the functions in it use."""
+def names_in(code: CodeType | None) -> Iterator[str]:
+    """The globals and attributes that some code names, and the functions within it."""
     if code is not None:
         yield from code.co_names
         for inner in code.co_consts:
             if isinstance(inner, CodeType):
-                yield from _names(inner)
+                yield from names_in(inner)
 
 
 def git_commit() -> str | None:

@@ -7,13 +7,14 @@ code names. That is convenient, and a trap where one of them is a data set.
 import contextlib
 import functools
 from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from ray import cloudpickle
 
 from labkit.display.formatting import size
 from labkit.errors import RunError
+from labkit.runs.origin import names_in
 
 LIMIT = 1_000_000  # bytes; a small model fits, a data set does not
 
@@ -63,7 +64,7 @@ def _variable_sizes(function: Callable) -> dict[str, int]:
     if isinstance(function, functools.partial):
         variables = function.keywords
     elif isinstance(function, FunctionType):
-        names = _names(function.__code__) & function.__globals__.keys()
+        names = set(names_in(function.__code__)) & function.__globals__.keys()
         variables = {name: function.__globals__[name] for name in names}
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         variables |= {name: cell.cell_contents for name, cell in cells}
@@ -74,9 +75,3 @@ def _variable_sizes(function: Callable) -> dict[str, int]:
         with contextlib.suppress(Exception):  # one that cannot be pickled is no part of the function
             sizes[name] = _size(value)
     return sizes
-
-
-def _names(code: CodeType) -> set[str]:
-    """The globals and attributes that some code names, and the functions within it."""
-    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return set(code.co_names).union(*inner)
