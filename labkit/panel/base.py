@@ -6,12 +6,13 @@ second and only if something happened, so a panel also moves while the cell's ow
 
 import contextlib
 import inspect
+import queue
 import secrets
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any, ClassVar, Self
@@ -23,9 +24,12 @@ from labkit.panel.reporters import NullReporter, choose
 from labkit.panel.state.base import State, write_record
 from labkit.panel.view.base import Snapshot, View
 from labkit.runs.origin import called_by, git_commit, source_of
+from labkit.runs.record import FILE_NAME, RunRecord
 from labkit.settings import Settings
 
 _PAUSE = 0.2  # seconds between two drawings
+_KEEP_EVERY = 5.0  # seconds between two records of a run that goes on
+_SENDING = 10.0  # seconds that the last record has to be sent
 
 
 class LivePanel:
@@ -35,6 +39,9 @@ class LivePanel:
         name: of the run; also the folder of its record below ``HOME/runs``.
         settings: default: from the environment.
         reporter: default: as ``settings.panel`` says.
+        live: functions that get the `RunRecord` every few seconds and at the end, such as
+            ``runs.TensorBoard("tensorboard")``. They run in a thread of their own; one that raises ends with
+            a warning, and the run goes on.
 
     Attributes:
         view: draws the state.
@@ -57,13 +64,21 @@ class LivePanel:
     _open: ClassVar[list["LivePanel"]] = []
 
     def __init__(
-        self, name: str, *, settings: Settings | None = None, reporter: NullReporter | None = None
+        self,
+        name: str,
+        *,
+        settings: Settings | None = None,
+        reporter: NullReporter | None = None,
+        live: Sequence[Callable[[RunRecord], Any]] = (),
     ) -> None:
         self.settings = Settings.from_env() if settings is None else settings
         if not isinstance(name, str) or not name.strip() or not isinstance(self.settings, Settings):
             fact = f"its name is {name!r}, and its settings are of type {type(self.settings).__name__}"
             raise RunError("make a panel", fact, 'Panel("00-baseline", settings=Settings(small=True))')
-        self._name, self._given_reporter = name, reporter
+        if not isinstance(live, (list, tuple)) or not all(map(callable, live)):
+            fix = 'live=[runs.TensorBoard("tensorboard")]'
+            raise RunError("make a panel", f"live is {live!r:.80}, and no list of functions", fix)
+        self._name, self._given_reporter, self._live = name, reporter, live
         self._lock = threading.RLock()
         self.renew()
 
@@ -137,7 +152,7 @@ class LivePanel:
         """Begin with a fresh state and run id."""
         self.state = self.new_state()
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-        self._record_path: str | None = None
+        self._record: RunRecord | None = None
 
     # -- the run -------------------------------------------------------------------------------------
 
@@ -165,16 +180,16 @@ class LivePanel:
         self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True
         over = threading.Event()
         drawer = threading.Thread(target=self._draw, args=(over,), name="labkit-panel", daemon=True)
+        self._records: queue.SimpleQueue[RunRecord | None] = queue.SimpleQueue()
+        sender = threading.Thread(target=self._send_records, name="labkit-live", daemon=True)
         LivePanel._open.append(self)
         try:
             with self._lock:
                 self.state.start(self.first_phase)
-                # If this kernel dies, the record still shows that there was a run.
-                # If it cannot be written, a warning at the end says so.
-                with contextlib.suppress(LabError, ValueError):
-                    self._write_record()
+                self._keep()
                 self._show(self._reporter.open)
             drawer.start()
+            sender.start()
             with self.surroundings():
                 yield
         except BaseException as raised:
@@ -195,6 +210,10 @@ class LivePanel:
             self._end(status)
             if drawer.is_alive():
                 drawer.join(timeout=5)
+            if sender.is_alive():
+                sender.join(timeout=_SENDING)
+                if sender.is_alive():
+                    warnings.warn(f"the last of {self.state.name!r} is still being sent", stacklevel=4)
         if stopped:
             fact = f"stopped by you after {duration(self.state.elapsed())}"
             raise RunStopped(self.state.name, fact, self.after_stop()) from None
@@ -210,20 +229,42 @@ class LivePanel:
             with self._lock:
                 self.state.end(status)
         try:
-            self._record_path = self._write_record()
+            self._record = self._write_record()
         except (LabError, ValueError) as error:
             # A full disk must not make a training fail that ended well.
             warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=5)
+        self._records.put(None)
         with self._lock:
             self._show(self._reporter.close)
 
-    def _write_record(self) -> str:
-        return write_record(self.state, self.run_id, self.settings.home, **self._origin)
+    # -- the record ----------------------------------------------------------------------------------
+
+    def _write_record(self) -> RunRecord:
+        record = write_record(self.state, self.run_id, self.settings.home, **self._origin)
+        self._records.put(record)
+        return record
+
+    def _keep(self) -> None:
+        """Write the record of a run that goes on: if this kernel dies, it shows how far the run came."""
+        # If it cannot be written, a warning at the end says so.
+        with contextlib.suppress(LabError, ValueError):
+            self._write_record()
+
+    def _send_records(self) -> None:
+        """Give records to `live`, until there is none."""
+        wanted = list(self._live)
+        while (record := self._records.get()) is not None:
+            for send in list(wanted):
+                try:
+                    send(record)
+                except Exception as error:
+                    wanted.remove(send)
+                    warnings.warn(f"{send!r} gets no more of {record.name!r}: {error}", stacklevel=2)
 
     # -- drawing -------------------------------------------------------------------------------------
 
     def _draw(self, over: threading.Event) -> None:
-        seen, last, pause = -1, 0.0, _PAUSE
+        seen, last, pause, kept = -1, 0.0, _PAUSE, time.monotonic()
         while not over.wait(pause):
             # Once a second even if nothing came: a clock that stands still looks like a hang.
             if self.state.version == seen and time.monotonic() - last < 1:
@@ -233,11 +274,14 @@ class LivePanel:
                 seen, last = self.state.version, time.monotonic()
                 if not over.is_set():
                     self._show(self._reporter.draw)
+                    if last - kept > _KEEP_EVERY:
+                        kept = last
+                        self._keep()
             pause = max(_PAUSE, (time.thread_time() - busy) / self.drawing_share)
 
     def _show(self, show: Callable[[Snapshot], None]) -> None:
         """Give the reporter a snapshot. An error of drawing must not end the training: it warns, once."""
-        record = [("run record", self._record_path)] if self._record_path else []
+        record = [("run record", f"{self._record.folder}/{FILE_NAME}")] if self._record else []
         try:
             show(self.view.snapshot(self.state, time.time(), [*self.files(), *record]))
         except Exception as error:

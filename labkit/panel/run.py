@@ -12,6 +12,7 @@ with panel:
 import time
 import warnings
 import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.panel.base import LivePanel
@@ -22,6 +23,7 @@ from labkit.panel.tracking.channel import Address, Listener
 from labkit.panel.tracking.remote import RemoteTracker
 from labkit.panel.tracking.tracker import Tracker
 from labkit.panel.view.run import RunView
+from labkit.runs.record import RunRecord
 from labkit.settings import Settings
 
 
@@ -33,9 +35,7 @@ class Panel(LivePanel, Tracker):
     `RemoteTracker` there that reports back to this one.
 
     Args:
-        name: of the run; also the folder of its record below ``HOME/runs``.
-        settings: default: from the environment.
-        reporter: default: as ``settings.panel`` says.
+        name, settings, reporter, live: as `LivePanel` takes them.
         about: what is shown and recorded, as far as known: `epochs`, `dataset` (its name, or a
             `labkit.datasets.Dataset`, whose fingerprint is then recorded), `rows`, `config`, `seed`,
             `engine` (what runs it, "one process") and `world_size` (the number of workers).
@@ -53,11 +53,12 @@ class Panel(LivePanel, Tracker):
         *,
         settings: Settings | None = None,
         reporter: NullReporter | None = None,
+        live: Sequence[Callable[[RunRecord], Any]] = (),
         **about: Any,
     ) -> None:
         self._about = about
         self._listener: Listener | None = None
-        super().__init__(name, settings=settings, reporter=reporter)
+        super().__init__(name, settings=settings, reporter=reporter, live=live)
 
     def __reduce__(self) -> tuple:
         return RemoteTracker, self.where_to_report()

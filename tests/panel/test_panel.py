@@ -384,3 +384,42 @@ def test_clocks_of_other_machines_differ(panel):
             at = time.time() + ahead
             panel.receive({"kind": "phase", "run": panel.run_id, "name": f"p{ahead}", "at": at})
         assert all(0 <= seconds < 60 for seconds in panel.state.phase_seconds().values())
+
+
+# -- while it is running ---------------------------------------------------------------------------
+
+
+def test_functions_get_the_record_while_it_grows_and_at_the_end(settings, monkeypatch):
+    monkeypatch.setattr("labkit.panel.base._KEEP_EVERY", 0.1)
+    got = []
+
+    def broken(record):
+        raise OSError("the server is gone")
+
+    with (
+        pytest.warns(UserWarning, match="gets no more of '00-baseline': the server is gone"),
+        Panel("00-baseline", settings=settings, live=[broken, got.append]) as panel,
+    ):
+        for epoch in range(2):
+            panel.report({"epoch": epoch, "loss": 1.0 - epoch / 2})
+            until(lambda wanted=epoch + 1: got and len(got[-1].history) == wanted)
+            assert got[-1].state == "running"
+    assert (got[-1].state, got[-1].metrics) == ("finished", {"loss": 0.5})
+    assert got[-1] == records.read(got[-1].folder)
+
+
+def test_the_record_of_a_killed_process_shows_how_far_it_came(settings):
+    code = (
+        "import os, time; from labkit import panel; from labkit.panel import base; base._KEEP_EVERY = 0.1\n"
+        "with panel.Panel('killed') as run:\n"
+        "    run.report({'epoch': 0, 'loss': 0.5}); time.sleep(1); os.kill(os.getpid(), 9)"
+    )
+    environment = os.environ | {"LABKIT_HOME": str(settings.home), "LABKIT_PANEL": "none"}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60).returncode == -9
+    (record,) = index.find(settings.home)
+    assert (record.state, record.metrics) == ("lost", {"loss": 0.5})
+
+
+def test_what_is_no_function_is_refused_as_live(settings):
+    with pytest.raises(RunError, match="no list of functions"):
+        Panel("00-baseline", settings=settings, live="tensorboard")

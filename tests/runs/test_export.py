@@ -113,6 +113,27 @@ def test_mlflow_reads_what_the_records_have(tmp_path):
     assert b.data.params == {name: str(value) for name, value in many.items()}
 
 
+def test_a_run_is_exported_while_it_is_running(tmp_path):
+    boards, flow = runs.TensorBoard(tmp_path / "boards"), runs.MLflow(tmp_path / "flow")
+    history = [{"epoch": epoch, "loss": 1 / 2**epoch} for epoch in range(4)]
+    for done, state in ((1, "running"), (3, "running"), (4, "finished")):
+        about = {"state": state, "history": history[:done], "metrics": {"loss": 0.0, "auc": 0.9}}
+        run = write(tmp_path, "a", config={"lr": 0.1}, **about)
+        boards(run)
+        flow(run)
+        (file,) = (tmp_path / "boards").glob("*/a/events.out.tfevents.*")
+        values = [(e.step, v) for e in events_of(file) for v in e.summary.value]
+        assert [(step, v.simple_value) for step, v in values if v.tag == "loss"] == [
+            (entry["epoch"], entry["loss"]) for entry in history[:done]
+        ]
+        assert any(v.tag == "auc" for _, v in values) == (state == "finished")
+        experiment = flow._client.get_experiment_by_name("03 torch").experiment_id
+        (found,) = flow._client.search_runs([experiment])
+        losses = flow._client.get_metric_history(found.info.run_id, "loss")
+        assert [one.value for one in losses] == [entry["loss"] for entry in history[:done]]
+        assert found.info.status == state.upper()
+
+
 @pytest.mark.parametrize("export, needs", [("to_tensorboard", "tensorboardX"), ("to_mlflow", "mlflow")])
 def test_an_export_that_cannot_work_is_explained(tmp_path, monkeypatch, export, needs):
     write(tmp_path, "a")

@@ -90,8 +90,8 @@ class State:
         return {}
 
 
-def write_record(state: State, run_id: str, home: Path, **origin: Any) -> str:
-    """Write the record of a run, over or not, and return its path. Its tags and its note stay.
+def write_record(state: State, run_id: str, home: Path, **origin: Any) -> RunRecord:
+    """Write the record of a run, over or not, and return it. Its tags and its note stay.
 
     Args:
         origin: its code, what that calls, and its commit, as `RunRecord` has them.
@@ -118,4 +118,6 @@ def write_record(state: State, run_id: str, home: Path, **origin: Any) -> str:
         **origin,
         **own,
     )
-    return str(replace(record, **state.to_record()).write(folder))
+    record = replace(record, **state.to_record(), folder=str(folder))
+    record.write(folder)
+    return record
