@@ -1,6 +1,8 @@
-"""The campaign of faults: its checks see what they are there for. Its runs take too long for a suite."""
+"""The campaign of faults: its checks see what they are for, and twenty of its runs keep what is promised."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -69,3 +71,12 @@ def test_the_model_and_its_checkpoints_are_compared(tmp_path, epochs, harm, said
     else:
         with pytest.raises(campaign.Broken, match=said):
             campaign._check_model(plan(), "", world, result)
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(900)
+def test_twenty_runs_keep_what_is_promised(home):
+    command = [sys.executable, "-m", "benchmarks", "faults", "--campaign", "20", "--seed", "7"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=840)
+    assert "20 of 20 runs kept what was promised" in done.stdout, done.stdout[-3000:] + done.stderr[-3000:]
