@@ -54,8 +54,9 @@ _CPUS = 3  # of each node
 _WITHIN = 20.0  # seconds until Ray has ended what a run has used
 _RAYS_OWN = ("IDLE", "_StatsActor", "_AutoscalingCoordinatorActor", "DashboardAgent", "RuntimeEnvAgent")
 _KEPT = ("torchinductor_root", "_ray_lockfiles")  # folders that torch and Ray use again
-# TensorFlow removes the source that it has generated when a process exits, and Ray Train kills its workers.
-_KEPT += ("__autograph_generated_file",)
+# TensorFlow removes the source that it has generated when a process exits, and Ray Train kills its workers;
+# Python keeps what it has compiled of it.
+_KEPT += ("__autograph_generated_file", "__pycache__")
 _Figures = dict[str, float]
 
 
