@@ -5,30 +5,24 @@
 """
 
 import contextlib
-import csv
-import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labkit.datasets.columns import Column, Place, numbers_of, read_csv, refuse_wrong
 from labkit.datasets.own import Batch, OwnData
 from labkit.errors import DatasetError
 
 if TYPE_CHECKING:
     import pandas
 
-Place = tuple[str, int]  # a file, and a row of it, from 0
-
 _TASKS = ("classification", "regression")
 _SUFFIXES = (".csv", ".parquet")
 ROWS = 4096  # in memory at once
-_MOST_CATEGORIES = 200  # of a column; more is an identifier, or free text
 _FEW = 20  # different whole numbers that may be classes
-_COMMA = r"[+-]?[\d.]*,\d+"  # a number with a decimal comma
-_NEARLY_ALL = 0.9
 
 
 def from_table(
@@ -90,13 +84,14 @@ def from_table(
     def read() -> Iterator[Batch]:
         for _, frame in frames():
             parts = [
-                _numbers(frame[c]) if kind is None else codes_of(frame[c], kind) for c, kind in kinds.items()
+                numbers_of(frame[c]) if kind is None else codes_of(frame[c], kind)
+                for c, kind in kinds.items()
             ]
             parts = [
                 part[:, None] if kind is None else part[:, None] == np.arange(len(kind))
                 for part, kind in zip(parts, kinds.values(), strict=True)
             ]
-            goals = codes_of(frame[target], classes) if classes else _numbers(frame[target])
+            goals = codes_of(frame[target], classes) if classes else numbers_of(frame[target])
             yield np.hstack(parts).astype(np.float32), goals.astype(np.int64 if classes else np.float32)
 
     return OwnData(
@@ -148,7 +143,7 @@ def frames_of(source: Any, attempt: str) -> Iterator[tuple[Place, "pandas.DataFr
     """((file, its first row here), some rows); values of a CSV file are text, so that a typo has its row."""
     if hasattr(source, "columns"):
         for begin in range(0, len(source), ROWS):
-            yield ("the table", begin), source.iloc[begin : begin + ROWS]
+            yield ("the table", begin), source.iloc[begin : begin + ROWS].rename(columns=str)
         return
     if isinstance(source, Frames):
         row = 0
@@ -175,23 +170,10 @@ def frames_of(source: Any, attempt: str) -> Iterator[tuple[Place, "pandas.DataFr
                 fact = f"{file} cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}"
                 fix = "repair the file, or leave it out"
                 if isinstance(error, UnicodeDecodeError):
-                    fix = f"save it as UTF-8, or pass {_read_csv('encoding', 'latin-1')}"
+                    fix = f"save it as UTF-8, or pass {read_csv('encoding', 'latin-1')}"
                 elif isinstance(error, pandas.errors.ParserError):
-                    fix += f"; if semicolons separate its columns, pass {_read_csv('sep', ';')}"
+                    fix += f"; if semicolons separate its columns, pass {read_csv('sep', ';')}"
                 raise DatasetError(attempt, fact, fix) from None
-
-
-def _read_csv(option: str, value: str) -> str:
-    return f"pandas.read_csv(path, {option}={value!r}) in place of the path"
-
-
-@dataclass
-class _Column:
-    """What a column has: numbers alone or categories, and at most `_MOST_CATEGORIES` + 1 of its values."""
-
-    numbers: bool = True
-    whole: bool = True
-    values: set[str] = field(default_factory=set)
 
 
 def examine(
@@ -200,82 +182,40 @@ def examine(
     named: set[str],
     attempt: str,
     free: str = "",
-) -> dict[str, _Column]:
-    """Check each value, and say what each column has.
+) -> dict[str, Column]:
+    """Check all values, and say what each column has.
 
     Args:
         named: columns of categories, whatever their values look like.
         free: a column of text, which may have any value.
+
+    Raises:
+        DatasetError: a column is missing, there are no rows, or values cannot be used; it names all of them.
     """
-    found: dict[str, _Column] = {}
+    found: dict[str, Column] = {}
     for where, frame in frames:
         if not found:
             frame = only(frame, [target, *named], where, attempt, others=True)
-            found = {str(column): _Column(numbers=column not in named) for column in frame}
-        for column, one in found.items():
-            values = only(frame, [column], where, attempt)[column]
-            needed = column in (target, free)
-            remove = f"pass a DataFrame without them: table.dropna(subset=[{column!r}])"
-            fix = f"fill or remove such rows, or {remove if needed else f'drop=[{column!r}]'}"
-            _refuse(values, values.isna().to_numpy(), "is empty", where, attempt, fix)
-            if column == free:
-                continue
-            names = "pass task='classification'" if needed else f"pass categories=[{column!r}]"
-            if one.numbers:
-                numbers = _numbers(values)
-                bad = ~np.isfinite(numbers)
-                if bad.any():
-                    commas = values.astype(str).str.fullmatch(_COMMA).to_numpy(bool)
-                    if commas.sum() >= _NEARLY_ALL * bad.sum():
-                        what = "has {!r}, a number with a comma,"
-                        comma = f"pass {_read_csv('decimal', ',')}, or thousands=',' if it groups digits"
-                        fix = f"{comma}; or repair that row; or, if these are names, {names}"
-                        _refuse(values, commas, what, where, attempt, fix)
-                if np.isnan(numbers).all() and not one.values:
-                    one.numbers = False
-                else:
-                    what = "has {!r} where other rows have a number"
-                    fix = f"repair that row, or leave it out; or, if these are names, {names}"
-                    _refuse(values, bad, what, where, attempt, fix)
-                    one.whole = one.whole and bool((numbers % 1 == 0).all())
-            if len(one.values) <= _MOST_CATEGORIES:
-                one.values.update(values.astype(str).unique()[: _MOST_CATEGORIES + 1])
-            if not one.numbers and len(one.values) > _MOST_CATEGORIES:
-                fact = f"{column!r} has more than {_MOST_CATEGORIES} values, such as {min(one.values)!r:.40}"
-                fix = f"leave it out: drop=[{column!r}]; texts are for from_text"
-                if needed:
-                    fix = (
-                        "name a target with fewer classes; amounts need numbers alone, and task='regression'"
-                    )
-                raise DatasetError(attempt, fact, fix)
+            _refuse_twins(frame, where, attempt)
+            for name in map(str, frame):
+                found[name] = Column(name, name not in named, target=name == target, free=name == free)
+        for name, column in found.items():
+            column.add(only(frame, [name], where, attempt)[name], where)
     if not found:
         raise DatasetError(attempt, "it has no row", "check the file")
+    refuse_wrong(found.values(), attempt)
     return found
 
 
-def _refuse(
-    values: "pandas.Series", bad: np.ndarray, what: str, where: Place, attempt: str, fix: str
-) -> None:
-    """Raise an error about the first of these values that is bad, if one is."""
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
-        place = _place_of(where[0], where[1] + row)
-        fact = f"{values.name!r} {what.format(values.iloc[row])} in {place} of {where[0]}"
-        raise DatasetError(attempt, fact, fix)
-
-
-def _place_of(file: str, row: int) -> str:
-    """The line of a CSV file, as an editor counts, where a row ends; for other tables the row, from 0."""
-    if not file.lower().endswith(".csv"):
-        return f"row {row:,}"
-    with open(file, newline="", encoding="utf-8", errors="replace") as stream:
-        lines = csv.reader(stream)
-        filled = (values for values in lines if len(values) > 1 or "".join(values).strip())
-        try:
-            next(itertools.islice(filled, row + 1, None), None)  # the first is the header
-        except csv.Error:  # a value of more than 128 KiB
-            return f"row {row:,}"
-        return f"line {lines.line_num:,}"
+def _refuse_twins(frame: "pandas.DataFrame", where: Place, attempt: str) -> None:
+    """Two columns of one name: pandas reads the second `price` of a CSV file as `price.1`."""
+    names = list(map(str, frame))
+    for name in names:
+        first, _, number = name.rpartition(".")
+        if (number.isdigit() and first in names) or names.count(name) > 1:
+            fact = f"{where[0]} has two columns {first or name!r}"
+            fix = f"rename one; or, for the file as it is, drop=[{name!r}]: so pandas names the second"
+            raise DatasetError(attempt, fact, fix if names.count(name) == 1 else "rename one")
 
 
 def only(
@@ -286,7 +226,9 @@ def only(
         if column not in frame:
             fact = f"{where[0]} has no column {column!r}, only {', '.join(map(str, frame))[:200]}"
             semicolons = len(frame.columns) == 1 and ";" in str(frame.columns[0])
-            fix = f"pass {_read_csv('sep', ';')}" if semicolons else "name one of these"
+            fix = f"pass {read_csv('sep', ';')}" if semicolons else "name one of these"
+            if spaced := [str(name) for name in frame if str(name).strip() == column.strip()]:
+                fix = f"name it {spaced[0]!r}, with the spaces that it has there"
             raise DatasetError(attempt, fact, fix)
     return frame if others else frame[list(columns)]
 
@@ -297,15 +239,6 @@ def in_order(values: set[str]) -> list[str]:
         return sorted(values, key=float)
     except ValueError:
         return sorted(values)
-
-
-def _numbers(values: "pandas.Series") -> np.ndarray:
-    """float64 [n]; NaN where a value is no number."""
-    import pandas
-
-    if values.dtype == bool:
-        return np.full(len(values), np.nan)
-    return pandas.to_numeric(values, errors="coerce").to_numpy(np.float64)
 
 
 def codes_of(values: "pandas.Series", known: Sequence[str]) -> np.ndarray:

@@ -204,6 +204,56 @@ def test_a_bad_target_is_not_dropped(table):
         assert fix in said and "drop=" not in said and "categories=" not in said
 
 
+def test_all_that_is_wrong_is_said_at_once(tmp_path):
+    path = tmp_path / "flats.csv"
+    path.write_text(
+        "size,colour,day,price,\n20,red,3.1.24,5,\nabc,red ,4.1.24,,\n21,blue,5.1.24,7,\nx,,5.1.24,,\n"
+    )
+    said = failure(datasets.from_table, path, target="price")
+    for fact in (
+        "6 things are wrong in it",
+        "1. 'size' has 'abc' where other rows have a number in line 3",
+        f"{path}, and in 1 more row\n       fix: repair that row",
+        "'colour' is empty in line 5",
+        "'colour' has 'red ' and 'red', which differ in spaces alone",
+        "'day' has dates, such as '3.1.24'",
+        "'price' is empty in line 3",
+        "'Unnamed: 4' is empty in line 2",
+        "and in 3 more rows\n       fix: fill or remove such rows, or drop=['Unnamed: 4']",
+    ):
+        assert fact in said.replace("'red' and 'red '", "'red ' and 'red'"), said
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("day,price\n2024-01-03,1.5\n2024-01-04,2\n", "dates, such as '2024-01-03'"),
+        ("size,price\n1,900 €\n2,901 €\n", "'price' has numbers with a sign, such as '900 €'"),
+        ("size,price\n10%,1.5\n20%,2.5\n", "str.strip('%$€£ ').astype(float)"),
+        (
+            "size,size,price\n1,2,1.5\n",
+            "two columns 'size'\n  fix: rename one; or, for the file as it is, drop=['size.1']",
+        ),
+        ("size, price\n1,1.5\n", "name it ' price'"),
+    ],
+)
+def test_what_would_be_read_wrong_is_refused(tmp_path, text, said):
+    path = tmp_path / "flats.csv"
+    path.write_text(text)
+    assert said in failure(datasets.from_table, path, target="price")
+
+
+def test_dates_that_are_names(tmp_path):
+    path = tmp_path / "flats.csv"
+    path.write_text("day,price\n2024-01-03,1.5\n2024-01-04,2\n")
+    own = datasets.from_table(path, target="price", categories=["day"])
+    assert own.columns == ("day=2024-01-03", "day=2024-01-04")
+    days = pandas.DataFrame(
+        {"day": pandas.date_range("2024", "2025", periods=9), "price": np.arange(9.5)[:9]}
+    )
+    assert "pandas.to_datetime" in failure(datasets.from_table, days, target="price")
+
+
 def test_numbers_with_decimal_commas(tmp_path):
     path = tmp_path / "flats.csv"
     path.write_text("size,rent\n" + '"40,5",900\n"1.041,0",950\n' * 9 + "unknown,700\n")
