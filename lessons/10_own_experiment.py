@@ -267,7 +267,7 @@ def train_once(panel, keep, **config):
 predict("10-a", ...)  # a number
 
 # %%
-panel = TrainPanel("10-first", dataset=photos.name, rows=train.count())
+panel = TrainPanel("10-first", dataset=photos, rows=train.count())
 first = train_once(panel, CheckpointConfig(num_to_keep=1, checkpoint_score_attribute="loss"))
 _, kept = first.best_checkpoints[-1]  # from worst to best
 reveal("10-a", kept["epoch"])
@@ -351,7 +351,7 @@ from dataclasses import replace
 quiet = replace(settings, panel="none")
 for seed in range(3):
     for arm in ("colour", "mirrored", "grey"):
-        panel = TrainPanel("10-fruit", settings=quiet, dataset=photos.name, rows=train.count())
+        panel = TrainPanel("10-fruit", settings=quiet, dataset=photos, rows=train.count())
         run = train_once(panel, keep, arm=arm, seed=seed, **chosen)
         print(f"{arm}, seed {seed}: {run.metrics['accuracy']:.3f}")
 

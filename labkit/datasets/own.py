@@ -11,6 +11,8 @@ all of them. Which rows are for testing depends on the seed and on a row's place
 """
 
 import contextlib
+import functools
+import hashlib
 import html
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     import pyarrow.fs
 
 Batch = tuple[np.ndarray, np.ndarray]  # x and y of some rows
+
+_HASHED = 16 << 20  # bytes of rows in a fingerprint: a second or two, however large the files are
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -59,6 +63,19 @@ class OwnData:
         if not (isinstance(self.test, (int, float)) and 0 <= self.test < 1):
             fact, fix = f"test is {self.test!r}", "pass the share of the rows for testing, such as 0.2"
             raise DatasetError(f"split {self.name}", fact, fix)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Equal for equal data: 12 digits of a hash of its columns, classes, split and first 16 MB of rows."""
+        given = (self.kind, self.task, self.columns, self.classes, self.vocabulary, self.test, self.seed)
+        digest, left = hashlib.sha256(repr(given).encode()), _HASHED
+        for x, y in self.read():
+            digest.update(np.ascontiguousarray(x))
+            digest.update(np.ascontiguousarray(y))
+            left -= x.nbytes + y.nbytes
+            if left <= 0:
+                break
+        return digest.hexdigest()[:12]
 
     def batches(self, split: str) -> Iterator[Batch]:
         """Read the rows of "train" or "test", a few at a time.

@@ -36,8 +36,8 @@ class Panel(LivePanel, Tracker):
 
     Args:
         name, settings, reporter, live: as `LivePanel` takes them.
-        about: what is shown and recorded, as far as known: `epochs`, `dataset` (its name, or a
-            `labkit.datasets.Dataset`, whose fingerprint is then recorded), `rows`, `config`, `seed`,
+        about: what is shown and recorded, as far as known: `epochs`, `dataset` (its name, or
+            the data set itself, whose fingerprint is then recorded), `rows`, `config`, `seed`,
             `engine` (what runs it, "one process") and `world_size` (the number of workers).
 
     Raises:

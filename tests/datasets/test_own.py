@@ -136,6 +136,19 @@ def test_a_table_is_the_same_from_everywhere(table, tmp_path, kind):
     assert "colour=red" in own._repr_html_()
 
 
+def test_equal_data_have_equal_fingerprints(table, tmp_path):
+    table.to_csv(tmp_path / "flats.csv", index=False)
+    one = datasets.from_table(tmp_path / "flats.csv", target="price").fingerprint
+    assert one == datasets.from_table(tmp_path / "flats.csv", target="price").fingerprint and len(one) == 12
+    changed = table.assign(size=table["size"].where(table.index != 9999, 1))
+    changed.to_csv(tmp_path / "flats.csv", index=False)
+    others = [datasets.from_table(tmp_path / "flats.csv", target="price").fingerprint]
+    others += [
+        datasets.from_table(table, target="price", **how).fingerprint for how in ({"seed": 1}, {"test": 0.3})
+    ]
+    assert len({one, *others}) == 4
+
+
 def test_what_the_target_is(table):
     assert datasets.from_table(table, target="colour").classes == ("blue", "green", "red")
     assert "classes, or amounts?" in failure(datasets.from_table, table, target="rooms")

@@ -184,7 +184,7 @@ def train_loop(config):
 # %%
 def run(store, **changes):
     settings, data, config = Settings.from_env(), load_data(), CONFIG | changes
-    panel = TrainPanel(NAME, dataset=data.name)
+    panel = TrainPanel(NAME, dataset=data)
     place = store.storage_path("data", NAME, panel.run_id)
     data.write(place, filesystem=store.filesystem)
     ray.data.DataContext.get_current().execution_options.preserve_order = True  # the same split every time
