@@ -39,6 +39,13 @@ def _parser() -> argparse.ArgumentParser:
     data += "to predict) or text:PATH; without it, a small table is made on the spot"
     command.add_argument("--data", metavar="KIND:PATH", help=data)
     command.add_argument("--task", choices=("classification", "regression", "language"))
+    for option, what in (
+        ("--drop", "to leave out, such as an id"),
+        ("--categories", "of numbers that only name something"),
+    ):
+        command.add_argument(
+            option, metavar="COLUMN", nargs="+", default=[], help=f"columns of the table {what}"
+        )
     return parser
 
 
@@ -111,7 +118,9 @@ def _new(options: argparse.Namespace) -> int:
     """Write an experiment of your own into a new folder: a script, a notebook and tests."""
     from labkit.new import new
 
-    for path in new(options.name, options.data, options.task):
+    for path in new(
+        options.name, options.data, options.task, drop=options.drop, categories=options.categories
+    ):
         print(f"wrote {path}")
     print(f"run it: python {options.name}/{options.name}.py")
     return 0

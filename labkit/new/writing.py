@@ -4,6 +4,7 @@ A cell of ``templates/experiment.py`` whose tags don't fit the data is left out.
 """
 
 import keyword
+from collections.abc import Sequence
 from pathlib import Path
 
 from labkit import datasets
@@ -14,13 +15,22 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _DATA = "folder:PATH, table:PATH:TARGET or text:PATH"
 
 
-def new(name: str, data: str | None = None, task: str | None = None, where: Path | str = ".") -> list[Path]:
+def new(
+    name: str,
+    data: str | None = None,
+    task: str | None = None,
+    *,
+    drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    where: Path | str = ".",
+) -> list[Path]:
     """Write ``WHERE/NAME`` with three files, and return their paths. The data are read once, as a check.
 
     Args:
         name: of the experiment, also of its module.
         data: "folder:PATH", "table:PATH:TARGET" or "text:PATH"; default: a table that is made on the spot.
         task: "classification", "regression" or "language"; needed where the data don't decide.
+        drop, categories: columns of the table, as `labkit.datasets.from_table` takes them.
 
     Raises:
         LabError: the name can't be used, the folder exists, or the data can't be read or don't fit the task.
@@ -36,7 +46,11 @@ def new(name: str, data: str | None = None, task: str | None = None, where: Path
         raise SetupError(attempt, f"{folder} exists, and nothing is overwritten", "use another name")
     if "notebooks" in folder.parts[:-1]:
         raise SetupError(attempt, f"{folder} is in the folder of the lessons", "change to another folder")
-    call, fitting = _load(data, task, attempt) if data else ("", {"made", "numbers", "regression"})
+    columns = {"drop": list(drop), "categories": list(categories)}
+    if any(columns.values()) and not (data or "").startswith("table:"):
+        fact = f"{', '.join([*drop, *categories])} should be a column, and --data is no table"
+        raise SetupError(attempt, fact, "leave out --drop and --categories, or use --data table:PATH:TARGET")
+    call, fitting = _load(data, task, columns, attempt) if data else ("", {"made", "numbers", "regression"})
     if task not in (None, *fitting):
         likely = next(iter(fitting & {"classification", "regression", "language"}))
         fact = f"{data or 'the table made on the spot'} is for {likely}, and --task is {task}"
@@ -60,18 +74,19 @@ def new(name: str, data: str | None = None, task: str | None = None, where: Path
     return [atomic_write(folder / file, content) for file, content in contents.items()]
 
 
-def _load(data: str, task: str | None, attempt: str) -> tuple[str, set[str]]:
+def _load(data: str, task: str | None, columns: dict[str, list[str]], attempt: str) -> tuple[str, set[str]]:
     """Read what --data names; returns the call that does so, and the tags of the cells that fit."""
     kind, _, rest = data.partition(":")
     path, _, target = rest.rpartition(":") if kind == "table" else (rest, "", "")
     readers = {
         "folder": (datasets.from_folder, {"size": (32, 32)}),
-        "table": (datasets.from_table, {"target": target, "task": task}),
+        "table": (datasets.from_table, {"target": target, "task": task, **columns}),
         "text": (datasets.from_text, {"length": 64}),
     }
     if kind not in readers or not path or (kind == "table" and not target):
         raise SetupError(attempt, f"--data is {data!r}", f"use --data {_DATA}")
     (read, options), path = readers[kind], str(Path(path).expanduser().resolve())
+    options = {name: value for name, value in options.items() if value}
     own = read(path, **options)
-    given = ", ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
+    given = ", ".join(f"{name}={value!r}" for name, value in options.items())
     return f"datasets.{read.__name__}({path!r}, {given})", {"given", own.kind, own.task}

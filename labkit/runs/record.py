@@ -255,6 +255,8 @@ def _setting(value: Any, depth: int = 0) -> Any:
             else _setting(item, depth + 1)
             for name, item in value.items()
         }
+    if hasattr(value, "run_id"):  # a panel: its text has the id of its run
+        return kind
     if hasattr(value, "shape"):
         return value.item() if value.shape == () else f"{kind} of shape {tuple(value.shape)}"
     if isinstance(value, (list, tuple)) and len(value) <= _LONGEST and depth < _DEEPEST:

@@ -149,6 +149,14 @@ def test_equal_data_have_equal_fingerprints(table, tmp_path):
     assert len({one, *others}) == 4
 
 
+def test_rows_for_testing_are_no_others_than_those_for_training():
+    """Also if the table was made with the random numbers of the same seed."""
+    values = np.random.default_rng(0).random(10_000)
+    own = datasets.from_table(pandas.DataFrame({"a": values, "price": values + 0.5}), target="price", seed=0)
+    means = [own.load(split)[0].mean() for split in ("train", "test")]
+    assert means == pytest.approx([0.5, 0.5], abs=0.03)
+
+
 def test_what_the_target_is(table):
     assert datasets.from_table(table, target="colour").classes == ("blue", "green", "red")
     assert "classes, or amounts?" in failure(datasets.from_table, table, target="rooms")

@@ -8,10 +8,13 @@
 # %%
 import tempfile
 
+import numpy as np
+import pandas
 import ray.data
 import ray.train
 import torch
 from labkit import cluster, datasets, runs, storage
+from labkit.errors import LabError
 from labkit.models.torch import load_state, save_state, unwrapped
 from labkit.settings import Settings
 from labkit.train import TrainPanel
@@ -28,11 +31,8 @@ CONFIG = {"epochs": 8, "batch_size": 64, "lr": 0.01, "width": 32, "seed": 0}
 # Each row has an `x` and a `y`. One row in five is for testing; the others are for training and
 # validation.
 
+
 # %% tags=["made"]
-import numpy as np
-import pandas
-
-
 def load_data():  # a table made on the spot; datasets.from_table("flats.csv", target="price") reads yours
     numbers = np.random.default_rng(0)
     size, district = numbers.uniform(25, 140, 900), numbers.choice(["north", "south", "port"], 900)
@@ -146,6 +146,37 @@ def measure(model, batches, config):
 
 
 # %% [markdown]
+# `predictions` shows what a trained model makes of some test rows.
+
+
+# %% tags=["classification"]
+@torch.no_grad()
+def predictions(model, data, config):
+    x, y = (part[:8] for part in next(data.batches("test")))
+    sure, found = model(torch.tensor(x)).softmax(dim=1).max(dim=1)
+    names = np.array(data.classes)
+    return pandas.DataFrame({"is": names[y], "predicted": names[found], "probability": sure.numpy().round(2)})
+
+
+# %% tags=["regression"]
+@torch.no_grad()
+def predictions(model, data, config):
+    x, y = (part[:8] for part in next(data.batches("test")))
+    found = model(torch.tensor(x)).squeeze(1).numpy() * config["y_spread"] + config["y_mean"]
+    return pandas.DataFrame({"is": y, "predicted": found, "error": found - y}).round(3)
+
+
+# %% tags=["language"]
+@torch.no_grad()
+def predictions(model, data, config):  # it continues the beginning of a test row
+    x, _ = next(data.batches("test"))
+    tokens = torch.tensor(x[:1, :32])
+    for _ in range(64):
+        tokens = torch.cat([tokens, model(tokens)[:, -1:].argmax(dim=2)], dim=1)
+    return bytes(tokens[0].tolist()).decode(errors="replace")
+
+
+# %% [markdown]
 # ## Training
 # Each worker runs this loop on its shard of the rows. After a failure Ray starts it again, and it
 # continues after the latest checkpoint.
@@ -178,11 +209,25 @@ def train_loop(config):
 
 
 # %% [markdown]
-# `run` writes the rows into the store, trains, and measures the best checkpoint on the test rows.
+# `run` writes the rows into the store, trains, and measures the best checkpoint on the test rows. If the
+# last run was killed, and its settings and data were these, it continues after its latest checkpoint;
+# `run(store, resume=False)` begins anew.
 
 
 # %%
-def run(store, **changes):
+def killed_run(data, config):
+    try:
+        last = runs.latest(NAME, state=None)  # the newest, however it ended
+    except LabError:  # this is the first
+        return None
+    same = last.data_fingerprint == data.fingerprint and config.items() <= last.config.items()
+    if last.state != "lost" or not same or not last.storage_path:
+        return None
+    print(f"{last.run_id} was killed: continuing after its latest checkpoint")
+    return last.storage_path.rpartition("/")[2]  # Ray finds the checkpoints by this name
+
+
+def run(store, resume=True, **changes):
     settings, data, config = Settings.from_env(), load_data(), CONFIG | changes
     panel = TrainPanel(NAME, dataset=data)
     place = store.storage_path("data", NAME, panel.run_id)
@@ -190,6 +235,7 @@ def run(store, **changes):
     ray.data.DataContext.get_current().execution_options.preserve_order = True  # the same split every time
     rows = ray.data.read_parquet(f"{place}/train", filesystem=store.filesystem)
     train, valid = rows.train_test_split(0.2, shuffle=True, seed=config["seed"])
+    name = (killed_run(data, config) if resume else None) or panel.run_id
     config |= facts(data)
     trainer = TorchTrainer(
         train_loop,
@@ -198,7 +244,7 @@ def run(store, **changes):
         datasets={"train": train, "valid": valid},
         dataset_config=DataConfig(datasets_to_split=["train"]),  # each worker measures all validation rows
         run_config=RunConfig(
-            name=panel.run_id,
+            name=name,
             storage_path=store.storage_path("runs", NAME),
             storage_filesystem=store.filesystem,
             checkpoint_config=CheckpointConfig(2, "loss", checkpoint_score_order="min"),
@@ -215,15 +261,17 @@ def run(store, **changes):
     test = ({"x": torch.tensor(x), "y": torch.tensor(y)} for x, y in data.batches("test"))
     found = measure(model, test, config)
     said = ", ".join(f"{name} {value:.4g}" for name, value in found.items())
-    runs.note(panel.run_id, f"best checkpoint on the test rows: {said}")  # the table and the report show it
-    return found
+    runs.note(panel.run_id, f"test: {said}")  # the table and the report show it
+    return found, predictions(model, data, config)
 
 
 # %%
 if __name__ == "__main__":
     lab, store = cluster.start(), storage.start()
-    print("on the test rows:", run(store))
-    print(runs.table(name=NAME))
+    found, examples = run(store)
+    print(f"on the test rows: {found}\n\n{examples}\n")
+    columns = ["run_id", "state", "lr", "width", "loss", "note"]  # any setting or metric can be a column
+    print(runs.table(name=NAME, columns=columns).to_string())
 
 # %% [markdown]
 # When you are done, stop what was started. A cluster at `RAY_ADDRESS` keeps running.

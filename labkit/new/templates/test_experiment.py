@@ -30,3 +30,8 @@ def test_the_model_learns_a_batch_by_heart(data):
         experiment.values(model, batch, config)["loss"].mean().backward()
         optimizer.step()
     assert experiment.measure(model, [batch], config)["loss"] < before
+
+
+def test_predictions_are_shown(data):
+    config = experiment.CONFIG | experiment.facts(data)
+    assert len(experiment.predictions(experiment.Network(config), data, config)) > 0
