@@ -706,9 +706,9 @@ import PIL.Image
 from labkit.storage import upload
 from pyarrow.fs import FileSelector
 
-upload(test, store, "lab-03", prefix="images")
+upload(test, store, "lab-03", prefix=f"images/{test.name}")
 files = store.filesystem
-found = files.get_file_info(FileSelector("lab-03/images", recursive=True))
+found = files.get_file_info(FileSelector(f"lab-03/images/{test.name}", recursive=True))
 names = [file.path for file in found if file.is_file]
 
 

@@ -162,7 +162,7 @@ def refuse_wrong(columns: Iterable[Column], attempt: str) -> None:
         if len(wrong) > _SHOWN:
             lines.append(f"\n    and {len(wrong) - _SHOWN} more like these")
         fact = f"{len(wrong)} things are wrong in it:{''.join(lines)}"
-        raise DatasetError(attempt, fact, "mend these, each as it says, and load it again")
+        raise DatasetError(attempt, fact, "correct these, each in the way that it names, and load it again")
 
 
 def numbers_of(values: "pandas.Series") -> np.ndarray:

@@ -214,7 +214,7 @@ def _refuse_twins(frame: "pandas.DataFrame", where: Place, attempt: str) -> None
         first, _, number = name.rpartition(".")
         if (number.isdigit() and first in names) or names.count(name) > 1:
             fact = f"{where[0]} has two columns {first or name!r}"
-            fix = f"rename one; or, for the file as it is, drop=[{name!r}]: so pandas names the second"
+            fix = f"rename one; or, for this file, drop=[{name!r}]: so pandas names the second"
             raise DatasetError(attempt, fact, fix if names.count(name) == 1 else "rename one")
 
 

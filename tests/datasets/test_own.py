@@ -253,7 +253,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path):
         ("size,price\n10%,1.5\n20%,2.5\n", "str.strip('%$€£ ').astype(float)"),
         (
             "size,size,price\n1,2,1.5\n",
-            "two columns 'size'\n  fix: rename one; or, for the file as it is, drop=['size.1']",
+            "two columns 'size'\n  fix: rename one; or, for this file, drop=['size.1']",
         ),
         ("size, price\n1,1.5\n", "name it ' price'"),
     ],

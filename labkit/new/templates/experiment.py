@@ -211,7 +211,7 @@ def train_loop(config):
 # %% [markdown]
 # `run` writes the rows into the store, trains, and measures the best checkpoint on the test rows. If the
 # last run was killed, and its settings and data were these, it continues after its latest checkpoint;
-# `run(store, resume=False)` begins anew.
+# `run(store, resume=False)` begins from the start.
 
 
 # %%
