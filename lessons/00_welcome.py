@@ -3,20 +3,20 @@
 #
 # By the end of this lesson you can
 # - work with the lessons' predictions, exercises and hints (exercise 00-1);
-# - train a small network in one process and look at where it is wrong (00-2, 00-4);
-# - read the panel of a run, and tell a slow network from slow data (00-3).
+# - train a small model in one process and look at where it is wrong (00-2, 00-4);
+# - read the panel of a run, and tell a slow model from slow data (00-3).
 #
 # **Time** … · **Needs** nothing
 #
 # In this lab you learn distributed training by doing it: on clusters that you start yourself, with Ray and Spark, PyTorch and TensorFlow.
-# Two cores are enough, and no network is needed.
+# Two cores are enough, and you can be offline.
 #
-# Every lesson trains the same small network on the same images. Today one process does it. What you measure on this page is
-# the *baseline*: all later lessons have to show what they gain on it, and what they cost.
+# Nearly every training of this lab uses the same small model and the same images. Today one process does it. What you measure on this page is
+# the *baseline*: every later method has to show what it gains over this, and at what cost.
 
 # %% [markdown]
 # ## How these pages work
-# Run a cell with Shift+Enter. Read the sentence below its output: it says what to see there.
+# Run a cell with Shift+Enter. Where its output needs words, the text below says what to look for.
 #
 # - **Predict.** A question about the next cells. Put your guess where the `...` is, before you go on; a later cell says how close you were: *right* is within 10 %, *close*
 #   within a factor of two. A count has to be exact.
@@ -29,7 +29,7 @@ from labkit.exercises import check, hint, predict, predictions, progress_table, 
 
 # %% [markdown]
 # ## Can this machine run the lab?
-# The doctor looks at versions, memory, disk, and at what earlier labs left behind.
+# The doctor looks at versions, memory, disk, and at processes that earlier sessions left running.
 
 # %%
 from labkit.system import doctor
@@ -40,7 +40,7 @@ doctor()
 # The verdict is above the table. Each line is marked `[OK]`, or `[FIX]` with the command that fixes it. In a terminal,
 # `python -m labkit doctor` says the same.
 #
-# The lab takes its settings from environment variables. Three of them matter now: `LABKIT_SMALL`, `LABKIT_DATASET` and `LABKIT_WORKERS`.
+# The lab takes its settings from environment variables, which you set before you start JupyterLab. Three of them:
 
 # %%
 from labkit.settings import Settings
@@ -50,11 +50,12 @@ print("small:", settings.small, "· data set:", settings.dataset, "· workers:",
 
 # %% [markdown]
 # `LABKIT_SMALL=1` makes every lesson short, for tests and for slow machines. Wherever a size depends on it, the cell says so in plain
-# sight, as in `epochs = 5 if settings.small else 10`, and you may write your own number there.
+# sight, as in `epochs = 5 if settings.small else 10`, and you may write your own number there. `LABKIT_DATASET` chooses the images, such as
+# `digits` or `fashion_mnist`, and `LABKIT_WORKERS` the number of training processes from lesson 03 on.
 
 # %% [markdown]
 # ## Look at the data
-# `train` is what the network learns from. `test` is held out: images that it never trains on.
+# `train` is what the model learns from. `test` is held out: images that it never trains on.
 
 # %%
 from labkit import datasets
@@ -83,7 +84,7 @@ predict("00-a", ...)  # a number from 0 to 1
 # means within 10 %, *close* within a factor of two; a count has to be exact.
 
 # %%
-reveal("00-a", (train.labels == 3).mean())
+reveal("00-a", (test.labels == 3).mean())
 
 # %% [markdown]
 # An accuracy of 0.1 is what you get for knowing nothing, because the ten classes are about equally frequent:
@@ -100,8 +101,8 @@ axes.set(title="training images of each class", xlabel="class")
 plt.show()
 
 # %% [markdown]
-# ## A network
-# The 784 pixels go in, 10 numbers come out, one for each class. The largest of them is the network's answer.
+# ## A model
+# The model is a small neural network. The 784 pixels go in, 10 numbers come out, one for each class. The largest of them is its answer.
 
 # %%
 import torch
@@ -125,10 +126,10 @@ sum(weights.numel() for weights in build_model().parameters())
 
 # %% [markdown]
 # About 109,000 weights, and training has to find a good value for each of them. They start as random numbers; the seed makes them the same
-# random numbers whenever you call `build_model()`. PyTorch gets one thread: for a network this small, a second one brings nothing
-# (measured on two cores), and each training process of the later lessons has one too.
+# random numbers whenever you call `build_model()`. PyTorch gets one thread. With a model this small, a second one doesn't
+# help (measured on two cores), and in later lessons, too, each training process has one.
 #
-# The network takes floats from 0 to 1, not bytes:
+# The model takes floats from 0 to 1, not bytes:
 
 
 # %%
@@ -140,7 +141,7 @@ x_train, y_train = to_tensors(train)
 x_test, y_test = to_tensors(test)
 
 # %% [markdown]
-# How good is a network? Let it answer, and count how often it is right.
+# How good is a model? Let it answer, and count how often it is right.
 
 
 # %%
@@ -151,7 +152,7 @@ def accuracy(model, x, y):
 
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** What is the accuracy of a network that was never trained?
+# **Predict.** What is the accuracy of a model that was never trained?
 
 # %%
 predict("00-b", ...)  # a number from 0 to 1
@@ -165,11 +166,11 @@ assert untrained < 0.25
 
 # %% [markdown]
 # It's near 0.1, as good as the fixed answer. It is measured on the test images, and so is every accuracy in this lab:
-# on images that it trained on, a network may have learned the answers by heart.
+# on images that it trained on, a model may have learned the answers by heart.
 
 # %% [markdown]
 # ## Batches
-# Training goes in small steps: take a few images, see how wrong the network is on them, correct its weights a little. The few
+# Training goes in small steps: take a few images, see how wrong the model is on them, correct its weights a little. The few
 # images of a step are a *batch*. One pass over all training images is an *epoch*.
 
 
@@ -185,7 +186,7 @@ x, y = next(batches(x_train, y_train, size=64, seed=0))
 x.shape, y[:8]
 
 # %% [markdown]
-# 64 images and their labels, in random order. Another seed gives another order, so that no two epochs are alike.
+# 64 images and their labels, in random order. Another seed gives another order. Below, each epoch gets a seed of its own.
 
 # %% [markdown]
 # ### Exercise 00-1 · The steps of an epoch
@@ -231,8 +232,8 @@ def fit(name, model, optimizer, epochs, read=batches):
             total_loss = 0.0
             for x, y in panel.steps(read(x_train, y_train, 64, seed=epoch), epoch=epoch, epochs=epochs):
                 optimizer.zero_grad()  # forget the gradient of the step before
-                loss = loss_function(model(x), y)  # how wrong is the network on this batch?
-                loss.backward()  # the gradient: which way does each weight make it worse?
+                loss = loss_function(model(x), y)  # forward: how wrong is the model on this batch?
+                loss.backward()  # backward: which way does each weight make it worse?
                 optimizer.step()  # move every weight a little the other way
                 panel.log(loss=loss)
                 total_loss += loss.item() * len(y)
@@ -240,11 +241,11 @@ def fit(name, model, optimizer, epochs, read=batches):
 
 
 # %% [markdown]
-# The four lines with a comment are the training. `SGD`, the optimizer below, is the rule by which the weights move; `lr`, the learning
+# The four lines with a comment are the training. The *loss* is a number for how wrong the model is. `SGD`, the optimizer below, is the rule by which the weights move; `lr`, the learning
 # rate, is how far.
 #
-# The panel only looks on: `panel.steps` passes the batches through and counts them, `panel.log` takes a figure
-# for this step, `panel.report` those of a whole epoch.
+# The panel only looks on: `panel.steps` passes the batches through and counts them, `panel.log` takes numbers
+# of this step, `panel.report` those of a whole epoch.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** What accuracy will it reach on the test images?
@@ -263,7 +264,7 @@ assert accuracy(model, x_test, y_test) > 3 * untrained
 
 # %% [markdown]
 # That is the baseline. The panel turns into a short report: how the run ended, how long each phase took, and the final loss and accuracy.
-# The x axis of the curves is the epoch. The solid curve is the *loss*, a number for how wrong the network is: its mean over each epoch. It should fall.
+# The x axis of the curves is the epoch. The solid curve is the mean loss of each epoch. It should fall.
 # The dashed curve is the accuracy on the test images, and it should rise. Each has its own scale, the loss on the left and the accuracy on the right.
 # The pale line shows the loss of single batches.
 
@@ -283,11 +284,12 @@ wrong = (answers != y_test).nonzero().flatten().tolist()
 test.show(wrong[:10], [f"{test.classes[y_test[k]]}, not {test.classes[answers[k]]}" for k in wrong[:10]])
 
 # %% [markdown]
-# The first test images that it gets wrong. The caption says what the image is, and what the network took it for.
+# The first test images that it gets wrong. The caption says what the image is, and what the model took it for.
 
 # %% [markdown]
 # ### Exercise 00-2 · Which class is the hardest?
-# For each of the ten classes: what share of *its* test images does the model get right? Make a list or a tensor of ten numbers.
+# For each of the ten classes: what share of *its* test images does the model get right? Make a list or a tensor of ten numbers. The lowest is the
+# hardest class.
 
 # %%
 shares = ...  # your answer
@@ -313,10 +315,10 @@ def slowly(x, y, size, seed):
 
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Network, batches and steps stay the same. What will differ from the baseline?
+# **Predict.** The model and its batches stay the same. How will its accuracy compare with the baseline's?
 
 # %%
-predict("00-d", ..., choices=["loss and accuracy", "rows/s", "both"])
+predict("00-d", ..., choices=["lower", "the same", "higher"])
 
 # %%
 slow_model = build_model()
@@ -325,32 +327,33 @@ fit("00-slow-data", slow_model, torch.optim.SGD(slow_model.parameters(), lr=0.1)
 # %%
 same = torch.equal(slow_model[1].weight, model[1].weight)
 print("the same weights:", same)
-reveal("00-d", "rows/s" if same else "both")
+before, after = (accuracy(each, x_test, y_test) for each in (model, slow_model))
+reveal("00-d", "the same" if before == after else "lower" if after < before else "higher")
 
 # %% tags=["claim"]
 assert same
 
 # %% [markdown]
-# Both networks learned the same, because they saw the same batches in the same order. Only the time differs, and *waiting for data* shows
+# Both models learned the same, because they saw the same batches in the same order. Only the time differs, and *waiting for data* shows
 # where it went.
 #
-# ### Every figure of the panel
+# ### Everything in the panel
 # | in the panel | what it says |
 # |---|---|
-# | title | the run's name, what runs it, on which data |
+# | title | the run's name, its engine, its data set |
 # | ● and ✓ phases | what is being done, and for how long: *preparing*, *loading data*, *training*. With several workers also *starting workers* |
 # | epoch, step, time left | how far it is. The time left follows from the pace so far |
-# | bar | the share of all steps. It is striped while the number of steps is unknown: this loop gets its batches from a generator, and learns their number in its first epoch |
+# | bar | the share of all steps. It is striped while the number of steps is unknown: the batches come from a generator here, so the panel learns their number in the first epoch |
 # | loss, accuracy | the latest values that the loop reported; the names above the curves show the same ones. While an epoch runs, the loss is that of its latest batch |
-# | rows/s | images that went through the network per second, all workers together |
-# | waiting for data | the share of an epoch in which the network had nothing to do |
+# | rows/s | images that went through the model per second, all workers together |
+# | waiting for data | the share of an epoch in which the model had nothing to do |
 # | curves | loss and accuracy of each epoch, each with its own scale; the pale line is the loss of single batches |
 # | rank, node, pid, step, rows/s, waiting, memory | one line for each worker: its number, its machine, its process, how far it is, how fast, the share of its time that it waited for data, and its memory; *slow* marks one that holds up the others |
 # | output, files | buttons that show what workers print, and where logs are. Your own `print` in one process appears in the cell, as always |
-# | run record | in the report, under *files*: the same figures as a small JSON file |
+# | run record | in the report, under *files*: the same numbers as a small JSON file |
 #
-# **Stop** ends the run. Try it: run the cell with `fit("00-slow-data", …)` once more and press Stop. If it doesn't react while a cell runs, press ■ in the notebook's toolbar.
-# The cell ends in one calm line, the report says *stopped by you*, and you go on with the next cell.
+# **Stop** ends the run. Try it: run the cell with `fit("00-slow-data", …)` once more and press Stop, before its few seconds are over. If it doesn't react while a cell runs, press ■ in the notebook's toolbar.
+# The cell ends with one line instead of a traceback, the report says *stopped by you*, and you go on with the next cell. Then run it again to its end: later cells use its record.
 
 # %% [markdown] tags=["instructor"]
 # **Stop doesn't react during a cell.** Say: "Press ■ in the toolbar." Stop during a cell needs ipykernel 7 and JupyterLab 4.4 or newer.
@@ -373,7 +376,7 @@ runs.table(last=5)
 runs.plot(last=3)
 
 # %% [markdown]
-# At the top is what they learned: the curves are the same. Below is the time it took. During *data* a run waits, during *training* it computes.
+# At the top is what they learned: the curves of finished runs are the same. Below is the time it took. During *data* a run waits, during *training* it computes.
 
 # %% [markdown]
 # ### Exercise 00-3 · What would fast data bring?
@@ -398,18 +401,18 @@ without_waiting = record.rows_per_second / (1 - record.waiting_share)
 check("00-3", without_waiting, record)
 
 # %% [markdown]
-# This is the most that faster data loading can bring, and you know it without trying. Compare it with the baseline's rows/s in the table. It may be
-# a little more, because the baseline waits for its batches, too. If it is less, look at *training* in the figure: after a pause the network's own steps may take longer.
+# This estimates what faster loading can bring, if the steps themselves take as long as before. Compare it with the baseline's rows/s in the table. It may be
+# a little more, because the baseline waits for its batches, too. If it is less, look at *training* in the plot: after a pause the model's own steps may take longer.
 
 # %% [markdown]
 # ### Exercise 00-4 · Do better
-# Train a network, `best`, with an accuracy of at least 0.95 on the test images. Change what you like: `lr`, `momentum`
-# (an option of `SGD`: keep part of the last move), the number of epochs, the network.
+# Train a model, `best`, with `fit("00-better", best, …)`, to an accuracy of at least 0.95 on the test images. Change what you like: `lr`, `momentum`
+# (an option of `SGD`: keep part of the last move), the number of epochs, the model.
 #
 # (For `fashion_mnist` 0.85 will do: clothes are harder than digits.)
 
 # %%
-best = ...  # your answer: a trained network
+best = ...  # your answer: a trained model
 
 # %% tags=["solution"]
 best = build_model()
@@ -432,9 +435,9 @@ sorted(path.name for path in settings.home.iterdir() if not path.name.startswith
 
 # %% [markdown]
 # - `runs` has the records and, later, checkpoints. `exercises.json` is the list of what you solved. Logs and sockets of clusters come with lesson 01.
-# - **Fresh notebooks:** run `python tools/build.py` in a terminal. Those that you changed are kept next to the new ones.
+# - **Fresh notebooks:** run `python tools/build.py` in a terminal. Those that you changed are kept next to the new ones, with `mine` in their names.
 # - **All exercises open again:** delete `exercises.json`.
-# - **All as on the first day:** `python -m labkit stop`, then delete the folder.
+# - **All as on the first day:** `python -m labkit stop`, then delete the folder printed above.
 #
 # The solved notebooks are in `notebooks/solutions`, or with your teacher. Compare them with yours after your own try.
 #
@@ -450,8 +453,8 @@ progress_table()
 # ## Key points
 # - An accuracy means something only on images that the model didn't train on, and only compared with guessing: here 0.1.
 # - A training step is forward, loss, backward, update. All later lessons distribute exactly this loop.
-# - *Waiting for data* is the share of an epoch in which the network had nothing to do. Divide rows/s by the rest, and you know the most that faster data can bring.
-# - One process is the baseline. A distributed run has to beat it, start-up included.
+# - *Waiting for data* is the share of an epoch in which the model had nothing to do. Rows/s divided by (1 − that share) estimates the speed without waiting.
+# - One process is the baseline. A distributed run has to beat it, start-up included. For a job this small that is hard; lesson 09 says when it pays.
 #
 # | older tutorials | today |
 # |---|---|

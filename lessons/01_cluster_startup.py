@@ -5,7 +5,7 @@
 # - start a cluster, and name the programs it consists of;
 # - run functions in parallel, and measure what a call costs (exercise 01-1);
 # - keep state in an actor (01-2);
-# - predict which tasks run at the same time, and where (01-3);
+# - predict how many tasks run at the same time (01-3);
 # - write an actor that survives the loss of its process (01-4).
 #
 # **Time** … · **Needs** 00
@@ -14,12 +14,10 @@
 # Suppose one machine needs a week for a training, and you can have eight. Then you need something that starts processes on all of them, hands them work, and goes
 # on when a machine fails. That is Ray. A Ray **cluster** is a handful of ordinary programs. Here they all run on your machine, and each **node** behaves as if it were a machine of its own. On real
 # machines the same programs run.
-#
-# ![The notebook is the driver; a head node with GCS, raylet and workers; a second node with raylet and workers](images/nodes.svg)
 
 # %% [markdown]
 # ## Start with Ray alone
-# One call starts a small cluster for this notebook.
+# One call starts a small cluster for this notebook. (If `RAY_ADDRESS` names a cluster of yours, unset it for this lesson: `ray.init` and the lab would connect to that one.)
 
 # %%
 import ray
@@ -30,7 +28,7 @@ ray.init(num_cpus=2, include_dashboard=False)
 ray.cluster_resources()
 
 # %% [markdown]
-# The CPUs are what you asked for, whatever your machine has. Such a cluster has one node and ends with this notebook:
+# The CPUs are what you asked for, whatever your machine has. This cluster has one node, and it would end with this notebook. End it now:
 
 # %%
 ray.shutdown()
@@ -54,24 +52,26 @@ overview.processes()
 
 # %% [markdown]
 # The **GCS** (`gcs_server`), one per cluster, keeps track of nodes and actors. A **raylet**, one per node, starts worker
-# processes and decides which task each of them runs. Worker processes run your code; there may be none yet. Your notebook is the **driver**: it submits work.
+# processes, and lends them to those who have work. Worker processes run your code; there may be none yet. Your notebook is the **driver**: it submits work.
+#
+# ![The notebook is the driver; a head node with GCS, raylet and workers; a second node with raylet and workers](images/nodes.svg)
 #
 # > **What the lab changes in Ray**
 # >
-# > - *Forked workers.* Plain Ray starts each worker process as a new Python, which spends seconds importing PyTorch. The lab forks workers from a **forkserver** that has already done so.
+# > - *Forked workers.* Plain Ray starts each worker process as a new Python. If your code needs PyTorch, it spends seconds importing it. The lab forks workers from a **forkserver** that has already done so.
 # >   `LABKIT_PRELOAD=0` switches it off.
 # > - *A token.* Every process must know a secret that the lab creates. In Ray 2.60, `ray.init()` does the same; `ray start` uses a token only if there is one.
 # > - *Quiet logs.* Ray's progress bars and log lines are off, because the panels show what matters.
 # > - *Polling.* Ray Train looks at its workers every 0.2 s instead of every 2 s, so short runs end sooner.
 # >
-# > If `RAY_ADDRESS` names a cluster of yours, `start()` connects to that one, and nothing above applies. Unset it for this lesson.
+# > On a cluster that `RAY_ADDRESS` names, nothing of this applies.
 
 # %% [markdown] tags=["instructor"]
 # **`RAY_ADDRESS` is set on a machine of the institute.** Then `cluster.start()` connects to that cluster. Say: "Unset it for this lesson."
 
 # %% [markdown]
 # ## Tasks
-# `ray.remote` turns a function into one that can run in a worker process, a **task**. Calling it with `.remote(…)` only submits it.
+# `ray.remote` makes a function that can run in a worker process. One such run is a **task**. `.remote(…)` only submits it.
 
 
 # %%
@@ -132,7 +132,7 @@ reveal("01-a", naps.seconds)
 naps
 
 # %% [markdown]
-# Each row is a worker process, each bar a task. A sleeping task uses no core. Now tasks that keep one busy:
+# Two seconds: three naps, then three more. Each row is a worker process, each bar a task. A sleeping task uses no core. Now tasks that keep one busy:
 
 # %% tags=["claim"]
 assert naps.at_once <= 3 and naps.seconds > 1.9
@@ -165,7 +165,7 @@ together
 assert together.at_once <= 3
 
 # %% [markdown]
-# With three free cores, the factor is near 1. With two it's between 1.2 and 1.6, because three tasks share them. A CPU of Ray lets a task *start*. It does not give it a core.
+# With three free cores, the factor is near 1. With two it's about 1.5, because three tasks share them (measured: 1.2 to 1.6). A CPU of Ray lets a task *start*. It does not give it a core.
 
 # %% [markdown]
 # ### Exercise 01-1 · All at once
@@ -187,7 +187,7 @@ check("01-1", in_parallel)
 
 # %% [markdown]
 # ## What a call costs
-# For a task, your notebook asks a raylet for a worker process, sends it the function and its arguments, and gets the result back.
+# For a task, a raylet lends your notebook a worker process. The notebook sends that worker the arguments, and gets the result back.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** Calling a Python function that squares a number takes about 0.1 µs. How many µs does `ray.get(square.remote(7))` take?
@@ -218,7 +218,7 @@ reveal("01-c", task)
 assert crowd < task and task > 100
 
 # %% [markdown]
-# So give a task work for at least tens of milliseconds: a batch of images, not one pixel. Tasks submitted together cost less each.
+# A call costs some hundred µs. To keep that to a few per cent, give a task work for at least tens of milliseconds: a batch of images, not one pixel. Tasks submitted together cost less each.
 
 # %% [markdown]
 # ## Actors
@@ -259,7 +259,7 @@ assert rows["count"] == 0
 
 # %% [markdown]
 # ### Exercise 01-2 · Count together
-# Repair it: write an actor class `Rows`. `add(number)` adds to a count that begins with 0, and `total()` returns the count. The check lets several tasks use one actor.
+# Repair the counting: write an actor class `Rows`. `add(number)` adds to a count that begins with 0, and `total()` returns the count. The check lets several tasks use one actor.
 
 
 # %%
@@ -284,15 +284,15 @@ check("01-2", Rows)
 
 # %% [markdown]
 # ## The object store
-# What tasks and actors pass to each other is in the **object store**: memory that all processes of a node share. (Values below about 100 kB are sent
+# Large values that tasks and actors pass to each other go through the **object store**: memory that all processes of a node share. (Arguments and results below about 100 kB are sent
 # directly.) `ray.put` stores a value there once, and you pass its reference to as many tasks as you like.
 
 # %%
 from labkit import datasets
 
-labels_ref = ray.put(datasets.load().labels)
-labels = ray.get(labels_ref)
-labels.flags.writeable
+images_ref = ray.put(datasets.load().images)
+images = ray.get(images_ref)
+images.flags.writeable
 
 # %% [markdown]
 # `ray.get` did not copy the array. It's a view of the shared memory, so it's read-only.
@@ -321,11 +321,14 @@ from pathlib import Path
 ray_command = Path(sys.executable).with_name("ray")
 # !{ray_command} status --address {lab.address}
 
+# %% [markdown]
+# Under *Pending Demands* you see the task that waits. Take it back:
+
 # %%
 ray.cancel(greedy)
 
 # %% [markdown]
-# Under *Pending Demands* you see the task that waits. So does a training with too many workers. The lab counts first:
+# A training with too many workers would wait in the same way, without an error. So the lab counts first, and refuses:
 
 # %% [markdown] tags=["instructor"]
 # **A cell that never ends.** A task may wait for CPUs that no node has. Interrupt the cell, and look at *Pending Demands* in `ray status`.
@@ -364,7 +367,7 @@ check("01-3", at_once, lab.nodes)
 # %% [markdown]
 # ## Losing a node
 # `remove_node` ends the processes of a node at once, as if you had pulled the plug. A nap that is lost can't say when it began, so these
-# naps report to an actor when they begin. The actor needs no CPU, and it asks for a resource that only the head node has.
+# naps report to an actor when they begin. The actor takes no CPU from them, and it asks for a resource that only the head node has, so that it can't be lost with node-3.
 
 
 # %%
@@ -393,7 +396,7 @@ log = Log.remote()
 warm_up = ray.get([nap.remote(1) for _ in range(int(lab.cpus))])
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Seven naps of four seconds take all CPUs, and one node goes down in the middle. What will `ray.get` return?
+# **Predict.** Seven naps of four seconds take all CPUs, and soon after they have begun, one node goes down. What will `ray.get` return?
 
 # %%
 predict("01-f", ..., choices=["an error", "fewer than 7 results", "7 results"])
@@ -407,7 +410,7 @@ lab.remove_node(node_3)
 
 # %%
 finished = ray.get(references)
-began = {(span["pid"], span["begin"]) for span in finished}
+began = {(one["pid"], one["begin"]) for one in finished}
 lost = [one for one in ray.get(log.all.remote()) if (one["pid"], one["begin"]) not in began]
 reveal("01-f", f"{len(finished)} results")
 Timeline([*finished, *({**attempt, "end": died} for attempt in lost)])
@@ -417,12 +420,12 @@ assert len(finished) == 7 and 1 <= len(lost) <= 2
 
 # %% [markdown]
 # The short bars on node-3 are the attempts that were lost with it. Ray started those naps again, as soon as a CPU was free elsewhere. It tries a lost task three more times by default (`max_retries`), each
-# time from its beginning.
+# time from its beginning. So what a task did before it was lost, it does twice: the actor's list has more than seven entries.
 
 # %% [markdown]
 # ### Exercise 01-4 · An actor that survives
 # An actor can be restarted, too: `max_restarts=1` allows it once, and `max_task_retries=-1` repeats the calls that fail meanwhile, without a limit. But its memory is gone, because it was in the process. Write
-# an actor class `Saved` that is created with the path of a file. `add()` adds 1 and returns the count. After a restart it continues where it was. The check kills its process.
+# an actor class `Saved` that is created with the path of a file, which need not exist yet. `add()` adds 1 and returns the count. After a restart it continues where it was. Give `@ray.remote` the two options. The check kills its process.
 
 
 # %%
@@ -446,7 +449,7 @@ class Saved:
 check("01-4", Saved)
 
 # %% [markdown]
-# Training workers are actors, and the weights are their memory. What must not be lost has to be saved: these are the checkpoints of lesson 03.
+# On several machines, the file must be where every node reaches it, because the actor may restart on another one. Training workers are actors, and the weights are in their memory. To survive, they must be saved: lesson 03 calls that a checkpoint.
 
 # %% [markdown] tags=["extra"]
 # ## Extra: the dashboard and the token
@@ -468,15 +471,15 @@ except HTTPError as error:
     print(error.code, error.read().decode())
 
 # %% [markdown]
-# Click **dashboard** in the box at the top. The page asks for the token, which is in a file that only you can read. Never print it in a notebook, whose outputs are saved and shared.
-# Run this command in a terminal (File → New → Terminal), paste its output into the page, and press Submit. Then look for your actors and nodes.
+# Click **dashboard** in the box that `lab` showed under *The lab's cluster*. The page asks for the token, which is in a file that only you can read. Never print it in a notebook, whose outputs are saved and shared.
+# The next cell prints a command. Run it in a terminal (File → New → Terminal), paste its output into the page, and press Submit. Then look for your actors and nodes.
 
 # %%
 print("cat", os.environ["RAY_AUTH_TOKEN_PATH"])
 
 # %% [markdown] tags=["extra"]
 # ## Extra: the same on real machines
-# What `cluster.start` does, you can type. `ray start --head` prints the address to give to the others, and how to connect from Python: `ray.init()` on a machine of the cluster finds it.
+# You can do by hand what `cluster.start` does. `ray start --head` prints the address to give to the others, and how to connect from Python: `ray.init()` on a machine of the cluster finds it.
 
 # %%
 print(lab.commands())
@@ -493,12 +496,12 @@ if lab.is_ours:
 
 # %% [markdown]
 # The line to copy is the one with `--address`: run it on each other machine. `ray.init()` in a program on one of these machines connects to the cluster, and `ray status` shows what it has and what waits. Be careful with
-# `ray stop`: it ends the Ray processes of *all* clusters on the machine, as far as you may end them.
+# `ray stop`: it ends the Ray processes of *all* clusters on the machine, if you have the permission to end them.
 #
 # - **Install.** `pip install "ray[default]"` on every machine. `default` adds the dashboard and the job server.
-# - **Token.** `RAY_AUTH_MODE=token` has to be in the environment of *every* process before it imports ray. Otherwise you get an `AuthenticationError`.
+# - **Token.** `RAY_AUTH_MODE=token` has to be in the environment of *every* process before it imports ray, and the same token file on every machine. Otherwise you get an `AuthenticationError`.
 # - **Versions.** The same Python and the same Ray on all machines, to the last digit.
-# - **Firewall.** Nodes have to reach the head's port 6379 and each other. To open only some ports, give `--min-worker-port` and `--max-worker-port`, always both.
+# - **Firewall.** Nodes have to reach the head's port 6379 and each other. To open only some ports, give `--min-worker-port` and `--max-worker-port`, always both, and `--node-manager-port` and `--object-manager-port`.
 # - **Your code and files.** Functions in a notebook are sent with their tasks. Packages have to be installed on each node, and data belongs where every node can read it (lesson 02).
 #
 # A script runs on the cluster with `ray job submit`:
@@ -510,6 +513,9 @@ job.mkdir(exist_ok=True)
 
 # %%
 # !{ray_command} job submit --address {lab.dashboard_url} --working-dir {job} -- {sys.executable} hello.py 2>&1 | tail -8
+
+# %% [markdown]
+# The job is a driver of its own, which runs on the head. What it prints comes back to you.
 
 # %% [markdown] tags=["extra"]
 # ## Extra: when the kernel restarts

@@ -29,8 +29,8 @@ store
 # %% [markdown]
 # ## An object store
 # An **object store** is a server that keeps bytes under names: you send it a name, and it answers with the bytes. In production this is S3, MinIO or something similar; here it is a small S3 server on your machine. (Lesson 01
-# used the same term for the shared memory of a Ray node. In this lesson, that is *Ray's object store*.) The images go there one by one, as PNG files with their label in the name, and once more as Parquet
-# files with many rows in each, which the function calls shards:
+# used the same term for the shared memory of a Ray node. In this lesson, that is *Ray's object store*.) You upload each image as a PNG file, in a folder named after its label, and all of them
+# once more as four Parquet files, which are tables stored by columns. The function calls them shards:
 
 # %%
 from labkit.storage import upload, upload_shards
@@ -102,22 +102,24 @@ def fetch(row):
 fetch({"item": names[0]})["image"].shape
 
 # %% [markdown]
-# It works for one row, in this process. Try a function there first, always.
+# It works for one row, in this process. Always try a function that way first.
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** The next cell asks for *every* name to be fetched. How many milliseconds will it take?
+# **Predict.** The next cell applies `fetch` to every name. How long will it take?
 
 # %%
 from labkit.exercises import check, hint, predict, reveal
 
-predict("02-a", ...)
+predict("02-a", ..., choices=["as long as all fetches", "as long as one fetch", "next to nothing"])
 
 # %%
 import time
 
 begin = time.perf_counter()
 images = named.map(fetch)
-reveal("02-a", 1000 * (time.perf_counter() - begin))
+milliseconds = 1000 * (time.perf_counter() - begin)
+print(f"{milliseconds:.1f} ms")
+reveal("02-a", "next to nothing" if milliseconds < len(names) / 3 else "as long as all fetches")
 
 # %% [markdown] tags=["instructor"]
 # **Nothing happened, in a millisecond.** Right: `map` only adds a step to a plan. Ask what in the next cells makes it run.
@@ -145,8 +147,7 @@ with DataPanel("02-names") as many_blocks:
 # computed; the rest is waiting. *Held back* is how long the operator had work but no free CPU or no room for results.
 #
 # ## Blocks
-# Look at the column *tasks*. Ray Data cuts a table into **blocks**, and each task processes one. It cut the list into 200 blocks of only a few rows,
-# and most of the time went into starting tasks.
+# Look at the column *tasks*. Ray Data cuts a table into **blocks**, and each task processes one. It cut the list into 200 blocks of only a few rows.
 #
 # ![A table is cut into blocks; each task turns one block into one block, and two operators may be fused](images/blocks.svg)
 
@@ -167,7 +168,7 @@ reveal("02-b", many_blocks.seconds / few_blocks.seconds)
 assert many_blocks.seconds / few_blocks.seconds > 1.5 and data.count() == len(names)
 
 # %% [markdown]
-# A block is the unit of everything: a task works on one, a failed task repeats one, and a worker holds one in memory. Where Ray reads files, it aims at blocks of 1 to 128 MiB; a list it cuts into 200, whatever its size.
+# Most of the time had gone into starting tasks. A block is the unit of everything: a task works on one, a failed task repeats one, and a worker holds one in memory. Where Ray reads files, it aims at blocks of 1 to 128 MiB; it cuts a list into up to 200.
 #
 # ## The same, ready made
 # Listing, fetching and decoding are so common that Ray Data has them:
@@ -197,7 +198,7 @@ times.set_index("way").round(1)
 assert parquet.seconds < few_blocks.seconds and parquet.seconds < ready_made.seconds
 
 # %% [markdown]
-# One object per image is how images *arrive*. Before you train on them fifty times, write them into Parquet: `data.write_parquet("lab-02/more", filesystem=filesystem)`. Use your own `fetch` for what no
+# One object per image is how images *arrive*. Before you train on them fifty times, write them into Parquet: `data.write_parquet("lab-02/as-parquet", filesystem=filesystem)`. Use your own `fetch` for what no
 # reader can do: your own format, two files for each row, a query to a database.
 
 # %% [markdown]
@@ -263,7 +264,7 @@ def invert(batch):
 
 
 # %% [markdown]
-# A task forgets everything when it is done, so `invert` loads the table for every batch. An actor does not forget. Give `map_batches` a *class*, and Ray Data makes actors of it: `__init__` runs once in
+# `invert` loads the table for every batch. A task can't keep it for the next one, which may run in another process. An actor can. Give `map_batches` a *class*, and Ray Data makes actors of it: `__init__` runs once in
 # each of them, `__call__` for every batch.
 
 # %% [markdown]
@@ -292,14 +293,14 @@ class Invert:
 check("02-2", Invert)
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Batches of 32, and the table takes 0.3 s to load. The rows are in 8 blocks of equal length. How many seconds will the tasks of `invert` wait, added up? An actor waits once.
+# **Predict.** Batches of 100, and the table takes 0.3 s to load. The rows, 1,400 or in small mode 300, are in 8 blocks of equal length. How many seconds will the tasks of `invert` wait, added up?
 
 # %%
 predict("02-c", ...)
 
 # %%
 with DataPanel("02-invert") as panel:
-    data.map_batches(invert, batch_size=32).materialize()
+    data.map_batches(invert, batch_size=100).materialize()
 
 (operator,) = panel.state.operators
 waited = operator.seconds - operator.cpu_seconds
@@ -307,13 +308,13 @@ reveal("02-c", waited)
 
 # %% [markdown] tags=["instructor"]
 # **The tasks waited longer than the cell ran.** Task seconds are added up over tasks that run at the same time. With 1,400 images, each of the 8
-# blocks has 175 rows and is cut into 6 batches. Say: "48 batches of 0.3 s make 14 s, and the CPUs share them."
+# blocks has 175 rows and is cut into 2 batches. Say: "16 batches of 0.3 s make 4.8 s, and the CPUs share them."
 
 # %% tags=["claim"]
-assert waited > 0.3 * len(names) / 32 * 0.9
+assert waited > 0.3 * len(names) / 100 * 0.9
 
 # %% [markdown]
-# There are more batches than rows divided by 32, because each block is cut by itself. Starting an actor means starting a process. So use actors for what
+# There are more batches than rows divided by 100, because each block is cut by itself: 175 rows are two batches, so 16 batches wait for 4.8 s; in small mode it's 8 batches and 2.4 s. An actor waits once. Starting an actor means starting a process. So use actors for what
 # is slow to load, and tasks for everything else.
 
 # %% [markdown]
@@ -345,7 +346,7 @@ streamed.plot_memory()
 assert streamed.state.bytes > 1.5e9 and streamed.state.memory_peak < 0.5e9
 
 # %% [markdown]
-# The blocks did not pile up. When the consumer does not keep up, Ray Data starts no further task until there is room. That is
+# The blocks did not pile up. Ray Data plans with half of the object store, here 200 MB. When the consumer does not keep up, Ray Data starts no further task until there is room. That is
 # **back-pressure**, the column *held back*. So the total size of the data doesn't matter; what must fit is a few blocks for each running task. Some operators break this rule because they need, or keep, all rows at the same
 # time: `materialize`, `random_shuffle`, `sort`, `groupby`, `join`, and `randomize_block_order`.
 
@@ -377,7 +378,7 @@ with DataPanel("02-refuse"):
 # %% [markdown]
 # ### Exercise 02-3 · Note what was bad
 # Repair it. Write a function that is used in place of `decode` and *always* returns a row with `name`, `image` (uint8, 28×28) and `error`. For a good image `error` is
-# the empty text. Leave out the label. For anything else `image` is all zeros, because all rows of a table have the same columns, and `error` says what was wrong, in any words. An image of another size is bad, too.
+# the empty text. Leave out the label. For anything else `image` is all zeros, because all rows of a table have the same columns, and `error` says what was wrong, in any words. Pillow raises several kinds of errors, when it opens a file or only when it decodes it. An image of another size is bad, too.
 
 
 # %%
@@ -412,7 +413,7 @@ if decode_or_note(names[0], good) is not None:  # your function is there
     print([(row["name"], row["error"][:40]) for row in noted.take_all()])
 
 # %% [markdown]
-# Now you know which objects were bad, and how many. You decide whether to go on: you might accept 0.1 % and alert someone above that.
+# Now you know which objects were bad, and how many. You decide whether to go on: you might accept 0.1 % and alert someone above that. A name that no longer exists still ends the run; the extra section on `download` has a way around that.
 
 # %% [markdown]
 # ### Exercise 02-4 · What would change?
@@ -439,8 +440,8 @@ check("02-4", change)
 
 # %% [markdown] tags=["extra"]
 # ## Extra: while it waits
-# The store of this page is on your machine and responds in a millisecond or two. One in another city takes 20 or more, for each object. A task that requests one object after
-# the other does nothing in the meantime. Here is such a store, or at least its distance. There are as many blocks as CPUs, so each task runs once:
+# The store of this page is on your machine and responds in a millisecond or two. One in another city takes 20 ms or more per object. A task that requests one object after
+# the other does nothing in the meantime. The pause below stands for that distance. There are as many blocks as CPUs, so all tasks run at the same time:
 
 
 # %%
@@ -455,7 +456,7 @@ with DataPanel("02-one-by-one") as one_by_one:
 
 # %% [markdown]
 # Most of the *task seconds* are not CPU time, but waiting. A task does not have to request one object after the other. It can request sixteen at once, with threads, if it
-# gets many names: `map_batches` passes it a whole *batch*, a dict of arrays. (Unless you set `batch_size`, that is a whole block.)
+# gets many names: `map_batches` passes it a whole batch.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** Sixteen threads wait at the same time. How many times as fast will it be?
@@ -467,14 +468,14 @@ predict("02-e", ...)
 from concurrent.futures import ThreadPoolExecutor
 
 
-def fetch_many(batch, fetch=fetch):
+def fetch_many(batch):
     with ThreadPoolExecutor(16) as pool:
-        rows = list(pool.map(fetch, [{"item": name} for name in batch["item"]]))
+        rows = list(pool.map(fetch_from_afar, [{"item": name} for name in batch["item"]]))
     return {column: np.stack([row[column] for row in rows]) for column in rows[0]}
 
 
 with DataPanel("02-threads") as threads:
-    far.map_batches(fetch_many, fn_kwargs={"fetch": fetch_from_afar}).materialize()
+    far.map_batches(fetch_many).materialize()
 
 
 def seconds_of(panel):
@@ -499,6 +500,12 @@ assert one_by_one.seconds > threads.seconds
 # ## Extra: fetch without a function of your own
 # Since Ray 2.60 there is an expression for fetching, `download`. It makes a column of bytes out of a column of names, with threads, in a step of its own.
 
+# %% [markdown] tags=["prediction"]
+# **Predict.** One of the 41 names below doesn't exist. What will you get for it?
+
+# %%
+predict("02-f", ..., choices=["an error", "no row", "a row without bytes"])
+
 # %%
 from ray.data.expressions import download
 
@@ -506,15 +513,9 @@ payloads = ray.data.from_items([*names[:40], "lab-02/no-such.png"], override_num
 with DataPanel("02-download"):
     payloads = payloads.with_column("bytes", download("item", filesystem=filesystem)).materialize()
 
-# %% [markdown] tags=["prediction"]
-# **Predict.** One of the 41 names doesn't exist. What do you get for it?
-
-# %%
-predict("02-g", choices=["an error", "no row", "a row without bytes"])
-
 # %%
 empty = [row["item"] for row in payloads.iter_rows() if row["bytes"] is None]
-reveal("02-g", "a row without bytes" if empty else "no row")
+reveal("02-f", "a row without bytes" if empty else "no row")
 payloads.count(), empty
 
 # %% tags=["claim"]
@@ -542,7 +543,7 @@ with DataPanel("02-chain") as panel:
 panel.plot()
 
 # %% [markdown]
-# You wrote three steps, and there are two operators. Where one step simply follows another, Ray Data **fuses** them: one task does both, and
+# You wrote three steps, and there are two operators: `fetch` runs in the tasks of the shuffle's first half. Where one step simply follows another, Ray Data **fuses** them: one task does both, and
 # nothing is passed between them. (Ray doesn't count the tasks of a shuffle, so that column says 0 there.) `scale` could not be fused: a full shuffle cannot emit its first
 # row until it has read the last one.
 
@@ -591,7 +592,7 @@ mixed = random.Random(0).sample(few, len(few))
 print("names mixed ", first_labels(images_of(mixed)))
 
 # %% [markdown]
-# Fully shuffled, and the first batch comes as soon as without any shuffle. For files, `read_parquet(…, shuffle="files")` and the like shuffle the names of the files in this way, and a
+# Fully shuffled, and the first batch comes as soon as without any shuffle. Shuffle again, with another seed, for each epoch. For files, `read_parquet(…, shuffle="files")` and the like shuffle the names of the files in this way, and a
 # local shuffle does the rest.
 
 # %% [markdown] tags=["extra"]
@@ -628,10 +629,10 @@ with ThreadPoolExecutor() as pool:
 # `max_errored_blocks` sets how many blocks may fail before the execution does. You don't have to change your function.
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** 42 objects, two of them bad, in six blocks of seven. How many rows will be left?
+# **Predict.** 42 objects in six blocks of seven; the two bad ones are the last. How many rows will be left?
 
 # %%
-predict("02-f", ...)
+predict("02-g", ...)
 
 # %%
 context = ray.data.DataContext.get_current()
@@ -641,16 +642,18 @@ with DataPanel("02-drop-blocks") as panel:
     again.map(fetch).materialize()
 
 context.max_errored_blocks = 0
-reveal("02-f", panel.rows)
+reveal("02-g", panel.rows)
 
 # %% [markdown]
-# It drops the whole block with all the good rows in it. It is meant for machines that fail, not for rows. To skip rows, use `flat_map`, which wants a list of rows for each row. For a bad one the list is empty:
+# Both bad objects were in the last block, and five good ones were dropped with them. The setting is meant for machines that fail, not for rows. To skip rows, use `flat_map`, which wants a list of rows for each row. For a bad one the list is empty:
 
 
 # %%
 def fetch_or_skip(row):
+    with filesystem.open_input_stream(row["item"]) as stream:  # a store that is down is no bad image
+        payload = stream.read()
     try:
-        return [fetch(row)]
+        return [decode(row["item"], payload)]
     except (OSError, SyntaxError):  # what Pillow raises for "no image", and for a broken one
         return []
 
@@ -665,7 +668,7 @@ suspects.flat_map(fetch_or_skip).count()
 # - Begin with names. A dataset is a plan, and nothing is read until rows are asked for.
 # - A plan is executed block by block. Too many blocks cost time, too few leave CPUs without work.
 # - Many rows in a file, and many rows in a batch: that makes reading and computing fast.
-# - A class is loaded once in each actor; a function starts from nothing in each task.
+# - A class loads once in each actor; a function has to load again in each call.
 # - What must fit into memory is a few blocks for each running task, not the data.
 # - Decide what happens with bad rows before you meet them, and count them.
 #
@@ -674,7 +677,7 @@ suspects.flat_map(fetch_or_skip).count()
 # | `ray.data.dataset_pipeline`, `.window()`, `.repeat()` | every dataset streams; iterate once per epoch |
 # | `map_batches(f, compute="actors")` | `compute=ActorPoolStrategy(size=…)` |
 # | `filter(lambda row: …)`, `filter(expr="error != ''")` | `filter(expr=col("error") != "")` |
-# | a `fetch` of your own for bytes | `with_column("bytes", download("item", filesystem=…))` |
+# | a `fetch` of your own for bytes | that, or `with_column("bytes", download("item", filesystem=…))` |
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab

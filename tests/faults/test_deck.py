@@ -131,7 +131,7 @@ def test_a_notice_reaches_the_node(lab, home):
     added = lab.add_node(cpus=1)
     fault = faults.drain_node(added.name, deadline=2).now()
     assert fault.outcome == "made", fault
-    # Idle and drained, so Ray ends it, but not its log monitor.
+    # Idle and drained, so Ray ends it, but not its fork server.
     until(lambda: added.name not in [node.name for node in lab.nodes])
     registry = ProcessRegistry(home)
     records = [record for group in registry.groups() for record in registry.records(group)]
