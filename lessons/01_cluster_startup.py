@@ -17,7 +17,7 @@
 
 # %% [markdown]
 # ## Start with Ray alone
-# One call starts a small cluster for this notebook. (If `RAY_ADDRESS` names a cluster of yours, unset it for this lesson: `ray.init` and the lab would connect to that one.)
+# One call starts a small cluster for this notebook. Unset `RAY_ADDRESS` first, if you have it: it would connect you to another cluster.
 
 # %%
 import ray
@@ -58,13 +58,11 @@ overview.processes()
 #
 # > **What the lab changes in Ray**
 # >
-# > - *Forked workers.* Plain Ray starts each worker process as a new Python. If your code needs PyTorch, it spends seconds importing it. The lab forks workers from a **forkserver** that has already done so.
+# > - *Forked workers.* Plain Ray starts each worker process as a new Python. If your code needs PyTorch, importing it takes seconds. The lab forks workers from a **forkserver** that has done so.
 # >   `LABKIT_PRELOAD=0` switches it off.
 # > - *A token.* Every process must know a secret that the lab creates. In Ray 2.60, `ray.init()` does the same; `ray start` uses a token only if there is one.
 # > - *Quiet logs.* Ray's progress bars and log lines are off, because the panels show what matters.
 # > - *Polling.* Ray Train looks at its workers every 0.2 s instead of every 2 s, so short runs end sooner.
-# >
-# > On a cluster that `RAY_ADDRESS` names, nothing of this applies.
 
 # %% [markdown] tags=["instructor"]
 # **`RAY_ADDRESS` is set on a machine of the institute.** Then `cluster.start()` connects to that cluster. Say: "Unset it for this lesson."
@@ -218,7 +216,7 @@ reveal("01-c", task)
 assert crowd < task and task > 100
 
 # %% [markdown]
-# A call costs some hundred µs. To keep that to a few per cent, give a task work for at least tens of milliseconds: a batch of images, not one pixel. Tasks submitted together cost less each.
+# To keep these costs to a few per cent, give a task work for at least tens of milliseconds: a batch of images, not one pixel. Tasks submitted together cost less each.
 
 # %% [markdown]
 # ## Actors
@@ -449,7 +447,7 @@ class Saved:
 check("01-4", Saved)
 
 # %% [markdown]
-# On several machines, the file must be where every node reaches it, because the actor may restart on another one. Training workers are actors, and the weights are in their memory. To survive, they must be saved: lesson 03 calls that a checkpoint.
+# On several machines, the file must be where every node reaches it. Training workers are actors, and the weights are in their memory: lesson 03 saves them in checkpoints.
 
 # %% [markdown] tags=["extra"]
 # ## Extra: the dashboard and the token

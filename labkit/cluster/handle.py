@@ -120,7 +120,7 @@ class Cluster:
         known = self.all_nodes()
         for node in known:
             if not node.alive:
-                launcher.stop_node(node.name)  # what a raylet that ended by itself has left, such as its fork server
+                launcher.stop_node(node.name)  # what a raylet that ended by itself has left behind
         cpus = int(known[0].cpus) if cpus is None else cpus
         expect_int("add a node", "cpus", cpus, least=0)
         names = {node.name for node in known}

@@ -1,4 +1,4 @@
-"""Train a small network on handwritten digits, in one process: what lesson 00 does, in plain PyTorch.
+"""Train a small model on handwritten digits, in one process in plain PyTorch.
 
 Prints the loss of each epoch and the accuracy on held-out images, about 0.96, after two seconds.
 """
