@@ -11,8 +11,8 @@
 # **Time** … · **Needs** 00, 01; 02 and 03 for two extra sections
 
 # %% [markdown]
-# In lesson 03 a learning rate was given. Suppose you have to find one, a training takes ten minutes on a GPU, and you want to try 200 configurations. That is 33 hours. With eight GPUs it is four
-# hours, and less than two if most of the bad configurations are stopped early. Such a search is called a **sweep**, and each configuration that it tries is a **trial**. Ray's library for it is Tune.
+# Suppose you have to find a learning rate, a training takes ten minutes on a GPU, and you want to try 200 configurations. That is 33 hours. With eight GPUs it is four
+# hours, and two if stopping bad configurations early saves half of the epochs. Such a search is called a **sweep**, and each configuration that it tries is a **trial**. Ray's library for it is Tune.
 
 # %%
 from labkit import cluster, datasets
@@ -37,8 +37,8 @@ def hill(config):
 
 
 # %% [markdown]
-# The **search space** says which configurations are possible. `grid_search` tries every value of its list. Others, such as `uniform`, draw one value at random for each trial. `num_samples=2` runs
-# the whole grid twice.
+# The **search space** says which configurations are possible. `grid_search` tries every value of its list. Others draw one value at random for each trial: `uniform` in a range, `loguniform` with each
+# power of ten equally often. A plain value, even a list, is passed to every trial. `num_samples=2` runs the whole grid twice.
 
 # %%
 space = {
@@ -89,7 +89,7 @@ assert (best.config["a"], best.config["b"]) == (3, 20)
 #     "seed": 7,
 # }
 # ```
-# How many trials do you get with `num_samples=5`? And what would change if the width were `tune.choice([32, 64, 128, 256])`, which draws one of the four at random?
+# How many trials do you get with `num_samples=5`? How many if the width were `tune.choice([32, 64, 128, 256])`, which draws one of the four at random? If you are stuck: `hint("05-1")`.
 
 # %%
 trials = ...  # your answer
@@ -104,8 +104,7 @@ check("05-1", trials, with_choice)
 
 # %% [markdown]
 # ## A training that Tune can drive
-# To pause a trial, or to hand its process to the next trial, Tune needs a training that can make one step, save itself and load itself. Here is one for the digits; `mlp((32,))` has one hidden
-# layer of 32.
+# To pause a trial, or to hand its process to the next trial, Tune needs a training that can make one step, save, load, and start over with another configuration. Here is one for the digits.
 
 # %% tags=["long"]
 import torch
@@ -177,7 +176,8 @@ from labkit.models.torch import parameter_distance
 for each in (one, other, forgetful):
     each.train_one_epoch()
 distances = [parameter_distance(one.model, copy.model) for copy in (other, forgetful)]
-reveal("05-b", ["both", "the complete copy", "neither"][sum(distance > 0 for distance in distances)])
+equal = [distance == 0 for distance in distances]
+reveal("05-b", "both" if all(equal) else "the complete copy" if equal[0] else "neither")
 distances
 
 # %% tags=["claim"]
@@ -218,8 +218,8 @@ class Digits(tune.Trainable):
 
 # %% [markdown]
 # ### Exercise 05-2 · A trainable of your own
-# Write gradient descent on (x − 3)² as a trainable. `x` starts at 0. A step computes `x -= config["lr"] * 2 * (x - 3)` and returns `{"loss": (x - 3) ** 2}`. The check calls the five methods here first,
-# and then sweeps three learning rates on your cluster, all in one process.
+# Write gradient descent on (x − 3)² as a trainable. `x` starts at 0. A step computes `x -= config["lr"] * 2 * (x - 3)` and returns `{"loss": (x - 3) ** 2}`. Keep in `self` whatever `step` needs. The check calls
+# the five methods here, then sweeps three learning rates on your cluster.
 
 
 # %%
@@ -281,11 +281,11 @@ trainable = tune.with_resources(tune.with_parameters(Digits, data=data), {"CPU":
 # Most configurations are bad, and most of the bad ones look bad after one epoch. `ASHAScheduler` compares trials after certain numbers of steps, which Tune calls **iterations**. These numbers are the
 # **rungs**, here 1, 3 and 9. A trial that reaches a rung is compared with all trials that reached it before (the first one always continues). If it is among the best third, it continues; otherwise it is stopped.
 #
-# ![Nine trials: six stop at the first rung, two at the second, one reaches max_t](images/rungs.svg)
+# ![A smaller sweep with rungs 1 and 3 and max_t=9. Of nine trials, six stop at the first rung, two at the second, and one reaches max_t](images/rungs.svg)
 #
 # - `grace_period=1`: no trial is stopped before the first rung.
-# - `reduction_factor=3`: at each rung the best third continues, and the next rung comes after three times as many iterations.
-# - `max_t=27`: after this many iterations a trial ends, however good it is. No trial is compared there.
+# - `reduction_factor=3`: at each rung the best third continues, and each rung is at three times the iterations of the one before.
+# - `max_t=27` (9 in the picture): after this many iterations a trial ends, however good it is. No trial is compared there.
 #
 # ASHA doesn't wait until all trials have reached a rung; that is the *asynchronous* in its name. So no CPU idles, but the first trials at a rung are compared with only a few others.
 
@@ -295,8 +295,7 @@ from ray.tune.schedulers import ASHAScheduler
 asha = ASHAScheduler(max_t=27, grace_period=1, reduction_factor=3)
 
 # %% [markdown]
-# Two options save processes. With `reuse_actors` a process that has finished a trial takes the next one, by `reset_config`. `max_concurrent_trials` limits how many trials run at a time. The panel is
-# passed as a callback.
+# Two options save processes. With `reuse_actors` a process that has finished a trial takes the next one, by `reset_config`. `max_concurrent_trials` limits how many trials run at a time.
 
 # %%
 from labkit.tune import SweepPanel
@@ -332,7 +331,7 @@ reveal("05-c", int(table["training_iteration"].sum()))
 # after the sweep shows where trials ended.
 
 # %% [markdown]
-# Each grey line is a trial, and the dotted lines are the rungs. If every rung let exactly a third through, the sweep would take about 32 × 1 + 11 × 2 + 4 × 6 + 1 × 18 = 96 epochs. It often takes twice as many, because the first trials at a rung have few others to lose against.
+# Each grey line is a trial, and the dotted lines are the rungs. If every rung let exactly a third through, the sweep would take about 32 × 1 + 11 × 2 + 4 × 6 + 1 × 18 = 96 epochs. It often takes twice as many.
 
 # %%
 table.groupby("training_iteration").size().rename("trials that ended here")
@@ -344,8 +343,8 @@ assert table["pid"].nunique() <= settings.num_workers
 
 # %% [markdown]
 # ### Exercise 05-3 · Other rungs
-# What would change with `ASHAScheduler(max_t=64, grace_period=2, reduction_factor=4)` and 64 trials? At which iterations are trials compared? If each of these rungs lets exactly one trial in four
-# through, how many trials are left after the last one?
+# You run 64 trials with `ASHAScheduler(max_t=64, grace_period=2, reduction_factor=4)`. At which iterations are trials compared? If each of these rungs lets exactly one trial in four
+# through, how many trials are left after the last rung?
 
 # %%
 rungs = [...]  # your answer
@@ -375,7 +374,7 @@ same = sum(trained(one).accuracy(*data["valid"]) == one.metrics["accuracy"] for 
 print(f"{same} of {len(results)} checkpoints give the very number that was reported")
 
 # %% [markdown]
-# Now evaluate the best model on the test images, which have played no part so far. In the picture a dot is a trial, and the brighter, the better. If the learning rate is too small,
+# Now evaluate the best model on the test images, which have played no part so far. In the picture a dot is a trial; brighter is better. If the learning rate is too small,
 # the model learns too slowly; if it is too large, training diverges.
 
 # %%
@@ -396,7 +395,7 @@ assert same == len(results) == 32 and accuracy >= 0.95
 
 # %% [markdown]
 # ## A sweep that cannot work
-# `hill` reads `config["a"]`. Here is a sweep whose space names it `alpha`. What does Tune do? Expect two long tracebacks; the last line of the output is what matters.
+# `hill` reads `config["a"]`. Here is a sweep whose space names it `alpha`. Expect two long tracebacks; the last line of the output is what matters.
 
 # %%
 panel = SweepPanel("05-slip")
@@ -411,7 +410,7 @@ results.num_errors, str(results.errors[0]).splitlines()[-1]
 
 # %% [markdown]
 # Tune logs every traceback. `fit()` raises nothing: it returns results, and each of them has an error. With 200 trials you would find that out after 200
-# processes. `panel.watch` reads the sweep before anything starts:
+# processes. `panel.watch` reads the sweep first, so the next cell raises and starts nothing:
 
 # %% tags=["claim"]
 assert results.num_errors == 2 and "KeyError" in str(results.errors[0])
@@ -421,8 +420,8 @@ panel.watch(tuner)
 
 # %% [markdown]
 # ### Exercise 05-4 · Fix this sweep
-# Five things are wrong in the cell below. Some of them raise an error, one lets the sweep wait forever, and one returns the *worst* trial as the best. Fix them. The check reads the `Tuner` first and
-# then runs it.
+# Five things are wrong in the cell below. Some of them raise an error, one lets the sweep wait forever, and one returns the *worst* trial as the best. Fix them. The check reads the `Tuner` first, as
+# `panel.watch` did, and then runs it.
 
 
 # %%
@@ -483,18 +482,20 @@ tuner.fit()[0].metrics["CUDA_VISIBLE_DEVICES"]
 # ## Extra: what reusing processes saves
 # A process costs time before it trains anything: it starts, imports PyTorch and fetches the images. This lab pays part of that in advance, because its actors are forked from a process that has
 # imported PyTorch already (lesson 01). On a cluster without it, a process costs more than you measure here. How many processes did the 32 trials need, and what do six trials cost without
-# `reuse_actors` and `max_concurrent_trials`? ASHA's trials trained longer than these six, so compare the seconds per epoch.
+# `reuse_actors`? They train six epochs each, about as many as ASHA's trials on average, so compare the seconds per epoch.
 
 # %%
 panel = SweepPanel("05-defaults", dataset=test.name)
 tuner = tune.Tuner(
     tune.with_parameters(Digits, data=data),
     param_space={"lr": tune.loguniform(1e-3, 1), "momentum": tune.uniform(0, 0.95)},
-    tune_config=tune.TuneConfig(metric="accuracy", mode="max", num_samples=6),
+    tune_config=tune.TuneConfig(
+        metric="accuracy", mode="max", num_samples=6, max_concurrent_trials=settings.num_workers
+    ),
     run_config=tune.RunConfig(
         name=panel.run_id,
         storage_path=folder,
-        stop={"training_iteration": 3},
+        stop={"training_iteration": 6},
         callbacks=[panel.callback()],
     ),
 )
@@ -553,20 +554,20 @@ def sweep(name, trainable, space, *, metric="accuracy", stop=None, **options):
 
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Five trials, two of them fail. How many trials will have a result?
+# **Predict.** The first two of five trials fail. What happens to the other three?
 
 # %%
-predict("05-d", ...)  # a number
+predict("05-d", ..., choices=["they run", "they are stopped", "they never start"])
 
 # %%
 results = sweep("05-failures", risky, {"x": tune.grid_search([0, 1, 2, 3, 4])}, metric="height")
-reveal("05-d", len(results) - results.num_errors)
+reveal("05-d", "they run" if len(results) - results.num_errors == 3 else "they are stopped")
 
 # %% tags=["claim"]
 assert (len(results), results.num_errors) == (5, 2)
 
 # %% [markdown]
-# The others continued, and the sweep has their results. Each failure also cost a process, so the next trial had to wait for a new one.
+# The others ran, and the sweep has their results. Each failure also cost a process, so the next trial had to wait for a new one.
 
 # %% [markdown] tags=["extra"]
 # ## Extra: when the notebook is killed
@@ -574,7 +575,7 @@ assert (len(results), results.num_errors) == (5, 2)
 #
 # - **How often Tune saves.** By default every ten seconds, or less often if saving takes long. With `TUNE_GLOBAL_CHECKPOINT_S=0` in the environment, Tune saves after each event.
 # - **What the kill leaves behind.** The state consists of several files, and Tune copies them one by one. After a kill, a file can be cut off, or two files can come from different moments. So the panel
-#   also saves the whole state as a single file, and `panel.watch` puts it back when you restore. And this sweep's folder is in the S3 store (lesson 02), which stores a file completely or not at all.
+#   also saves the whole state as a single file, and `panel.watch` puts it back when you restore. Without the lab, at least keep the sweep in an object store (lesson 02), as here: it stores a file completely or not at all.
 #
 # The sweep runs in a process of its own, so that you can kill it without losing this notebook. Each of its eight trials counts to ten. For each step it adds a line to a file, so that you can see later
 # what ran twice.
@@ -590,7 +591,7 @@ def count(config):
         with checkpoint.as_directory() as place:
             done = int(Path(place, "count").read_text())
     for number in range(done + 1, 11):
-        time.sleep(0.2)
+        time.sleep(0.1)
         with open(config["log"], "a") as log:
             log.write(f"{config['x']} {number}\n")
         with tempfile.TemporaryDirectory() as place:
@@ -670,25 +671,26 @@ status, before = process.wait(), len(steps())
 status, sorted(done)
 
 # %% [markdown]
-# To restore the sweep, a new process needs its path with the filesystem, and *the same trainable*. Everything else is in the folder. `can_restore` checks whether a folder has a sweep; where it returns
-# `False`, the path is wrong: it has to be the folder of the *sweep*, not that of a trial, and not the one above.
+# To restore the sweep, a new process needs its path with the filesystem, and *the same trainable*. Everything else is in the folder. `can_restore` checks whether a folder has a sweep. If it returns
+# `False`, look at the path: it has to be the folder of the *sweep*, neither that of a trial nor the one above.
 
 # %%
 sweeps = (f"{path}/{name}", f"{path}/another")
 [tune.Tuner.can_restore(one, storage_filesystem=store.filesystem) for one in sweeps]
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Eight trials have to count to ten. How many lines will the file have after the restored sweep, if no finished trial runs again?
+# **Predict.** Eight trials have to count to ten. How many lines will the file have after the restored sweep?
 
 # %%
-predict("05-e", ...)  # a number
+predict("05-e", ..., choices=["fewer than 80", "80 to 90", "more than 90"])
 
 # %%
 panel = SweepPanel("05-killed")
 tuner = tune.Tuner.restore(f"{path}/{name}", trainable=count, storage_filesystem=store.filesystem)
 with panel.watch(tuner):
     results = tuner.fit()
-reveal("05-e", len(steps()))
+lines = len(steps())
+reveal("05-e", "fewer than 80" if lines < 80 else "80 to 90" if lines <= 90 else "more than 90")
 
 # %%
 print(f"{len(results)} trials, all of them at", {result.metrics["count"] for result in results})
@@ -703,12 +705,16 @@ assert [result.metrics["count"] for result in results] == [10] * 8
 # No finished trial ran again. Trials that were cut off continued from their last checkpoint. A step or two may be in the file twice: they ran just before the kill, and were not saved yet. Don't start a
 # *new* sweep under an *old* name: Tune writes both into the same folder and mixes their results. `panel.watch` refuses that.
 
+# %%
+store.stop()
+
 # %% [markdown] tags=["extra"]
 # ## Extra: a searcher that learns, and the training as a function
 # ASHA only stops trials; their configurations are drawn at random. A **searcher** looks at the results so far and proposes the next configuration. `OptunaSearch` is one. Its default sampler draws the
 # first ten trials at random; `n_startup_trials=4` lets it learn sooner. It learns only from trials that have finished, so `ConcurrencyLimiter` limits how many run at a time.
 #
-# This time the training is a function, around the same `Training`. Your loop is in charge again: it looks for a checkpoint when it starts, and passes one along with each report.
+# This time the training is a function, around the same `Training`. Your loop is in charge again: it looks for a checkpoint when it starts, and passes one along with each report. The function `sweep` is
+# that of *when a trial fails*.
 
 
 # %%
@@ -747,8 +753,8 @@ results = sweep(
 # %% [markdown] tags=["extra"]
 # ## Extra: change the configuration during a training
 # **Population based training** runs a few trials together. Every few iterations the worst trials take over the weights of the best ones, and continue with a configuration that is changed a little. For
-# this, Tune uses everything that `Digits` can do: save, load and reset. With `quantile_fraction=0.5` the worse half copies from the better half. Each trial asks for two CPUs. If only one fits into your
-# cluster, the four take turns: a trial is paused, with its checkpoint saved, and the next one takes over the process.
+# this, Tune uses everything that `Digits` can do: save, load and reset. With `quantile_fraction=0.5` the worse half copies from the better half. Each trial asks for two CPUs. If your cluster has
+# room for only one trial at a time, the four take turns: a trial is paused, with its checkpoint saved, and the next one takes over the process. The function `sweep` is that of *when a trial fails*.
 
 # %%
 from ray.tune.schedulers import PopulationBasedTraining
@@ -770,14 +776,18 @@ results = sweep("05-pbt", two_cpus, space, scheduler=pbt, stop={"training_iterat
 # %% [markdown] tags=["extra"]
 # ## Extra: a sweep of distributed trainings
 # If each trial is itself distributed, the trial is a small function that builds a `TorchTrainer` and calls `fit()`. It is called the *trial's driver* here. The workers are processes of their own.
-# `torch.autocast` in this loop computes in **mixed precision**: matrix products and convolutions use a 16-bit dtype, which roughly halves the memory for activations. Parameters, gradients and the
-# optimizer's state stay in `float32`. (`float16` also needs a `GradScaler`, because small gradients would be rounded to zero.) `data` is pickled along with the loop, once per trial; for a megabyte
-# that is fine.
+# `data` is pickled along with the loop, once per trial, which is fine for a few megabytes. The function `sweep` is that of *when a trial fails*.
+#
+# What the sweep compares is **mixed precision**. With `torch.autocast`, matrix products and convolutions use a 16-bit dtype, which roughly halves the memory for activations. Parameters, gradients and the
+# optimizer's state stay in `float32`. (`float16` also needs a `GradScaler`, because small gradients would be rounded to zero.)
 
 # %%
 import ray.train
+from labkit import storage
 from labkit.models.torch import cnn
 from ray.train.torch import get_device, prepare_model
+
+store = storage.start()
 
 
 def one_epoch(model, optimizer, rows, precision, device):
@@ -832,11 +842,14 @@ def driver(config):
 # %% [markdown]
 # Now count. A trial's driver keeps its CPU for as long as its trainer runs, and the workers need theirs at the same time. If the drivers take all CPUs, each of them waits for workers that can never start. This
 # is a **deadlock**. After 60 seconds Ray Train stops waiting, logs a `WorkerGroupStartupTimeoutError`, and tries again, without end. So limit how many drivers run at a time.
+#
+# For example, a cluster with 8 CPUs has room for 3 trials of two workers, which ask for one CPU each, and a driver that asks for half a CPU: 8 // 2.5. Tune rejects a trial that asks for no resources at
+# all, so a driver asks for a small part of a CPU: a quarter or a half, because a tenth isn't exact in binary, and `11 // 1.1` is 9. A worker that uses a GPU asks for no CPU.
 
 # %% [markdown]
 # ### Exercise 05-5 · Drivers and workers
 # Write a function that returns how many trials can run at a time. A trial has one driver and some workers. `cpus` and `gpus` are the totals of the cluster. Each worker
-# asks for `worker_cpus` and `worker_gpus` (each may be 0), and a driver asks for `driver_cpus`.
+# asks for `worker_cpus` and `worker_gpus` (one of them may be 0), and a driver asks for `driver_cpus`.
 
 
 # %%
@@ -855,18 +868,19 @@ def trials_at_once(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
 check("05-5", trials_at_once)
 
 # %% [markdown]
-# The sweep uses your function. Tune rejects a trial that asks for no resources at all, so a driver asks for a quarter of a CPU. (A tenth isn't exact in binary, so `11 // 1.1` is 9.) A worker that
-# uses a GPU asks for no CPU. And each worker has to fit on *one* node, which the function doesn't know.
+# The sweep uses your function. What the function doesn't know: each worker has to fit on *one* node.
 
 # %%
 have = ray.cluster_resources()
 each = (0, 1) if settings.use_gpu else (1, 0)
 at_once = trials_at_once(have["CPU"], have.get("GPU", 0), settings.num_workers, *each, 0.25)
+if at_once == 0:
+    raise RuntimeError(f"not one trial fits into {have}: its driver would wait for workers without end")
 results = sweep(
     "05-distributed",
     tune.with_resources(driver, {"CPU": 0.25}),
     {"precision": tune.grid_search(["float32", "bfloat16"]), "epochs": 3 if settings.small else 6},
-    max_concurrent_trials=max(1, at_once or 1),
+    max_concurrent_trials=at_once or 1,  # 1 while the exercise is open
 )
 results.get_dataframe()[["config/precision", "accuracy", "loss", "time_total_s"]].round(3)
 
@@ -887,7 +901,7 @@ store.stop()
 # - Multiply the lengths of the grids, then multiply by `num_samples`. Random values multiply nothing.
 # - A trainable makes a step, saves, loads and resets. A checkpoint is model *and* optimizer.
 # - Choose by validation images. The test images are for the one model that you chose.
-# - ASHA compares trials at its rungs and doesn't wait. It saves more than half of the epochs here, in bad trials.
+# - ASHA compares trials at its rungs and doesn't wait. Here it saved more than half of the epochs.
 # - Use a *grid* if a report must list every pair, *ASHA* if bad trials show early, a *searcher* if each trial is expensive, and *population based training* if the configuration should change on the way.
 #
 # | older tutorials | today |
@@ -896,7 +910,6 @@ store.stop()
 # | `resources_per_trial={"gpu": 1}` | `tune.with_resources(Digits, {"GPU": 1})` |
 # | `analysis.results_df`, `get_best_config` | `results.get_dataframe()`, `get_best_result().config` |
 # | `tune.report(accuracy=…)`, `with tune.checkpoint_dir(…)` | `tune.report({…}, checkpoint=…)` |
-# | `_train`, `_save` returns a path | `step`, `save_checkpoint` fills a folder |
 # | `progress_reporter=JupyterNotebookReporter(…)` | a `tune.Callback`; a script ignores the reporter |
 # | `Tuner(TorchTrainer(…))`, `as_trainable`, `TrainingOperator` | a driver function (last extra section) |
 # | `tune.run(…, resume=True)` | `tune.Tuner.restore(path, trainable=…)` |

@@ -19,7 +19,7 @@ _REMARKS = {
 
 @LESSON.exercise(
     "03-1 · Four blanks",
-    "Which part of an update's rows does one worker process? What has `ray.train.torch` for data loaders?",
+    "Which part of an update's rows does one worker process? Which model should the checkpoint fit?",
     "`prepare_model`, `get_world_size`, `prepare_data_loader`; `.module` of the wrapper is the plain model.",
     '`config["global_batch"] // ray.train.get_context().get_world_size()`, `prepare_data_loader(loader)`, '
     'and `getattr(model, "module", model).state_dict()`.',

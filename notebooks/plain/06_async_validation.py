@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 import pyarrow.parquet
-import ray
 import ray.train
 import torch
 from ray.train.torch import TorchTrainer, prepare_model
@@ -55,6 +54,7 @@ def validate(checkpoint):
 
 if __name__ == "__main__":
     ray.init(num_cpus=2)
-    validation = ray.train.ValidationConfig(fn=validate)
+    limit = ray.train.ValidationTaskConfig(timeout_s=60)  # without it, fit() waits for one that hangs
+    validation = ray.train.ValidationConfig(fn=validate, task_config=limit)
     result = TorchTrainer(train_loop, validation_config=validation).fit()
     print(*(metrics for _, metrics in result.best_checkpoints), sep="\n")
