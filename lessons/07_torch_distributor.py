@@ -555,26 +555,8 @@ with SparkPanel("07-crowd").watch(crowd):
 # `spark.task.maxFailures` to 1.
 #
 # ### Gloo on the wrong interface
-# A machine has several network interfaces: one for itself (loopback, `lo`), one for the cable, one for a VPN. Gloo uses the interface that the machine's hostname
-# belongs to, or the one that you name in `GLOO_SOCKET_IFNAME`. So far the lab has set it to loopback for you. If the other ranks can't be reached through that
-# interface, the ranks never meet. Here the function names an interface that doesn't exist:
-
-
-# %% tags=["raises-exception"]
-def meet(interface):
-    os.environ["GLOO_SOCKET_IFNAME"] = interface
-    dist.init_process_group("gloo")
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    dist.destroy_process_group()
-    return total.item()
-
-
-with SparkPanel("07-gloo").watch(distributor):
-    distributor.run(meet, "nosuch0")
-
-# %% [markdown]
-# On a cluster, name the interface of the network that its machines share.
+# A machine has several network interfaces: one for itself (loopback, `lo`), one for the cable, one for a VPN. Gloo uses the interface that the machine's hostname belongs to, or the one that you name in
+# `GLOO_SOCKET_IFNAME`; here the lab names loopback. If the other ranks can't be reached through that interface, the ranks never meet. On a cluster, name the interface of the network that its machines share.
 
 # %% [markdown] tags=["extra"]
 # ## Extra: two recipes
