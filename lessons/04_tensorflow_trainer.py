@@ -5,18 +5,18 @@
 # - say how many rows each worker uses in a step, and what a wrong batch size changes (exercise 04-1);
 # - fix a Keras loop that trains the wrong thing without an error (04-2);
 # - save a model and its epoch, and write a loop that resumes after a crash (04-3);
-# - predict which process trains the same model as two workers (04-c).
+# - say with which batch size one process trains the same model as two workers (04-c).
 #
-# **Time** … · **Needs** 00, 01; 03 helps
+# **Time** … · **Needs** 00, 01, 03
 
 # %% [markdown]
 # You have a Keras model, and an epoch takes an hour on the one GPU that you use. Three more machines stand idle. In PyTorch you would wrap the model and keep your loop (lesson 03). In TensorFlow you
 # choose a **strategy**, the object that distributes the training; you build the model inside its scope, and call `fit`.
 #
 # ## Two Kerases
-# TensorFlow has come with Keras 3 since version 2.16, and its `model.fit` fails as soon as there is a second worker (`PerReplica … unsupported type`; [ray
+# TensorFlow has come with Keras 3 since version 2.16, and the `model.fit` of Keras 3 fails as soon as there is a second worker (`PerReplica … unsupported type`; [ray
 # 47464](https://github.com/ray-project/ray/issues/47464) and [keras 20585](https://github.com/keras-team/keras/issues/20585) are open). Keras 2 still works. It lives on as the package `tf-keras`, and
-# TensorFlow uses it if an environment variable is set *before* TensorFlow is imported:
+# TensorFlow uses it if an environment variable is set *before* TensorFlow is imported. Ray marks its `TensorflowTrainer` as beta: with PyTorch you will meet fewer problems.
 
 # %%
 import os
@@ -24,8 +24,8 @@ import os
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 
 # %% [markdown]
-# That was this process. The workers are other processes, perhaps on other machines, so each run passes the variables to them. Ray's trainer sets `TF_USE_LEGACY_KERAS` in its workers, too, but in Ray
-# 2.60 that comes too late: by then the worker has already chosen Keras 3. The lab has a dict with this variable and two that quiet TensorFlow. `prepare` sets them here, and imports TensorFlow:
+# This sets it in the kernel. The workers are other processes, perhaps on other machines, so each run passes the variables to them. Ray's trainer sets `TF_USE_LEGACY_KERAS`, too, but in Ray 2.60 only
+# after the worker has chosen Keras 3. The lab has a dict with this variable and two that quiet TensorFlow. `prepare` sets them here, and imports TensorFlow:
 
 # %%
 from labkit.models.keras import backend
@@ -72,8 +72,7 @@ def network():
 
 
 # %% [markdown]
-# The lab's `cnn(seed=0)` is the same network with fixed initial weights; `mlp` is a smaller one for the exercises. `to_input` scales pixels to 0–1. `compile` gives a model its optimizer, its loss and its metrics, and `in_batches` makes a `tf.data.Dataset` out of images that
-# are in memory.
+# The lab's `cnn(seed=0)` is the same network with fixed initial weights; `mlp` is a smaller one for the exercises. `to_input` scales pixels to 0–1. `compile` sets a model's optimizer, loss and metrics, and `in_batches` makes a `tf.data.Dataset` of images in memory.
 
 # %%
 from labkit.models.keras import cnn, mlp, to_input
@@ -133,10 +132,10 @@ assert network().count_params() == cnn(seed=0).count_params()
 #
 # A strategy treats the batch that it gets as the **global batch** and divides it. PyTorch does the opposite: there you give each worker its own batch, 64, and the global batch is 128.
 #
-# For workers in several processes, `MultiWorkerMirroredStrategy` does the same. This is the one that Ray's trainer is made for.
+# `MultiWorkerMirroredStrategy` does the same for workers in several processes, which Ray's trainer starts.
 #
 # ## One process
-# The baseline is one process with one thread, because each worker will have one thread, too. `PanelCallback` is the lab's: Keras calls it after each batch and epoch, and it reports to the panel: `rows_per_step` for each batch.
+# The baseline is one process with one thread, because each worker will have one thread, too. `PanelCallback` is the lab's: Keras calls it after each batch and epoch, and it sends the progress to the panel. It counts `rows_per_step` rows for each batch.
 
 # %%
 from labkit.models.keras import PanelCallback
@@ -180,7 +179,8 @@ def feed(shard, batch_size):
 
 
 # %% [markdown]
-# Five things change: a strategy, its scope, `get_dataset_shard`, the global batch, and Ray's callback, which calls `ray.train.report`. Its options say when it reports, and under which names.
+# Four things change: a strategy, its scope, `get_dataset_shard`, and Ray's callback, which calls `ray.train.report`. The callback's options say when it reports, and under which names. The global batch
+# stays 128.
 
 # %%
 import ray.train
@@ -230,7 +230,7 @@ def run_config(panel, environment=backend.KERAS_2):
 
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Each of two workers has a shard of 718 images, and `to_tf` gets `batch_size=128` in each of them. How many updates does an epoch have?
+# **Predict.** With the digits and two workers, each worker has a shard of 718 images, and `to_tf` gets `batch_size=128`. How many updates does an epoch have?
 
 # %%
 predict("04-b", ...)  # a number
@@ -250,7 +250,7 @@ with panel.watch(trainer):
 reveal("04-b", result.return_value // epochs)
 
 # %% [markdown] tags=["instructor"]
-# **12 updates for 718 rows with batches of 128 (04-b).** Each batch of 128 is cut into two steps of 64, so no rows are lost. A reader of an earlier
+# **12 updates for 718 rows with batches of 128 (04-b).** Each batch of 128 is cut into two steps of the same worker, 64 rows each, so no row of a shard is lost. A reader of an earlier
 # version stumbled here most, so work it out on the board: 718 / 64, rounded up.
 
 # %% tags=["claim"]
@@ -258,15 +258,15 @@ if settings.num_workers == 2:
     assert result.return_value // epochs == 12
 
 # %% [markdown]
-# 718 images in 12 updates: a worker used 64 of them in a step, not 128. No rows are lost, because each batch of 128 is cut into two steps of 64. If you pass `batch_size=64` here, as you would in PyTorch, nothing complains. You run a different training: each worker
-# uses 32 images per step, and an epoch has twice as many steps.
+# 718 images in 12 updates: a worker used 64 of them in a step, not 128. No row of a shard is lost, because the other 64 of its batch are the same worker's next step. If you pass `batch_size=64`, as in PyTorch, nothing complains, but each
+# worker uses 32 images per step, and an epoch has twice as many steps.
 #
-# Under *printed lines*, the panel shows `TF_CONFIG`: the addresses of all workers, and which of them this one is. Without Ray you would write it by hand on each machine.
+# Open *printed lines* in the panel's summary. It shows `TF_CONFIG`: the addresses of all workers, and which of them this one is. Without Ray you would write it by hand.
 
 # %% [markdown]
 # ### Exercise 04-1 · A batch for all of them
-# There are four workers and 4,608 rows, so each worker has a shard of 1,152. Each should use 48 rows per step. Which `batch_size` do you pass to `to_tf`? And what would change if you passed 48: how many
-# rows does each worker use per step then, and how many updates does an epoch have?
+# There are four workers and 4,608 rows, so each worker has a shard of 1,152. Each should use 48 rows per step. Which `batch_size` do you pass to `to_tf`? And if you passed 48: how many rows
+# would each worker use per step, and how many updates would an epoch have?
 
 # %%
 batch_size = ...  # your answer
@@ -283,8 +283,8 @@ check("04-1", batch_size, rows_by_mistake, updates_by_mistake)
 
 # %% [markdown]
 # ### Exercise 04-2 · Fix this loop
-# This loop runs, and nothing complains. But it doesn't train what it should: *one* model on two workers, with 64 rows of each worker per step. Find the two mistakes. The check runs the loop on two
-# workers of your cluster.
+# This loop should train *one* model on two workers, and each worker should use 64 rows per step. It runs without an error, but it does something else. Find the two mistakes. The check runs the loop
+# on your cluster.
 
 
 # %%
@@ -318,13 +318,13 @@ check("04-2", fixed_loop, data)
 
 # %% [markdown]
 # ## What came back
-# Each worker saw only a part of the rows. Keras has already combined its metrics over all workers, so every rank reports the same ones, and Ray keeps those of rank 0.
+# Keras has combined its metrics over all workers, so every rank reports the same ones, and Ray keeps those of rank 0.
 
 # %%
 result.metrics
 
 # %% [markdown]
-# A checkpoint is a folder with the file `model.keras`. It holds the layers, the weights and the optimizer. So you can load it without `cnn(…)`:
+# The checkpoint is a folder with the file `model.keras`: layers, weights and optimizer. You can load it without `cnn(…)`:
 
 # %%
 with result.checkpoint.as_directory() as folder:
@@ -338,8 +338,8 @@ print(f"accuracy on {len(test)} test images: {accuracy:.3f}")
 assert accuracy >= 0.9
 
 # %% [markdown]
-# One trap: Ray runs your loop in a side thread. There, Keras 2 writes the `.keras` format only at the first save, and HDF5 afterwards, in spite of the name. `model.save(path, save_format="keras_v3")` always
-# writes Keras's format.
+# One trap: Ray runs your loop in a side thread. There, from the second save on, Keras 2 writes HDF5 under the name `.keras`, also when Ray's callback saves. Keras 2 loads such a file, and Keras 3 refuses it.
+# When you save by hand, pass `save_format="keras_v3"`.
 #
 # ## Save by hand, to resume
 # Ray's callback saves the model and nothing else. To resume, a training must also know which epoch comes next, so this time you report by hand: the model, and a small JSON file. Keras calls this callback
@@ -366,8 +366,8 @@ class Report(tf.keras.callbacks.Callback):
 
 
 # %% [markdown]
-# One thing differs from PyTorch: *every* rank must save. Each worker counts its own part of Keras's metrics, and saving adds these up over all workers. If rank 0 saves alone, it waits for the others. But
-# only rank 0 has to pass its folder to Ray. And `report` is a barrier, as in lesson 03.
+# One thing differs from PyTorch: *every* rank must save, because saving is a collective operation. It adds up Keras's metrics over all workers, so a rank that saves alone waits for the others. Only rank 0
+# passes its folder to Ray, and `report` is a barrier, as in lesson 03.
 
 
 # %%
@@ -382,8 +382,8 @@ def report_folder(folder, metrics):
 
 # %% [markdown]
 # ### Exercise 04-3 · A loop that resumes
-# Fill in the four `...`, in three lines. `ray.train.get_checkpoint()` returns the run's latest checkpoint, or `None` in a new run. Load the model from it *inside the scope*, and start with the epoch that comes next. The check
-# runs the loop on two workers for three epochs. The second epoch fails, and Ray starts the loop again.
+# Fill in the four `...`. `ray.train.get_checkpoint()` returns the run's latest checkpoint, or `None` in a new run. Load the model *inside the scope*, and start with the epoch that comes next. In the check, the
+# second of three epochs fails on both workers, and Ray starts the loop again.
 
 
 # %%
@@ -395,7 +395,10 @@ def train_resumable(config):
             model, first = compiled(mlp(seed=0), tf.keras.optimizers.SGD(0.05, momentum=0.9)), 0
         else:
             with checkpoint.as_directory() as folder:
-                model, first = ..., ...  # your answer
+                model = ...  # your answer
+                with open(f"{folder}/state.json") as file:
+                    state = json.load(file)
+            first = ...  # your answer
     report = Report(breaks_in=1 if first == 0 else None)
     rows = in_batches(train[:512], 128)
     model.fit(rows, initial_epoch=..., epochs=3, verbose=0, callbacks=[report])  # your answer
@@ -413,7 +416,8 @@ def train_resumable(config):
             with checkpoint.as_directory() as folder:
                 model = tf.keras.models.load_model(f"{folder}/model.keras")
                 with open(f"{folder}/state.json") as file:
-                    first = json.load(file)["epoch"] + 1
+                    state = json.load(file)
+            first = state["epoch"] + 1
     report = Report(breaks_in=1 if first == 0 else None)
     rows = in_batches(train[:512], 128)
     model.fit(rows, initial_epoch=first, epochs=3, verbose=0, callbacks=[report])
@@ -424,11 +428,10 @@ def train_resumable(config):
 check("04-3", train_resumable)
 
 # %% [markdown]
-# Ray restarted the loop because the check asked for it, with `FailureConfig(max_failures=1)`. If a run has ended with an error, a new trainer with the *same name* resumes it in the same way. A
-# checkpoint in `train_loop_config` starts a *new* run from an old model.
+# Ray restarted the loop because the check asked for it, with `FailureConfig(max_failures=1)`. If a run has ended with an error, a new trainer with the *same name* resumes it in the same way.
 #
 # ## Is it the same model?
-# Do two workers train the same model as one process? This loop gives every worker *all* rows, in a fixed order. TensorFlow then shards them itself, which is called **auto-sharding**.
+# This loop gives every worker *all* rows, in a fixed order. TensorFlow then shards them itself, which is called **auto-sharding**.
 
 # %%
 full = len(train) // 128 * 128
@@ -501,16 +504,17 @@ fastest = [min(runs.latest(name).seconds_per_epoch) for name in ("04-one-process
 assert fastest[1] > fastest[0] / 2  # two workers on two cores don't halve it
 
 # %% [markdown]
-# Not here. On the two cores where this page was written, the fastest epoch took 0.42 s in one process and 1.5 s on two workers. It pays off if a step is long, as on GPUs with a large model.
+# The bars show where each run spent its seconds. On the two cores where this page was written, the fastest epoch took 0.42 s in one process and 1.5 s on two workers,
+# so it wasn't worth it. It pays off if a step is long, as on GPUs with a large model.
 
 # %% [markdown] tags=["extra"]
 # ## Extra: what else goes wrong
 # | what you did | what happens |
 # |---|---|
 # | you built the model outside the scope, and compiled it inside | Keras raises "Variable … was not created in the distribution strategy scope" |
-# | you built *and* compiled it outside | no error; every worker trains a model of its own. `PanelCallback` notices it, and raises one |
+# | you built *and* compiled it outside | no error; every worker trains a model of its own. The lab's `PanelCallback` refuses that |
 # | you named a column in `to_tf` that doesn't exist | Ray names it, and the columns that exist |
-# | you gave `fit` a part of the rows, as a dataset whose length TensorFlow knows | Keras counts its batches before they are divided, so with two workers the epoch ends after half of it |
+# | you gave each worker a dataset of its own rows, whose number of batches TensorFlow knows | Keras makes one step for each batch, and a batch is enough for two steps of two workers; so the epoch ends after half of the rows |
 # | one rank calls `fit`, `save` or `report` less often than the others | the others wait for it |
 
 # %% [markdown] tags=["extra"]
@@ -566,7 +570,7 @@ check("04-4", rows_seen)
 # ## Extra: the loop, by hand
 # When `fit` doesn't do what you want, write the loop yourself. This one runs with Keras 3: only `fit` fails there, while its layers and optimizers work. `strategy.run` calls a function on each worker
 # with that worker's rows. In it, `tf.GradientTape` records the forward pass, so that `tape.gradient` can compute the gradients. `apply_gradients` *adds up* the gradients of all workers and makes the same
-# update everywhere. Together they must be the gradient that one process would compute from all rows of the step.
+# update everywhere. Their sum should be the gradient that one process would compute from all rows of the step. (DDP *averages* the gradients instead.)
 
 # %% [markdown]
 # ### Exercise 04-5 · What one worker contributes
@@ -607,7 +611,7 @@ def make_step(strategy, model, optimizer):
 
 
 # %% [markdown]
-# `tf.function` compiles the step into a graph. The batch is that of *one* worker again, because the rows go straight to `strategy.run`, so nothing divides them.
+# `tf.function` compiles the step into a graph; with `reduce_retracing` it doesn't make another one for the shorter last batch. The batch is that of *one* worker again, because the rows go straight to `strategy.run`, so nothing divides them.
 
 
 # %%
@@ -640,8 +644,8 @@ with panel.watch(trainer):
     trainer.fit()
 
 # %% [markdown]
-# All ranks print the same sum, so they trained one model. Starting takes longest here: this Keras 3 is not the one that was imported ahead, so each worker imports TensorFlow for itself. For GAN-like
-# trainings build two models and two optimizers inside the scope, and apply both in `worker_step`.
+# All ranks print the same sum, so they trained one model. Starting takes longest here: the lab's preloaded process has Keras 2, so each of these workers imports TensorFlow for itself. To train a GAN, build two
+# models and two optimizers inside the scope, and apply both in `worker_step`.
 
 # %% [markdown]
 # ## Key points
@@ -649,7 +653,7 @@ with panel.watch(trainer):
 # - Build and compile the model inside the scope. Outside of it, every worker trains a model of its own, without an error.
 # - Shard once: `to_tf` rows are sharded by Ray, and auto-sharding is switched off for them. Rows in memory are sharded by TensorFlow.
 # - Every rank saves and every rank reports; only rank 0 passes a folder. Save the epoch with the model.
-# - `fit` on several workers needs Keras 2. If you start from scratch, you will meet fewer problems with PyTorch; Ray marks `TensorflowTrainer` as beta.
+# - `fit` on several workers needs Keras 2.
 #
 # | older tutorials | today |
 # |---|---|

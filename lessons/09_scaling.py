@@ -2,8 +2,8 @@
 # # 09 · From two cores to a cluster
 #
 # By the end of this lesson you can
-# - work out from two short runs what a step would cost with more workers (exercise 09-1);
-# - measure a speed-up that compares the same job (09-2);
+# - predict from two short runs what a step costs with more workers, and compute what its messages cost (exercise 09-1);
+# - measure a speed-up that compares the same work (09-2);
 # - find the worker that all others wait for (09-3);
 # - ask an autoscaler for resources that its nodes can have (09-4).
 #
@@ -11,7 +11,7 @@
 
 # %% [markdown]
 # A training takes 40 hours on one GPU. Should you rent 4 of them, 8 or 32? If the work were divided perfectly, each choice would cost the same 40 GPU hours. It never is, so
-# each choice is slower and more expensive than that. You can find out by how much before you rent anything.
+# each choice takes longer and costs more. Two short runs, on one and on two of these GPUs, tell you how much before you rent the rest.
 
 # %%
 from labkit import cluster, runs
@@ -19,7 +19,7 @@ from labkit.exercises import check, hint, predict, reveal
 from labkit.settings import Settings
 
 settings = Settings.from_env()
-lab = cluster.start(cpus_per_node=5)  # more than there are: most workers only sleep here
+lab = cluster.start(cpus_per_node=5)  # logical CPUs: room for four workers, which mostly sleep here
 lab
 
 # %% [markdown]
@@ -27,8 +27,8 @@ lab
 # `n` workers share a batch of `rows` rows, so each computes on `rows / n`. Some work stays the same however many there are, such as the optimizer's update. This **serial share** limits the speed-up
 # (**Amdahl's law**): with a serial share of 10 %, no number of workers is more than 10 times as fast.
 #
-# Then the workers average their gradients. In a **ring all-reduce** each worker sends 2 (n − 1) messages, and each message is 1/n of the gradients. A message costs the **latency** α, whatever its size, and β
-# for each megabyte:
+# Then the workers average their gradients. In a **ring all-reduce** each worker sends 2 (n − 1) messages, and each message is 1/n of the gradients. A message costs α seconds, the **latency**,
+# whatever its size, and β seconds for each megabyte:
 #
 # `step = serial + per_row · rows / n + α · 2 (n − 1) + β · megabytes · 2 (n − 1) / n`
 #
@@ -98,11 +98,11 @@ alone = measure(1, on_a_gpu, (256, 0), (64, 0))
 pair = measure(2, on_a_gpu, (64, 1), (64, 32))
 
 # %% [markdown]
-# The job that you want to predict has 256 rows per step, 4 MB of gradients (a million parameters) and 20,000 steps. `start=20` says that a run on a cluster starts 20 seconds later than one process.
+# The training that you want to predict has 256 rows per step, 4 MB of gradients (a million parameters) and 20,000 steps. `start=20` says that a run on a cluster starts 20 seconds later than one process.
 
 # %%
-job = {"rows": 256, "megabytes": 4, "steps": 20_000, "start": 20}
-cost = runs.will_it_pay(alone + pair, **job, workers=(1, 2, 3, 4, 8, 32))
+plan = {"rows": 256, "megabytes": 4, "steps": 20_000, "start": 20}
+cost = runs.will_it_pay(alone + pair, **plan, workers=(1, 2, 3, 4, 8, 32))
 print(cost)
 
 # %% [markdown] tags=["instructor"]
@@ -115,12 +115,15 @@ assert (table["core-hours"].diff().dropna() > 0).all()
 
 # %% [markdown]
 # Read a row from left to right:
-# - *low* and *high*: 90 % of the predictions are between them if the measured steps are drawn again, at random. The range grows with the distance from what you measured, and it says nothing about what the model leaves out.
+# - *low ms* and *high ms*: the range of *step ms*. The measured steps are drawn again at random, many times; 90 % of the predictions are in the range. It grows with the distance from what you measured, and says nothing about what the model leaves out.
+# - *speed-up*: how many times as fast as one worker.
 # - *core-hours*: hours times workers, which is what you pay for. They rise with every worker, because each of them pays for the serial share and for the communication.
-# - *pays after*: the **break-even**. It is the number of steps after which the run has made up for its later start. A shorter job is done sooner in one process. `inf` is never.
+# - *pays after*: the **break-even**. It is the number of steps after which the run has made up for its later start. A shorter run is done sooner in one process. `inf` is never.
+#
+# That is how to choose between 4, 8 and 32: go down the rows until the next one saves too few hours for its core-hours.
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Now the same steps run with 1, 2, 3 and 4 workers. The table knows nothing of your two cores. How many times as fast as one worker will four be?
+# **Predict.** Now the same steps run on your cores, with 1, 2, 3 and 4 workers. How many times as fast as one worker will four be?
 
 # %%
 predict("09-a", ...)  # a number
@@ -156,12 +159,11 @@ waiting.round(1)
 assert waiting["speed-up"][2] > 1.1 and waiting["speed-up"][4] > 1.2
 
 # %% [markdown]
-# Two runs predicted the others, and even two cores show the speed-up of four workers. The error grows with the number of workers, because here all messages are copied by the same two cores. On a real cluster, each node
-# copies its own. If the machine was busy with something else, run both cells again.
+# Two runs predicted the others, more or less. If the error grows with the number of workers, it's because the same two cores copy all messages here, while on a real cluster each node copies its own. If the machine was busy with something else, run both cells again.
 
 # %% [markdown]
 # ### Exercise 09-1 · α and β
-# Write the function that `will_it_pay` begins with. It gets a number of workers and two measurements of an all-reduce alone, each as `(megabytes, seconds)`. Return α and β, both in seconds.
+# `will_it_pay` needs α and β. Write a function that gets a number of workers and two measurements of an all-reduce alone, each as `(megabytes, seconds)`, and returns both.
 
 
 # %%
@@ -193,7 +195,7 @@ def on_the_cores(rows):
 
 
 measured = measure(1, on_the_cores, (256, 0), (64, 0)) + measure(2, on_the_cores, (64, 1), (64, 32))
-cost_on_cores = runs.will_it_pay(measured, **job, workers=(1, 2, 3, 4))
+cost_on_cores = runs.will_it_pay(measured, **plan, workers=(1, 2, 3, 4))
 print(cost_on_cores)
 
 # %% [markdown] tags=["prediction"]
@@ -211,14 +213,15 @@ computing.round(1)
 assert computing["speed-up"][4] < waiting["speed-up"][4]
 
 # %% [markdown]
-# The third and the fourth worker have no core of their own, so they take turns with the others. The model assumes a core for each worker; where that is wrong, so is the prediction. In general, trust it
-# only while nothing new gets in: a slower network between racks, a disk that everyone reads from, or a batch so small that a GPU is no longer busy.
+# The third and the fourth worker have no core of their own, so they take turns with the others. The model assumes a core for each worker; where that is wrong, so is the prediction. It also knows no cost
+# that you didn't measure: a slower network between racks, a disk that everyone reads from, a batch so small that a GPU is no longer busy. And it adds the all-reduce to the computing, while DDP sends most gradients during
+# the backward pass, so a real step is shorter.
 
 # %% [markdown]
-# ### Exercise 09-2 · The same job
-# This loop is meant to compare runs with different numbers of workers. `config["step"](rows)` does the work of a step on `rows` rows, and returns how many seconds it took. Two things are wrong: with
-# more workers it's another job, and the seconds are those of rank 0, although a run is as slow as its slowest rank. All workers together should process exactly `config["rows"]` rows per step. The check runs the loop
-# on two workers with 65 rows.
+# ### Exercise 09-2 · The same work
+# This loop is meant to compare runs with different numbers of workers. `config["step"](rows)` does the work of a step on `rows` rows, and returns how many seconds it took. Two things are wrong: more
+# workers do more work, and the seconds are those of rank 0, although a run is as slow as its slowest rank. All workers together should process exactly `config["rows"]` rows per step, and every rank should return the
+# largest of their totals (`dist.ReduceOp.MAX`). The check runs the loop on two workers with 65 rows.
 
 
 # %%
@@ -247,7 +250,7 @@ check("09-2", train_fairly)
 
 # %% [markdown]
 # ## A straggler
-# With 32 machines, one of them is always slow: it is too hot, or another job uses it, too. Such a worker is a **straggler**. `faults.slow_rank` makes one: from the second epoch on, rank 1 runs for only 30 % of
+# With 32 machines, one of them is always slow: it is too hot, or another program uses it, too. Such a worker is a **straggler**. `faults.slow_rank` makes one: from the second epoch on, rank 1 runs for only 30 % of
 # the time. The loop adds up, for each epoch, the seconds that a rank computes and those that it spends in the all-reduce.
 
 
@@ -270,7 +273,7 @@ def train_watched(config):
 
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Rank 0 still has a core for itself. How many times as long does its second epoch take?
+# **Predict.** Rank 0 still has a core for itself. How many times as long as its first epoch does its second one take?
 
 # %%
 predict("09-c", ...)  # a number
@@ -306,7 +309,7 @@ slowed = ranks[ranks["epoch"] == 1]
 assert slowed["waiting s"]["rank 0"] > 1.5 * slowed["waiting s"]["rank 1"]
 
 # %% [markdown]
-# The panel shows the same rows for *both* ranks: each step ends for all at the same time, so the rate doesn't tell who is to blame. The seconds do. Rank 0 spends most of the epoch in the all-reduce, which looks
+# The panel shows the same rows/s for *both* ranks, because each step ends for all at the same time, so it can't mark one as *slow*. The seconds tell: rank 0 spends most of the epoch in the all-reduce, which looks
 # like a slow network, but it is waiting for rank 1. **The slow rank is the one that doesn't wait.**
 
 # %% [markdown]
@@ -346,8 +349,8 @@ check("09-3", slowest)
 
 # %% [markdown]
 # ### Exercise 09-4 · What fits
-# A cluster has a head with 8 CPUs. Its autoscaler may start five nodes with 8 CPUs each. Every worker of your training needs 3 CPUs, because it decodes images. Write the `ScalingConfig` with as many workers as can
-# run. If you ask for one more, the autoscaler starts all its nodes, you pay for them, and the training never begins.
+# A cluster has a head with 8 CPUs. Its autoscaler may start five nodes with 8 CPUs each. Every worker of your training needs 3 CPUs, because it decodes images. Write the `ScalingConfig`, with `resources_per_worker`,
+# for as many workers as can run. With one worker more, the training would never begin.
 
 # %% [markdown] tags=["instructor"]
 # **"48 CPUs divided by 3 is 16."** Draw six boxes of 8 CPUs, one of which is the head, and let the class fill in workers of 3. Say: "A worker can't
@@ -364,8 +367,8 @@ check("09-4", scaling)
 
 # %% [markdown] tags=["extra"]
 # ## Extra: an autoscaler at work
-# `ray start --head` takes a file that says which nodes it may start. On a cloud, the *provider* rents machines. Ray has one for tests, `fake_multinode`, which starts real Ray nodes on this machine. The file has the
-# format of `ray up`.
+# `ray start --head` takes a file that says which nodes it may start. On a cloud, the *provider* rents machines. Ray has one for tests, `fake_multinode`, which starts real Ray nodes on this machine. In the file, which has
+# the format of `ray up`, read `available_node_types`: there may be three nodes with two CPUs.
 
 # %%
 import yaml
@@ -385,7 +388,7 @@ config = {
 }
 
 # %% [markdown]
-# The rest says that nothing has to be installed on a node. The provider wants all of it.
+# The rest, which the provider wants, says that nothing has to be installed on a node.
 
 # %%
 config["provider"] |= {"disable_node_updaters": True, "disable_launch_config_check": True}
@@ -397,7 +400,7 @@ file = settings.home / "autoscaler.yaml"
 _ = file.write_text(yaml.safe_dump(config))
 
 # %% [markdown]
-# Now `ray start`, with the token that the lab uses, too. The lab's registry records what it starts, so `labkit stop` stops it. (Never use `ray stop` or `AutoscalingCluster` for that: they end *every* Ray on the
+# Now `ray start`, with the lab's token. `--autoscaling-config` is new; the other options keep this cluster apart from the lab's. The lab's registry records what it starts, so `labkit stop` stops it. (Never use `ray stop` or `AutoscalingCluster` for that: they end *every* Ray on the
 # machine.)
 
 # %%
@@ -438,6 +441,7 @@ assert head.wait() == 0, recorded["log"].read_text()
 predict("09-d", ...)  # a number
 
 # %%
+import json
 import subprocess
 
 import labkit
@@ -456,19 +460,20 @@ for _ in range(30):
     if "two-cpus" in status:
         break
     time.sleep(1)
-reveal("09-d", status.count("two-cpus"))
 print(status)
 
 # %% [markdown]
-# *Pending* is the node that the autoscaler has asked for, and *Demands* or *From request_resources* is what it was asked for. The fake provider leaves a node in that list even after it has started, and doesn't stop it when
-# it's idle. A real one does both. The job waits for the node, and then it runs:
+# *Pending* is what the autoscaler has asked for, and *Demands* or *From request_resources* is what it was asked for. A real provider removes a node from *Pending* once it has started, and stops it when it's idle; the fake
+# one does neither. The job runs as soon as there are enough nodes:
 
 # %%
 log = ray_cli("job", "logs", "--follow", "scaling")
 print("\n".join(line for line in log.splitlines() if "predicted" in line))
+alive = [node for node in json.loads(ray_cli("list", "nodes", "--format=json")) if node["state"] == "ALIVE"]
+reveal("09-d", len(alive) - 1)
 
 # %% tags=["claim"]
-assert status.count("two-cpus") == 1
+assert len(alive) == 2, alive
 assert log.count("predicted") == 4, log
 
 # %% [markdown] tags=["instructor"]
@@ -480,8 +485,8 @@ print(len(registry.stop("autoscaling")), "processes stopped")
 
 # %% [markdown]
 # ## Key points
-# - Two short runs give four costs: serial, per row, latency, bandwidth. They predict the step of other numbers of workers, with a range.
-# - Compare the same job: the same global batch, and the time of the slowest rank.
+# - Two short runs give four costs: serial, per row, per message, per megabyte. They predict the step of other numbers of workers, with a range.
+# - Compare the same work: the same global batch, and the time of the slowest rank.
 # - More workers always cost more core-hours. They buy time, as long as the run is longer than its break-even.
 # - The model assumes a core or a GPU for each worker. Where workers share one, measure.
 # - The slow rank is the one that doesn't wait.
@@ -497,10 +502,13 @@ print(len(registry.stop("autoscaling")), "processes stopped")
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
-# The job that you submitted: it needs no labkit, and runs on any Ray cluster.
+# The script that you submitted: it needs no labkit, and runs on any Ray cluster.
 
 # %% [markdown] tags=["links"]
 # ## Reference
+
+# %% [markdown]
+# ## Stop
 
 # %%
 lab.stop()

@@ -32,7 +32,7 @@ def _global_batch(batch_size: Any, rows_per_worker: Any, updates: Any) -> None:
 
 @LESSON.exercise(
     "04-2 · Fix this loop",
-    "Go through the five things that change on workers. Which two of them does this loop lack?",
+    "Compare it with `train_loop`, line by line. Which two things are different?",
     "How does the strategy get to know the model's variables? And what does `fit` do with a batch?",
     "`with strategy.scope():` around the model, and `batch_size=64 * strategy.num_replicas_in_sync`.",
     seconds=90,
@@ -58,7 +58,7 @@ def _fixed_loop(fixed_loop: Any, data: Any) -> None:
     "04-3 · A loop that resumes",
     "There are four blanks: the checkpoint, the model, the first epoch, and where `fit` starts.",
     "`state.json` has the last epoch that was saved. Which one comes next?",
-    '`tf.keras.models.load_model(f"{folder}/model.keras")`, `["epoch"] + 1`, and `initial_epoch=first`.',
+    '`tf.keras.models.load_model(f"{folder}/model.keras")`, `state["epoch"] + 1`, and `initial_epoch=first`.',
     seconds=120,
     stuck="one rank saves or reports less often than the other, which waits for it",
 )

@@ -1,13 +1,15 @@
-"""Lesson 08: a complete checkpoint, a notice that hangs, a rank that is gone, how often to save."""
+"""Lesson 08: a complete checkpoint, a save that hangs, a rank that is gone, how often to save."""
 
+from pathlib import Path
 from typing import Any
 
-from labkit.exercises.answers import Wrong, close_to, expect_function, expect_type, result_of
+from labkit.exercises.answers import Wrong, close_to, expect_function, expect_type, list_is, result_of
 from labkit.exercises.registry import Lesson
 from labkit.exercises.running import returned, run_loop
 
 LESSON = Lesson("08", "When machines fail")
 _STEPS, _FAILS_AFTER = 9, 5
+_LOSSES = ((0.9, 0.8), (0.4, 0.8), (0.2, 0.7), (0.1, 0.3))  # of rank 0 and rank 1, in each step
 
 
 @LESSON.exercise(
@@ -38,38 +40,48 @@ def _complete(save_state: Any, load_state: Any) -> None:
 
 
 @LESSON.exercise(
-    "08-2 · A notice that hangs",
-    "`get_preemption_info()` waits until all ranks have called it. Which of them call it here?",
-    "After step 5, rank 1 returns False at once. It takes the next step, and waits for rank 0 in `backward`.",
-    "Drop the first `if`: all ranks ask, and all get the same answer, so all of them save.",
+    "08-2 · A save that hangs",
+    "Each rank asks about a loss of its own. What does each of them do next, if the answers differ?",
+    "All ranks need the same number. Which operation gives each of them the sum over all ranks?",
+    "`total = torch.tensor(loss)`; `dist.all_reduce(total)`; `total.item() / dist.get_world_size() < 0.5`.",
     seconds=40,
-    stuck="only one rank asks for the notice, which is a barrier, or only one gets True and saves",
+    stuck="one rank saves and the other takes the next step, because each asks about its own loss",
 )
-def _all_ask(sees_notice: Any) -> None:
-    """A loop on two workers that reports where the function returns True; a notice comes after step 7."""
-    saved = returned(_is_told, {"sees": sees_notice}, name="the loop with your function")
-    if not saved:
-        raise Wrong("there was a notice, and no rank saved: ask ray.train.get_preemption_info()")
-    if saved[0] <= 7:
-        raise Wrong(f"it saves at step {saved[0]}, and the notice comes after step 7")
+def _agree(good_enough: Any) -> None:
+    """A loop on two workers, whose losses differ, that reports where the function returns True."""
+    saved = returned(_saves_if, {"good_enough": good_enough}, name="the loop with your function")
+    near = {
+        (): "the mean is below 0.5 in steps 3 and 4",
+        (2, 3, 4): "in step 2 only rank 0 is below 0.5, and the mean isn't",
+        (4,): "in step 3 the mean is below 0.5 already: that is the sum, or the largest of the losses",
+    }
+    list_is(saved, [3, 4], what="the list of steps that save", mistakes=near)
 
 
 @LESSON.exercise(
     "08-3 · The rank that isn't there",
-    "Which ranks does a run with two workers have, and which does a run with one?",
-    "Ranks are counted from 0, and a run has at least one worker.",
-    "`if rank == 0:` in place of `if rank == 3:`. All ranks call `report`, so it stays outside of the `if`.",
+    "Which ranks does a run with two workers have? And what does `prepare_model` return with one, with two?",
+    "A run has at least rank 0. With several workers, the model is in a wrapper, as its `.module`.",
+    '`if rank == 0:`, and `getattr(model, "module", model).state_dict()`. All ranks still call `report`.',
     seconds=60,
     stuck="a rank waits for the others: does each of them call `ray.train.report`?",
 )
 def _present(save_model: Any) -> None:
-    """The function on one worker and on two; each time it has to leave a model."""
-    for workers in (0, 2):
+    """The function on one worker and on two; each time it has to leave a model without the wrapper."""
+    import torch
+
+    for workers, count in ((0, "one worker"), (2, "two workers")):
         config = {"save": save_model}
         _, reports = run_loop(_saves, config, num_workers=workers, name="the loop with your function")
-        if not [checkpoint for _, checkpoint in reports if checkpoint is not None]:
-            count = "one worker" if not workers else f"{workers} workers"
+        kept = [checkpoint for _, checkpoint in reports if checkpoint is not None]
+        if not kept:
             raise Wrong(f"with {count}, no checkpoint is saved: which rank does that, and does it exist?")
+        with kept[-1].as_directory() as folder:
+            if not (file := Path(folder, "model.pt")).is_file():
+                raise Wrong(f"with {count}, there is no model.pt in the checkpoint")
+            names = list(torch.load(file, weights_only=True))
+        if names != ["weight", "bias"]:
+            raise Wrong(f"with {count}, model.pt has {', '.join(names)}: save the model inside the wrapper")
 
 
 @LESSON.exercise(
@@ -94,25 +106,22 @@ def _interval(best_interval: Any) -> None:
 
 def _saves(config: dict) -> None:
     import torch
+    from ray.train.torch import prepare_model
 
-    config["save"](torch.nn.Linear(4, 1), 1)
+    config["save"](prepare_model(torch.nn.Linear(4, 1)), 1)
 
 
-def _is_told(config: dict) -> list[int]:
-    """The steps of 20 after which a rank saves."""
+def _saves_if(config: dict) -> list[int]:
+    """The steps, from 1 on, after which rank 0 saves."""
     import ray.train
     import torch
 
-    saved, ask = [], ray.train.get_preemption_info
-    ray.train.get_preemption_info = lambda: (ask(), object() if step > 7 else None)[1]  # still a barrier
-    try:
-        for step in range(1, 21):
-            torch.distributed.all_reduce(torch.ones(1))
-            if config["sees"](step):
-                ray.train.report({"step": step})
-                saved.append(step)
-    finally:
-        ray.train.get_preemption_info = ask
+    saved, rank = [], ray.train.get_context().get_world_rank()
+    for step, losses in enumerate(_LOSSES, start=1):
+        torch.distributed.all_reduce(torch.ones(1))  # as `backward` does
+        if config["good_enough"](losses[rank]):
+            ray.train.report({"step": step})
+            saved.append(step)
     return saved
 
 

@@ -41,7 +41,7 @@ def _alpha_beta(alpha_beta: Any) -> None:
 
 
 @LESSON.exercise(
-    "09-2 · The same job",
+    "09-2 · The same work",
     "How many rows does each of two workers get, if both together should have 65?",
     "The first `rows % world` ranks get one row more. Another all-reduce finds the largest of the seconds.",
     "`rows // world + (rank < rows % world)`; `dist.all_reduce(seconds, op=dist.ReduceOp.MAX)` of a tensor.",

@@ -38,24 +38,30 @@ def loaded(optimizers=True, more=0):
     return load_state
 
 
-def saving(wanted):
+def saving(wanted, inside=lambda model: model):
     def save_model(model, step):
         with tempfile.TemporaryDirectory() as folder:
             checkpoint = None
             if wanted(ray.train.get_context().get_world_rank()):
-                torch.save(model.state_dict(), f"{folder}/model.pt")
+                torch.save(inside(model).state_dict(), f"{folder}/model.pt")
                 checkpoint = ray.train.Checkpoint.from_directory(folder)
             ray.train.report({"step": step}, checkpoint=checkpoint)
 
     return save_model
 
 
-def test_a_notice_that_only_one_rank_asks_for_is_stopped():
-    def sees_notice(step):
-        return ray.train.get_context().get_world_rank() == 0 and ray.train.get_preemption_info() is not None
+def by_all_ranks(decide, operation=torch.distributed.ReduceOp.SUM):
+    def good_enough(loss):
+        found = torch.tensor(loss)
+        torch.distributed.all_reduce(found, op=operation)
+        return decide(found.item())
 
-    with pytest.raises(Wrong, match="is a barrier"), limited(12, "that is a barrier"):
-        lesson_08._all_ask(sees_notice)
+    return good_enough
+
+
+def test_a_save_that_each_rank_decides_for_itself_is_stopped():
+    with pytest.raises(Wrong, match="its own loss"), limited(12, "each asks about its own loss"):
+        lesson_08._agree(lambda loss: loss < 0.5)
 
 
 SAID = {
@@ -64,11 +70,15 @@ SAID = {
         (complete, loaded(optimizers=False), "something that is not in the checkpoint"),
     ],
     "08-2": [
-        (lambda step: False, "no rank saved"),
-        (lambda step: step % 5 == 0, "it saves at step 5"),
+        (by_all_ranks(lambda total: total / 2 < 0.5), "solved"),
+        (by_all_ranks(lambda total: total < 0.5), "that is the sum, or the largest"),
+        (by_all_ranks(lambda least: least < 0.5, torch.distributed.ReduceOp.MIN), "only rank 0 is below"),
+        (lambda loss: False, "in steps 3 and 4"),
     ],
     "08-3": [
+        (saving(lambda rank: rank == 0, lambda model: getattr(model, "module", model)), "solved"),
         (saving(lambda rank: rank == 3), "with one worker, no checkpoint"),
+        (saving(lambda rank: rank == 0), "with two workers, model.pt has module.weight, module.bias"),
     ],
     "08-4": [
         (best_interval, "solved"),
