@@ -114,7 +114,7 @@ test = dict(zip(("x", "y"), map(torch.from_numpy, photos.load("test")), strict=T
 # ### Exercise 10-1 · A leak
 # In your hall, each fruit is photographed several times while it rolls by. This function draws photographs for testing, so most fruits have some on both sides. The model
 # then recognizes *that apple*, and the accuracy is too good. Such a mistake is called a **leak**. Fix the function so that all photographs of a fruit go to the same side. `fruits` has each photograph's
-# fruit, as a number, and `share` is the share of the fruits for testing.
+# fruit, as a number, and `share` is the share of the fruits for testing. If you are stuck: `hint("10-1")`.
 
 
 # %%
@@ -600,6 +600,9 @@ check("10-4", train_text)
 
 # %% [markdown] tags=["links"]
 # ## Reference
+
+# %% [markdown]
+# ## Stop
 
 # %%
 store.stop()

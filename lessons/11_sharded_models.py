@@ -39,7 +39,7 @@ print(len(tokens), "tokens:", texts[0][:70])
 # is about memory.
 
 # %% [markdown]
-# A step trains on 12 rows of 32 tokens, which follow from the step's number alone. Each worker takes its part of them: 12 can be divided by one, two or three. `y` is the token that follows each token of `x`.
+# A step trains on 12 rows of 32 tokens, which follow from the step's number alone. Each worker takes its part: 12 can be divided by one, two or three. `y` is the token that follows each token of `x`.
 
 
 # %%
@@ -168,8 +168,8 @@ assert 3.5 < alone["activations"].iloc[1] / alone["activations"].iloc[0] < 4.5
 
 # %% [markdown]
 # ### Exercise 11-1 · How many GPUs
-# Write a function that returns the smallest number of GPUs for a model, if everything but the activations is divided equally among them. They have `gpu_gb` gigabytes each, training takes 16 bytes for each
-# parameter, and every GPU needs `activations_gb`, which is less, for the activations of its own rows. A gigabyte has 10⁹ bytes.
+# Write a function that returns the smallest number of GPUs for a model, if all but the activations are divided equally among them. They have `gpu_gb` gigabytes each, training takes 16 bytes for each
+# parameter, and every GPU needs `activations_gb`, which is less, for the activations of its own rows. A gigabyte has 10⁹ bytes. If you are stuck: `hint("11-1")`.
 
 
 # %%
@@ -230,7 +230,7 @@ def fsdp(model, mesh):
 # **A DTensor looks whole.** `shape` and `numel()` are those of the whole tensor. Only `to_local()` shows what is here.
 
 # %% [markdown]
-# `torch.profiler` records each allocation, so it knows the peak during a step.
+# `torch.profiler` records each allocation, so it knows a step's peak.
 
 # %%
 import json
@@ -247,7 +247,7 @@ def peak(profiler):
 
 
 # %% [markdown]
-# `whole` puts all weights together on rank 0, to compare the models. A training function can't return tensors, so they become arrays.
+# `whole` puts all weights together on rank 0. A training function can't return tensors, so they become arrays.
 
 # %%
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -432,7 +432,7 @@ def save(model, optimizer, step):
 # **Who collects the checkpoint?** No rank does. Each one reports its own folder, and Ray puts all files into one folder of the store.
 
 # %% [markdown]
-# Two ranks train longer, and save:
+# Two ranks train longer and save:
 
 # %%
 saved = train("saved", 2, fsdp, steps=20 if settings.small else 300, profile=False, save=save)
@@ -728,6 +728,9 @@ assert abs(sum(list(runs["bfloat16"].return_value[0].values())[:3]) - table["hel
 
 # %% [markdown] tags=["links"]
 # ## Reference
+
+# %% [markdown]
+# ## Stop
 
 # %%
 store.stop()
