@@ -10,8 +10,8 @@
 # **Time** … · **Needs** 00, 03, 05; 02 helps
 
 # %% [markdown]
-# A packing hall sorts fruit by photograph, and a grey camera costs half as much as a colour camera. Is it good enough? You could train one model for each and compare two numbers. But another seed gives
-# another number as well, so you need an experiment.
+# A packing hall sorts fruit by photograph, and a grey camera costs half as much as a colour camera. Is it good enough? You could train one model for each and compare two numbers. But another seed
+# changes these numbers, too, so you need an experiment.
 
 # %%
 from labkit import cluster, datasets, runs, storage
@@ -33,7 +33,7 @@ lab
 
 # %% [markdown]
 # ## A folder of images
-# Images belong into one folder per class. This cell paints some: ellipses on a noisy background.
+# Images belong in one folder per class. This cell paints some: ellipses on a noisy background.
 
 # %% tags=["long"]
 import numpy as np
@@ -67,23 +67,23 @@ for fruit in FRUITS:
         photograph(fruit, numbers).save(folder / fruit / f"{number:03}.png")
 
 # %% [markdown]
-# `from_folder` reads such folders, and `size=(32, 32)` would scale images of different sizes.
+# `from_folder` reads such folders; `size=(32, 32)` would scale images of different sizes.
 
 # %%
 photos = datasets.from_folder(folder, test=0.25, seed=0)
-kinds = len(photos.classes)  # `classes` can't be in a function for workers: see docs/troubleshooting.md
+kinds = len(photos.classes)  # a function for workers can't use the name `classes`: docs/troubleshooting.md
 photos
 
 # %% [markdown] tags=["instructor"]
 # **Their own images.** Only `folder` changes: one folder per class, in colour, and `size=` if the images differ. The test rows are pickled with the
-# loop; more than some 50 MB of them belong into a dataset.
+# loop; more than some 50 MB of them belong in a dataset.
 
 # %% [markdown]
 # ## Three parts
 # ![The rows are divided into three parts: training rows for the weights, validation rows for every choice, test rows for the answer](images/three_parts.svg)
 #
-# The **test rows** are for the answer alone: they choose neither the learning rate nor the checkpoint. **Validation rows** are for that; here they're a fifth of the rows for training. `write` puts Parquet files for training and for testing
-# into the store, and from there it's plain Ray Data.
+# The **test rows** are for the answer alone: they choose neither the learning rate nor the checkpoint. **Validation rows** decide these; here they're a fifth of what isn't for testing. `write` puts Parquet files into
+# the store; the rest is plain Ray Data.
 
 # %%
 import time
@@ -98,7 +98,7 @@ train, valid = whole.train_test_split(0.2)
 
 
 # %% [markdown]
-# The parts are small, so tensors of them can be pickled with the functions that use them.
+# The parts are small, so their tensors can be pickled with the functions that use them.
 
 
 # %%
@@ -112,9 +112,9 @@ test = dict(zip(("x", "y"), map(torch.from_numpy, photos.load("test")), strict=T
 
 # %% [markdown]
 # ### Exercise 10-1 · A leak
-# In your hall, each single fruit is photographed several times while it rolls by. This function draws the photographs for testing one by one, so most of the fruits for testing are also in the training rows. The model
-# then recognizes *that apple*, and the accuracy is too good. Such a mistake is called a **leak**. Fix the function so that all photographs of a fruit go to the same side. `fruits` has the number of the fruit for each
-# photograph, and `share` is the share of the fruits for testing.
+# In your hall, each fruit is photographed several times while it rolls by. This function draws photographs for testing, so most fruits have some on both sides. The model
+# then recognizes *that apple*, and the accuracy is too good. Such a mistake is called a **leak**. Fix the function so that all photographs of a fruit go to the same side. `fruits` has each photograph's
+# fruit, as a number, and `share` is the share of the fruits for testing. If you are stuck: `hint("10-1")`.
 
 
 # %%
@@ -180,7 +180,7 @@ def measure(model, rows, arm):
 
 
 # %% [markdown]
-# The loop around it is that of lesson 03. Each epoch reports the *loss* on the validation rows and the *accuracy* on the test rows, and only the loss chooses a checkpoint.
+# The loop around it is that of lesson 03. Each epoch reports the *loss* on the validation rows and the *accuracy* on the test rows. The loss chooses a checkpoint; the accuracy is only reported.
 
 # %%
 import tempfile
@@ -220,16 +220,15 @@ def train_loop(config):
     plain, optimizer = getattr(model, "module", model), torch.optim.Adam(model.parameters(), lr=config["lr"])
     shard = ray.train.get_dataset_shard("train")
     for epoch in range(resume(plain, optimizer), config["epochs"]):
-        rows = shard.iter_torch_batches(
-            batch_size=config["batch_size"], local_shuffle_buffer_size=256, local_shuffle_seed=config["seed"]
-        )
+        shuffle = {"local_shuffle_buffer_size": 256, "local_shuffle_seed": config["seed"] + epoch}
+        rows = shard.iter_torch_batches(batch_size=config["batch_size"], **shuffle)
         steps = config["panel"].steps(rows, epoch=epoch, epochs=config["epochs"])
         train_epoch(model, optimizer, steps, config["arm"])
         report(plain, optimizer, epoch, config["arm"])
 
 
 # %% [markdown]
-# Each rank draws its own random numbers.
+# The second `manual_seed` differs between ranks, so each of them mirrors other batches.
 
 # %%
 import pandas
@@ -261,7 +260,7 @@ def train_once(panel, keep, **config):
 # `CheckpointConfig` says how many checkpoints are kept, and by which metric. A restart needs the latest one, so it's always kept. This run also keeps the one that Ray ranks first by its loss.
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** The run has six epochs, 0 to 5, and the loss falls most of the time. The checkpoint of which epoch will Ray rank first?
+# **Predict.** The run has six epochs, 0 to 5, and the loss falls most of the time. Which epoch's checkpoint will Ray rank first?
 
 # %%
 predict("10-a", ...)  # a number
@@ -337,7 +336,7 @@ assert len(results) == 6 and results.num_errors == 0
 # Nine runs without panels, but with records, take a minute or two.
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Accuracies go from 0 to 1. The mean accuracy of `colour`, minus that of `grey`: how much is it?
+# **Predict.** Accuracies go from 0 to 1. How far above `grey` will `colour` be, in mean accuracy?
 
 # %%
 predict("10-b", ...)  # a number
@@ -366,7 +365,7 @@ assert list(summary["count"]) == [3, 3, 3]
 assert summary["mean"]["colour"] - summary["mean"]["grey"] > 0.15
 
 # %% [markdown]
-# `std` is the **standard deviation**: how far the runs of one arm are from their mean.
+# `std` is the **standard deviation**: how far the runs of one arm are from their mean. `pandas` divides by n − 1, numpy only with `ddof=1`.
 
 # %% [markdown]
 # ### Exercise 10-2 · Is it a difference?
@@ -397,7 +396,7 @@ check("10-2", difference)
 # `pandas` has the standard error of a mean, too: `sem`.
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** The figure will show each run, and mean ± standard deviation of each arm. Compare `colour` with `mirrored`: is the difference of their means larger than two standard errors?
+# **Predict.** Compare `colour` with `mirrored`: is the difference of their means larger than two standard errors?
 
 # %%
 predict("10-c", ..., choices=["larger", "not larger"])
@@ -422,7 +421,7 @@ print(f"difference {gap:.3f}, standard error {error:.3f}")
 
 # %% [markdown]
 # The grey camera is clearly worse: its best run is far below the worst of all others. Mirroring makes a small difference at most. If it's smaller than two standard errors, the honest answer is "we can't tell". To see
-# smaller differences you need more seeds, or more test images: on 200 images, an accuracy of 0.9 is itself uncertain by 0.02.
+# smaller differences you need more seeds, or more test images: on 400 images, an accuracy of 0.9 is itself uncertain by 0.015.
 
 # %% tags=["claim"]
 accuracy = table.groupby("arm")["accuracy"]
@@ -430,7 +429,7 @@ assert accuracy.max()["grey"] < min(accuracy.min()["colour"], accuracy.min()["mi
 assert gap < 0.06
 
 # %% [markdown]
-# With three runs per arm this rule is weak: about one in nine pairs of *equal* arms would still look different. So say in your report how many arms you tried.
+# With three runs per arm this rule is weak: about one in nine pairs of *equal* arms would still look different. The more arms you try, the likelier that is, so report how many you tried.
 
 # %% [markdown]
 # ## Hand it in
@@ -478,12 +477,15 @@ def scaled(batch):
 
 flats.write(f"{place}-flats", filesystem=store.filesystem)
 flats_train = ray.data.read_parquet(f"{place}-flats/train", filesystem=store.filesystem).map_batches(scaled)
-flats
+flats_train.take_batch(2)
 
 # %% [markdown]
-# Write a loop that trains `torch.nn.Linear(columns, 1)` with SGD on the shard "train", whose rows have `x`, float32 [columns], and `y`, a number. `config["valid"]` is a tuple of two tensors, x [n, columns], scaled, and y [n]. After each of `config["epochs"]`
-# epochs the loop reports `epoch` and `rmse`, the root of the mean squared error on these validation rows, with a checkpoint. If it is restarted, it continues after the latest one. `keep_two` keeps the two best checkpoints. The check runs
-# the loop on a smaller table, in this process and then on two workers that crash after two epochs.
+# Write a loop that trains `torch.nn.Linear(columns, 1)` with SGD on the shard "train", which has such rows. Choose learning rate and batch size. `config["valid"]` is a tuple of two tensors, x [n, columns], scaled, and y [n].
+# - After each of `config["epochs"]` epochs the loop reports `epoch` and `rmse`, the root of the mean squared error on these validation rows, with a checkpoint.
+# - If it's restarted, it continues after the latest checkpoint.
+# - `keep_two` keeps the two best checkpoints.
+#
+# The check runs the loop on a smaller table: in this process, then on two workers, which it makes fail after two epochs.
 
 
 # %%
@@ -577,8 +579,8 @@ def train_text(config):
 check("10-4", train_text)
 
 # %% [markdown] tags=["extra"]
-# Workers of this lab are forked from one process, so without a seed all of them begin with the same random numbers. In plain Ray, an unseeded loop gives another number each time. On GPUs, not even a seed is enough,
-# because some operations add in no fixed order. `torch.use_deterministic_algorithms(True)` raises an error for those. Ray Data hands out blocks in no fixed order either, unless
+# Without a seed, all workers of this lab begin with the same random numbers, because they are forked from one process; in plain Ray each begins with others. On GPUs, not even a seed is enough,
+# because some operations add in no fixed order. `torch.use_deterministic_algorithms(True)` replaces them, or raises an error. Ray Data hands out blocks in no fixed order either, unless
 # `ray.data.DataContext.get_current().execution_options.preserve_order` is `True`. You rarely need either: three seeds and their spread say more than one number twice.
 
 # %% [markdown]
@@ -586,7 +588,7 @@ check("10-4", train_text)
 # - Write down question, arms, metric, seeds and rule before the first run.
 # - Weights learn from training rows, choices are made by validation rows, and test rows only answer. Rows that belong together stay on one side.
 # - `checkpoint_score_order` is `"max"` by default, so write `"min"` for a loss or an error.
-# - Compare the means of several seeds, and hold their difference against its standard error.
+# - Compare the means of several seeds, and weigh their difference against its standard error.
 #
 # | older tutorials | today |
 # |---|---|
@@ -598,6 +600,9 @@ check("10-4", train_text)
 
 # %% [markdown] tags=["links"]
 # ## Reference
+
+# %% [markdown]
+# ## Stop
 
 # %%
 store.stop()

@@ -10,8 +10,8 @@
 # **Time** … · **Needs** 00, 01, 03
 
 # %% [markdown]
-# A model with 7 billion parameters takes 28 GB in float32. A GPU has 80 GB, so it should fit, and yet its training ends in the first step: out of memory. A second GPU with DDP doesn't help, because each
-# holds everything. So divide what a process holds.
+# A model with 7 billion parameters takes 28 GB in float32. Your GPU has 80 GB, so it should fit, and yet its training ends in the first step: out of memory. A second GPU with DDP doesn't help, because
+# each holds everything. So divide what a process holds.
 
 # %%
 from labkit import cluster, datasets, storage
@@ -19,12 +19,12 @@ from labkit.exercises import check, hint, predict, reveal
 from labkit.settings import Settings
 
 settings = Settings.from_env()
-lab = cluster.start(cpus_per_node=4)
+lab = cluster.start(cpus_per_node=4)  # three for workers
 store = storage.start()
 
 # %% [markdown]
 # ## A small transformer
-# The model predicts the next character of a text. The text is small: sentences with the label 0 for training, and those with the label 1 for later. Each byte is a **token**.
+# The model predicts the next character of a text. The text is the sentences of lesson 02, with the label 0; those of lesson 03, with the label 1, are for later. Each byte is a **token**.
 
 # %%
 import torch
@@ -39,7 +39,7 @@ print(len(tokens), "tokens:", texts[0][:70])
 # is about memory.
 
 # %% [markdown]
-# A step trains on 12 rows of 32 tokens. The rows follow from the step's number alone, and each worker takes its part of them: 12 rows can be divided by one, two or three. `y` is the token that follows each token of `x`.
+# A step trains on 12 rows of 32 tokens, which follow from the step's number alone. Each worker takes its part: 12 can be divided by one, two or three. `y` is the token that follows each token of `x`.
 
 
 # %%
@@ -51,7 +51,7 @@ def rows_of(step, rank=0, workers=1, rows=12, tokens=tokens):
 
 
 # %% [markdown]
-# A transformer is a stack of equal blocks. A block will be the unit in which the model is divided.
+# A transformer is a stack of equal blocks. The model will be divided block by block.
 
 # %%
 from torch import nn
@@ -78,11 +78,12 @@ class Transformer(nn.Module):
 # %% [markdown]
 # ## What one process holds
 # Training needs four things in memory:
-# - the **parameters**, and a gradient for each of them;
+# - the **parameters**;
+# - a gradient for each of them;
 # - the states of the optimizer: Adam keeps two running means for each parameter;
 # - the **activations**: what the forward pass keeps for the backward pass.
 #
-# All but the activations can be counted between two steps. A `DTensor` is a tensor that is divided among processes; of it, `to_local()` is the part that is here.
+# All but the activations can be counted between two steps. A `DTensor` is a tensor that is divided among processes; `to_local()` returns the part of this process.
 
 # %%
 from torch.distributed.tensor import DTensor
@@ -103,7 +104,7 @@ def held(model, optimizer):
 
 
 # %% [markdown]
-# For the activations, PyTorch calls a hook with each tensor that it saves. Tensors that share memory count once, and parameters don't count.
+# For the activations, PyTorch calls a hook with each tensor that it saves. Tensors that share memory count once, parameters not at all.
 
 
 # %%
@@ -162,13 +163,13 @@ assert 3.9 < fixed.iloc[0] / alone["parameters"].iloc[0] < 4.1
 assert 3.5 < alone["activations"].iloc[1] / alone["activations"].iloc[0] < 4.5
 
 # %% [markdown]
-# Without the activations, training takes four times the memory of the parameters: 16 bytes for each in float32. With bfloat16 it's usually 16, too (2 + 2 + 12): the optimizer keeps the parameters in float32.
+# Without the activations, training takes four times the memory of the parameters: 16 bytes for each in float32. With bfloat16 it's usually 16, too (2 + 2 + 12): the optimizer keeps two means and a float32 copy of the parameters.
 # The activations are proportional to the rows, so a smaller batch is the first thing to try.
 
 # %% [markdown]
 # ### Exercise 11-1 · How many GPUs
-# Suppose that everything but the activations can be divided equally among the GPUs. Write the function that returns the smallest number of GPUs for a model. They have `gpu_gb` gigabytes each, training takes 16 bytes for each
-# parameter, and every GPU needs `activations_gb` for the activations of its own rows. A gigabyte has 10⁹ bytes.
+# Write a function that returns the smallest number of GPUs for a model, if all but the activations are divided equally among them. They have `gpu_gb` gigabytes each, training takes 16 bytes for each
+# parameter, and every GPU needs `activations_gb`, which is less, for the activations of its own rows. A gigabyte has 10⁹ bytes. If you are stuck: `hint("11-1")`.
 
 
 # %%
@@ -189,7 +190,7 @@ check("11-1", fewest_gpus)
 # %% [markdown]
 # ## Three ways to share
 # **DDP** repeats everything on each rank. With **ZeRO** (zero redundancy optimizer), each rank updates one part of the parameters and sends it to the others, so it needs the states of that part only. **FSDP** (fully sharded data parallel)
-# divides parameters, gradients and states. Its second version in PyTorch, FSDP2, is the function `fully_shard`.
+# divides parameters, gradients and states. (These are ZeRO's stages 1 and 3.) Its second version in PyTorch, FSDP2, is the function `fully_shard`.
 #
 # ![What each of two ranks holds: with DDP everything; with ZeRO everything but half of the states; with FSDP2 half of everything](images/sharding.svg)
 
@@ -212,7 +213,7 @@ def zero(model, mesh):
 
 # %% [markdown]
 # `fully_shard` changes the model in place, and turns its parameters into DTensors. The **device mesh** names the ranks. Before a block computes, forward or backward, an **all-gather** brings its parameters together, and
-# afterwards they are dropped again. Then a **reduce-scatter** averages the gradients, and leaves each rank with its own part.
+# afterwards they are dropped again. After its backward pass, a **reduce-scatter** averages the gradients and leaves each rank with its own part.
 
 # %%
 from torch.distributed.fsdp import fully_shard
@@ -229,7 +230,7 @@ def fsdp(model, mesh):
 # **A DTensor looks whole.** `shape` and `numel()` are those of the whole tensor. Only `to_local()` shows what is here.
 
 # %% [markdown]
-# `torch.profiler` records each allocation, so it also knows the peak during a step.
+# `torch.profiler` records each allocation, so it knows a step's peak.
 
 # %%
 import json
@@ -246,7 +247,7 @@ def peak(profiler):
 
 
 # %% [markdown]
-# `whole` puts all weights together on rank 0, to compare the models. A training function can't return tensors, so they become arrays.
+# `whole` puts all weights together on rank 0. A training function can't return tensors, so they become arrays.
 
 # %%
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -342,9 +343,9 @@ assert (table["peak"] > table["held"]).all()
 
 # %% [markdown]
 # FSDP2 holds half on two ranks, and a third on three. The peaks also contain the activations of a rank's rows, and what `held` doesn't see: with DDP and ZeRO a second copy of the gradients, in the buckets
-# in which they are averaged, and with FSDP2 the gathered blocks. FSDP2's peaks are a few MB too high: its messages free memory unseen.
+# in which they are averaged, and with FSDP2 the gathered blocks. FSDP2's peaks are several MB too high, because the profiler misses what its communication threads free.
 #
-# The operating system's number, RSS, also contains libraries, and freed memory that the C library keeps for later. So count bytes; on a GPU, use `torch.cuda.max_memory_allocated()`.
+# RSS, the operating system's number, also contains libraries and memory already freed. So count bytes; on a GPU, use `torch.cuda.max_memory_allocated()`.
 #
 # Is it the same model?
 
@@ -368,11 +369,11 @@ assert difference(weights["FSDP2"], weights["DDP"]) < 1e-5
 assert difference(weights["FSDP2, 3 ranks"], weights["DDP"]) < 1e-3
 
 # %% [markdown]
-# It is, up to rounding: three ranks add up the gradients in another order than two. The price is communication: a rank of FSDP2 sends about one and a half times as much as a rank of DDP, in more and smaller messages.
+# It is, up to rounding: three ranks add gradients in another order than two. The price is communication: a rank of FSDP2 sends about 1.5 times as much as one of DDP, in more and smaller messages.
 
 # %% [markdown]
 # ### Exercise 11-2 · A model that doesn't learn
-# This loop runs without an error, and two things are wrong. The weights don't change, and during a step each rank has all parameters of the model at once. Fix it. The model has its layers in `model.blocks`
+# This loop runs without an error, but two things are wrong. The weights don't change, and during a step each rank has all parameters of the model at once. Fix both. The model has its layers in `model.blocks`
 # and `model.head`. The check runs the loop on two workers.
 
 
@@ -411,7 +412,7 @@ check("11-2", train_sharded)
 
 # %% [markdown]
 # ## A checkpoint in parts
-# In lesson 03, rank 0 saved the model. Here it has only its part, and all parts together may not fit. With `torch.distributed.checkpoint`, or **DCP**, every rank writes its own
+# In lesson 03, rank 0 saved the model. Here it has only its part, and all parts together may not fit. With `torch.distributed.checkpoint` (**DCP**), every rank writes its own
 # part, and rank 0 adds a table of contents. Then every rank reports its folder, and Ray merges them into one checkpoint in the store.
 
 # %%
@@ -431,7 +432,7 @@ def save(model, optimizer, step):
 # **Who collects the checkpoint?** No rank does. Each one reports its own folder, and Ray puts all files into one folder of the store.
 
 # %% [markdown]
-# Two ranks train longer, and save:
+# Two ranks train longer and save:
 
 # %%
 saved = train("saved", 2, fsdp, steps=20 if settings.small else 300, profile=False, save=save)
@@ -440,7 +441,7 @@ with saved.checkpoint.as_directory() as folder:
 files
 
 # %% [markdown]
-# `dcp.load` works the other way round from `torch.load`: you pass a dict with tensors, and it fills those, whatever else the checkpoint has. Each rank reads its own part, from whichever files contain it, so the number of ranks may be another one. This is **resharding**. `set_state_dict` then gives the tensors to model and optimizer.
+# `dcp.load` works the other way round from `torch.load`: you pass a dict with tensors, here the model's own, and it fills those, whatever else the checkpoint has. Each rank reads its own part, from whichever files contain it, so the number of ranks may differ. This is **resharding**. `set_state_dict` then gives the tensors to model and optimizer.
 
 
 # %%
@@ -481,7 +482,9 @@ reveal("11-c", on_ranks[-1])
 on_ranks
 
 # %% [markdown]
-# The first ranks get 256 / 3 rows, rounded up, and the last one gets the rest. Without a process group, as in this notebook, `load` restores an ordinary model. DCP warns that it assumes a single process, which is right.
+# The first ranks get 256 / 3 rows, rounded up, and the last one the rest.
+#
+# Without a process group, as in this notebook, `load` restores an ordinary model. DCP warns that it assumes a single process, which is right.
 
 # %%
 opened = Transformer()
@@ -499,7 +502,7 @@ assert all(
 assert {int(one["step"]) for one in adam.state.values()} == {20}
 
 # %% [markdown]
-# No bit differs. The states of Adam were loaded, too, so three ranks can continue a run that was saved by two. Saving and loading need all ranks: below `if rank == 0:`, they hang.
+# No bit differs. The states of Adam were loaded, too, so three ranks can continue a run that was saved by two. Saving and loading need all ranks: under `if rank == 0:`, they hang.
 
 # %% [markdown]
 # ### Exercise 11-3 · A body without its head
@@ -586,8 +589,8 @@ assert all(
 )
 
 # %% [markdown]
-# Gradients and states have nearly disappeared: what remains is the model itself, and the activations. A checkpoint of the fine-tuning needs `trained` only. The sentences that the loss was measured on are those that it was trained on, so the numbers say that
-# LoRA learns, and not how well it generalizes.
+# Gradients and states have nearly disappeared: what remains is the model itself, and the activations. A checkpoint of the fine-tuning needs `trained` only. The loss was measured on the text of the training, so it says that
+# LoRA learns, not how well it generalizes.
 
 # %% [markdown] tags=["extra"]
 # ## Extra: activations that are computed twice
@@ -675,7 +678,7 @@ assert difference(in_parts.return_value, saved.return_value[1]) == 0
 # %% [markdown] tags=["extra"]
 # ## Extra: fewer bytes to send
 # On GPUs the blocks usually compute in bfloat16, which halves what an all-gather sends and what a gathered block needs. The parts that a rank keeps, and the states of the optimizer, stay in float32. With `LABKIT_GPU=1` the cells of this lesson use NCCL
-# and one GPU for each rank, so up to three. We have run them on CPUs only. Gloo can send bfloat16, too:
+# and one GPU for each rank, so up to three. We have run them on CPUs only. Gloo, which sends between CPUs, supports bfloat16, too:
 
 # %%
 from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -725,6 +728,9 @@ assert abs(sum(list(runs["bfloat16"].return_value[0].values())[:3]) - table["hel
 
 # %% [markdown] tags=["links"]
 # ## Reference
+
+# %% [markdown]
+# ## Stop
 
 # %%
 store.stop()

@@ -27,6 +27,7 @@ def _how_many(fewest_gpus: Any) -> None:
             math.ceil(total / gpu): "the activations need room, too",
             math.ceil(total / 4 / room): "that is enough for the parameters alone",
             math.floor(total / room): "that is too few: round up",
+            total / room: "round up: a GPU can't be divided",
             math.floor(total / room) + 1: "one fewer is enough: it fits exactly",
         }
         name = "fewest_gpus"
@@ -84,6 +85,7 @@ def _in_parts(accumulate: Any) -> None:
     begin = models[0].weight.detach().clone()
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
     models[0](torch.ones(1, 3)).sum().backward()  # left from the step before
+    left = 0.1 * models[0].weight.grad
     synced.clear()
     result_of(accumulate, models[0], optimizers[0], _squared, parts, what="accumulate")
     _squared(models[1], *(torch.cat(one) for one in zip(*parts, strict=True))).backward()
@@ -94,6 +96,10 @@ def _in_parts(accumulate: Any) -> None:
         raise Wrong("the update is 4 times too large: each of 4 parts counts a quarter")
     if near(moved, torch.zeros(1)):
         raise Wrong("the weights are those from before: call optimizer.step()")
+    if near(moved, wanted - left):
+        raise Wrong("the gradients from before are in the update, too: clear them first")
+    if len(synced) == 1:
+        raise Wrong("one backward for all parts needs the activations of all: call it for each part")
     if not near(moved, wanted):
         raise Wrong("the update is not that of the whole batch: one zero_grad, 4 backward, one step")
     if synced != [False, False, False, True]:

@@ -89,6 +89,12 @@ def accumulate(share=4, clear=1, sync=None, steps=1):
     return accumulate
 
 
+def at_once(model, optimizer, loss_of, parts):
+    optimizer.zero_grad()
+    (sum(loss_of(model, x, y) for x, y in parts) / len(parts)).backward()
+    optimizer.step()
+
+
 torch.optim.SGD([torch.zeros(1)])  # imports much, which must not count as the check's time
 
 
@@ -106,7 +112,8 @@ SAID = {
         (accumulate(share=1), "4 times too large"),
         (accumulate(steps=0), "call optimizer.step()"),
         (accumulate(steps=4), "not that of the whole batch"),
-        (accumulate(clear=0), "not that of the whole batch"),
+        (accumulate(clear=0), "clear them first"),
+        (at_once, "one backward for all parts"),
         (accumulate(sync=True), "only the last backward"),
         (accumulate(sync=False), "only the last backward"),
     ],
@@ -115,7 +122,8 @@ SAID = {
         (lambda n, gpu, kept: math.ceil((16 * n / 1e9 + kept) / gpu), "activations of its own"),
         (lambda n, gpu, kept: math.ceil(16 * n / 1e9 / gpu), "need room, too"),
         (lambda n, gpu, kept: fewest_gpus(n / 4, gpu, kept), "for the parameters alone"),
-        (lambda n, gpu, kept: int(16 * n / 1e9 // (gpu - kept)), "round up"),
+        (lambda n, gpu, kept: int(16 * n / 1e9 // (gpu - kept)), "too few: round up"),
+        (lambda n, gpu, kept: 16 * n / 1e9 / (gpu - kept), "can't be divided"),
         (lambda n, gpu, kept: int(16 * n / 1e9 // (gpu - kept)) + 1, "one fewer is enough"),
     ],
 }
