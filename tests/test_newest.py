@@ -38,7 +38,8 @@ def test_a_failure_is_put_down_to_a_package(name, text, package):
 def test_a_report_of_pytest_becomes_the_table(tmp_path, monkeypatch):
     (tmp_path / "test_two.py").write_text(
         "import pytest\n@pytest.fixture\ndef broken():\n    raise OSError('no torch')\n"
-        "def test_right():\n    pass\ndef test_wrong():\n    assert 1 == 2\ndef test_setup(broken):\n    pass\n"
+        "def test_right():\n    pass\ndef test_wrong():\n    assert 1 == 2\n"
+        "def test_setup(broken):\n    pass\n"
     )
     # This interpreter in the place of the one with the newest versions.
     (tmp_path / "bin").mkdir()

@@ -3,7 +3,7 @@
     make next                          install them into .venv-next, run everything, print what broke
     make next NEXT_ARGS="-m quick"     some tests only; pytest's options
 
-What is installed is what pyproject.toml asks for, without its bounds for `MOVING` and without constraints.txt.
+It installs what pyproject.toml asks for, without the bounds for `MOVING` and without constraints.txt.
 An environment that is less than a day old is used again. To start from nothing: rm -rf .venv-next
 """
 
