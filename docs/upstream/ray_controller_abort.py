@@ -1,4 +1,4 @@
-"""An interrupt has no effect while a trainer's workers do not start. A minute and a half.
+"""An interrupt has no effect while a trainer's workers do not start. Two minutes.
 
 The cluster has two CPUs, the run wants three: the workers' placement group is never ready.
 """
@@ -10,12 +10,18 @@ import sys
 import time
 
 RUN = """
+import threading, time
 import ray, ray.train
 from ray.train.torch import TorchTrainer
+
+def tell():
+    while not any(group["state"] == "PENDING" for group in ray.util.placement_group_table().values()):
+        time.sleep(0.5)
+    print("the controller waits for its workers", flush=True)
+
 ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-config = ray.train.ScalingConfig(num_workers=3)
-print("fit", flush=True)
-TorchTrainer(lambda: None, scaling_config=config).fit()
+threading.Thread(target=tell, daemon=True).start()
+TorchTrainer(lambda: None, scaling_config=ray.train.ScalingConfig(num_workers=3)).fit()
 """
 
 if __name__ == "__main__":
@@ -27,10 +33,8 @@ if __name__ == "__main__":
         [sys.executable, "-c", RUN], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     try:
-        for line in run.stdout:
-            if line.strip() == "fit":
-                break
-        time.sleep(15)  # the controller runs now, and waits for its workers
+        print(run.stdout.readline().strip())
+        time.sleep(3)
         begin = time.monotonic()
         run.send_signal(signal.SIGINT)
         try:
