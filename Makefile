@@ -2,6 +2,7 @@
 #   make lab LAB_ARGS="--no-browser --port 8890"     options for JupyterLab
 #   make test TEST_ARGS="-k cluster"                 options for pytest
 #   make bench BENCH_ARGS="startup"                one benchmark, not all
+#   make next NEXT_ARGS="-m quick"                 options for pytest, with the newest versions
 #   make lab VENV="$CONDA_PREFIX"                    an environment that exists already
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -12,6 +13,7 @@ TEST_ARGS ?=
 BENCH_ARGS ?= all
 SITE_ARGS ?=
 BUNDLE_ARGS ?=
+NEXT_ARGS ?=
 ifeq ($(strip $(VENV)),)
 $(error VENV is empty; is the environment active?)
 endif
@@ -22,7 +24,7 @@ PYTHONS := $(PYTHON) python3.11 python3.12 python3
 # JupyterLab refuses to run as root, which one is in most containers. It stays on loopback, behind its token.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help setup lab test notebooks site slides bundle learners lint bench clean constraints
+.PHONY: help setup lab test notebooks site slides bundle learners lint bench clean constraints next
 
 help:
 	@echo "make lab          open the lessons in JupyterLab (sets up first)"
@@ -37,6 +39,7 @@ help:
 	@echo "make bench        all benchmarks, hours; BENCH_ARGS=startup runs one"
 	@echo "make clean        remove caches and artefacts; keeps $(VENV), runs and solved exercises"
 	@echo "make constraints  write the installed versions into constraints.txt"
+	@echo "make next         the tests with the newest Ray, torch, TensorFlow, Spark, Jupyter, in .venv-next"
 
 setup: $(STAMP)
 
@@ -129,3 +132,7 @@ constraints: setup
 	@mv constraints.part constraints.txt
 	@touch $(STAMP)
 	@$(PY) -m pip check
+
+# Everything in an environment of its own: the newest versions, not the pinned ones. Nothing here changes.
+next: setup
+	@$(PY) tools/newest.py $(NEXT_ARGS)

@@ -99,6 +99,12 @@ def test_constraints_name_no_build_of_one_machine(made, tmp_path):
     assert made("setup")[1] == []  # what was just written down need not be installed
 
 
+def test_next_passes_its_arguments_to_the_newest_versions_tests(made):
+    done, asked = made("next", "NEXT_ARGS=-m quick")
+    assert done.returncode == 0
+    assert asked == ["tools/newest.py -m quick"]
+
+
 def test_clean_keeps_runs_and_answers(made, tmp_path):
     kept = [tmp_path / ".labkit" / "solved.json", tmp_path / "notebooks" / "00_welcome.ipynb", made.python]
     gone = [tmp_path / name for name in ("artefacts", "labkit/__pycache__", "notebooks/.ipynb_checkpoints")]
@@ -116,5 +122,5 @@ def test_clean_keeps_runs_and_answers(made, tmp_path):
 def test_every_target_is_listed(make):
     done, _ = make()
     assert done.returncode == 0
-    for target in ("setup", "lab", "test", "notebooks", "lint", "bench", "clean", "constraints"):
+    for target in ("setup", "lab", "test", "notebooks", "lint", "bench", "clean", "constraints", "next"):
         assert f"make {target} " in done.stdout

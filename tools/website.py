@@ -42,7 +42,13 @@ PARTS = {  # of the table of contents
     ],
     "Reference": ["docs/glossary.md", "docs/api.md", "docs/security.md"],
     "Teaching": ["docs/teaching/README.md", "docs/teaching/[0-9]*.md"],
-    "The project": ["CONTRIBUTING.md", "labkit/README.md", "benchmarks/README.md", "CHANGELOG.md"],
+    "The project": [
+        "CONTRIBUTING.md",
+        "labkit/README.md",
+        "benchmarks/README.md",
+        "CHANGELOG.md",
+        "docs/upstream/*.md",
+    ],
 }
 _OTHERS = [
     "*.md",

@@ -1,0 +1,130 @@
+"""Try the newest versions of what the lab is about, for `make next`: which tests and which names they break.
+
+    make next                          install them into .venv-next, run everything, print what broke
+    make next NEXT_ARGS="-m quick"     some tests only; pytest's options
+
+It installs what pyproject.toml asks for, without the bounds for `MOVING` and without constraints.txt.
+An environment that is less than a day old is used again. To start from nothing: rm -rf .venv-next
+"""
+
+import os
+import re
+import subprocess
+import sys
+import time
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+NEXT = ROOT / ".venv-next"
+MOVING = (
+    *("ray", "torch", "tensorflow", "keras", "tf-keras", "pyspark", "jupyterlab", "ipykernel", "ipywidgets"),
+    *("jsonschema", "openapi-spec-validator"),
+)
+# Where a failure names no package: what the tests of a folder exercise.
+_FOLDERS = {"browser": "jupyterlab", "cluster": "ray", "data": "ray", "faults": "ray", "spark": "pyspark"}
+_FOLDERS |= {"train": "ray", "tune": "ray"}
+_IMPORTED = {"tf-keras": "tf_keras"}  # where the module has another name than the package
+_SECONDS = 24 * 3600  # after which an environment is installed again
+
+
+def requirements() -> list[str]:
+    """All requirements of pyproject.toml; those for `MOVING` without bounds."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *sum(project["optional-dependencies"].values(), [])]
+    found = [Requirement(line) for line in lines]
+    for one in found:
+        if canonicalize_name(one.name) in MOVING:
+            one.specifier = type(one.specifier)()
+    return [str(one) for one in found] + [name for name in MOVING if name not in {one.name for one in found}]
+
+
+def install() -> None:
+    stamp = NEXT / ".labkit-installed"  # the Makefile's, so that a test's `make lab` installs nothing
+    if stamp.exists() and time.time() - stamp.stat().st_mtime < _SECONDS:
+        return
+    subprocess.run([sys.executable, "-m", "venv", NEXT], check=True)
+    pip = [NEXT / "bin" / "python", "-m", "pip", "install", "--upgrade"]
+    subprocess.run([*pip, "pip"], check=True)
+    subprocess.run([*pip, "--upgrade-strategy", "eager", *requirements()], check=True)
+    subprocess.run([*pip, "--no-deps", "--editable", "."], cwd=ROOT, check=True)
+    stamp.touch()
+
+
+def test(runner: str, *args: str) -> list[tuple[str, str]]:
+    """Run tests there; returns (name, text) of each that failed."""
+    report = NEXT / "report.xml"
+    report.unlink(missing_ok=True)
+    command = [NEXT / "bin" / "python", "-m", runner, f"--junitxml={report}", *args]
+    subprocess.run(command, cwd=ROOT, env={**os.environ, "LABKIT_HOME": str(ROOT / ".labkit" / "next")})
+    return failures(report) if report.exists() else [(" ".join([runner, *args]), "did not come to its end")]
+
+
+def failures(report: Path) -> list[tuple[str, str]]:
+    """(name, text) of each failed test in a report of pytest's (JUnit's XML)."""
+    return [
+        (f"{case.get('classname')}::{case.get('name')}", f"{problem.get('message')}\n{problem.text or ''}")
+        for case in ElementTree.parse(report).iter("testcase")
+        for problem in (*case.iterfind("failure"), *case.iterfind("error"))
+    ]
+
+
+def blamed(name: str, text: str) -> str:
+    """The package of `MOVING` that a failed test exercises, as well as its name and text tell.
+
+    That is the package of the name that is gone; else the one with the innermost frame of the traceback; else
+    that of the test's folder; else the one that the text names most often; else "other".
+    """
+    modules = {_IMPORTED.get(package, package): package for package in MOVING}
+    asked = re.search(r"test_private_names.*\[(\w+)[.:]", name)
+    frames = re.findall(rf"site-packages/({'|'.join(modules)})/", text)
+    folder = re.match(r"tests\.(\w+)\.", name)
+    named = {module: len(re.findall(rf"\b{module}\b", text, re.IGNORECASE)) for module in modules}
+    most = max(named, key=named.get)
+    candidates = (
+        modules.get(asked[1].lower()) if asked else None,
+        modules[frames[-1]] if frames else None,
+        _FOLDERS.get(folder[1]) if folder else None,
+        modules[most] if named[most] else None,
+    )
+    return next(filter(None, candidates), "other")
+
+
+def versions(lines: str) -> dict[str, str]:
+    """Package → version, of lines such as ``ray==2.60.0``."""
+    pairs = re.findall(r"(?m)^([\w.-]+)==([^+\s]+)", lines)
+    return {canonicalize_name(name): version for name, version in pairs}
+
+
+def table(failed: list[tuple[str, str]], pinned: dict[str, str], newest: dict[str, str]) -> str:
+    """What `make next` prints: a row for each package of `MOVING`, then its failed tests, then the others."""
+    groups = {package: [] for package in (*MOVING, "other")}
+    for name, text in failed:
+        groups[blamed(name, text)].append((name, text.strip().partition("\n")[0]))
+    lines = [f"{'package':<24}{'pinned':<12}{'newest':<12}failed tests"]
+    for package, tests in groups.items():
+        lines.append(f"{package:<24}{pinned.get(package, '–'):<12}{newest.get(package, '–'):<12}{len(tests)}")
+    for package, tests in groups.items():
+        lines += [f"\n{package}", *(f"  {name}\n    {why}" for name, why in tests)] if tests else []
+    names = sorted((pinned.keys() | newest.keys()) - set(MOVING))
+    moved = [(name, pinned.get(name, "–"), newest.get(name, "–")) for name in names]
+    moved = [f"{name} {old} → {new}" for name, old, new in moved if old != new]
+    return "\n".join([*lines, "", f"{len(moved)} other packages differ: {', '.join(moved) or 'none'}"])
+
+
+if __name__ == "__main__":
+    install()
+    gone = test("pytest", "-q", "tests/test_private_names.py")
+    rest = test("tests", *sys.argv[1:])
+    subprocess.run([NEXT / "bin" / "python", "-m", "labkit", "stop"], cwd=ROOT)
+    listed = subprocess.run(
+        [NEXT / "bin" / "python", "-m", "pip", "list", "--format=freeze"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    failed = list(dict(gone + rest).items())  # private names are among the rest, too
+    print(table(failed, versions((ROOT / "constraints.txt").read_text()), versions(listed.stdout)))
+    sys.exit(1 if failed else 0)
