@@ -1,12 +1,14 @@
-"""The lab's command line: ``python -m labkit doctor | new | stop | home | class``."""
+"""The lab's command line: ``python -m labkit doctor | new | stop | clean | home | class``."""
 
 import argparse
 import io
+import re
 import sys
 
 import labkit
 from labkit import classroom
 from labkit.errors import LabError
+from labkit.runs.cleaning import find_old, remove, summary
 from labkit.settings import Settings
 from labkit.system import doctor
 from labkit.system.process_registry import ProcessRegistry
@@ -32,6 +34,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_class(
         commands.add_parser("class", help="Share your progress with a class, or show a class's board.")
     )
+    command = commands.add_parser("clean", help=_clean.__doc__, description=_clean.__doc__)
+    command.set_defaults(run=_clean)
+    age = "for how long nothing was written into it, as in 7d or 12h; default: 7d"
+    command.add_argument("--older", metavar="AGE", type=_seconds, default="7d", help=age)
+    command.add_argument("--yes", action="store_true", help="remove it without a question")
     command = commands.add_parser("new", help=_new.__doc__, description=_new.__doc__)
     command.set_defaults(run=_new)
     command.add_argument("name", metavar="NAME", help="as in my_experiment; also the name of the new folder")
@@ -112,6 +119,36 @@ def _stop(_: argparse.Namespace) -> int:
     if not stopped:
         print("nothing of this lab is running")
     return 0
+
+
+def _seconds(age: str) -> float:
+    if not (found := re.fullmatch(r"(\d+)([dh])", age)):
+        raise argparse.ArgumentTypeError(f"{age!r} is no age such as 7d or 12h")
+    return int(found[1]) * {"d": 86_400, "h": 3600}[found[2]]
+
+
+def _clean(options: argparse.Namespace) -> int:
+    """Show what is old under LABKIT_HOME and remove it if you agree: runs, sessions, logs, leftovers."""
+    home = Settings.from_env().home
+    found = find_old(home, options.older)
+    if not found:
+        print(f"nothing old is under {home}")
+        return 0
+    print(summary(found, home))
+    if not options.yes:
+        print("remove all of it? [y/N] ", end="", flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            print("nothing was removed")
+            return 0
+    left = found
+    for one in set(found) & set(find_old(home, options.older)):  # not what was used while you thought
+        try:
+            remove(one)
+            left = [other for other in left if other != one]
+        except OSError as error:
+            print(f"could not remove {one.path}: {error.strerror}", file=sys.stderr)
+    print(f"removed {len(found) - len(left)} of {len(found)}")
+    return int(bool(left))
 
 
 def _new(options: argparse.Namespace) -> int:

@@ -79,7 +79,7 @@ def delete(
     if checkpoints and record.storage_path:
         from pyarrow.fs import FileType, LocalFileSystem
 
-        path, users = _plain(record.storage_path), [one.run_id for one in others if _uses(one, record)]
+        path, users = plain_path(record.storage_path), [one.run_id for one in others if _uses(one, record)]
         local = filesystem is None and path.is_absolute()
         disk = LocalFileSystem() if local else filesystem
         if local and (not path.is_relative_to(home) or path == home):
@@ -111,7 +111,7 @@ def _change(record: RunRecord, field: str, value: Any) -> Any:
     return value
 
 
-def _plain(path: str) -> PurePosixPath:
+def plain_path(path: str) -> PurePosixPath:
     """The path of a local folder without links, or of one in a store without the scheme of its URI."""
     scheme, _, rest = path.rpartition("://")
     if scheme not in ("", "file"):
@@ -121,8 +121,8 @@ def _plain(path: str) -> PurePosixPath:
 
 def _uses(other: RunRecord, record: RunRecord) -> bool:
     """Whether deleting the checkpoints of `record` would take something from another run."""
-    mine = _plain(record.storage_path)
-    if _plain(other.folder).is_relative_to(mine):
+    mine = plain_path(record.storage_path)
+    if plain_path(other.folder).is_relative_to(mine):
         return True
-    theirs = _plain(other.storage_path) if other.storage_path else None
+    theirs = plain_path(other.storage_path) if other.storage_path else None
     return theirs is not None and (theirs.is_relative_to(mine) or mine.is_relative_to(theirs))

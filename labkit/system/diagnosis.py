@@ -161,7 +161,7 @@ def _home(settings: Settings) -> Iterator[Finding]:
     if used > 0.95:  # RAY_local_fs_capacity_threshold
         text += ": above 95% Ray creates no new objects"
     good = usage.total == 0 or (usage.free >= 2 * _GB and used <= 0.95)
-    yield Finding("home", good, text, f"free some space, or use another disk: {OTHER_HOME}", blocking=True)
+    yield Finding("home", good, text, f"python -m labkit clean, or another disk: {OTHER_HOME}", blocking=True)
 
 
 def _gpu(settings: Settings) -> Iterator[Finding]:

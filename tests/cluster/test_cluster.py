@@ -22,6 +22,7 @@ import ray
 from ray.scripts import scripts as ray_scripts
 
 from labkit import cluster
+from labkit.__main__ import main
 from labkit.cluster import connection, nodes
 from labkit.cluster.connection import check_reachable, user_token
 from labkit.cluster.nodes import temp_dir
@@ -140,6 +141,13 @@ def test_a_start_after_ray_was_shut_down_connects_again(lab):
     ray.shutdown()
     assert cluster.start() is lab
     assert ray.get(where.remote()) in [node.id for node in lab.nodes]
+
+
+def test_clean_removes_nothing_of_a_cluster_that_runs(lab, home):
+    before = {path for path in home.rglob("*") if path.is_socket() or path.suffix == ".json"}
+    assert main(["clean", "--older", "0h", "--yes"]) == 0
+    assert ray.get(ray.remote(os.getpid).remote()) and lab.log_dir.exists()
+    assert all(path.exists() for path in before)
 
 
 def test_a_script_that_ends_leaves_the_cluster_to_the_others(lab):

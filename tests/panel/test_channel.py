@@ -1,6 +1,7 @@
 """Events from any process to the kernel: who may send, in which order, and what a busy kernel costs."""
 
 import contextlib
+import gc
 import logging
 import multiprocessing
 import pickle
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from multiprocessing.connection import Client
 
 import numpy as np
@@ -233,6 +235,19 @@ def test_a_forked_process_opens_its_own_connection(sender, heard):
     events = arrived(heard, 100)
     for who in ("parent", "child"):
         assert [event["n"] for event in events if event["who"] == who] == list(range(50))
+
+
+def test_nothing_is_left_of_a_sender_when_its_run_is_over(heard, monkeypatch):
+    monkeypatch.setattr(channel, "_LOOK_EVERY", 0.05, raising=False)
+    with contextlib.closing(Listener(heard.append)) as listener:
+        sender = Sender(listener.address)
+        sender.send({"n": 1})
+        arrived(heard, 1)
+    left = weakref.ref(sender)
+    del sender
+    until(lambda: not [t for t in threading.enumerate() if t.name == "labkit-sender"], seconds=10)
+    gc.collect()
+    assert left() is None
 
 
 def test_close_ends_the_threads_and_frees_the_port(listener, sender, heard):

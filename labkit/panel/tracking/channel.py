@@ -26,6 +26,7 @@ from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
 _RETRY_AFTER = 5.0  # seconds before a sender that failed tries again
+_LOOK_EVERY = 5.0  # seconds between two looks at whether the listener is still there, if nothing is sent
 _QUEUE_SIZE = 1000  # messages; the oldest are dropped
 _MAX_MESSAGE = 1 << 18  # bytes
 _GREETING_TIMEOUT = 5.0  # seconds in which a client has to prove that it knows the key
@@ -150,7 +151,10 @@ class Sender:
         if time.monotonic() >= self._silent_until and self._starting.acquire(blocking=False):
             try:
                 if not self._is_sending():
-                    self._thread = threading.Thread(target=self._deliver, name="labkit-sender", daemon=True)
+                    # Unlike atexit, this also runs at the end of a process that multiprocessing has forked.
+                    at_exit = Finalize(None, self.flush, exitpriority=10)
+                    deliver = {"target": self._deliver, "args": [at_exit], "name": "labkit-sender"}
+                    self._thread = threading.Thread(**deliver, daemon=True)
                     self._thread.start()
             finally:
                 self._starting.release()
@@ -169,21 +173,23 @@ class Sender:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._silent_until = 0.0
-        # Unlike atexit, this also runs at the end of a process that multiprocessing has forked.
-        Finalize(None, self.flush, exitpriority=10)
 
     def _is_sending(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _deliver(self) -> None:
-        """Send until that fails; then the first `send` after a while starts another thread."""
+    def _deliver(self, at_exit: Finalize) -> None:
+        """Send until that fails; then the first `send` after a while starts another thread.
+
+        Ray and Spark reuse processes for tasks of many runs, so it also ends with the run that it reports to.
+        """
         host, port, key = self._address
         try:
             with Client((host, port), authkey=key.encode()) as connection:
                 with socket.socket(fileno=os.dup(connection.fileno())) as connected:
                     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                while True:
-                    self._wake.get()
+                while not connection.poll():  # a listener never writes: it has hung up
+                    with contextlib.suppress(queue.Empty):
+                        self._wake.get(timeout=_LOOK_EVERY)
                     while self._unsent:
                         message = self._unsent[0]
                         connection.send_bytes(message)
@@ -191,7 +197,9 @@ class Sender:
                         if self._unsent and self._unsent[0] is message:
                             self._unsent.popleft()
         except (OSError, EOFError, AuthenticationError):
-            self._silent_until = time.monotonic() + _RETRY_AFTER
+            pass
+        self._silent_until = time.monotonic() + _RETRY_AFTER
+        at_exit.cancel()
 
 
 def _message(event: dict[str, Any]) -> bytes | None:
