@@ -19,6 +19,7 @@ import os
 import queue
 import random
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -152,8 +153,10 @@ print(json.dumps(held))
 class _Script:
     """Python in a terminal."""
 
-    def __init__(self, home: Path) -> None:
-        self.home, self._said = home, queue.SimpleQueue()
+    def __init__(self) -> None:
+        self.home, self._said = Path(tempfile.mkdtemp(prefix="lk")), queue.SimpleQueue()
+        (self.home / "tmp").mkdir()
+        home = self.home
         self._open({**os.environ, "LABKIT_HOME": str(home), "LABKIT_SMALL": "1", "TMPDIR": str(home / "tmp")})
         self.run(_SETUP)
         self.idle = self.held()
@@ -192,10 +195,13 @@ class _Script:
     def close(self) -> None:
         """Let it end as it does when a reader leaves; Broken if something is left then."""
         if not self._ends():
+            self.kill()
             raise Broken("its process did not end by itself")
         if isinstance(self, _Notebook):
             ProcessRegistry(self.home).stop_all()  # a kernel leaves it to the watchdog
-        if left := set(_processes(self.home, self.pid)):
+        left = set(_processes(self.home, self.pid))
+        self._clear()
+        if left:
             raise Broken(f"left by its process: {'; '.join(left)}")
 
     @property
@@ -204,7 +210,11 @@ class _Script:
 
     def kill(self) -> None:
         self._process.kill()
+        self._clear()
+
+    def _clear(self) -> None:
         ProcessRegistry(self.home).stop_all()
+        shutil.rmtree(self.home, ignore_errors=True)
 
     def _open(self, environment: dict[str, str]) -> None:
         command = [sys.executable, "-c", _SCRIPT]
@@ -244,13 +254,14 @@ class _Notebook(_Script):
     def kill(self) -> None:
         self._leave()
         self._manager.shutdown_kernel(now=True)
-        ProcessRegistry(self.home).stop_all()
+        self._clear()
 
     def _open(self, environment: dict[str, str]) -> None:
         from jupyter_client.manager import KernelManager
 
         self._cell, self._manager = "", KernelManager(kernel_name="python3")
-        self._manager.start_kernel(cwd=str(_ROOT), env=environment)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._manager.start_kernel(cwd=str(_ROOT), env=environment, **quiet)
         self._pid = self._manager.provisioner.process.pid
         self._client = self._manager.client()
         self._client.start_channels()
@@ -374,24 +385,21 @@ def campaign(plans: list[Plan]) -> Iterator[tuple[Plan, float | str]]:
         todo.append((process, turn if CALLS[plan.call].alone else 0, plan))
     order = list(CALLS)
     todo.sort(key=lambda one: (*one[:2], order.index(one[2].call), one[2].number))
-    reader, of = None, None
-    for process, _, plan in todo:
+    reader = None
+    for (process, _, plan), later in zip(todo, [*todo[1:], None], strict=True):
         try:
-            if reader is not None and of != process:
+            if reader is None:
+                reader = (_Notebook if plan.where == "notebook" else _Script)()
+            seconds = one(plan, reader)
+            if later is None or later[0] != process:
                 last, reader = reader, None
                 last.close()
-            if reader is None:
-                home = Path(tempfile.mkdtemp(prefix="lk"))
-                (home / "tmp").mkdir()
-                reader, of = (_Notebook if plan.where == "notebook" else _Script)(home), process
-            yield plan, one(plan, reader)
+            yield plan, seconds
         except Broken as error:
             if reader is not None:
                 reader.kill()
             reader = None
             yield plan, str(error)
-    if reader is not None:
-        reader.close()
 
 
 def main() -> None:
