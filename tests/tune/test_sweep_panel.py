@@ -190,7 +190,7 @@ def test_an_interrupt_ends_the_sweep_and_is_told(sweep, lab, capfd):
 
     main = threading.main_thread().ident
     threading.Thread(target=interrupt, daemon=True).start()
-    space = {"x": tune.grid_search(list(range(8))), "steps": 1000, "seconds": 0.1}
+    space = {"x": tune.grid_search(list(range(8))), "steps": 1000, "seconds": 1}
     with pytest.raises(RunStopped, match="stopped by you"):
         sweep(climb, space)
     said = capfd.readouterr()
