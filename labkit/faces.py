@@ -11,6 +11,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from labkit import interrupts
+
 
 def face(
     room: str, **names: tuple[str, ...]
@@ -26,7 +28,8 @@ def face(
     def get(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{room}.{module_of[name]}"), name)
+        with interrupts.stoppable(f"the import of {room}", left="Run this again"):
+            value = getattr(import_module(f"{room}.{module_of[name]}"), name)
         setattr(sys.modules[room], name, value)
         return value
 

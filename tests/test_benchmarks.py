@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import benchmarks
+from benchmarks import interrupts
+from benchmarks._campaign import Broken
 from benchmarks._paired import Found, measure
 from labkit.runs import record as records
 
@@ -61,3 +63,58 @@ def test_without_a_name_they_are_listed_and_a_wrong_name_is_told():
     assert [line.split()[0] for line in listed.stdout.splitlines() if line.startswith("  ")] == NAMES
     wrong = subprocess.run([sys.executable, "-m", "benchmarks", "speed"], capture_output=True, text=True)
     assert wrong.returncode == 2 and "no benchmark 'speed'" in wrong.stdout
+
+
+# -- interrupts ------------------------------------------------------------------------------------
+
+
+def test_an_interrupt_can_be_made_again_and_all_calls_are_drawn():
+    plans = [interrupts.Plan.draw(7, number) for number in range(200)]
+    assert plans == [interrupts.Plan.draw(7, number) for number in range(200)]
+    assert {plan.call for plan in plans} == set(interrupts.CALLS)
+    assert {plan.where for plan in plans} == {"script", "notebook"}
+
+
+class Reader:
+    """A reader's Python whose interrupted call ends as a test wants it to."""
+
+    idle = frozenset()
+
+    def __init__(self, error="the start of x: stopped by you. y", said="go", seconds=0.5, left=()):
+        self.error, self.said, self.seconds, self.left = error, said, seconds, set(left)
+
+    def run(self, code, after=None):
+        if after is not None:
+            return self.said, self.error, 10.0
+        return f"{10 + self.seconds}", None, 0.0
+
+    def held(self):
+        return self.left
+
+
+@pytest.mark.parametrize(
+    "ends, wrong",
+    [
+        ({}, None),
+        ({"error": None}, "LOST"),
+        ({"seconds": 6}, "took 6.0 s"),
+        ({"error": "KeyboardInterrupt"}, "said"),
+        ({"error": "x: stopped by you\n  File x"}, "said"),
+        ({"said": "Exception ignored in _get_module_lock"}, "said"),
+        ({"left": ["process 1"]}, "left process 1"),
+    ],
+)
+def test_what_is_wrong_after_an_interrupt_is_seen(ends, wrong):
+    plan = interrupts.Plan(0, "storage.start", "script", 0.1)
+    if wrong is None:
+        assert interrupts.one(plan, Reader(**ends)) == 0.5
+    else:
+        with pytest.raises(Broken, match=wrong):
+            interrupts.one(plan, Reader(**ends))
+
+
+@pytest.mark.fault
+def test_interrupts_of_a_store_in_a_script_and_in_a_notebook(tmp_path):
+    wanted = (("storage.start", "script"), ("store.stop", "script"), ("storage.start", "notebook"))
+    plans = [interrupts.Plan(number, *call, 0.2 / (1 + number)) for number, call in enumerate(wanted)]
+    assert [said for _, said in interrupts.campaign(plans) if isinstance(said, str)] == []

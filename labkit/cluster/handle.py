@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from labkit import interrupts
 from labkit.cluster import connection
 from labkit.cluster.capacity import Node, check_worker_capacity
 from labkit.cluster.nodes import NodeLauncher, shell_commands
@@ -15,7 +16,6 @@ from labkit.display import cards
 from labkit.display.formatting import size
 from labkit.display.progress import Waiting
 from labkit.errors import ClusterError, expect_int
-from labkit.system import interrupts
 
 _HEAD_EVERY = 3.0  # seconds between two looks at whether the head runs
 _NOTICED_WITHIN = 30  # seconds until the head has noticed that a node has joined or gone
@@ -118,9 +118,6 @@ class Cluster:
         """
         launcher = self._require_ours("add a node")
         known = self.all_nodes()
-        for node in known:
-            if not node.alive:
-                launcher.stop_node(node.name)  # what a raylet that ended by itself has left behind
         cpus = int(known[0].cpus) if cpus is None else cpus
         expect_int("add a node", "cpus", cpus, least=0)
         names = {node.name for node in known}
@@ -132,6 +129,9 @@ class Cluster:
                 check()
                 waiting(0, 1)
 
+            for node in known:
+                if not node.alive:  # its raylet ended by itself, and has left something behind
+                    launcher.stop_node(node.name)
             launcher.start_node(name=name, cpus=cpus, resources=resources, on_wait=on_wait)
             fact = "its processes run, but the head does not list it"
             self._wait_for(lambda: name in [node.name for node in self.nodes], f"add {name}", fact, on_wait)

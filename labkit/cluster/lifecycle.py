@@ -20,14 +20,13 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from labkit import machine
+from labkit import interrupts, machine
 from labkit.cluster import connection
 from labkit.cluster.handle import Cluster
 from labkit.cluster.nodes import OBJECT_STORE_BYTES, NodeLauncher
 from labkit.display.progress import Waiting
 from labkit.errors import ClusterError, expect_int
 from labkit.settings import Settings
-from labkit.system import interrupts
 
 # Ray, and what its libraries import of others. Those libraries come last: the server imports them when idle.
 _RAY = ("ray", "pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
@@ -86,7 +85,7 @@ def start(
             settings.make_home()
             launcher = NodeLauncher(settings, modules)
             # One process of this home starts a cluster; others wait here, and then find it.
-            with launcher.lock:
+            with launcher.lock.acquire(cancel_check=check):
                 running = _find(launcher)
                 if running is None:
                     each = math.ceil(max(machine.cores(), settings.num_workers + 1) / (nodes or 1))

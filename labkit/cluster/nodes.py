@@ -27,9 +27,9 @@ from labkit.cluster import connection
 from labkit.cluster.preload import Preloader
 from labkit.errors import ClusterError
 from labkit.files import atomic_write, private_file
+from labkit.interrupts import wait_until
 from labkit.machine import free_port
 from labkit.settings import NODE_NAME, Settings
-from labkit.system.interrupts import wait_until
 from labkit.system.process_registry import ProcessRegistry
 
 OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it

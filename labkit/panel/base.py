@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from types import FrameType
 from typing import Any, ClassVar, Self
 
+from labkit import interrupts
 from labkit.display import tracebacks
 from labkit.display.formatting import duration
 from labkit.errors import LabError, RunError, RunStopped
@@ -164,8 +165,9 @@ class LivePanel:
             raise RunError(f"follow a run with the panel {self.state.name!r}", fact, fix)
         if self.state.over:
             self.renew()
-        loop = self.loop if source_of(self.loop) else _caller()
-        self._origin = {"code": source_of(loop), "called": called_by(loop), "commit": git_commit()}
+        with interrupts.stoppable(f"the start of {self.state.name}", left="Nothing has been started"):
+            loop = self.loop if source_of(self.loop) else _caller()
+            self._origin = {"code": source_of(loop), "called": called_by(loop), "commit": git_commit()}
         self._following = self._follow()
         self._following.__enter__()
         return self
@@ -176,47 +178,58 @@ class LivePanel:
     @contextlib.contextmanager
     def _follow(self) -> Iterator[None]:
         """The course of one run. What is raised while it opens, or in the block, ends it."""
-        sigint, error, status = signal.getsignal(signal.SIGINT), None, "failed"
+        sigint, error, ended = signal.getsignal(signal.SIGINT), None, None
+        status, stopped, late = "failed", False, False
         self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True
         over = threading.Event()
         drawer = threading.Thread(target=self._draw, args=(over,), name="labkit-panel", daemon=True)
         self._records: queue.SimpleQueue[RunRecord | None] = queue.SimpleQueue()
         sender = threading.Thread(target=self._send_records, name="labkit-live", daemon=True)
+
+        def all_is_sent() -> bool:
+            return not sender.is_alive()
+
         LivePanel._open.append(self)
         try:
-            with self._lock:
-                self.state.start(self.first_phase)
-                self._keep()
-                self._show(self._reporter.open)
-            drawer.start()
-            sender.start()
-            with self.surroundings():
+            with contextlib.ExitStack() as around:
+                with interrupts.held():
+                    with self._lock:
+                        self.state.start(self.first_phase)
+                        self._keep()
+                        self._show(self._reporter.open)
+                    drawer.start()
+                    sender.start()
+                    around.enter_context(self.surroundings())
                 yield
         except BaseException as raised:
             error = raised
+        with contextlib.suppress(ValueError, TypeError):  # not in the main thread, or not Python's
+            # Ray's fit() leaves its own handler behind, which calls a controller that is gone by now.
+            signal.signal(signal.SIGINT, sigint)
         try:
-            with contextlib.suppress(ValueError, TypeError):  # not in the main thread, or not Python's
-                # Ray's fit() leaves its own handler behind, which calls a controller that is gone by now.
-                signal.signal(signal.SIGINT, sigint)
-            ended = self.ended_by(error)
-            stopped = isinstance(ended, (KeyboardInterrupt, SystemExit))
-            if ended is not None and not stopped:
-                with self._lock:
-                    self.keep_failure(ended)
-            status = "finished" if ended is None else "stopped" if stopped else "failed"
-        finally:
-            over.set()
-            LivePanel._open.remove(self)
-            self._end(status)
-            if drawer.is_alive():
-                drawer.join(timeout=5)
-            if sender.is_alive():
-                sender.join(timeout=_SENDING)
-                if sender.is_alive():
-                    warnings.warn(f"the last of {self.state.name!r} is still being sent", stacklevel=4)
+            with interrupts.held() as check:
+                try:
+                    ended = self.ended_by(error)
+                    stopped = isinstance(ended, (KeyboardInterrupt, SystemExit))
+                    if ended is not None and not stopped:
+                        with self._lock:
+                            self.keep_failure(ended)
+                    status = "finished" if ended is None else "stopped" if stopped else "failed"
+                finally:
+                    over.set()
+                    LivePanel._open.remove(self)
+                    self._end(status)
+                    if drawer.is_alive():
+                        drawer.join(timeout=5)
+                    if not interrupts.wait_until(all_is_sent, seconds=_SENDING, check=check):
+                        warnings.warn(f"the last of {self._name!r} is still being sent", stacklevel=4)
+        except KeyboardInterrupt:
+            late = True
         if stopped:
             fact = f"stopped by you after {duration(self.state.elapsed())}"
             raise RunStopped(self.state.name, fact, self.after_stop()) from None
+        if late and ended is None:
+            raise RunStopped(self.state.name, "stopped by you when the run was over", "Its record is kept")
         if ended is not None:
             if translated := self.translate(ended):
                 raise translated from ended

@@ -23,13 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from labkit import interrupts
 from labkit.display import cards
 from labkit.display.progress import Waiting
 from labkit.errors import ClusterError, expect_int
 from labkit.settings import Settings
 from labkit.spark import driver
 from labkit.spark.launch import WORKER_MB, Folders, environment
-from labkit.system import interrupts, process_info
+from labkit.system import process_info
 from labkit.system.process_registry import ProcessRegistry
 
 if TYPE_CHECKING:  # half a second to import
@@ -95,14 +96,15 @@ class Session:
         global _current
         if not self._running:
             return
-        self._running = False
-        if _current is self:
-            _current = None
-        try:
-            driver.stop(self.spark)
-        finally:
-            self._registry.stop(self.group_id)
-            self._folders.forget()
+        with interrupts.stoppable("session.stop()", left="Spark has been stopped all the same"):
+            self._running = False
+            if _current is self:
+                _current = None
+            try:
+                driver.stop(self.spark)
+            finally:
+                self._registry.stop(self.group_id)
+                self._folders.forget()
 
     def __repr__(self) -> str:
         state = f"{self.slots} slots" if self._running else "stopped"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.files import atomic_write
-from labkit.system.interrupts import wait_until
+from labkit.interrupts import wait_until
 
 _FOLDER = "LABKIT_RENDEZVOUS"
 _SECONDS = 120  # for all torchruns of a launch to arrive

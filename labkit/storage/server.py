@@ -24,10 +24,10 @@ from filelock import FileLock, Timeout
 from labkit import machine
 from labkit.errors import StorageError
 from labkit.files import atomic_write
+from labkit.interrupts import wait_until
 from labkit.settings import Settings
 from labkit.storage.client import read_keys, write_keys
 from labkit.system import process_info
-from labkit.system.interrupts import wait_until
 from labkit.system.process_registry import ProcessRegistry
 
 _ROLE = "object server"
@@ -111,7 +111,7 @@ def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Serve
     base = settings.make_home() / "objects"
     try:
         base.mkdir(exist_ok=True, mode=0o700)
-        with FileLock(base / "starting", timeout=_START_TIMEOUT):
+        with FileLock(base / "starting", timeout=_START_TIMEOUT).acquire(cancel_check=check):
             server = _noted(settings.home)
             if server is None or not server.alive:
                 if server is not None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from labkit import interrupts
 from labkit.display import cards
 from labkit.display.formatting import without_credentials
 from labkit.errors import StorageError
@@ -30,7 +31,6 @@ from labkit.settings import Settings
 from labkit.storage import explain
 from labkit.storage import server as object_server
 from labkit.storage.client import ObjectFiles, arrow, write_keys
-from labkit.system import interrupts
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -101,16 +101,17 @@ class Store:
         """Leave the store. The embedded server stops with its last handle in any process; its data stay."""
         if not self._running:
             return
-        self._running = False
-        atexit.unregister(self.stop)
-        if self._server is None:
-            if self.keys is not None:
-                self.keys.unlink(missing_ok=True)
-            return
-        if self in _handles:
-            _handles.remove(self)
-        if all(handle._server != self._server for handle in _handles):
-            self._server.leave()
+        with interrupts.stoppable("store.stop()", left="The store has been left all the same"):
+            self._running = False
+            atexit.unregister(self.stop)
+            if self._server is None:
+                if self.keys is not None:
+                    self.keys.unlink(missing_ok=True)
+                return
+            if self in _handles:
+                _handles.remove(self)
+            if all(handle._server != self._server for handle in _handles):
+                self._server.leave()
 
     def __enter__(self) -> "Store":
         return self
@@ -176,13 +177,17 @@ def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
     settings = Settings.given(settings)
     if settings.s3_endpoint:
         return connect(bucket=bucket, settings=settings)
-    with interrupts.stoppable("the start of the object store") as check:
+    opened: list[Store] = []
+    undo = interrupts.stoppable("the start of the object store", undo=lambda: [s.stop() for s in opened])
+    with undo as check:
         server = object_server.start(settings, check)
-    for handle in _handles:
-        if handle._server == server and handle.home_bucket == bucket:
-            return handle
-    store = Store(server.endpoint, server.keys, bucket, server)._check_access()
-    _handles.append(store)
+        for handle in _handles:
+            if handle._server == server and handle.home_bucket == bucket:
+                return handle
+        store = Store(server.endpoint, server.keys, bucket, server)
+        opened.append(store)
+        check()
+        _handles.append(store._check_access())
     # A script stops its store when it ends. A kernel leaves that to the watchdog, because it may restart.
     if "ipykernel" not in sys.modules:
         atexit.register(store.stop)
@@ -226,7 +231,9 @@ def connect(
         keys = write_keys(path, access_key, secret_key)
     store = Store(endpoint, keys, bucket)
     atexit.register(store.stop)
-    return store._check_access()
+    what, left = f"the connection to {without_credentials(endpoint)}", "This process is not connected to it"
+    with interrupts.stoppable(what, undo=store.stop, left=left):
+        return store._check_access()
 
 
 def _delete_keys_of_the_dead(folder: Path) -> None:

@@ -88,6 +88,18 @@ def program_name(process: psutil.Process) -> str:
     return "gone"
 
 
+def listening_folders(processes: list[psutil.Process]) -> set[Path]:
+    """The temporary folders of Python's `multiprocessing` in which processes listen.
+
+    Python removes such a folder when the process exits, and not when it is terminated.
+    """
+    found: set[Path] = set()
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            found |= {Path(one.laddr or ".").parent for one in process.net_connections("unix")}
+    return {folder for folder in found if folder.name.startswith("pymp-")}
+
+
 def terminate(processes: list[psutil.Process], *, grace: float) -> None:
     """Send SIGTERM, and after `grace` seconds SIGKILL (0: SIGKILL at once). This process is left out."""
     others = [process for process in processes if process.pid != os.getpid() and process.is_running()]

@@ -215,10 +215,13 @@ class ProcessRegistry:
         running = [record for record in records if record.alive]
         last = {record.session: record.pid for record in running}.values()
         members = self.members(group_id, session=session)
+        folders = process_info.listening_folders(members)
         process_info.terminate([process for process in members if process.pid in last], grace=grace)
         process_info.terminate(members, grace=grace / 3)
         # And what was started meanwhile.
         process_info.terminate(self.members(group_id, session=session), grace=0)
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
         ended = [record for record in records if not record.alive or record.pid == os.getpid()]
         for record in ended:
             self.remove(record.pid, group_id=group_id)

@@ -33,7 +33,7 @@ import ray.train
 from ray.util import state
 from ray.util.placement_group import PlacementGroup
 
-from labkit import cluster
+from labkit import cluster, interrupts
 from labkit.cluster import capacity
 from labkit.display import tracebacks
 from labkit.errors import RunError, RunFailed
@@ -67,6 +67,7 @@ class TrainPanel(Panel):
         """For ``RunConfig(callbacks=[…])``: reports, checkpoints and failures go to this panel."""
         return ReportCallback(self)
 
+    @interrupts.stoppable("the checks before the start", left="Nothing has been started")
     def watch(self, trainer: Any) -> Self:
         """Follow `trainer` in a ``with`` block around its ``fit()``.
 
@@ -95,7 +96,7 @@ class TrainPanel(Panel):
             if getattr(trainer, "validation_config", None) is not None:
                 self._follow_validations(trainer)
         if warning := wrong_order(run_config.checkpoint_config):
-            warnings.warn(warning, stacklevel=2)
+            warnings.warn(warning, stacklevel=3)
         loop = trainer.train_loop_per_worker
         loop = loop.function if isinstance(loop, TrackedFunction) else loop
         trainer.train_loop_per_worker = TrackedFunction(loop, self)
@@ -147,10 +148,11 @@ class TrainPanel(Panel):
             try:
                 yield
             except BaseException as error:
-                _end_controller(error.__traceback__)
-                lost = isinstance(error, (ray.train.ControllerError, ray.exceptions.RayError))
-                if lost or self._interrupts.forced:
-                    _free_placement_groups(groups)
+                with interrupts.held():
+                    _end_controller(error.__traceback__)
+                    lost = isinstance(error, (ray.train.ControllerError, ray.exceptions.RayError))
+                    if lost or self._interrupts.forced:
+                        _free_placement_groups(groups)
                 raise
             finally:
                 over.set()

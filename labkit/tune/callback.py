@@ -1,9 +1,10 @@
 """What Tune's loop tells the panel that is open in the same process."""
 
-import contextlib
 import functools
+import os
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -153,7 +154,11 @@ class SweepCallback(tune.Callback):
             panel.interrupted = True
             handler(signal_number, frame)
 
+        if handler == panel.hear:
+            # Tune's handler has put it back: there was an interrupt since, and Tune's loop ends at once.
+            panel.interrupted = panel.interrupted or not os.environ.get("TUNE_DISABLE_SIGINT_HANDLER")
         # Only the main thread can be interrupted, and only one that handles interrupts.
-        with contextlib.suppress(ValueError):
-            if callable(handler):
-                signal.signal(signal.SIGINT, heard)
+        elif callable(handler) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, heard)
+            if panel.interrupted:
+                heard(signal.SIGINT, None)

@@ -134,8 +134,8 @@ def _check_name(plan: TunerPlan) -> None:
 
 
 def _check_state(plan: TunerPlan) -> None:
-    """Refuse a state that a kill has cut off: Tune would start over, with one empty configuration."""
+    """Refuse a state that is cut off, or without a trial: Tune would run one empty configuration."""
     if not saved.is_valid(*plan.storage):
-        fact = f"the state in {plan.path} is missing or cut off: the sweep was killed while it was written"
+        fact = f"the state in {plan.path} is missing or cut off, or lists no trial: it ended too early"
         fix = "start a new sweep under a fresh name; checkpoints of the trials are in their folders"
         raise RunError(f"go on with the sweep {plan.run.name!r}", fact, fix)

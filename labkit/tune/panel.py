@@ -15,14 +15,18 @@ own reporters print tables, and are ignored in some environments.
 """
 
 import contextlib
+import signal
+import threading
+import traceback
 import warnings
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import ray
 from ray import tune
 
-from labkit import cluster
+from labkit import cluster, interrupts
 from labkit.display import tracebacks
 from labkit.errors import RunError, RunFailed
 from labkit.panel.base import LivePanel
@@ -56,6 +60,7 @@ class SweepPanel(LivePanel):
         """For ``tune.RunConfig(callbacks=[…])``."""
         return SweepCallback()
 
+    @interrupts.stoppable("the checks before the start", left="Nothing has been started")
     def watch(self, tuner: Any) -> "SweepPanel":
         """Follow `tuner` in a ``with`` block around its ``fit()``, and switch off what Tune would print.
 
@@ -67,7 +72,7 @@ class SweepPanel(LivePanel):
         self.plan = plan = TunerPlan.from_tuner(tuner)
         if plan is None:
             hidden = f"Ray {ray.__version__} hides what a Tuner was given"
-            warnings.warn(f"{hidden}: the sweep is followed, but not checked", stacklevel=2)
+            warnings.warn(f"{hidden}: the sweep is followed, but not checked", stacklevel=3)
         else:
             self._check(plan)
             own = getattr(plan.trainable, "__module__", "").partition(".")[0] != "ray"
@@ -86,6 +91,17 @@ class SweepPanel(LivePanel):
         self.interrupted = False
         return super().__enter__()
 
+    def hear(self, _: int, frame: FrameType | None) -> None:
+        """Handle an interrupt before Tune does.
+
+        Once `fit()` has begun it is only noted: an exception can get lost in an import there, and would leave
+        a sweep that cannot be restored. Tune hears of it when it has made its loop.
+        """
+        self.interrupted = True
+        names = (one.f_globals.get("__name__", "") for one, _ in traceback.walk_stack(frame))
+        if not any(name.startswith("ray.tune.") for name in names):
+            raise KeyboardInterrupt
+
     # -- what a panel of an engine overrides --------------------------------------------------------
 
     def new_state(self) -> SweepState:
@@ -97,13 +113,16 @@ class SweepPanel(LivePanel):
     def surroundings(self) -> Iterator[None]:
         with without_noise():
             SweepCallback.panel = self
+            in_main = threading.current_thread() is threading.main_thread()
+            if in_main and callable(signal.getsignal(signal.SIGINT)):
+                signal.signal(signal.SIGINT, self.hear)  # until Tune has its own handler
             try:
                 yield
             finally:
                 SweepCallback.panel = None
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
-        if error is None and self.interrupted:
+        if self.interrupted:
             return KeyboardInterrupt()  # Tune ends its loop in good order and returns
         if error is None and self.state.all_failed:
             return RunFailed(
@@ -135,7 +154,11 @@ class SweepPanel(LivePanel):
         return RunFailed(f"finish the sweep {self.state.name!r}", fact, "the panel shows where")
 
     def after_stop(self) -> str:
-        restore = f". To go on: tune.Tuner.restore({self.plan.path!r}, trainable=…)" if self.plan else ""
+        restore = ""
+        if self.plan:
+            restore = f". To go on: tune.Tuner.restore({self.plan.path!r}, trainable=…)"
+            if not self.state.trials:  # Tune would start over, with one empty configuration
+                restore = ". It had no trial yet: start it again under a fresh name"
         return super().after_stop() + restore
 
     def files(self) -> list[tuple[str, str]]:

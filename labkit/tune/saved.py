@@ -45,13 +45,12 @@ def restore(filesystem: pyarrow.fs.FileSystem, folder: str) -> None:
 
 
 def is_valid(filesystem: pyarrow.fs.FileSystem, folder: str) -> bool:
-    """Whether Tune can read the newest list of trials in `folder`."""
+    """Whether Tune can read the newest list of trials in `folder`, and there is one in it."""
     try:
         with filesystem.open_input_stream(f"{folder}/{max(states(filesystem, folder))}") as file:
-            json.loads(file.read())
-    except (OSError, ValueError):
+            return bool(json.loads(file.read()).get("trial_data", True))
+    except (OSError, ValueError, AttributeError):
         return False
-    return True
 
 
 def states(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:

@@ -31,7 +31,7 @@ _TABLES = "RAY_AIR_NEW_OUTPUT"  # "1", the default, prints tables in a terminal 
 _NOISE = (  # what Tune logs, and the panel shows, or what has no remedy
     "Trial task failed for trial", "Could not re-use actor", "Trials did not complete",
     "Experiment has been interrupted", "Stop signal received", "may be a performance bottleneck",
-    "Remote file not found",
+    "Remote file not found", "Failed to fetch metrics",
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ import grpc
 import psutil
 import pytest
 import ray
+from filelock import FileLock
 from ray.scripts import scripts as ray_scripts
 
 from labkit import cluster
@@ -77,6 +78,14 @@ def test_an_interrupted_start_leaves_nothing(home, role):
     assert said.splitlines()[-1].endswith("stopped by you. Nothing of it is left running"), said
     assert "Exception ignored" not in said
     assert ProcessRegistry(home).groups() == []
+
+
+def test_an_interrupt_ends_the_wait_for_another_process_that_starts_it(home):
+    settings = Settings.from_env()
+    settings.make_home()
+    with FileLock(temp_dir(settings).parent / "starting"), pytest.raises(RunStopped, match="the start of"):
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        cluster.start()
 
 
 def test_a_head_that_does_not_start_says_why_and_leaves_nothing(home, monkeypatch):
@@ -443,7 +452,9 @@ def test_a_home_whose_path_is_not_ascii_has_its_sockets_elsewhere(tmp_path, monk
 def test_after_stop_nothing_is_left_and_the_handle_says_so(lab, home):
     name = group(home)
     assert len(ProcessRegistry(home).members(name)) > 5
-    lab.stop()
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(RunStopped, match=r"lab.stop\(\): stopped by you. The cluster has been stopped all"):
+        lab.stop()
     assert ProcessRegistry(home).members(name) == [] and ProcessRegistry(home).groups() == []
     assert cluster.current() is None
     assert repr(lab).endswith("stopped)") and "stopped" in lab._repr_html_()

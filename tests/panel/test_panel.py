@@ -208,7 +208,7 @@ def test_a_second_interrupt_does_not_leave_it_open(panel):
             closed.append(True)
 
     closed = []
-    with pytest.raises(KeyboardInterrupt), panel:
+    with pytest.raises(RunStopped, match="stopped by you when the run was over"), panel:
         panel._listener = Impatient()
     assert panel.state.status == "finished" and closed == [True]
     with panel:
@@ -231,6 +231,23 @@ def test_an_interrupt_while_it_opens(settings):
     with panel:
         train(panel)
     assert panel.state.status == "finished"
+
+
+def test_an_interrupt_while_it_opens_waits_until_it_is_open(settings):
+    """Opening imports what it draws with, and an interrupt can get lost in an import."""
+
+    class Interrupted(Recorder):
+        def open(self, snapshot):
+            os.kill(os.getpid(), signal.SIGINT)
+            super().open(snapshot)
+
+    reporter = Interrupted()
+    with (
+        pytest.raises(RunStopped, match="stopped by you"),
+        Panel("run", settings=settings, reporter=reporter),
+    ):
+        pytest.fail("it came no further")
+    assert reporter.closed_with[0] == "stopped" and len(reporter.calls) > 1 and drawers() == []
 
 
 # -- drawing --------------------------------------------------------------------------------------------

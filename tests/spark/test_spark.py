@@ -129,6 +129,16 @@ def test_an_interrupted_start_leaves_nothing(home, seconds):
 
 
 @pytest.mark.fault
+def test_an_interrupted_stop_is_carried_out(home):
+    lab = spark.session(slots=1)
+    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(RunStopped, match=r"session.stop\(\): stopped by you"):
+        lab.stop()
+    assert spark.current() is None
+    wait_until_nothing_lives(home)
+
+
+@pytest.mark.fault
 def test_a_jvm_that_hangs_is_stopped_all_the_same(home):
     lab = spark.session(slots=1)
     driver = driver_of(home)

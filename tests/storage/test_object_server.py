@@ -4,9 +4,11 @@ import os
 import signal
 import socket
 import stat
+import threading
 
 import psutil
 import pytest
+from filelock import FileLock
 
 import labs
 import object_servers
@@ -14,7 +16,7 @@ from labkit import machine, storage
 from labkit.errors import LabError, RunStopped, StorageError
 from labkit.settings import Settings
 from labkit.storage import server as object_server
-from labkit.storage.client import read_keys
+from labkit.storage.client import ObjectFiles, read_keys
 from labkit.system.process_registry import ProcessRegistry
 
 
@@ -92,6 +94,41 @@ def test_an_interrupt_during_the_start_leaves_nothing(settings, monkeypatch):
     with pytest.raises(RunStopped, match="the start of the object store"):
         storage.start(settings=settings)
     assert ProcessRegistry(settings.home).groups() == []
+
+
+def interrupted_before(monkeypatch, owner, name):
+    """Let an interrupt come when `owner.name` is called."""
+    call = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *a: (os.kill(os.getpid(), signal.SIGINT), call(*a))[1])
+
+
+def test_an_interrupt_when_the_server_runs_stops_it_again(settings, monkeypatch):
+    """The bucket is tried then, and that is not cut off in the middle of it."""
+    with monkeypatch.context() as patched:
+        interrupted_before(patched, ObjectFiles, "make_bucket")
+        with pytest.raises(RunStopped, match="the start of the object store"):
+            storage.start(settings=settings)
+    assert ProcessRegistry(settings.home).groups() == []
+    with object_servers.embedded(settings.home) as store:
+        store.files.pipe_file("lab/a", b"1")
+
+
+def test_an_interrupted_stop_is_carried_out(settings, monkeypatch):
+    store = storage.start(settings=settings)
+    interrupted_before(monkeypatch, object_server.Server, "leave")
+    with pytest.raises(
+        RunStopped, match=r"store.stop\(\): stopped by you. The store has been left all the same"
+    ):
+        store.stop()
+    assert ProcessRegistry(settings.home).groups() == []
+
+
+def test_an_interrupt_ends_the_wait_for_another_process_that_starts_it(settings):
+    (settings.home / "objects").mkdir(parents=True)
+    interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    with FileLock(settings.home / "objects" / "starting"), pytest.raises(RunStopped):
+        interrupt.start()
+        storage.start(settings=settings)
 
 
 def test_after_stop_and_start_all_is_there(settings):

@@ -378,3 +378,15 @@ def test_a_removed_home_stops_the_lab(registry, owned):
     _, sleeper = owned
     shutil.rmtree(registry._folder)
     until(lambda: not runs(sleeper) and marked("one") == set())
+
+
+def test_the_temporary_folder_of_a_terminated_process_goes_with_it(registry, start, tmp_path):
+    """Ray's dashboard starts processes by `multiprocessing`, which cleans up only where a process exits."""
+    code = "from multiprocessing import util, connection; import time\n"
+    code += "one = connection.Listener(family='AF_UNIX'); print(one.address, flush=True); time.sleep(120)"
+    start([sys.executable, "-c", code], env={**os.environ, "TMPDIR": "/tmp"})
+    until(lambda: (tmp_path / "log").read_text())
+    socket = (tmp_path / "log").read_text().strip()
+    assert os.path.dirname(socket).startswith("/tmp/pymp-") and os.path.exists(socket)
+    registry.stop("one")
+    assert not os.path.exists(os.path.dirname(socket))

@@ -1,5 +1,6 @@
 """Real sweeps and their panel: counts, failures, what is never reported, interrupts."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -181,7 +182,7 @@ def test_population_based_training_changes_configurations(sweep):
     assert sum(trial.changes for trial in state.trials.values()) >= 1
 
 
-def test_an_interrupt_ends_the_sweep_and_is_told(sweep, lab):
+def test_an_interrupt_ends_the_sweep_and_is_told(sweep, lab, capfd):
     def interrupt():
         while not (panel := getattr(sweep, "panel", None)) or panel.state.counts()["running"] == 0:
             time.sleep(0.05)
@@ -189,13 +190,38 @@ def test_an_interrupt_ends_the_sweep_and_is_told(sweep, lab):
 
     main = threading.main_thread().ident
     threading.Thread(target=interrupt, daemon=True).start()
-    space = {"x": tune.grid_search([1, 2, 3, 4]), "steps": 1000, "seconds": 0.1}
+    space = {"x": tune.grid_search(list(range(8))), "steps": 1000, "seconds": 1}
     with pytest.raises(RunStopped, match="stopped by you"):
         sweep(climb, space)
+    said = capfd.readouterr()
+    assert "WARNING" not in said.out + said.err  # that trials which never reported have no metrics
     state = sweep.panel.state
     assert state.status == "stopped" and set(state.counts()) == {"cut off"}
     assert runs.latest("sweep", state="stopped").error is None
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+class Interrupting(tune.Callback):
+    """Interrupts when Tune's handler is in place, and the panel doesn't listen to it yet."""
+
+    def setup(self, **_):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("moment", ["before Tune listens", "before the panel does"])
+def test_an_interrupt_while_the_sweep_starts_is_not_lost(lab, home, moment):
+    panel = SweepPanel("sweep", reporter=NullReporter())
+    callbacks = [Interrupting()] if "panel" in moment else []
+    run = tune.RunConfig(
+        name=panel.run_id, storage_path=str(home / "runs"), callbacks=[*callbacks, panel.callback()]
+    )
+    tuner = tune.Tuner(climb, param_space={"x": 1, "steps": 1000, "seconds": 0.1}, run_config=run)
+    with pytest.raises(RunStopped, match="stopped by you"), panel.watch(tuner):
+        if not callbacks:
+            with contextlib.suppress(KeyboardInterrupt):  # as an import may do
+                os.kill(os.getpid(), signal.SIGINT)
+        tuner.fit()
+    assert panel.state.status == "stopped"
 
 
 def test_one_panel_at_a_time_and_only_with_its_callback(lab, home):

@@ -20,21 +20,11 @@ _INSIST = 5.0  # seconds after the first interrupt from which another one raises
 
 
 @contextlib.contextmanager
-def stoppable(
-    what: str, *, undo: Callable[[], object] = lambda: None, left: str = "Nothing of it is left running"
-) -> Iterator[Callable[[], None]]:
-    """Let an interrupt end the block at its next `check`, undo it, and raise one calm line.
+def held() -> Iterator[Callable[[], None]]:
+    """Hold interrupts back: one that comes in the block is raised by its next `check`, or at its end.
 
-    Yields `check`: call it in every loop that waits. If nothing called it, the end of the block does. `undo`
-    runs after every error in the block, and further interrupts do not cut it short. In threads
-    that get no signals, and in programs that ignore SIGINT, the handler stays unchanged.
-
-    Args:
-        what: what is stopped, such as "the start of the cluster".
-        left: what is true afterwards, as a sentence.
-
-    Raises:
-        RunStopped: the reader interrupted.
+    Yields `check`: call it in every loop that waits. In threads that get no signals, and in programs that
+    ignore SIGINT, the handler stays unchanged. So it does where the block has set another one.
     """
     first: float | None = None  # when the first interrupt came
     raised = False
@@ -58,15 +48,37 @@ def stoppable(
         signal.signal(signal.SIGINT, note)
     try:
         yield check
-        check()
+    finally:
+        if in_main and signal.getsignal(signal.SIGINT) is note:
+            signal.signal(signal.SIGINT, before)
+    check()  # after the handler is back: from there on an interrupt raises by itself
+
+
+@contextlib.contextmanager
+def stoppable(
+    what: str, *, undo: Callable[[], object] = lambda: None, left: str = "Nothing of it is left running"
+) -> Iterator[Callable[[], None]]:
+    """Let an interrupt end the block at its next `check`, undo it, and raise one calm line.
+
+    Yields `check`, as `held` does. `undo` runs after every error in the block, and further interrupts do not
+    cut it short.
+
+    Args:
+        what: what is stopped, such as "the start of the cluster".
+        left: what is true afterwards, as a sentence.
+
+    Raises:
+        RunStopped: the reader interrupted.
+    """
+    try:
+        with held() as check:
+            yield check
     except BaseException as error:
-        undo()
+        with contextlib.suppress(KeyboardInterrupt), held():
+            undo()
         if isinstance(error, KeyboardInterrupt):
             raise RunStopped(what, "stopped by you", left) from None
         raise
-    finally:
-        if before not in (None, signal.SIG_IGN):
-            signal.signal(signal.SIGINT, before)
 
 
 def wait_until(
