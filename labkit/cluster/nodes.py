@@ -26,11 +26,11 @@ from filelock import FileLock
 from labkit.cluster import connection
 from labkit.cluster.preload import Preloader
 from labkit.errors import ClusterError
-from labkit.files import atomic_write, private_file
+from labkit.files import atomic_write, json_object, private_file
 from labkit.machine import free_port
 from labkit.settings import NODE_NAME, Settings
 from labkit.system.interrupts import wait_until
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system.process_registry import ProcessRegistry, is_group
 
 OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it
 START_TIMEOUT = 120  # seconds for one `ray start`; a cold disk needs 40
@@ -224,9 +224,11 @@ class NodeLauncher:
 
 def read_info(folder: Path) -> dict[str, str]:
     """Group, address and dashboard of the cluster in a folder; empty if there is none."""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        info = json.loads((folder / _INFO).read_text())
-        return {name: info[name] for name in ("group", "address", "dashboard")}
+    kinds = dict.fromkeys(("group", "address", "dashboard"), str)
+    with contextlib.suppress(OSError, ValueError):
+        info = json_object((folder / _INFO).read_bytes(), kinds)
+        if kinds.keys() <= info.keys() and is_group(info["group"]):
+            return {name: info[name] for name in kinds}
     return {}
 
 
