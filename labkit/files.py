@@ -37,8 +37,11 @@ def atomic_path(path: Path | str, *, mode: int | None = None) -> Iterator[Path]:
 
 
 def atomic_write(path: Path | str, content: str | bytes, *, mode: int | None = None) -> Path:
-    """Write a file, as UTF-8 if `content` is text (what UTF-8 cannot express becomes "?"), and return its path.
-    A reader never sees half of it.
+    """Write a file and return its path. A reader never sees half of it.
+
+    Args:
+        content: bytes, or a text, which is written as UTF-8; what that cannot express becomes "?".
+        mode: as in `atomic_path`.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -74,7 +77,7 @@ def private_file(path: Path | str, content: str) -> bool:
 
 
 def _partial(path: Path) -> Path:
-    """The name of a temporary file for `path` that no other process uses, nor can guess to put a link there."""
+    """The name of a temporary file for `path`. Nobody can guess it and put a link there."""
     return path.with_name(f".part-{secrets.token_hex(8)}-{path.name}")
 
 

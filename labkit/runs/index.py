@@ -79,7 +79,7 @@ def _fast(values: dict[str, Any]) -> RunRecord:
 
 
 def _read_index(root: Path) -> dict[str, list]:
-    """Folder → [stamp, values]; empty if there is no index, or it is damaged or of another version of the lab."""
+    """Folder → [stamp, values]; empty if there is no index, or it is damaged or of another version."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         checksum, _, content = (root / _INDEX).read_bytes().partition(b"\n")
         if int(checksum) == zlib.crc32(content) and (index := json.loads(content))["fields"] == _FIELDS:
