@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import socket
 import sys
@@ -781,3 +782,10 @@ def test_inputs_that_once_got_through(name, file, content, reading):
     victim.write_bytes(content.encode() if isinstance(content, str) else content)
     assert case.outcome() is not None
     assert not (case.home.parent / "outside").exists()
+
+
+def test_no_archive_is_unpacked(root):
+    """So none can have a path that leads out of its folder."""
+    unpacking = re.compile(r"\b(tarfile|zipfile|unpack_archive|extractall|Untar|Unzip)\b")
+    wrong = [path for path in (root / "labkit").rglob("*.py") if unpacking.search(path.read_text())]
+    assert wrong == []

@@ -242,8 +242,11 @@ def temp_dir(settings: Settings) -> Path:
     if not str(folder).isascii() or len(str(folder)) + _SOCKET_TAIL > _SOCKET_LIMIT:
         digest = hashlib.sha256(os.fsencode(settings.home)).hexdigest()[:8]
         folder = Path(f"/tmp/labkit-{os.getuid()}-{digest}")
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if folder.stat().st_uid != os.getuid() or stat.S_IMODE(folder.stat().st_mode) & 0o077:
+    with contextlib.suppress(FileExistsError):  # of a link to nowhere
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # In /tmp, a link may be a neighbour's.
+    found = folder.lstat() if folder.parent == Path("/tmp") else folder.stat()
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077 or not stat.S_ISDIR(found.st_mode):
         raise ClusterError(
             f"use {folder} for Ray's sockets",
             "other users may enter it",

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -87,6 +88,9 @@ class ProcessRegistry:
                 )
         except OSError as error:
             raise _unwritable(f"start {role}", error) from error
+        with contextlib.suppress(OSError, AttributeError):  # it ended at once, or this is no Linux
+            # Its memory has keys in it, so it leaves no core dump, nor do its children.
+            resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
         try:
             self.record(process.pid, role=role, group_id=group_id)
         except BaseException:
