@@ -25,7 +25,7 @@ _STAGES = ("unit", "fault", "notebook", "browser")
 # The modules that take more than four seconds: they start clusters, stores, kernels, browsers, or train.
 # All others are marked `quick`.
 _SLOW = {
-    *("browser", "sweep_browser", "validation_browser", "website"),
+    *("accessibility", "browser", "sweep_browser", "validation_browser", "website"),
     *("cluster", "forkserver", "kernel", "preload"),
     *("data_progress", "stream", "catalog", "datasets_ray", "huggingface", "own"),
     *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_08", "lesson_10"),

@@ -1,10 +1,13 @@
-"""Write files so that readers find them complete or not at all, and files that only their owner can read."""
+"""Files that are complete or absent, files that only their owner can read, and JSON that may be damaged."""
 
 import contextlib
+import json
 import os
-import threading
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin
 
 
 @contextlib.contextmanager
@@ -34,13 +37,17 @@ def atomic_path(path: Path | str, *, mode: int | None = None) -> Iterator[Path]:
 
 
 def atomic_write(path: Path | str, content: str | bytes, *, mode: int | None = None) -> Path:
-    """Write a file, as UTF-8 if `content` is text, and return its path. A reader never sees half of it.
+    """Write a file and return its path. A reader never sees half of it.
+
+    Args:
+        content: bytes, or a text, which is written as UTF-8; what that cannot express becomes "?".
+        mode: as in `atomic_path`.
 
     Raises:
         OSError: the folder cannot be written to.
     """
     with atomic_path(path, mode=mode) as partial:
-        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        partial.write_bytes(content.encode(errors="replace") if isinstance(content, str) else content)
     return Path(path)
 
 
@@ -70,5 +77,42 @@ def private_file(path: Path | str, content: str) -> bool:
 
 
 def _partial(path: Path) -> Path:
-    """The name of a temporary file for `path` that no other thread or process uses."""
-    return path.with_name(f".part-{os.getpid()}-{threading.get_ident()}-{path.name}")
+    """The name of a temporary file for `path`. Nobody can guess it and put a link there."""
+    return path.with_name(f".part-{secrets.token_hex(8)}-{path.name}")
+
+
+def json_object(text: str | bytes, kinds: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The JSON object in `text`.
+
+    Args:
+        kinds: of its values, as `has_type` takes them. Each may be missing.
+
+    Raises:
+        ValueError: it is damaged, nested too deeply, no object, or has a value of another type.
+    """
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(values, dict):
+        raise ValueError(f"it is no object but a {type(values).__name__}")
+    for name, kind in (kinds or {}).items():
+        if name in values and not has_type(values[name], kind):
+            raise ValueError(f"its {name} is {values[name]!r:.80}, and {kind} is expected")
+    return values
+
+
+def has_type(value: Any, kind: Any) -> bool:
+    """Whether a value of JSON is of a type such as ``int``, ``float | None`` or ``dict[str, list[float]]``.
+
+    An int has 64 bits at most, so that it can be calculated with; and it is a float, too.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is UnionType:
+        return any(has_type(value, one) for one in inner)
+    if origin is not None:
+        items = value.values() if isinstance(value, dict) else value
+        return isinstance(value, origin) and all(has_type(item, inner[-1]) for item in items)
+    if kind in (int, float) and isinstance(value, int):
+        return abs(value) < 2**63
+    return isinstance(value, kind)

@@ -4,20 +4,31 @@ import json
 import os
 from typing import Any
 
-from labkit.files import atomic_write
+from labkit.files import atomic_write, has_type, json_object
 from labkit.settings import Settings
 
 _FILE = "exercises.json"
-_SECTIONS = ("solved", "hints", "predictions", "minutes")
+_SECTIONS: dict[str, Any] = {
+    "solved": str,
+    "hints": int,
+    "predictions": dict[str, str | float],
+    "minutes": dict[str, float],
+}
+_NEEDS = {"predictions": {"guess"}, "minutes": {"minutes", "from", "to"}}
 
 
 def load(section: str) -> dict[str, Any]:
-    """The entries of a section ("solved", "hints", …) by id. A file that cannot be read has none."""
+    """The entries of a section ("solved", "hints", …) by id, without damaged ones."""
+    kind, needs = _SECTIONS[section], _NEEDS.get(section, set())
     try:
-        content = json.loads((Settings.from_env().home / _FILE).read_text(encoding="utf-8"))
-        return dict(content.get(section, {}))
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        entries = json_object((Settings.from_env().home / _FILE).read_bytes(), {section: dict}).get(
+            section, {}
+        )
+    except (OSError, ValueError):
         return {}
+    return {
+        id: one for id, one in entries.items() if has_type(one, kind) and (not needs or needs <= one.keys())
+    }
 
 
 def keep(section: str, id: str, value: Any, *, replace: bool = False) -> str:

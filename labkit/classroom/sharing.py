@@ -9,6 +9,7 @@ never waits for it: if the place doesn't answer, that one thread hangs, and none
 A process could be killed then, but it costs half a second of CPU each time; a thread needs milliseconds.
 """
 
+import contextlib
 import json
 import re
 import secrets
@@ -25,7 +26,7 @@ from typing import Any
 from labkit.classroom import kept, plan
 from labkit.classroom.place import explained, keys_file, open_place
 from labkit.errors import LabError
-from labkit.files import atomic_write
+from labkit.files import atomic_write, json_object
 from labkit.settings import Settings
 
 NICKNAME = 40  # its most characters
@@ -235,10 +236,12 @@ def _doctor() -> list[str]:
 
 def _member() -> dict[str, str] | None:
     """Place, nickname and file name; None if the reader is in no class."""
-    try:
-        return json.loads(_member_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    kinds = dict.fromkeys(("place", "nickname", "file"), str)
+    with contextlib.suppress(OSError, ValueError):
+        member = json_object(_member_file().read_bytes(), kinds)
+        if kinds.keys() <= member.keys() and re.fullmatch(r"[0-9a-f]{16}\.json", member["file"]):
+            return member
+    return None
 
 
 def _member_file() -> Path:

@@ -26,11 +26,11 @@ from filelock import FileLock
 from labkit.cluster import connection
 from labkit.cluster.preload import Preloader
 from labkit.errors import ClusterError
-from labkit.files import atomic_write, private_file
+from labkit.files import atomic_write, json_object, private_file
 from labkit.interrupts import wait_until
 from labkit.machine import free_port
 from labkit.settings import NODE_NAME, Settings
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system.process_registry import ProcessRegistry, is_group
 
 OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it
 START_TIMEOUT = 120  # seconds for one `ray start`; a cold disk needs 40
@@ -227,9 +227,11 @@ class NodeLauncher:
 
 def read_info(folder: Path) -> dict[str, str]:
     """Group, address and dashboard of the cluster in a folder; empty if there is none."""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        info = json.loads((folder / _INFO).read_text())
-        return {name: info[name] for name in ("group", "address", "dashboard")}
+    kinds = dict.fromkeys(("group", "address", "dashboard"), str)
+    with contextlib.suppress(OSError, ValueError):
+        info = json_object((folder / _INFO).read_bytes(), kinds)
+        if kinds.keys() <= info.keys() and is_group(info["group"]):
+            return {name: info[name] for name in kinds}
     return {}
 
 
@@ -243,8 +245,11 @@ def temp_dir(settings: Settings) -> Path:
     if not str(folder).isascii() or len(str(folder)) + _SOCKET_TAIL > _SOCKET_LIMIT:
         digest = hashlib.sha256(os.fsencode(settings.home)).hexdigest()[:8]
         folder = Path(f"/tmp/labkit-{os.getuid()}-{digest}")
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if folder.stat().st_uid != os.getuid() or stat.S_IMODE(folder.stat().st_mode) & 0o077:
+    with contextlib.suppress(FileExistsError):  # of a link to nowhere
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # In /tmp, a link may be a neighbour's.
+    found = folder.lstat() if folder.parent == Path("/tmp") else folder.stat()
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077 or not stat.S_ISDIR(found.st_mode):
         raise ClusterError(
             f"use {folder} for Ray's sockets",
             "other users may enter it",

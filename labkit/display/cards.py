@@ -75,6 +75,11 @@ def join(parts: Iterable[str]) -> Markup:
     return NOTHING.join(parts)
 
 
+def said(words: str) -> Markup:
+    """Words for a screen reader alone, which says them when they change."""
+    return Markup('<div class="lk-said" role="status" aria-live="polite">{}</div>').format(words)
+
+
 def rule(*parts: str) -> Markup:
     """A section of a card, below a line."""
     return _div("lk-rule lk-pad", *parts) if any(parts) else NOTHING
@@ -87,7 +92,8 @@ def text(words: str) -> Markup:
 
 def pre(words: str) -> Markup:
     """A section with lines as they were printed."""
-    return Markup('<pre class="lk-rule">{}</pre>').format(words)
+    # It may scroll, which the keyboard can do only where the focus is.
+    return Markup('<pre class="lk-rule" tabindex="0">{}</pre>').format(words)
 
 
 def fold(words: str, *parts: str) -> Markup:
@@ -111,12 +117,14 @@ def bar(words: str, fraction: float | None) -> Markup:
     line = _div("lk-dim lk-num", words) if words else NOTHING
     percent = None if fraction is None else 100 * min(max(fraction, 0.0), 1.0)
     # A screen reader says the words; without a value, it says that the end is unknown.
-    value = NOTHING if percent is None else Markup(' aria-valuenow="{:.0f}"').format(percent)
+    values = Markup(' aria-valuemin="0" aria-valuemax="100" aria-valuenow="{:.0f}"')
+    value = NOTHING if percent is None else values.format(percent)
     return line + Markup(
-        '<div class="lk-bar{}" role="progressbar" aria-label="{}"{}><i style="width:{:.1f}%"></i></div>'
+        '<div class="lk-bar{}" role="progressbar" aria-label="progress" aria-valuetext="{}"{}>'
+        '<i style="width:{:.1f}%"></i></div>'
     ).format(
         " lk-unknown" if percent is None else "",
-        words or "progress",
+        words or "not known yet",
         value,
         100.0 if percent is None else percent,
     )
@@ -151,8 +159,8 @@ def table(
 
 def files(pairs: Iterable[tuple[str, str]]) -> Markup:
     """A table of (what, path)."""
-    rows = (_row((what, Markup("<code>{}</code>").format(path))) for what, path in pairs)
-    return Markup("<table>{}</table>").format(join(rows))
+    row = Markup('<tr><th scope="row">{}</th><td><code>{}</code></td></tr>')
+    return Markup("<table>{}</table>").format(join(row.format(*pair) for pair in pairs))
 
 
 class Table:

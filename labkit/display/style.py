@@ -1,15 +1,21 @@
 """The look of all that the lab displays: one style sheet, which cards and panels carry with them.
 
-Only JupyterLab's own CSS variables are used, each with a fallback that is legible on white and on black.
+Only JupyterLab's own CSS variables are used, each with a fallback that is legible on white and on black. Its
+green, orange and red are too pale for text on white or too dark on black, so some of the text's own colour is
+mixed in. Nothing moves by itself, so there is nothing to stop for people who prefer reduced motion.
 """
 
 STYLE = """<style>
 .labkit{--lk-fg:var(--jp-content-font-color1,inherit);--lk-dim:var(--jp-content-font-color2,#767676);
 --lk-line:var(--jp-border-color2,#9996);--lk-fill:var(--jp-layout-color2,#9993);
---lk-main:var(--jp-brand-color1,#1976d2);--lk-ok:var(--jp-success-color1,#2e8b57);
---lk-wait:var(--jp-warn-color0,#b26a00);--lk-bad:var(--jp-error-color1,#d13438);
+--lk-main:var(--jp-brand-color1,#1976d2);
+--lk-ok:color-mix(in srgb,var(--jp-success-color1,#2e8b57) 70%,currentColor);
+--lk-wait:color-mix(in srgb,var(--jp-warn-color0,#b26a00) 70%,currentColor);
+--lk-bad:color-mix(in srgb,var(--jp-error-color1,#d13438) 70%,currentColor);
 color:var(--lk-fg);font:13px/1.45 var(--jp-content-font-family,system-ui,sans-serif);max-width:880px}
 .labkit *{box-sizing:border-box}
+.labkit :focus-visible{outline:2px solid var(--lk-main)!important;outline-offset:1px}
+.labkit .lk-said{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 .labkit.lk-card{border:1px solid var(--lk-line);border-radius:6px;
 background:var(--jp-layout-color1,transparent)}
 .labkit .lk-head{display:flex;flex-wrap:wrap;gap:2px 12px;align-items:baseline;padding:7px 12px}

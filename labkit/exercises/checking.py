@@ -25,8 +25,9 @@ from labkit.settings import Settings
 
 _MARKS = {"solved": "✓", "not yet": "✕", "not attempted": "○"}
 _COLOURS = {
-    "solved": "var(--jp-success-color1,#2e7d4f)",
-    "not yet": "var(--jp-error-color1,#c62828)",
+    # With some of the text's own colour, since JupyterLab's are too pale on white or too dark on black.
+    "solved": "color-mix(in srgb,var(--jp-success-color1,#2e7d4f) 70%,currentColor)",
+    "not yet": "color-mix(in srgb,var(--jp-error-color1,#c62828) 70%,currentColor)",
     "not attempted": "var(--jp-content-font-color2,#666)",
 }
 

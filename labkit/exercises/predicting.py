@@ -74,7 +74,7 @@ def reveal(id: str, answer: Any) -> None:
 def predictions(lesson: str = "") -> Table:
     """List what you predicted in a lesson ("03") or in all, what it was, and how many were right."""
     found = sorted(kept.load("predictions").items())
-    done = {id: one for id, one in found if id.startswith(lesson) and "verdict" in one}
+    done = {id: one for id, one in found if id.startswith(lesson) and one.keys() >= {"verdict", "answer"}}
     verdicts = [one["verdict"] for one in done.values()]
     rows = [(id, shown(one["guess"]), shown(one["answer"]), one["verdict"]) for id, one in done.items()]
     line = f"{verdicts.count('right')} of {len(rows)} right, {verdicts.count('close')} close"

@@ -14,11 +14,19 @@ from typing import Any
 from markupsafe import Markup
 
 from labkit.display import cards
-from labkit.display.formatting import clock
+from labkit.display.formatting import clock, short
 from labkit.display.style import STYLE
 from labkit.panel.view.base import Snapshot
 
 _INTERRUPT_HINT = "or the kernel's ■"
+_SAID = (
+    "phase",
+    "step",
+    "hang",
+    "decided",
+    "error",
+    "failure",
+)  # lines that a screen reader says; not each step
 
 
 class NullReporter:
@@ -69,7 +77,7 @@ class WidgetReporter(NullReporter):
     def _widgets(self) -> Any:
         from ipywidgets import HTML, Button, HBox, Layout, ToggleButton, VBox
 
-        self._title, self._clock, self._body, self._details = (HTML() for _ in range(4))
+        self._title, self._clock, self._body, self._details, self._aloud = (HTML() for _ in range(5))
         tooltip = f"Stop the run ({_INTERRUPT_HINT})"
         self._stop = Button(description="Stop", tooltip=tooltip, layout=Layout(width="72px"))
         self._stop.on_click(self._on_stop)
@@ -87,7 +95,7 @@ class WidgetReporter(NullReporter):
         toggles = HBox([self._output, self._files], layout=Layout(padding="0 10px 8px"))
         style = HTML(STYLE, layout=Layout(display="none"))
         wide = Layout(max_width="880px", overflow="hidden")
-        box = VBox([style, head, self._body, toggles, self._details], layout=wide)
+        box = VBox([style, head, self._body, toggles, self._details, self._aloud], layout=wide)
         return box.add_class("labkit").add_class("lk-card")
 
     # A widget sends a value only if it is another one, so the browser lays out only what has changed.
@@ -98,6 +106,8 @@ class WidgetReporter(NullReporter):
         self._title.value = str(cards.part(cards.head(snapshot.name, cards.mark("dim", snapshot.subtitle))))
         self._clock.value = str(cards.part(cards.mark("dim lk-num", words + clock(snapshot.seconds))))
         self._body.value = str(snapshot.body)
+        news = [line for key, line in snapshot.lines if isinstance(key, tuple) and key[0] in _SAID]
+        self._aloud.value = str(cards.part(cards.said(short(news[-1], 200) if news else "")))
         self._output.description = snapshot.output
         self._draw_details()
 

@@ -47,7 +47,8 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         code = cards.pre(self.code) if self.code else cards.text(self._same_code())
-        return f'{self.table.to_html()}{cards.frame(code)}<img src="{figures.data_uri(self.figure)}">'
+        picture = f'<img alt="curves of both runs" src="{figures.data_uri(self.figure)}">'
+        return f"{self.table.to_html()}{cards.frame(code)}{picture}"
 
     def _same_code(self) -> str:
         if self.a.code:

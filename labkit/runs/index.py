@@ -1,13 +1,15 @@
 """Find the run records of a home. An index makes that fast: ten thousand of them take less than a second.
 
 The index, ``runs/.index.json``, has most of each record, with the time, the size and the inode of its file. A
-record whose file has changed is read again, so the index can be deleted at any time.
+record whose file has changed is read again, so the index can be deleted at any time. Its first line is a
+checksum of the rest.
 """
 
 import contextlib
 import json
 import os
 import warnings
+import zlib
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
@@ -64,7 +66,8 @@ def find(home: Path | str, *, names: Iterable[str] | None = None) -> list[RunRec
     if stale > len(entries) // 100:  # writing the index of many runs takes longer than reading a few records
         others = {key: entry for key, entry in known.items() if key.partition("/")[0] not in folders}
         with contextlib.suppress(OSError):  # a home that cannot be written to
-            atomic_write(root / _INDEX, json.dumps({"fields": _FIELDS, "records": others | entries}))
+            content = json.dumps({"fields": _FIELDS, "records": others | entries}).encode()
+            atomic_write(root / _INDEX, f"{zlib.crc32(content)}\n".encode() + content)
     return sorted(found, key=lambda record: (record.moment, record.run_id), reverse=True)
 
 
@@ -76,10 +79,10 @@ def _fast(values: dict[str, Any]) -> RunRecord:
 
 
 def _read_index(root: Path) -> dict[str, list]:
-    """Folder → [stamp, values]; empty if there is no index, or it is of another version of the lab."""
+    """Folder → [stamp, values]; empty if there is no index, or it is damaged or of another version."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        index = json.loads((root / _INDEX).read_bytes())
-        if index["fields"] == _FIELDS:
+        checksum, _, content = (root / _INDEX).read_bytes().partition(b"\n")
+        if int(checksum) == zlib.crc32(content) and (index := json.loads(content))["fields"] == _FIELDS:
             return index["records"]
     return {}
 

@@ -23,13 +23,14 @@ from typing import Any
 
 from labkit.display.formatting import without_credentials
 from labkit.errors import RunError
-from labkit.files import atomic_write
+from labkit.files import atomic_write, json_object
 from labkit.runs.origin import SECRET
 
 FILE_NAME = "run_record.json"
 
 # The reader passes these to the engine, so they may contain secrets, data and objects of any kind.
 _GIVEN = ("config", "scaling", "storage_path", "checkpoint")
+_ANY = (*_GIVEN, "seed")  # may have any type in the file
 _SECRET = re.compile(r"(^|_)(key|token|secret|password|passwd|credentials?)s?$", re.IGNORECASE)
 _LONGEST, _DEEPEST = 20, 5  # longer lists and deeper dicts are recorded by their kind and length only
 _SHORT = reprlib.Repr()
@@ -90,7 +91,7 @@ class RunRecord:
     rows: int | None = None
     data_fingerprint: str | None = None
     config: dict = field(default_factory=dict)
-    abridged: list = field(default_factory=list)
+    abridged: list[str] = field(default_factory=list)
     seed: int | None = None
     code: str = ""
     called: str = ""
@@ -100,18 +101,18 @@ class RunRecord:
     checkpoint: str | None = None
     seconds_total: float | None = None
     seconds_to_start: float | None = None
-    seconds_per_epoch: list = field(default_factory=list)
-    seconds: dict = field(default_factory=dict)
+    seconds_per_epoch: list[float] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
     rows_per_second: float | None = None
     waiting_share: float | None = None
     metrics: dict = field(default_factory=dict)
-    history: list = field(default_factory=list)
+    history: list[dict] = field(default_factory=list)
     checkpoints: int = 0
     versions: dict = field(default_factory=dict)
     host: dict = field(default_factory=dict)
     error: str | None = None
     process: dict = field(default_factory=dict)
-    tags: list = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
     note: str = ""
     epochs: int = 0
     extra: dict = field(default_factory=dict)
@@ -156,11 +157,12 @@ class RunRecord:
     @classmethod
     def from_json(cls, text: str) -> "RunRecord":
         """Read a record from `text`; a ValueError or TypeError says why it is not one."""
-        values = json.loads(text)
+        values = json_object(text, {f.name: f.type for f in fields(cls) if f.name not in _ANY})
         record = cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
-        if not isinstance(record.history, list) or not isinstance(record.metrics, dict):
-            raise TypeError("its metrics are no dict, or its history is no list")
-        datetime.fromisoformat(record.started_at)
+        if (
+            not 1970 < datetime.fromisoformat(record.started_at).year < 9999
+        ):  # no time zone leads out of these
+            raise ValueError(f"it was started in {record.started_at}")
         return record
 
     def write(self, folder: Path | str) -> Path:
@@ -187,7 +189,7 @@ def read(path: Path | str) -> RunRecord:
     path = path / FILE_NAME if path.is_dir() else path
     try:
         record = RunRecord.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError) as error:  # also if it is no UTF-8
         fix = "runs.table() lists the runs that have a record; a damaged one can be deleted"
         raise RunError(f"read the run record {path}", str(error), fix) from error
     return lost_if_gone(replace(record, folder=str(path.parent)))

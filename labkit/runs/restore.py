@@ -62,7 +62,8 @@ def rerun(run: str | RunRecord, *, home: Path | str | None = None) -> Rerun:
     loop, missing = _loop(record)
     if SECRET in record.code:
         missing.append(f"secrets in its code: it has {SECRET!r} in their place")
-    missing += [f"config[{name!r}]: the record has only {record.config[name]!r}" for name in record.abridged]
+    config, scaling = (one if isinstance(one, dict) else {} for one in (record.config, record.scaling))
+    missing += [f"config[{name!r}]: the record has only {config.get(name)!r}" for name in record.abridged]
     if record.called:
         missing.append("what its function calls is what you have now: .record.called has what it was")
     if record.seed is None:
@@ -76,8 +77,8 @@ def rerun(run: str | RunRecord, *, home: Path | str | None = None) -> Rerun:
         for name, value in then.items()
         if value not in (None, now.get(name))
     ]
-    config = {name: value for name, value in record.config.items() if name not in record.abridged}
-    scaling = {name: value for name, value in record.scaling.items() if value is not None}
+    config = {name: value for name, value in config.items() if name not in record.abridged}
+    scaling = {name: value for name, value in scaling.items() if value is not None}
     return Rerun(record, loop, config, scaling, missing)
 
 

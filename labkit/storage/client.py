@@ -17,6 +17,7 @@ import s3fs
 from aiobotocore.session import AioSession
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
+from labkit.errors import StorageError
 from labkit.files import private_file
 from labkit.storage.explain import code_of
 
@@ -37,10 +38,25 @@ def write_keys(path: Path, access: str, secret: str) -> Path:
 
 
 def read_keys(path: Path) -> tuple[str, str]:
-    """Return (access key, secret key) of a file that `write_keys` has written."""
+    """Return (access key, secret key) of a file that `write_keys` has written.
+
+    Raises:
+        StorageError: it is damaged.
+    """
     parser = configparser.RawConfigParser()
-    parser.read(path)
-    return parser[_PROFILE]["aws_access_key_id"], parser[_PROFILE]["aws_secret_access_key"]
+    try:
+        parser.read(path, encoding="utf-8")
+        keys = parser[_PROFILE]["aws_access_key_id"], parser[_PROFILE]["aws_secret_access_key"]
+    except (configparser.Error, KeyError, ValueError) as error:
+        fact = f"it is damaged ({type(error).__name__})"  # its text may have a key in it
+        raise StorageError(
+            f"read the keys in {path}", fact, "delete that file: the lab makes new keys"
+        ) from None
+    if not all(keys):
+        raise StorageError(
+            f"read the keys in {path}", "one is empty", "delete that file: the lab makes new keys"
+        )
+    return keys
 
 
 class ObjectFiles(s3fs.S3FileSystem):

@@ -23,12 +23,12 @@ from filelock import FileLock, Timeout
 
 from labkit import machine
 from labkit.errors import StorageError
-from labkit.files import atomic_write
+from labkit.files import atomic_write, json_object
 from labkit.interrupts import wait_until
 from labkit.settings import Settings
 from labkit.storage.client import read_keys, write_keys
 from labkit.system import process_info
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system.process_registry import ProcessRegistry, is_group
 
 _ROLE = "object server"
 _ATTEMPT = "start the object server"
@@ -191,6 +191,8 @@ def _note(home: Path) -> Path:
 
 def _noted(home: Path) -> Server | None:
     """The server that an earlier kernel or another process started, dead or alive."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        return Server(home=home, **json.loads(_note(home).read_text()))
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        note = json_object(_note(home).read_bytes(), {"port": int, "group": str})
+        if 0 < note["port"] < 1 << 16 and is_group(note["group"]):
+            return Server(home=home, port=note["port"], group=note["group"])
     return None

@@ -127,5 +127,5 @@ def _created(pid: int) -> float:
     try:
         # The kernel counts from the boot; psutil adds the time of the boot, which moves with the clock.
         return psutil.Process(pid).create_time() - psutil.boot_time()
-    except psutil.Error:
+    except (psutil.Error, ValueError, OverflowError):  # it has ended, or no process can have this number
         return 0.0

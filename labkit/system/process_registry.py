@@ -13,20 +13,21 @@ import contextlib
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from labkit.errors import SetupError
-from labkit.files import atomic_write
+from labkit.files import atomic_write, json_object
 from labkit.system import process_info
 from labkit.system.process_info import ProcessIdentity
 
@@ -87,6 +88,9 @@ class ProcessRegistry:
                 )
         except OSError as error:
             raise _unwritable(f"start {role}", error) from error
+        with contextlib.suppress(OSError, AttributeError):  # it ended at once, or this is no Linux
+            # Its memory has keys in it, so it leaves no core dump, nor do its children.
+            resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
         try:
             self.record(process.pid, role=role, group_id=group_id)
         except BaseException:
@@ -156,7 +160,7 @@ class ProcessRegistry:
     def groups(self) -> list[str]:
         """Ids of all groups that have a record."""
         with contextlib.suppress(OSError):
-            return sorted(path.name for path in self._folder.iterdir() if path.is_dir())
+            return sorted(p.name for p in self._folder.iterdir() if p.is_dir() and is_group(p.name))
         return []
 
     def remove(self, pid: int, *, group_id: str) -> None:
@@ -235,7 +239,7 @@ class ProcessRegistry:
         return [record for group_id in self.groups() for record in self.stop(group_id)]
 
     def _path(self, group_id: str) -> Path:
-        if not re.fullmatch(r"[\w-][\w.-]*", group_id):
+        if not is_group(group_id):
             # `stop` removes this folder: it must not be another one.
             raise ValueError(f"{group_id!r} is not the id of a process group")
         return self._folder / group_id
@@ -249,10 +253,15 @@ class ProcessRegistry:
             raise _unwritable(f"record a process in {folder}", error) from error
 
 
+def is_group(group_id: str) -> bool:
+    """Whether a text can be the id of a group: a name without a way out of the folder of all groups."""
+    return re.fullmatch(r"[\w-][\w.-]{0,99}", group_id) is not None
+
+
 def _read(kind: type[ProcessIdentity], path: Path) -> Any:
     """The record in a file, which is a `kind`; None if it is damaged or gone."""
     try:
-        return kind(**json.loads(path.read_text()))
+        return kind(**json_object(path.read_bytes(), {f.name: f.type for f in fields(kind)}))
     except (OSError, ValueError, TypeError):
         return None
 

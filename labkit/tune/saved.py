@@ -7,11 +7,12 @@ at random, four could not be restored. `save` puts all files of one moment into 
 """
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow.fs
 
-from labkit.files import atomic_write
+from labkit.files import atomic_write, json_object
 from labkit.tune.trials import STATE_FILES
 
 # Not .json or .pkl: when Tune restores a sweep, it copies those to its local folder, and later back again.
@@ -35,10 +36,16 @@ def restore(filesystem: pyarrow.fs.FileSystem, folder: str) -> None:
     """Write the saved state over Tune's own files, unless those are of a later run without a panel."""
     try:
         with filesystem.open_input_stream(f"{folder}/{NAME}") as file:
-            files: dict[str, str] = json.loads(file.read())
-    except FileNotFoundError:
+            content = file.read()
+        files: dict[str, str] = {
+            name: text for name, text in json_object(content).items() if _is_state(name, text)
+        }
+    except (
+        FileNotFoundError,
+        ValueError,
+    ):  # there is none, or it is damaged: Tune's own files are what there is
         return
-    saved = max(name for name in files if name.startswith(STATE_FILES))
+    saved = max((name for name in files if name.startswith(STATE_FILES)), default="")
     if saved >= max(states(filesystem, folder), default=""):
         for name, content in files.items():
             _write(filesystem, f"{folder}/{name}", content.encode("latin-1"))
@@ -49,7 +56,7 @@ def is_valid(filesystem: pyarrow.fs.FileSystem, folder: str) -> bool:
     try:
         with filesystem.open_input_stream(f"{folder}/{max(states(filesystem, folder))}") as file:
             return bool(json.loads(file.read()).get("trial_data", True))
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
 
@@ -57,6 +64,15 @@ def states(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:
     """The names of Tune's state files in a sweep's folder. They sort by time."""
     found = filesystem.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True))
     return [info.base_name for info in found if info.base_name.startswith(STATE_FILES)]
+
+
+def _is_state(name: str, text: object) -> bool:
+    """Whether this can be one of Tune's files: a name without a way out of the folder, and bytes as text."""
+    return (
+        bool(re.fullmatch(r"[\w-][\w.-]{0,199}", name))
+        and isinstance(text, str)
+        and max(text, default="") < "Ā"
+    )
 
 
 def _write(filesystem: pyarrow.fs.FileSystem, path: str, content: bytes) -> None:

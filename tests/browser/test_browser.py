@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 from film import Film
-from jupyterlab import ARTEFACTS, NotebookPage, browser, served, write_notebook
+from jupyterlab import ARTEFACTS, NotebookPage, accessible, browser, served, write_notebook
 from kernels import FIT, SETUP
 from labkit.system.process_registry import ProcessRegistry
 from labs import solved_exercises
@@ -147,6 +147,7 @@ def _legible(page, card):
     )
     assert not wide, wide
     assert pairs
+    accessible(page, ".lk-card")
     for text, ink, ground in pairs:
         assert _contrast(ink, ground) >= 3, (text, ink, ground)
 
@@ -171,9 +172,18 @@ def test_the_stop_button_ends_a_run_and_the_next_cell_runs(lab, page, home):
     page.wait_for_function(f"() => /epoch [3-9] of 1000/.test({card})", timeout=60_000)
     cell.locator(".lk-card").scroll_into_view_if_needed()
     page.screenshot(path=ARTEFACTS / "stop-running.png")
+    for theme in ("Dark", "Light"):
+        opened.theme(theme)
+        accessible(page, ".lk-card")
     assert opened.busy
+    # By the keyboard: JupyterLab's focus is on the cell that was run, and its output comes soon after it.
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("() => document.activeElement.textContent") == "Stop":
+            break
+    assert page.evaluate("() => getComputedStyle(document.activeElement).outlineWidth") == "2px"
     clicked = time.monotonic()
-    cell.locator("button:has-text('Stop')").click()
+    page.keyboard.press("Enter")
     opened.wait_idle(seconds=30)
     assert time.monotonic() - clicked < 15
     shown = cell.inner_text()

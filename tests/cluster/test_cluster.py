@@ -434,6 +434,22 @@ def test_a_folder_that_others_may_enter_is_not_used():
             temp_dir(Settings(home=Path(home)))
 
 
+def test_a_link_in_tmp_is_not_followed(tmp_path):
+    """Whoever guesses the folder's name could lead Ray's files to another folder of the user's."""
+    home, private = tmp_path / "müller", tmp_path / "private"
+    private.mkdir(mode=0o700)
+    folder = temp_dir(Settings(home=home)).parent
+    folder.rmdir()
+    for target in (private, tmp_path / "nowhere"):
+        folder.symlink_to(target)
+        try:
+            with pytest.raises(ClusterError, match="other users may enter it"):
+                temp_dir(Settings(home=home))
+        finally:
+            folder.unlink()
+    assert not list(private.iterdir()) and not (tmp_path / "nowhere").exists()
+
+
 def test_a_home_whose_path_is_not_ascii_has_its_sockets_elsewhere(tmp_path, monkeypatch):
     """Ray's core encodes the path as ASCII. A deep TMPDIR, as on many clusters, is no place either."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("t" * 60)))

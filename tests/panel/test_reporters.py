@@ -1,6 +1,7 @@
 """What reporters show: lines in a terminal, widgets in a notebook, and what stays of them."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -170,6 +171,18 @@ def test_the_panel_is_displayed_once_and_replaced_at_the_end(reporter, published
     assert "loss 0.333" in data["text/html"] and "/record.json" in data["text/html"]
     assert data["text/plain"].startswith("03-torch: finished after 01:02: start 10 s")
     assert set(_instances) - before == set()  # no widget is left in the kernel
+
+
+def test_a_screen_reader_is_told_of_phases_and_failures_and_not_of_steps(reporter):
+    run = reporter.begin()
+    told = []
+    reporter._aloud.observe(
+        lambda change: told.append(" ".join(re.sub("<[^>]*>", "", change.new).split())), "value"
+    )
+    follow(reporter, run, report=False)
+    reporter.show(run("failure", text="ValueError: no <rows>", rank=1))
+    reporter.show(run)
+    assert told == ["loading data", "training", "rank 1 failed: ValueError: no &lt;rows&gt;"]
 
 
 def test_what_has_not_changed_is_not_sent_again(reporter):

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Locator, Page, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,6 +83,14 @@ def browser(chromium: str) -> Iterator[Page]:
             yield one.new_page(viewport={"width": 1200, "height": 1000})
         finally:
             one.close()
+
+
+def accessible(page: Page, context: str | None = None) -> None:
+    """Assert that axe-core finds nothing wrong in a page, or in the parts of it that a selector names."""
+    # An empty header is pandas' own: the column of a table's index.
+    options = {"rules": {"empty-table-header": {"enabled": False}}}
+    found = Axe().run(page, context=context, options=options).response["violations"]
+    assert [(one["id"], [node["html"][:300] for node in one["nodes"]]) for one in found] == []
 
 
 class NotebookPage:

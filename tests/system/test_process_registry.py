@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import stat
@@ -91,6 +92,13 @@ def test_what_is_started_is_recorded(registry, start, tmp_path):
     start(role="later", group_id="another")
     assert [entry.role for entry in registry.records()] == ["head: raylet", "later"]
     assert [entry.role for entry in registry.records("another")] == ["later"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no prlimit")
+def test_what_is_started_leaves_no_core_dump(start):
+    """A core dump has the memory in it, and so the keys."""
+    process = start()
+    assert resource.prlimit(process.pid, resource.RLIMIT_CORE) == (0, 0)
 
 
 def test_a_child_that_nobody_waited_for_is_dead(registry, start):

@@ -61,15 +61,24 @@ def load_state(
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         weights, of_optimizer, epoch = state["model"], state["optimizer"], state["epoch"]
+        if not (isinstance(weights, dict) and isinstance(of_optimizer, dict) and type(epoch) is int):
+            raise TypeError("it has other values than save_state writes")
     except FileNotFoundError as error:
         fix = "give the folder that save_state wrote to, or train from the start"
         raise RunError(attempt, "there is no such file", fix) from error
     except Exception as error:  # damaged bytes make torch raise nearly anything
         fact = f"the file is damaged: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
         raise RunError(attempt, fact, "take the checkpoint of an epoch before") from error
-    unwrapped(model).load_state_dict(weights)
-    if optimizer is not None:
-        optimizer.load_state_dict(of_optimizer)
+    before = {} if optimizer is None else optimizer.state_dict()
+    try:
+        if optimizer is not None:
+            optimizer.load_state_dict(of_optimizer)
+        unwrapped(model).load_state_dict(weights)
+    except (LookupError, TypeError, AttributeError) as error:  # entries are missing, or are no tensors
+        if optimizer is not None:
+            optimizer.load_state_dict(before)
+        fact = f"the file is damaged: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        raise RunError(attempt, fact, "take the checkpoint of an epoch before") from error
     return {"epoch": epoch}
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from labkit.panel.tracking.events import whole
 
+_KEPT = 10_000  # of the latest: a worker that goes wild must not fill the kernel
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
 
 
@@ -80,6 +81,10 @@ class CheckpointState:
 class Checkpoints(list[CheckpointState]):
     """The checkpoints in the order in which they were seen."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._by_path: dict[str, CheckpointState] = {}
+
     @property
     def kept(self) -> int:
         return sum(not checkpoint.deleted for checkpoint in self)
@@ -119,8 +124,9 @@ class Checkpoints(list[CheckpointState]):
             known.reason = " ".join(event.get("text", "").split())
 
     def _find(self, event: dict[str, Any], epoch: int) -> CheckpointState:
-        for known in self:
-            if known.path == event["path"]:
-                return known
-        self.append(CheckpointState(event["path"], epoch, event["at"]))
-        return self[-1]
+        path = event["path"]
+        if path not in self._by_path:
+            if len(self) >= _KEPT:
+                del self._by_path[self.pop(0).path]
+            self.append(self._by_path.setdefault(path, CheckpointState(path, epoch, event["at"])))
+        return self._by_path[path]

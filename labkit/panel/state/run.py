@@ -11,6 +11,9 @@ from labkit.panel.tracking.events import whole
 _VALIDATING = ("validating", "evaluating")  # phases of a loop that validates in itself
 _POINTS_KEPT = 240  # about one per pixel of the curve
 _SPANS_KEPT = 900
+_REPORTS_KEPT = 10_000  # and the latest
+_NAMES_KEPT = 2000  # of metrics and of phases
+_SIZES_KEPT = 20
 
 
 class RunState(State):
@@ -48,6 +51,7 @@ class RunState(State):
         self.first_step_at = self.heard_at = 0.0
         self.hang: list[str] = []
         self.repeated, self.sizes = 0, list[tuple[float, int]]()
+        self._reports = 0
         self.workers = Workers()
         self.history: list[dict[str, Any]] = []
         self.checkpoints = Checkpoints()
@@ -135,7 +139,7 @@ class RunState(State):
         if self.phase in _VALIDATING and not self.over:
             spans.append(self._in_loop(now))
         spans += [span for checkpoint in self.checkpoints if (span := checkpoint.span(now))]
-        return spans if any(span.row == "validation" for span in spans) else []
+        return spans[-_SPANS_KEPT:] if any(span.row == "validation" for span in spans) else []
 
     def to_record(self) -> dict[str, Any]:
         spent = self.time_breakdown()
@@ -194,6 +198,7 @@ class RunState(State):
             self.world_size = event["workers"]
             if not self.sizes or self.sizes[-1][1] != self.world_size:
                 self.sizes.append((event["at"], self.world_size))
+                del self.sizes[1:-_SIZES_KEPT]
             self.workers.keep(self.world_size)
 
     def on_phase(self, event: dict[str, Any]) -> None:
@@ -230,7 +235,7 @@ class RunState(State):
         self.epochs = event.get("epochs") or self.epochs
         self._open_epoch = None if event.get("done") else worker.epoch
         if worker.step:
-            self._latest |= event.get("metrics", {})
+            self._know(event.get("metrics", {}))
             self._epoch_seconds[worker.epoch] = worker.epoch_seconds
         longest = max(self._lengths.get(worker.epoch, 0), worker.step)
         self._lengths[worker.epoch] = worker.total or longest
@@ -245,15 +250,17 @@ class RunState(State):
     def on_report(self, event: dict[str, Any]) -> None:
         metrics = dict(event.get("metrics", {}))
         epoch = whole(event.get("epoch", metrics.get("epoch")))
-        epoch = len(self.history) if epoch is None else epoch
+        epoch = self._reports if epoch is None else epoch
+        self._reports += 1
+        self.history[_REPORTS_KEPT:] = []
         self.history.append({**metrics, "epoch": epoch})
-        self._latest |= metrics
+        self._know(metrics)
         if self._open_epoch is not None and self._open_epoch <= epoch:
             self._open_epoch = None  # a loop that was left by `break` did not say that it is done
 
     def on_checkpoint(self, event: dict[str, Any]) -> None:
         self.checkpoints.update(event, self._epoch())
-        if self.checkpoints.pending and self.phase == "training" and self.fraction() == 1.0:
+        if self.phase == "training" and self.fraction() == 1.0 and self.checkpoints.pending:
             self._enter("waiting for validations", event["at"])
 
     def on_validation(self, event: dict[str, Any]) -> None:
@@ -268,6 +275,12 @@ class RunState(State):
         if self._failed_at is None:
             self._failed_at = event["at"]
 
+    def _know(self, metrics: dict[str, Any]) -> None:
+        """Take in the latest values, also of new names unless there are too many."""
+        if len(self._latest) > _NAMES_KEPT:
+            metrics = {name: value for name, value in metrics.items() if name in self._latest}
+        self._latest |= metrics
+
     def _steps_before(self, worker: WorkerState) -> int:
         return worker.step + sum(n for epoch, n in self._lengths.items() if epoch < worker.epoch)
 
@@ -276,6 +289,7 @@ class RunState(State):
             self._phases[self.phase] += max(now - self._phase_began, 0.0)
             if self.phase in _VALIDATING:
                 self._add(self._in_loop(now))
+        name = name if name in self._phases or len(self._phases) < _NAMES_KEPT else "other phases"
         self.phase, self._phase_began = name, now
         self._phases.setdefault(name, 0.0)
 

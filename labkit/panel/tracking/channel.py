@@ -29,6 +29,7 @@ _RETRY_AFTER = 5.0  # seconds before a sender that failed tries again
 _LOOK_EVERY = 5.0  # seconds between two looks at whether the listener is still there, if nothing is sent
 _QUEUE_SIZE = 1000  # messages; the oldest are dropped
 _MAX_MESSAGE = 1 << 18  # bytes
+_STRANGERS = 64  # connections at a time that have not proved yet that they know the key
 _GREETING_TIMEOUT = 5.0  # seconds in which a client has to prove that it knows the key
 _FLUSH_TIMEOUT = 2.0  # seconds that the end of a training function waits for its last messages to be sent
 
@@ -58,6 +59,7 @@ class Listener:
         self.address = Address(host, self._server.getsockname()[1], secrets.token_hex(16))
         self._waiting: dict[socket.socket, bool] = {}  # whether a client's thread waits for its next message
         self._lock = threading.Lock()  # around the end of a connection
+        self._strangers = threading.BoundedSemaphore(_STRANGERS)  # further ones wait in the system's queue
         self._closed = False
         threading.Thread(target=self._accept, name="labkit-channel", daemon=True).start()
 
@@ -86,9 +88,11 @@ class Listener:
 
     def _accept(self) -> None:
         while not self._closed:
+            self._strangers.acquire()
             try:
                 client, _ = self._server.accept()
             except OSError:
+                self._strangers.release()
                 time.sleep(0.1)  # closed, or this process has no file descriptor left at the moment
                 continue
             with self._lock:
@@ -97,22 +101,26 @@ class Listener:
             threading.Thread(target=self._serve, args=(client,), name=name, daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        connection = Connection(os.dup(client.fileno()))
+        strange = True
         try:
-            self._authenticate(client, connection)
-            while True:
-                self._waiting[client] = True
-                connection.poll(None)
-                self._waiting[client] = False
-                event = _event(connection.recv_bytes(_MAX_MESSAGE))
-                if event is not None:
-                    self._on_event(event)
+            with Connection(os.dup(client.fileno())) as connection:
+                self._authenticate(client, connection)
+                self._strangers.release()
+                strange = False
+                while True:
+                    self._waiting[client] = True
+                    connection.poll(None)
+                    self._waiting[client] = False
+                    event = _event(connection.recv_bytes(_MAX_MESSAGE))
+                    if event is not None:
+                        self._on_event(event)
         except (OSError, EOFError, AuthenticationError):
             pass  # it hung up, does not know the key, or sent too long a message
         finally:
+            if strange:
+                self._strangers.release()
             with self._lock:
                 del self._waiting[client]
-                connection.close()
                 client.close()
 
     def _authenticate(self, client: socket.socket, connection: Connection) -> None:

@@ -1,0 +1,135 @@
+"""All that the lab displays, in a real browser: read by axe-core, and full of hostile text.
+
+Nothing runs here but the browser, in the colours of JupyterLab's themes. test_browser looks at a live panel.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+
+from jupyterlab import ARTEFACTS, accessible, browser
+from labkit import datasets, runs
+from labkit.data.state import ExecutionState, OperatorState
+from labkit.data.view import ExecutionView
+from labkit.display import Timeline, cards
+from labkit.display.images import gallery
+from labkit.exercises.checking import Hint, Verdict
+from labkit.panel.view.run import RunView
+from labkit.runs.record import RunRecord, folder_of
+from labkit.system.diagnosis import Diagnosis, Finding
+from labkit.tune.state import SweepState
+from labkit.tune.view import SweepView
+from runs_told import T0, Run
+
+pytestmark = pytest.mark.browser
+
+EVIL = "<img src=x onerror=\"window.evil='ran'\"><script>window.evil='ran'</script>'\">&"
+THEMES = {
+    **{
+        name: f"share/jupyter/lab/themes/@jupyterlab/theme-{name}-extension/index.css"
+        for name in ("light", "dark")
+    },
+    "none": "",
+}
+
+
+def live_and_over(view, state, now):
+    """A panel while it runs, as its widgets show it, and what stays of it."""
+    live = cards.frame(cards.head(EVIL), view.body(state, now), view.details(state), cards.said(EVIL))
+    state.end("failed", now)
+    return [live, view.snapshot(state, now, [(EVIL, EVIL), ("logs", "/tmp")]).summary]
+
+
+def training():
+    run = Run(EVIL, engine=EVIL, world_size=2, dataset=EVIL, rows=1437, epochs=3)
+    run("worker", rank=1, pid=8, node=EVIL)("phase", 2, name=EVIL)
+    for epoch in range(3):
+        run.epoch(epoch, 5 + 8 * epoch, seconds=7, metrics={EVIL: 1.0, "loss": 0.5})
+        run("report", 12 + 8 * epoch, metrics={EVIL: 0.25, "loss": 0.5 - epoch / 10, EVIL[:9]: EVIL}).saved(
+            epoch, 12
+        )
+    run.validation(0, 13, 14).decided(0, 15, accuracy=0.9).validation(1, 20, 21, text=EVIL).decided(
+        1, 22, "failed"
+    )
+    run("print", 23, text=EVIL)("failure", 24, text=f"Error: {EVIL}")
+    run.state.hang = [EVIL]
+    return run.state
+
+
+def sweep():
+    state = SweepState(EVIL, metric=EVIL, rungs=(1, 2))
+    state.start("", T0)
+    for number, status in enumerate(("finished", "stopped early", "running", "paused", "waiting", "failed")):
+        state.add(EVIL * number, {EVIL: number, "lr": EVIL})
+        state.result(EVIL * number, iteration=1, value=number / 10, seconds=1.0)
+        state.set_status(EVIL * number, status, why=EVIL, now=T0 + 1)
+    state.fail(f"Error: {EVIL}", 1)
+    return state
+
+
+def execution():
+    state = ExecutionState(EVIL)
+    state.start("", T0)
+    state.executions = [[OperatorState(name=EVIL)]]
+    return state
+
+
+def shown(home):
+    """The HTML of everything, by its name."""
+    records = []
+    for number in range(2):
+        record = RunRecord(
+            name=EVIL, run_id=f"{number}", engine=EVIL, state="finished", started_at="2026-01-31T12:00:00",
+            config={EVIL: f"{EVIL}{number}"}, code=f"# {EVIL}{number}", metrics={"loss": 1.0}, note=EVIL,
+            history=[{"epoch": 0, "loss": 1.0}],
+        )  # fmt: skip
+        record.write(folder_of(home, record.name, record.run_id))
+        records.append(record)
+    image = np.zeros((2, 8, 8), np.uint8)
+    frame = pandas.DataFrame({EVIL: [f"{EVIL}{n % 2}" for n in range(8)], "price": np.arange(8) / 3})
+    return {
+        "a training": live_and_over(RunView(), training(), T0 + 30),
+        "a sweep": live_and_over(SweepView(), sweep(), T0 + 30),
+        "an execution": live_and_over(ExecutionView(), execution(), T0 + 30),
+        "verdicts": [
+            Verdict("03-1", state, EVIL)._repr_html_() for state in ("solved", "not yet", "not attempted")
+        ],
+        "a hint": [Hint("03-1", 1, EVIL)._repr_html_()],
+        "the doctor": [Diagnosis((Finding(EVIL, False, EVIL, EVIL), Finding("x", True, EVIL)))._repr_html_()],
+        "a table": [cards.Table((EVIL, "x"), [(EVIL, 1)], EVIL)._repr_html_()],
+        "a timeline": [Timeline([{"node": EVIL, "pid": 7, "begin": 0.0, "end": 1.0}])._repr_html_()],
+        "marks": [
+            cards.frame(*(cards.mark(kind, f"{kind} {EVIL}") for kind in ("ok", "bad", "wait", "dim", "now")))
+        ],
+        "images": [gallery(image, [EVIL, "b"])],
+        "a data set": [datasets.Dataset(image, np.arange(2), EVIL, "train", (EVIL, "b"))._repr_html_()],
+        "data of one's own": [datasets.from_table(frame, target="price", categories=[EVIL])._repr_html_()],
+        "two runs": [runs.compare("0", "1", home)._repr_html_()],
+    }
+
+
+def test_it_can_be_read_and_nothing_of_a_hostile_text_runs(chromium, tmp_path):
+    ARTEFACTS.mkdir(exist_ok=True)
+    parts = [f"<h2>{name}</h2>{'<br>'.join(map(str, html))}" for name, html in shown(tmp_path).items()]
+    with browser(chromium) as page:
+        said = []
+        page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
+        for theme, css in THEMES.items():
+            colours = Path(sys.prefix, css).read_text() if css else ""
+            ground = (
+                "background:var(--jp-layout-color1,Canvas);color:var(--jp-content-font-color1,CanvasText)"
+            )
+            path = tmp_path / f"{theme}.html"
+            path.write_text(
+                '<!doctype html><html lang="en"><meta charset="utf-8"><title>x</title>'
+                f"<style>{colours}</style>"
+                f"<style>body{{{ground}}}</style><main><h1>All</h1>{''.join(parts)}</main></html>"
+            )
+            page.goto(path.as_uri())
+            page.screenshot(path=ARTEFACTS / f"all-{theme}.png", full_page=True)
+            assert page.evaluate("() => window.evil") is None and said == []
+            assert page.locator("img[src=x]").count() == 0
+            accessible(page)

@@ -1,0 +1,791 @@
+"""Damaged inputs to everything that reads what others may have written: a good value, or an error of the lab.
+
+A seeded mutator damages good files, variables and messages: flipped bits, pieces that are cut off, left out,
+repeated or inserted, and in JSON other types, names and depths. No reader may raise anything but its
+documented errors, write to a file outside of the home, start a process or connect to a server.
+
+    FUZZ_INPUTS=200 python -m pytest tests/test_damaged_inputs.py -n 0 -rP      # inputs for each reader
+"""
+
+import contextlib
+import dataclasses
+import gzip
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Client
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pandas
+import pyarrow.fs
+import pytest
+import torch
+from PIL import Image
+
+from labkit import classroom, datasets, runs
+from labkit.classroom import kept
+from labkit.datasets import mnist
+from labkit.errors import ClusterError, LabError
+from labkit.exercises import hint, predictions, progress_table, reveal
+from labkit.models.torch import load_state, save_state
+from labkit.panel import Panel
+from labkit.panel.reporters import TextReporter
+from labkit.runs.record import RunRecord, folder_of
+from labkit.settings import VARIABLES, Settings
+from labkit.storage import server as object_server
+from labkit.storage.client import read_keys, write_keys
+from labkit.system import overview
+from labkit.system.process_registry import ProcessRegistry
+
+INPUTS = int(os.environ.get("FUZZ_INPUTS", "25"))
+RANDOM = np.random.default_rng(0)
+ODD = (
+    *(None, True, False, -1, 0, 3, 2.5, 1e308, -1e308, float("nan"), float("inf"), 10**400, 2**63),
+    *("", "x", "1", "x" * 5000, "../../outside", "/outside", "a/b", "\0", "\ud800", "<b>", "1e999", "ß"),
+    *([], {}, [None], [[]], {"": None}, [1, "a"], {"a": {"b": [{}]}}),
+)
+PIECES = (
+    b"\0",
+    b"\xff",
+    b"\x80\0\0\0",
+    b"\x7f\xff\xff\xff",
+    b"../",
+    b"-1",
+    b"NaN",
+    b'"',
+    b"\r\n",
+    b",",
+    b"[" * 9,
+)
+
+
+# -- the mutator -------------------------------------------------------------------------------------------
+
+
+def damaged(good: bytes, draw: random.Random) -> bytes:
+    """Some bytes of a file are others."""
+    data = bytearray(good)
+    for _ in range(draw.randint(1, 4)):
+        at, length = draw.randrange(len(data) + 1), draw.choice((1, 2, 4, 8, 30, 300))
+        match draw.randrange(8):
+            case 0 | 1 if at < len(data):
+                data[at] ^= 1 << draw.randrange(8)
+            case 2 if at < len(data):
+                data[at] = draw.choice((0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256)))
+            case 3:
+                del data[at:]
+            case 4:
+                del data[at : at + length]
+            case 5:
+                data[at:at] = data[at : at + length] * draw.choice((1, 2, 50))
+            case 6:
+                data[at:at] = draw.choice(PIECES)
+            case 7:
+                data[at : at + length] = draw.randbytes(length)
+    return bytes(data)
+
+
+def odd(value: Any, draw: random.Random) -> Any:
+    """A value of JSON in which one part, somewhere, is of another type, missing or under another name."""
+    if not isinstance(value, (dict, list)) or not value or draw.random() < 0.05:
+        return draw.choice(ODD)
+    changed = dict(value) if isinstance(value, dict) else list(value)
+    keys = list(changed) if isinstance(changed, dict) else range(len(changed))
+    (key,) = draw.choices(keys, [len(str(changed[key])) + 1 for key in keys])
+    if draw.random() < 0.7:
+        changed[key] = odd(changed[key], draw)
+    elif draw.random() < 0.5:
+        del changed[key]
+    elif isinstance(changed, dict):
+        changed[draw.choice(("", "x", "../../outside", "\ud800", "<b>"))] = changed.pop(key)
+    else:
+        changed *= 2 if len(changed) > 20 else 9
+    return changed
+
+
+def damaged_json(good: bytes, draw: random.Random) -> bytes:
+    """Bytes of a file of JSON are others, or values in it."""
+    kind = draw.random()
+    if kind < 0.2:
+        return damaged(good, draw)
+    if kind < 0.22:
+        return draw.choice((b"[", b'{"a":')) * 100_000
+    value = json.loads(good)
+    for _ in range(draw.randint(1, 3)):
+        value = odd(value, draw)
+    return json.dumps(value).encode()
+
+
+# -- what a reader must not do -----------------------------------------------------------------------------
+
+watched: dict[str, Any] = {"folder": None, "done": []}
+CHANGES = {
+    **dict.fromkeys(("os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.truncate"), (0,)),
+    **dict.fromkeys(("os.rename", "os.link"), (0, 1)),
+    "os.symlink": (1,),
+}  # event -> which of its arguments are paths that it changes
+FORBIDDEN = {"os.system", "os.posix_spawn", "os.exec", "os.fork", "os.kill", "os.killpg", "subprocess.Popen"}
+
+
+def audit(event: str, given: tuple) -> None:
+    """Python calls this before each such operation, also of its own library's C code."""
+    folder, paths = watched["folder"], [given[place] for place in CHANGES.get(event, ())]
+    if folder is None:
+        return
+    if event == "open" and isinstance(given[2], int) and given[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        paths = [given[0]]
+    if event in ("os.remove", "os.rmdir") and given[1] not in (-1, None):  # in a folder that is open
+        paths = [f"/proc/self/fd/{given[1]}/{given[0]}"]
+    paths = [os.path.realpath(os.fsdecode(path)) for path in paths if isinstance(path, (str, bytes))]
+    wrong = [path for path in paths if not path.startswith((str(folder), "/dev/null"))]
+    git = event == "subprocess.Popen" and given[0] == "git"  # a record says at which commit it began
+    if wrong or (event in FORBIDDEN and not git) or (event == "socket.connect" and folder.name != "channel"):
+        watched["done"].append((event, wrong or repr(given)[:200]))
+
+
+sys.addaudithook(audit)
+
+
+@contextlib.contextmanager
+def confined(folder: Path) -> Iterator[None]:
+    """Whatever is changed outside of `folder` meanwhile fails the test."""
+    watched.update(folder=folder.resolve(), done=[])
+    try:
+        yield
+    finally:
+        watched["folder"] = None
+    assert watched["done"] == []
+
+
+# -- the readers -------------------------------------------------------------------------------------------
+# Each is a function of an empty home: it writes good inputs and returns them, the function that reads them,
+# and how they are damaged. `damage` of a file is by its suffix, unless the reader says otherwise.
+
+Files = dict[Path, bytes]
+READERS: dict[str, Callable[[Path], tuple[Files, Callable[[], Any]]]] = {}
+
+
+def reader(make: Callable) -> Callable:
+    READERS[make.__name__.replace("_", " ")] = make
+    return make
+
+
+def files(*paths: Path) -> Files:
+    return {path: path.read_bytes() for path in paths}
+
+
+@reader
+def settings(home):
+    path = home / "variables.json"
+    good = ("1", "mnist", str(home), "2", "auto", "0", "text", "5", str(home), "strict", "10.0.0.1:6379")
+    good += ("http://127.0.0.1:9000", "key", "secret")
+    path.write_text(json.dumps(dict(zip(VARIABLES.values(), good, strict=True))))
+
+    def read():
+        try:
+            given = json.loads(path.read_bytes())
+        except (ValueError, RecursionError):
+            given = {"LABKIT_HOME": path.read_bytes().decode("latin-1")}
+        given = given if isinstance(given, dict) else {"LABKIT_WORKERS": given}
+        found = Settings.from_env({str(name): str(value) for name, value in given.items()})
+        assert found.num_workers > 0 and isinstance(found.home, Path)
+
+    return files(path), read
+
+
+@reader
+def IDX(home):
+    folder = home / "mirror" / "mnist"
+    folder.mkdir(parents=True)
+    for name, shape in zip(mnist.FILES, ((9, 28, 28), (9,), (4, 28, 28), (4,)), strict=True):
+        head = bytes((0, 0, 8, len(shape))) + b"".join(n.to_bytes(4, "big") for n in shape)
+        (folder / name).write_bytes(gzip.compress(head + RANDOM.integers(0, 10, shape, np.uint8).tobytes()))
+    good = files(*(folder / name for name in mnist.FILES))
+    right = tuple(hashlib.sha256(content).hexdigest() for content in good.values())
+    source = dataclasses.replace(mnist.SOURCES["mnist"], sha256=right)
+
+    def read():
+        shutil.rmtree(home / "datasets", ignore_errors=True)
+        with mock.patch.dict(mnist.SOURCES, mnist=source):
+            every(
+                [
+                    lambda split=split: datasets.load(
+                        "mnist", split, settings=Settings(home=home, mirror=str(folder.parent))
+                    )
+                    for split in ("train", "test")
+                ]
+            )
+
+    return good, read
+
+
+@reader
+def parquet_of_images(home):
+    data = datasets.Dataset(
+        RANDOM.integers(0, 256, (40, 8, 8), np.uint8), np.arange(40) % 10, "x", "train", tuple("0123456789")
+    )
+    path = data.to_parquet(home / "rows.parquet")
+
+    def read():
+        images, labels = datasets.read_rows(str(path))
+        assert len(images) == len(labels)
+
+    return files(path), read
+
+
+def own(load: Callable, *given: Any, **named: Any) -> Callable:
+    def read():
+        found = load(*given, test=0.0, **named)
+        x, y = found.load("train")
+        assert len(x) == len(y) > 0 and found.fingerprint and found._repr_html_()
+
+    return read
+
+
+@reader
+def images(home):
+    paths = []
+    for name, mode in (("cat/a.png", "RGB"), ("cat/b.jpg", "RGB"), ("dog/c.png", "P"), ("dog/d.jpeg", "L")):
+        (home / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        pixels = Image.fromarray(RANDOM.integers(0, 255, (9, 9, 3), np.uint8)).convert(mode)
+        pixels.save(home / "photos" / name, exif=Image.Exif())
+        paths.append(home / "photos" / name)
+    return files(*paths), own(datasets.from_folder, home / "photos", size=(8, 8))
+
+
+TABLE = pandas.DataFrame(
+    {
+        "size": RANDOM.normal(size=50),
+        "rooms": RANDOM.integers(1, 9, 50),
+        "colour": ["red", "blü"] * 25,
+        "price": 1.5,
+    }
+)
+
+
+@reader
+def CSV(home):
+    TABLE.to_csv(home / "flats.csv", index=False)
+    return files(home / "flats.csv"), own(datasets.from_table, home / "flats.csv", target="price")
+
+
+@reader
+def parquet_of_a_table(home):
+    TABLE.to_parquet(home / "flats.parquet")
+    return files(home / "flats.parquet"), own(datasets.from_table, home / "flats.parquet", target="price")
+
+
+@reader
+def texts(home):
+    (home / "plays.txt").write_text("to be or nöt to be\n" * 40, encoding="utf-8")
+    return files(home / "plays.txt"), own(datasets.from_text, home / "plays.txt", length=16)
+
+
+@reader
+def labelled_texts(home):
+    pandas.DataFrame({"text": ["good", "bad, truly"] * 20, "stars": [5, 1] * 20}).to_csv(
+        home / "films.csv", index=False
+    )
+    return files(home / "films.csv"), own(datasets.from_text, home / "films.csv", length=8, target="stars")
+
+
+def _model() -> tuple[Any, Any]:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def load(folder: Path) -> None:
+    model, optimizer = _model()
+    before = [weight.clone() for weight in model.parameters()]
+    try:
+        assert type(load_state(folder, model, optimizer)["epoch"]) is int
+    except LabError:
+        assert all(map(torch.equal, before, model.parameters()))  # as its docstring says
+        raise
+    model(torch.ones(1, 3)).sum().backward()
+
+
+@reader
+def checkpoint(home):
+    return files(save_state(home, *_model(), epoch=3)), lambda: load(home)
+
+
+@reader
+def values_of_a_checkpoint(home):
+    save_state(home, *_model(), epoch=3)
+    path, kept_state = home / "shape.json", torch.load(home / "state.pt", weights_only=True)
+    # The structure as JSON; a tensor is a text with its path.
+    tensors: list[torch.Tensor] = []
+
+    def as_json(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {str(name): as_json(one) for name, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [as_json(one) for one in value]
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+            return f"tensor {len(tensors) - 1}"
+        return value
+
+    def back(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {int(name) if name.isdigit() else name: back(one) for name, one in value.items()}
+        if isinstance(value, list):
+            return [back(one) for one in value]
+        is_tensor = isinstance(value, str) and value.startswith("tensor ")
+        return tensors[int(value[7:]) % len(tensors)] if is_tensor else value
+
+    path.write_text(json.dumps(as_json(kept_state)))
+
+    def read():
+        with contextlib.suppress(ValueError, RecursionError):
+            torch.save(back(json.loads(path.read_bytes())), home / "state.pt")
+        load(home)
+
+    return files(path), read
+
+
+def _record(home: Path, number: int) -> Path:
+    record = RunRecord(
+        name="03-torch",
+        run_id=f"id-{number}",
+        engine="Ray Train",
+        state=("finished", "failed", "running")[number % 3],
+        started_at=f"2026-01-3{number}T12:00:00+00:00",
+        workers=2,
+        rows=1437,
+        dataset="digits",
+        config={"lr": 0.1 * number, "model": {"width": 8}},
+        seed=number,
+        code="def train(): pass",
+        scaling={"num_workers": 2},
+        storage_path=str(home / "store" / f"{number}"),
+        checkpoint="c",
+        seconds_total=9.5,
+        seconds_to_start=2.5,
+        seconds_per_epoch=[3.0, 2.5],
+        seconds={"start": 2.5, "training": 5.5},
+        rows_per_second=512.5,
+        waiting_share=0.1,
+        metrics={"loss": 0.14, "accuracy": 0.9},
+        history=[{"epoch": 0, "loss": 0.3}, {"epoch": 1, "loss": 0.14}],
+        checkpoints=2,
+        versions={"torch": "2"},
+        host={"cores": 2},
+        tags=["paper"],
+        note="a note",
+        process={"pid": 1, "created": 0.5, "boot": "x", "machine": "y"} if number == 2 else {},
+        error="ValueError: x" * (number == 1),
+    )
+    (home / "store" / f"{number}").mkdir(parents=True, exist_ok=True)
+    return record.write(folder_of(home, record.name, record.run_id))
+
+
+@reader
+def run_records(home):
+    paths = [_record(home, number) for number in range(3)]
+    runs.table(home)  # writes the index
+    index = home / "runs" / ".index.json"
+    told = [
+        lambda: str(runs.table(home)),
+        lambda: runs.table(home, columns=["id", "lr", "loss", "seed", "versions.torch", "started"]),
+        lambda: runs.latest(home=home, state=None),
+        lambda: runs.best("loss", home, mode="min", state=None),
+        lambda: repr(runs.compare("id-0", "id-1", home)),
+        lambda: runs.rerun("id-0", home=home),
+        lambda: (runs.tag("id-0", "x", home=home), runs.note("id-0", "y", home=home)),
+    ]
+    drawn = [  # a second each
+        lambda: runs.plot(home, by="lr", state=None),
+        lambda: runs.compare("id-0", "id-1", home)._repr_html_(),
+        lambda: runs.report(home / "report.html", home, title="x", by="lr"),
+    ]
+    draw = random.Random(2)
+
+    def read():
+        every([*told, *drawn[draw.randrange(9) :][:1], lambda: runs.delete("id-1", home=home)])
+
+    return files(*paths, index), read
+
+
+def every(steps: list[Callable[[], Any]]) -> None:
+    """All steps; the first of the lab's own errors is raised when all were tried."""
+    refused = None
+    for step in steps:
+        try:
+            step()
+        except LabError as error:
+            refused = refused or error
+    if refused is not None:
+        raise refused
+
+
+@reader
+def process_registry(home):
+    registry = ProcessRegistry(home)
+    record = registry.record(os.getpid(), role="head: raylet", group_id="ray-1")
+    registry.acquire("ray-1")
+    folder, gone = home / "processes" / "ray-1", {"pid": 999_999, "created": 1.5}
+    good = json.loads((folder / f"{os.getpid()}.json").read_text())
+    (folder / f"{os.getpid()}.json").unlink()
+    (folder / "999999.json").write_text(json.dumps(good | gone))
+    (folder / "owner-7.json").write_text(json.dumps({"pid": 7, "created": 1.5, "boot": record.boot}))
+    (folder / f"owner-{os.getpid()}.json").unlink()
+
+    def read():
+        assert not any(one.pid == os.getpid() and one.alive for one in registry.records())
+        registry.has_owner("ray-1")
+        with pytest.raises(ClusterError, match="it runs nothing"):
+            every([overview.processes, overview.ports])
+        assert registry.stop("ray-1", grace=0) == []
+
+    return files(folder / "999999.json", folder / "owner-7.json"), read
+
+
+@reader
+def keys_and_server_note(home):
+    keys = write_keys(home / "objects" / "credentials", "LABKEY", "secret" * 6)
+    note = home / "objects" / "server.json"
+    note.write_text(json.dumps({"port": 40_000, "group": "store-1"}))
+
+    def read():
+        server = object_server._noted(home)
+        if server is not None:
+            assert not server.alive and server.endpoint
+        access, secret = read_keys(keys)
+        assert access and secret
+
+    return files(keys, note), read
+
+
+@reader
+def what_a_reader_has_solved(home):
+    kept.keep("solved", "03-1", "then")
+    kept.keep("hints", "03-2", 2)
+    kept.keep("predictions", "03-a", {"guess": 1, "answer": 1, "verdict": "right"})
+    kept.keep("minutes", "03 The loop", {"minutes": 1.5, "from": 0.5, "to": 1.5})
+    place = home / "class"
+    place.mkdir()
+    classroom.join(str(place), "ann")
+
+    def read():
+        steps = [progress_table, predictions, lambda: hint("03-2"), lambda: reveal("03-a", 2), classroom.show]
+        every([lambda step=step: str(step()) for step in steps])
+        kept.keep("solved", "03-2", "now")
+
+    return files(home / "exercises.json", home / "class.json"), read
+
+
+@reader
+def files_of_a_class(home):
+    place = home / "class"
+    place.mkdir()
+    for name in ("ann", "bob"):
+        classroom.join(str(place), name)
+        (home / "class.json").unlink()
+    one, two = place.glob("*.json")
+    said, other = json.loads(one.read_text()), json.loads(two.read_text())["nickname"]
+    said |= {"solved": ["03-1"], "hints": {"03-2": 2}, "predictions": {"03-a": "right"}}
+    said |= {"runs": {"03-torch": {"workers": 2, "rows/s": 9.5}}, "minutes": {"03 The loop": 12.5}}
+    one.write_text(json.dumps(said))
+
+    def read():
+        page = classroom.board(str(place), home / "board.html", once=True).read_text()
+        assert other in page and "<b>" not in page.partition("</style>")[2].partition("<h2>")[0]
+
+    return files(one), read
+
+
+@reader
+def events_of_a_panel(home):
+    path, at = home / "events.json", 1.7e9
+    step = {
+        "epoch": 0,
+        "epochs": 2,
+        "step": 1,
+        "total": 9,
+        "rows": 64,
+        "seconds": 0.5,
+        "waiting": 0.1,
+        "first_wait": 0.1,
+    }
+    step |= {"between": 0.1, "metrics": {"loss": 0.5}, "memory": 10**9, "gpu_memory": 1, "gpu_percent": 1}
+    checkpoint = {"path": "/c", "bytes": 9, "status": "pending", "metrics": {"loss": 0.5}}
+    several = [
+        ("worker", {"workers": 2}),
+        ("phase", {"name": "training"}),
+        ("step", step),
+        ("report", {"metrics": {"loss": 0.5}, "epoch": 0}),
+    ]
+    several += [
+        ("step", step | {"done": True, "step": 9, "rows": 640}),
+        ("checkpoint", checkpoint),
+        ("print", {"text": "x"}),
+    ]
+    several += [
+        ("validation", {"path": "/c"}),
+        ("validation", {"path": "/c", "done": True, "seconds": 0.5, "text": ""}),
+    ]
+    several += [("step", step | {"epoch": 1, "rank": 1}), ("failure", {"text": "ValueError: x"})]
+    given = [
+        {"kind": kind, "run": "", "at": at, "rank": 0, "pid": 7, "node": "head", **more}
+        for kind, more in several
+    ]
+    path.write_text(json.dumps(given))
+    draw = random.Random(1)
+
+    def read():
+        panel = Panel(
+            "03-torch",
+            settings=Settings(home=home),
+            world_size=2,
+            engine="Ray Train",
+            reporter=TextReporter(),
+        )
+        with contextlib.suppress(ValueError, RecursionError):
+            events = json.loads(path.read_bytes())
+            with panel:
+                for event in events if isinstance(events, list) else [events]:
+                    panel.receive(event | {"run": panel.run_id} if isinstance(event, dict) else event)
+                    if draw.random() < 0.2:
+                        panel.view.snapshot(panel.state, time.time(), panel.files())
+            panel.view.snapshot(panel.state, time.time(), panel.files())
+            assert runs.get(panel.run_id, home).state == "finished"
+
+    return files(path), read
+
+
+@reader
+def channel(home):
+    from labkit.panel.tracking.channel import Listener
+
+    hello, message = home / "hello", home / "message.json"
+    hello.write_bytes(b"\0\0\0\x20" + b"#CHALLENGE#" + b"x" * 21)
+    message.write_text(json.dumps({"kind": "step", "epoch": 1, "metrics": {"loss": 0.5}}))
+    heard: list[dict] = []
+    listener = Listener(heard.append)
+
+    def read():
+        heard.clear()
+        with socket.create_connection(listener.address[:2], timeout=10) as stranger:
+            stranger.sendall(hello.read_bytes())
+        assert heard == []
+        with (
+            contextlib.suppress(OSError),
+            Client(listener.address[:2], authkey=listener.address.key.encode()) as known,
+        ):
+            known.send_bytes(message.read_bytes())
+            known.send_bytes(b'{"last": 1}')
+            deadline = time.monotonic() + 30
+            while {"last": 1} not in heard and time.monotonic() < deadline:
+                time.sleep(0.001)
+            assert heard[-1] == {"last": 1} and all(isinstance(one, dict) for one in heard)
+
+    return files(hello, message), read
+
+
+@reader
+def saved_sweep(home):
+    from labkit.tune import saved
+
+    folder, local = home / "sweep", pyarrow.fs.LocalFileSystem()
+    folder.mkdir()
+    state = {"experiment_state-2026.json": "{}", "searcher-state-2026.pkl": "x"}
+    (folder / saved.NAME).write_text(json.dumps(state))
+    (folder / "experiment_state-2025.json").write_text("{}")
+
+    def read():
+        saved.restore(local, str(folder))
+        assert isinstance(saved.is_valid(local, str(folder)), bool)
+
+    return files(folder / saved.NAME, folder / "experiment_state-2025.json"), read
+
+
+@reader
+def list_of_checkpoints(home):
+    from labkit.train import reported_checkpoints
+
+    names = [f"checkpoint_{number}" for number in range(3)]
+    results = [{"checkpoint_dir_name": name, "metrics": {"loss": 0.5}} for name in names]
+    lists = {"validated": names[:1], "timed_out_validation": names[1:2], "failed_validation": []}
+    path = home / "checkpoint_manager_snapshot.json"
+    path.write_text(
+        json.dumps(
+            {
+                "checkpoint_report_indices": [2, 0, 1],
+                "checkpoint_results": results,
+                "pending_training_results": results[2:],
+                **{f"{name}_checkpoint_dir_names": value for name, value in lists.items()},
+            }
+        )
+    )
+
+    def read():
+        for one in reported_checkpoints(str(home)):
+            assert isinstance(one.metrics, dict)
+
+    return files(path), read
+
+
+@reader
+def note_of_a_cluster(home):
+    from labkit.cluster import nodes
+
+    (home / "cluster.json").write_text(
+        json.dumps({"group": "ray-1", "address": "127.0.0.1:1", "dashboard": "x"})
+    )
+    path = home / nodes._INFO
+    path.write_bytes((home / "cluster.json").read_bytes())
+
+    def read():
+        found = nodes.read_info(home)
+        assert all(isinstance(value, str) for value in found.values())
+
+    return files(path), read
+
+
+# -- the tests ---------------------------------------------------------------------------------------------
+
+
+class Reading:
+    """A reader with its good files in a home of its own."""
+
+    def __init__(self, name: str, home: Path) -> None:
+        self.name, self.home = name, home
+        home.mkdir()
+        self.good, self.read = READERS[name](home)
+        self.read()  # what is good is read; and this imports what it needs
+
+    def restore(self) -> None:
+        for path, content in self.good.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+    def outcome(self) -> str:
+        """What became of a damaged input, in short; what must not happen is raised."""
+        try:
+            with confined(self.home):
+                self.read()
+        except LabError as error:
+            assert error.attempt and error.fact and error.fix
+            return f"{type(error).__name__}: {' '.join(error.fact.split())[:60]}"
+        except (RuntimeError, ValueError) as error:
+            if "checkpoint" not in self.name or isinstance(error, UnicodeError):
+                raise
+            return f"{type(error).__name__}"  # of another model, as `load_state` documents
+        return ""
+
+
+@pytest.fixture
+def reading(tmp_path, monkeypatch):
+    for variable in VARIABLES.values():
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def make(name: str) -> Reading:
+        home = tmp_path / ("channel" if name == "channel" else "home")
+        monkeypatch.setenv("LABKIT_HOME", str(home))
+        return Reading(name, home)
+
+    return make
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.filterwarnings("ignore")
+def test_a_damaged_input_is_read_or_refused(name, reading):
+    case, draw, outcomes, slowest = reading(name), random.Random(name), Counter(), 0.0
+    for number in range(INPUTS):
+        case.restore()
+        victim = draw.choice(list(case.good))
+        is_json = victim.suffix in (".json", ".saved") and case.good[victim].startswith((b"{", b"["))
+        victim.write_bytes(content := (damaged_json if is_json else damaged)(case.good[victim], draw))
+        begin = time.monotonic()
+        try:
+            outcomes[case.outcome()] += 1
+        except Exception as error:
+            raise AssertionError(f"input {number} in {victim.name}: {content[:300]!r}") from error
+        slowest = max(slowest, time.monotonic() - begin)
+    read = outcomes.pop("", 0)
+    print(f"{name}: {INPUTS} inputs, {read} read, {INPUTS - read} refused in {len(outcomes)} ways", end=", ")
+    print(f"the slowest took {slowest:.2f} s")
+
+
+DEEP, SOLVED = "[" * 100_000, "what a reader has solved"
+RECORD = {
+    "name": "03-torch",
+    "run_id": "id-0",
+    "engine": "x",
+    "state": "finished",
+    "started_at": "2026-01-31T12:00:00",
+}
+
+
+@pytest.mark.parametrize(
+    "name, file, content",
+    [
+        ("process registry", "999999.json", '{"pid": 7, "created": [], "boot": "x"}'),
+        ("process registry", "999999.json", DEEP),
+        ("process registry", "owner-7.json", '{"pid": 1e400, "created": null, "boot": 3}'),
+        ("keys and server note", "credentials", b"[labkit]\naws_secret_acc\xe1ss_key = x"),
+        ("keys and server note", "credentials", "[labkit]\naws_access_key_id =\naws_secret_access_key ="),
+        ("keys and server note", "server.json", '{"port": 99999, "group": "store-1"}'),
+        ("keys and server note", "server.json", '{"port": 80, "group": "../../outside"}'),
+        (SOLVED, "exercises.json", '{"predictions": {"03-a": [[]]}, "hints": {"03-2": "x"}}'),
+        (SOLVED, "exercises.json", '{"minutes": {"x": {}}}'),
+        (SOLVED, "exercises.json", '{"predictions": {"03-a": {"verdict": "x"}}}'),
+        (SOLVED, "class.json", '{"place": "/", "nickname": "x", "file": "../../outside"}'),
+        (SOLVED, "class.json", DEEP),
+        ("saved sweep", "last_state.saved", b"\xff"),
+        (
+            "saved sweep",
+            "last_state.saved",
+            '{"experiment_state-2026.json": "{}", "../outside": "x", "": "y"}',
+        ),
+        ("saved sweep", "last_state.saved", "{}"),
+        ("note of a cluster", "cluster.json", '{"group": 3, "address": [], "dashboard": {}}'),
+        ("run records", "run_record.json", DEEP),
+        ("run records", "run_record.json", json.dumps(RECORD | {"history": [1], "tags": [[]]})),
+        ("run records", "run_record.json", json.dumps(RECORD | {"seconds": {"start": "x"}, "code": 3})),
+        ("run records", "run_record.json", json.dumps(RECORD | {"rows": 10**400, "process": {"pid": []}})),
+        ("run records", "run_record.json", json.dumps(RECORD | {"process": {"pid": "x"}})),
+        ("run records", "run_record.json", json.dumps(RECORD | {"started_at": "9999-12-31T23:59:59-12:00"})),
+        (
+            "run records",
+            "run_record.json",
+            json.dumps(RECORD | {"run_id": "\ud800", "scaling": 3, "config": "abc"}),
+        ),
+        ("run records", ".index.json", '{"fields": [], "records": []}'),
+        ("values of a checkpoint", "shape.json", '{"model": {}, "optimizer": {}, "epoch": 1}'),
+        ("values of a checkpoint", "shape.json", '{"model": {"0": 1}, "optimizer": {}, "epoch": "x"}'),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_inputs_that_once_got_through(name, file, content, reading):
+    """Each raised something raw, wrote outside of its folder, or was believed."""
+    case = reading(name)
+    case.restore()
+    victim = next(path for path in case.good if path.name == file)
+    victim.write_bytes(content.encode() if isinstance(content, str) else content)
+    assert case.outcome() is not None
+    assert not (case.home.parent / "outside").exists()
+
+
+def test_no_archive_is_unpacked(root):
+    """So none can have a path that leads out of its folder."""
+    unpacking = re.compile(r"\b(tarfile|zipfile|unpack_archive|extractall|Untar|Unzip)\b")
+    wrong = [path for path in (root / "labkit").rglob("*.py") if unpacking.search(path.read_text())]
+    assert wrong == []
