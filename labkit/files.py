@@ -77,7 +77,7 @@ def private_file(path: Path | str, content: str) -> bool:
 
 
 def _partial(path: Path) -> Path:
-    """The name of a temporary file for `path`. Nobody can guess it and put a link there."""
+    """The name of a temporary file for `path`. It can't be guessed, so no link can wait there."""
     return path.with_name(f".part-{secrets.token_hex(8)}-{path.name}")
 
 

@@ -64,7 +64,8 @@ def test_of_many_that_try_at_once_one_creates_it(tmp_path):
     "value, kind, good",
     [
         (1, int, True), (1, float, True), (1.5, int, False), (10**400, float, False),
-        (None, float | None, True),        ("x", float | None, False), ([1, 2.5], list[float], True), ([1, "x"], list[float], False),
+        (None, float | None, True), ("x", float | None, False), ([1, 2.5], list[float], True),
+        ([1, "x"], list[float], False),
         ({"a": [1]}, dict[str, list[int]], True), ({"a": ["x"]}, dict[str, list[int]], False),
         ("abc", list[str], False), ({}, list, False), (float("nan"), float, True),
     ],

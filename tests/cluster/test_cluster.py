@@ -435,7 +435,7 @@ def test_a_folder_that_others_may_enter_is_not_used():
 
 
 def test_a_link_in_tmp_is_not_followed(tmp_path):
-    """Whoever guesses the folder's name could lead Ray's files to another folder of the user's."""
+    """Another user who guesses the folder's name could lead Ray's files to another folder of the user's."""
     home, private = tmp_path / "müller", tmp_path / "private"
     private.mkdir(mode=0o700)
     folder = temp_dir(Settings(home=home)).parent
