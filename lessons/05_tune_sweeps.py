@@ -43,7 +43,7 @@ def hill(config):
 # %%
 space = {
     "a": tune.grid_search([1, 2, 3]),
-    "b": tune.grid_search([10, 20, 30]),
+    "b": tune.grid_search([10, 20]),
     "noise": tune.uniform(0, 0.1),
 }
 
@@ -68,7 +68,7 @@ reveal("05-a", len(results))
 # **What multiplies the number of trials?** Only grids and `num_samples`. A random value, such as `uniform` or `choice`, multiplies nothing.
 
 # %% [markdown]
-# Multiply the lengths of the grids, then multiply by `num_samples`: 3 × 3 × 2. A random value multiplies nothing. The results go into the
+# Multiply the lengths of the grids, then multiply by `num_samples`: 3 × 2 × 2. A random value multiplies nothing. The results go into the
 # folder `storage_path`, and `get_best_result` compares the trials by `metric`:
 
 # %%
@@ -76,7 +76,7 @@ best = results.get_best_result()
 best.config
 
 # %% tags=["claim"]
-assert len(results) == 3 * 3 * 2 == len({result.config["noise"] for result in results})
+assert len(results) == 3 * 2 * 2 == len({result.config["noise"] for result in results})
 assert (best.config["a"], best.config["b"]) == (3, 20)
 
 # %% [markdown]
@@ -481,16 +481,16 @@ tuner.fit()[0].metrics["CUDA_VISIBLE_DEVICES"]
 # %% [markdown] tags=["extra"]
 # ## Extra: what reusing processes saves
 # A process costs time before it trains anything: it starts, imports PyTorch and fetches the images. This lab pays part of that in advance, because its actors are forked from a process that has
-# imported PyTorch already (lesson 01). On a cluster without it, a process costs more than you measure here. How many processes did the 32 trials need, and what do six trials cost without
+# imported PyTorch already (lesson 01). On a cluster without it, a process costs more than you measure here. How many processes did the 32 trials need, and what do four trials cost without
 # `reuse_actors`? They train six epochs each, about as many as ASHA's trials on average, so compare the seconds per epoch.
 
 # %%
-panel = SweepPanel("05-defaults", dataset=test.name)
+panel = SweepPanel("05-no-reuse", dataset=test.name)
 tuner = tune.Tuner(
     tune.with_parameters(Digits, data=data),
     param_space={"lr": tune.loguniform(1e-3, 1), "momentum": tune.uniform(0, 0.95)},
     tune_config=tune.TuneConfig(
-        metric="accuracy", mode="max", num_samples=6, max_concurrent_trials=settings.num_workers
+        metric="accuracy", mode="max", num_samples=4, max_concurrent_trials=settings.num_workers
     ),
     run_config=tune.RunConfig(
         name=panel.run_id,
@@ -505,12 +505,12 @@ with panel.watch(tuner):
 # %%
 from labkit import runs
 
-for name, found in (("05-asha", table), ("05-defaults", slow.get_dataframe())):
+for name, found in (("05-asha", table), ("05-no-reuse", slow.get_dataframe())):
     seconds = runs.latest(name).seconds_total / found["training_iteration"].sum()
     print(f"{name}: {len(found)} trials in {found['pid'].nunique()} processes, {seconds:.2f} s per epoch")
 
 # %% tags=["claim"]
-assert slow.get_dataframe()["pid"].nunique() == 6
+assert slow.get_dataframe()["pid"].nunique() == 4
 
 # %% [markdown]
 # Here every trial started a process of its own. The longer a trial takes, the less this matters; for trials that take an hour the defaults are fine.
@@ -741,7 +741,7 @@ results = sweep(
     "05-optuna",
     tune.with_parameters(train_digits, data=data),
     {"lr": tune.loguniform(1e-3, 1), "momentum": tune.uniform(0, 0.95)},
-    num_samples=8 if settings.small else 16,
+    num_samples=6 if settings.small else 16,
     search_alg=ConcurrencyLimiter(OptunaSearch(sampler=sampler), max_concurrent=2),
 )
 [f"{one.config['lr']:.3f} → {one.metrics['accuracy']:.2f}" for one in results]
@@ -767,7 +767,7 @@ pbt = PopulationBasedTraining(
 )
 space = {"lr": tune.grid_search([0.001, 0.003, 0.03, 0.1]), "momentum": 0.5}
 two_cpus = tune.with_resources(trainable, {"CPU": 2, "GPU": gpus})
-results = sweep("05-pbt", two_cpus, space, scheduler=pbt, stop={"training_iteration": 12})
+results = sweep("05-pbt", two_cpus, space, scheduler=pbt, stop={"training_iteration": 9})
 
 # %% [markdown]
 # *changed 2 ×* in the last column of the table means that a trial was replaced twice by a changed copy of a better one. Such a trial was trained with several learning rates, so no single value in the
@@ -879,7 +879,7 @@ if at_once == 0:
 results = sweep(
     "05-distributed",
     tune.with_resources(driver, {"CPU": 0.25}),
-    {"precision": tune.grid_search(["float32", "bfloat16"]), "epochs": 3 if settings.small else 6},
+    {"precision": tune.grid_search(["float32", "bfloat16"]), "epochs": 2 if settings.small else 6},
     max_concurrent_trials=at_once or 1,  # 1 while the exercise is open
 )
 results.get_dataframe()[["config/precision", "accuracy", "loss", "time_total_s"]].round(3)
