@@ -442,7 +442,7 @@ def train_in_order(config):
     with strategy.scope():
         model = compiled(mlp(seed=0), tf.keras.optimizers.SGD(0.05, momentum=0.9))
     follow = PanelCallback(config["panel"], rows_per_step=128 // strategy.num_replicas_in_sync)
-    model.fit(in_batches(train[:full], 128), epochs=3, verbose=0, callbacks=[follow, Report()])
+    model.fit(in_batches(train[:full], 128), epochs=2, verbose=0, callbacks=[follow, Report()])
 
 
 panel = TrainPanel("04-in-order", dataset=train.name, rows=full)
@@ -474,7 +474,7 @@ with result.checkpoint.as_directory() as folder:
 
 def distance(batch_size):
     alone = compiled(mlp(seed=0), tf.keras.optimizers.SGD(0.05, momentum=0.9))
-    alone.fit(in_batches(train[:full], batch_size), epochs=3, verbose=0)
+    alone.fit(in_batches(train[:full], batch_size), epochs=2, verbose=0)
     return weights_distance(together, alone)
 
 
@@ -635,7 +635,7 @@ def train_raw(config):
 panel = TrainPanel("04-raw", dataset=train.name, rows=len(train))
 trainer = TensorflowTrainer(
     train_raw,
-    train_loop_config={"panel": panel, "epochs": epochs, "worker_batch": 128 // settings.num_workers},
+    train_loop_config={"panel": panel, "epochs": epochs // 2, "worker_batch": 128 // settings.num_workers},
     scaling_config=scaling,
     datasets={"train": data},
     run_config=run_config(panel, environment=backend.KERAS_3),
