@@ -163,7 +163,7 @@ class _Script:
         self.idle = self.held()
 
     def run(self, code: str, after: float | None = None) -> tuple[str, str | None, float]:
-        """Run a cell, and interrupt it `after` a number of seconds from its "go".
+        """Run a cell, and interrupt it `after` seconds, counted from the "go" that it prints.
 
         Returns:
             What it printed; its error as a front end shows it, or None; when the interrupt was sent.
