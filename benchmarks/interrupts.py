@@ -43,6 +43,7 @@ _ROOT = Path(__file__).parents[1]
 _WITHIN = 5.0  # seconds from an interrupt to the end of the call
 _SETTLED = 10.0  # seconds from there until Ray has ended what was used
 _CLIENT = "labkit/cluster/forkserver/client.py"  # as what Ray started its workers, which are forked
+_PATIENT = 300.0  # seconds for what isn't interrupted, on a busy machine
 _HUNG = 60.0  # seconds after which a call that doesn't end is given up
 _UGLY = re.compile(r"Traceback|Exception ignored|KeyboardInterrupt|SystemExit|\w+Error\b")
 
@@ -163,13 +164,13 @@ class _Script:
         self.idle = self.held()
 
     def run(self, code: str, after: float | None = None) -> tuple[str, str | None, float]:
-        """Run a cell, and interrupt it `after` a number of seconds from its "go".
+        """Run a cell, and interrupt it `after` seconds, counted from the "go" that it prints.
 
         Returns:
             What it printed; its error as a front end shows it, or None; when the interrupt was sent.
         """
         self._send(code)
-        text, sent, due, limit = "", 0.0, float("inf"), time.monotonic() + 2 * _HUNG
+        text, sent, due, limit = "", 0.0, float("inf"), time.monotonic() + _PATIENT
         while (now := time.monotonic()) < limit:
             if now >= due:
                 self._interrupt()
@@ -326,7 +327,7 @@ def one(plan: Plan, reader: _Script) -> float:
     """Interrupt a call, look at what follows, and call it again; seconds from the interrupt to its end.
 
     Raises:
-        Broken: something is not as it should be.
+        Broken: something is not as it should be; what, and the seconds if the call ended.
     """
     call, after = CALLS[plan.call], plan.after
     does = textwrap.indent(call.does, "    ")
@@ -357,7 +358,7 @@ def one(plan: Plan, reader: _Script) -> float:
     if not wrong:
         _well(reader, f"{call.does}\nassert {call.works or True}")
         return ended - sent
-    raise Broken(f"{told}: {'; '.join(wrong)}")
+    raise Broken(f"{told}: {'; '.join(wrong)}", ended - sent)
 
 
 def _well(reader: _Script, code: str) -> None:
@@ -372,8 +373,8 @@ def _well(reader: _Script, code: str) -> None:
 # -- all of them ------------------------------------------------------------------------------------
 
 
-def campaign(plans: list[Plan]) -> Iterator[tuple[Plan, float | str]]:
-    """Make all interrupts: each with its seconds, or with what is wrong.
+def campaign(plans: list[Plan]) -> Iterator[tuple[Plan, float | None, str]]:
+    """Make all interrupts: each with its seconds and what is wrong.
 
     A start and a stop come in turn, and each second start is in a new process, which has imported nothing.
     """
@@ -396,12 +397,13 @@ def campaign(plans: list[Plan]) -> Iterator[tuple[Plan, float | str]]:
             if later is None or later[0] != process:
                 last, reader = reader, None
                 last.close()
-            yield plan, seconds
+            yield plan, seconds, ""
         except Broken as error:
             if reader is not None:
                 reader.kill()
             reader = None
-            yield plan, str(error)
+            wrong, *seconds = error.args
+            yield plan, *(seconds or [None]), wrong
 
 
 def main() -> None:
@@ -412,20 +414,21 @@ def main() -> None:
     options = options.parse_args()
     plans = [Plan.draw(options.seed, options.first + number) for number in range(options.repeat)]
     plans = [plan for plan in plans if options.only in (None, plan.call, CALLS[plan.call].group)]
-    found, wrong = Found("interrupts", ours=""), defaultdict(int)
-    for plan, said in campaign(plans):
-        if isinstance(said, str):
-            wrong[plan.call] += 1
-            print(f"{plan.number}: WRONG: {said}", flush=True)
-        else:
-            print(f"{plan.number}:", end="")
-            found.add(plan.call, {"from the interrupt to the end": said})
-    for call in CALLS:
-        seconds = found.seconds.get("from the interrupt to the end", {}).get(call, [])
-        if seconds:
-            figures = f"{statistics.median(seconds):.1f} | {max(seconds):.1f}"
-            print(f"| `{call}` | {len(seconds) + wrong[call]} | {wrong[call]} | {figures} |")
-    found.finish(sum(wrong.values()) / len(plans), json=options.json)
+    found, wrong = Found("interrupts", ours=""), defaultdict(list)
+    figure = "from the interrupt to the end"
+    for plan, seconds, said in campaign(plans):
+        wrong[plan.call] += [said] * bool(said)
+        print(f"{plan.number}: {'WRONG: ' * bool(said)}{said}", flush=True)
+        if seconds is not None:
+            found.add(plan.call, {figure: seconds})
+    print("| call | interrupts | lost | otherwise wrong | median | longest | left |\n|" + "---|" * 7)
+    for call, seconds in found.seconds.get(figure, {}).items():
+        lost = [said for said in wrong[call] if "LOST" in said or "did not end" in said]
+        left = {said.partition("left ")[2] for said in wrong[call]} - {""}
+        row = len(seconds) + len(lost), len(lost), len(wrong[call]) - len(lost)
+        row += f"{statistics.median(seconds):.1f}", f"{max(seconds):.1f}", "; ".join(left) or "nothing"
+        print(f"| `{call}` | {' | '.join(map(str, row))} |")
+    found.finish(sum(map(len, wrong.values())) / len(plans), json=options.json)
 
 
 if __name__ == "__main__":

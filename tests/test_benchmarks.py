@@ -114,7 +114,8 @@ def test_what_is_wrong_after_an_interrupt_is_seen(ends, wrong):
 
 
 @pytest.mark.fault
-def test_interrupts_of_a_store_in_a_script_and_in_a_notebook(tmp_path):
+def test_interrupts_of_a_store_in_a_script_and_in_a_notebook(monkeypatch):
+    monkeypatch.setattr(interrupts, "_WITHIN", 60)  # an import takes its time on a busy machine
     wanted = (("storage.start", "script"), ("store.stop", "script"), ("storage.start", "notebook"))
     plans = [interrupts.Plan(number, *call, 0.2 / (1 + number)) for number, call in enumerate(wanted)]
-    assert [said for _, said in interrupts.campaign(plans) if isinstance(said, str)] == []
+    assert [said for _, _, said in interrupts.campaign(plans) if said] == []

@@ -140,6 +140,7 @@ def test_tune_still_has_what_only_its_objects_show(tmp_path):
     }
     missing = [name for owner, names in owners.items() for name in names if not hasattr(owner, name)]
     names = ("execution.tune_controller", "tune", "utils.util", "logger.logger", "experiment.trial")
+    names += ("analysis.experiment_analysis",)
     sources = [inspect.getsource(importlib.import_module(f"ray.tune.{name}")) for name in names]
     texts = [trials.STATE_FILES, "Failure # ", *trials._NOISE]
     missing += [text for text in texts if not any(text in source for source in sources)]

@@ -94,12 +94,12 @@ class SweepPanel(LivePanel):
     def hear(self, _: int, frame: FrameType | None) -> None:
         """Handle an interrupt before Tune does.
 
-        Once `fit()` has begun it is only noted: an exception can get lost in an import there, and would leave
-        a sweep that cannot be restored. Tune hears of it when it has made its loop.
+        Once `fit()` has begun the first one is only noted, because an exception can get lost in an import.
+        `SweepCallback` hands it to Tune when Tune has made its loop.
         """
-        self.interrupted = True
+        again, self.interrupted = self.interrupted, True
         names = (one.f_globals.get("__name__", "") for one, _ in traceback.walk_stack(frame))
-        if not any(name.startswith("ray.tune.") for name in names):
+        if again or not any(name.startswith("ray.tune.") for name in names):
             raise KeyboardInterrupt
 
     # -- what a panel of an engine overrides --------------------------------------------------------
