@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 
 import psutil
 
+LOOPBACK_UP = "sudo ip link set lo up; sudo ip addr add 127.0.0.1/8 dev lo"
 _CGROUP = Path("/sys/fs/cgroup")
 _ENGINES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
 
@@ -27,19 +29,38 @@ _ENGINES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
 def cores() -> float:
     """Cores that this process may use: the fewer of its affinity and its container's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota, _, period = _read(_CGROUP / "cpu.max").partition(" ")  # "150000 100000", or "max 100000"
-    return min(float(allowed), int(quota) / int(period)) if quota.isdigit() else float(allowed)
+    for folder, is_new in _cgroups("cpu"):
+        if is_new:
+            quota, _, period = _read(folder / "cpu.max").partition(" ")  # "150000 100000", or "max 100000"
+        else:
+            quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit():
+            allowed = min(allowed, int(quota) / int(period))
+    return float(allowed)
+
+
+def _cgroups(controller: str) -> Iterator[tuple[Path, bool]]:
+    """The cgroup of this process and those above it, whose limits count as well; and whether it is of v2."""
+    for line in [*_read(Path("/proc/self/cgroup")).splitlines(), "0::/"]:  # "9:cpu,cpuacct:/job" is of v1
+        _, named, path = line.split(":", 2)
+        if not named or controller in named.split(","):
+            root = _CGROUP / controller if named else _CGROUP
+            own = root / path.strip("/")
+            yield from ((one, not named) for one in (own, *own.parents) if one.is_relative_to(root))
 
 
 def memory() -> tuple[int, int]:
     """(total, available) bytes, as the container allows."""
     host = psutil.virtual_memory()
-    limit, used = _read(_CGROUP / "memory.max"), _read(_CGROUP / "memory.current")
-    if limit.isdigit() and used.isdigit() and int(limit) < host.total:
-        # The kernel counts cached files as used, and drops them when memory is needed.
-        cached = int(_match(r"(?m)^inactive_file (\d+)$", _read(_CGROUP / "memory.stat")) or 0)
-        return int(limit), max(0, min(host.available, int(limit) - int(used) + cached))
-    return host.total, host.available
+    total, available = host.total, host.available
+    for folder, is_new in _cgroups("memory"):
+        names = ("max", "current") if is_new else ("limit_in_bytes", "usage_in_bytes")
+        limit, used = (_read(folder / f"memory.{name}") for name in names)
+        if limit.isdigit() and used.isdigit() and int(limit) < total:
+            # The kernel counts cached files as used, and drops them when memory is needed.
+            cached = int(_match(r"(?m)^(?:total_)?inactive_file (\d+)$", _read(folder / "memory.stat")) or 0)
+            total, available = int(limit), max(0, min(available, int(limit) - int(used) + cached))
+    return total, available
 
 
 def shared_memory() -> int | None:
@@ -75,6 +96,16 @@ def visible_gpus() -> int:
 def rclone() -> str | None:
     """Path of ``rclone``, which serves S3. pip installs it next to python, which may not be on the PATH."""
     return shutil.which("rclone", path=str(Path(sys.executable).parent)) or shutil.which("rclone")
+
+
+def loopback_problem() -> str:
+    """Why 127.0.0.1 cannot be used; empty if it can."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=2).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def free_port(wanted: int = 0) -> int:

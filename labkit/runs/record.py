@@ -30,7 +30,7 @@ FILE_NAME = "run_record.json"
 
 # The reader passes these to the engine, so they may contain secrets, data and objects of any kind.
 _GIVEN = ("config", "scaling", "storage_path", "checkpoint")
-_ANY = (*_GIVEN, "seed")  # may have any type in the file
+_ANY = ("config", "scaling", "seed")  # may have any type in the file
 _SECRET = re.compile(r"(^|_)(key|token|secret|password|passwd|credentials?)s?$", re.IGNORECASE)
 _LONGEST, _DEEPEST = 20, 5  # longer lists and deeper dicts are recorded by their kind and length only
 _SHORT = reprlib.Repr()

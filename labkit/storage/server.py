@@ -9,6 +9,7 @@ can read a command line.
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -25,7 +26,7 @@ from labkit import machine
 from labkit.errors import StorageError
 from labkit.files import atomic_write, json_object
 from labkit.interrupts import wait_until
-from labkit.settings import Settings
+from labkit.settings import OTHER_HOME, Settings
 from labkit.storage.client import read_keys, write_keys
 from labkit.system import process_info
 from labkit.system.process_registry import ProcessRegistry, is_group
@@ -125,6 +126,10 @@ def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Serve
         raise StorageError(_ATTEMPT, fact, "python -m labkit stop, and start again") from None
     except OSError as error:
         fix = f"make {base} writable, or point LABKIT_HOME at a folder that is"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            fix = f"free some space, or use another disk: {OTHER_HOME}"
+        elif error.errno == errno.EADDRNOTAVAIL:
+            fix = machine.LOOPBACK_UP
         raise StorageError(_ATTEMPT, error.strerror or str(error), fix) from None
 
 

@@ -99,7 +99,17 @@ def doctor(settings: Settings | None = None) -> Diagnosis:
     except SettingsError as error:
         findings.append(Finding("settings", False, error.fact, error.fix, blocking=True))
         settings = Settings(home=CHECKOUT / ".labkit")  # so that the other checks can go on
-    for check in (_settings, _python, _packages, _machine, _shared_memory, _home, _gpu, _object_store):
+    for check in (
+        _settings,
+        _python,
+        _packages,
+        _machine,
+        _loopback,
+        _shared_memory,
+        _home,
+        _gpu,
+        _object_store,
+    ):
         findings.extend(check(settings))
     return Diagnosis((*findings, _leftovers(settings)))
 
@@ -137,6 +147,13 @@ def _machine(_: Settings) -> Iterator[Finding]:
     fix = "close other programs, or give the container or the virtual machine 2 cores and 4 GB"
     # A cluster with two workers that have imported torch uses between 2 and 3 GB.
     yield Finding("machine", cores >= 2 and available >= 3 * _GB, text, fix, blocking=total < 3 * _GB)
+
+
+def _loopback(_: Settings) -> Iterator[Finding]:
+    """All of the lab's processes talk to one another over it. Where it works, there is nothing to say."""
+    if problem := machine.loopback_problem():
+        text = f"127.0.0.1 cannot be used: {problem}"
+        yield Finding("loopback", False, text, machine.LOOPBACK_UP, blocking=True)
 
 
 def _shared_memory(_: Settings) -> Iterator[Finding]:

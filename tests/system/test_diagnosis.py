@@ -1,5 +1,6 @@
 """The doctor: each thing that can be wrong is found, named, and comes with what fixes it."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -89,6 +90,20 @@ def test_shared_memory_of_a_default_container(look):
     assert not finding.ok and "--shm-size" in finding.fix
     with pytest.raises(ValueError):  # macOS has none, and no line
         look("shared memory", shared_memory=None)
+
+
+def test_a_machine_without_127_0_0_1(look, monkeypatch):
+    """As in a network of IPv6 alone. Where it works, it has no line."""
+    assert machine.loopback_problem() == ""
+    with pytest.raises(ValueError):
+        look("loopback")
+
+    def refused(*_):
+        raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+
+    monkeypatch.setattr(machine.socket, "create_server", refused)
+    finding = look("loopback")
+    assert finding.blocking and "Cannot assign requested address" in finding.text and "ip addr" in finding.fix
 
 
 @pytest.mark.parametrize(
