@@ -161,7 +161,9 @@ def frames_of(source: Any, attempt: str) -> Iterator[tuple[Place, "pandas.DataFr
                 if file.suffix.lower() == ".csv":
                     frames = stack.enter_context(pandas.read_csv(file, chunksize=ROWS, dtype=str))
                 else:
-                    stream = stack.enter_context(pyarrow.parquet.ParquetFile(file))
+                    # By default Arrow reads all row groups ahead, and then whole columns of each.
+                    stream = pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16)
+                    stack.enter_context(stream)
                     frames = (batch.to_pandas() for batch in stream.iter_batches(ROWS))
                 for frame in frames:
                     yield (str(file), row), frame

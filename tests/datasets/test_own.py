@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from benchmarks.own_data import mutated
 from labkit import datasets
 from labkit.errors import DatasetError
 
@@ -356,37 +357,6 @@ def test_written_files_have_each_row_once(table, tmp_path):
         np.testing.assert_array_equal(images.to_numpy_ndarray(), own.load(split)[0])
     assert len(list((tmp_path / "out" / "train").iterdir())) > 1
     assert "is not empty" in failure(lambda: own.write(str(tmp_path / "out")))
-
-
-def test_a_table_larger_than_what_is_kept(tmp_path):
-    """Rows pass by; a tenth of the file's arrays is the most that is there at a time."""
-    import tracemalloc
-
-    rows = 120_000
-    frame = pandas.DataFrame(NUMBERS.normal(size=(rows, 12)), columns=[f"c{n}" for n in range(12)])
-    frame.to_parquet(tmp_path / "large.parquet", row_group_size=4096)
-    own = datasets.from_table(tmp_path / "large.parquet", target="c0")
-    tracemalloc.start()
-    try:
-        seen = sum(len(y) for split in ("train", "test") for _, y in own.batches(split))
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert seen == rows and most < frame.memory_usage().sum() / 4
-
-
-def mutated(good: bytes, seed: int) -> bytes:
-    numbers, data = np.random.default_rng(seed), bytearray(good)
-    for _ in range(numbers.integers(1, 6)):
-        at = int(numbers.integers(len(data)))
-        kind = numbers.integers(3)
-        if kind == 0:
-            data[at] = numbers.integers(256)
-        elif kind == 1:
-            del data[at : at + int(numbers.integers(1, 40))]
-        else:
-            data[at:at] = numbers.bytes(int(numbers.integers(1, 8)))
-    return bytes(data)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "png", "txt"])
