@@ -180,6 +180,7 @@ def test_what_the_target_is(table):
         ("abc", "'size' has 'abc' where other rows have a number in line 7,002"),
         (np.nan, "'size' is empty in line 7,002"),
         ("inf", "'size' has 'inf' where other rows have a number in line 7,002"),
+        ("-1e39", "'size' has '-1e39', too large for a 32-bit number, in line 7,002"),
     ],
 )
 def test_a_bad_row_is_named(table, tmp_path, value, said):
@@ -201,6 +202,12 @@ def test_a_table_that_cannot_be_used(table, tmp_path):
     assert "cannot be read" in failure(datasets.from_table, tmp_path / "broken.csv", target="price")
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 and then nothing")
     assert "cannot be read" in failure(datasets.from_table, tmp_path / "broken.parquet", target="price")
+    table.to_parquet(tmp_path / "broken.parquet")  # with a description for pandas, which is damaged then
+    damaged = (tmp_path / "broken.parquet").read_bytes().replace(b'"name"', b'"nome"')
+    (tmp_path / "broken.parquet").write_bytes(damaged)
+    assert "cannot be read: 'name'" in failure(
+        datasets.from_table, tmp_path / "broken.parquet", target="price"
+    )
     assert "test is 2" in failure(datasets.from_table, table, target="price", test=2)
     assert "no split 'dev'" in failure(
         lambda: next(datasets.from_table(table, target="price").batches("dev"))
