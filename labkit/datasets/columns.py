@@ -82,6 +82,9 @@ class Column:
         if np.isnan(numbers).all() and not self.values and not self._commas(values, there).any():
             self.numbers = False
             return
+        too_large = there & np.isfinite(numbers) & (np.abs(numbers) > np.finfo(np.float32).max)
+        what = "has {!r}, too large for a 32-bit number,"
+        self._refuse(values, too_large, what, where, "repair that row, or give the column another unit")
         bad = there & ~np.isfinite(numbers)
         self.whole = self.whole and bool((numbers[there & ~bad] % 1 == 0).all())
         if not bad.any():

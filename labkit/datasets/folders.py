@@ -22,7 +22,7 @@ _SUFFIXES = (".png", ".jpg", ".jpeg")
 _OTHER_IMAGES = (".webp", ".bmp", ".gif", ".tif", ".tiff", ".heic", ".avif")  # refused, not passed over
 _SPLITS = ("train", "test", "val", "valid", "validation", "dev")
 _GREY = ("L", "1", "I", "I;16", "LA")  # Pillow's modes
-_AT_ONCE = 64  # images in memory
+_AT_ONCE, _BYTES = 64, 1 << 19  # images in memory; to write them takes 30 times as much
 
 
 def from_folder(
@@ -121,11 +121,12 @@ def from_images(
 
     mode = "L" if all(is_grey(row) for row in range(len(labels))) else "RGB"
     first = pixels(0)
+    at_once = max(1, min(_AT_ONCE, _BYTES // first.nbytes))
 
     def read() -> Iterator[Batch]:
         order = np.random.default_rng((seed, 1)).permutation(len(labels))
-        for begin in range(0, len(labels), _AT_ONCE):
-            rows = order[begin : begin + _AT_ONCE]
+        for begin in range(0, len(labels), at_once):
+            rows = order[begin : begin + at_once]
             images = [pixels(int(row)) for row in rows]
             for row, image in zip(rows, images, strict=True):
                 if image.shape != first.shape:

@@ -43,6 +43,7 @@ def from_huggingface(
     attempt = f"load the data set {source!r:.80}"
     try:
         import datasets
+        import pyarrow
     except ImportError as error:
         raise DatasetError(attempt, str(error), "pip install datasets") from error
     if isinstance(source, (str, Path)):
@@ -59,6 +60,11 @@ def from_huggingface(
     if not isinstance(source, datasets.Dataset) or not len(source):
         fact = f"it is {type(source).__name__}, or has no rows"
         raise DatasetError(attempt, fact, "pass a datasets.Dataset with rows, or the folder that has one")
+    try:
+        source.data.validate(full=True)  # Arrow ends the process where an offset in a file is damaged
+    except pyarrow.ArrowException as error:
+        fact, fix = f"its files are damaged: {error}".splitlines()[0], "save the data set again"
+        raise DatasetError(attempt, fact, fix) from None
     if target is not None and target not in source.features:
         fact = f"it has no column {target!r}, only {', '.join(source.features)}"
         raise DatasetError(attempt, fact, "pass target= with one of these")

@@ -154,6 +154,8 @@ def frames_of(source: Any, attempt: str) -> Iterator[tuple[Place, "pandas.DataFr
     import pandas
     import pyarrow.parquet
 
+    # pandas' own are ValueErrors; what it wrote into a Parquet file may be damaged in any way.
+    damaged = (ValueError, OSError, LookupError, TypeError, AttributeError, pyarrow.ArrowException)
     for file in files_of(source):
         row = 0
         with contextlib.ExitStack() as stack:
@@ -161,12 +163,14 @@ def frames_of(source: Any, attempt: str) -> Iterator[tuple[Place, "pandas.DataFr
                 if file.suffix.lower() == ".csv":
                     frames = stack.enter_context(pandas.read_csv(file, chunksize=ROWS, dtype=str))
                 else:
-                    stream = stack.enter_context(pyarrow.parquet.ParquetFile(file))
+                    # By default Arrow reads all row groups ahead, and then whole columns of each.
+                    stream = pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16)
+                    stack.enter_context(stream)
                     frames = (batch.to_pandas() for batch in stream.iter_batches(ROWS))
                 for frame in frames:
                     yield (str(file), row), frame
                     row += len(frame)
-            except (ValueError, OSError, pyarrow.ArrowException) as error:  # pandas' own are ValueErrors
+            except damaged as error:
                 fact = f"{file} cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}"
                 fix = "repair the file, or leave it out"
                 if isinstance(error, UnicodeDecodeError):

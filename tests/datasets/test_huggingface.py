@@ -74,6 +74,17 @@ def test_texts_with_classes_and_without(tmp_path):
     assert bytes(x[0].astype(np.uint8)) in (b"a dog 0\n", b"a cat 0\n")
 
 
+def test_a_damaged_file_does_not_end_the_process(tmp_path):
+    hf.Dataset.from_dict({"text": ["a", "bc", "def"], "kind": [1, 0, 1]}).save_to_disk(tmp_path / "saved")
+    (file,) = (tmp_path / "saved").glob("*.arrow")
+    ends = np.array([0, 1, 3, 6], np.int32)  # where each text ends
+    wild = np.array([0, 1, 2**30, 6], np.int32)
+    assert ends.tobytes() in file.read_bytes()
+    file.write_bytes(file.read_bytes().replace(ends.tobytes(), wild.tobytes()))
+    with pytest.raises(DatasetError, match="its files are damaged: .*offset"):
+        datasets.from_huggingface(tmp_path / "saved", target="kind", length=8)
+
+
 def test_what_cannot_be_used_is_named(tmp_path, monkeypatch):
     def failure(source, **named):
         with pytest.raises(DatasetError) as caught:

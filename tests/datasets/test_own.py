@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
+from benchmarks.own_data import mutated
 from labkit import datasets
 from labkit.errors import DatasetError
 
@@ -179,6 +180,7 @@ def test_what_the_target_is(table):
         ("abc", "'size' has 'abc' where other rows have a number in line 7,002"),
         (np.nan, "'size' is empty in line 7,002"),
         ("inf", "'size' has 'inf' where other rows have a number in line 7,002"),
+        ("-1e39", "'size' has '-1e39', too large for a 32-bit number, in line 7,002"),
     ],
 )
 def test_a_bad_row_is_named(table, tmp_path, value, said):
@@ -200,6 +202,12 @@ def test_a_table_that_cannot_be_used(table, tmp_path):
     assert "cannot be read" in failure(datasets.from_table, tmp_path / "broken.csv", target="price")
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 and then nothing")
     assert "cannot be read" in failure(datasets.from_table, tmp_path / "broken.parquet", target="price")
+    table.to_parquet(tmp_path / "broken.parquet")  # with a description for pandas, which is damaged then
+    damaged = (tmp_path / "broken.parquet").read_bytes().replace(b'"name"', b'"nome"')
+    (tmp_path / "broken.parquet").write_bytes(damaged)
+    assert "cannot be read: 'name'" in failure(
+        datasets.from_table, tmp_path / "broken.parquet", target="price"
+    )
     assert "test is 2" in failure(datasets.from_table, table, target="price", test=2)
     assert "no split 'dev'" in failure(
         lambda: next(datasets.from_table(table, target="price").batches("dev"))
@@ -356,37 +364,6 @@ def test_written_files_have_each_row_once(table, tmp_path):
         np.testing.assert_array_equal(images.to_numpy_ndarray(), own.load(split)[0])
     assert len(list((tmp_path / "out" / "train").iterdir())) > 1
     assert "is not empty" in failure(lambda: own.write(str(tmp_path / "out")))
-
-
-def test_a_table_larger_than_what_is_kept(tmp_path):
-    """Rows pass by; a tenth of the file's arrays is the most that is there at a time."""
-    import tracemalloc
-
-    rows = 120_000
-    frame = pandas.DataFrame(NUMBERS.normal(size=(rows, 12)), columns=[f"c{n}" for n in range(12)])
-    frame.to_parquet(tmp_path / "large.parquet", row_group_size=4096)
-    own = datasets.from_table(tmp_path / "large.parquet", target="c0")
-    tracemalloc.start()
-    try:
-        seen = sum(len(y) for split in ("train", "test") for _, y in own.batches(split))
-        _, most = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert seen == rows and most < frame.memory_usage().sum() / 4
-
-
-def mutated(good: bytes, seed: int) -> bytes:
-    numbers, data = np.random.default_rng(seed), bytearray(good)
-    for _ in range(numbers.integers(1, 6)):
-        at = int(numbers.integers(len(data)))
-        kind = numbers.integers(3)
-        if kind == 0:
-            data[at] = numbers.integers(256)
-        elif kind == 1:
-            del data[at : at + int(numbers.integers(1, 40))]
-        else:
-            data[at:at] = numbers.bytes(int(numbers.integers(1, 8)))
-    return bytes(data)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "png", "txt"])

@@ -3,11 +3,13 @@
     save_state(folder, model, optimizer, epoch)
     start = load_state(folder, model, optimizer)["epoch"] + 1
 
+Both also take a schedule, a `GradScaler` and the like, as ``scheduler=scheduler``.
 Loading runs no code out of the file (``weights_only=True``), so a checkpoint may come from a stranger.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,13 +23,16 @@ from labkit.models.weights import distance
 STATE_FILE = "state.pt"
 
 
-def save_state(folder: Path | str, model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int) -> Path:
+def save_state(
+    folder: Path | str, model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int, **others: Any
+) -> Path:
     """Write ``state.pt`` into `folder`: all that a training needs to resume after `epoch`.
 
     The file is written atomically. It is loaded by `load_state` into a wrapped or a plain model.
 
     Args:
         epoch: index of the epoch that is done, from 0.
+        others: what else has a ``state_dict()``.
 
     Raises:
         OSError, RuntimeError: the folder cannot be written to.
@@ -39,21 +44,22 @@ def save_state(folder: Path | str, model: nn.Module, optimizer: torch.optim.Opti
         {name: value.item() if isinstance(value, np.generic) else value for name, value in group.items()}
         for group in kept["param_groups"]
     ]
+    state = {name: one.state_dict() for name, one in {"model": unwrapped(model), **others}.items()}
     with atomic_path(path) as partial:
-        torch.save({"model": unwrapped(model).state_dict(), "optimizer": kept, "epoch": epoch}, partial)
+        torch.save({**state, "optimizer": kept, "epoch": epoch}, partial)
     return path
 
 
 def load_state(
-    folder: Path | str, model: nn.Module, optimizer: torch.optim.Optimizer | None = None
+    folder: Path | str, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **others: Any
 ) -> dict[str, int]:
-    """Load what `save_state` wrote into `model` and `optimizer`, on the devices where they are.
+    """Load what `save_state` wrote into `model`, `optimizer` and `others`, on the devices where they are.
 
     Returns:
         ``{"epoch": …}``: a training resumes with ``epoch + 1``.
 
     Raises:
-        RunError: the file is missing or damaged; model and optimizer are then as they were.
+        RunError: the file is missing or damaged, or lacks one of `others`; all are then as they were.
         RuntimeError, ValueError: it is of another model or optimizer.
     """
     path = Path(folder) / STATE_FILE
@@ -69,11 +75,16 @@ def load_state(
     except Exception as error:  # damaged bytes make torch raise nearly anything
         fact = f"the file is damaged: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
         raise RunError(attempt, fact, "take the checkpoint of an epoch before") from error
+    if missing := [name for name in others if name not in state]:
+        fix = "pass what was passed to save_state, under the same names"
+        raise RunError(attempt, f"it has no state of {', '.join(missing)}", fix)
     before = {} if optimizer is None else optimizer.state_dict()
     try:
         if optimizer is not None:
             optimizer.load_state_dict(of_optimizer)
         unwrapped(model).load_state_dict(weights)
+        for name, one in others.items():
+            one.load_state_dict(state[name])
     except (LookupError, TypeError, AttributeError) as error:  # entries are missing, or are no tensors
         if optimizer is not None:
             optimizer.load_state_dict(before)
