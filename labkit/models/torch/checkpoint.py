@@ -78,16 +78,16 @@ def load_state(
     if missing := [name for name in others if name not in state]:
         fix = "pass what was passed to save_state, under the same names"
         raise RunError(attempt, f"it has no state of {', '.join(missing)}", fix)
-    before = {} if optimizer is None else optimizer.state_dict()
+    saved = [(one, state[name]) for name, one in others.items()]
+    saved += [] if optimizer is None else [(optimizer, of_optimizer)]
+    before = [(one, one.state_dict()) for one, _ in saved]
     try:
-        if optimizer is not None:
-            optimizer.load_state_dict(of_optimizer)
+        for one, values in saved:
+            one.load_state_dict(values)
         unwrapped(model).load_state_dict(weights)
-        for name, one in others.items():
-            one.load_state_dict(state[name])
     except (LookupError, TypeError, AttributeError) as error:  # entries are missing, or are no tensors
-        if optimizer is not None:
-            optimizer.load_state_dict(before)
+        for one, values in before:
+            one.load_state_dict(values)
         fact = f"the file is damaged: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
         raise RunError(attempt, fact, "take the checkpoint of an epoch before") from error
     return {"epoch": epoch}
