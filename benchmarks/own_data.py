@@ -174,14 +174,15 @@ def stream(answer: Connection, kind: str, folder: Path, limit: int, everything: 
     threading.Thread(target=look, daemon=True).start()
     time.sleep(0.1)
     resource.setrlimit(resource.RLIMIT_DATA, (_status("VmData") + limit, resource.RLIM_INFINITY))
-    begin = time.perf_counter()
+    begin, busy = time.perf_counter(), time.process_time()
     own = load(folder / "large" / path)
     loaded = time.perf_counter()
     if everything:
         own.load("train")
     rows = own.write(str(folder / "rows"))
     ended = time.perf_counter()
-    answer.send((sum(rows.values()), most - before, loaded - begin, ended - loaded))
+    busy = time.process_time() - busy
+    answer.send((sum(rows.values()), most - before, loaded - begin, ended - loaded, busy))
 
 
 def damage(answer: Connection, kind: str, folder: Path, count: int) -> None:
@@ -263,13 +264,13 @@ def measure(kind: str, *, limit: int, times: float, damaged: int) -> dict[str, f
             (folder / part).mkdir()
             rows, total = KINDS[kind][0](folder / part, size)
         source = sum(file.stat().st_size for file in (folder / "large").rglob("*.*") if file.is_file())
-        count, most, loading, writing = alone(stream, kind, folder, limit)
+        count, most, loading, writing, busy = alone(stream, kind, folder, limit)
         found, there = written(folder / "rows")
         assert found == count == rows, f"{kind}: {found:,} rows were written, the source has {rows:,}"
         assert abs(there - total) < 1e-6 * rows + 0.01, f"{kind}: y sums up to {there}, not {total}"
         read, refused, damaged_most = alone(damage, kind, folder, damaged)
     return {
-        "source": source, "rows": rows, "most": most, "load s": loading, "write s": writing,
+        "source": source, "rows": rows, "most": most, "load s": loading, "write s": writing, "CPU s": busy,
         "read": read, "refused": refused, "most of the damaged": damaged_most,
     }  # fmt: skip
 
@@ -288,8 +289,9 @@ def main() -> None:
             got = measure(kind, limit=limit, times=options.times, damaged=options.damaged)
             print(
                 f"{kind}: {got['source'] / _MB:,.0f} MB, {got['rows']:,} rows, loaded in {got['load s']:.0f}"
-                f" s, written in {got['write s']:.0f}, at most {got['most'] / _MB:.0f} MB; damaged: "
-                f"{got['read']} read, {got['refused']} refused, {got['most of the damaged'] / _MB:.0f} MB",
+                f" s, written in {got['write s']:.0f}, {got['CPU s']:.0f} s of CPU, at most"
+                f" {got['most'] / _MB:.0f} MB; damaged: {got['read']} read, {got['refused']} refused,"
+                f" {got['most of the damaged'] / _MB:.0f} MB",
                 flush=True,
             )
             found.beside.setdefault("sources", []).append({"kind": kind, **got})
