@@ -203,7 +203,7 @@ def test_a_table_that_cannot_be_used(table, tmp_path):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 and then nothing")
     assert "cannot be read" in failure(datasets.from_table, tmp_path / "broken.parquet", target="price")
     table.to_parquet(tmp_path / "broken.parquet")  # with a description for pandas, which is damaged then
-    damaged = (tmp_path / "broken.parquet").read_bytes().replace(b'"name"', b'"mane"')
+    damaged = (tmp_path / "broken.parquet").read_bytes().replace(b'"name"', b'"kind"')
     (tmp_path / "broken.parquet").write_bytes(damaged)
     assert "cannot be read: 'name'" in failure(
         datasets.from_table, tmp_path / "broken.parquet", target="price"
