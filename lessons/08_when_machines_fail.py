@@ -479,14 +479,22 @@ check("08-4", best_interval)
 
 # %% [markdown] tags=["extra"]
 # ## Extra: a machine comes back
-# An elastic run also grows. It begins on the head alone, with two workers. Meanwhile a thread of the notebook starts another node. Ray sees that when it lists the nodes the next time, within 20 seconds:
+# An elastic run also grows. It begins on the head alone, with two workers. When they train, a thread of the notebook starts another node. Ray sees that when it lists the nodes the next time, within 20 seconds:
 
 # %%
 import threading
 
-threading.Thread(target=lab.add_node, kwargs={"cpus": 2}).start()
 panel = TrainPanel("08-growing")
-trainer = trainer_of(panel, when=lambda step: step % 10 == 0, workers=(1, 4), steps=400)
+
+
+def comes_back():
+    while not panel.state.first_step_at:  # until the two workers train
+        time.sleep(0.1)
+    lab.add_node(cpus=2)
+
+
+threading.Thread(target=comes_back, daemon=True).start()
+trainer = trainer_of(panel, when=lambda step: step % 10 == 0, workers=(1, 4), steps=450)
 with panel.watch(trainer):
     grown = trainer.fit()
 print([metrics["workers"] for _, metrics in grown.best_checkpoints])
