@@ -347,7 +347,7 @@ def one(plan: Plan, reader: _Script) -> float:
         raise Broken(f"{told}: LOST: {said.strip()[-300:]}")
     wrong = []
     if ended - sent > _WITHIN:
-        wrong.append(f"took {ended - sent:.1f} s")
+        wrong.append(f"took {ended - sent:.1f} s: {error.strip()[:200]}")
     if "stopped by you" not in error or "\n" in error.strip() or _UGLY.search(said + error):
         wrong.append(f"said {said[-1500:]} {error[-2500:]}")
     while left := reader.held() - before:
