@@ -34,7 +34,7 @@ lab
 # %%
 from labkit.storage import upload_shards
 
-train = datasets.load("rendered", "train", n=6000)
+train = datasets.load("rendered", "train", n=3000 if settings.small else 6000)
 held_out = datasets.load("rendered", "test", n=7000)
 validation_rows, test = held_out[:5000], held_out[5000:]
 upload_shards(validation_rows, store, "lab-06", prefix="validation", rows_per_shard=2500)
@@ -124,7 +124,7 @@ def run(name, loop, validation_config=None, **config):
 # **One worker fewer than in lesson 03.** A validation needs a CPU that no worker holds. Otherwise a checkpoint stays at *waits for validation*.
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** An epoch trains on 6,000 images, forward and backward, and validates 5,000, forward only. What percentage of its time does the loop spend between two epochs?
+# **Predict.** An epoch trains on 6,000 images (3,000 in small mode), forward and backward, and validates 5,000, forward only. What percentage of its time does the loop spend between two epochs?
 
 # %%
 predict("06-a", ...)  # a number, in percent
@@ -360,7 +360,7 @@ run("06-trap", train_async, ValidationConfig(fn=validate_shorter))
 # **A red error in *What gets pickled*.** It's intended: `panel.watch` refuses a validator of more than 1 MB.
 
 # %% [markdown]
-# `one_epoch` takes the training images, 4.7 MB, along, too. That happens once per run and not once per checkpoint, so a few megabytes are fine.
+# `one_epoch` takes the training images along, too. That happens once per run and not once per checkpoint, so a few megabytes are fine.
 
 # %% [markdown]
 # ### Exercise 06-3 · Fix this validator
