@@ -141,7 +141,7 @@ assert network().count_params() == cnn(seed=0).count_params()
 from labkit.models.keras import PanelCallback
 from labkit.panel import Panel
 
-epochs = 4 if settings.small else 10
+epochs = 3 if settings.small else 10
 metrics = {"loss": "loss", "accuracy": "val_accuracy"}  # the name in the panel, and Keras's name
 
 panel = Panel("04-one-process", dataset=train.name, rows=len(train))
@@ -635,7 +635,7 @@ def train_raw(config):
 panel = TrainPanel("04-raw", dataset=train.name, rows=len(train))
 trainer = TensorflowTrainer(
     train_raw,
-    train_loop_config={"panel": panel, "epochs": epochs // 2, "worker_batch": 128 // settings.num_workers},
+    train_loop_config={"panel": panel, "epochs": 2, "worker_batch": 128 // settings.num_workers},
     scaling_config=scaling,
     datasets={"train": data},
     run_config=run_config(panel, environment=backend.KERAS_3),

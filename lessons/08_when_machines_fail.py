@@ -12,7 +12,7 @@
 
 # %% [markdown]
 # Suppose a machine fails once a year. If you train on 500 of them for a week, about ten fail. Spot machines are cheaper, and are taken away at two minutes' notice. So a long training gets
-# interrupted; the question is how much it loses each time. Here you cause the failures yourself, and count.
+# interrupted; the question is how much it loses each time. Here you cause the failures, and count.
 
 # %%
 from labkit import cluster, datasets, faults, storage
@@ -143,7 +143,7 @@ def trainer_of(panel, when, failures=0, workers=2, steps=40, name=None):
 
 
 # %% [markdown]
-# `placement_strategy="SPREAD"` puts the two workers on different nodes. First, a run of 40 steps in which nothing fails, to compare the others with:
+# `placement_strategy="SPREAD"` puts the two workers on different nodes. First, an undisturbed run of 40 steps, to compare with:
 
 # %%
 panel = TrainPanel("08-undisturbed")
@@ -165,8 +165,7 @@ def difference(result):
 
 # %% [markdown]
 # ## A worker dies
-# `labkit.faults` breaks things on purpose: `kill_rank(1)` sends SIGKILL to the process of rank 1, as Linux does when memory runs out. It only touches processes that the lab has started. Without further
-# settings, that is the end of the run:
+# `labkit.faults` breaks things on purpose: `kill_rank(1)` sends SIGKILL to the process of rank 1, as Linux does when memory runs out. By default that ends the run:
 
 # %%
 panel = TrainPanel("08-killed")
@@ -207,8 +206,7 @@ reveal("08-a", float(fault.wait(10).repeated))
 fault
 
 # %% [markdown]
-# *Noticed after* is the time until the panel heard of the failure, and *no step for* is how long the training stood still: Ray stops the old workers, starts new ones, and they load the checkpoint. In this lab new
-# workers are forked from a warm process. With Ray as pip installs it, each of them imports PyTorch first, which takes about 20 s on two cores.
+# *Noticed after* is the time until the panel heard of the failure, and *no step for* is how long the training stood still: Ray stops the old workers, starts new ones, and they load the checkpoint. In this lab new workers are forked from a warm process; with Ray as pip installs it, they first import PyTorch, for about 20 s on two cores.
 #
 # ![a training saves after every 10 steps, and a rank dies at step 25: the second attempt begins with step 20, so steps 20 to 24 are trained twice](images/failure.svg)
 #
@@ -222,11 +220,11 @@ assert 0 <= fault.repeated <= 12 and fault.noticed < fault.standstill
 assert difference(restarted) < 1e-5
 
 # %% [markdown]
-# The weights agree, up to rounding, because the rows of a step depend on nothing but its number, and because the checkpoint has everything that the next step depends on.
+# The weights agree, up to rounding, because the rows of a step depend on nothing but its number, and the checkpoint has everything else.
 
 # %% [markdown]
 # ### Exercise 08-1 · What was forgotten
-# Two things are wrong with this pair of functions. The run restarts without an error, and its model is a little worse without a warning. Fix it. `step` is the number of the next step. The check trains on two workers, with a failure after five
+# Two things are wrong with this pair of functions: the run restarts without an error, and its model is a little worse. Fix it. `step` is the number of the next step. The check trains on two workers, with a failure after five
 # steps, and compares the weights with those of an undisturbed run.
 
 
@@ -269,7 +267,7 @@ def with_notice(step):
 
 
 # %% [markdown]
-# `faults.drain_node` gives such a notice for a node of the lab, with Ray's own command `ray drain-node`. Three runs lose their second node in this way. They differ in when they save:
+# `faults.drain_node` gives such a notice for a node of the lab, with Ray's own command `ray drain-node`. Three runs lose their second node in this way, and differ in when they save:
 
 # %%
 policies = {
@@ -322,7 +320,7 @@ figure
 
 # %% [markdown]
 # None of them needed `max_failures`, because a preemption is not counted as a failure. *never* repeats everything; its one checkpoint comes after the last step. *just in time* saves again after every fifth step
-# from the notice on, so it repeats about five steps at most. But some machines die without a notice, so real runs do both: every so often, and just in time.
+# from the notice on, so it repeats about five steps at most. But some machines die without a notice, so real runs do both.
 
 # %% [markdown]
 # ## A run that stands still
@@ -416,8 +414,7 @@ assert difference(elastic) < 1e-3
 # %% [markdown]
 # The panel shows the error of a rank on the first node, which lost its connection to the dead ones.
 #
-# Two workers finished what four had begun, and the model is still the same up to rounding, because `rows_of` divides the *global* batch by the number of workers. With a fixed batch of 24 rows per worker, the global batch would be 48 rows instead of 96 from there on: a different training, for
-# which a learning rate of 0.1 was not chosen. If you can't keep the global batch, scale the learning rate with it, here to 0.05.
+# Two workers finished what four had begun, and the model is still the same up to rounding, because `rows_of` divides the *global* batch by the number of workers. With a fixed batch of 24 rows per worker, the global batch would be 48 rows instead of 96 from there on: a different training. If you can't keep the global batch, scale the learning rate with it, here to 0.05.
 #
 # Ray lists the nodes of the cluster every 20 seconds only. Until then it counts on the dead node, tries to start four workers, and gives up after the timeout that the first line sets.
 
