@@ -551,7 +551,7 @@ with SparkPanel("07-crowd").watch(crowd):
 # %% [markdown]
 # Spark checks again and again whether there are enough slots by now. The lab makes it give up after three repeats, one second apart. By default Spark repeats the
 # check 40 times, 15 seconds apart, so for ten minutes nothing happens. The settings are `spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures` and
-# `spark.scheduler.barrier.maxConcurrentTasksCheck.interval`. Spark also runs a barrier stage that failed again, by default up to four times in all; the lab sets `spark.stage.maxConsecutiveAttempts` and
+# `spark.scheduler.barrier.maxConcurrentTasksCheck.interval`. Spark also repeats a failed barrier stage, by default up to four times in all; the lab sets `spark.stage.maxConsecutiveAttempts` and
 # `spark.task.maxFailures` to 1.
 #
 # ### Gloo on the wrong interface

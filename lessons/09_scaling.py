@@ -163,7 +163,7 @@ assert waiting["speed-up"][2] > 1.1 and waiting["speed-up"][4] > 1.2
 
 # %% [markdown]
 # ### Exercise 09-1 · α and β
-# `will_it_pay` needs α and β. Write a function that gets a number of workers and two measurements of an all-reduce alone, each as `(megabytes, seconds)`, and returns both.
+# `will_it_pay` needs α and β. Write a function that gets a number of workers and two measurements of an all-reduce alone, each as `(megabytes, seconds)`, and returns `(alpha, beta)`.
 
 
 # %%
