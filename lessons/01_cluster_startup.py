@@ -17,7 +17,7 @@
 
 # %% [markdown]
 # ## Start with Ray alone
-# One call starts a small cluster for this notebook. Unset `RAY_ADDRESS` first, if you have it: it would connect you to another cluster.
+# One call starts a small cluster for this notebook. Unset `RAY_ADDRESS` first.
 
 # %%
 import ray
@@ -28,7 +28,7 @@ ray.init(num_cpus=2, include_dashboard=False)
 ray.cluster_resources()
 
 # %% [markdown]
-# The CPUs are what you asked for, whatever your machine has. This cluster has one node, and it would end with this notebook. End it now:
+# The CPUs are what you asked for, whatever your machine has. This cluster has one node. End it:
 
 # %%
 ray.shutdown()
@@ -163,12 +163,12 @@ together
 assert together.at_once <= 3
 
 # %% [markdown]
-# With three free cores, the factor is near 1. With two it's about 1.5, because three tasks share them (measured: 1.2 to 1.6). A CPU of Ray lets a task *start*. It does not give it a core.
+# With three free cores, the factor is near 1. With two it's about 1.5, because three tasks share them. A CPU of Ray lets a task *start*. It does not give it a core.
 
 # %% [markdown]
 # ### Exercise 01-1 · All at once
 # Write a function that runs a task for each of many inputs, as many at the same time as the cluster allows, and returns the results in the order of the inputs. `task` is a function with `@ray.remote`, like
-# `nap`. The check runs your function on the cluster.
+# `nap`.
 
 
 # %%
@@ -216,7 +216,7 @@ reveal("01-c", task)
 assert crowd < task and task > 100
 
 # %% [markdown]
-# To keep these costs to a few per cent, give a task work for at least tens of milliseconds: a batch of images, not one pixel. Tasks submitted together cost less each.
+# To keep these costs to a few per cent, give a task work for at least tens of milliseconds: a batch of images, not one pixel.
 
 # %% [markdown]
 # ## Actors
@@ -326,7 +326,7 @@ ray_command = Path(sys.executable).with_name("ray")
 ray.cancel(greedy)
 
 # %% [markdown]
-# A training with too many workers would wait in the same way, without an error. So the lab counts first, and refuses:
+# A training with too many workers would wait in the same way. The lab counts first, and refuses:
 
 # %% [markdown] tags=["instructor"]
 # **A cell that never ends.** A task may wait for CPUs that no node has. Interrupt the cell, and look at *Pending Demands* in `ray status`.
@@ -418,12 +418,12 @@ assert len(finished) == 7 and 1 <= len(lost) <= 2
 
 # %% [markdown]
 # The short bars on node-3 are the attempts that were lost with it. Ray started those naps again, as soon as a CPU was free elsewhere. It tries a lost task three more times by default (`max_retries`), each
-# time from its beginning. So what a task did before it was lost, it does twice: the actor's list has more than seven entries.
+# time from its beginning. What a task did before it was lost is done twice.
 
 # %% [markdown]
 # ### Exercise 01-4 · An actor that survives
 # An actor can be restarted, too: `max_restarts=1` allows it once, and `max_task_retries=-1` repeats the calls that fail meanwhile, without a limit. But its memory is gone, because it was in the process. Write
-# an actor class `Saved` that is created with the path of a file, which need not exist yet. `add()` adds 1 and returns the count. After a restart it continues where it was. Give `@ray.remote` the two options. The check kills its process.
+# an actor class `Saved` that is created with the path of a file, which need not exist yet. `add()` adds 1 and returns the count. After a restart it continues where it was. The check kills its process.
 
 
 # %%
@@ -447,7 +447,7 @@ class Saved:
 check("01-4", Saved)
 
 # %% [markdown]
-# On several machines, the file must be where every node reaches it. Training workers are actors, and the weights are in their memory: lesson 03 saves them in checkpoints.
+# Training workers are actors, and the weights are in their memory: lesson 03 saves them in checkpoints.
 
 # %% [markdown] tags=["extra"]
 # ## Extra: the dashboard and the token
@@ -537,7 +537,6 @@ print(cluster.start() is lab)
 # | older tutorials | today |
 # |---|---|
 # | `ray.init("auto")`, `--redis-address`, `--redis-password` | `ray.init()` or `ray.init(address=…)`, and a token |
-# | `ray.init(local_mode=True)` | `num_workers=0` in Ray Train |
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
