@@ -1,9 +1,13 @@
 """Exercises that are solved here are recorded in a folder of the test, and a wrong answer does not raise."""
 
+import contextlib
+
 import pytest
 
 import labs
 from labkit import cluster
+
+_lab = contextlib.ExitStack()
 
 
 @pytest.fixture(autouse=True)
@@ -13,8 +17,16 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def lab():
     """One cluster for the checks of all lessons."""
-    with labs.home(), cluster.start(nodes=1, cpus_per_node=4) as started:
-        yield started
+    with _lab:
+        _lab.enter_context(labs.home())
+        yield _lab.enter_context(cluster.start(nodes=1, cpus_per_node=4))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """The cluster ends after the last exercise: idle, it takes a tenth of a core from all later tests."""
+    if nextitem is None or nextitem.path.parent != item.path.parent:
+        _lab.close()
