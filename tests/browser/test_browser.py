@@ -128,38 +128,14 @@ def test_the_summary_is_there_when_the_notebook_is_opened_again(lesson, lab, pag
 
 
 def _legible(page, card):
-    """Text and ground of the panel differ enough to be read (WCAG's contrast ratio, 4.5 for small text)."""
-    pairs = card.evaluate(
-        """card => [...card.querySelectorAll('*')].filter(one => [...one.childNodes].some(
-                child => child.nodeType === 3 && child.textContent.trim())).map(one => {
-            const ink = getComputedStyle(one).color;
-            let ground = 'rgba(0, 0, 0, 0)', at = one;
-            while (at && /, 0\\)$|transparent/.test(ground)) {
-                ground = getComputedStyle(at).backgroundColor; at = at.parentElement;
-            }
-            return [one.textContent.trim().slice(0, 40), ink, ground];
-        })"""
-    )
+    """Text and ground of the panel differ enough to be read, which axe looks at, and no column is cut off."""
     # JupyterLab makes all columns of a table equally wide; ours are as wide as their contents.
     wide = card.evaluate(
         "card => [...card.querySelectorAll('td')].filter(one => one.scrollWidth > one.clientWidth + 1).map("
         "one => one.textContent)"
     )
     assert not wide, wide
-    assert pairs
     accessible(page, ".lk-card")
-    for text, ink, ground in pairs:
-        assert _contrast(ink, ground) >= 3, (text, ink, ground)
-
-
-def _contrast(one: str, other: str) -> float:
-    def luminance(colour):
-        parts = [float(part) / 255 for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
-    return (lighter + 0.05) / (darker + 0.05)
 
 
 def test_the_stop_button_ends_a_run_and_the_next_cell_runs(lab, page, home):
