@@ -40,7 +40,10 @@ _FIXES = {
     r"exitcode\s*: -9|Signal 9 \(SIGKILL\)": "check whether memory ran out (dmesg | tail), then launch again",
 }
 _RANK_LINE = re.compile(r"^\s*\[rank(\d+)\]: ?(.*)$", re.MULTILINE)
-_TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*\S.*$", re.MULTILINE)
+# The lines of two ranks can mix: where another traceback begins, this one has no end.
+_TRACEBACK = re.compile(
+    r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(?!Traceback \()\S.*$", re.MULTILINE
+)
 _ROOT = re.compile(r"Root Cause.*?rank\s*: (\d+)", re.DOTALL)
 _KILLED = re.compile(r"rank\s*: (\d+) .*?\n\s*exitcode\s*: -(\d+)")
 _SIGNALS = {"6": "SIGABRT", "9": "SIGKILL", "11": "SIGSEGV"}

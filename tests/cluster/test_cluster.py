@@ -155,7 +155,7 @@ def test_a_start_after_ray_was_shut_down_connects_again(lab):
 def test_clean_removes_nothing_of_a_cluster_that_runs(lab, home):
     before = {path for path in home.rglob("*") if path.is_socket() or path.suffix == ".json"}
     assert main(["clean", "--older", "0h", "--yes"]) == 0
-    assert ray.get(ray.remote(os.getpid).remote()) and lab.log_dir.exists()
+    assert ray.get(where.remote()) and lab.log_dir.exists()
     assert all(path.exists() for path in before)
 
 

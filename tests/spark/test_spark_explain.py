@@ -42,6 +42,9 @@ def test_a_rank_that_failed_before_the_ranks_met():
     rank, traceback = spark_faults.rank_error(text)
     assert rank == 1
     assert traceback.endswith("KeyError: 'x'")
+    begun = "Traceback (most recent call last):\n"
+    for other in (begun, begun + "  File a\n"):  # torchrun ended rank 0 amid its own traceback
+        assert spark_faults.rank_error(other + text) == (rank, traceback)
     # What pyspark prints of a function that it cannot pickle is no rank's.
     assert spark_faults.rank_error(text.partition("E1121")[0]) is None
 
