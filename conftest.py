@@ -33,7 +33,7 @@ _SLOW = {
     *("torch_models", "torch_training", "panel", "spark", "spark_panel"),
     *("object_server", "storage", "storage_ray", "store_faults", "store_kernel", "uploads"),
     *("new", "cli", "diagnosis", "process_registry", "additions", "build", "notebooks", "plain"),
-    *("class_bucket", "sharing"),
+    *("class_bucket", "sharing", "longlife"),
     *("hang", "ray_reporting", "tensorflow", "validation"),
     *("sweep_panel", "sweep_restore"),
 }

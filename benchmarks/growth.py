@@ -24,7 +24,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,8 +98,9 @@ def exponent(sizes: list[float], values: list[float]) -> float:
     return math.log(values[-1] / values[0]) / math.log(sizes[-1] / sizes[0])
 
 
-def draw(found: Found, figure: Path) -> None:
-    """Time above, memory below, over the size; dashed: linear. Next to the workers' time: torchrun's."""
+@contextlib.contextmanager
+def drawn(figure: Path, rows: int, columns: int) -> Iterator[Any]:
+    """The axes of a figure in the lab's style, which is written into a file when the block ends."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -107,9 +108,16 @@ def draw(found: Found, figure: Path) -> None:
 
     from labkit.display import figure_style
 
-    kinds = [name.partition(",")[0] for name in found.seconds if name.endswith("MB")]
     with pyplot.rc_context(figure_style()):
-        made, axes = pyplot.subplots(2, len(kinds), figsize=(11, 5.5), layout="constrained")
+        made, axes = pyplot.subplots(rows, columns, figsize=(11, 2.75 * rows), layout="constrained")
+        yield axes
+        made.savefig(figure)
+
+
+def draw(found: Found, figure: Path) -> None:
+    """Time above, memory below, over the size; dashed: linear. Next to the workers' time: torchrun's."""
+    kinds = [name.partition(",")[0] for name in found.seconds if name.endswith("MB")]
+    with drawn(figure, 2, len(kinds)) as axes:
         for kind, column in zip(kinds, axes.T, strict=True):
             for unit, axis in zip(("s", "MB"), column, strict=True):
                 sizes, middle = line(found.seconds[f"{kind}, {unit}"])
@@ -123,7 +131,6 @@ def draw(found: Found, figure: Path) -> None:
                 axis.set_xticks(sizes, [f"{size:,.0f}" for size in sizes])
                 axis.minorticks_off()
                 axis.legend(fontsize=8)
-        made.savefig(figure)
 
 
 def line(ways: dict[str, list[float]]) -> tuple[list[float], list[float]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks
-from benchmarks import interrupts, own_data
+from benchmarks import interrupts, longlife, own_data
 from benchmarks import records as records_of
 from benchmarks._campaign import Broken
 from benchmarks._paired import Found, measure
@@ -76,6 +76,13 @@ def test_a_source_larger_than_the_memory_is_read_and_not_kept(tmp_path, monkeypa
     assert sum(own_data.alone(own_data.damage, kind, tmp_path, 6)[:2]) == 6
     with pytest.raises(RuntimeError, match="its process ended with 1"):
         own_data.alone(own_data.stream, kind, tmp_path, limit, True)
+
+
+def test_the_trend_of_a_long_life_is_that_of_its_second_half():
+    samples = [{"fits": 5 * n, "grown": 40 + n, "full": min(n, 20)} for n in range(60)]
+    assert longlife.trend(samples, "grown") == pytest.approx((42.5, 96.5, 20))
+    assert longlife.trend(samples, "full") == pytest.approx((2.5, 20, 0))
+    assert longlife.trend(samples, "of no process") == (0, 0, 0)
 
 
 def test_each_is_in_the_readme():

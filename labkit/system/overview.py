@@ -44,7 +44,7 @@ def processes() -> Table:
     """
     rows = [
         (*where, len(found), round(sum(map(process_info.memory, found)) / 1e6), _PURPOSES.get(where[1], ""))
-        for where, found in _programs().items()
+        for where, found in programs().items()
     ]
     line = f"{sum(row[2] for row in rows)} processes, {sum(row[3] for row in rows)} MB"
     return Table(("node", "program", "processes", "MB", "what it is for"), rows, line)
@@ -56,7 +56,7 @@ def ports() -> Table:
     Raises: as in `processes`.
     """
     rows = []
-    for where, found in _programs().items():
+    for where, found in programs().items():
         open_ports = set().union(*(process_info.listening(process.pid) for process in found))
         network = {port for port, local in open_ports if not local}
         here = {port for port, _ in open_ports} - network  # also on loopback does not make it safer
@@ -66,7 +66,7 @@ def ports() -> Table:
     return Table(("node", "program", "reached from", "ports"), rows)
 
 
-def _programs() -> dict[tuple[str, str], list[psutil.Process]]:
+def programs() -> dict[tuple[str, str], list[psutil.Process]]:
     """The lab's processes by (node, program), in the order of the table."""
     found: dict[tuple[str, str], list[psutil.Process]] = {}
     for record in ProcessRegistry(Settings.from_env().home).records():
