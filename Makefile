@@ -45,7 +45,7 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt | $(PY)
 	@echo "installing the lab into $(VENV): once, several minutes, about 5 GB"
-	$(PY) -m pip install --constraint constraints.txt --editable ".[dev,recipes]"
+	$(PY) -m pip install --constraint constraints.txt --editable ".[dev,export,recipes]"
 	@touch $@
 
 $(PY):

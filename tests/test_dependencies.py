@@ -24,7 +24,7 @@ def project(root) -> dict:
 @pytest.fixture(scope="session")
 def requirements(project) -> list[Requirement]:
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["dev"], *extras["recipes"]]
+    lines = [*project["dependencies"], *(line for extra in extras.values() for line in extra)]
     return [Requirement(line) for line in lines]
 
 
@@ -75,7 +75,7 @@ def test_every_package_that_is_imported_is_declared(root, project):
     declared = {Requirement(line).name for line in project["dependencies"]}
     near = {Requirement(line).name for name in declared for line in metadata.requires(name) or []}
     # What one function imports when it is called, with an error that says how to install it.
-    optional = {"datasets", "mlflow-skinny"}
+    optional = {"datasets", *project["optional-dependencies"]["export"]}
     allowed = {canonicalize_name(name) for name in declared | near | optional}
     providers = metadata.packages_distributions()  # EXPERIMENT is a name in a template
     for path in (root / "labkit").rglob("*.py"):
@@ -94,7 +94,7 @@ def test_conda_takes_the_same(root, project):
     environment = yaml.safe_load((root / "environment.yml").read_text())
     conda = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
     (pip,) = (entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
-    assert pip == ["--constraint constraints.txt", "--editable .[dev,recipes]"]
+    assert pip == ["--constraint constraints.txt", "--editable .[dev,export,recipes]"]
     (python,) = (entry.partition("=")[2] for entry in conda if entry.startswith("python="))
     assert SpecifierSet(project["requires-python"]).contains(f"{python}.99")  # conda takes its newest
     # Whatever is a Python package comes from pyproject alone.
