@@ -414,8 +414,8 @@ check("03-2", train_together)
 # code that has to look for a checkpoint: `ray.train.get_checkpoint()` returns the latest one of this run, or None.
 
 # %% [markdown]
-# A run also resumes when you call `fit()` again with the same name and storage. After a crash that's handy. Otherwise it's a trap: a new experiment under an old
-# name silently continues the old one. So give each run a fresh name, such as `panel.run_id`.
+# A run also resumes when you call `fit()` again with the same name and storage. After a crash that's handy: `runs.latest("03-torch", state=None).storage_path` ends with the name. Otherwise it's a trap: a new experiment
+# silently continues the old one. So give each run a fresh name, such as `panel.run_id`.
 
 # %% [markdown]
 # ### Exercise 03-3 · Resume
@@ -528,7 +528,7 @@ assert sorted(metrics["epoch"] for _, metrics in safe.best_checkpoints) == [0, 1
 
 # %% [markdown]
 # The panel shows the worker's traceback, cut down to your own lines, and the restart. If one worker fails, Ray restarts all of them. The second epoch was trained twice, because its
-# checkpoint was missing. All reports with a checkpoint are in a table:
+# checkpoint was missing. The checkpoints that were kept are in a table, with their metrics:
 
 # %%
 safe.metrics_dataframe[["epoch", "accuracy"]]

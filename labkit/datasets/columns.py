@@ -123,7 +123,7 @@ class Column:
         one, table = min(self.values), f"table[{self.name!r}]"
         if not self._named and all(map(_DATE.fullmatch, self.values)):
             fact = f"{self.name!r} has dates, such as {one!r}, which are neither numbers nor names"
-            number = f"{table} = pandas.to_datetime({table}).dt.year, or .dt.month"
+            number = f"{table} = pandas.to_datetime({table}).dt.dayofyear, or .dt.year"
             fix = f"make numbers of them in a DataFrame: {number}"
             found.append(_Wrong(fact, fix if self.target else f"{fix}; or drop=[{self.name!r}]"))
         elif not self._named and all(map(_AMOUNT.fullmatch, self.values)):

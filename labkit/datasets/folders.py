@@ -96,8 +96,11 @@ def from_images(
     seed: int,
 ) -> OwnData:
     """Images from anywhere: `found` returns how a row is called, and its file."""
-
     from PIL import Image, ImageOps
+
+    pair = isinstance(size, (tuple, list)) and len(size) == 2
+    if size is not None and not (pair and all(isinstance(n, int) and n > 0 for n in size)):
+        raise DatasetError(attempt, f"size={size!r} is no height and width", "size=(32, 48), for example")
 
     @contextlib.contextmanager
     def opened(row: int) -> "Iterator[Image.Image]":
@@ -107,7 +110,7 @@ def from_images(
                 yield image
         except (OSError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError) as error:
             raise DatasetError(
-                attempt, f"{where} is no image: {error}", "repair it, or leave it out"
+                attempt, f"{where} is no image: {error}", "repair it, or move it elsewhere"
             ) from None
 
     def is_grey(row: int) -> bool:
@@ -116,7 +119,10 @@ def from_images(
 
     def pixels(row: int) -> np.ndarray:
         with opened(row) as image:
-            upright = ImageOps.exif_transpose(image).convert(mode)
+            upright = ImageOps.exif_transpose(image)
+            if upright.mode.startswith("I"):  # 16 bits, of which `convert` would cut off the high ones
+                upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+            upright = upright.convert(mode)
             return np.asarray(upright.resize(size[::-1]) if size else upright)
 
     mode = "L" if all(is_grey(row) for row in range(len(labels))) else "RGB"
@@ -132,7 +138,8 @@ def from_images(
                 if image.shape != first.shape:
                     shapes = [f"{one.shape[0]}×{one.shape[1]}" for one in (image, first)]
                     fact = f"{found(int(row))[0]} has {shapes[0]} pixels, and {found(0)[0]} has {shapes[1]}"
-                    raise DatasetError(attempt, fact, f"size={first.shape[:2]} scales all of them")
+                    fix = f"size={first.shape[:2]} (height, width) scales all of them"
+                    raise DatasetError(attempt, fact, f"{fix}, whatever their aspect ratio")
             yield np.stack(images), labels[rows]
 
     return OwnData(

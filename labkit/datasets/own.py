@@ -45,7 +45,7 @@ class OwnData:
         columns: of "numbers", their names; a category has one per value, "colour=red".
         classes: their names; empty if the task has none.
         vocabulary: of "tokens", how many there are.
-        test: the share of the rows for testing, 0 to 1.
+        test: the probability with which a row is for testing, 0 to 1.
         seed: which rows these are.
     """
 

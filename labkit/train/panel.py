@@ -188,16 +188,20 @@ class TrainPanel(Panel):
         controller = not isinstance(error, ray.train.WorkerGroupError)
         who = "the controller of the run" if controller else f"rank {failure.rank}"
         told = failure.message.startswith(f"{who} ")
+        again = f"fit() with the same storage and RunConfig(name={self._trainer.run_config.name!r})"
         resume = (
-            "fit() with the same RunConfig goes on from the last checkpoint; "
+            f"{again} goes on from the last checkpoint; "
             "RunConfig(failure_config=FailureConfig(max_failures=1)) does that by itself"
         )
+        look = "the panel above shows where; all of it is in the logs"
+        if self.state.checkpoints.kept:
+            look += f". Then {again} goes on from the last checkpoint"
         return RunFailed(
             f"finish the run {self.state.name!r}",
             failure.message if told else f"{who} raised {failure.message}",
             hint_for(failure.message)
             or (resume if re.match(r"rank \d+ is gone", failure.message) else None)
-            or "the panel above shows where; all of it is in the logs",
+            or look,
         )
 
     def hang_up(self) -> None:

@@ -63,10 +63,17 @@ def test_a_folder_of_images(photos):
     np.testing.assert_array_equal(own.load("test")[1], datasets.from_folder(photos).load("test")[1])
 
 
+def test_grey_images_of_16_bits_keep_their_high_ones(photos):
+    for file in photos.glob("*/*.png"):
+        Image.fromarray(np.full((12, 10), 3000, np.uint16)).save(file)
+    assert set(datasets.from_folder(photos).load("train")[0].flat) == {3000 // 256}
+
+
 def test_images_of_another_kind(photos):
     Image.fromarray(np.zeros((30, 30), np.uint8)).save(photos / "cat" / "large.jpg")
     assert "large.jpg has 30×30 pixels" in failure(datasets.from_folder, photos)
-    assert "size=(12, 10) scales all" in failure(datasets.from_folder, photos)
+    assert "size=(12, 10) (height, width) scales all" in failure(datasets.from_folder, photos)
+    assert "size=16 is no height and width" in failure(datasets.from_folder, photos, size=16)
     assert datasets.from_folder(photos, size=(8, 6)).load("train")[0].shape[1:] == (8, 6, 3)
     (photos / "cat" / "note.png").write_text("not a picture")
     assert "note.png is no image" in failure(datasets.from_folder, photos, size=(8, 6))

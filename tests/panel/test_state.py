@@ -212,6 +212,15 @@ def test_reports_with_and_without_epoch(run):
     assert [report["epoch"] for report in run.state.history] == [0, 7, 2, 3, 9, 5]
 
 
+def test_a_metric_that_is_no_number_is_said_with_the_epoch_since_when(run):
+    run("report", metrics={"loss": 1.0, "rmse": 2.0})
+    assert run.state.undefined == ""
+    run("report", metrics={"loss": math.inf, "rmse": math.nan})("report", metrics={"loss": 3.0, "rmse": math.nan})
+    assert run.state.undefined == "rmse: not a number since epoch 2"
+    run("report", metrics={"loss": 1.0, "rmse": 2.0})
+    assert run.state.undefined == ""
+
+
 def test_metrics_are_the_newest(run):
     state = run.state
     run.step(2, step=5, metrics={"loss": 2.0})

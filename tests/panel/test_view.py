@@ -165,6 +165,13 @@ def test_how_it_ended(status, expected):
     assert expected in said and ("ValueError: <boom>" in said) == (status == "failed")
 
 
+def test_a_metric_that_is_no_number_is_seen_at_once_and_afterwards():
+    run = training()("report", metrics={"rmse": float("nan")}, epoch=2)
+    assert "rmse: not a number since epoch 3" in words(live(run))
+    assert ("undefined", "rmse: not a number since epoch 3") in VIEW.snapshot(run.state, T0 + 9).lines
+    assert "rmse: not a number since epoch 3" in words(summary(run))
+
+
 def test_a_snapshot_does_not_change_with_its_state():
     run = training()
     snapshot = VIEW.snapshot(run.state, T0 + 51)

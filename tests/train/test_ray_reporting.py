@@ -139,7 +139,8 @@ def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel):
 
 
 def test_what_a_worker_raises_is_shown_with_its_own_lines(lab, home, panel):
-    with pytest.raises(RunFailed, match="rank 1 raised ArithmeticError: the loss is no number"):
+    said = "rank 1 raised ArithmeticError: the loss is no number(.|\n)*logs. Then fit.* goes on from the last"
+    with pytest.raises(RunFailed, match=said):
         fit(panel, trainer_of(panel, home, breaks=(1, 1, 2)))
     (failure, *_) = panel.state.failures
     assert (failure.rank, panel.state.status) == (1, "failed")
@@ -163,6 +164,7 @@ def test_a_killed_worker_is_one_line_and_its_restart_has_seconds(lab, home, pane
         fit(panel, trainer_of(panel, home, dies=(1, 0, 2), died=str(home / "died-2")))
     assert failed.value.fact == "rank 1 is gone: killed, or out of memory"
     assert "max_failures=1" in failed.value.fix
+    assert f"RunConfig(name={panel.run_id!r}) goes on from the last checkpoint" in failed.value.fix
     assert panel.state.failures[-1].text == failed.value.fact
 
 

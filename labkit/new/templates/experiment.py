@@ -210,20 +210,21 @@ def train_loop(config):
 
 # %% [markdown]
 # `run` writes the rows into the store, trains, and measures the best checkpoint on the test rows. If the
-# last run was killed, and its settings and data were these, it continues after its latest checkpoint;
+# last run was killed or failed, with these settings and data, it continues after its latest checkpoint;
 # `run(store, resume=False)` begins from the start.
 
 
 # %%
-def killed_run(data, config):
+def unfinished_run(data, config):
     try:
         last = runs.latest(NAME, state=None)  # the newest, however it ended
     except LabError:  # this is the first
         return None
     same = last.data_fingerprint == data.fingerprint and config.items() <= last.config.items()
-    if last.state != "lost" or not same or not last.storage_path:
+    if last.state not in ("lost", "failed") or not same or not last.storage_path:
         return None
-    print(f"{last.run_id} was killed: continuing after its latest checkpoint")
+    how = "was killed" if last.state == "lost" else "failed"
+    print(f"{last.run_id} {how}: continuing after its latest checkpoint")
     return last.storage_path.rpartition("/")[2]  # Ray finds the checkpoints by this name
 
 
@@ -235,7 +236,7 @@ def run(store, resume=True, **changes):
     ray.data.DataContext.get_current().execution_options.preserve_order = True  # the same split every time
     rows = ray.data.read_parquet(f"{place}/train", filesystem=store.filesystem)
     train, valid = rows.train_test_split(0.2, shuffle=True, seed=config["seed"])
-    name = (killed_run(data, config) if resume else None) or panel.run_id
+    name = (unfinished_run(data, config) if resume else None) or panel.run_id
     config |= facts(data)
     trainer = TorchTrainer(
         train_loop,

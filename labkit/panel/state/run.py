@@ -1,5 +1,6 @@
 """The state of a training: it takes in events, as `labkit.panel.tracking.events` describes them."""
 
+import math
 import time
 from typing import Any
 
@@ -24,6 +25,7 @@ class RunState(State):
         workers: by rank.
         history: one dict per report: ``epoch`` (from 0) and rank 0's metrics.
         note: a sentence that the summary adds, or "".
+        undefined: which metrics are NaN, and since when, or "".
         spans: training, and validations in the loop; `timeline` adds those of the checkpoints.
         repeated: steps that rank 0 made a second time, because no checkpoint had them when it was restarted.
         sizes: (Unix seconds, number of workers) from then on: an elastic run has several.
@@ -47,7 +49,7 @@ class RunState(State):
             dataset = str(getattr(dataset, "name", type(dataset).__name__))
         self.engine, self.world_size, self.dataset = engine, world_size, dataset
         self.epochs, self.rows = whole(epochs) or None, whole(rows) or None
-        self.note, self.phase, self.given = "", "", given
+        self.note, self.undefined, self.phase, self.given = "", "", "", given
         self.first_step_at = self.heard_at = 0.0
         self.hang: list[str] = []
         self.repeated, self.sizes = 0, list[tuple[float, int]]()
@@ -254,6 +256,10 @@ class RunState(State):
         self._reports += 1
         self.history[_REPORTS_KEPT:] = []
         self.history.append({**metrics, "epoch": epoch})
+        numbers = [(name, value) for name, value in metrics.items() if isinstance(value, float)]
+        undefined = ", ".join(name for name, value in numbers if math.isnan(value))
+        since = self.undefined.rpartition(" ")[2] or f"{epoch + 1}"
+        self.undefined = f"{undefined}: not a number since epoch {since}" if undefined else ""
         self._know(metrics)
         if self._open_epoch is not None and self._open_epoch <= epoch:
             self._open_epoch = None  # a loop that was left by `break` did not say that it is done

@@ -51,8 +51,8 @@ class RunView(View):
         if state.hang:
             silent = cards.mark("wait", f"nothing heard for {seconds(now - state.heard_at)}")
             left += cards.part(silent, cards.pre("\n".join(state.hang)))
-        if changes := _changes(state):
-            left += cards.part(cards.mark("wait", changes))
+        for told in filter(None, (_changes(state), state.undefined)):
+            left += cards.part(cards.mark("wait", told))
         return cards.columns(left, curve(state)) + _timeline(state, now)
 
     def figures(self, state: RunState) -> Markup:
@@ -69,6 +69,7 @@ class RunView(View):
         words = {**_SAID, "pending": "not validated yet"}
         return _joined(
             state.note,
+            state.undefined,
             short_metrics(state.metrics()),
             f"{count(rate)} rows/s" if rate >= 1 else "",
             f"{waiting:.0%} of each epoch waiting for data" if waiting >= 0.005 else "",
@@ -102,6 +103,8 @@ class RunView(View):
             # A loop that counts steps has its step among the metrics.
             epoch = "" if state.counts_steps else f"epoch {report['epoch'] + 1}{of}"
             yield ("report", number_), _joined(epoch, short_metrics(report), rate)
+        if state.undefined:
+            yield "undefined", state.undefined
         for number_, line in enumerate(state.hang):
             yield ("hang", state.heard_at, number_), line
         for one in state.checkpoints:
@@ -110,7 +113,7 @@ class RunView(View):
                 yield ("decided", one.path), f"{one.label}: {_SAID[one.status]} {words}".rstrip()
 
     def last_line(self, state: RunState) -> str:
-        return _joined(f"{super().last_line(state)}{_spent(state)}", state.note)
+        return _joined(f"{super().last_line(state)}{_spent(state)}", state.note, state.undefined)
 
 
 def headline(state: RunState, now: float) -> str:
