@@ -58,7 +58,8 @@ def made(make):
 def test_setup_installs_once_and_again_when_a_pin_changes(made, tmp_path):
     assert made("setup")[1] == []
     (tmp_path / "constraints.txt").touch()
-    assert made("setup")[1] == ["-m pip install --constraint constraints.txt --editable .[dev,export,recipes]"]
+    everything = "-m pip install --constraint constraints.txt --editable .[dev,export,recipes]"
+    assert made("setup")[1] == [everything]
 
 
 def test_test_runs_the_cheap_first_and_stops_the_lab_last(made, tmp_path):
