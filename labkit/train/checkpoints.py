@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow.fs
@@ -15,6 +16,7 @@ from labkit.errors import RunError
 _LOW_IS_GOOD = re.compile("loss|err|error|mse|rmse|mae|mape|perplexity|nll|wer|cer")
 _HIGH_IS_GOOD = re.compile("acc|accuracy|auc|auroc|f1|precision|recall|r2|bleu|iou|reward")
 _NEGATED = re.compile("neg|negative|minus")
+_NAMES_TOLD = 8
 
 
 def reported_checkpoints(
@@ -77,6 +79,15 @@ def wrong_order(config: ray.train.CheckpointConfig) -> str | None:
         f"because checkpoint_score_order is {order!r}: "
         f'CheckpointConfig(..., checkpoint_score_order="{"min" if low else "max"}") keeps the best'
     )
+
+
+def unranked(config: ray.train.CheckpointConfig, reported: Collection[str]) -> str:
+    """What to say if none of the metrics that came with checkpoints is the one that ranks them, else ""."""
+    name = config.checkpoint_score_attribute
+    if name is None or "/" in name or not reported or name in reported:  # "a/b" is b of a dictionary a
+        return ""
+    told = ", ".join(sorted(reported)[:_NAMES_TOLD])
+    return f"the checkpoints aren't ranked: none has checkpoint_score_attribute={name!r} (they have {told})"
 
 
 def epochs_done(config: ray.train.RunConfig) -> int:

@@ -50,7 +50,7 @@ from labkit.train.callbacks import (
     first_failure,
     quiet_deaths,
 )
-from labkit.train.checkpoints import epochs_done, wrong_order
+from labkit.train.checkpoints import epochs_done, unranked, wrong_order
 from labkit.train.closure_size import check_closure_size
 
 
@@ -206,15 +206,21 @@ class TrainPanel(Panel):
 
     def hang_up(self) -> None:
         super().hang_up()
-        state = self.state
-        if self._completed and self._earlier and not state.history and not state.first_step_at:
-            of = f" of {state.epochs}" if state.epochs else ""
-            state.note = (
-                f"went on from epoch {self._earlier}{of}: nothing trained; a new run needs a new name in "
-                "RunConfig(name=...)"
-            )
+        reported = {name for one in self.state.checkpoints for name in one.metrics}
+        notes = self._resumed(), unranked(self._trainer.run_config.checkpoint_config, reported)
+        self.state.note = "; ".join(filter(None, notes))
 
     # -- inside -------------------------------------------------------------------------------------
+
+    def _resumed(self) -> str:
+        """Where the run went on, if one with its name had begun before."""
+        state = self.state
+        of = f" of {state.epochs}" if state.epochs else ""
+        if self._completed and self._earlier and not state.history and not state.first_step_at:
+            told = f"went on from epoch {self._earlier}{of}: nothing trained"
+            return f"{told}; a new run needs a new name in RunConfig(name=...)"
+        done = state.history[0]["epoch"] if self._earlier and state.history else 0
+        return f"went on after epoch {done}{of}" if done else ""
 
     def _watch_for_hangs(self, over: threading.Event) -> None:
         """Say what each rank waits for while nothing is heard of the run."""

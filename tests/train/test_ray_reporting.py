@@ -186,6 +186,8 @@ def test_a_name_that_is_used_again_and_trains_nothing_is_told(lab, home, panel):
     again = TrainPanel("again", reporter=Summary())
     fit(again, trainer_of(again, home, epochs=2, workers=1, name="twice"))
     assert again.state.note.startswith("went on from epoch 2 of 2: nothing trained")
+    fit(again, trainer_of(again, home, epochs=3, workers=1, name="twice"))
+    assert (again.state.note, len(again.state.history)) == ("went on after epoch 2 of 3", 1)
 
 
 def test_an_elastic_training_needs_room_for_the_fewest(lab, home, panel):

@@ -8,7 +8,7 @@ from ray.train import CheckpointConfig
 
 from labkit.errors import RunError
 from labkit.train import reported_checkpoints
-from labkit.train.checkpoints import wrong_order
+from labkit.train.checkpoints import unranked, wrong_order
 
 NAMES = ["c0", "c1", "c2", "c3", "c4"]
 ORDER = [3, 0, 4, 1, 2]
@@ -62,6 +62,14 @@ def test_keeping_the_worst_checkpoints_is_warned_of(name):
     assert f"Ray keeps the 2 checkpoints with the highest {name}, " in warning(name)
     assert 'checkpoint_score_order="min"' in warning(name)
     assert not warning(name, "min")
+
+
+def test_a_metric_that_ranks_and_that_no_checkpoint_has_is_told():
+    reported = {"epoch", "loss", "rmse"}
+    told = unranked(CheckpointConfig(checkpoint_score_attribute="rsme"), reported)
+    assert "none has checkpoint_score_attribute='rsme' (they have epoch, loss, rmse)" in told
+    for name, seen in (("rmse", reported), (None, reported), ("valid/rmse", reported), ("rsme", set())):
+        assert unranked(CheckpointConfig(checkpoint_score_attribute=name), seen) == ""
 
 
 def test_an_accuracy_is_the_other_way_round_and_what_is_not_known_is_left_alone():
