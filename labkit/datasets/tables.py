@@ -38,7 +38,8 @@ def from_table(
     """The rows of CSV or Parquet files, or of a DataFrame: numbers and categories, one column to predict.
 
     The files are read twice: first to check each row and to find the categories. Numbers are passed as they
-    are; the mean and the spread of each column are yours to take out, from the rows for training.
+    are; the mean and the spread of each column are yours to take out, from the rows for training. The rows
+    keep their order, so shuffle before you split off rows for validation.
 
     Args:
         source: a file, a folder of files, a list of them, or a DataFrame.
