@@ -12,7 +12,7 @@
 
 # %% [markdown]
 # Suppose a machine fails once a year. If you train on 500 of them for a week, about ten fail. Spot machines are cheaper, and are taken away at two minutes' notice. So a long training gets
-# interrupted; the question is how much it loses each time. Here you cause the failures, and count.
+# interrupted, and loses something each time. Here you cause the failures, and count.
 
 # %%
 from labkit import cluster, datasets, faults, storage
@@ -56,7 +56,7 @@ def rows_of(step, rank, workers):
 # then used twice, and others not at all. Here the step's number is enough to find its rows again, with any number of workers.
 
 # %% [markdown]
-# A checkpoint has the model, the optimizer, and the number of the next step. All ranks call `report`, and rank 0 attaches the files.
+# A checkpoint has model, optimizer, and the number of the next step. All ranks call `report`; rank 0 attaches the files.
 
 # %%
 import tempfile
@@ -182,7 +182,7 @@ except Exception as error:
 # *all* ranks again.
 
 # %% [markdown]
-# Rank 0 was healthy, but it waited in an all-reduce for gradients of rank 1. By default Ray allows no failure, so it ended the run, and `fit()` raised. `FailureConfig(max_failures=1)` makes Ray start *all* workers again, once.
+# Rank 0 waited in an all-reduce for gradients of rank 1. By default Ray allows no failure, so it ended the run, and `fit()` raised. `FailureConfig(max_failures=1)` makes Ray start *all* workers again, once.
 # The loop then runs from its first line, and `get_checkpoint()` returns the latest checkpoint of the run.
 
 # %% [markdown] tags=["instructor"]
@@ -206,11 +206,11 @@ reveal("08-a", float(fault.wait(10).repeated))
 fault
 
 # %% [markdown]
-# *Noticed after* is the time until the panel heard of the failure, and *no step for* is how long the training stood still: Ray stops the old workers, starts new ones, and they load the checkpoint. In this lab new workers are forked from a warm process; with Ray as pip installs it, they first import PyTorch, for about 20 s on two cores.
+# *Noticed after* is the time until the panel heard of the failure, and *no step for* is how long the training stood still: Ray stops the old workers, starts new ones, and they load the checkpoint. In plain Ray, each new worker first imports PyTorch, for about 20 s on two cores; here they are forked from a process that has.
 #
 # ![a training saves after every 10 steps, and a rank dies at step 25: the second attempt begins with step 20, so steps 20 to 24 are trained twice](images/failure.svg)
 #
-# The rank dies a moment after the step, so your count may differ by a few steps. And the model? It should be the one of the undisturbed run:
+# The rank dies a moment after the step, so your count may differ by a few steps. Is the model that of the undisturbed run?
 
 # %%
 difference(restarted)
@@ -220,7 +220,7 @@ assert 0 <= fault.repeated <= 12 and fault.noticed < fault.standstill
 assert difference(restarted) < 1e-5
 
 # %% [markdown]
-# The weights agree, up to rounding, because the rows of a step depend on nothing but its number, and the checkpoint has everything else.
+# The weights agree, up to rounding: the rows of a step depend on its number alone, and the checkpoint has everything else.
 
 # %% [markdown]
 # ### Exercise 08-1 · What was forgotten
@@ -258,7 +258,7 @@ check("08-1", save_state, load_state)
 # %% [markdown]
 # ## A machine that says goodbye
 # A failure comes without warning. A **preemption** is announced: the provider says that a machine goes away in, say, two minutes. Ray passes the notice on to the workers. In a loop,
-# `ray.train.get_preemption_info()` returns None until then. It is a barrier, so all ranks must call it equally often; every fifth step is enough here.
+# `ray.train.get_preemption_info()` returns None until then. Like `report`, it waits until all ranks have called it, so all must call it at the same steps; every fifth is enough here.
 
 
 # %%
@@ -277,7 +277,7 @@ policies = {
 }
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** A step takes 0.1 s. The notice comes at step 10, three seconds before the end. About how many steps will *never* repeat?
+# **Predict.** A step takes 0.1 s. The notice comes at step 10. Three seconds later the machine is gone; until then, it trains. About how many steps will *never* repeat?
 
 # %%
 predict("08-b", ...)  # a number
@@ -319,8 +319,8 @@ figure
 # **A preemption needs no `max_failures`.** It is announced, so Ray doesn't count it as a failure.
 
 # %% [markdown]
-# None of them needed `max_failures`, because a preemption is not counted as a failure. *never* repeats everything; its one checkpoint comes after the last step. *just in time* saves again after every fifth step
-# from the notice on, so it repeats about five steps at most. But some machines die without a notice, so real runs do both.
+# None of them needed `max_failures`, because Ray doesn't count the loss of a machine that was announced. *never* repeats everything. *every epoch* repeats what follows its latest full epoch. *just in time* saves again after every fifth step
+# from the notice on, so it repeats about five steps at most. Some machines die without a notice, so real runs do both.
 
 # %% [markdown]
 # ## A run that stands still
@@ -353,13 +353,13 @@ assert fault.outcome == "made" and fault.noticed is None and fault.repeated is N
 # The run isn't affected, and the frozen rank is named all the same. If a permission is missing, the panel's line has the command that gives it.
 
 # %% [markdown]
-# Rank 0 waited in `backward()`, and rank 1 was frozen: as far as Ray could tell, it was alive. After six seconds the run continued as if nothing had happened. If a rank never
+# Rank 0 waited in `backward()`. Rank 1 was frozen, but its process was there, so Ray took it for alive. After six seconds the run continued as if nothing had happened. If a rank never
 # wakes up, Ray gives up on it after `RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S`, by default ten minutes.
 
 # %% [markdown]
 # ### Exercise 08-2 · A save that hangs
 # A loop calls this function after each step, with the loss of the rank's own rows, and saves when it returns True. Sooner or later the run stands still: rank 0 waits in `report`, and rank 1 in `loss.backward()`. What
-# did they disagree about? Let the *mean* loss of all ranks decide. The check trains on two workers. If you run it now, it stops the run after 40 seconds.
+# did they disagree about? Let the *mean* loss of all ranks decide. `dist.all_reduce(tensor)` replaces a tensor by its sum over all ranks. The check trains on two workers. Unchanged, it stops after 40 seconds.
 
 
 # %%
@@ -385,7 +385,7 @@ check("08-2", good_enough)
 
 # %% [markdown]
 # ## Continue with fewer workers
-# With `num_workers=2`, a run restarts only where there is room for two workers, and otherwise it waits. So far the first node had that room. `num_workers=(1, 4)` is **elastic training**: Ray starts as many workers as
+# With `num_workers=2`, a run restarts only where there is room for two workers, and otherwise it waits. So far the first node had that room; `SPREAD` is only a wish. `num_workers=(1, 4)` is **elastic training**: Ray starts as many workers as
 # there is room for, at least one and at most four. The two nodes have room for four. Now the second one dies without a notice:
 
 # %% [markdown] tags=["instructor"]
@@ -412,11 +412,11 @@ assert sizes[10] == 4 and sizes[40] == 2, sizes
 assert difference(elastic) < 1e-3
 
 # %% [markdown]
-# The panel shows the error of a rank on the first node, which lost its connection to the dead ones.
+# The panel shows an error of a rank on the first node: it lost its connection to the dead ranks.
 #
-# Two workers finished what four had begun, and the model is still the same up to rounding, because `rows_of` divides the *global* batch by the number of workers. With a fixed batch of 24 rows per worker, the global batch would be 48 rows instead of 96 from there on: a different training. If you can't keep the global batch, scale the learning rate with it, here to 0.05.
+# Two workers finished what four had begun. The model is the same up to rounding, because `rows_of` divides the *global* batch. With a fixed batch of 24 rows per worker, the global batch would be 48 rows instead of 96 from there on: a different training. If it must shrink, scale the learning rate with it, here to 0.05.
 #
-# Ray lists the nodes of the cluster every 20 seconds only. Until then it counts on the dead node, tries to start four workers, and gives up after the timeout that the first line sets.
+# Ray looks at the list of nodes every 20 seconds only. Until then it counts on the dead node and tries to start four workers. After `RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S` it tries again, with as many as there is room for.
 
 # %% [markdown]
 # ### Exercise 08-3 · The rank that isn't there
@@ -505,7 +505,7 @@ assert sizes[0] == 2 and sizes[-1] == 4 and sizes == sorted(sizes), sizes
 # a minute; `elastic_resize_monitor_interval_s` made it two seconds here.
 
 # %% [markdown] tags=["extra"]
-# ## Extra: the store hangs, the driver dies
+# ## Extra: the store hangs, the controller dies
 # If the object store doesn't answer, the upload of a checkpoint waits, and so does `report`:
 
 # %%
@@ -519,7 +519,7 @@ fault.wait(10)
 # %% [markdown]
 # The step that saved took as long as the store was frozen, and nothing failed.
 #
-# And the notebook? It is the driver of the run, and another process, the controller, starts the workers for it. Here the controller dies, because you still need the notebook:
+# And the notebook? It is the driver of the run. A second process, the controller, starts the workers for it. Here the controller dies, because you still need the notebook:
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** The run has `max_failures=3`. Does Ray repeat it?
