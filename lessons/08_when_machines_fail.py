@@ -290,7 +290,7 @@ repeated, results = {}, {}
 for policy, when in policies.items():
     panel = TrainPanel(f"08-{policy.replace(' ', '-')}")
     fault = faults.drain_node(spare, deadline=3).at(panel, step=10)
-    trainer = trainer_of(panel, when=when, steps=70)
+    trainer = trainer_of(panel, when=when, steps=100)
     with panel.watch(trainer):
         results[policy] = trainer.fit()
     repeated[policy] = fault.wait(10).repeated or 0
