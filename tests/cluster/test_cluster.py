@@ -153,7 +153,7 @@ def test_a_start_after_ray_was_shut_down_connects_again(lab):
 
 
 def test_clean_removes_nothing_of_a_cluster_that_runs(lab, home):
-    # The sockets of clusters that earlier tests ended lie in the same home, and may go.
+    # The sockets of clusters that earlier tests ended are in the same home, and may go.
     before = [path for path in lab.log_dir.parent.rglob("*") if path.is_socket()]
     before += home.rglob("cluster.json")
     assert len(before) > 2
