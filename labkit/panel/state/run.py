@@ -25,7 +25,6 @@ class RunState(State):
         workers: by rank.
         history: one dict per report: ``epoch`` (from 0) and rank 0's metrics.
         note: a sentence that the summary adds, or "".
-        undefined: which metrics are NaN, and since when, or "".
         spans: training, and validations in the loop; `timeline` adds those of the checkpoints.
         repeated: steps that rank 0 made a second time, because no checkpoint had them when it was restarted.
         sizes: (Unix seconds, number of workers) from then on: an elastic run has several.
@@ -49,7 +48,7 @@ class RunState(State):
             dataset = str(getattr(dataset, "name", type(dataset).__name__))
         self.engine, self.world_size, self.dataset = engine, world_size, dataset
         self.epochs, self.rows = whole(epochs) or None, whole(rows) or None
-        self.note, self.undefined, self.phase, self.given = "", "", "", given
+        self.note, self.phase, self.given = "", "", given
         self.first_step_at = self.heard_at = 0.0
         self.hang: list[str] = []
         self.repeated, self.sizes = 0, list[tuple[float, int]]()
@@ -69,6 +68,7 @@ class RunState(State):
         self._lengths: dict[int, int] = {}  # epoch -> its steps, or the most seen so far
         self._stride, self._seen = 1, 0  # every `_stride`-th point is kept
         self._latest: dict[str, Any] = {}
+        self._nan_since: int | None = None  # the epoch from which on each report had a NaN
 
     # -- what can be read off it --------------------------------------------------------------------
 
@@ -134,6 +134,13 @@ class RunState(State):
         """The latest metrics, of a report or of a step; when the run is over, those of the last report."""
         latest = self.history[-1] if self.over and self.history else self._latest
         return {name: value for name, value in latest.items() if name != "epoch"}
+
+    @property
+    def undefined(self) -> str:
+        """Which metrics of the last report are NaN, and since when; "" if none is."""
+        if self._nan_since is None:
+            return ""
+        return f"{', '.join(_undefined(self.history[-1]))}: not a number since epoch {self._nan_since + 1}"
 
     def timeline(self, now: float) -> list[Span]:
         """Training and validations of a run that validates; other runs need no such figure."""
@@ -256,10 +263,10 @@ class RunState(State):
         self._reports += 1
         self.history[_REPORTS_KEPT:] = []
         self.history.append({**metrics, "epoch": epoch})
-        numbers = [(name, value) for name, value in metrics.items() if isinstance(value, float)]
-        undefined = ", ".join(name for name, value in numbers if math.isnan(value))
-        since = self.undefined.rpartition(" ")[2] or f"{epoch + 1}"
-        self.undefined = f"{undefined}: not a number since epoch {since}" if undefined else ""
+        if not _undefined(metrics):
+            self._nan_since = None
+        elif self._nan_since is None:
+            self._nan_since = epoch
         self._know(metrics)
         if self._open_epoch is not None and self._open_epoch <= epoch:
             self._open_epoch = None  # a loop that was left by `break` did not say that it is done
@@ -312,3 +319,7 @@ class RunState(State):
     def _epoch(self) -> int:
         """Of a checkpoint that does not say which epoch it is of, from 1; 0 before the first report."""
         return self.history[-1]["epoch"] + 1 if self.history else 0
+
+
+def _undefined(metrics: dict[str, Any]) -> list[str]:
+    return [name for name, value in metrics.items() if isinstance(value, float) and math.isnan(value)]
