@@ -6,8 +6,10 @@ import io
 import json
 import multiprocessing
 import pickle
+import re
 import sys
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -383,3 +385,19 @@ def test_the_tee_is_as_good_as_the_stream(listener, stdout):
         assert out.write("abc") == 3
         print("now", flush=True)
     assert stdout.flushed == 1 and stdout.getvalue() == "abcnow\n"
+
+
+def test_a_warning_for_who_wrote_the_function_is_sent_by_rank_0(listener, heard, monkeypatch, recwarn):
+    before = warnings.showwarning
+    warnings.simplefilter("always")
+    for rank in "01":
+        monkeypatch.setenv("RANK", rank)
+        with worker(listener):
+            warnings.warn(f"shapes of rank {rank}\n  do not fit", UserWarning, stacklevel=1)
+            warnings.warn("an old name", DeprecationWarning, stacklevel=1)
+    assert warnings.showwarning is before
+    until(lambda: len(of_kind(heard, "worker")) == 2)
+    listener.drain(30)
+    [text] = texts(heard, 1)
+    assert re.fullmatch(r"warning: shapes of rank 0 do not fit \(test_tracking\.py, line \d+\)", text)
+    assert len(recwarn) == 4  # all are shown as ever

@@ -3,7 +3,9 @@
 import contextlib
 import functools
 import sys
+import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from labkit.panel.tracking.channel import Address, Sender
@@ -17,7 +19,8 @@ class RemoteTracker(Tracker):
 
     Unpickling it does nothing. It begins with its first event, or with `working` around the training
     function: then it tells the panel that this worker exists, and sends what the training function prints,
-    because worker logs go to files but a learner's ``print`` belongs in the notebook.
+    because worker logs go to files but a learner's ``print`` belongs in the notebook. So does a warning that
+    is meant for who wrote the function, such as PyTorch's on two shapes that do not fit.
 
     Args:
         run: id of the run that the events belong to.
@@ -44,6 +47,8 @@ class RemoteTracker(Tracker):
         finally:
             if isinstance(sys.stdout, _Tee) and sys.stdout.owner is self:
                 sys.stdout = sys.stdout.stream
+            if isinstance(warnings.showwarning, _Shown) and warnings.showwarning.owner is self:
+                warnings.showwarning = warnings.showwarning.show
             if self._sender is not None:
                 self._sender.flush()
 
@@ -66,6 +71,8 @@ class RemoteTracker(Tracker):
         # Ray replaces `print`, but passes text on to a stdout that is not the original one.
         stream = sys.stdout.stream if isinstance(sys.stdout, _Tee) else sys.stdout
         sys.stdout = _Tee(stream, self)
+        shown = warnings.showwarning
+        warnings.showwarning = _Shown(shown.show if isinstance(shown, _Shown) else shown, self)
 
 
 class TrackedFunction:
@@ -99,6 +106,23 @@ class _Tee:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+
+class _Shown:
+    """A `warnings.showwarning` that also sends rank 0's `UserWarning`s as events of `owner`.
+
+    The other ranks run the same code, and theirs are in their logs. A `DeprecationWarning` is for the authors
+    of a package.
+    """
+
+    def __init__(self, show: Callable[..., None], owner: Tracker) -> None:
+        self.show, self.owner = show, owner
+
+    def __call__(self, message: Any, category: type[Warning], file: str, line: int, *rest: Any) -> None:
+        self.show(message, category, file, line, *rest)
+        if issubclass(category, UserWarning) and self.owner.rank() == 0:
+            text = " ".join(str(message).split())
+            self.owner.emit("print", text=f"warning: {text[:_PRINT_WIDTH]} ({Path(file).name}, line {line})")
 
 
 def _seen(line: str) -> str:

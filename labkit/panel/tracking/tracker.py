@@ -47,11 +47,16 @@ class Tracker:
 
     def emit(self, kind: str, **data: Any) -> None:
         """Send one event, with the rank, the process and the node that it comes from."""
-        rank = _rank_of_environment()
-        if rank is None:
-            rank = (_of_ray("world_rank") if self._in_worker else 0) or 0
-        where = {"rank": rank, "pid": os.getpid(), "node": os.environ.get(NODE_NAME) or socket.gethostname()}
+        node = os.environ.get(NODE_NAME) or socket.gethostname()
+        where = {"rank": self.rank(), "pid": os.getpid(), "node": node}
         self._send({"kind": kind, "run": self._run, "at": time.time(), **where, **data})
+
+    def rank(self) -> int:
+        """The rank of this process in its group; 0 if it is in none."""
+        rank = _rank_of_environment()
+        if rank is None and self._in_worker:
+            rank = _of_ray("world_rank")
+        return rank or 0
 
     def steps(
         self,
