@@ -6,6 +6,7 @@
 
 import contextlib
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ _SUFFIXES = (".png", ".jpg", ".jpeg")
 _OTHER_IMAGES = (".webp", ".bmp", ".gif", ".tif", ".tiff", ".heic", ".avif")  # refused, not passed over
 _SPLITS = ("train", "test", "val", "valid", "validation", "dev")
 _GREY = ("L", "1", "I", "I;16", "LA")  # Pillow's modes
+_FAULTS = (OSError, ValueError, SyntaxError, struct.error)  # what Pillow raises for a damaged image
+_LOOK, _NAMED = 2.0, 10  # seconds in which to look for more damaged images; how many of them an error names
 _AT_ONCE, _BYTES = 64, 1 << 19  # images in memory; to write them takes 30 times as much
 
 
@@ -108,10 +111,12 @@ def from_images(
         try:
             with Image.open(file) as image:
                 yield image
-        except (OSError, ValueError, SyntaxError, struct.error, Image.DecompressionBombError) as error:
-            raise DatasetError(
-                attempt, f"{where} is no image: {error}", "repair it, or move it elsewhere"
-            ) from None
+        except (*_FAULTS, Image.DecompressionBombError) as error:
+            also = _damaged_besides(row, len(labels), found)
+            fact, it = f"{where} is no image: {error}", "them" if also else "it"
+            if also:
+                fact += f"; no images either: {', '.join(also[:_NAMED])}{', …' * (len(also) > _NAMED)}"
+            raise DatasetError(attempt, fact, f"repair {it}, or move {it} elsewhere") from None
 
     def is_grey(row: int) -> bool:
         with opened(row) as image:  # reads the header alone
@@ -145,3 +150,20 @@ def from_images(
     return OwnData(
         name=name, kind="images", task="classification", classes=classes, test=test, seed=seed, read=read
     )
+
+
+def _damaged_besides(row: int, rows: int, found: Callable[[int], tuple[Any, Any]]) -> list[str]:
+    """More damaged images, as many as are found in `_LOOK` seconds: who repairs one repairs all of them."""
+    from PIL import Image
+
+    damaged, until = [], time.monotonic() + _LOOK
+    for other in range(rows):
+        if time.monotonic() > until:
+            break
+        where, file = found(other)
+        try:
+            with Image.open(file) as image:
+                image.load()
+        except (*_FAULTS, Image.DecompressionBombError):
+            damaged += [str(where)] * (other != row)
+    return damaged

@@ -77,6 +77,12 @@ def test_images_of_another_kind(photos):
     assert datasets.from_folder(photos, size=(8, 6)).load("train")[0].shape[1:] == (8, 6, 3)
     (photos / "cat" / "note.png").write_text("not a picture")
     assert "note.png is no image" in failure(datasets.from_folder, photos, size=(8, 6))
+    half = (photos / "dog" / "0.png").read_bytes()[:45]
+    for name in ("a.png", "b.png"):
+        (photos / "dog" / name).write_bytes(half)
+    told = failure(datasets.from_folder, photos, size=(8, 6))
+    for part in ("is no image", "no images either: ", "note.png", "a.png", "b.png", "repair them"):
+        assert part in told
     assert "no folder in it has a PNG" in failure(datasets.from_folder, photos / "cat")
     assert "no such folder" in failure(datasets.from_folder, photos / "bird")
 
