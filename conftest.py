@@ -1,6 +1,7 @@
 """What all tests share: their own home folder, small mode, the order they run in, the browser."""
 
 import os
+import random
 import shutil
 import signal
 from pathlib import Path
@@ -76,8 +77,12 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return argname if isinstance(val, bytes) else None
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the modules in a random order")
+
+
 @pytest.hookimpl(trylast=True)  # after -m and -k have chosen
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if hasattr(item, "nbmake"):
             item.add_marker("notebook")
@@ -85,6 +90,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if stage in _SECONDS and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_SECONDS[stage]))
     items.sort(key=lambda item: _STAGES.index(_stage(item)))
+    if (seed := config.getoption("shuffle")) is not None:
+        modules = sorted({item.path for item in items})
+        random.Random(seed).shuffle(modules)
+        items.sort(key=lambda item: modules.index(item.path))
     browser = [item for item in items if _stage(item) == "browser"]
     if _in_ci() and _chromium() is None and browser:
         items[:] = browser  # they fail now, and not after all the other tests
