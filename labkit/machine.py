@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import os
 import platform
+import random
 import re
 import shutil
 import socket
@@ -22,6 +23,7 @@ from typing import Any
 import psutil
 
 LOOPBACK_UP = "sudo ip link set lo up; sudo ip addr add 127.0.0.1/8 dev lo"
+_PORTS = range(20_000, 32_000)
 _CGROUP = Path("/sys/fs/cgroup")
 _ENGINES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
 
@@ -109,18 +111,23 @@ def loopback_problem() -> str:
 
 
 def free_port(wanted: int = 0) -> int:
-    """A port of loopback that is free: `wanted` if possible, else one that the system chooses.
+    """A port of loopback that is free: `wanted` if possible, else one at random.
 
-    The system gives out a port again only after a long time, so labs that start at the same moment get
-    different ones.
+    A server takes it a second or two later. So it is below the range from which systems take the ports of
+    outgoing connections (`ip_local_port_range`), of which there are hundreds meanwhile.
     """
+    # Not by the generator that a notebook has seeded: each of its starts would try the same ports.
+    for port in [wanted] * bool(wanted) + random.SystemRandom().sample(_PORTS, 20):
+        with contextlib.suppress(OSError):
+            return _bound(port)
+    return _bound(0)  # or the error of the system
+
+
+def _bound(port: int) -> int:
     with socket.socket() as server:
         # As servers do: a port whose last connection has just ended counts as free.
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            server.bind(("127.0.0.1", wanted))
-        except OSError:
-            server.bind(("127.0.0.1", 0))
+        server.bind(("127.0.0.1", port))
         return server.getsockname()[1]
 
 

@@ -37,8 +37,9 @@ START_TIMEOUT = 120  # seconds for one `ray start`; a cold disk needs 40
 # A raylet ends if its dashboard agent, a Python program, hasn't started within 15 s (its log: "Timed out
 # waiting for file"), and `ray start` then waits 30 s for it. Neither can be set: ray-project/ray 65983.
 _TOO_BUSY = "timed out during startup"
-# `ray start` takes a second or two until it binds the port that was free before; any program may be quicker.
-_PORT_TAKEN = "Failed to start the grpc server"
+# `ray start` takes a second or two until it binds ports that were free before, and another program may be
+# quicker: the head's port, the dashboard's, and that again after `ray start` tried it.
+_PORT_TAKEN = ("Failed to start the grpc server", "Failed to bind to", "Failed to find a valid port")
 _WATCHDOG_SECONDS = 60  # a cluster waits that long for a kernel that restarts
 
 # Runs the `ray` CLI with `sys.executable` replaced: Ray starts its workers with that path.
@@ -116,7 +117,9 @@ class NodeLauncher:
 
         def command() -> list[str]:
             ports[:] = free_port(), free_port(), free_port()
+            # Without --include-dashboard a head starts that has no dashboard, for want of its port.
             others = [f"--temp-dir={self.folder}", f"--ray-client-server-port={ports[2]}"]
+            others.append("--include-dashboard=true")
             return [*_head_command("head", *ports[:2]), *others, *_local_options(cpus, object_store_bytes)]
 
         output = self._run(command, "head", on_wait)
@@ -148,7 +151,7 @@ class NodeLauncher:
         """Start a node, once more if the machine was too busy or a port was taken; return what it printed."""
         log = self.folder / f"start-{name}.log"
         output, status = self._start(command(), name, log, on_wait)
-        if status and (_TOO_BUSY in output or _PORT_TAKEN in output):
+        if status and any(text in output for text in (_TOO_BUSY, *_PORT_TAKEN)):
             self.stop_node(name)
             output, status = self._start(command(), name, log, on_wait)
         if status:

@@ -4,6 +4,7 @@ import http.client
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -94,6 +95,16 @@ def test_a_head_that_does_not_start_says_why_and_leaves_nothing(home, monkeypatc
         cluster.start()
     assert "start-head.log" in refused.value.fix and "no Ray here" in refused.value.fact
     assert ProcessRegistry(home).groups() == [] and cluster.current() is None
+
+
+def test_a_head_without_its_dashboard_is_none(home, monkeypatch):
+    """By default Ray starts a head whose dashboard found its port taken, and says so in a log."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ports = iter([free_port(), server.getsockname()[1]])
+        monkeypatch.setattr(nodes, "free_port", lambda: next(ports, None) or free_port())
+        with cluster.start() as lab, pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"{lab.dashboard_url}/api/v0/nodes", timeout=30)
+    assert next(ports, None) is None  # the port that was taken was tried
 
 
 def test_two_processes_that_start_at_once_get_one_cluster(home):
@@ -188,7 +199,7 @@ def test_a_node_is_added_used_and_removed(lab):
     assert len(lab.nodes) == 2
 
 
-@pytest.mark.parametrize("said", [nodes._TOO_BUSY, nodes._PORT_TAKEN])
+@pytest.mark.parametrize("said", [nodes._TOO_BUSY, nodes._PORT_TAKEN[0]])
 def test_a_node_that_was_too_slow_or_lost_its_port_is_started_once_more(lab, tmp_path, monkeypatch, said):
     marked = tmp_path / "first"
     fails = f"import pathlib; first = not pathlib.Path({str(marked)!r}).exists(); "
