@@ -6,6 +6,7 @@ second and only if something happened, so a panel also moves while the cell's ow
 
 import contextlib
 import inspect
+import math
 import queue
 import secrets
 import signal
@@ -181,6 +182,7 @@ class LivePanel:
         sigint, error, ended = signal.getsignal(signal.SIGINT), None, None
         status, stopped, late = "failed", False, False
         self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True
+        self._listed, self._listed_at = list[tuple[str, str]](), -math.inf
         over = threading.Event()
         drawer = threading.Thread(target=self._draw, args=(over,), name="labkit-panel", daemon=True)
         self._records: queue.SimpleQueue[RunRecord | None] = queue.SimpleQueue()
@@ -294,9 +296,12 @@ class LivePanel:
 
     def _show(self, show: Callable[[Snapshot], None]) -> None:
         """Give the reporter a snapshot. An error of drawing must not end the training: it warns, once."""
-        record = [("run record", f"{self._record.folder}/{FILE_NAME}")] if self._record else []
         try:
-            show(self.view.snapshot(self.state, time.time(), [*self.files(), *record]))
+            # To ask for the files at each drawing would be most of its work: are all of Ray's processes there?
+            if show != self._reporter.draw or time.monotonic() - self._listed_at > _KEEP_EVERY:
+                record = [("run record", f"{self._record.folder}/{FILE_NAME}")] if self._record else []
+                self._listed, self._listed_at = [*self.files(), *record], time.monotonic()
+            show(self.view.snapshot(self.state, time.time(), self._listed))
         except Exception as error:
             if self._draws_well:
                 warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)

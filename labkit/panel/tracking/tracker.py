@@ -12,13 +12,14 @@ a GPU is waited for five times a second and not in every step.
 """
 
 import contextlib
+import functools
 import json
 import os
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psutil
@@ -90,7 +91,7 @@ class Tracker:
 
         def report(done: bool = False) -> float:
             count.seconds = clock() - began
-            self.emit("step", **asdict(count), metrics=_numbers(self._metrics), done=done, **_memory())
+            self.emit("step", **vars(count), metrics=_numbers(self._metrics), done=done, **_memory())
             return clock()
 
         try:
@@ -134,7 +135,7 @@ class Tracker:
         return contextlib.nullcontext()
 
 
-@dataclass(slots=True)
+@dataclass
 class _Count:
     """How far one epoch is: steps, rows, and seconds, those of waiting for data apart."""
 
@@ -172,9 +173,14 @@ def _of_ray(what: str) -> int | None:
     return None
 
 
+@functools.cache
+def _process(pid: int) -> psutil.Process:
+    return psutil.Process(pid)  # which reads when it was started: a good part of an event
+
+
 def _memory() -> dict[str, Any]:
     """What this process uses: bytes of memory, and where PyTorch has a GPU, bytes and percent of that."""
-    found: dict[str, Any] = {"memory": psutil.Process().memory_info().rss}
+    found: dict[str, Any] = {"memory": _process(os.getpid()).memory_info().rss}
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     with contextlib.suppress(Exception):  # to tell how busy a GPU is, PyTorch needs the package nvidia-ml-py
         if cuda is not None and cuda.is_initialized():
