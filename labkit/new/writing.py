@@ -4,6 +4,7 @@ A cell of ``templates/experiment.py`` whose tags don't fit the data is left out.
 """
 
 import keyword
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from labkit.errors import SetupError
 from labkit.files import atomic_write
 
 _TEMPLATES = Path(__file__).parent / "templates"
+_CHECK = 5.0  # seconds: all rows of most data, and a sample of the images of a large folder
 _DATA = "folder:PATH, table:PATH:TARGET or text:PATH"
 
 
@@ -24,7 +26,7 @@ def new(
     categories: Sequence[str] = (),
     where: Path | str = ".",
 ) -> list[Path]:
-    """Write ``WHERE/NAME`` with three files, and return their paths. The data are read once, as a check.
+    """Write ``WHERE/NAME`` with three files, and return their paths. As a check, data are read for `_CHECK` s.
 
     Args:
         name: of the experiment, also of its module.
@@ -87,6 +89,9 @@ def _load(data: str, task: str | None, columns: dict[str, list[str]], attempt: s
         raise SetupError(attempt, f"--data is {data!r}", f"use --data {_DATA}")
     (read, options), path = readers[kind], str(Path(path).expanduser().resolve())
     options = {name: value for name, value in options.items() if value}
-    own = read(path, **options)
+    own, until = read(path, **options), time.monotonic() + _CHECK
+    for _ in own.read():  # what is damaged is better known now than in the middle of a training
+        if time.monotonic() > until:
+            break
     given = ", ".join(f"{name}={value!r}" for name, value in options.items())
     return f"datasets.{read.__name__}({path!r}, {given})", {"given", own.kind, own.task}

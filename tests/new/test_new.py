@@ -91,6 +91,13 @@ def test_what_cannot_be_made(here, capsys, arguments, said):
     assert not (here / "x").exists()
 
 
+def test_a_damaged_image_is_found_before_anything_is_written(here, capsys):
+    image = next((here / "photos").rglob("*.png"))
+    image.write_bytes(image.read_bytes()[:45])  # its header is whole
+    assert main(["new", "x", "--data", "folder:photos"]) == 2
+    assert f"{image.name} is no image" in capsys.readouterr().err and not (here / "x").exists()
+
+
 def test_not_among_the_lessons(here, monkeypatch, capsys):
     (here / "notebooks").mkdir()
     monkeypatch.chdir(here / "notebooks")
