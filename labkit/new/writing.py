@@ -26,7 +26,7 @@ def new(
     categories: Sequence[str] = (),
     where: Path | str = ".",
 ) -> list[Path]:
-    """Write ``WHERE/NAME`` with three files, and return their paths. As a check, data are read for `_CHECK` s.
+    """Write ``WHERE/NAME`` with three files, and return their paths. As a check, some data are read.
 
     Args:
         name: of the experiment, also of its module.

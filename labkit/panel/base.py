@@ -297,7 +297,7 @@ class LivePanel:
     def _show(self, show: Callable[[Snapshot], None]) -> None:
         """Give the reporter a snapshot. An error of drawing must not end the training: it warns, once."""
         try:
-            # To ask for the files at each drawing would be most of its work: are all of Ray's processes there?
+            # Asked at each drawing it would be most of the work: a cluster looks whether its processes live.
             if show != self._reporter.draw or time.monotonic() - self._listed_at > _KEEP_EVERY:
                 record = [("run record", f"{self._record.folder}/{FILE_NAME}")] if self._record else []
                 self._listed, self._listed_at = [*self.files(), *record], time.monotonic()

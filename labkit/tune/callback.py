@@ -26,7 +26,7 @@ from labkit.tune.trials import (
     why_failed,
 )
 
-_LOOKS_PER_SECOND = 5  # at the status of all trials
+_LOOKS_PER_SECOND = 2  # at the status of all trials; the panel draws about once a second
 
 
 def _if_open(hook: Callable) -> Callable:
@@ -55,7 +55,6 @@ class SweepCallback(tune.Callback):
         self._saves = True
         self._trials: Sequence[Any] = ()
         self._next_look = 0.0
-        self._ended: set[str] = set()  # trials that are over, and whose end is in the state
 
     def __reduce__(self) -> tuple:
         return type(self), ()
@@ -79,15 +78,14 @@ class SweepCallback(tune.Callback):
         is_due = time.monotonic() >= self._next_look
         if is_due:
             self._next_look = time.monotonic() + 1 / _LOOKS_PER_SECOND
-        # A step takes a millisecond, and there may be thousands of trials, of which most are over.
-        going_on = [trial for trial in trials if trial.trial_id not in self._ended]
-        news = sorted(going_on, key=place_of) if is_due else going_on
-        ended = [trial for trial in news if status_of(trial) in OVER]
+        # A step takes a few milliseconds, and most of its trials, perhaps thousands, are over or wait.
+        known = self.panel.state.trials
+        begun = {id for id, trial in known.items() if trial.status in ("running", "paused")}
+        ended = [trial for trial in trials if trial.trial_id in begun and status_of(trial) in OVER]
         if is_due or ended:
             with self.panel.update() as state:
-                for trial in news if is_due else ended:
+                for trial in sorted(trials, key=place_of) if is_due else ended:
                     self._look(state, trial)
-        self._ended.update(trial.trial_id for trial in ended)
 
     @_if_open
     def get_state(self) -> None:

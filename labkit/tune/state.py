@@ -93,6 +93,8 @@ class SweepState(State):
 
     def set_status(self, id: str, status: str, *, why: str = "", now: float | None = None) -> None:
         trial = self.trials[id]
+        if (trial.status, trial.why) == (status, why):
+            return
         trial.status, trial.why = status, why
         if status == "running":
             self.first_trial_at = self.first_trial_at or now or time.time()

@@ -27,7 +27,7 @@ def test_a_restored_sweep_keeps_the_numbers_of_its_trials(monkeypatch):
     state = SweepState("killed", metric="count")
     state.total = 4
     state.start()
-    panel = SimpleNamespace(update=lambda: contextlib.nullcontext(state))
+    panel = SimpleNamespace(update=lambda: contextlib.nullcontext(state), state=state)
     monkeypatch.setattr(SweepCallback, "panel", panel)
 
     def restored(x, status):
