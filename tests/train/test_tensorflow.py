@@ -339,7 +339,8 @@ def test_a_crash_loses_nothing(trained, lab, home):
     assert idle(lab)
     panel, result = fit(home, resumable, run_name="crash")
     updates = 2 * ROWS // GLOBAL_BATCH
-    assert {line.partition("] ")[2] for line in panel.state.prints} == {f"first 2 updates {updates}"}
+    printed = {line.partition("] ")[2] for line in panel.state.prints}
+    assert {line for line in printed if not line.startswith("warning: ")} == {f"first 2 updates {updates}"}
     assert sorted(metrics["epoch"] for _, metrics in result.best_checkpoints) == [0, 1, 2, 3]
     # As if it had never stopped: also what the optimizer remembers.
     assert distance(weights_of(home, "resumed2"), weights_of(home, "adam2")) < 1e-6
