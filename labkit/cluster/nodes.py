@@ -40,6 +40,8 @@ _TOO_BUSY = "timed out during startup"
 # `ray start` takes a second or two until it binds ports that were free before, and another program may be
 # quicker: the head's port, the dashboard's, and that again after `ray start` tried it.
 _PORT_TAKEN = ("Failed to start the grpc server", "Failed to bind to", "Failed to find a valid port")
+# Tasks run on without the others: dashboard, monitors, the server of Ray's clients.
+_HEAD = ("head: gcs_server", "head: raylet")
 _WATCHDOG_SECONDS = 60  # a cluster waits that long for a kernel that restarts
 
 # Runs the `ray` CLI with `sys.executable` replaced: Ray starts its workers with that path.
@@ -193,12 +195,11 @@ class NodeLauncher:
                 self._preloader.serve(node, job_id=job_id)
 
     def has_head(self) -> bool:
-        """Whether all processes of the head are running, as recorded at its start."""
-        # A forkserver belongs to its kernel, and ends with it: the cluster does not need it.
+        """Whether the processes that the head can't do without are running, as recorded at its start."""
         for pause in (0.0, 0.2):  # a file system that hesitates is not the end of a cluster
             time.sleep(pause)
             records = self.registry.records(self.group_id)
-            head = [r for r in records if r.role.startswith("head:") and r.role != "head: forkserver"]
+            head = [record for record in records if record.role in _HEAD]
             if head and all(record.alive for record in head):
                 return True
         return False

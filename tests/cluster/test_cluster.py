@@ -479,6 +479,13 @@ def test_a_home_whose_path_is_not_ascii_has_its_sockets_elsewhere(tmp_path, monk
 # -- afterwards -----------------------------------------------------------------------------------------
 
 
+def test_it_runs_on_without_what_it_can_do_without(lab, home):
+    [monitor] = [record for record in ProcessRegistry(home).records() if record.role == "head: monitor"]
+    os.kill(monitor.pid, signal.SIGKILL)
+    until(lambda: not monitor.alive)
+    assert lab.is_running and cluster.current() is lab and ray.get(ray.remote(lambda: 1).remote()) == 1
+
+
 def test_after_stop_nothing_is_left_and_the_handle_says_so(lab, home):
     name = group(home)
     assert len(ProcessRegistry(home).members(name)) > 5
