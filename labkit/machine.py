@@ -23,7 +23,7 @@ from typing import Any
 import psutil
 
 LOOPBACK_UP = "sudo ip link set lo up; sudo ip addr add 127.0.0.1/8 dev lo"
-_PORTS = range(20_000, 32_000)
+_PORTS = range(20_000, 32_000)  # of servers; Linux begins at 32768 with those of outgoing connections
 _CGROUP = Path("/sys/fs/cgroup")
 _ENGINES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
 
@@ -113,11 +113,12 @@ def loopback_problem() -> str:
 def free_port(wanted: int = 0) -> int:
     """A port of loopback that is free: `wanted` if possible, else one at random.
 
-    A server takes it a second or two later. So it is below the range from which systems take the ports of
-    outgoing connections (`ip_local_port_range`), of which there are hundreds meanwhile.
+    A server takes it a second or two later. So it is none of those that systems give to outgoing connections,
+    of which there are hundreds meanwhile.
     """
     # Not by the generator that a notebook has seeded: each of its starts would try the same ports.
-    for port in [wanted] * bool(wanted) + random.SystemRandom().sample(_PORTS, 20):
+    tried = random.SystemRandom().sample(_PORTS, 20)
+    for port in [wanted, *tried] if wanted else tried:
         with contextlib.suppress(OSError):
             return _bound(port)
     return _bound(0)  # or the error of the system

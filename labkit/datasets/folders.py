@@ -112,11 +112,12 @@ def from_images(
             with Image.open(file) as image:
                 yield image
         except (*_FAULTS, Image.DecompressionBombError) as error:
-            also = _damaged_besides(row, len(labels), found)
-            fact, it = f"{where} is no image: {error}", "them" if also else "it"
-            if also:
-                fact += f"; no images either: {', '.join(also[:_NAMED])}{', …' * (len(also) > _NAMED)}"
-            raise DatasetError(attempt, fact, f"repair {it}, or move {it} elsewhere") from None
+            fact, fix = f"{where} is no image: {error}", "repair it, or move it elsewhere"
+            if also := _damaged_besides(row, len(labels), found):
+                more = ", …" if len(also) > _NAMED else ""
+                fact = f"{fact}; no images either: {', '.join(also[:_NAMED])}{more}"
+                fix = "repair them, or move them elsewhere"
+            raise DatasetError(attempt, fact, fix) from None
 
     def is_grey(row: int) -> bool:
         with opened(row) as image:  # reads the header alone
@@ -158,6 +159,8 @@ def _damaged_besides(row: int, rows: int, found: Callable[[int], tuple[Any, Any]
 
     damaged, until = [], time.monotonic() + _LOOK
     for other in range(rows):
+        if other == row:
+            continue
         if time.monotonic() > until:
             break
         where, file = found(other)
@@ -165,5 +168,5 @@ def _damaged_besides(row: int, rows: int, found: Callable[[int], tuple[Any, Any]
             with Image.open(file) as image:
                 image.load()
         except (*_FAULTS, Image.DecompressionBombError):
-            damaged += [str(where)] * (other != row)
+            damaged.append(str(where))
     return damaged

@@ -249,6 +249,7 @@ class LivePanel:
             # A full disk must not make a training fail that ended well.
             warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=5)
         self._records.put(None)
+        self._listed_at = -math.inf
         with self._lock:
             self._show(self._reporter.close)
 
@@ -298,7 +299,7 @@ class LivePanel:
         """Give the reporter a snapshot. An error of drawing must not end the training: it warns, once."""
         try:
             # Asked at each drawing it would be most of the work: a cluster looks whether its processes live.
-            if show != self._reporter.draw or time.monotonic() - self._listed_at > _KEEP_EVERY:
+            if time.monotonic() - self._listed_at > _KEEP_EVERY:
                 record = [("run record", f"{self._record.folder}/{FILE_NAME}")] if self._record else []
                 self._listed, self._listed_at = [*self.files(), *record], time.monotonic()
             show(self.view.snapshot(self.state, time.time(), self._listed))
