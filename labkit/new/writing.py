@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from labkit import datasets
+from labkit.display.progress import Waiting
 from labkit.errors import SetupError
 from labkit.files import atomic_write
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_CHECK = 5.0  # seconds: all rows of most data, and a sample of the images of a large folder
+_CHECK = 5  # seconds: all rows of most data, and a sample of the images of a large folder
 _DATA = "folder:PATH, table:PATH:TARGET or text:PATH"
 
 
@@ -89,9 +90,11 @@ def _load(data: str, task: str | None, columns: dict[str, list[str]], attempt: s
         raise SetupError(attempt, f"--data is {data!r}", f"use --data {_DATA}")
     (read, options), path = readers[kind], str(Path(path).expanduser().resolve())
     options = {name: value for name, value in options.items() if value}
-    own, until = read(path, **options), time.monotonic() + _CHECK
-    for _ in own.read():  # what is damaged is better known now than in the middle of a training
-        if time.monotonic() > until:
-            break
+    own, began = read(path, **options), time.monotonic()
+    with Waiting("reading some data", unit="seconds") as line:
+        for _ in own.read():  # what is damaged is better known now than in the middle of a training
+            if (spent := time.monotonic() - began) > _CHECK:
+                break
+            line(int(spent), _CHECK)
     given = ", ".join(f"{name}={value!r}" for name, value in options.items())
     return f"datasets.{read.__name__}({path!r}, {given})", {"given", own.kind, own.task}
