@@ -218,19 +218,21 @@ def cost(folder: str, *, trials: int, rounds: int) -> dict:
             spent["drawing"] = time.thread_time()  # the thread does nothing else, and ends here
 
     class MeasuredCallback(SweepCallback):
-        def __getattribute__(self, name):
-            found = super().__getattribute__(name)
-            if name != "get_state" and not name.startswith(("on_", "setup")):
-                return found
+        pass
 
-            def measured(*args, **info):
-                began, before = time.perf_counter(), spent["callbacks"]
-                try:
-                    return found(*args, **info)
-                finally:  # what it calls in turn is part of it
-                    spent["callbacks"] = before + time.perf_counter() - began
+    def measured(hook):
+        def call(*args, **info):
+            began, before = time.perf_counter(), spent["callbacks"]
+            try:
+                return hook(*args, **info)
+            finally:  # what it calls in turn is part of it
+                spent["callbacks"] = before + time.perf_counter() - began
 
-            return measured
+        return call
+
+    for name in dir(SweepCallback):
+        if name == "get_state" or name.startswith(("on_", "setup")):
+            setattr(MeasuredCallback, name, measured(getattr(SweepCallback, name)))
 
     shares, walls = [], {"with": [], "without": []}
     for number in range(rounds):
