@@ -74,18 +74,20 @@ class SweepCallback(tune.Callback):
         self._trials = trials
 
     @_if_open
+    def on_trial_complete(self, **_: Any) -> None:
+        self._next_look = 0.0  # at the end of this step, when Tune has set its status
+
+    on_trial_error = on_trial_complete
+
+    @_if_open
     def on_step_end(self, trials: Sequence[Any], **_: Any) -> None:
-        is_due = time.monotonic() >= self._next_look
-        if is_due:
-            self._next_look = time.monotonic() + 1 / _LOOKS_PER_SECOND
-        # A step takes a few milliseconds, and most of its trials, perhaps thousands, are over or wait.
-        known = self.panel.state.trials
-        begun = {id for id, trial in known.items() if trial.status in ("running", "paused")}
-        ended = [trial for trial in trials if trial.trial_id in begun and status_of(trial) in OVER]
-        if is_due or ended:
-            with self.panel.update() as state:
-                for trial in sorted(trials, key=place_of) if is_due else ended:
-                    self._look(state, trial)
+        if time.monotonic() < self._next_look:  # a step takes a few milliseconds
+            return
+        self._next_look = time.monotonic() + 1 / _LOOKS_PER_SECOND
+        with self.panel.update() as state:
+            over = {id for id, known in state.trials.items() if known.status in OVER}
+            for trial in sorted((one for one in trials if one.trial_id not in over), key=place_of):
+                self._look(state, trial)
 
     @_if_open
     def get_state(self) -> None:
