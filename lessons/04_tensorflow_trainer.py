@@ -338,7 +338,7 @@ print(f"accuracy on {len(test)} test images: {accuracy:.3f}")
 assert accuracy >= 0.9
 
 # %% [markdown]
-# One trap: Ray runs your loop in a side thread. There, from the second save on, Keras 2 writes HDF5 under the name `.keras`, also when Ray's callback saves. Keras 2 loads such a file, and Keras 3 refuses it.
+# One trap: Ray runs your loop in a side thread. There, from the second save on, Keras 2 writes HDF5 under the name `.keras`, also when Ray's callback saves: the printed lines warn. Keras 2 loads it, Keras 3 doesn't.
 # When you save by hand, pass `save_format="keras_v3"`.
 #
 # ## Save by hand, to resume
