@@ -17,16 +17,20 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab():
-    """One cluster for the checks of all lessons."""
-    with _lab:
+    """One cluster for the checks of all lessons that follow one another."""
+    if cluster.current() is None:
         _lab.enter_context(labs.home())
-        yield _lab.enter_context(cluster.start(nodes=1, cpus_per_node=4))
+        _lab.enter_context(cluster.start(nodes=1, cpus_per_node=4))
+    return cluster.current()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
-    """The cluster ends after the last exercise: idle, it takes a tenth of a core from all later tests."""
+    """The cluster ends after the last exercise: idle, it takes a tenth of a core from all later tests.
+
+    In a random order, other tests come between; then the next exercise starts another one.
+    """
     if nextitem is None or nextitem.path.parent != item.path.parent:
         _lab.close()
