@@ -452,7 +452,7 @@ check("08-3", save_model)
 
 # %% [markdown] tags=["extra"]
 # ## Extra: how often to save
-# A failure costs the steps since the last checkpoint: on average half of the interval. Saving costs time, too, in every interval. If a save takes $s$ seconds and a failure comes every $m$ seconds, the cost per second is about $s/t + t/(2m)$ for an interval of $t$ seconds, which is smallest for $t = \sqrt{2sm}$.
+# A failure costs the steps since the last checkpoint: on average half of the interval. Saving costs time, too, in every interval. If a save takes *s* seconds and a failure comes every *m* seconds, the cost per second is about *s/t + t/(2m)* for an interval of *t* seconds, which is smallest for *t* = √(*2sm*).
 
 # %% [markdown]
 # ### Exercise 08-4 · Your interval

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Batch = tuple[np.ndarray, np.ndarray]  # x and y of some rows
 
+_IDS = 6  # of the tokens of a row, in a sample
 _HASHED = 16 << 20  # bytes of rows in a fingerprint: a second or two, however large the files are
 
 
@@ -47,6 +48,8 @@ class OwnData:
         vocabulary: of "tokens", how many there are.
         test: the probability with which a row is for testing, 0 to 1.
         seed: which rows these are.
+        read: the rows, a batch at a time.
+        text: of "tokens", the text of a row of ``x``.
     """
 
     name: str
@@ -58,6 +61,7 @@ class OwnData:
     test: float
     seed: int
     read: Callable[[], Iterator[Batch]] = field(compare=False)
+    text: Callable[[np.ndarray], str] = field(compare=False, default=str)
 
     def __post_init__(self) -> None:
         if not (isinstance(self.test, (int, float)) and 0 <= self.test < 1):
@@ -160,8 +164,14 @@ class OwnData:
         elif self.kind == "numbers":
             sample = pandas.DataFrame(x, columns=self.columns).assign(y=titles).to_html(index=False)
         else:
-            sample = pandas.DataFrame({"x": [str(row) for row in x], "y": titles}).to_html(index=False)
+            titles = titles if self.classes else [_start(row) for row in y]
+            rows = {"text": map(self.text, x), "x": map(_start, x), "y": titles}
+            sample = pandas.DataFrame(rows).to_html(index=False)
         return f"<div>{html.escape(repr(self)[1:-1])}</div>{sample}"
+
+
+def _start(tokens: np.ndarray) -> str:
+    return " ".join(map(str, tokens[:_IDS])) + (" …" if len(tokens) > _IDS else "")
 
 
 def _column(values: np.ndarray) -> "pyarrow.Array":

@@ -59,6 +59,11 @@ def from_text(
             return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
         return np.asarray(tokenizer.encode(text).ids, np.int64)
 
+    def decoded(row: np.ndarray) -> str:
+        if tokenizer is None:
+            return row.astype(np.uint8).tobytes().rstrip(b"\0").decode(errors="replace")
+        return tokenizer.decode(row.tolist())
+
     def pieces() -> Iterator[str]:
         if isinstance(source, Frames):
             for where, frame in frames_of(source, attempt):
@@ -101,7 +106,7 @@ def from_text(
     own = OwnData(
         name=name, kind="tokens", task="classification" if target else "language",
         classes=tuple(classes), vocabulary=256 if tokenizer is None else tokenizer.get_vocab_size(),
-        test=test, seed=seed, read=labelled if target else lines,
+        test=test, seed=seed, read=labelled if target else lines, text=decoded,
     )  # fmt: skip
     if next(iter(own.read()), None) is None:
         raise DatasetError(

@@ -1,6 +1,7 @@
 """Data of one's own: what good files become, and what is said about each kind of damage."""
 
 import io
+import re
 
 import numpy as np
 import pandas
@@ -326,11 +327,17 @@ def test_the_line_of_a_bad_row_is_that_of_an_editor(tmp_path):
     )
 
 
+def sample(own):
+    """The rows of the table in a data set's card."""
+    rows = own._repr_html_().split("<tr>")[1:]
+    return [re.findall("<td>(.*?)</td>", row) for row in rows]
+
+
 def test_text_for_a_language_model(tmp_path):
     text = "".join(NUMBERS.choice(list("abcdé \n"), 5000))
     (tmp_path / "plays.txt").write_text(text, encoding="utf-8")
     own = datasets.from_text(tmp_path / "plays.txt", length=32, test=0)
-    assert own._repr_html_().count("<tr") == 9  # a head and eight rows
+    assert len(sample(own)) == 8
     x, y = own.load("train")
     assert (own.task, own.vocabulary, x.dtype) == ("language", 256, np.int64)
     np.testing.assert_array_equal(x[:, 1:], y[:, :-1])  # what follows
@@ -348,6 +355,7 @@ def test_a_tokenizer_of_ones_own(tmp_path):
     (tmp_path / "hamlet.txt").write_text("to be or not to be " * 20)
     own = datasets.from_text(tmp_path / "hamlet.txt", length=6, tokenizer=one, test=0)
     assert own.vocabulary == 3 and own.load("train")[0][0].tolist() == [0, 1, 2, 2, 0, 1]
+    assert sample(own)[0] == ["to be ? ? to be", "0 1 2 2 0 1", "1 2 2 0 1 0"]
     assert "the tokenizer is 'gpt2'" in failure(
         datasets.from_text, tmp_path / "hamlet.txt", length=6, tokenizer="gpt2"
     )
@@ -360,6 +368,7 @@ def test_a_class_for_each_text(tmp_path):
     x, y = own.load("train")
     assert own.classes == ("9", "10") and y[:2].tolist() == [1, 0]
     assert [bytes(row).rstrip(b"\0") for row in x[:2].astype(np.uint8)] == [b"good", b"bad, "]
+    assert sample(own)[0] == ["good", "103 111 111 100 0", "10"]
     assert "has no column 'review'" in failure(
         datasets.from_text, tmp_path / "films.csv", length=5, target="stars", column="review"
     )
