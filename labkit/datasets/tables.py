@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from labkit.errors import DatasetError
 
 if TYPE_CHECKING:
     import pandas
+    import pyarrow.parquet
 
 _TASKS = ("classification", "regression")
 _SUFFIXES = (".csv", ".parquet")
@@ -167,7 +169,7 @@ def frames_of(source: Any, attempt: str) -> Iterator[tuple[Place, "pandas.DataFr
                     # By default Arrow reads all row groups ahead, and then whole columns of each.
                     stream = pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16)
                     stack.enter_context(stream)
-                    frames = (batch.to_pandas() for batch in stream.iter_batches(ROWS))
+                    frames = _pieces(stream)
                 for frame in frames:
                     yield (str(file), row), frame
                     row += len(frame)
@@ -179,6 +181,21 @@ def frames_of(source: Any, attempt: str) -> Iterator[tuple[Place, "pandas.DataFr
                 elif isinstance(error, pandas.errors.ParserError):
                     fix += f"; if semicolons separate its columns, pass {read_csv('sep', ';')}"
                 raise DatasetError(attempt, fact, fix) from None
+
+
+def _pieces(file: "pyarrow.parquet.ParquetFile") -> "Iterator[pandas.DataFrame]":
+    """Its rows, a row group at a time, small ones together; each gives its memory back to the system.
+
+    If one call reads all row groups, Arrow holds two of them at once, and keeps what it has freed.
+    """
+    import pyarrow
+
+    sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+    ends = np.cumsum(sizes) // ROWS
+    for _, together in itertools.groupby(range(len(sizes)), ends.__getitem__):
+        for batch in file.iter_batches(ROWS, row_groups=list(together)):
+            yield batch.to_pandas()
+        pyarrow.default_memory_pool().release_unused()
 
 
 def examine(

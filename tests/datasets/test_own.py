@@ -319,6 +319,16 @@ def test_a_csv_file_of_another_kind(tmp_path):
     assert "encoding='latin-1'" in failure(datasets.from_table, path, target="rent")
 
 
+@pytest.mark.parametrize("size", [7, 3000, 9000])
+def test_a_parquet_file_with_small_and_large_row_groups(tmp_path, size):
+    rows = np.arange(10_000.0)
+    pandas.DataFrame({"size": rows, "rent": rows / 2}).to_parquet(
+        tmp_path / "flats.parquet", row_group_size=size
+    )
+    x, y = datasets.from_table(tmp_path / "flats.parquet", target="rent", test=0).load("train")
+    assert x.ravel().tolist() == rows.tolist() and y.tolist() == (rows / 2).tolist()
+
+
 def test_the_line_of_a_bad_row_is_that_of_an_editor(tmp_path):
     path = tmp_path / "flats.csv"
     path.write_text('size,where,rent\n\n40,"two\nlines",900\n\nabc,one,950\n')
