@@ -92,13 +92,8 @@ class Column:
         commas = self._commas(values, bad)
         what = "has {!r}, a number with a comma,"
         comma = f"pass {read_csv('decimal', ',')}, or thousands=',' if it groups digits"
-        self._refuse(
-            values,
-            commas,
-            what,
-            where,
-            f"{comma}; or repair that row; or, if these are names, {self._as_names}",
-        )
+        fix = f"{comma}; or repair that row; or, if these are names, {self._as_names}"
+        self._refuse(values, commas, what, where, fix)
         what = "has {!r} where other rows have a number"
         fix = f"repair that row, or leave it out; or, if these are names, {self._as_names}"
         self._refuse(values, bad & ~commas, what, where, fix)
@@ -129,11 +124,8 @@ class Column:
         elif not self._named and all(map(_AMOUNT.fullmatch, self.values)):
             fact = f"{self.name!r} has numbers with a sign, such as {one!r}"
             number = f"{table} = {table}.str.strip('%$€£ ').astype(float)"
-            found.append(
-                _Wrong(
-                    fact, f"pass a DataFrame with numbers: {number}; or, if these are names, {self._as_names}"
-                )
-            )
+            fix = f"pass a DataFrame with numbers: {number}; or, if these are names, {self._as_names}"
+            found.append(_Wrong(fact, fix))
         elif len(self.values) > _MOST_CATEGORIES:
             fact = f"{self.name!r} has more than {_MOST_CATEGORIES} values, such as {one!r:.40}"
             fix = f"leave it out: drop=[{self.name!r}]; texts are for from_text"
@@ -145,9 +137,8 @@ class Column:
             if twins := [value for value in sorted(self.values) if first[value.strip()] != value]:
                 other = first[twins[0].strip()]
                 fact = f"{self.name!r} has {twins[0]!r} and {other!r}, which differ in spaces alone"
-                found.append(
-                    _Wrong(fact, f"pass a DataFrame where they are one: {table} = {table}.str.strip()")
-                )
+                fix = f"pass a DataFrame where they are one: {table} = {table}.str.strip()"
+                found.append(_Wrong(fact, fix))
         return found
 
 

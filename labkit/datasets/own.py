@@ -132,6 +132,7 @@ class OwnData:
                     part = pyarrow.table({"x": _column(x), "y": _column(y)})
                     if rows >= number * rows_per_file:
                         stack.close()
+                        pyarrow.default_memory_pool().release_unused()
                         name = f"{path}/{split}/part-{number:05}.parquet"
                         writer = pyarrow.parquet.ParquetWriter
                         out = writer(name, part.schema, filesystem=files, compression="zstd")
@@ -162,7 +163,9 @@ class OwnData:
         if self.kind == "images":
             sample = gallery(x, titles)
         elif self.kind == "numbers":
-            sample = pandas.DataFrame(x, columns=self.columns).assign(y=titles).to_html(index=False)
+            rows = pandas.DataFrame(x, columns=self.columns)
+            rows.insert(len(self.columns), "y", titles, allow_duplicates=True)  # a column may be named y, too
+            sample = rows.to_html(index=False)
         else:
             titles = titles if self.classes else [_start(row) for row in y]
             rows = {"text": map(self.text, x), "x": map(_start, x), "y": titles}

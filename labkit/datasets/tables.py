@@ -86,14 +86,11 @@ def from_table(
 
     def read() -> Iterator[Batch]:
         for _, frame in frames():
-            parts = [
-                numbers_of(frame[c]) if kind is None else codes_of(frame[c], kind)
-                for c, kind in kinds.items()
-            ]
-            parts = [
-                part[:, None] if kind is None else part[:, None] == np.arange(len(kind))
-                for part, kind in zip(parts, kinds.values(), strict=True)
-            ]
+            parts = []
+            for column, kind in kinds.items():
+                values = frame[column]
+                one = numbers_of(values) if kind is None else codes_of(values, kind)
+                parts.append(one[:, None] if kind is None else one[:, None] == np.arange(len(kind)))
             goals = codes_of(frame[target], classes) if classes else numbers_of(frame[target])
             yield np.hstack(parts).astype(np.float32), goals.astype(np.int64 if classes else np.float32)
 
@@ -122,14 +119,10 @@ def files_of(source: Any, kinds: tuple[str, ...] = _SUFFIXES) -> list[Path]:
     """The files that `source` names, of one of these kinds, in the order of their names."""
     given = [source] if isinstance(source, (str, Path)) else source
     attempt = f"load {source!r:.80}"
-    if (
-        not isinstance(given, (list, tuple))
-        or not given
-        or not all(isinstance(one, (str, Path)) for one in given)
-    ):
-        raise DatasetError(
-            attempt, f"it is {type(source).__name__}", "name a file, a folder, or a list of files"
-        )
+    listed = isinstance(given, (list, tuple)) and len(given) > 0
+    if not listed or not all(isinstance(one, (str, Path)) for one in given):
+        fact = f"it is {type(source).__name__}"
+        raise DatasetError(attempt, fact, "name a file, a folder, or a list of files")
     found: list[Path] = []
     for one in (Path(path).expanduser() for path in given):
         inside = (
@@ -194,7 +187,7 @@ def _pieces(file: "pyarrow.parquet.ParquetFile") -> "Iterator[pandas.DataFrame]"
     ends = np.cumsum(sizes) // ROWS
     for _, together in itertools.groupby(range(len(sizes)), ends.__getitem__):
         for batch in file.iter_batches(ROWS, row_groups=list(together)):
-            yield batch.to_pandas()
+            yield batch.to_pandas().rename(columns=str)
         pyarrow.default_memory_pool().release_unused()
 
 
@@ -217,7 +210,7 @@ def examine(
     found: dict[str, Column] = {}
     for where, frame in frames:
         if not found:
-            frame = only(frame, [target, *named], where, attempt, others=True)
+            only(frame, [target, *named], where, attempt)
             _refuse_twins(frame, where, attempt)
             for name in map(str, frame):
                 found[name] = Column(name, name not in named, target=name == target, free=name == free)
@@ -231,19 +224,18 @@ def examine(
 
 def _refuse_twins(frame: "pandas.DataFrame", where: Place, attempt: str) -> None:
     """Two columns of one name: pandas reads the second `price` of a CSV file as `price.1`."""
-    names = list(map(str, frame))
+    names, fix = list(map(str, frame)), "rename one"
     for name in names:
-        first, _, number = name.rpartition(".")
-        if (number.isdigit() and first in names) or names.count(name) > 1:
-            fact = f"{where[0]} has two columns {first or name!r}"
-            fix = f"rename one; or, for this file, drop=[{name!r}]: so pandas names the second"
-            raise DatasetError(attempt, fact, fix if names.count(name) == 1 else "rename one")
+        first = name.removesuffix(".1") if where[0].lower().endswith(".csv") else name
+        if first != name and first in names:
+            fix += f"; or, for this file, drop=[{name!r}]: so pandas names the second"
+        elif names.count(name) == 1:
+            continue
+        raise DatasetError(attempt, f"{where[0]} has two columns {first!r}", fix)
 
 
-def only(
-    frame: "pandas.DataFrame", columns: Sequence[str], where: Place, attempt: str, *, others: bool = False
-) -> "pandas.DataFrame":
-    """These columns of a table, which must have them; with `others`, all."""
+def only(frame: "pandas.DataFrame", columns: Sequence[str], where: Place, attempt: str) -> "pandas.DataFrame":
+    """These columns of a table, which must have them."""
     for column in columns:
         if column not in frame:
             fact = f"{where[0]} has no column {column!r}, only {', '.join(map(str, frame))[:200]}"
@@ -252,7 +244,7 @@ def only(
             if spaced := [str(name) for name in frame if str(name).strip() == column.strip()]:
                 fix = f"name it {spaced[0]!r}, with the spaces that it has there"
             raise DatasetError(attempt, fact, fix)
-    return frame if others else frame[list(columns)]
+    return frame[list(columns)]
 
 
 def in_order(values: set[str]) -> list[str]:

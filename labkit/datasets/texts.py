@@ -92,7 +92,7 @@ def from_text(
         for _, frame in frames_of(source, attempt):
             x = np.zeros((len(frame), length), np.int64)
             for row, text in enumerate(frame[column]):
-                one = tokens(text)[:length]
+                one = tokens(str(text))[:length]
                 x[row, : len(one)] = one
             yield x, codes_of(frame[target], classes)
 

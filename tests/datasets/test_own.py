@@ -319,6 +319,21 @@ def test_a_csv_file_of_another_kind(tmp_path):
     assert "encoding='latin-1'" in failure(datasets.from_table, path, target="rent")
 
 
+def test_columns_that_only_look_alike(tmp_path):
+    """A name with a number, a number as a name, and one that is that of the column to predict in a card."""
+    frame = pandas.DataFrame(
+        {"pm2": [1.0, 2], "pm2.5": [3.0, 4], 0: [5.0, 6], "y": [7.0, 8], "rent": [9.5, 10]}
+    )
+    frame.to_csv(tmp_path / "air.csv", index=False)
+    frame.to_parquet(tmp_path / "air.parquet")
+    for source in (frame, tmp_path / "air.csv", tmp_path / "air.parquet"):
+        own = datasets.from_table(source, target="rent", test=0)
+        assert own.columns == ("pm2", "pm2.5", "0", "y")
+        assert own.load("train")[0].tolist() == [[1, 3, 5, 7], [2, 4, 6, 8]]
+        assert sample(own)[0] == ["1.0", "3.0", "5.0", "7.0", "9.5"]
+        assert "no column 'rooms'" in failure(datasets.from_table, source, target="rooms")
+
+
 @pytest.mark.parametrize("size", [7, 3000, 9000])
 def test_a_parquet_file_with_small_and_large_row_groups(tmp_path, size):
     rows = np.arange(10_000.0)
@@ -378,6 +393,8 @@ def test_a_class_for_each_text(tmp_path):
     x, y = own.load("train")
     assert own.classes == ("9", "10") and y[:2].tolist() == [1, 0]
     assert [bytes(row).rstrip(b"\0") for row in x[:2].astype(np.uint8)] == [b"good", b"bad, "]
+    numbers = datasets.from_text(frame.assign(text=[1, 22] * 30), length=2, target="stars", test=0)
+    assert numbers.load("train")[0][1].tolist() == [ord("2"), ord("2")]
     assert sample(own)[0] == ["good", "103 111 111 100 0", "10"]
     assert "has no column 'review'" in failure(
         datasets.from_text, tmp_path / "films.csv", length=5, target="stars", column="review"
