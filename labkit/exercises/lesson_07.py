@@ -61,7 +61,8 @@ def _total(fixed_total: Any) -> None:
 def _of_each_rank(function: Callable, folder: str) -> Any:
     """Runs in a rank. In local mode only one rank's return value comes back."""
     total = function()
-    Path(folder, os.environ["RANK"]).write_text(json.dumps(total, default=repr))
+    kept = total.item() if hasattr(total, "item") else total
+    Path(folder, os.environ["RANK"]).write_text(json.dumps(kept, default=repr))
     return total
 
 

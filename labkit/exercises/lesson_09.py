@@ -21,7 +21,7 @@ _ROWS, _STEPS = 65, 3
 def _alpha_beta(alpha_beta: Any) -> None:
     for workers, alpha, beta in ((2, 0.0007, 0.002), (4, 0.0005, 0.008), (8, 0.002, 0.0)):
         rounds = 2 * (workers - 1)
-        runs = [(size, alpha * rounds + beta * size * rounds / workers) for size in (1, 16)]
+        runs = [(size, alpha * rounds + beta * size * rounds / workers) for size in (2, 16)]
         slope = beta * rounds / workers
         answer = result_of(alpha_beta, workers, *runs, what="alpha_beta")
         if not isinstance(answer, tuple) or len(answer) != 2:
@@ -53,9 +53,11 @@ def _fairly(train_fairly: Any) -> None:
     rows = []
     for slow in (0, 1):
         config = {"steps": _STEPS, "rows": _ROWS, "step": partial(_seconds, slow=slow)}
-        found = number(returned(train_fairly, config, name="train_fairly"), "what train_fairly returns")
+        found, other = _of_both(train_fairly, config, "train_fairly")
         if slow == 1 and found <= _ROWS * _STEPS:
             raise Wrong("rank 1 was slow, and the seconds are those of rank 0")
+        if found != other:
+            raise Wrong(f"rank 0 returns {found:g}, and rank 1 {other:g}: both should return the largest")
         rows.append(found / 1000 / _STEPS)
     if abs(rows[0] - _ROWS) < 0.01 or abs(rows[1] - _ROWS) < 0.01:
         raise Wrong(f"a worker processed all {_ROWS} rows in each step")
@@ -66,6 +68,21 @@ def _fairly(train_fairly: Any) -> None:
         )
     if round(sum(rows)) != _ROWS:
         raise Wrong(f"both workers together processed {round(sum(rows))} rows in each step, of {_ROWS}")
+
+
+def _of_both(loop: Any, config: dict[str, Any], name: str) -> list[float]:
+    """The numbers that the loop returns on each of two workers."""
+    found = returned(_gathered, {**config, "loop": loop}, name=name)
+    return [number(one, f"what {name} returns") for one in found]
+
+
+def _gathered(config: dict) -> list[Any]:
+    """What the loop returns on each rank; Ray returns that of rank 0 alone."""
+    import torch.distributed as dist
+
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, config["loop"](config))
+    return found
 
 
 def _seconds(rows: int, *, slow: int) -> float:
@@ -85,11 +102,13 @@ def _seconds(rows: int, *, slow: int) -> float:
 def _slowest(slowest: Any) -> None:
     for slow in (1, 0, 0, 1):  # who measures whole steps is right in half of the runs
         config = {"steps": 4, "compute": partial(_compute, slow=slow)}
-        found = number(returned(slowest, config, name="slowest"), "what slowest returns")
+        found, other = _of_both(slowest, config, "slowest")
         if found not in (0, 1):
             raise Wrong(f"slowest returns {describe(found)}, and a rank is expected: 0 or 1")
         if found != slow:
             raise Wrong(f"it returns {found:g}, and rank {slow} is slow. The other waits in the all-reduce")
+        if other != slow:
+            raise Wrong(f"rank 0 returns {found:g}, and rank 1 {other:g}: every rank needs all numbers")
 
 
 def _compute(*, slow: int) -> None:

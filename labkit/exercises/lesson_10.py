@@ -24,8 +24,8 @@ def _for_testing(for_testing: Any) -> None:
 
     fruits = np.random.default_rng(1).permutation(np.repeat(np.arange(1000, 1400), 5))
     masks = []
-    for seed in (0, 0, 1):
-        answer = result_of(for_testing, fruits, 0.25, seed, what="for_testing")
+    for wanted, seed in ((0.25, 0), (0.25, 0), (0.25, 1), (0.5, 0)):
+        answer = result_of(for_testing, fruits, wanted, seed, what="for_testing")
         mask = answers.array_of(answer, shape=fruits.shape)
         if mask.dtype != bool:
             raise Wrong(f"for_testing returns {mask.dtype}; True or False for each photograph is expected")
@@ -33,8 +33,8 @@ def _for_testing(for_testing: Any) -> None:
             raise Wrong(f"{both} of 400 fruits have photographs on both sides")
         masks.append(mask)
         share = len(np.unique(fruits[mask])) / 400
-        if abs(share - 0.25) > 0.1:
-            raise Wrong(f"{share:.0%} of the fruits are for testing, and the share is 25 %")
+        if abs(share - wanted) > 0.1:
+            raise Wrong(f"{share:.0%} of the fruits are for testing, and the share is {wanted:.0%}")
     if (masks[0] != masks[1]).any():
         raise Wrong("the same seed gives another division: draw with numbers made from the seed")
     if (masks[0] == masks[2]).all():

@@ -19,7 +19,7 @@ LESSON = Lesson("11", "Models larger than one process")
     "`math.ceil(16 * parameters / 1e9 / (gpu_gb - activations_gb))`.",
 )
 def _how_many(fewest_gpus: Any) -> None:
-    for parameters, gpu, activations in ((70e9, 80, 30), (7e9, 80, 20), (15e9, 80, 20)):
+    for parameters, gpu, activations in ((70e9, 80, 30), (7e9, 80, 20), (10e9, 80, 40)):
         total, room = 16 * parameters / 1e9, gpu - activations
         right = math.ceil(total / room)
         mistakes = {
@@ -68,6 +68,11 @@ def _body(load_body: Any) -> None:
         raise Wrong(wrong)
 
 
+def _set_sync(model: Any, requires_gradient_sync: bool, *, recurse: bool = True) -> None:
+    """As the method of a model that is sharded."""
+    model.sync = requires_gradient_sync
+
+
 @LESSON.exercise(
     "11-4 · A batch in parts",
     "`backward()` adds to the gradients that are there. When are they cleared, and when are they used?",
@@ -79,7 +84,7 @@ def _in_parts(accumulate: Any) -> None:
 
     parts = [(torch.rand(4, 3), torch.rand(4, 1)) for _ in range(4)]
     models, synced = [torch.nn.Linear(3, 1) for _ in range(2)], []
-    models[0].set_requires_gradient_sync = lambda now: setattr(models[0], "sync", now)
+    models[0].set_requires_gradient_sync = partial(_set_sync, models[0])
     models[0].weight.register_hook(lambda _: synced.append(getattr(models[0], "sync", None)))
     models[1].load_state_dict(models[0].state_dict())
     begin = models[0].weight.detach().clone()

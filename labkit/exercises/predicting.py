@@ -89,7 +89,8 @@ def progress_table() -> Table:
     for lesson in lessons:
         done = [one.id in solved for one in lesson.exercises]
         cells = ["✓ solved" if one else "open" for one in done] + ["–"] * (count - len(done))
-        found = [one.get("verdict") for id, one in predicted.items() if id[:2] == lesson.number]
+        mine = (one for id, one in predicted.items() if id[:2] == lesson.number)
+        found = [one["verdict"] for one in mine if "verdict" in one]  # others were not revealed yet
         guessed = f"{found.count('right')} of {len(found)}" if found else "–"
         rows.append((f"{lesson.number} {lesson.title}", *cells, f"{sum(done)} of {len(done)}", guessed))
     return Table(("lesson", *map(str, range(1, count + 1)), "solved", "predicted"), rows)

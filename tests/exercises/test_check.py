@@ -138,6 +138,7 @@ def test_the_progress_table():
     for id, guess in (("90-a", 1), ("90-b", 2)):
         predict(id, guess)
         reveal(id, 1)
+    predict("91-a", 3)  # it was not revealed yet
     lines = repr(progress_table()).splitlines()
     assert [re.split(r"\s{2,}", line) for line in lines] == [
         ["lesson", "1", "2", "3", "solved", "predicted"],

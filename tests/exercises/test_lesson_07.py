@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import torch
 
 from labkit.exercises import check, lesson_07
 from verdicts import Runs, replaced, verdicts
@@ -20,6 +21,7 @@ def test_the_answer_is_what_pytorch_does():
     "total, said",
     [
         (lambda rank, ranks: ranks * (ranks + 1) / 2, "solved"),
+        (lambda rank, ranks: torch.tensor(6.0), "solved"),
         (lambda rank, ranks: 1.0, "no sum over all ranks"),
         (lambda rank, ranks: 2.0, "takes no part"),
         (lambda rank, ranks: 3.0, "the total of 3 ranks"),  # written down, not added up

@@ -3,6 +3,7 @@
 import sys
 import tempfile
 
+import numpy as np
 import pytest
 import ray.train
 import torch
@@ -82,6 +83,7 @@ SAID = {
     ],
     "08-4": [
         (best_interval, "solved"),
+        (lambda *given: np.int64(best_interval(*given)), "solved"),
         (lambda a, b, c, n: round((2 * b * c * 3600) ** 0.5 / a), "one machine"),
         (lambda a, b, c, n: round((2 * b * c * 3600 / n) ** 0.5), "step_seconds"),
         (lambda a, b, c, n: round((2 * b * c * 3600 / n) ** 0.5 / a), "at least one step"),

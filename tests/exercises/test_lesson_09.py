@@ -21,6 +21,11 @@ def workers(count, **resources):
     return ScalingConfig(num_workers=count, resources_per_worker=resources or None)
 
 
+def both(*values):
+    """Runs in which both ranks return the same value."""
+    return Runs(*[[value, value] for value in values])
+
+
 SAID = {
     "09-1": [
         (alpha_beta, "solved"),
@@ -28,23 +33,29 @@ SAID = {
         (lambda *one: alpha_beta(*one)[0], "a tuple (alpha, beta) is expected"),
         (lambda *one: (slope_alone(*one)[0], alpha_beta(*one)[1]), "for all 2 messages together"),
         (lambda n, *two: (alpha_beta(n, *two)[0], slope_alone(n, *two)[1]), "beta of 4 workers is"),
+        (
+            lambda n, *two: (two[0][1] / (2 * (n - 1)) - alpha_beta(n, *two)[1] / n, alpha_beta(n, *two)[1]),
+            "alpha",
+        ),
         (lambda n, *two: (two[0][1] / (2 * (n - 1)), alpha_beta(n, *two)[1]), "sends some bytes, too"),
     ],
     "09-2": [
-        (Runs(3 * 33_000.0, 3 * 32_000.0), "solved"),
-        (Runs(3 * 32_000.0, 3 * 33_000.0), "solved"),
-        (Runs(3 * 32_000.0, 3 * 32_000.0), "processed 64 rows in each step, of 65"),
-        (Runs(3 * 33_000.0, 3 * 33_000.0), "processed 66 rows in each step, of 65"),
-        (Runs(3 * 65_000.0, 3 * 65_000.0), "a worker processed all 65 rows"),
-        (Runs(3 * 65_000.0, 3 * 65.0), "are those of rank 0"),
-        (Runs(3 * 33_000.0, 3 * 33.0), "are those of rank 0"),
-        (Runs(3 * 33_032.0, 3 * 32_033.0), "33.032 rows of the slow rank 0, then 32.033"),  # both ranks' sum
+        (both(3 * 33_000.0, 3 * 32_000.0), "solved"),
+        (both(3 * 32_000.0, 3 * 33_000.0), "solved"),
+        (both(3 * 32_000.0, 3 * 32_000.0), "processed 64 rows in each step, of 65"),
+        (both(3 * 33_000.0, 3 * 33_000.0), "processed 66 rows in each step, of 65"),
+        (both(3 * 65_000.0, 3 * 65_000.0), "a worker processed all 65 rows"),
+        (both(3 * 65_000.0, 3 * 65.0), "are those of rank 0"),
+        (both(3 * 33_000.0, 3 * 33.0), "are those of rank 0"),
+        (Runs([3 * 33_000.0, 33.0]), "rank 0 returns 99000, and rank 1 33: both"),
+        (both(3 * 33_032.0, 3 * 32_033.0), "33.032 rows of the slow rank 0, then 32.033"),  # both ranks' sum
     ],
     "09-3": [
-        (Runs(1, 0, 0, 1), "solved"),
-        (Runs(1, 0, 1), "it returns 1, and rank 0 is slow"),  # of whole steps, which take both equally long
-        (Runs(1, 1), "it returns 1, and rank 0 is slow"),
-        (Runs(0, 0), "it returns 0, and rank 1 is slow"),
+        (both(1, 0, 0, 1), "solved"),
+        (both(1, 0, 1), "it returns 1, and rank 0 is slow"),  # of whole steps, which take both equally long
+        (both(1, 1), "it returns 1, and rank 0 is slow"),
+        (Runs([1, 0]), "rank 0 returns 1, and rank 1 0"),
+        (both(0, 0), "it returns 0, and rank 1 is slow"),
     ],
     "09-4": [
         (workers(12, CPU=3), "solved"),
@@ -58,5 +69,5 @@ SAID = {
 
 @verdicts(SAID)
 def test_what_a_check_says(id, answers, said, monkeypatch):
-    monkeypatch.setattr(lesson_09, "returned", replaced)
+    monkeypatch.setattr(lesson_09, "_of_both", replaced)
     assert said in repr(check(id, *answers))

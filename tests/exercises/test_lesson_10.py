@@ -95,6 +95,7 @@ SAID = {
         (lambda fruits, share, seed: by_fruit(fruits, share, 7), "the seed is not used"),
         (lambda fruits, share, seed: by_fruit(fruits, share, None), "another division"),
         (lambda fruits, share, seed: by_fruit(fruits, 1 - share, seed), "are for testing, and the share"),
+        (lambda fruits, share, seed: by_fruit(fruits, 0.25, seed), "and the share is 50%"),
         (lambda *given: np.flatnonzero(by_fruit(*given)), "has the shape"),
         (lambda *given: by_fruit(*given).astype(int), "True or False"),
     ],

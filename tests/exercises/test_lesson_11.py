@@ -80,7 +80,8 @@ def accumulate(share=4, clear=1, sync=None, steps=1):
     def accumulate(model, optimizer, loss_of, parts):
         optimizer.zero_grad() if clear else None
         for number, (x, y) in enumerate(parts):
-            model.set_requires_gradient_sync(number == len(parts) - 1 if sync is None else sync)
+            last = number == len(parts) - 1
+            model.set_requires_gradient_sync(requires_gradient_sync=last if sync is None else sync)
             (loss_of(model, x, y) / share).backward()
             optimizer.step() if steps == 4 else None
             optimizer.zero_grad() if steps == 4 else None
@@ -119,6 +120,8 @@ SAID = {
     ],
     "11-1": [
         (fewest_gpus, "solved"),
+        (lambda n, gpu, kept: math.ceil(16e-9 * n / (gpu - kept)), "solved"),
+        (lambda n, gpu, kept: math.ceil(n * 16 * 1e-9 / (gpu - kept)), "solved"),
         (lambda n, gpu, kept: math.ceil((16 * n / 1e9 + kept) / gpu), "activations of its own"),
         (lambda n, gpu, kept: math.ceil(16 * n / 1e9 / gpu), "need room, too"),
         (lambda n, gpu, kept: fewest_gpus(n / 4, gpu, kept), "for the parameters alone"),
