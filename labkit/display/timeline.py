@@ -29,12 +29,12 @@ class Timeline:
         try:
             self._spans = sorted(spans, key=lambda span: span["begin"])
             self._workers = sorted({(span["node"], span["pid"]) for span in self._spans})
+            self._zero = min((span["begin"] for span in self._spans), default=0.0)
+            self.seconds = max((span["end"] for span in self._spans), default=0.0) - self._zero
         except (TypeError, KeyError):
             fact = f"a list of dicts with node, pid, begin and end is expected, not {spans!r:.80}"
             fix = "Timeline(ray.get([task.remote() for _ in range(4)]))"
             raise LabError("draw a timeline", fact, fix) from None
-        self._zero = min((span["begin"] for span in self._spans), default=0.0)
-        self.seconds = max((span["end"] for span in self._spans), default=0.0) - self._zero
 
     @property
     def at_once(self) -> int:

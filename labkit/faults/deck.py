@@ -83,7 +83,11 @@ def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
         command += ["--node-id", found[0], "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
         command += ["--reason-message", "labkit.faults"]
         command += ["--deadline-remaining-seconds", f"{deadline:.0f}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        except subprocess.TimeoutExpired:
+            fact = "`ray drain-node` had no answer after 60 s"
+            raise ClusterError(f"drain {name}", fact, "see the head's logs") from None
         if done.returncode:
             said = " ".join((done.stderr or done.stdout).strip().splitlines()[-1:])
             raise ClusterError(f"drain {name}", f"`ray drain-node` refused: {said}", "see the head's logs")

@@ -72,7 +72,8 @@ def delete(
     attempt = f"delete the run {record.run_id}"
     if record.state == "running":
         raise RunError(attempt, "it is running", "stop it first, or wait for its end")
-    folder, others = Path(record.folder).resolve(), [one for one in find(home) if one.folder != record.folder]
+    folder = Path(record.folder).resolve()
+    others = [one for one in find(home) if Path(one.folder).resolve() != folder]
     if not folder.is_relative_to(home / "runs"):
         raise RunError(attempt, f"{folder} is not below {home}", "pass home=, or delete that folder yourself")
     removed = []

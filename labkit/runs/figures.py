@@ -42,16 +42,16 @@ def plot(
     heights = [2.4] * bool(shown) + [0.9 + 0.32 * len(found)]
     columns = max(1, min(3, _LINE_WIDTH // (max(map(len, labels)) + 8)))
     legends = 0.25 * (len(found) / columns + 1)  # inches
-    mosaic = [shown] * bool(shown) + [["seconds"] * max(len(shown), 1)]
+    mosaic = [list(range(len(shown)))] * bool(shown) + [["seconds"] * max(len(shown), 1)]
     with plt.rc_context(figure_style()):
         figure, axes = plt.subplot_mosaic(
             mosaic, figsize=(8.5, sum(heights) + legends), height_ratios=heights, layout="constrained"
         )
         plt.close(figure)
-        for metric in shown:
-            _draw_curves(axes[metric], found, metric, groups)
+        for place, metric in enumerate(shown):
+            _draw_curves(axes[place], found, metric, groups)
         if shown and len(found) > 1:
-            lines = axes[shown[0]].get_lines()
+            lines = axes[0].get_lines()
             first = [place for place, group in enumerate(groups) if group not in groups[:place]]
             entries = [lines[place] for place in first], [labels[place] for place in first]
             figure.legend(*entries, loc="outside upper left", ncols=columns)

@@ -37,6 +37,7 @@ _KEEP_SECONDS = 60  # how long it waits for a kernel that restarts
 _START_TIMEOUT = 30.0  # seconds; it takes 0.1, on a cold disk some
 _UNCLEAN = "running"  # a file that exists from the start of a server until `leave` stops it
 _LITTLE_ROOM = 64 << 20  # bytes: a checkpoint may be larger than what is left
+_RECENT = 4096  # characters at the end of the log, about the requests that failed just now
 _NO_ROOM = re.compile(r"no space left|disk quota|file too large", re.IGNORECASE)
 
 
@@ -86,7 +87,8 @@ class Server:
     def full_disk(self) -> tuple[str, str] | None:
         """(fact, fix) if its disk is full, by its free space or its log."""
         free = shutil.disk_usage(self.folder).free
-        if free >= _LITTLE_ROOM and not _NO_ROOM.search(self.log.read_text(errors="replace")):
+        last = self.log.read_text(errors="replace")[-_RECENT:]  # before that, it may have been full once
+        if free >= _LITTLE_ROOM and not _NO_ROOM.search(last):
             return None
         fact = f"its disk has no room: {free / 1e6:,.0f} MB are free at {self.folder}"
         return fact, "free some space, or point LABKIT_HOME at a folder on another disk and start again"

@@ -238,7 +238,7 @@ def connect(
 
 def _delete_keys_of_the_dead(folder: Path) -> None:
     """Delete the keys of processes of this host that were killed."""
-    for path in folder.glob(f"keys-{platform.node()}-*-*"):
-        pid = path.name.split("-")[-2]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+    for path in folder.glob("keys-*-*-*"):
+        host, pid, _ = path.name.removeprefix("keys-").rsplit("-", 2)
+        if host == platform.node() and pid.isdigit() and not psutil.pid_exists(int(pid)):
             path.unlink(missing_ok=True)

@@ -72,6 +72,9 @@ def upload_shards(
     Args, Raises: as in `upload`; default of the prefix: ``NAME/SPLIT-shards``.
     """
     _check(dataset, store)
+    if not isinstance(rows_per_shard, int) or rows_per_shard < 1:
+        fact, fix = f"rows_per_shard is {rows_per_shard!r}", "pass a whole number from 1 on"
+        raise StorageError("upload a data set", fact, fix)
     starts = range(0, len(dataset), rows_per_shard)
     keys = [f"part-{number:05}.parquet" for number in range(len(starts))]
     path = f"{bucket}/{prefix or f'{dataset.name}/{dataset.split}-shards'}"

@@ -32,6 +32,7 @@ from labkit.system import process_info
 from labkit.system.process_info import ProcessIdentity
 
 GROUP_VARIABLE = "LABKIT_GROUP"  # marks the processes of a group
+_GONE_SECONDS = 3.0  # records that were not there for so long are gone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,13 +194,17 @@ class ProcessRegistry:
         """Wait until a group has had no owner for `seconds`, then stop it.
 
         It stops it as well when the records are gone (their folder was removed), because then nothing else
-        could.
+        could. A folder on a network can fail to answer once, so it looks several times.
         """
-        last_owned = time.monotonic()
-        while self.records(group_id) and time.monotonic() - last_owned <= seconds:
+        last_owned = last_seen = now = time.monotonic()
+        while now - last_seen <= _GONE_SECONDS and now - last_owned <= seconds:
             time.sleep(1.0)
-            if self.has_owner(group_id):
-                last_owned = time.monotonic()
+            now = time.monotonic()
+            if self.records(group_id):
+                last_seen = now
+            with contextlib.suppress(OSError):
+                if self.has_owner(group_id):
+                    last_owned = now
         self.stop(group_id)
 
     def stop(self, group_id: str, *, session: int | None = None, grace: float = 3.0) -> list[ProcessRecord]:

@@ -89,6 +89,15 @@ def test_an_interrupt_ends_the_wait_for_another_process_that_starts_it(home):
         cluster.start()
 
 
+def test_a_start_that_waits_for_another_one_in_vain_says_so(home, monkeypatch):
+    settings = Settings.from_env()
+    settings.make_home()
+    monkeypatch.setattr(nodes, "START_TIMEOUT", 0.1)
+    starting = FileLock(temp_dir(settings).parent / "starting")
+    with starting, pytest.raises(ClusterError, match="another process has been starting one"):
+        cluster.start()
+
+
 def test_a_head_that_does_not_start_says_why_and_leaves_nothing(home, monkeypatch):
     monkeypatch.setattr(nodes, "_PROGRAM", "raise SystemExit('no Ray here')")
     with pytest.raises(ClusterError, match="start head") as refused:

@@ -3,6 +3,7 @@
 import pytest
 
 from labkit.display.timeline import Timeline
+from labkit.errors import LabError
 
 
 def span(begin, end, *, node="head", pid=1):
@@ -34,6 +35,13 @@ def test_draws_a_row_for_each_worker_and_a_bar_for_each_task():
     assert html.count("<rect") == 3
     assert "head · 1" in html
     assert "&lt;b&gt; · 2" in html and "<b> ·" not in html
+
+
+@pytest.mark.parametrize("missing", ["node", "pid", "begin", "end"])
+def test_a_span_that_lacks_something_is_told(missing):
+    broken = {name: value for name, value in span(0, 1).items() if name != missing}
+    with pytest.raises(LabError, match="node, pid, begin and end"):
+        Timeline([broken])
 
 
 def test_no_tasks_and_no_time_are_shown_too():

@@ -8,6 +8,7 @@ import pytest
 
 from labkit import runs
 from labkit.errors import RunError
+from labkit.runs.index import find
 from labkit.runs.record import FILE_NAME, RunRecord, folder_of, this_process
 
 STARTED = "2026-01-31T12:00:00+00:00"
@@ -50,6 +51,16 @@ def test_delete_removes_the_record_and_the_checkpoints_and_says_so(tmp_path):
     ]
     assert not mine.exists() and not folder.exists() and kept.exists() and other.exists()
     assert list(runs.table(tmp_path)["id"]) == ["b"]
+
+
+def test_a_run_that_is_found_through_a_link_is_deleted_with_its_checkpoints(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "home").symlink_to(tmp_path / "disk")
+    mine = checkpoints(tmp_path / "disk" / "models" / "mine")
+    write(tmp_path / "disk", "a", storage_path=str(mine))
+    (found,) = find(tmp_path / "home")
+    assert runs.delete(found, home=tmp_path / "home").rows[0] == ("checkpoints", str(mine), "removed")
+    assert not mine.exists()
 
 
 def test_delete_removes_checkpoints_from_a_store(tmp_path):

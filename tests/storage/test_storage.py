@@ -181,9 +181,11 @@ def test_connect_to_one_that_runs(own, tmp_path):
     dead = tmp_path / "objects" / f"keys-{platform.node()}-{2**30}-ab"
     dead.parent.mkdir()
     dead.write_text("of a process that was killed")
+    elsewhere = dead.with_name(f"keys-{platform.node()}-2-{2**30}-ab")  # of another machine with this home
+    elsewhere.write_text("of a process that runs")
     other = connect(own.endpoint, access, secret, home=tmp_path)
     assert "not started by the lab" in other._repr_html_()
-    assert other.keys.exists() and not dead.exists()
+    assert other.keys.exists() and not dead.exists() and elsewhere.exists()
     other.stop()
     assert not other.keys.exists()
     assert repr(other).endswith("stopped)") and "stopped" in other._repr_html_()

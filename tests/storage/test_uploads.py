@@ -107,6 +107,12 @@ def test_what_cannot_be_uploaded(store, digits, send):
             send(*given, "lab")
 
 
+@pytest.mark.parametrize("rows", [0, -25, 2.5, "25"])
+def test_shards_without_rows(store, digits, rows):
+    with pytest.raises(StorageError, match="rows_per_shard is"):
+        upload_shards(digits, store, "lab", rows_per_shard=rows)
+
+
 def test_after_an_interrupt_the_next_upload_sends_the_rest(store, bucket, monkeypatch):
     digits, real, batches = datasets.load("digits", n=600), store.files.pipe, []
 

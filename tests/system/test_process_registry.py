@@ -381,6 +381,21 @@ def test_another_kernel_takes_over(registry, owned):
     assert registry.groups() == []
 
 
+def test_a_home_that_does_not_answer_for_a_moment_stops_nothing(registry, start):
+    """A folder on a network, whose server is slow."""
+    sleeper = start(["sleep", "120"])
+    registry.start_watchdog("one", seconds=60)
+    until(lambda: "watchdog" in {entry.role for entry in registry.records("one")})
+    time.sleep(2)  # until it looks
+    away = registry._folder.with_name("away")
+    registry._folder.rename(away)
+    time.sleep(1.5)  # one or two looks
+    away.rename(registry._folder)
+    time.sleep(2)
+    assert runs(sleeper.pid) and marked("one")
+    registry.stop("one")
+
+
 def test_a_removed_home_stops_the_lab(registry, owned):
     """`rm -rf .labkit` while the lab runs: after that only the watchdog knows of it."""
     _, sleeper = owned
