@@ -121,7 +121,7 @@ class LivePanel:
     def keep_failure(self, error: BaseException) -> None:
         """Take the error that ended the run into the state, unless a worker has sent a longer traceback."""
         text = self.failure_text(error)
-        if not self.state.failures:
+        if not self.state.failures or self.state.recovered:
             self.state.fail(text)
         elif text.count("\n") > self.state.failures[-1].text.count("\n"):
             self.state.failures[-1].text = text
@@ -269,13 +269,24 @@ class LivePanel:
     def _send_records(self) -> None:
         """Give records to `live`, until there is none."""
         wanted = list(self._live)
-        while (record := self._records.get()) is not None:
+        while (record := self._newest_record()) is not None:
             for send in list(wanted):
                 try:
                     send(record)
                 except Exception as error:
                     wanted.remove(send)
                     warnings.warn(f"{send!r} gets no more of {record.name!r}: {error}", stacklevel=2)
+
+    def _newest_record(self) -> RunRecord | None:
+        """The newest of those that wait: each has all that the earlier ones have. None after the last."""
+        record = self._records.get()
+        while record is not None and not self._records.empty():
+            newer = self._records.get()
+            if newer is None:
+                self._records.put(None)  # for the next call
+                break
+            record = newer
+        return record
 
     # -- drawing -------------------------------------------------------------------------------------
 

@@ -67,7 +67,9 @@ def _variable_sizes(function: Callable) -> dict[str, int]:
         names = set(names_in(function.__code__)) & function.__globals__.keys()
         variables = {name: function.__globals__[name] for name in names}
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        variables |= {name: cell.cell_contents for name, cell in cells}
+        for name, cell in cells:
+            with contextlib.suppress(ValueError):  # it has no value yet
+                variables[name] = cell.cell_contents
     else:  # a method is pickled with its object
         variables = getattr(getattr(function, "__self__", function), "__dict__", {})
     sizes = {}

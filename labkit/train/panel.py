@@ -266,7 +266,7 @@ class TrainPanel(Panel):
         )
         others = [callback for callback in callbacks if not isinstance(callback, CheckpointStatusCallback)]
         statuses = checkpoint_status_callback(self)
-        callbacks[:] = others if statuses is None else [*others, statuses]
+        trainer.run_config.callbacks = others if statuses is None else [*others, statuses]
         if (lab := cluster.current()) is not None:
             options = dict(config.ray_remote_kwargs)
             capacity.check_task_fits(lab.nodes, options, attempt="run validations during the training")

@@ -52,7 +52,8 @@ class SweepCallback(tune.Callback):
     panel: ClassVar["LivePanel | None"] = None
 
     def __init__(self) -> None:
-        self._saves = True
+        self._warned = False
+        self._save_from = 0.0  # after a save that failed, not at once again: a store that hangs holds up Tune
         self._trials: Sequence[Any] = ()
         self._next_look = 0.0
 
@@ -93,13 +94,16 @@ class SweepCallback(tune.Callback):
     def get_state(self) -> None:
         """Save the sweep's state: Tune asks for that of callbacks when it has written all others."""
         staging = staging_folder(self._trials[0]) if self._trials else None
-        if staging is None or self.panel.plan is None or not self._saves:
+        began = time.monotonic()
+        if staging is None or self.panel.plan is None or began < self._save_from:
             return
         try:
             saved.save(*self.panel.plan.storage, staging)
         except Exception as error:  # the storage's own kinds are many
-            self._saves = False  # said once; the sweep itself goes on
-            warnings.warn(f"the sweep could not be restored after a kill: {error}", stacklevel=2)
+            self._save_from = time.monotonic() + 10 * (time.monotonic() - began)
+            if not self._warned:
+                warnings.warn(f"a state of the sweep, for a restore, was not saved: {error}", stacklevel=2)
+            self._warned = True
 
     @_if_open
     def on_trial_result(self, trial: Any, result: dict[str, Any], **_: Any) -> None:

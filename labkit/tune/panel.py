@@ -156,7 +156,8 @@ class SweepPanel(LivePanel):
     def after_stop(self) -> str:
         restore = ""
         if self.plan:
-            restore = f". To go on: tune.Tuner.restore({self.plan.path!r}, trainable=…)"
+            place = ", storage_filesystem=…" if self.plan.run.storage_filesystem is not None else ""
+            restore = f". To go on: tune.Tuner.restore({self.plan.path!r}, trainable=…{place})"
             if not self.state.trials:  # Tune would start over, with one empty configuration
                 restore = ". It had no trial yet: start it again under a fresh name"
         return super().after_stop() + restore

@@ -22,6 +22,7 @@ from labkit.panel import Panel
 from labkit.panel.base import LivePanel
 from labkit.panel.reporters import NullReporter
 from labkit.panel.state.base import State
+from labkit.panel.tracking import events
 from labkit.panel.tracking.remote import RemoteTracker
 from labkit.panel.view.base import View
 from labkit.runs import index
@@ -134,6 +135,20 @@ def test_a_stop_is_one_calm_line(panel, settings, how):
     with panel:
         train(panel, epochs=1)
     assert (panel.state.status, len(panel.state.epoch_seconds)) == ("finished", 1)
+
+
+def test_a_failure_from_which_a_run_went_on_is_not_what_ended_it(panel, settings):
+    worker = {"run": panel.run_id, "rank": 0, "node": "head", "at": time.time()}
+    counts = {"epoch": 0, "step": 0, "rows": 0, "seconds": 0.0, "waiting": 0.0}
+    with pytest.raises(KeyError), panel:
+        for pid in (100, 200):  # the second is started for the first
+            panel.state.apply(events.read({"kind": "step", "pid": pid, **worker, **counts}))
+            if pid == 100:
+                failure = {"kind": "failure", "pid": pid, "text": "loop\n" * 30 + "OSError: gone"}
+                panel.state.apply(events.read({**worker, **failure}))
+        {}["acuracy"]
+    assert [failure.message for failure in panel.state.failures] == ["OSError: gone", "KeyError: 'acuracy'"]
+    assert index.find(settings.home)[0].error == "KeyError: 'acuracy'"
 
 
 def test_what_a_worker_said_is_kept_if_it_says_more(panel):
@@ -465,6 +480,24 @@ def test_functions_get_the_record_while_it_grows_and_at_the_end(settings, monkey
             assert got[-1].state == "running"
     assert (got[-1].state, got[-1].metrics) == ("finished", {"loss": 0.5})
     assert got[-1] == records.read(got[-1].folder)
+
+
+def test_a_slow_function_gets_the_newest_record_and_not_all(settings, monkeypatch):
+    monkeypatch.setattr("labkit.panel.base._KEEP_EVERY", 0.0)
+    got, goes_on = [], threading.Event()
+
+    def slow(record):
+        got.append(len(record.history))
+        goes_on.wait(30)
+
+    with Panel("00-baseline", settings=settings, live=[slow]) as panel:
+        folder = settings.home / "runs" / "00-baseline" / panel.run_id
+        until(lambda: got)
+        for epoch in range(8):
+            panel.report({"epoch": epoch, "loss": 1.0})
+            until(lambda wanted=epoch + 1: len(records.read(folder).history) == wanted)
+        goes_on.set()
+    assert got[0] == 0 and got[-1] == 8 and len(got) <= 3
 
 
 def test_the_record_of_a_killed_process_shows_how_far_it_came(settings):

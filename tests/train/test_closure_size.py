@@ -65,6 +65,14 @@ def test_the_largest_variable_is_named(function, name):
     assert "load it inside the function" in refused.value.fix
 
 
+def test_a_variable_without_a_value_yet_hides_nothing(limit):
+    images = np.zeros((400, 28, 28), np.uint8)
+    function = of_a_notebook(lambda checkpoint: (images, later))
+    with pytest.raises(RunError, match="'images'|cannot be pickled"):
+        check_closure_size(function)
+    later = None
+
+
 def test_a_function_of_a_module_takes_nothing_along():
     check_closure_size(evaluate)
 

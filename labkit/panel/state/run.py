@@ -13,6 +13,7 @@ _VALIDATING = ("validating", "evaluating")  # phases of a loop that validates in
 _POINTS_KEPT = 240  # about one per pixel of the curve
 _SPANS_KEPT = 900
 _REPORTS_KEPT = 10_000  # and the latest
+_EPOCHS_KEPT = 10_000
 _NAMES_KEPT = 2000  # of metrics and of phases
 _SIZES_KEPT = 20
 
@@ -71,6 +72,10 @@ class RunState(State):
         self._nan_since: int | None = None  # the epoch from which on each report had a NaN
 
     # -- what can be read off it --------------------------------------------------------------------
+
+    @property
+    def recovered(self) -> bool:
+        return self._failed_at is None
 
     @property
     def curve(self) -> list[tuple[float, dict[str, Any]]]:
@@ -245,6 +250,9 @@ class RunState(State):
         self._open_epoch = None if event.get("done") else worker.epoch
         if worker.step:
             self._know(event.get("metrics", {}))
+        if worker.epoch not in self._lengths and len(self._lengths) >= _EPOCHS_KEPT:
+            return
+        if worker.step:
             self._epoch_seconds[worker.epoch] = worker.epoch_seconds
         longest = max(self._lengths.get(worker.epoch, 0), worker.step)
         self._lengths[worker.epoch] = worker.total or longest

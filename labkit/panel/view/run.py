@@ -102,7 +102,7 @@ class RunView(View):
         for number_, report in list(enumerate(state.history))[-_REPORTS_TOLD:]:
             # A loop that counts steps has its step among the metrics.
             epoch = "" if state.counts_steps else f"epoch {report['epoch'] + 1}{of}"
-            yield ("report", number_), _joined(epoch, short_metrics(report), rate)
+            yield ("report", number_, report["epoch"]), _joined(epoch, short_metrics(report), rate)
         if state.undefined:
             yield "undefined", state.undefined
         for number_, line in enumerate(state.hang):
