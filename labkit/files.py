@@ -11,26 +11,28 @@ from typing import Any, get_args, get_origin
 
 
 @contextlib.contextmanager
-def atomic_path(path: Path | str, *, mode: int | None = None) -> Iterator[Path]:
+def atomic_path(path: Path | str, *, mode: int | None = None, replace: bool = True) -> Iterator[Path]:
     """Give a path to write to. It replaces `path` when the block ends; if the block raises, nothing changes.
 
     The temporary file is in the same folder, which is created if it is missing. Its name starts with a dot,
-    so that readers of a folder ignore it, and ends like `path`, so that writers recognize the format.
+    so that readers of a folder ignore it, and ends like `path`, so that writers recognize the format. It
+    can't be guessed, so no link can wait there.
 
     Args:
         mode: permissions of the file, set before anything is written (default: as the umask says).
+        replace: False never replaces a file.
 
     Raises:
-        OSError: the folder cannot be written to.
+        OSError: the folder cannot be written to; FileExistsError: `path` exists, and `replace` is False.
     """
     path = Path(path)
-    partial = _partial(path)
+    partial = path.with_name(f".part-{secrets.token_hex(8)}-{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if mode is not None:
             partial.touch(mode=mode)
         yield partial
-        os.replace(partial, path)
+        (os.replace if replace else os.link)(partial, path)
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()
@@ -60,25 +62,14 @@ def private_file(path: Path | str, content: str) -> bool:
     Raises:
         OSError: the folder cannot be written to.
     """
-    path = Path(path)
-    partial = _partial(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        partial.touch(mode=0o600)
-        partial.write_text(content, encoding="utf-8")
-        try:
-            os.link(partial, path)  # unlike a rename, it never replaces another's file
-        except FileExistsError:
-            return False
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+        with atomic_path(path, mode=0o600, replace=False) as partial:
+            partial.write_text(content, encoding="utf-8")
+    except FileExistsError:
+        if not Path(path).is_file():  # it is the folder's name that is taken
+            raise
+        return False
     return True
-
-
-def _partial(path: Path) -> Path:
-    """The name of a temporary file for `path`. It can't be guessed, so no link can wait there."""
-    return path.with_name(f".part-{secrets.token_hex(8)}-{path.name}")
 
 
 def json_object(text: str | bytes, kinds: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -9,13 +9,13 @@ import errno
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from labkit.errors import LabError
+from labkit.files import atomic_path
 from labkit.settings import Settings
 
 LIMIT = 64 << 10  # bytes of a learner's file; the lab's own have about 5 kB with all lessons done
@@ -32,18 +32,10 @@ class Folder:
         self.path = Path(os.path.expanduser(path)).absolute()
 
     def write(self, name: str, content: bytes) -> None:
-        # Not atomic_write: it would create the folder of a share that is gone. And in a folder that others
-        # may write to, a name that they can guess may be a link that they have put there.
-        handle, partial = tempfile.mkstemp(prefix=".part-", dir=self.path)
-        try:
-            with open(handle, "wb") as file:
-                os.fchmod(handle, 0o644)  # the teacher is another user
-                file.write(content)
-            os.replace(partial, self.path / name)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(partial)
-            raise
+        os.scandir(self.path).close()  # atomic_path would create the folder of a share that is gone
+        with atomic_path(self.path / name) as partial, partial.open("xb") as file:
+            os.fchmod(file.fileno(), 0o644)  # the teacher is another user
+            file.write(content)
 
     def delete(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)

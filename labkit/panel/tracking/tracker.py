@@ -19,7 +19,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psutil
@@ -85,33 +84,35 @@ class Tracker:
         clock, interval = time.perf_counter, 1 / EVENTS_PER_SECOND
         between = 0.0 if self._left_loop_at is None else clock() - self._left_loop_at
         self.emit("phase", name="loading", epoch=epoch)
-        count = _Count(epoch, epochs, total, between, step=start)
+        of_all = {"epoch": epoch, "epochs": epochs, "total": total, "between": between}
+        step, rows, waiting, first_wait = start, 0, 0.0, 0.0
         iterator, end = iter(batches), object()
         began = before = sent = clock()
 
         def report(done: bool = False) -> float:
-            count.seconds = clock() - began
-            self.emit("step", **vars(count), metrics=_numbers(self._metrics), done=done, **_memory())
+            counts = {"step": step, "rows": rows, "waiting": waiting, "first_wait": first_wait}
+            counts["seconds"] = clock() - began
+            self.emit("step", **of_all, **counts, metrics=_numbers(self._metrics), done=done, **_memory())
             return clock()
 
         try:
             while (batch := next(iterator, end)) is not end:
-                count.waiting += clock() - before
-                if count.step == start:
-                    count.first_wait = count.waiting
+                waiting += clock() - before
+                if step == start:
+                    first_wait = waiting
                     sent = report()
-                rows = _rows(batch)
+                size = _rows(batch)
                 try:
                     yield batch
                 except GeneratorExit:
                     report()  # the loop was left by `break`: report how far it came
                     raise
-                count.step += 1
-                count.rows += rows
+                step += 1
+                rows += size
                 before = clock()
                 if before - sent > interval:
                     sent = before = report()  # a loss on a GPU was waited for, not the data
-            count.waiting += clock() - before
+            waiting += clock() - before
             report(done=True)
         finally:
             self._left_loop_at = clock()
@@ -133,21 +134,6 @@ class Tracker:
     def working(self) -> contextlib.AbstractContextManager:
         """For the time of a training function; only a `RemoteTracker` has something to do there."""
         return contextlib.nullcontext()
-
-
-@dataclass
-class _Count:
-    """How far one epoch is: steps, rows, and seconds, those of waiting for data apart."""
-
-    epoch: int
-    epochs: int | None
-    total: int | None
-    between: float
-    step: int = 0
-    rows: int = 0
-    seconds: float = 0.0
-    waiting: float = 0.0
-    first_wait: float = 0.0
 
 
 def _rank_of_environment() -> int | None:
