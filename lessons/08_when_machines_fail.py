@@ -267,7 +267,7 @@ def with_notice(step):
 
 
 # %% [markdown]
-# `faults.drain_node` gives such a notice for a node of the lab, with Ray's own command `ray drain-node`. Three runs lose their second node in this way, and differ in when they save:
+# `faults.drain_node` gives such a notice for a node of the lab, as `ray drain-node` does. Three runs lose their second node in this way, and differ in when they save:
 
 # %%
 policies = {

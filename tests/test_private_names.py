@@ -34,6 +34,10 @@ RAY = {
         "ray.actor:ActorClassID.from_random": "forks: modules with actor classes draw ids at their import",
         "ray:ObjectRef.from_random": "forks: the check that no two draw the same ids",
     },
+    "labkit/faults/deck.py": {
+        "ray._raylet:InnerGcsClient.drain_node": "a notice comes seconds later, by the command `ray drain-node`",
+        "ray.core.generated.autoscaler_pb2:DRAIN_NODE_REASON_PREEMPTION": "the same",
+    },
     "labkit/train/callbacks.py": {
         f"{_TRAIN}.execution.callback:ControllerCallback.after_controller_start": "statuses of checkpoints",
         f"{_TRAIN}.execution.callback:ControllerCallback.before_controller_shutdown": "last statuses",

@@ -128,7 +128,10 @@ def test_without_its_controller_a_run_fails_and_the_next_one_resumes(panel, fit)
     assert panel.state.history[0]["epoch"] == 1  # the first epoch was not trained again
 
 
-def test_a_notice_reaches_the_node(lab, home):
+@pytest.mark.parametrize("way", ["call", "command"])
+def test_a_notice_reaches_the_node(lab, home, monkeypatch, way):
+    if way == "command":  # as with a Ray that lacks the call
+        monkeypatch.setattr("ray._raylet.GcsClient", None)
     added = lab.add_node(cpus=1)
     fault = faults.drain_node(added.name, deadline=2).now()
     assert fault.outcome == "made", fault
