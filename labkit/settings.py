@@ -7,6 +7,7 @@ Every variable starts with ``LABKIT_``, except ``RAY_ADDRESS``, which is Ray's o
 """
 
 import contextlib
+import logging
 import os
 import re
 import tempfile
@@ -181,6 +182,17 @@ class Settings:
         except (OSError, ValueError) as error:
             fact = f"{str(self.home)[:200]}: {getattr(error, 'strerror', None) or error}"
             raise SettingsError("use the lab's home folder", fact, OTHER_HOME) from None
+
+
+@contextlib.contextmanager
+def logs_held_back(level: int) -> Iterator[None]:
+    """Drop log records up to `level` in this block, of all loggers."""
+    before = logging.root.manager.disable
+    logging.disable(level)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 @contextlib.contextmanager

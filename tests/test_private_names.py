@@ -35,7 +35,7 @@ RAY = {
         "ray:ObjectRef.from_random": "forks: the check that no two draw the same ids",
     },
     "labkit/faults/deck.py": {
-        "ray._raylet:InnerGcsClient.drain_node": "a notice comes seconds later, by the command `ray drain-node`",
+        "ray._raylet:InnerGcsClient.drain_node": "a notice comes seconds later, by `ray drain-node`",
         "ray.core.generated.autoscaler_pb2:DRAIN_NODE_REASON_PREEMPTION": "the same",
     },
     "labkit/train/callbacks.py": {

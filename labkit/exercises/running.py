@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.errors import LabError
 from labkit.exercises.answers import NotAttempted, Wrong, describe, expect_function
-from labkit.settings import Settings
+from labkit.settings import Settings, logs_held_back
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -271,10 +271,9 @@ def in_a_task(function: Callable, *args: Any, name: str) -> Any:
 @contextlib.contextmanager
 def learners_errors(name: str) -> Iterator[None]:
     """Engines run quietly in this block, and what the learner's code raises becomes a verdict."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
     try:
-        yield
+        with logs_held_back(logging.WARNING):
+            yield
     except (NotAttempted, Wrong):
         raise
     except Exception as error:
@@ -282,8 +281,6 @@ def learners_errors(name: str) -> Iterator[None]:
         if "ellipsis" in said.lower():
             raise NotAttempted from None
         raise Wrong(name + said) from None
-    finally:
-        logging.disable(before)
 
 
 def _raised(error: BaseException) -> str:

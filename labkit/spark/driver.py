@@ -81,6 +81,9 @@ def forget(*, stopped: bool = False) -> None:
         return
     if (gateway := getattr(context, "_gateway", None)) is not None:
         _within(_ANSWER_SECONDS, gateway.shutdown)
+    # A context whose JVM was killed cannot stop, and leaves a port open.
+    if (server := getattr(active(), "_accumulatorServer", None)) is not None:
+        _within(_ANSWER_SECONDS, server.shutdown)
     context._active_spark_context = context._gateway = context._jvm = None
     if (sql := sys.modules.get("pyspark.sql")) is not None:
         sql.SparkSession._instantiatedSession = sql.SparkSession._activeSession = None

@@ -11,6 +11,7 @@ started, when the interpreter exits, and by the watchdog after the kernel has en
 
 import atexit
 import contextlib
+import logging
 import os
 import secrets
 import signal
@@ -27,7 +28,7 @@ from labkit import interrupts
 from labkit.display import cards
 from labkit.display.progress import Waiting
 from labkit.errors import ClusterError, expect_int
-from labkit.settings import Settings
+from labkit.settings import Settings, logs_held_back
 from labkit.spark import driver
 from labkit.spark.launch import WORKER_MB, Folders, environment
 from labkit.system import process_info
@@ -178,8 +179,9 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
         global _current
         _current = None
         cancelled.set()
-        registry.stop(group)
-        futures.wait(starting, _CANCEL_SECONDS)
+        with logs_held_back(logging.CRITICAL):  # py4j tells with a traceback that its JVM has gone
+            registry.stop(group)
+            futures.wait(starting, _CANCEL_SECONDS)
         registry.stop(group)
         driver.forget(stopped=bool(starting))
         folders.forget()

@@ -223,12 +223,14 @@ class ProcessRegistry:
         records = [record for record in self.records(group_id) if session in (None, record.session)]
         running = [record for record in records if record.alive]
         last = {record.session: record.pid for record in running}.values()
-        members = self.members(group_id, session=session)
-        folders = process_info.listening_folders(members)
-        process_info.terminate([process for process in members if process.pid in last], grace=grace)
-        process_info.terminate(members, grace=grace / 3)
-        # And what was started meanwhile.
-        process_info.terminate(self.members(group_id, session=session), grace=0)
+        members: dict[int, psutil.Process] = {}
+        folders: set[Path] = set()
+        for patience in (grace, grace / 3, 0):
+            # With what was started meanwhile. What is no longer found, since its parent has ended, stays in.
+            members |= {process.pid: process for process in self.members(group_id, session=session)}
+            folders |= process_info.listening_folders([*members.values()])
+            chosen = [one for pid, one in members.items() if patience != grace or pid in last]
+            process_info.terminate(chosen, grace=patience)
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         ended = [record for record in records if not record.alive or record.pid == os.getpid()]

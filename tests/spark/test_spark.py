@@ -12,6 +12,7 @@ import pytest
 from kernels import kernel
 from labkit import spark
 from labkit.errors import ClusterError, RunStopped
+from labkit.spark import lifecycle
 from labkit.system import overview as inventory
 from labkit.system.process_registry import ProcessRecord, ProcessRegistry
 from labs import python, until, wait_until_nothing_lives
@@ -126,6 +127,25 @@ def test_an_interrupted_start_leaves_nothing(home, seconds):
     wait_until_nothing_lives(home)
     # A thread that waits for the JVM would keep this process from ending.
     until(lambda: not [one for one in threading.enumerate() if one.name.startswith("labkit-spark")], 20)
+
+
+@pytest.mark.fault
+def test_an_interrupt_at_the_very_end_of_a_start(home, monkeypatch):
+    """There is a context by then, which cannot stop itself when its JVM has been killed."""
+
+    def ports():
+        return {one.laddr.port for one in psutil.Process().net_connections("tcp") if one.status == "LISTEN"}
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    before = ports()
+    with monkeypatch.context() as patch, pytest.raises(RunStopped, match="the start of Spark"):
+        patch.setattr(lifecycle, "Session", interrupted)
+        spark.session(slots=1)
+    assert ports() <= before
+    wait_until_nothing_lives(home)
+    spark.session(slots=1).stop()
 
 
 @pytest.mark.fault

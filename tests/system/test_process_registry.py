@@ -413,3 +413,16 @@ def test_the_temporary_folder_of_a_terminated_process_goes_with_it(registry, sta
     assert os.path.dirname(socket).startswith("/tmp/pymp-") and os.path.exists(socket)
     registry.stop("one")
     assert not os.path.exists(os.path.dirname(socket))
+
+
+def test_a_folder_that_is_made_while_others_end_goes_too(registry, start, tmp_path):
+    """The dashboard, where the start of a cluster is interrupted: it goes on while the raylet signs off."""
+    late = "from multiprocessing import connection; import time\ntime.sleep(1)\n"
+    late += "one = connection.Listener(family='AF_UNIX'); print(one.address, flush=True); time.sleep(120)"
+    code = f"import signal, subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {late!r}])\n"
+    code += "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(2.5)"
+    start([sys.executable, "-c", code], env={**os.environ, "TMPDIR": "/tmp"})
+    until(lambda: "ready" in (tmp_path / "log").read_text())
+    registry.stop("one")
+    socket = (tmp_path / "log").read_text().split()[-1]
+    assert os.path.dirname(socket).startswith("/tmp/pymp-") and not os.path.exists(os.path.dirname(socket))
