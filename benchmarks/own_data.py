@@ -35,8 +35,10 @@ from labkit.errors import DatasetError
 
 _SIDE, _LENGTH = 128, 64  # pixels of an image, tokens of a row
 _MB = 1_000_000
-# So that no library reserves memory ahead of its use, or keeps some for each core.
+# So that no library reserves memory ahead of its use, or keeps some for each core, and so that what is freed
+# goes back to the system: RLIMIT_DATA counts free pages inside of malloc's heap, too.
 PLAIN = {"ARROW_DEFAULT_MEMORY_POOL": "system", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
+PLAIN["MALLOC_MMAP_THRESHOLD_"] = "131072"  # glibc's first one, which it raises otherwise
 PLAIN["HF_DATASETS_DISABLE_PROGRESS_BARS"] = "1"
 _WORDS = "the cat of a black dog and one red house was in green water by its old tree".split()  # noqa: SIM905
 

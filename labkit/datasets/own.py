@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Batch = tuple[np.ndarray, np.ndarray]  # x and y of some rows
 
 _IDS = 6  # of the tokens of a row, in a sample
+_RELEASED = 4 << 20  # bytes that were written until freed memory goes back to the system
 _HASHED = 16 << 20  # bytes of rows in a fingerprint: a second or two, however large the files are
 
 
@@ -127,19 +128,21 @@ class OwnData:
         for split in ("train", "test"):
             files.create_dir(f"{path}/{split}")
             with contextlib.ExitStack() as stack:
-                rows = number = 0
+                rows = number = freed = 0
                 for x, y in self.batches(split):
                     part = pyarrow.table({"x": _column(x), "y": _column(y)})
                     if rows >= number * rows_per_file:
                         stack.close()
-                        pyarrow.default_memory_pool().release_unused()
                         name = f"{path}/{split}/part-{number:05}.parquet"
                         writer = pyarrow.parquet.ParquetWriter
                         out = writer(name, part.schema, filesystem=files, compression="zstd")
                         stack.enter_context(out)
                         number += 1
                     out.write_table(part)
-                    rows += len(y)
+                    rows, freed = rows + len(y), freed + part.nbytes
+                    if freed > _RELEASED:  # Arrow keeps what it has freed, in more and smaller pieces
+                        pyarrow.default_memory_pool().release_unused()
+                        freed = 0
             written[split] = rows
         return written
 
