@@ -262,6 +262,7 @@ class _Notebook(_Script):
         from jupyter_client.manager import KernelManager
 
         self._cell, self._manager = "", KernelManager(kernel_name="python3")
+        self._sending = threading.Lock()  # on a busy machine a cell can end before its id is noted
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self._manager.start_kernel(cwd=str(_ROOT), env=environment, **quiet)
         self._pid = self._manager.provisioner.process.pid
@@ -279,8 +280,9 @@ class _Notebook(_Script):
             except queue.Empty:
                 continue
             kind, content = message["msg_type"], message["content"]
-            if message["parent_header"].get("msg_id") != self._cell:
-                continue
+            with self._sending:
+                if message["parent_header"].get("msg_id") != self._cell:
+                    continue
             if kind == "stream":
                 self._said.put(("text", content["text"]))
             elif kind == "error":
@@ -290,7 +292,8 @@ class _Notebook(_Script):
                 error = None
 
     def _send(self, code: str) -> None:
-        self._cell = self._client.execute(code)
+        with self._sending:
+            self._cell = self._client.execute(code)
 
     def _interrupt(self) -> None:
         self._manager.interrupt_kernel()
