@@ -95,9 +95,8 @@ def start(
                         return _start(launcher, nodes or 1, cpus_per_node or each, object_store_bytes, check)
             except Timeout as error:
                 fact = f"another process has been starting one for {launcher.lock.timeout:.0f} s"
-                raise ClusterError(
-                    "start a cluster", fact, "python -m labkit stop, and start again"
-                ) from error
+                fix = "python -m labkit stop, and start again"
+                raise ClusterError("start a cluster", fact, fix) from error
     have = [node.cpus for node in running.nodes]
     if (nodes or len(have)) != len(have) or any(cpus != (cpus_per_node or cpus) for cpus in have):
         warnings.warn(

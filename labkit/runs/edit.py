@@ -73,7 +73,7 @@ def delete(
     if record.state == "running":
         raise RunError(attempt, "it is running", "stop it first, or wait for its end")
     folder = Path(record.folder).resolve()
-    others = [one for one in find(home) if Path(one.folder).resolve() != folder]
+    others = [one for one in find(home) if Path(one.folder) != folder]
     if not folder.is_relative_to(home / "runs"):
         raise RunError(attempt, f"{folder} is not below {home}", "pass home=, or delete that folder yourself")
     removed = []
