@@ -75,8 +75,10 @@ class RunStopped(LabError):
         return [str(self)]
 
 
-def expect_int(attempt: str, name: str, value: object, *, least: int = 1) -> None:
-    """Raise ClusterError unless `value` is a whole number from `least` on."""
+def expect_int(
+    attempt: str, name: str, value: object, *, least: int = 1, error: type[LabError] = ClusterError
+) -> None:
+    """Raise `error` unless `value` is a whole number from `least` on."""
     if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
         fact = f"{name}={value!r} is not a whole number from {least} on"
-        raise ClusterError(attempt, fact, f"for example {name}={least + 1}")
+        raise error(attempt, fact, f"for example {name}={least + 1}")

@@ -13,8 +13,9 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from labkit.errors import RunStopped
+from labkit.errors import LabError, RunStopped
 
 _INSIST = 5.0  # seconds after the first interrupt from which another one raises at once
 
@@ -79,6 +80,29 @@ def stoppable(
         if isinstance(error, KeyboardInterrupt):
             raise RunStopped(what, "stopped by you", left) from None
         raise
+
+
+@contextlib.contextmanager
+def alone(
+    path: Path, *, seconds: float, check: Callable[[], None], attempt: str, error: type[LabError]
+) -> Iterator[None]:
+    """Hold a lock file: one process of a home starts something; the others wait, and then find it.
+
+    Raises:
+        LabError: another process held it for `seconds`; the `error` of the caller.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=seconds)
+    try:
+        lock.acquire(cancel_check=check)
+    except Timeout:
+        fact = f"another process has been starting it for {seconds:.0f} s"
+        raise error(attempt, fact, "python -m labkit stop, and start again") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def wait_until(

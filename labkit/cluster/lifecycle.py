@@ -20,8 +20,6 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from filelock import Timeout
-
 from labkit import interrupts, machine
 from labkit.cluster import connection
 from labkit.cluster.handle import Cluster
@@ -86,17 +84,11 @@ def start(
         else:
             settings.make_home()
             launcher = NodeLauncher(settings, modules)
-            # One process of this home starts a cluster; others wait here, and then find it.
-            try:
-                with launcher.lock.acquire(cancel_check=check):
-                    running = _find(launcher)
-                    if running is None:
-                        each = math.ceil(max(machine.cores(), settings.num_workers + 1) / (nodes or 1))
-                        return _start(launcher, nodes or 1, cpus_per_node or each, object_store_bytes, check)
-            except Timeout as error:
-                fact = f"another process has been starting one for {launcher.lock.timeout:.0f} s"
-                fix = "python -m labkit stop, and start again"
-                raise ClusterError("start a cluster", fact, fix) from error
+            with launcher.alone(check):
+                running = _find(launcher)
+                if running is None:
+                    each = math.ceil(max(machine.cores(), settings.num_workers + 1) / (nodes or 1))
+                    return _start(launcher, nodes or 1, cpus_per_node or each, object_store_bytes, check)
     have = [node.cpus for node in running.nodes]
     if (nodes or len(have)) != len(have) or any(cpus != (cpus_per_node or cpus) for cpus in have):
         warnings.warn(

@@ -21,13 +21,11 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from filelock import FileLock
-
 from labkit.cluster import connection
 from labkit.cluster.preload import Preloader
 from labkit.errors import ClusterError
 from labkit.files import atomic_write, json_object, private_file
-from labkit.interrupts import wait_until
+from labkit.interrupts import alone, wait_until
 from labkit.machine import free_port
 from labkit.settings import NODE_NAME, Settings
 from labkit.system.process_registry import ProcessRegistry, is_group
@@ -71,7 +69,6 @@ class NodeLauncher:
         registry: has the records of all its processes, in the group `group_id`.
         token: the file with its authentication token.
         folder: Ray's folder for sockets and logs.
-        lock: is for the one process of the home that starts a cluster.
         address, dashboard_url: of the cluster, once its head runs.
     """
 
@@ -83,8 +80,12 @@ class NodeLauncher:
         self.token = settings.home / "ray-token"
         private_file(self.token, secrets.token_hex(32))  # at its first use
         self.folder = temp_dir(settings)
-        self.lock = FileLock(self.folder.parent / "starting", timeout=2 * START_TIMEOUT)
         self._modules = list(modules) if settings.preload else []
+
+    def alone(self, check: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+        """For the one process of the home that starts a cluster; the others wait."""
+        path, seconds = self.folder.parent / "starting", 2 * START_TIMEOUT
+        return alone(path, seconds=seconds, check=check, attempt="start a cluster", error=ClusterError)
 
     @functools.cached_property
     def _preloader(self) -> Preloader | None:

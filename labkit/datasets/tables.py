@@ -224,14 +224,13 @@ def examine(
 
 def _refuse_twins(frame: "pandas.DataFrame", where: Place, attempt: str) -> None:
     """Two columns of one name: pandas reads the second `price` of a CSV file as `price.1`."""
-    names, fix = list(map(str, frame)), "rename one"
+    names, of_csv = list(map(str, frame)), where[0].lower().endswith(".csv")
     for name in names:
-        first = name.removesuffix(".1") if where[0].lower().endswith(".csv") else name
-        if first != name and first in names:
-            fix += f"; or, for this file, drop=[{name!r}]: so pandas names the second"
-        elif names.count(name) == 1:
-            continue
-        raise DatasetError(attempt, f"{where[0]} has two columns {first!r}", fix)
+        first, fix = name, "rename one"
+        if of_csv and name.endswith(".1") and name[:-2] in names:
+            first, fix = name[:-2], f"{fix}; or, for this file, drop=[{name!r}]: so pandas names the second"
+        if first != name or names.count(name) > 1:
+            raise DatasetError(attempt, f"{where[0]} has two columns {first!r}", fix)
 
 
 def only(frame: "pandas.DataFrame", columns: Sequence[str], where: Place, attempt: str) -> "pandas.DataFrame":

@@ -1,7 +1,6 @@
 """Lesson 00: steps of an epoch, accuracy by class, waiting for data, a better network."""
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy
@@ -44,14 +43,13 @@ def _shares(shares: Any, answers: Any, labels: Any) -> None:
     hits = numpy.bincount(are[called == are], minlength=10)
     right = hits / numpy.bincount(are, minlength=10).clip(min=1)
     of_those_called = hits / numpy.bincount(called, minlength=10).clip(min=1)
-    near = partial(numpy.allclose, given, rtol=0, atol=0.0051)  # two digits that a reader copied are enough
-    if near(right):
+    if numpy.allclose(given, right, atol=1e-4):
         return
-    if near(of_those_called):
+    if numpy.allclose(given, of_those_called, atol=1e-4):
         raise Wrong("these are shares of the images that were CALLED each class, not of those that ARE")
-    if near(1 - right):
+    if numpy.allclose(given, 1 - right, atol=1e-4):
         raise Wrong("these are the shares that the model gets WRONG")
-    same_array(given, right, rel=0, abs=0.0051, what="the list of shares")
+    same_array(given, right, rel=1e-4, abs=1e-4, what="the list of shares")
 
 
 @LESSON.exercise(

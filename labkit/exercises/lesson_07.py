@@ -61,8 +61,8 @@ def _total(fixed_total: Any) -> None:
 def _of_each_rank(function: Callable, folder: str) -> Any:
     """Runs in a rank. In local mode only one rank's return value comes back."""
     total = function()
-    kept = total.item() if hasattr(total, "item") else total
-    Path(folder, os.environ["RANK"]).write_text(json.dumps(kept, default=repr))
+    text = json.dumps(total, default=lambda one: one.item() if getattr(one, "ndim", 1) == 0 else repr(one))
+    Path(folder, os.environ["RANK"]).write_text(text)
     return total
 
 

@@ -3,15 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from labkit.exercises.answers import (
-    Wrong,
-    close_to,
-    expect_function,
-    expect_type,
-    list_is,
-    number,
-    result_of,
-)
+from labkit.exercises.answers import Wrong, close_to, expect_function, expect_type, list_is, number, result_of
 from labkit.exercises.registry import Lesson
 from labkit.exercises.running import returned, run_loop
 
@@ -107,9 +99,9 @@ def _interval(best_interval: Any) -> None:
         ((30.0, 0.01, 10.0, 1000), 1, {0: "there is at least one step between two checkpoints"}),
     ):
         what = f"best_interval{arguments}"
-        found = result_of(best_interval, *arguments, what=what)
+        found = number(result_of(best_interval, *arguments, what=what), what)
         close_to(found, right, abs=0.5, what=what, mistakes=mistakes)
-        expect_type(number(found, what), "int", what=what)  # or one of numpy
+        expect_type(found, "int", what=what)
 
 
 def _saves(config: dict) -> None:

@@ -88,22 +88,21 @@ def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
 
 def _announce(address: str, node: str, deadline: float) -> str | None:
     """Do what `ray drain-node` does; returns why Ray refused, or None."""
-    import ray
-
-    try:
+    with contextlib.suppress(ImportError, AttributeError, TypeError, ValueError):  # of another Ray
         # The command takes seconds to import Ray, on a busy machine as long as the whole deadline.
         from ray._raylet import GcsClient
         from ray.core.generated.autoscaler_pb2 import DRAIN_NODE_REASON_PREEMPTION as REASON
+        from ray.exceptions import RayError
 
         ends = int((time.time() + deadline) * 1000)
-        accepted, why = GcsClient(address=address).drain_node(node, REASON, "labkit.faults", ends)
+        try:
+            accepted, why = GcsClient(address=address).drain_node(node, REASON, "labkit.faults", ends)
+        except RayError as error:
+            return str(error)
         return None if accepted else why
-    except ray.exceptions.RayError as error:
-        return str(error)
-    except (ImportError, AttributeError, TypeError, ValueError):  # another version of Ray
-        command = [str(Path(sys.executable).with_name("ray")), "drain-node", "--address", address]
-        command += ["--node-id", node, "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
-        command += ["--reason-message", "labkit.faults", "--deadline-remaining-seconds", f"{deadline:.0f}"]
+    command = [str(Path(sys.executable).with_name("ray")), "drain-node", "--address", address]
+    command += ["--node-id", node, "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
+    command += ["--reason-message", "labkit.faults", "--deadline-remaining-seconds", f"{deadline:.0f}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except subprocess.TimeoutExpired:

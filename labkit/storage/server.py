@@ -20,12 +20,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from labkit import machine
 from labkit.errors import StorageError
 from labkit.files import atomic_write, json_object
-from labkit.interrupts import wait_until
+from labkit.interrupts import alone, wait_until
 from labkit.settings import OTHER_HOME, Settings
 from labkit.storage.client import read_keys, write_keys
 from labkit.system import process_info
@@ -114,7 +112,10 @@ def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Serve
     base = settings.make_home() / "objects"
     try:
         base.mkdir(exist_ok=True, mode=0o700)
-        with FileLock(base / "starting", timeout=_START_TIMEOUT).acquire(cancel_check=check):
+        one = alone(
+            base / "starting", seconds=_START_TIMEOUT, check=check, attempt=_ATTEMPT, error=StorageError
+        )
+        with one:
             server = _noted(settings.home)
             if server is None or not server.alive:
                 if server is not None:
@@ -123,9 +124,6 @@ def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Serve
                 server = _start(settings.home, server.port if server else 0, check)
             server.registry.acquire(server.group)
             return server
-    except Timeout:
-        fact = f"another process has been starting it for {_START_TIMEOUT:.0f} s"
-        raise StorageError(_ATTEMPT, fact, "python -m labkit stop, and start again") from None
     except OSError as error:
         fix = f"make {base} writable, or point LABKIT_HOME at a folder that is"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from labkit.datasets.images import PARQUET_OPTIONS, ROW_GROUP, Dataset
 from labkit.display.images import png
 from labkit.display.progress import Waiting
-from labkit.errors import StorageError
+from labkit.errors import StorageError, expect_int
 from labkit.storage.store import Store
 
 _BATCH = 64  # objects in memory and on their way at once
@@ -72,9 +72,7 @@ def upload_shards(
     Args, Raises: as in `upload`; default of the prefix: ``NAME/SPLIT-shards``.
     """
     _check(dataset, store)
-    if not isinstance(rows_per_shard, int) or rows_per_shard < 1:
-        fact, fix = f"rows_per_shard is {rows_per_shard!r}", "pass a whole number from 1 on"
-        raise StorageError("upload a data set", fact, fix)
+    expect_int("upload a data set", "rows_per_shard", rows_per_shard, error=StorageError)
     starts = range(0, len(dataset), rows_per_shard)
     keys = [f"part-{number:05}.parquet" for number in range(len(starts))]
     path = f"{bucket}/{prefix or f'{dataset.name}/{dataset.split}-shards'}"

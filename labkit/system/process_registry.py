@@ -225,11 +225,11 @@ class ProcessRegistry:
         last = {record.session: record.pid for record in running}.values()
         members: dict[int, psutil.Process] = {}
         folders: set[Path] = set()
-        for patience in (grace, grace / 3, 0):
+        for stage, patience in enumerate((grace, grace / 3, 0)):
             # With what was started meanwhile. What is no longer found, since its parent has ended, stays in.
             members |= {process.pid: process for process in self.members(group_id, session=session)}
             folders |= process_info.listening_folders([*members.values()])
-            chosen = [one for pid, one in members.items() if patience != grace or pid in last]
+            chosen = [one for pid, one in members.items() if stage or pid in last]
             process_info.terminate(chosen, grace=patience)
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)

@@ -102,7 +102,7 @@ class SweepCallback(tune.Callback):
         except Exception as error:  # the storage's own kinds are many
             self._save_from = time.monotonic() + 10 * (time.monotonic() - began)
             if not self._warned:
-                warnings.warn(f"a state of the sweep, for a restore, was not saved: {error}", stacklevel=2)
+                warnings.warn(f"the sweep could not be restored after a kill: {error}", stacklevel=2)
             self._warned = True
 
     @_if_open

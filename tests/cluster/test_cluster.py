@@ -94,7 +94,7 @@ def test_a_start_that_waits_for_another_one_in_vain_says_so(home, monkeypatch):
     settings.make_home()
     monkeypatch.setattr(nodes, "START_TIMEOUT", 0.1)
     starting = FileLock(temp_dir(settings).parent / "starting")
-    with starting, pytest.raises(ClusterError, match="another process has been starting one"):
+    with starting, pytest.raises(ClusterError, match="another process has been starting it"):
         cluster.start()
 
 

@@ -35,7 +35,7 @@ SAID = {
         (lambda n, *two: (alpha_beta(n, *two)[0], slope_alone(n, *two)[1]), "beta of 4 workers is"),
         (
             lambda n, *two: (two[0][1] / (2 * (n - 1)) - alpha_beta(n, *two)[1] / n, alpha_beta(n, *two)[1]),
-            "alpha",
+            "alpha of 2 workers is",
         ),
         (lambda n, *two: (two[0][1] / (2 * (n - 1)), alpha_beta(n, *two)[1]), "sends some bytes, too"),
     ],

@@ -109,7 +109,7 @@ def test_what_cannot_be_uploaded(store, digits, send):
 
 @pytest.mark.parametrize("rows", [0, -25, 2.5, "25"])
 def test_shards_without_rows(store, digits, rows):
-    with pytest.raises(StorageError, match="rows_per_shard is"):
+    with pytest.raises(StorageError, match="rows_per_shard=.* is not a whole number"):
         upload_shards(digits, store, "lab", rows_per_shard=rows)
 
 

@@ -415,6 +415,13 @@ def test_the_temporary_folder_of_a_terminated_process_goes_with_it(registry, sta
     assert not os.path.exists(os.path.dirname(socket))
 
 
+def test_without_patience_all_of_a_session_are_killed(registry, start):
+    leader = start(["sh", "-c", "trap '' TERM; sleep 120 & sleep 121"])
+    until(lambda: len(registry.members("one")) == 3)
+    assert [record.pid for record in registry.stop("one", grace=0)] == [leader.pid]
+    assert marked("one") == set()
+
+
 def test_a_folder_that_is_made_while_others_end_goes_too(registry, start, tmp_path):
     """The dashboard, where the start of a cluster is interrupted: it goes on while the raylet signs off."""
     late = "from multiprocessing import connection; import time\ntime.sleep(1)\n"

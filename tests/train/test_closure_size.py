@@ -68,7 +68,7 @@ def test_the_largest_variable_is_named(function, name):
 def test_a_variable_without_a_value_yet_hides_nothing(limit):
     images = np.zeros((400, 28, 28), np.uint8)
     function = of_a_notebook(lambda checkpoint: (images, later))
-    with pytest.raises(RunError, match="'images'|cannot be pickled"):
+    with pytest.raises(RunError, match="'images'"):
         check_closure_size(function)
     later = None
 
