@@ -84,7 +84,8 @@ class Fault:
 
     def _repr_html_(self) -> str:
         kind = {"made": "ok", "armed": "dim"}.get(self.outcome, "wait")
-        return str(cards.card(f"Fault: {self.name}", (kind, self.outcome), cards.table((), self._rows())))
+        table = cards.rule(cards.table((), self._rows()))
+        return str(cards.card(f"Fault: {self.name}", (kind, self.outcome), table))
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [("done", self.did)]
