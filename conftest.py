@@ -93,6 +93,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if (seed := config.getoption("shuffle")) is not None:
         modules = sorted({item.path for item in items})
         random.Random(seed).shuffle(modules)
+        modules.sort(key=lambda module: module.stem == "test_website")  # it shows notebooks that were run
         items.sort(key=lambda item: modules.index(item.path))
     browser = [item for item in items if _stage(item) == "browser"]
     if _in_ci() and _chromium() is None and browser:
