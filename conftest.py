@@ -24,9 +24,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Cheap and telling first: what fails in a unit test would fail in a notebook too, ten minutes later.
 _STAGES = ("unit", "fault", "notebook", "browser")
 # The modules that take more than four seconds: they start clusters, stores, kernels, browsers, or train.
-# All others are marked `quick`.
+# What else the other modules have is marked `quick`, but for browser and fault tests.
 _SLOW = {
-    *("accessibility", "browser", "sweep_browser", "validation_browser", "website"),
+    *("accessibility", "board_page", "browser", "slides", "sweep_browser", "validation_browser", "website"),
     *("cluster", "forkserver", "kernel", "preload"),
     *("data_progress", "stream", "catalog", "datasets_ray", "huggingface", "own"),
     *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_08", "lesson_10"),
@@ -34,6 +34,7 @@ _SLOW = {
     *("torch_models", "torch_training", "panel", "spark", "spark_panel"),
     *("object_server", "storage", "storage_ray", "store_faults", "store_kernel", "uploads"),
     *("new", "cli", "diagnosis", "process_registry", "additions", "build", "notebooks", "plain"),
+    *("bundle", "damaged_inputs", "export", "grading"),
     *("class_bucket", "sharing", "longlife"),
     *("hang", "ray_reporting", "tensorflow", "validation"),
     *("sweep_panel", "sweep_restore"),
@@ -68,7 +69,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if _quick(item.path):
+    if _quick(item.path) and _stage(item) == "unit":
         item.add_marker("quick")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks
-from benchmarks import interrupts, longlife, own_data
+from benchmarks import interrupts, longlife
 from benchmarks import records as records_of
 from benchmarks._campaign import Broken
 from benchmarks._paired import Found, measure
@@ -62,20 +62,6 @@ def test_an_exported_value_that_differs_is_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "_scalars", lambda run: [*scalars(run)[:-1], ("loss", 0.5, 5, 0.0)])
     with pytest.raises(AssertionError, match="has other values"):
         records_of.export(tmp_path, tmp_path / "out", "TensorBoard", 4)
-
-
-def test_a_source_larger_than_the_memory_is_read_and_not_kept(tmp_path, monkeypatch):
-    for name, value in own_data.PLAIN.items():
-        monkeypatch.setenv(name, value)
-    kind, limit = "from_table, Parquet", 64_000_000
-    for part, size in (("small", 20_000), ("large", int(1.2 * limit))):
-        (tmp_path / part).mkdir()
-        rows, _ = own_data.KINDS[kind][0](tmp_path / part, size)
-    count, most, *_ = own_data.alone(own_data.stream, kind, tmp_path, limit)
-    assert count == rows == own_data.written(tmp_path / "rows")[0] and most < limit
-    assert sum(own_data.alone(own_data.damage, kind, tmp_path, 6)[:2]) == 6
-    with pytest.raises(RuntimeError, match="its process ended with 1"):
-        own_data.alone(own_data.stream, kind, tmp_path, limit, True)
 
 
 def test_the_trend_of_a_long_life_is_that_of_its_second_half():

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from benchmarks.own_data import mutated
+from benchmarks import own_data
 from labkit import datasets
 from labkit.errors import DatasetError
 
@@ -429,7 +429,7 @@ def test_a_damaged_file_is_refused_or_read(table, tmp_path, kind):
         small.to_parquet(stream) if kind == "parquet" else stream.write(good[kind]())
     read, refused = 0, 0
     for seed in range(75):
-        path.write_bytes(mutated(stream.getvalue(), seed))
+        path.write_bytes(own_data.mutated(stream.getvalue(), seed))
         try:
             if kind == "png":
                 own = datasets.from_folder(tmp_path / "all", test=0)
@@ -443,3 +443,17 @@ def test_a_damaged_file_is_refused_or_read(table, tmp_path, kind):
             assert "fix:" in str(error)
             refused += 1
     assert read + refused == 75 and refused > 5, (read, refused)
+
+
+def test_a_source_larger_than_the_memory_is_read_and_not_kept(tmp_path, monkeypatch):
+    for name, value in own_data.PLAIN.items():
+        monkeypatch.setenv(name, value)
+    kind, limit = "from_table, Parquet", 64_000_000
+    for part, size in (("small", 20_000), ("large", int(1.2 * limit))):
+        (tmp_path / part).mkdir()
+        rows, _ = own_data.KINDS[kind][0](tmp_path / part, size)
+    count, most, *_ = own_data.alone(own_data.stream, kind, tmp_path, limit)
+    assert count == rows == own_data.written(tmp_path / "rows")[0] and most < limit
+    assert sum(own_data.alone(own_data.damage, kind, tmp_path, 6)[:2]) == 6
+    with pytest.raises(RuntimeError, match="its process ended with 1"):
+        own_data.alone(own_data.stream, kind, tmp_path, limit, True)
