@@ -6,7 +6,7 @@ from typing import Any
 from labkit.exercises import answers
 from labkit.exercises.answers import Wrong, close_to, describe, expect_type, result_of
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import returned, run_loop
+from labkit.exercises.running import reports_to, returned, run_loop
 
 LESSON = Lesson("10", "Your own experiment")
 _EPOCHS, _CRASHES_AFTER, _NOISE = 4, 2, 5.0
@@ -138,11 +138,8 @@ def _fails_once(config: dict) -> list[int]:
             ray.train.get_all_reported_checkpoints()  # waits until Ray has taken in both reports
             raise OSError("the machine is gone")
 
-    ray.train.report = failing
-    try:
+    with reports_to(config["loop"], failing):
         config["loop"](config)
-    finally:
-        ray.train.report = report
     return epochs
 
 

@@ -9,6 +9,7 @@ here asserts how long something took.
 """
 
 import contextlib
+import inspect
 import logging
 import signal
 import tempfile
@@ -73,6 +74,23 @@ def limited(seconds: float, stuck: str = "") -> Iterator[None]:
     if expired:
         reason = f". Likely: {stuck}" if stuck else ""
         raise Wrong(f"it was still running after {seconds:g} s, so it was stopped{reason}")
+
+
+@contextlib.contextmanager
+def reports_to(train_loop: Callable, report: Callable) -> Iterator[None]:
+    """`ray.train.report` is `report` in this block, also by a name under which the loop's module has it."""
+    import ray.train
+
+    rays = ray.train.report
+    spaces = [vars(ray.train), getattr(inspect.unwrap(train_loop), "__globals__", {})]
+    names = [(space, name) for space in spaces for name, value in list(space.items()) if value is rays]
+    for space, name in names:
+        space[name] = report
+    try:
+        yield
+    finally:
+        for space, name in names:
+            space[name] = rays
 
 
 def run_loop(
@@ -145,11 +163,8 @@ def run_loop(
         if num_workers:
             result = run.fit()
             return result, [(metrics, checkpoint) for checkpoint, metrics in result.best_checkpoints or ()]
-        ray.train.report = kept
-        try:
+        with reports_to(train_loop, kept):
             return run.fit(), reports
-        finally:
-            ray.train.report = report
 
 
 def returned(train_loop: Callable[[dict], Any], config: dict[str, Any] | None = None, **options: Any) -> Any:

@@ -9,17 +9,20 @@ from pathlib import Path
 
 import pytest
 import ray.train
+from ray.train import report
 
 from labkit.exercises.answers import NotAttempted, Wrong
 from labkit.exercises.running import limited, run_loop
 
 
-def test_a_loop_in_this_process():
+@pytest.mark.parametrize("imported", [False, True])
+def test_a_loop_in_this_process(imported):
     def loop(config):
+        send = report if imported else ray.train.report
         for epoch in range(config["epochs"]):
             with tempfile.TemporaryDirectory() as folder:
                 Path(folder, "epoch").write_text(str(epoch))
-                ray.train.report({"epoch": epoch}, checkpoint=ray.train.Checkpoint.from_directory(folder))
+                send({"epoch": epoch}, checkpoint=ray.train.Checkpoint.from_directory(folder))
         return "done"
 
     result, reports = run_loop(loop, {"epochs": 2})
@@ -28,6 +31,7 @@ def test_a_loop_in_this_process():
     for path, epoch in ((result.checkpoint.path, "1"), (reports[0][1].path, "0")):
         assert Path(path, "epoch").read_text() == epoch
     assert run_loop(lambda config: None)[1] == []
+    assert report is ray.train.report
 
 
 def test_what_a_loop_raises_is_a_verdict():
