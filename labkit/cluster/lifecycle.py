@@ -145,6 +145,9 @@ def _find(launcher: NodeLauncher) -> Cluster | None:
         except ClusterError:  # it is ending
             found.disconnect()
             other.stop()
+        except BaseException:
+            other.release()
+            raise
     return None
 
 

@@ -31,13 +31,14 @@ from labkit.settings import NODE_NAME, Settings
 from labkit.system.process_registry import ProcessRegistry, is_group
 
 OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it
-START_TIMEOUT = 120  # seconds for one `ray start`; a cold disk needs 40
+START_TIMEOUT = 180  # seconds for one `ray start`; a cold disk needs 40, a machine with load 16 more than 90
 # A raylet ends if its dashboard agent, a Python program, hasn't started within 15 s (its log: "Timed out
 # waiting for file"), and `ray start` then waits 30 s for it. Neither can be set: ray-project/ray 65983.
 _TOO_BUSY = "timed out during startup"
 # `ray start` takes a second or two until it binds ports that were free before, and another program may be
 # quicker: the head's port, the dashboard's, and that again after `ray start` tried it.
 _PORT_TAKEN = ("Failed to start the grpc server", "Failed to bind to", "Failed to find a valid port")
+_NO_DASHBOARD = "Failed to start the dashboard"  # after it come lines of its log, which end anywhere
 # Tasks run on without the others: dashboard, monitors, the server of Ray's clients.
 _HEAD = ("head: gcs_server", "head: raylet")
 _WATCHDOG_SECONDS = 60  # a cluster waits that long for a kernel that restarts
@@ -94,10 +95,11 @@ class NodeLauncher:
         return Preloader(self.registry, self.group_id, self.folder.parent, self._modules)
 
     def connect(self) -> None:
-        """Connect this process to the cluster, and become one of its owners."""
+        """Become one of the cluster's owners, and connect this process to it."""
+        # In this order: another kernel that stops meanwhile lets the cluster run.
+        self.registry.acquire(self.group_id)
         executable = self._preloader.py_executable if self._preloader is not None else None
         connection.connect(self.address, self.token, py_executable=executable)
-        self.registry.acquire(self.group_id)
 
     def find(self) -> "NodeLauncher | None":
         """The launcher of the cluster that an earlier kernel left running, or None."""
@@ -159,7 +161,8 @@ class NodeLauncher:
             output, status = self._start(command(), name, log, on_wait)
         if status:
             last = (output.strip() or "it printed nothing").splitlines()[-1].strip()
-            raise ClusterError(f"start {name}", f"`ray start` failed: {last}", f"read all of it in {log}")
+            fact = "its dashboard did not start" if _NO_DASHBOARD in output else f"`ray start` failed: {last}"
+            raise ClusterError(f"start {name}", fact, f"read all of it in {log}")
         return output
 
     def _start(
@@ -167,7 +170,8 @@ class NodeLauncher:
     ) -> tuple[str, int]:
         """Run one `ray start` while its fork server imports; record its daemons."""
         log.unlink(missing_ok=True)
-        env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | connection.ENVIRONMENT
+        env = {"RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(START_TIMEOUT), **os.environ, **connection.ENVIRONMENT}
+        env.pop("RAY_ADDRESS", None)
         env |= {"RAY_AUTH_TOKEN_PATH": str(self.token), NODE_NAME: name}
         python = None
         if self._preloader is not None:

@@ -97,7 +97,8 @@ class Server:
         if not self.registry.has_owner(self.group):
             self.registry.stop(self.group)
             with contextlib.suppress(OSError):
-                (self.home / "objects" / _UNCLEAN).unlink(missing_ok=True)
+                if _noted(self.home) == self:  # and no newer one runs in its place
+                    (self.home / "objects" / _UNCLEAN).unlink(missing_ok=True)
 
 
 def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Server:
@@ -116,14 +117,14 @@ def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Serve
             base / "starting", seconds=_START_TIMEOUT, check=check, attempt=_ATTEMPT, error=StorageError
         )
         with one:
-            server = _noted(settings.home)
-            if server is None or not server.alive:
-                if server is not None:
-                    server.registry.stop(server.group)
-                # On the same port again, so that handles and runs from before a crash can continue.
-                server = _start(settings.home, server.port if server else 0, check)
-            server.registry.acquire(server.group)
-            return server
+            if (server := _noted(settings.home)) is not None:
+                # An owner first: another kernel that stops meanwhile lets the server run.
+                server.registry.acquire(server.group)
+                if server.alive:
+                    return server
+                server.registry.stop(server.group)
+            # On the same port again, so that handles and runs from before a crash can continue.
+            return _start(settings.home, server.port if server else 0, check)
     except OSError as error:
         fix = f"make {base} writable, or point LABKIT_HOME at a folder that is"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -159,11 +159,22 @@ def test_after_a_kill_an_old_handle_says_so_and_goes_on_later(store, settings):
     assert again.endpoint == store.endpoint
     assert store.files.cat_file("lab/a") == b"1"
     assert not half.exists()
+    half.write_bytes(b"what this one was about to keep")
+    store.stop()  # its server ended long ago, and a newer one runs
     kill(again)
     port = int(store.endpoint.rpartition(":")[2])
     with socket.create_server(("127.0.0.1", port)):  # another program has taken its port
         elsewhere = storage.start(settings=settings)
         assert elsewhere.endpoint != store.endpoint and elsewhere.files.cat_file("lab/a") == b"1"
+        assert not half.exists()
+
+
+def test_a_kernel_owns_a_server_before_it_finds_it_alive(store, settings, monkeypatch):
+    """So another one that leaves it just then lets it run."""
+    server = store._server
+    server.registry.release(server.group)
+    monkeypatch.setattr(object_server.Server, "alive", property(lambda s: s.registry.has_owner(s.group)))
+    assert object_server.start(settings) == server
 
 
 def test_another_process_finds_it_leaves_it_and_can_stop_it(store, settings):
