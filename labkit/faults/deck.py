@@ -57,12 +57,12 @@ def slow_rank(rank: int, *, share: float = 0.5, seconds: float = 5.0) -> Fault:
 
 def kill_node(name: str) -> Fault:
     """Kill all processes of a node (SIGKILL), as if its plug were pulled. The head is refused."""
-    return _kill(f"kill {name}", lambda panel: _node(name, "kill"))
+    return _kill(f"kill {name}", lambda panel: _node(panel, name, "kill"))
 
 
 def freeze_node(name: str, *, seconds: float = 3.0) -> Fault:
     """Stop all processes of a node for a while: for the others, its network is cut."""
-    return _freeze(f"freeze {name}", lambda panel: _node(name, "freeze"), seconds)
+    return _freeze(f"freeze {name}", lambda panel: _node(panel, name, "freeze"), seconds)
 
 
 def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
@@ -74,7 +74,7 @@ def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
     def make(panel: Panel | None) -> str:
         from labkit import cluster
 
-        _node(name, "drain")  # one of the lab's, and not the head
+        _node(panel, name, "drain")  # one of the lab's, and not the head
         lab = cluster.current()
         found = [one.id for one in lab.nodes if one.name == name] if lab is not None else []
         if not found:
@@ -208,8 +208,9 @@ def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
     raise ClusterError(attempt, fact, "use a cluster that cluster.start() has started here")
 
 
-def _node(name: str, verb: str) -> list[psutil.Process]:
-    registry = ProcessRegistry(Settings.from_env().home)
+def _node(panel: Panel | None, name: str, verb: str) -> list[psutil.Process]:
+    settings = Settings.from_env() if panel is None else panel.settings
+    registry = ProcessRegistry(settings.home)
     records = [one for one in registry.records() if one.alive]
     nodes = {one.role.partition(":")[0] for one in records if one.role.endswith(": raylet")}
     if name not in nodes - {"head"}:

@@ -61,6 +61,7 @@ class TrainPanel(Panel):
         self._trainer: Any = None
         self._interrupts: Interrupts | None = None
         self._earlier, self._completed = 0, False
+        self._epochs = about.get("epochs")  # of a trainer whose config does not say it
         super().__init__(name, **{"engine": "Ray Train", **about})
 
     def callback(self) -> ReportCallback:
@@ -105,7 +106,7 @@ class TrainPanel(Panel):
         self._about |= {
             "world_size": max(most, 1),
             "engine": "one process" if local else "Ray Train",
-            "epochs": config.get("epochs", self._about.get("epochs")),
+            "epochs": config.get("epochs", self._epochs),
             "config": config,
             "scaling": {name: getattr(scaling, name, None) for name in names},
             "storage_path": None if local else _storage_path(run_config),

@@ -48,6 +48,8 @@ def rows(text, heading):
 
 
 def test_it_shows_the_class(place):
+    for path in place.glob("*.json"):  # whatever the doctor says of this machine
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"doctor": []}))
     runs = {"03-torch": {"workers": 2, "rows/s": 18_300.0, "speed-up": 1.25}}
     cho = honest(place, nickname="cho", solved=["03-1", "03-2"], runs=runs, doctor=["Java"])
     cho["section"]["minutes"] = 3

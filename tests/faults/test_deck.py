@@ -120,6 +120,11 @@ def test_a_killed_node_is_survived_on_the_other(panel, fit, lab):
     lab.add_node(cpus=2)
 
 
+def test_the_nodes_are_those_of_the_home_of_the_run(panel, lab, tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    assert deck._node(panel, "node-2", "look")
+
+
 def test_without_its_controller_a_run_fails_and_the_next_one_resumes(panel, fit):
     fault = faults.kill_controller().at(panel, epoch=1, step=2)
     with pytest.raises(RunFailed):

@@ -101,7 +101,7 @@ SEEN = {
     "a loop that counts steps": (
         lambda: Run().step(10, step=20, total=60)("report", 10, metrics={"step": 20})
         ("checkpoint", 10, path="/c", metrics={"step": 20}), 10,
-        ["● training 0 ms step 20 of 60", "step 20 – step 20 ✓ saved"], ["step 20"],
+        ["● training 0 ms step 20 of 60", "step 20 – step 20 ✓ saved", "saved report 20"], ["step 20"],
     ),
     "the last step": (
         lambda: Run().step(10, epochs=2, total=10).epoch(1, 11, epochs=2, total=10), 16,

@@ -180,6 +180,13 @@ def test_checkpoints_that_ray_deletes_are_marked_and_a_wrong_order_is_warned_of(
     ]
 
 
+def test_epochs_are_those_of_the_trainer_that_is_watched(home, panel):
+    for config in ({"epochs": 4}, {}):
+        in_this_process = ScalingConfig(num_workers=0)
+        panel.watch(DataParallelTrainer(loop, train_loop_config=config, scaling_config=in_this_process))
+        assert panel.state.epochs == config.get("epochs")
+
+
 def test_a_name_that_is_used_again_and_trains_nothing_is_told(lab, home, panel):
     fit(panel, trainer_of(panel, home, epochs=2, workers=1, name="twice"))
     assert panel.state.note == ""

@@ -41,7 +41,7 @@ def curve(state: RunState) -> Markup:
     span = max(state.epochs or 0, math.ceil(last), 1)
     scales = [_scale(name, points + steps.get(name, [])) for name, points in zip(names, shown, strict=True)]
     left, right = (*scales, None, None)[:2]
-    plot = svg.Plot((0, span), left, right=right, label="epoch")
+    plot = svg.Plot((0, span), left, right=right, label="report" if state.counts_steps else "epoch")
     for name, points, (stroke, dash), is_right in zip(names, shown, _LOOKS, (False, True), strict=False):
         if name in reported and name in steps:
             plot.curve(steps[name], stroke, right=is_right, width=1, opacity=0.4)
