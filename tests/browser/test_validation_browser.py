@@ -50,7 +50,6 @@ with panel.watch(trainer):
 """
 
 
-@pytest.mark.timeout(300)
 def test_the_time_axis_is_drawn_live_and_stays(home, chromium, tmp_path):
     write_notebook(tmp_path / "beside.ipynb", SETUP, FIT)
     seen: dict[str, int] = {}

@@ -158,7 +158,6 @@ def test_a_killed_kernel_and_what_the_kill_may_leave(home):
     nothing_is_lost(home, 1)
 
 
-@pytest.mark.timeout(300)
 def test_kills_at_any_moment(home):
     """Twice, the second time after a restart: whatever Tune is just writing."""
     moments = sorted(random.sample(range(4, TRIALS * STEPS - 8), 2))
