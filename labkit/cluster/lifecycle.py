@@ -142,12 +142,12 @@ def _find(launcher: NodeLauncher) -> Cluster | None:
         found = Cluster(other.address, launcher=other)
         try:
             return _use(found)
-        except ClusterError:  # it is ending
+        except BaseException as error:
             found.disconnect()
-            other.stop()
-        except BaseException:
             other.release()
-            raise
+            if not isinstance(error, ClusterError) or other.is_in_use:
+                raise  # another notebook may be training there
+            other.stop()  # it was ending anyway
     return None
 
 

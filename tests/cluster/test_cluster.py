@@ -298,6 +298,24 @@ def _token(lab):
 
 # -- another process ------------------------------------------------------------------------------------
 
+
+def test_who_gets_no_answer_does_not_stop_what_another_one_uses(lab):
+    code = """
+from labkit import cluster
+from labkit.cluster import connection
+from labkit.errors import ClusterError
+
+def connect(*_, **__):
+    raise ClusterError("connect", "it is too busy", "wait")
+
+connection.connect = connect
+cluster.start()
+"""
+    done = python(code)
+    assert done.returncode and "it is too busy" in done.stdout
+    assert lab.is_running and lab.nodes[0].name == "head"
+
+
 CONNECT = """
 import json, sys
 from labkit import cluster
