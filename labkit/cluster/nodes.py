@@ -35,6 +35,7 @@ START_TIMEOUT = 180  # seconds for one `ray start`; a cold disk needs 40, a mach
 # A raylet ends if its dashboard agent, a Python program, hasn't started within 15 s (its log: "Timed out
 # waiting for file"), and `ray start` then waits 30 s for it. Neither can be set: ray-project/ray 65983.
 _TOO_BUSY = "timed out during startup"
+_ATTEMPTS = 3  # each reads more of what the next one needs from the disk
 # `ray start` takes a second or two until it binds ports that were free before, and another program may be
 # quicker: the head's port, the dashboard's, and that again after `ray start` tried it.
 _PORT_TAKEN = ("Failed to start the grpc server", "Failed to bind to", "Failed to find a valid port")
@@ -153,17 +154,18 @@ class NodeLauncher:
         self._run(lambda: command, name, on_wait)
 
     def _run(self, command: Callable[[], list[str]], name: str, on_wait: Callable[[], object]) -> str:
-        """Start a node, once more if the machine was too busy or a port was taken; return what it printed."""
+        """Start a node, again if the machine was too busy or a port was taken; return what it printed."""
         log = self.folder / f"start-{name}.log"
-        output, status = self._start(command(), name, log, on_wait)
-        if status and any(text in output for text in (_TOO_BUSY, *_PORT_TAKEN)):
-            self.stop_node(name)
+        for _ in range(_ATTEMPTS):
             output, status = self._start(command(), name, log, on_wait)
-        if status:
-            last = (output.strip() or "it printed nothing").splitlines()[-1].strip()
-            fact = "its dashboard did not start" if _NO_DASHBOARD in output else f"`ray start` failed: {last}"
-            raise ClusterError(f"start {name}", fact, f"read all of it in {log}")
-        return output
+            if not status:
+                return output
+            self.stop_node(name)
+            if not any(text in output for text in (_TOO_BUSY, *_PORT_TAKEN)):
+                break
+        last = (output.strip() or "it printed nothing").splitlines()[-1].strip()
+        fact = "its dashboard did not start" if _NO_DASHBOARD in output else f"`ray start` failed: {last}"
+        raise ClusterError(f"start {name}", fact, f"read all of it in {log}")
 
     def _start(
         self, command: list[str], name: str, log: Path, on_wait: Callable[[], object]
