@@ -202,6 +202,10 @@ class Kernel:
             raise SystemExit("\n".join([code, *printed, *reply.get("traceback", ["it did not fail"])]))
         return "".join(printed)
 
+    def look(self) -> dict[str, float]:
+        """What the lab takes now."""
+        return json.loads(self.run(_LOOK).splitlines()[-1])
+
 
 def live(kernel: Kernel, work: list[str]) -> Iterator[dict[str, float]]:
     """Run all cells; yield the measurements, each with the number of fits and the seconds until then."""
@@ -217,8 +221,7 @@ def live(kernel: Kernel, work: list[str]) -> Iterator[dict[str, float]]:
         )
         if done * _LOOKS // len(work) > looks:
             looks += 1
-            found = json.loads(kernel.run(_LOOK).splitlines()[-1])
-            found |= {"fits": counts["fit"], "seconds": time.monotonic() - began}
+            found = kernel.look() | {"fits": counts["fit"], "seconds": time.monotonic() - began}
             told = " · ".join(f"{name} {found[name]:.0f}" for name in ("seconds", "fits", *_OURS))
             print(f"  {done} of {len(work)}: {told}", flush=True)
             yield found
