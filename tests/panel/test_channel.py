@@ -23,6 +23,15 @@ from labkit.panel.tracking.channel import Address, Listener, Sender
 from labs import until
 
 
+@pytest.fixture(autouse=True)
+def own_threads():
+    """Returns the channel's threads by name, without those that tests of other modules have left."""
+    earlier = set(threading.enumerate())
+    return lambda name: [
+        one for one in threading.enumerate() if one.name.startswith(name) and one not in earlier
+    ]
+
+
 @pytest.fixture
 def heard():
     return []
@@ -105,13 +114,13 @@ def test_a_process_that_exits_has_sent_everything_and_drain_waits_for_it():
 
 
 @pytest.mark.parametrize("answer", [b"", b"\0\0\0\4evil"])
-def test_a_client_without_the_key_is_disconnected(listener, heard, answer, capfd, monkeypatch):
+def test_a_client_without_the_key_is_disconnected(listener, heard, own_threads, answer, capfd, monkeypatch):
     monkeypatch.setattr(channel, "_GREETING_TIMEOUT", 0.2)
     with socket.create_connection(listener.address[:2], timeout=10) as stranger:
         stranger.recv(256)
         stranger.sendall(answer)
         assert hung_up(stranger)
-    until(lambda: not [t for t in threading.enumerate() if t.name == "labkit-channel-peer"])
+    until(lambda: own_threads("labkit-channel-peer") == [])
     assert heard == [] and capfd.readouterr().err == ""  # a stranger makes no noise in the notebook
 
 
@@ -154,7 +163,9 @@ time.sleep(300)
 """
 
 
-def test_a_stranger_with_ten_thousand_connections_stops_nobody_who_is_known(listener, sender, heard):
+def test_a_stranger_with_ten_thousand_connections_stops_nobody_who_is_known(
+    listener, sender, heard, own_threads
+):
     """They cost a bounded number of threads and descriptors, and are disconnected one after the other."""
     sender.send({"n": 0})
     arrived(heard, 1)
@@ -167,8 +178,7 @@ def test_a_stranger_with_ten_thousand_connections_stops_nobody_who_is_known(list
         for n in range(1, 1000):
             sender.send({"n": n})
         assert sender.flush(30) and arrived(heard, 1000)[-1] == {"n": 999}
-        peers = [one for one in threading.enumerate() if one.name == "labkit-channel-peer"]
-        assert len(peers) <= channel._STRANGERS + 1
+        assert len(own_threads("labkit-channel-peer")) <= channel._STRANGERS + 1
         assert len(os.listdir("/proc/self/fd")) - descriptors <= 2 * channel._STRANGERS + 10
         late.send({"late": 1})
     finally:
@@ -287,11 +297,11 @@ def test_nothing_is_left_of_a_sender_when_its_run_is_over(heard, monkeypatch):
     assert left() is None
 
 
-def test_close_ends_the_threads_and_frees_the_port(listener, sender, heard):
+def test_close_ends_the_threads_and_frees_the_port(listener, sender, heard, own_threads):
     sender.send({"n": 1})
     arrived(heard, 1)
     listener.close()
-    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("labkit-channel")])
+    until(lambda: own_threads("labkit-channel") == [])
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(listener.address[:2], timeout=5)
     sender.send({"n": 2})  # raises nothing
