@@ -24,7 +24,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Cheap and telling first: what fails in a unit test would fail in a notebook too, ten minutes later.
 _STAGES = ("unit", "fault", "notebook", "browser")
 # The modules that take more than four seconds: they start clusters, stores, kernels, browsers, or train.
-# What else the other modules have is marked `quick`, but for browser and fault tests.
+# All other tests are marked `quick`, except those of a browser or a fault.
 _SLOW = {
     *("accessibility", "board_page", "browser", "slides", "sweep_browser", "validation_browser", "website"),
     *("cluster", "forkserver", "kernel", "preload"),

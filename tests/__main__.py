@@ -1,7 +1,7 @@
 """pytest over everything, for `make test`: `python -m tests [pytest's options]`.
 
-Two lanes of tests run at a time, each in a process of its own: half of what most tests take is waiting, for
-a JVM, a browser, an interpreter that starts. `-n 0` runs them one after the other in this process, which is
+Two lanes of tests run at a time, each in a process of its own: one alone leaves a quarter of two cores idle,
+while it waits for a JVM, a browser or Ray. `-n 0` runs them one after the other in this process, which is
 what `--pdb` and a measurement want.
 
 In one process the whole suite loads torch, TensorFlow, Arrow and Ray, and starts and ends Ray many times. Ray

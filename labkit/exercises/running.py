@@ -81,16 +81,16 @@ def reports_to(train_loop: Callable, report: Callable) -> Iterator[None]:
     """`ray.train.report` is `report` in this block, also by a name under which the loop's module has it."""
     import ray.train
 
-    rays = ray.train.report
+    original = ray.train.report
     spaces = [vars(ray.train), getattr(inspect.unwrap(train_loop), "__globals__", {})]
-    names = [(space, name) for space in spaces for name, value in list(space.items()) if value is rays]
+    names = [(space, name) for space in spaces for name, value in list(space.items()) if value is original]
     for space, name in names:
         space[name] = report
     try:
         yield
     finally:
         for space, name in names:
-            space[name] = rays
+            space[name] = original
 
 
 def run_loop(

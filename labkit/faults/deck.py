@@ -136,7 +136,7 @@ def freeze_store(store: "Store", *, seconds: float = 3.0) -> Fault:
     """Stop the embedded object store for a while: requests are neither answered nor refused."""
 
     def victims(panel: Panel | None) -> list[psutil.Process]:
-        records = ProcessRegistry(Settings.from_env().home).records()
+        records = ProcessRegistry(_home(panel)).records()
         found = [psutil.Process(one.pid) for one in records if one.role == "object server" and one.alive]
         if not found or not store.endpoint.startswith("http://127.0.0.1:"):
             fact = f"the lab did not start {store.endpoint} on this machine"
@@ -208,9 +208,13 @@ def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
     raise ClusterError(attempt, fact, "use a cluster that cluster.start() has started here")
 
 
+def _home(panel: Panel | None) -> Path:
+    """That of the run; of this process, where a fault is made without a run."""
+    return (Settings.from_env() if panel is None else panel.settings).home
+
+
 def _node(panel: Panel | None, name: str, verb: str) -> list[psutil.Process]:
-    settings = Settings.from_env() if panel is None else panel.settings
-    registry = ProcessRegistry(settings.home)
+    registry = ProcessRegistry(_home(panel))
     records = [one for one in registry.records() if one.alive]
     nodes = {one.role.partition(":")[0] for one in records if one.role.endswith(": raylet")}
     if name not in nodes - {"head"}:

@@ -71,7 +71,7 @@ class Kernel:
         self._manager.start_kernel(env={**os.environ, **variables})
         self._client = self._manager.client()
         self._client.start_channels()
-        self._client.wait_for_ready(timeout=180)
+        self._client.wait_for_ready(timeout=60)
 
     @property
     def pid(self) -> int:

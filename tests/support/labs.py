@@ -54,7 +54,7 @@ def lab(home: Path, request: pytest.FixtureRequest) -> Iterator["cluster.Cluster
         yield started
 
 
-def python(code: str, *args: object, timeout: float = 200, **variables: str) -> subprocess.CompletedProcess:
+def python(code: str, *args: object, timeout: float = 90, **variables: str) -> subprocess.CompletedProcess:
     """Run some lines in a process of their own, with further environment variables."""
     command = [sys.executable, "-c", code, *map(str, args)]
     environment = {**os.environ, **variables}
@@ -63,7 +63,7 @@ def python(code: str, *args: object, timeout: float = 200, **variables: str) -> 
     )
 
 
-def until(condition: Callable[[], object], seconds: float = 200) -> None:
+def until(condition: Callable[[], object], seconds: float = 90) -> None:
     """Wait until a condition holds; the test fails if it does not within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
