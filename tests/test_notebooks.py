@@ -5,6 +5,7 @@ asked of that one run. The solved notebook is run with the cells tagged ``claim`
 assert what the lesson says about its outputs.
 """
 
+import functools
 import json
 import os
 import re
@@ -14,12 +15,15 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from nbclient import NotebookClient
 from nbmake.nb_result import NotebookResult
 from nbmake.nb_run import NotebookRun
+from traitlets.config import Config
 
 import additions
 import build
 import lesson
+from kernels import without_ports
 from labkit import exercises
 from labkit.system.process_registry import ProcessRegistry
 from labs import solved_exercises, wait_until_nothing_lives
@@ -70,6 +74,8 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         patch.setenv("LABKIT_PANEL", "widgets")  # their summaries stay in the outputs, as HTML
         if notebook.parent.name == "solutions":
             patch.setenv("LABKIT_CHECK", "strict")
+        client = functools.partial(NotebookClient, config=Config(KernelManager=without_ports(home)))
+        patch.setattr("nbmake.nb_run.NotebookClient", client)
         seconds_per_cell = request.config.getoption("nbmake_timeout")
         try:
             result = NotebookRun(notebook, seconds_per_cell).execute()

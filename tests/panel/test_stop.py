@@ -1,7 +1,9 @@
 """The Stop button in a real kernel: a click is handled while the cell's thread is in the training."""
 
 import pytest
-from jupyter_client.manager import start_new_kernel
+from jupyter_client.manager import KernelManager
+
+from kernels import without_ports
 
 TRAINING = """
 import time
@@ -17,7 +19,11 @@ with Panel("endless") as panel:
 def client(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
     monkeypatch.setenv("LABKIT_PANEL", "widgets")
-    manager, client = start_new_kernel(kernel_name="python3")
+    manager = KernelManager(kernel_name="python3", **without_ports(tmp_path))
+    manager.start_kernel()
+    client = manager.client()
+    client.start_channels()
+    client.wait_for_ready(timeout=60)
     yield client
     client.stop_channels()
     manager.shutdown_kernel(now=True)

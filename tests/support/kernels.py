@@ -3,9 +3,12 @@
 import contextlib
 import os
 import queue
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from jupyter_client.manager import KernelManager
 
@@ -63,11 +66,21 @@ class Cell:
     done: bool = False
 
 
+def without_ports(folder: Path) -> dict[str, Any]:
+    """Options of a `KernelManager` whose kernel listens on sockets in `folder`.
+
+    Its ports would be chosen and released a second before the kernel binds them, and a cluster of the other
+    lane takes one now and then. JupyterLab then starts the kernel again; nothing else does.
+    """
+    return {"transport": "ipc", "ip": str(folder / "kernel")}
+
+
 class Kernel:
     """One kernel, of the Python that runs the tests."""
 
     def __init__(self, **variables: str) -> None:
-        self._manager = KernelManager(kernel_name="python3")
+        self._folder = tempfile.TemporaryDirectory()
+        self._manager = KernelManager(kernel_name="python3", **without_ports(Path(self._folder.name)))
         self._manager.start_kernel(env={**os.environ, **variables})
         self._client = self._manager.client()
         self._client.start_channels()
@@ -116,6 +129,7 @@ class Kernel:
         if self._manager.provisioner is not None and self._manager.provisioner.has_process:
             self._manager.shutdown_kernel(now=True)
         self._manager.cleanup_resources()
+        self._folder.cleanup()
 
     def _take(self, cell: Cell, message: dict) -> None:
         if message["parent_header"].get("msg_id") != cell.request:
