@@ -66,7 +66,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         notebook = tmp_path_factory.mktemp("notebooks") / "solutions" / notebook.name
         notebook.parent.mkdir()
         nbformat.write(build.notebook(cells, solutions=True, claims=True), notebook)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, without_ports() as options:
         for name in [name for name in os.environ if name.startswith(("LABKIT_", "RAY_"))]:
             patch.delenv(name)
         patch.setenv("LABKIT_HOME", str(home))
@@ -74,7 +74,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         patch.setenv("LABKIT_PANEL", "widgets")  # their summaries stay in the outputs, as HTML
         if notebook.parent.name == "solutions":
             patch.setenv("LABKIT_CHECK", "strict")
-        client = functools.partial(NotebookClient, config=Config(KernelManager=without_ports(home)))
+        client = functools.partial(NotebookClient, config=Config(KernelManager=options))
         patch.setattr("nbmake.nb_run.NotebookClient", client)
         seconds_per_cell = request.config.getoption("nbmake_timeout")
         try:

@@ -1,9 +1,8 @@
 """The Stop button in a real kernel: a click is handled while the cell's thread is in the training."""
 
 import pytest
-from jupyter_client.manager import KernelManager
 
-from kernels import without_ports
+from kernels import kernel
 
 TRAINING = """
 import time
@@ -16,17 +15,9 @@ with Panel("endless") as panel:
 
 
 @pytest.fixture
-def client(tmp_path, monkeypatch):
-    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    monkeypatch.setenv("LABKIT_PANEL", "widgets")
-    manager = KernelManager(kernel_name="python3", **without_ports(tmp_path))
-    manager.start_kernel()
-    client = manager.client()
-    client.start_channels()
-    client.wait_for_ready(timeout=60)
-    yield client
-    client.stop_channels()
-    manager.shutdown_kernel(now=True)
+def client(tmp_path):
+    with kernel(LABKIT_HOME=str(tmp_path), LABKIT_PANEL="widgets") as one:
+        yield one.client
 
 
 def messages(client, cell):

@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from jupyter_client.manager import KernelManager
@@ -66,25 +65,34 @@ class Cell:
     done: bool = False
 
 
-def without_ports(folder: Path) -> dict[str, Any]:
-    """Options of a `KernelManager` whose kernel listens on sockets in `folder`.
+@contextlib.contextmanager
+def without_ports() -> Iterator[dict[str, Any]]:
+    """Options of a `KernelManager` whose kernel listens on sockets in a folder; their paths must be short.
 
     Its ports would be chosen and released a second before the kernel binds them, and a cluster of the other
     lane takes one now and then. JupyterLab then starts the kernel again; nothing else does.
     """
-    return {"transport": "ipc", "ip": str(folder / "kernel")}
+    with tempfile.TemporaryDirectory() as folder:
+        yield {"transport": "ipc", "ip": f"{folder}/kernel"}
 
 
 class Kernel:
-    """One kernel, of the Python that runs the tests."""
+    """One kernel, of the Python that runs the tests.
 
-    def __init__(self, **variables: str) -> None:
-        self._folder = tempfile.TemporaryDirectory()
-        self._manager = KernelManager(kernel_name="python3", **without_ports(Path(self._folder.name)))
+    Args:
+        options: of its `KernelManager`.
+        variables: further environment variables.
+
+    Attributes:
+        client: jupyter_client's, connected.
+    """
+
+    def __init__(self, options: dict[str, Any], **variables: str) -> None:
+        self._manager = KernelManager(kernel_name="python3", **options)
         self._manager.start_kernel(env={**os.environ, **variables})
-        self._client = self._manager.client()
-        self._client.start_channels()
-        self._client.wait_for_ready(timeout=60)
+        self.client = self._manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
 
     @property
     def pid(self) -> int:
@@ -92,7 +100,7 @@ class Kernel:
 
     def begin(self, code: str) -> Cell:
         """Send a cell off; do not wait for it."""
-        return Cell(self._client.execute(code))
+        return Cell(self.client.execute(code))
 
     def wait(self, cell: Cell, *, until: str | None = None, seconds: float = 90) -> Cell:
         """Wait for the end of a cell, or until a text is in its output."""
@@ -105,7 +113,7 @@ class Kernel:
     def listen(self, cell: Cell) -> None:
         """Take in the next message of the kernel, if one comes soon."""
         with contextlib.suppress(queue.Empty):
-            self._take(cell, self._client.get_iopub_msg(timeout=0.2))
+            self._take(cell, self.client.get_iopub_msg(timeout=0.2))
 
     def run(self, code: str, *, seconds: float = 90) -> Cell:
         return self.wait(self.begin(code), seconds=seconds)
@@ -125,11 +133,10 @@ class Kernel:
         return time.monotonic() - began
 
     def close(self) -> None:
-        self._client.stop_channels()
+        self.client.stop_channels()
         if self._manager.provisioner is not None and self._manager.provisioner.has_process:
             self._manager.shutdown_kernel(now=True)
         self._manager.cleanup_resources()
-        self._folder.cleanup()
 
     def _take(self, cell: Cell, message: dict) -> None:
         if message["parent_header"].get("msg_id") != cell.request:
@@ -148,8 +155,9 @@ class Kernel:
 @contextlib.contextmanager
 def kernel(**variables: str) -> Iterator[Kernel]:
     """A kernel that is gone at the end of the block."""
-    one = Kernel(**variables)
-    try:
-        yield one
-    finally:
-        one.close()
+    with without_ports() as options:
+        one = Kernel(options, **variables)
+        try:
+            yield one
+        finally:
+            one.close()
