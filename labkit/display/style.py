@@ -24,7 +24,8 @@ background:var(--jp-layout-color1,transparent)}
 .labkit .lk-rule{border-top:1px solid var(--lk-line)}
 .labkit .lk-body{display:grid;grid-template-columns:minmax(0,1fr) 300px;gap:16px;padding:8px 12px 10px}
 .labkit .lk-main{min-height:190px}.labkit.lk-card>.lk-body .lk-main{min-height:0}
-.labkit .lk-steps span{margin-right:14px;white-space:nowrap}.labkit .lk-now{font-weight:600}
+.labkit .lk-steps span{display:inline-block;margin-right:14px;white-space:nowrap}
+.labkit .lk-now{font-weight:600}
 .labkit .lk-bar{height:8px;border-radius:4px;background:var(--lk-fill);overflow:hidden;margin:4px 0 8px}
 .labkit .lk-bar i{display:block;height:100%;background:var(--lk-main)}
 .labkit .lk-bar.lk-unknown i{opacity:.5;

@@ -49,11 +49,16 @@ with panel.watch(trainer):
     trainer.fit()
 """
 
+# The lines of phases that go on where the figure begins.
+BEYOND = """card => [...card.querySelectorAll('.lk-steps')].filter(one => one.scrollWidth > one.clientWidth)
+    .map(one => one.innerText)"""
+
 
 def test_the_time_axis_is_drawn_live_and_stays(home, chromium, tmp_path):
     write_notebook(tmp_path / "beside.ipynb", SETUP, FIT)
     seen: set[str] = set()
     drawn: list[int] = []
+    beyond: set[str] = set()
     with served(tmp_path) as address, browser(chromium) as page:
         opened = NotebookPage(page, address.format("beside.ipynb"))
         opened.run(0)
@@ -68,12 +73,14 @@ def test_the_time_axis_is_drawn_live_and_stays(home, chromium, tmp_path):
                     page.screenshot(path=ARTEFACTS / "beside-running.png")
                 seen.add(words)
             drawn.append(card.locator(".lk-pad rect").count())
+            beyond.update(card.evaluate(BEYOND))
 
         cell = opened.run(1, meanwhile=watch)
         # Several moments of a validation that ran, and the growing picture.
         assert len([words for words in seen if words.startswith("● validating")]) >= 3, seen
         assert any(words.startswith("○ waits") for words in seen), seen
         assert max(drawn) > drawn[0] + 3, drawn
+        assert not beyond, beyond
         assert "finished" in cell.inner_text()
         opened.save()
         opened.shut_down()
