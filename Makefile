@@ -20,15 +20,16 @@ endif
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.labkit-installed
 # The first of these that is a Python which pyproject.toml allows.
-PYTHONS := $(PYTHON) python3.11 python3.12 python3
+PYTHONS := $(PYTHON) python3.11 python3.12 python3.13 python3 python3.14
 # JupyterLab refuses to run as root, which one is in most containers. It stays on loopback, behind its token.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help setup lab test notebooks site slides bundle learners lint bench clean constraints next
+.PHONY: help setup lab test test-all test-touched notebooks site slides bundle learners lint bench clean constraints next
 
 help:
 	@echo "make lab          open the lessons in JupyterLab (sets up first)"
-	@echo "make test         lint, unit and fault tests, every notebook, the browser tests"
+	@echo "make test         lint, unit tests, every lesson without its extra sections, a kill of each kind, a browser"
+	@echo "make test-all     everything: all faults, extra sections, scripts, Spark, the site; for a night"
 	@echo "make setup        make $(VENV) with everything in it; again only when the pins change"
 	@echo "make notebooks    build the notebooks from lessons/"
 	@echo "make site         the lessons with the outputs of the last make test, as web pages in build/site"
@@ -45,17 +46,21 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt | $(PY)
 	@echo "installing the lab into $(VENV): once, several minutes, about 5 GB"
-	$(PY) -m pip install --constraint constraints.txt --editable ".[dev,export,recipes]"
+	@$(PY) tools/install.py
 	@touch $@
 
 $(PY):
 	@for python in $(PYTHONS); do \
-		if "$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; \
+		if "$$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null; \
 		then chosen="$$python"; break; fi; \
 	done; \
+	if [ -z "$$chosen" ] && command -v uv >/dev/null; then \
+		uv venv --seed --python 3.12 "$(VENV)"; exit; \
+	fi; \
 	if [ -z "$$chosen" ]; then \
-		echo "could not make $(VENV): the lab needs Python 3.11 or 3.12, and python3 is $$(python3 -V 2>&1)"; \
-		echo "  fix: install python3.11, or say where it is: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11"; \
+		echo "could not make $(VENV): the lab needs Python 3.11 to 3.14, and python3 is $$(python3 -V 2>&1)"; \
+		echo "  fix: install uv (pip install uv), which fetches a Python for the lab, and run this again;"; \
+		echo "       or install python3.12; or say where one is: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12"; \
 		exit 1; \
 	fi; \
 	if [ -e "$(VENV)" ]; then ours=; else ours="$(VENV)"; fi; \
@@ -77,18 +82,22 @@ lab: setup
 	@home="$$($(PY) -m labkit home)" && JUPYTERLAB_WORKSPACES_DIR="$$home/workspaces" $(PY) -m jupyterlab $(AS_ROOT) --Application.log_level=WARN \
 		--LabApp.default_url=/lab/tree/notebooks/00_welcome.ipynb $(LAB_ARGS)
 
+# What is tested (tests/tiers.py): `test` for each change, `all` for each night, `touched` by .ci/run.
+test: TIER := test
+test-all: TIER := all
+test-touched: TIER := touched
 # Images of Python often forbid it; then each process compiles the lab anew, and pytest all tests in both lanes.
-test: export PYTHONDONTWRITEBYTECODE :=
+test test-all test-touched: export PYTHONDONTWRITEBYTECODE :=
 # Whatever happens in between, Ctrl-C too: what the tests started is stopped, and pytest's status is kept.
-test: export LABKIT_HOME := $(CURDIR)/.labkit/test
-test: setup
+test test-all test-touched: export LABKIT_HOME := $(CURDIR)/.labkit/test
+test test-all test-touched: setup
 	@begin=$$(date +%s); status=0; trap : INT TERM; \
 	{ $(MAKE) --no-print-directory lint \
 		&& $(PY) tools/build.py --check \
-		&& $(PY) -m tests --durations=10 $(TEST_ARGS); } || status=$$?; \
+		&& $(PY) -m tests --tier $(TIER) $(TEST_ARGS); } || status=$$?; \
 	$(PY) -m labkit stop || [ $$status -ne 0 ] || status=1; \
 	if [ $$status -eq 0 ]; then verdict="all passed"; else verdict="FAILED with status $$status"; fi; \
-	echo "make test: $$verdict after $$(( $$(date +%s) - begin )) s"; \
+	echo "make $@: $$verdict after $$(( $$(date +%s) - begin )) s"; \
 	exit $$status
 
 notebooks: setup

@@ -4,9 +4,12 @@ import os
 import random
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import pytest
+
+from tests import tiers
 
 pytest_plugins = ["labs"]  # of tests/support: the fixtures `home` and `lab`
 
@@ -23,23 +26,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Cheap and telling first: what fails in a unit test would fail in a notebook too, ten minutes later.
 _STAGES = ("unit", "fault", "notebook", "browser")
-# The modules that take more than four seconds: they start clusters, stores, kernels, browsers, or train.
-# All other tests are marked `quick`, except those of a browser or a fault.
-_SLOW = {
-    *("accessibility", "board_page", "browser", "slides", "sweep_browser", "validation_browser", "website"),
-    *("cluster", "forkserver", "kernel", "preload"),
-    *("data_progress", "stream", "catalog", "datasets_ray", "huggingface", "own"),
-    *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_08", "lesson_10"),
-    *("running_cluster", "campaign", "deck"),
-    *("keras_models", "keras_reporting", "keras_settings", "keras_states"),
-    *("torch_models", "torch_training", "panel", "spark", "spark_panel"),
-    *("object_server", "storage", "storage_ray", "store_faults", "store_kernel", "uploads"),
-    *("new", "cli", "diagnosis", "process_registry", "additions", "build", "notebooks", "plain"),
-    *("bundle", "damaged_inputs", "export", "grading"),
-    *("class_bucket", "sharing", "longlife"),
-    *("hang", "ray_reporting", "tensorflow", "validation"),
-    *("sweep_panel", "sweep_restore"),
-}
 _SECONDS = {"notebook": 1200, "browser": 600}  # on a machine on which other programs run, too
 
 
@@ -56,8 +42,12 @@ def _stage(item: pytest.Item) -> str:
     return next((stage for stage in _STAGES if item.get_closest_marker(stage)), "unit")
 
 
+def _module(path: Path) -> str:
+    return path.stem.removeprefix("test_")
+
+
 def _quick(path: Path) -> bool:
-    return path.stem.removeprefix("test_") not in _SLOW and path.suffix == ".py"
+    return _module(path) not in tiers.SLOW and path.suffix == ".py"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -72,6 +62,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_itemcollected(item: pytest.Item) -> None:
     if _quick(item.path) and _stage(item) == "unit":
         item.add_marker("quick")
+    if tiers.is_deep(_module(item.path), item.name):
+        item.add_marker("deep")
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
@@ -91,6 +83,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         stage = _stage(item)
         if stage in _SECONDS and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_SECONDS[stage]))
+    _run_no_lesson_twice(config, items)
     items.sort(key=lambda item: _STAGES.index(_stage(item)))
     if (seed := config.getoption("shuffle")) is not None:
         modules = sorted({item.path for item in items})
@@ -100,6 +93,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     browser = [item for item in items if _stage(item) == "browser"]
     if _in_ci() and _chromium() is None and browser:
         items[:] = browser  # they fail now, and not after all the other tests
+
+
+def _run_no_lesson_twice(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where a whole lesson is run, the run up to its extra sections proves nothing more."""
+    whole = {item.name.removesuffix("-whole]") for item in items if item.name.endswith("-whole]")}
+    twice = [item for item in items if item.name.removesuffix("]") in whole]
+    config.hook.pytest_deselected(items=twice)
+    items[:] = [item for item in items if item not in twice]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """`.ci/run` has an hour. What it doesn't reach is left for `make test-all`, and listed as such."""
+    if item.get_closest_marker("deep") and time.time() > float(os.environ.get("TESTS_UNTIL", "inf")):
+        pytest.skip(tiers.LEFT)
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
@@ -119,9 +127,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item):
-    """In CI a test that skips itself fails: a browser or a Java that is missing is to be installed."""
+    """In CI a test that skips itself fails: a browser or a Java that is missing should be installed."""
     report = yield
-    if _in_ci() and report.skipped and not hasattr(report, "wasxfail") and not item.get_closest_marker("gpu"):
+    excused = (
+        hasattr(report, "wasxfail") or item.get_closest_marker("gpu") or tiers.LEFT in str(report.longrepr)
+    )
+    if _in_ci() and report.skipped and not excused:
         report.outcome, report.longrepr = "failed", f"skipped in CI: {report.longrepr}"
     return report
 

@@ -80,6 +80,14 @@ def test_learners_get_all_lessons_and_no_solution(root, tmp_path, archive):
         assert not name.startswith(("lessons/", "notebooks/solutions/", "docs/teaching/", "tests/")), name
 
 
+def test_a_learners_assistant_is_told_how_to_help(root, lab):
+    """It reads AGENTS.md where it was opened, at the top or in notebooks. Contributors have another one."""
+    told = (root / "notebooks" / "AGENTS.md").read_text()
+    assert (lab / "AGENTS.md").read_text() == (lab / "notebooks" / "AGENTS.md").read_text() == told
+    for word in ("prediction", "hint", "solutions", "lessons/checks", "doctor"):
+        assert word in told
+
+
 def test_checksums_hold_for_the_archive_and_each_file(archive, lab):
     assert hashlib.sha256(archive.read_bytes()).hexdigest() in Path(f"{archive}.sha256").read_text()
     lines = (lab / "SHA256SUMS").read_text().splitlines()

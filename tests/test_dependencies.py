@@ -94,7 +94,7 @@ def test_conda_takes_the_same(root, project):
     environment = yaml.safe_load((root / "environment.yml").read_text())
     conda = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
     (pip,) = (entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
-    assert pip == ["--constraint constraints.txt", "--editable .[dev,export,recipes]"]
+    assert pip == ["--constraint constraints.txt", "--editable .[dev,recipes]"]
     (python,) = (entry.partition("=")[2] for entry in conda if entry.startswith("python="))
     assert SpecifierSet(project["requires-python"]).contains(f"{python}.99")  # conda takes its newest
     # Whatever is a Python package comes from pyproject alone.

@@ -58,19 +58,22 @@ def made(make):
 def test_setup_installs_once_and_again_when_a_pin_changes(made, tmp_path):
     assert made("setup")[1] == []
     (tmp_path / "constraints.txt").touch()
-    everything = "-m pip install --constraint constraints.txt --editable .[dev,export,recipes]"
-    assert made("setup")[1] == [everything]
+    assert made("setup")[1] == ["tools/install.py"]
 
 
-def test_test_runs_the_cheap_first_and_stops_the_lab_last(made, tmp_path):
-    done, asked = made("test", "TEST_ARGS=-k some")
+@pytest.mark.parametrize("target, tier", [("test", "test"), ("test-all", "all"), ("test-touched", "touched")])
+def test_test_runs_the_cheap_first_and_stops_the_lab_last(made, tmp_path, target, tier):
+    done, asked = made(target, "TEST_ARGS=-k some")
     assert done.returncode == 0
-    tests = asked.index("-m tests --durations=10 -k some")
+    tests = asked.index(f"-m tests --tier {tier} -k some")
     assert asked[0] == "-m ruff check ." and asked[tests - 1] == "tools/build.py --check"
     assert {"tools/prose.py", "-m ruff format --check ."} < set(asked[:tests])
     assert asked[tests + 1 :] == [f"home {tmp_path}/.labkit/test", "-m labkit stop"]
     assert "1 passed in" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("make test: all passed after")
+    assert done.stdout.splitlines()[-1].startswith(f"make {target}: all passed after")
+
+
+def test_what_fails_is_told_and_the_lab_is_stopped_all_the_same(made):
     done, asked = made("test", PYTEST_STATUS="3")
     assert done.returncode != 0 and asked[-1] == "-m labkit stop"
     assert "FAILED with status 3 after" in done.stdout.splitlines()[-1]
@@ -123,5 +126,42 @@ def test_clean_keeps_runs_and_answers(made, tmp_path):
 def test_every_target_is_listed(make):
     done, _ = make()
     assert done.returncode == 0
-    for target in ("setup", "lab", "test", "notebooks", "lint", "bench", "clean", "constraints", "next"):
+    for target in (
+        "setup",
+        "lab",
+        "test",
+        "test-all",
+        "notebooks",
+        "lint",
+        "bench",
+        "clean",
+        "constraints",
+        "next",
+    ):
         assert f"make {target} " in done.stdout
+
+
+def _without_python(tmp_path, *, uv: bool):
+    """A folder with what make needs, and no Python that fits."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "id", "echo", "rm"):
+        (tools / name).symlink_to(shutil.which(name))
+    for name, text in {"python3": 'echo "Python 3.9.2"; exit 1', "uv": 'echo "uv $*"'}.items():
+        if name == "python3" or uv:
+            (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+            (tools / name).chmod(0o755)
+    return tools
+
+
+@pytest.mark.parametrize(
+    "uv, said", [(True, "uv venv --seed --python 3.12 .venv"), (False, "fix: install uv")]
+)
+def test_without_a_python_that_fits_uv_makes_one_or_is_named_first(make, tmp_path, uv, said):
+    tools = _without_python(tmp_path, uv=uv)
+    command = [shutil.which("make"), ".venv/bin/python"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={"PATH": str(tools)}, capture_output=True, text=True, timeout=60
+    )
+    assert said in done.stdout
+    assert (done.returncode == 0) == uv

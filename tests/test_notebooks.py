@@ -2,7 +2,8 @@
 
 nbmake runs each notebook once, in a kernel and a home folder of its own; all that is asked of a run is
 asked of that one run. The solved notebook is run with the cells tagged ``claim``, which no reader gets: they
-assert what the lesson says about its outputs.
+assert what the lesson says about its outputs. `make test` runs a lesson up to its extra sections, and
+`make test-all` the whole of it.
 """
 
 import functools
@@ -29,15 +30,18 @@ from labkit.system.process_registry import ProcessRegistry
 from labs import solved_exercises, wait_until_nothing_lives
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
-LESSONS = sorted(path.stem for path in (FOLDER.parent / "lessons").glob("*.py"))
+SOURCES = sorted((FOLDER.parent / "lessons").glob("*.py"))
+LESSONS = [source.stem for source in SOURCES]
+WITH_EXTRAS = [source.stem for source in SOURCES if '"extra"' in source.read_text(encoding="utf-8")]
 # With the outputs of the run, to be looked at.
 KEPT = FOLDER.parent / "artefacts"
 # Enough to know that an unsolved exercise stops no reader; all of them would double the time.
 # Lesson 03 runs unsolved in a browser (test_browser.py).
 UNSOLVED = [name for name in LESSONS if name[:2] == "00"]
 # The last lessons are the longest; they come first, so that both lanes of `make test` end together.
-RUNS = [FOLDER / "solutions" / f"{name}.ipynb" for name in reversed(LESSONS)]
-RUNS += [FOLDER / f"{name}.ipynb" for name in UNSOLVED]
+RUNS = [pytest.param(f"solutions/{name}-whole", marks=pytest.mark.deep) for name in reversed(WITH_EXTRAS)]
+RUNS += [f"solutions/{name}" for name in reversed(LESSONS)]
+RUNS += UNSOLVED
 
 
 @dataclass
@@ -47,6 +51,7 @@ class Run:
     notebook: Path
     home: Path
     result: NotebookResult
+    is_whole: bool
 
     @property
     def is_solution(self) -> bool:
@@ -57,12 +62,16 @@ class Run:
         return json.dumps([cell.get("outputs", []) for cell in self.result.nb.cells])
 
 
-@pytest.fixture(scope="module", params=RUNS, ids=lambda path: str(path.relative_to(FOLDER).with_suffix("")))
+@pytest.fixture(scope="module", params=RUNS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    notebook, home = request.param, tmp_path_factory.mktemp("home")
+    name, home = request.param.removesuffix("-whole"), tmp_path_factory.mktemp("home")
+    notebook = FOLDER / f"{name}.ipynb"
+    is_whole = notebook.stem not in WITH_EXTRAS or request.param.endswith("-whole")
+    kept = KEPT / (notebook.parent.name if is_whole else "core")
     if notebook.parent.name == "solutions":
         source = FOLDER.parent / "lessons" / f"{notebook.stem}.py"
-        cells = additions.complete(source, lesson.read(source))
+        cells = [cell for cell in lesson.read(source) if is_whole or not cell.is_extra]
+        cells = additions.complete(source, cells)
         notebook = tmp_path_factory.mktemp("notebooks") / "solutions" / notebook.name
         notebook.parent.mkdir()
         nbformat.write(build.notebook(cells, solutions=True, claims=True), notebook)
@@ -79,9 +88,9 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         seconds_per_cell = request.config.getoption("nbmake_timeout")
         try:
             result = NotebookRun(notebook, seconds_per_cell).execute()
-            KEPT.joinpath(notebook.parent.name).mkdir(parents=True, exist_ok=True)
-            nbformat.write(result.nb, KEPT / notebook.parent.name / notebook.name)
-            yield Run(notebook, home, result)
+            kept.mkdir(parents=True, exist_ok=True)
+            nbformat.write(result.nb, kept / notebook.name)
+            yield Run(notebook, home, result, is_whole)
         finally:
             ProcessRegistry(home).stop_all()  # of a notebook that did not come to its end
 
@@ -97,8 +106,10 @@ def test_runs_to_its_end(run):
 def test_solutions_are_solutions_and_nothing_else_is(run):
     of_lesson = [lesson for lesson in exercises.lessons() if run.notebook.stem.startswith(lesson.number)]
     ids = {exercise.id for lesson in of_lesson for exercise in lesson.exercises}
-    assert len(ids) >= 3
-    assert solved_exercises(run.home) == (ids if run.is_solution else set())
+    sources = "\n".join(cell.source for cell in run.result.nb.cells)
+    asked = set(re.findall(r'^check\("([^"]+)"', sources, re.MULTILINE))
+    assert len(asked) >= 2 and (asked == ids if run.is_whole else asked <= ids)
+    assert solved_exercises(run.home) == (asked if run.is_solution else set())
 
 
 @pytest.mark.notebook

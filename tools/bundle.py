@@ -30,6 +30,7 @@ from labkit.errors import LabError
 ROOT = Path(__file__).resolve().parent.parent
 # Solutions, answers for the teacher, and what only those need who change the lab.
 _KEPT_BACK = (
+    "AGENTS.md",
     "lessons/",
     "notebooks/solutions/",
     "docs/teaching/",
@@ -71,6 +72,8 @@ def files() -> Iterator[tuple[str, Path]]:
     for name in listed.stdout.split("\0"):
         if name and not name.startswith(_KEPT_BACK):
             yield name, ROOT / name
+    # An assistant that is opened at the top learns there how to help a learner.
+    yield "AGENTS.md", ROOT / "notebooks" / "AGENTS.md"
 
 
 def learners(target: Path) -> Path:

@@ -125,7 +125,7 @@ def _settings(_: Settings) -> Iterator[Finding]:
 
 def _python(_: Settings) -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
-    good = (3, 11) <= sys.version_info[:2] < (3, 13)
+    good = (3, 11) <= sys.version_info[:2] < (3, 15)
     yield Finding("Python", good, version, "make setup PYTHON=python3.11", blocking=True)
 
 

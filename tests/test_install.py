@@ -1,0 +1,82 @@
+"""`make setup` takes the build of torch that fits the machine.
+
+PyTorch's own index is not reached by this test; a server with its layout and a stand-in wheel take its place.
+"""
+
+import functools
+import hashlib
+import http.server
+import subprocess
+import sys
+import threading
+import zipfile
+
+import pytest
+
+import install
+
+PIN = next(
+    line for line in (install.ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch==")
+)
+
+
+@pytest.mark.parametrize(
+    "torch, device, build",
+    [("", False, "cpu"), ("", True, "cuda"), ("cpu", True, "cpu"), ("CUDA", False, "cuda")],
+)
+def test_which_build(monkeypatch, torch, device, build):
+    monkeypatch.setattr(install, "has_nvidia_device", lambda: device)
+    assert install.chosen_build({"TORCH": torch}, "linux") == build
+
+
+def test_macos_needs_no_index_of_its_own():
+    assert install.chosen_build({}, "darwin") == "cuda"
+
+
+def test_another_word_is_refused():
+    with pytest.raises(SystemExit, match="fix: TORCH=cpu or TORCH=cuda"):
+        install.chosen_build({"TORCH": "rocm"})
+
+
+def test_without_an_answer_pip_installs_what_it_finds():
+    assert not install.answers("http://127.0.0.1:9", 1)
+    assert len(install.commands("cpu", "x", index_answers=False)) == 1
+    assert len(install.commands("cuda", "x", index_answers=True)) == 1
+
+
+@pytest.fixture
+def index(tmp_path):
+    """The address of an index with the layout of PyTorch's, which has a build for CPUs of the pin."""
+    version = PIN.partition("==")[2]
+    name, folder = f"torch-{version}+cpu-py3-none-any.whl", tmp_path / "whl" / "cpu" / "torch"
+    folder.mkdir(parents=True)
+    info = f"torch-{version}+cpu.dist-info"
+    with zipfile.ZipFile(folder / name, "w") as wheel:
+        wheel.writestr("torch/__init__.py", "")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: torch\nVersion: {version}+cpu\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    (folder / "index.html").write_text(f'<a href="{name.replace("+", "%2B")}#sha256={digest}">{name}</a>')
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=tmp_path)
+    ) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/whl/cpu"
+        server.shutdown()
+
+
+def test_the_build_for_cpus_comes_from_the_index_that_has_it(index, tmp_path):
+    assert install.answers(index)
+    first, rest = install.commands("cpu", index, index_answers=True)
+    assert PIN in first and "--editable" in rest
+    command = [sys.executable, "-m", "pip", *first, "--target", str(tmp_path / "there"), "--isolated"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (kept,) = (tmp_path / "there").glob("torch-*.dist-info")
+    assert kept.name.removesuffix(".dist-info").endswith("+cpu")

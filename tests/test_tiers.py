@@ -1,0 +1,61 @@
+"""The tiers of tests: what `make test` leaves out, and which deep tests a change asks for."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import tiers
+
+TESTS = Path(__file__).resolve().parent
+MODULES = {path.stem.removeprefix("test_") for path in TESTS.rglob("test_*.py")}
+
+
+def test_the_tables_name_modules_that_are_there():
+    assert set() == tiers.SLOW - MODULES
+    assert tiers.DEEP.keys() - MODULES == set()
+    named = {module for modules in tiers.TOUCHED.values() for module in modules} - {"*"}
+    assert named - tiers.DEEP.keys() == set()
+
+
+def test_a_deep_test_can_be_reached_from_a_change_of_the_package():
+    reached = {module for modules in tiers.TOUCHED.values() for module in modules}
+    assert tiers.DEEP.keys() - reached == set()
+
+
+def test_what_stays_of_a_deep_module_is_there():
+    for module, kept in tiers.DEEP.items():
+        (path,) = TESTS.rglob(f"test_{module}.py")
+        for name in kept:
+            assert f"def {name}" in path.read_text(), f"{module} has no {name}"
+            assert not tiers.is_deep(module, name)
+
+
+def test_paths_of_the_table_are_there():
+    for prefix in tiers.TOUCHED:
+        assert list(tiers.ROOT.glob(f"{prefix}*")) or (tiers.ROOT / prefix).exists(), prefix
+
+
+@pytest.mark.parametrize("path", ["README.md", "docs/glossary.md", "tests/test_settings.py"])
+def test_a_page_or_a_unit_test_asks_for_no_deep_test(path):
+    assert tiers.modules_for([path]) == []
+
+
+def test_a_change_of_settings_asks_for_all_and_one_of_a_module_for_its_own():
+    assert set(tiers.modules_for(["labkit/settings.py"])) == tiers.DEEP.keys()
+    assert tiers.modules_for(["tests/test_longlife.py"]) == ["longlife"]
+
+
+def test_a_changed_lesson_asks_for_the_whole_of_it_and_for_its_script(monkeypatch, tmp_path):
+    monkeypatch.setattr(tiers, "TESTED", tmp_path / "tested")
+    assert tiers.touched() == ["-m", "deep"]  # nobody knows what was tested
+    tiers.TESTED.write_text(tiers._git("rev-parse", "HEAD").stdout)
+    assert tiers.touched() == []
+    real = tiers._git
+
+    def git(*arguments):
+        done = real(*arguments)
+        done.stdout = "lessons/03_torch_trainer.py\nREADME.md\n" if arguments[0] == "diff" else done.stdout
+        return done
+
+    monkeypatch.setattr(tiers, "_git", git)
+    assert tiers.touched() == ["-m", "deep", "-k", "03_torch_trainer"]

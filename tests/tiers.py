@@ -1,0 +1,182 @@
+"""Which tests run when.
+
+- ``-m quick``, the minute between two edits: no cluster, no browser, no training.
+- `make test`, for each change: all but the tests marked ``deep``, and each lesson without its extra sections.
+- `make test-all`, for each night: everything. When it is green on a clean checkout, it writes the commit into
+  ``.ci/tested``.
+- `.ci/run`, for each submission: `make test`, then the deep tests that `TOUCHED` names for the files that
+  differ from the commit in ``.ci/tested``.
+"""
+
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTED = ROOT / ".ci" / "tested"
+LEFT = "left for make test-all: the hour of .ci/run is over"
+
+# The modules that take more than four seconds. All others are quick, but for browsers and faults.
+SLOW = {
+    *("accessibility", "board_page", "browser", "slides", "sweep_browser", "validation_browser", "website"),
+    *("cluster", "forkserver", "kernel", "preload"),
+    *("data_progress", "stream", "catalog", "huggingface", "own"),
+    *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_08", "lesson_10"),
+    *("running_cluster", "campaign", "deck"),
+    *("keras_models", "keras_reporting", "keras_settings"),
+    *("torch_models", "torch_training", "panel", "spark", "spark_panel"),
+    *("object_server", "storage", "storage_ray", "store_faults", "store_kernel", "uploads"),
+    *("new", "cli", "diagnosis", "process_registry", "additions", "build", "notebooks", "plain", "install"),
+    *("bundle", "damaged_inputs", "export", "grading"),
+    *("class_bucket", "sharing", "longlife"),
+    *("hang", "ray_reporting", "tensorflow", "validation"),
+    *("sweep_panel", "sweep_restore"),
+}
+
+# {module: what of it `make test` runs all the same}. Everything else in these modules is deep.
+DEEP = {
+    # one kill of each kind (kernel, node, rank; the store's is in test_object_server) stays
+    "kernel": ("test_a_kernel_that_was_killed_alone",),
+    "cluster": (
+        "test_it_has_the_nodes",
+        "test_a_second_start_returns_the_first",
+        "test_a_node_is_added_used_and_removed",
+        "test_a_node_that_dies",
+        "test_a_training_that_has_no_room",
+        "test_a_wrong_token",
+        "test_after_stop_nothing_is_left",
+    ),
+    "preload": (),
+    "process_registry": (
+        "test_what_is_started_is_recorded",
+        "test_stop_ends_and_forgets",
+        "test_a_killed_kernel_leaves_nothing",
+    ),
+    "deck": ("test_a_killed_rank_is_replaced", "test_what_cannot_be_made", "test_wrong_use"),
+    "campaign": (),
+    "recovery": (),
+    "hang": (),
+    "longlife": (),
+    # of each engine one real run with its panel, and one Stop
+    "ray_reporting": (
+        "test_a_run_on_two_nodes",
+        "test_what_a_worker_raises",
+        "test_an_interrupt_ends_the_run",
+        "test_what_cannot_work_is_refused",
+    ),
+    "validation": (),
+    "tensorflow": (),
+    "sweep_panel": ("test_a_grid_of_four_twice", "test_an_interrupt_ends_the_sweep"),
+    "sweep_restore": (),
+    "spark": (),
+    "spark_panel": ("test_what_is_no_distributor", "test_where_ranks_find_the_panel"),
+    "comparison": (),
+    "launch": (),
+    "storage_ray": (),
+    "store_faults": (),
+    "store_kernel": (),
+    # what the engine adds to a check; the texts of checks are tested without one
+    "lesson_03": (),
+    "lesson_08": (),
+    "lesson_10": (),
+    "running_cluster": ("test_a_loop_on_two_workers",),
+    # what is shown and handed out
+    "accessibility": (),
+    "board_page": (),
+    "class_bucket": (),
+    "slides": (),
+    "sweep_browser": (),
+    "validation_browser": (),
+    "website": (),
+    "bundle": (),
+    "grading": (),
+    "new": (),
+    "export": (),
+    "keras_settings": (),
+    "keras_reporting": (),
+    "damaged_inputs": (),
+    "additions": (),
+    "benchmarks": (),
+    "plain": (),
+}
+
+# What a change below these paths can break, riskiest first: modules of deep tests, "*" for all of them.
+_KILLS = ("kernel", "cluster", "process_registry", "deck")
+_PANELS = (
+    "ray_reporting",
+    "validation",
+    "sweep_panel",
+    "spark_panel",
+    "tensorflow",
+    "sweep_browser",
+    "validation_browser",
+)
+TOUCHED = {
+    "labkit/settings.py": ("*",),
+    "labkit/system/": ("*",),
+    "pyproject.toml": ("*",),
+    "constraints.txt": ("*",),
+    "labkit/cluster/forkserver/": ("preload", "ray_reporting", "sweep_panel", "validation"),
+    "labkit/cluster/": (*_KILLS, "preload"),
+    "labkit/panel/": _PANELS,
+    "labkit/display/": ("sweep_browser", "validation_browser", "accessibility"),
+    "labkit/train/": ("ray_reporting", "validation", "hang", "tensorflow"),
+    "labkit/tune/": ("sweep_panel", "sweep_restore", "sweep_browser"),
+    "labkit/spark/": ("spark", "spark_panel"),
+    "labkit/storage/": ("storage_ray", "store_faults", "store_kernel", "class_bucket"),
+    "labkit/faults/": ("deck", "campaign", "recovery"),
+    "labkit/interrupts.py": ("kernel", "benchmarks"),
+    "labkit/models/": ("keras_settings", "keras_reporting", "tensorflow"),
+    "labkit/exercises/": ("lesson_03", "lesson_08", "lesson_10", "running_cluster"),
+    "labkit/runs/": ("export",),
+    "labkit/classroom/": ("class_bucket", "board_page"),
+    "labkit/new/": ("new",),
+    "labkit/datasets/": ("damaged_inputs", "plain", "storage_ray"),
+    "engines/": ("comparison", "launch"),
+    "benchmarks/": ("benchmarks", "campaign", "recovery", "longlife"),
+    "tools/": ("bundle", "grading", "additions", "slides"),
+    "docs/api.md": ("additions",),
+    "tools/website.py": ("website",),
+}
+
+
+def is_deep(module: str, test: str) -> bool:
+    """Whether `make test` leaves out `test` (its function's name) of tests/…/test_`module`.py."""
+    return module in DEEP and not test.startswith(DEEP[module] or ("\0",))
+
+
+def modules_for(changed: Iterable[str]) -> list[str]:
+    """The modules whose deep tests a change of these files asks for, in the order of `TOUCHED`."""
+    changed = list(changed)
+    wanted: dict[str, None] = {}
+    for prefix, modules in TOUCHED.items():
+        if any(path.startswith(prefix) for path in changed):
+            wanted |= dict.fromkeys(sorted(DEEP) if "*" in modules else modules)
+    own = {Path(path).stem.removeprefix("test_") for path in changed if path.startswith("tests/")}
+    return list(wanted | dict.fromkeys(sorted(own & DEEP.keys())))
+
+
+def touched() -> list[str]:
+    """pytest's options for the deep tests of what differs from the last commit that was tested completely.
+
+    Without such a commit, or if it is no ancestor of HEAD, these are all deep tests.
+    """
+    tested = TESTED.read_text().strip() if TESTED.exists() else "none"
+    if _git("merge-base", "--is-ancestor", tested, "HEAD").returncode:
+        return ["-m", "deep"]
+    changed = _git("diff", "--name-only", tested, "HEAD").stdout.splitlines()
+    files = [f"test_{module}.py" for module in modules_for(changed)]
+    lessons = {Path(path).stem for path in changed if path.startswith(("lessons/", "notebooks/plain/"))}
+    return ["-m", "deep", "-k", " or ".join([*files, *sorted(lessons)])] if files or lessons else []
+
+
+def note_tested() -> str:
+    """Write down that HEAD was tested completely, unless the checkout differs from it."""
+    if _git("status", "--porcelain").stdout.strip():
+        return f"{TESTED.relative_to(ROOT)} not written: the checkout has changes that no commit has"
+    TESTED.write_text(_git("rev-parse", "HEAD").stdout)
+    return f"wrote {TESTED.relative_to(ROOT)}: commit it"
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
