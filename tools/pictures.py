@@ -138,6 +138,32 @@ def nodes(d: Drawing) -> None:
     d.arrow((456, 271), (516, 271), both=True)
 
 
+@picture(760, 250)
+def buckets(d: Drawing) -> None:
+    """Gradients are exchanged in buckets while backward still computes.
+
+    Time goes from left to right. Backward computes the gradients of the last layers first. As soon as their
+    bucket is full, its all-reduce starts, while backward goes on with the layers before. Only the all-reduce
+    of the last bucket has to be waited for.
+    """
+    d.text(20, 30, "one rank, time from left to right", style="n")
+    d.text(20, 78, "compute", style="b")
+    d.text(20, 148, "network", style="b")
+    d.box(100, 52, 130, 44, "forward")
+    for place, layers in enumerate(("layers 9 to 7", "layers 6 to 4", "layers 3 to 1")):
+        d.box(240 + 125 * place, 52, 120, 44, "backward", layers)
+    d.box(665, 52, 75, 44, "step")
+    d.box(365, 122, 105, 44, "all-reduce", "bucket 1", kind="data")
+    d.box(490, 122, 105, 44, "all-reduce", "bucket 2", kind="data")
+    d.box(615, 122, 45, 44, "3", kind="data")
+    d.arrow((345, 96), (375, 122))
+    d.arrow((470, 96), (500, 122))
+    d.arrow((600, 96), (625, 122))
+    d.arrow((660, 144), (700, 144), (700, 96))
+    d.text(365, 196, "these two are exchanged while backward computes", style="n", room=380)
+    d.text(365, 216, "the step has to wait for the last one only", style="n", room=380)
+
+
 @picture(760, 300)
 def task_actor(d: Drawing) -> None:
     """A task and an actor.

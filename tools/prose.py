@@ -55,14 +55,14 @@ _PHRASES = {
     r"decimal numbers?": "floats",
     r"so many (seconds|times|rows|steps|milliseconds)": "a number, or its name",
     # patterns of a text that was thought in another language
-    r"(a|each|every|one|another|any) training(?= (is|has|was|takes|took|that|which|with|on|of|by|in|and|or|to|runs|ends|ended|goes|went)\b|[.,;:?!])|trainings": (
-        "a training run, a run, a job"
-    ),
+    r"(a|each|every|one|another|any) training(?= (is|has|was|takes|took|that|which|with|on|of|by|in|and)\b"
+    r"|[.,;:?!])": "a training run, a run, a job",
+    r"trainings": "training runs, runs, jobs",
     r"another \w+ (gives|makes|gets|gave|made|got) another": "a different … gives a different …",
     r"(is|are|was|were|than|like) (that|those) of|the one of": "the noun again, or 's",
     r"how many times as (fast|long|much|many|large)": "what speed-up, by what factor",
     r"(step|head|rank|number|name|names|weights|rows|IPv6|model|kernel|node) alone": "only, before the noun",
-    r"(is|are|was|were) no (error|trainer|failure|number|image|list|table|cluster|model|text|file|folder)": "is not a, isn't an",
+    r"(is|are|was|were) no (error|trainer|failure|number|image|list|table|cluster|model|text|file)": "isn't a",
     r"(stand|stands|stood|standing) still": "hangs, stalls",
     r"(it|they|which|workers|them|that) pays?(?= (off|where|when|if|only|here)\b|[.,;:])": "is worth it",
     r"you may leave": "you can skip",
