@@ -1,4 +1,4 @@
-"""How time and memory grow: ten times the rows, objects and trials; one, two and four workers.
+"""How time and memory grow: ten times the rows and trials; one, two and four workers.
 
     .venv/bin/python -m benchmarks growth [--rows 60000] [--repeat 1] [--figure FILE] [--json FILE]
 
@@ -7,7 +7,6 @@
 - workers: the same epoch with one, two and four workers, and the same global batch.
 - torchrun: the same without Ray, a `DataLoader` in each of one, two and four processes: what more workers
   than cores cost by themselves. Only its seconds are measured.
-- objects: lesson 02's way of reading small objects (`s3_ingest`), 400 and 4,000 of them.
 - trials: a sweep of trials that report three numbers each, 20 and 200 of them, actors reused.
 
 Memory is the most that all processes of the lab and this one took together at a time. With an exponent of 1
@@ -23,18 +22,16 @@ import os
 import statistics
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from benchmarks import _throughput, s3_ingest, torch_throughput, tune_sweep
+from benchmarks import _throughput, torch_throughput, tune_sweep
 from benchmarks._paired import Found, parser
-from labkit import cluster, datasets, storage
+from labkit import cluster
 from labkit.settings import Settings
-from labkit.storage import upload
 from labkit.system import process_info
 from labkit.system.process_registry import ProcessRegistry
 
@@ -74,17 +71,6 @@ def epoch_in_torchrun(rows: int, workers: int, settings: Settings) -> float:
     """The same without Ray."""
     folder = _throughput.rows_folder(settings, rows)
     return torch_throughput.as_program("torchrun", folder, _EPOCHS, workers)["later epochs"]
-
-
-def objects(count: int, store: Any) -> float:
-    """Seconds to read and decode so many objects."""
-    sent = upload(datasets.rendered(count, seed=0), store, f"benchmark-growth-{count}")
-    names = [name for name in store.files.find(sent.path) if name.endswith(".png")]
-    read = s3_ingest.ways(store, sent.path, names)["tasks"]
-    read()  # starts Ray's workers
-    began = time.perf_counter()
-    read()
-    return time.perf_counter() - began
 
 
 def trials(count: int) -> float:
@@ -145,7 +131,7 @@ def main() -> None:
     os.environ.update(LABKIT_PANEL="none", RAY_AIR_NEW_OUTPUT="0")
     settings = Settings.from_env()
     found = Found("growth", ours="")
-    with cluster.start(settings=settings, cpus_per_node=6), storage.start(settings=settings) as store:
+    with cluster.start(settings=settings, cpus_per_node=6):
         from labkit.data import quiet
 
         quiet()
@@ -153,7 +139,6 @@ def main() -> None:
             "rows": ([options.rows // 10, options.rows], lambda size: epoch(size, 2, settings)),
             "workers": ([1, 2, 4], lambda size: epoch(options.rows, size, settings)),
             "torchrun": ([1, 2, 4], lambda size: epoch_in_torchrun(options.rows, size, settings)),
-            "objects": ([400, 4000], lambda size: objects(size, store)),
             "trials": ([20, 200], trials),
         }
         for kind, (sizes, once) in kinds.items():
@@ -166,8 +151,6 @@ def main() -> None:
                     if kind != "torchrun":  # its processes are none of the lab's
                         figures[f"{kind}, MB"] = memory.most / 1e6
                     found.add(f"{size:,}", figures)
-        for size in kinds["objects"][0]:
-            store.files.rm(f"benchmark-growth-{size}", recursive=True)
     exponents = {}
     for name, ways in found.seconds.items():
         exponents[name] = exponent(*line(ways))

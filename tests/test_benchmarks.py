@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks
-from benchmarks import interrupts, longlife
+from benchmarks import interrupts
 from benchmarks import records as records_of
 from benchmarks._campaign import Broken
 from benchmarks._paired import Found, measure
@@ -62,13 +62,6 @@ def test_an_exported_value_that_differs_is_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(export, "_scalars", lambda run: [*scalars(run)[:-1], ("loss", 0.5, 5, 0.0)])
     with pytest.raises(AssertionError, match="has other values"):
         records_of.export(tmp_path, tmp_path / "out", "TensorBoard", 4)
-
-
-def test_the_trend_of_a_long_life_is_that_of_its_second_half():
-    samples = [{"fits": 5 * n, "grown": 40 + n, "full": min(n, 20)} for n in range(60)]
-    assert longlife.trend(samples, "grown") == pytest.approx((42.5, 96.5, 20))
-    assert longlife.trend(samples, "full") == pytest.approx((2.5, 20, 0))
-    assert longlife.trend(samples, "of no process") == (0, 0, 0)
 
 
 def test_each_is_in_the_readme():

@@ -42,12 +42,12 @@ def test_a_page_or_a_unit_test_asks_for_no_deep_test(path):
 
 def test_a_change_of_settings_asks_for_all_and_one_of_a_module_for_its_own():
     assert set(tiers.modules_for(["labkit/settings.py"])) == tiers.DEEP.keys()
-    assert tiers.modules_for(["tests/test_longlife.py"]) == ["longlife"]
+    assert tiers.modules_for(["tests/test_plain.py"]) == ["plain"]
 
 
 def test_a_changed_lesson_asks_for_the_whole_of_it_and_for_its_script(monkeypatch, tmp_path):
     monkeypatch.setattr(tiers, "TESTED", tmp_path / "tested")
-    assert tiers.touched() == ["-m", "deep"]  # nobody knows what was tested
+    assert tiers.touched() == ["-m", "deep"]  # no commit is named
     tiers.TESTED.write_text(tiers._git("rev-parse", "HEAD").stdout)
     assert tiers.touched() == []
     real = tiers._git

@@ -20,7 +20,7 @@ LEFT = "left for make test-all: the hour of .ci/run is over"
 SLOW = {
     *("accessibility", "board_page", "browser", "slides", "sweep_browser", "validation_browser", "website"),
     *("cluster", "forkserver", "kernel", "preload"),
-    *("data_progress", "stream", "catalog", "huggingface", "own"),
+    *("data_progress", "catalog", "huggingface", "own"),
     *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_08", "lesson_10"),
     *("running_cluster", "campaign", "deck"),
     *("keras_models", "keras_reporting", "keras_settings"),
@@ -28,7 +28,7 @@ SLOW = {
     *("object_server", "storage", "storage_ray", "store_faults", "store_kernel", "uploads"),
     *("new", "cli", "diagnosis", "process_registry", "additions", "build", "notebooks", "plain", "install"),
     *("bundle", "damaged_inputs", "export", "grading"),
-    *("class_bucket", "sharing", "longlife"),
+    *("class_bucket", "sharing"),
     *("hang", "ray_reporting", "tensorflow", "validation"),
     *("sweep_panel", "sweep_restore"),
 }
@@ -56,7 +56,6 @@ DEEP = {
     "campaign": (),
     "recovery": (),
     "hang": (),
-    "longlife": (),
     # of each engine one real run with its panel, and one Stop
     "ray_reporting": (
         "test_a_run_on_two_nodes",
@@ -133,7 +132,7 @@ TOUCHED = {
     "labkit/new/": ("new",),
     "labkit/datasets/": ("damaged_inputs", "plain", "storage_ray"),
     "engines/": ("comparison", "launch"),
-    "benchmarks/": ("benchmarks", "campaign", "recovery", "longlife"),
+    "benchmarks/": ("benchmarks", "campaign", "recovery"),
     "tools/": ("bundle", "grading", "additions", "slides"),
     "docs/api.md": ("additions",),
     "tools/website.py": ("website",),

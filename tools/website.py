@@ -47,14 +47,13 @@ PARTS = {  # of the table of contents
         "labkit/README.md",
         "benchmarks/README.md",
         "CHANGELOG.md",
-        "docs/upstream/*.md",
+        "docs/upstream.md",
     ],
 }
 _OTHERS = [
     "*.md",
     "LICENSE",
     "docs/**/*",
-    "benchmarks/*.svg",
     "labkit/datasets/files/README.md",
     "notebooks/plain/*",
 ]
