@@ -23,14 +23,15 @@ from labkit.display import tracebacks
 from labkit.display.formatting import duration
 from labkit.errors import LabError, RunError, RunStopped
 from labkit.panel.reporters import NullReporter, choose
-from labkit.panel.state.base import State, write_record
+from labkit.panel.state.base import State, record_of
 from labkit.panel.view.base import Snapshot, View
 from labkit.runs.origin import called_by, git_commit, source_of
 from labkit.runs.record import FILE_NAME, RunRecord
 from labkit.settings import Settings
 
 _PAUSE = 0.2  # seconds between two drawings
-_KEEP_EVERY = 5.0  # seconds between two records of a run that goes on
+_KEEP_EVERY = 5.0  # seconds between two records of a run that goes on, or more if writing one takes long
+_KEEPING_SHARE = 0.02  # of its time that a run may spend on writing records of itself
 _SENDING = 10.0  # seconds that the last record has to be sent
 
 
@@ -82,6 +83,7 @@ class LivePanel:
             raise RunError("make a panel", f"live is {live!r:.80}, and no list of functions", fix)
         self._name, self._given_reporter, self._live = name, reporter, live
         self._lock = threading.RLock()
+        self._file_lock = threading.Lock()  # one record is written at a time; never waited for under `_lock`
         self.renew()
 
     def __repr__(self) -> str:
@@ -197,8 +199,8 @@ class LivePanel:
                 with interrupts.held():
                     with self._lock:
                         self.state.start(self.first_phase)
-                        self._keep()
                         self._show(self._reporter.open)
+                    self._keep(over)
                     drawer.start()
                     sender.start()
                     around.enter_context(self.surroundings())
@@ -212,11 +214,13 @@ class LivePanel:
             with interrupts.held() as check:
                 try:
                     ended = self.ended_by(error)
-                    stopped = isinstance(ended, (KeyboardInterrupt, SystemExit))
-                    if ended is not None and not stopped:
+                    stopped = isinstance(ended, KeyboardInterrupt)
+                    # `sys.exit(3)` ends the script with that status; without one it is no failure.
+                    exits = isinstance(ended, SystemExit) and not ended.code
+                    if ended is not None and not stopped and not exits:
                         with self._lock:
                             self.keep_failure(ended)
-                    status = "finished" if ended is None else "stopped" if stopped else "failed"
+                    status = "finished" if ended is None else "stopped" if stopped or exits else "failed"
                 finally:
                     over.set()
                     LivePanel._open.remove(self)
@@ -244,7 +248,8 @@ class LivePanel:
             with self._lock:
                 self.state.end(status)
         try:
-            self._record = self._write_record()
+            with self._file_lock:
+                self._record = self._write_record()
         except (LabError, ValueError) as error:
             # A full disk must not make a training fail that ended well.
             warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=5)
@@ -256,15 +261,24 @@ class LivePanel:
     # -- the record ----------------------------------------------------------------------------------
 
     def _write_record(self) -> RunRecord:
-        record = write_record(self.state, self.run_id, self.settings.home, **self._origin)
+        with self._lock:
+            record = record_of(self.state, self.run_id, self.settings.home, **self._origin)
+        record.write(record.folder)
         self._records.put(record)
         return record
 
-    def _keep(self) -> None:
-        """Write the record of a run that goes on: if this kernel dies, it shows how far the run came."""
+    def _keep(self, over: threading.Event) -> float:
+        """Write the record of a run that goes on: if this kernel dies, it shows how far the run came.
+
+        Returns:
+            Seconds until it is due again.
+        """
+        began = time.monotonic()
         # If it cannot be written, a warning at the end says so.
-        with contextlib.suppress(LabError, ValueError):
-            self._write_record()
+        with self._file_lock, contextlib.suppress(LabError, ValueError):
+            if not over.is_set():
+                self._write_record()
+        return max(_KEEP_EVERY, (time.monotonic() - began) / _KEEPING_SHARE)
 
     def _send_records(self) -> None:
         """Give records to `live`, until there is none."""
@@ -291,7 +305,7 @@ class LivePanel:
     # -- drawing -------------------------------------------------------------------------------------
 
     def _draw(self, over: threading.Event) -> None:
-        seen, last, pause, kept = -1, 0.0, _PAUSE, time.monotonic()
+        seen, last, pause, due = -1, 0.0, _PAUSE, time.monotonic() + _KEEP_EVERY
         while not over.wait(pause):
             # Once a second even if nothing came: a clock that stands still looks like a hang.
             if self.state.version == seen and time.monotonic() - last < 1:
@@ -301,9 +315,8 @@ class LivePanel:
                 seen, last = self.state.version, time.monotonic()
                 if not over.is_set():
                     self._show(self._reporter.draw)
-                    if last - kept > _KEEP_EVERY:
-                        kept = last
-                        self._keep()
+            if last > due:
+                due = last + self._keep(over)
             pause = max(_PAUSE, (time.thread_time() - busy) / self.drawing_share)
 
     def _show(self, show: Callable[[Snapshot], None]) -> None:
@@ -313,7 +326,7 @@ class LivePanel:
             if time.monotonic() - self._listed_at > _KEEP_EVERY:
                 record = [("run record", f"{self._record.folder}/{FILE_NAME}")] if self._record else []
                 self._listed, self._listed_at = [*self.files(), *record], time.monotonic()
-            show(self.view.snapshot(self.state, time.time(), self._listed))
+            show(self.view.snapshot(self.state, self.state.now(), self._listed))
         except Exception as error:
             if self._draws_well:
                 warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)

@@ -8,6 +8,7 @@ an epoch are reported by Ray's ``ReportCheckpointCallback`` or ``ray.train.repor
 
 import json
 import os
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,6 +50,7 @@ class PanelCallback(tf.keras.callbacks.Callback):
         self._rows_per_step, self._rows = rows_per_step, rows
         self._steps: Iterator = iter(())
         self._over, self._done = True, 0
+        self._seen: set[str] = set()  # names that Keras has logged
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         _refuse_a_model_of_its_own(self.model)
@@ -81,8 +83,16 @@ class PanelCallback(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._end_of_steps()
         if self._report:
-            metrics = {name: logs[theirs] for name, theirs in self._report.items()}
+            self._seen |= (logs or {}).keys()
+            # Without validation data, or with `validation_freq=2`, an epoch has no val_accuracy.
+            metrics = {name: logs[theirs] for name, theirs in self._report.items() if theirs in (logs or {})}
             self._panel.report({"epoch": epoch, **metrics}, epoch=epoch)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        missing = [theirs for theirs in self._report.values() if theirs not in self._seen]
+        if missing and self._seen:
+            told = f"{', '.join(missing)}: never logged, so never reported"
+            warnings.warn(f"{told}. Keras logged {', '.join(sorted(self._seen))}", stacklevel=2)
 
     def _end_of_steps(self) -> None:
         """Count the last step, and say that all are done."""

@@ -1,7 +1,6 @@
 """The state of a training: it takes in events, as `labkit.panel.tracking.events` describes them."""
 
 import math
-import time
 from typing import Any
 
 from labkit.panel.state.base import State
@@ -93,7 +92,7 @@ class RunState(State):
         """Seconds in each phase, in the order in which they first came."""
         spent = dict(self._phases)
         if self.phase and not self.over:
-            spent[self.phase] += max((now or time.time()) - self._phase_began, 0.0)
+            spent[self.phase] += max((now or self.now()) - self._phase_began, 0.0)
         return spent
 
     @property
@@ -171,7 +170,7 @@ class RunState(State):
             "history": list(self.history),
             "checkpoints": self.checkpoints.kept,
             "checkpoint": next((one.path for one in reversed(self.checkpoints) if not one.deleted), None),
-            "extra": self._validations(self.timeline(self.ended_at or time.time())),
+            "extra": self._validations(self.timeline(self.ended_at or self.now())),
         }
 
     def _validations(self, spans: list[Span]) -> dict[str, Any]:
@@ -193,7 +192,7 @@ class RunState(State):
         """Take in an event; what is heard again does not hang."""
         super().apply(event)
         if event["kind"] != "print":
-            self.heard_at, self.hang = time.time(), []
+            self.heard_at, self.hang = self.now(), []
 
     def start(self, phase: str = "preparing", now: float | None = None) -> None:
         super().start(phase, now)
@@ -265,6 +264,8 @@ class RunState(State):
             self._stride *= 2
 
     def on_report(self, event: dict[str, Any]) -> None:
+        if event["rank"] != 0:
+            return  # a loop in which each rank reports has one history: rank 0's, as Ray keeps it
         metrics = dict(event.get("metrics", {}))
         epoch = whole(event.get("epoch", metrics.get("epoch")))
         epoch = self._reports if epoch is None else epoch
@@ -304,6 +305,10 @@ class RunState(State):
 
     def _steps_before(self, worker: WorkerState) -> int:
         return worker.step + sum(n for epoch, n in self._lengths.items() if epoch < worker.epoch)
+
+    def enter(self, name: str) -> None:
+        """Say what is being done from now on."""
+        self._enter(name, self.now())
 
     def _enter(self, name: str, now: float) -> None:
         if self.phase:

@@ -18,7 +18,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, TypeVar
 
 import psutil
@@ -86,8 +86,8 @@ class Tracker:
         self.emit("phase", name="loading", epoch=epoch)
         of_all = {"epoch": epoch, "epochs": epochs, "total": total, "between": between}
         step, rows, waiting, first_wait = start, 0, 0.0, 0.0
-        iterator, end = iter(batches), object()
         began = before = sent = clock()
+        iterator, end = iter(batches), object()  # a DataLoader starts its processes here: it is waiting, too
 
         def report(done: bool = False) -> float:
             counts = {"step": step, "rows": rows, "waiting": waiting, "first_wait": first_wait}
@@ -101,7 +101,7 @@ class Tracker:
                 if step == start:
                     first_wait = waiting
                     sent = report()
-                size = _rows(batch)
+                size = rows_of(batch)
                 try:
                     yield batch
                 except GeneratorExit:
@@ -175,20 +175,30 @@ def _memory() -> dict[str, Any]:
     return found
 
 
-def _rows(batch: Any) -> int:
+def rows_of(batch: Any) -> int:
     """Number of rows in a batch, whatever form it has."""
-    if isinstance(batch, dict):
-        return _rows(next(iter(batch.values()), ()))
+    if isinstance(batch, Mapping):  # also one that is no dict, such as a BatchEncoding
+        values = list(batch.values())
+        return rows_of(_first_part(values, (Sized,)) if values else ())
     if isinstance(batch, (tuple, list)) and batch:
-        first = batch[0]
-        # A DataLoader gives a list of arrays; a list of anything else is a list of rows.
-        nested = isinstance(batch, tuple) and isinstance(first, (list, tuple, dict))
-        if nested or getattr(first, "shape", None):
-            return _rows(first)
+        # A DataLoader gives a list of arrays; a list of anything else is a list of rows. A tuple has parts:
+        # (inputs, targets), or (number, batch) from `enumerate`.
+        nested = (Mapping, list, tuple) if isinstance(batch, tuple) else ()
+        first = _first_part(batch, nested)
+        if first is not None:
+            return rows_of(first)
     try:
         return len(batch)
     except Exception:  # a number, a tensor without dimensions; to count is never worth an error
         return 1
+
+
+def _first_part(parts: Iterable[Any], containers: tuple[type, ...]) -> Any:
+    """The first that has rows: an array or a container; None if there is none."""
+    for part in parts:
+        if getattr(part, "shape", None) or (isinstance(part, containers) and not isinstance(part, str)):
+            return part
+    return None
 
 
 def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
