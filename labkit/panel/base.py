@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Self
 from labkit import interrupts
 from labkit.display import tracebacks
 from labkit.display.formatting import duration
-from labkit.errors import LabError, RunError, RunStopped
+from labkit.errors import LabError, RunStopped
 from labkit.panel.reporters import NullReporter, choose
 from labkit.panel.state.base import State, record_of
 from labkit.panel.view.base import Snapshot, View
@@ -56,7 +56,7 @@ class LivePanel:
         loop: the training function, where the engine's panel knows it; its text goes into the record.
 
     Raises:
-        RunError: an argument is of a wrong type, or the panel is opened twice at the same time.
+        LabError: an argument is of a wrong type, or the panel is opened twice at the same time.
     """
 
     view: View = View()
@@ -77,10 +77,10 @@ class LivePanel:
         self.settings = Settings.from_env() if settings is None else settings
         if not isinstance(name, str) or not name.strip() or not isinstance(self.settings, Settings):
             fact = f"its name is {name!r}, and its settings are of type {type(self.settings).__name__}"
-            raise RunError("make a panel", fact, 'Panel("00-baseline", settings=Settings(small=True))')
+            raise LabError("make a panel", fact, 'Panel("00-baseline", settings=Settings(small=True))')
         if not isinstance(live, (list, tuple)) or not all(map(callable, live)):
             fix = 'live=[runs.TensorBoard("tensorboard")]'
-            raise RunError("make a panel", f"live is {live!r:.80}, and no list of functions", fix)
+            raise LabError("make a panel", f"live is {live!r:.80}, and no list of functions", fix)
         self._name, self._given_reporter, self._live = name, reporter, live
         self._lock = threading.RLock()
         self._file_lock = threading.Lock()  # one record is written at a time; never waited for under `_lock`
@@ -154,8 +154,8 @@ class LivePanel:
 
     def renew(self) -> None:
         """Begin with a fresh state and run id."""
-        self.state = self.new_state()
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        self.state = self.new_state()
         self._record: RunRecord | None = None
 
     # -- the run -------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class LivePanel:
         if other is not None or self.state.status == "running":
             fact = f"{(other or self).state.name!r} is open already"
             fix = "wait for its run, or make a second panel"
-            raise RunError(f"follow a run with the panel {self.state.name!r}", fact, fix)
+            raise LabError(f"follow a run with the panel {self.state.name!r}", fact, fix)
         if self.state.over:
             self.renew()
         with interrupts.stoppable(f"the start of {self.state.name}", left="Nothing has been started"):

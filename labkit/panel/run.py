@@ -40,7 +40,7 @@ class Panel(LivePanel, Tracker):
             `engine` (what runs it, "one process") and `world_size` (the number of workers).
 
     Raises:
-        RunError: the name is no text, or the panel is opened twice at the same time.
+        LabError: the name is no text, or the panel is opened twice at the same time.
     """
 
     view = RunView()

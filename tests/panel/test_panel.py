@@ -18,7 +18,7 @@ from multiprocessing.connection import Client
 import pytest
 
 from labkit.display import cards
-from labkit.errors import RunError, RunStopped
+from labkit.errors import LabError, RunStopped
 from labkit.panel import Panel, base
 from labkit.panel.base import LivePanel
 from labkit.panel.reporters import NullReporter
@@ -251,7 +251,7 @@ def test_a_name_is_no_way_out_of_the_folder(settings, tmp_path, name):
 def test_a_second_run_is_a_new_one(panel, settings):
     with panel:
         train(panel)
-        with pytest.raises(RunError, match="is open already"), panel:
+        with pytest.raises(LabError, match="is open already"), panel:
             pass
         panel.receive({"kind": "print", "run": panel.run_id, "text": "in time"})
     first, first_state = panel.run_id, panel.state
@@ -435,7 +435,7 @@ def test_the_panel_of_an_engine(settings):
         with panel.update() as state:
             state.counted += 1
         until(lambda: any("counted &lt;1&gt;" in snapshot.body for snapshot in reporter.drawn))
-        with pytest.raises(RunError, match="'count' is open"), CountPanel("second", settings=settings):
+        with pytest.raises(LabError, match="'count' is open"), CountPanel("second", settings=settings):
             pass
         assert copy.deepcopy([panel])[0] is panel
         assert pickle.loads(pickle.dumps(panel)) == "CountPanel('count', running)"
@@ -577,5 +577,5 @@ def test_the_record_of_a_killed_process_shows_how_far_it_came(settings):
 
 
 def test_what_is_no_function_is_refused_as_live(settings):
-    with pytest.raises(RunError, match="no list of functions"):
+    with pytest.raises(LabError, match="no list of functions"):
         Panel("00-baseline", settings=settings, live="tensorboard")

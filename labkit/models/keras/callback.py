@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from labkit.errors import RunError
+from labkit.errors import LabError
 
 
 class PanelCallback(tf.keras.callbacks.Callback):
@@ -31,7 +31,7 @@ class PanelCallback(tf.keras.callbacks.Callback):
             ``{"accuracy": "val_accuracy"}``: the name in the panel, and the one that Keras gives it.
 
     Raises:
-        RunError: (at the start of ``fit``) there are several workers, and the model knows only this one.
+        LabError: (at the start of ``fit``) there are several workers, and the model knows only this one.
     """
 
     _supports_tf_logs = True  # Keras 2: else it would fetch every number from the device at every step
@@ -125,4 +125,4 @@ def _refuse_a_model_of_its_own(model: Any) -> None:
     if workers > 1 and replicas < workers:
         fact = "it was built outside of the strategy's scope: every worker would train a model of its own"
         fix = "with strategy.scope(): model = …; model.compile(…)"
-        raise RunError(f"train one model in {workers} workers", fact, fix)
+        raise LabError(f"train one model in {workers} workers", fact, fix)
