@@ -167,4 +167,5 @@ def _in_notebook() -> bool:
     """Whether this process is a kernel with a front end (a terminal's IPython has none)."""
     get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", None)
     shell = get_ipython() if get_ipython else None
-    return shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
+    # Colab's shell is a subclass.
+    return any(one.__name__ == "ZMQInteractiveShell" for one in type(shell).__mro__)

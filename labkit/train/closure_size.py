@@ -13,7 +13,7 @@ from typing import Any
 from ray import cloudpickle
 
 from labkit.display.formatting import size
-from labkit.errors import RunError
+from labkit.errors import LabError
 from labkit.runs.origin import names_in
 
 LIMIT = 1_000_000  # bytes; a small model fits, a data set does not
@@ -23,7 +23,7 @@ def check_closure_size(function: Callable) -> None:
     """Refuse a function that is larger than `LIMIT` when it is pickled.
 
     Raises:
-        RunError: it is larger, with the name of its largest variable; or it cannot be pickled.
+        LabError: it is larger, with the name of its largest variable; or it cannot be pickled.
     """
     name = getattr(function, "__name__", type(function).__name__)
     attempt = f"send the validation function {name} to the cluster"
@@ -31,7 +31,7 @@ def check_closure_size(function: Callable) -> None:
         total = _size(function)
     except Exception as error:  # whatever an object raises when it is pickled
         fact = f"something that it uses cannot be pickled: {error}"
-        raise RunError(attempt, fact, "create that object inside the function") from error
+        raise LabError(attempt, fact, "create that object inside the function") from error
     if total <= LIMIT:
         return
     # A name that is also an attribute's may be no part of the function: then it may be larger than that.
@@ -41,7 +41,7 @@ def check_closure_size(function: Callable) -> None:
     captured = f"{variable!r} ({' of '.join(parts)})"
     fact = f"it captures {captured}, and is sent again for every checkpoint; the limit is {size(LIMIT)}"
     fix = "load it inside the function (from the store, or datasets.load), or pass its path in fn_kwargs"
-    raise RunError(attempt, fact, fix)
+    raise LabError(attempt, fact, fix)
 
 
 class _Counter:

@@ -236,7 +236,20 @@ def test_a_kernel_that_is_gone_disturbs_nobody(listener):
     for n in range(5000):
         sender.send({"n": n})
     assert not sender.flush(0.1)
-    assert len(sender._unsent) == channel._QUEUE_SIZE  # what is kept for later is bounded
+    assert len(sender._others) == channel._QUEUE_SIZE  # what is kept for later is bounded
+
+
+def test_a_thousand_printed_lines_push_out_no_report(listener, heard):
+    sender = Sender(listener.address)
+    sender._silent_until = time.monotonic() + 60  # the kernel is out of reach for a while
+    sender.send({"kind": "print", "n": 0})
+    sender.send({"kind": "report"})
+    for n in range(3000):
+        sender.send({"kind": "print", "n": n})
+    sender._silent_until = 0.0
+    sender.send({"kind": "print", "n": 3000})
+    until(lambda: heard and heard[-1] == {"kind": "print", "n": 3000})
+    assert heard[0] == {"kind": "report"} and len(heard) == 1 + channel._QUEUE_SIZE
 
 
 def test_a_sender_connects_again(listener, sender, heard, monkeypatch):
@@ -295,6 +308,31 @@ def test_nothing_is_left_of_a_sender_when_its_run_is_over(heard, monkeypatch):
     until(lambda: not [t for t in threading.enumerate() if t.name == "labkit-sender"], seconds=10)
     gc.collect()
     assert left() is None
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_ipv6(heard):
+    with contextlib.closing(Listener(heard.append, host="::1")) as listener:
+        Sender(listener.address).send({"n": 1})
+        assert arrived(heard, 1) == [{"n": 1}]
+
+
+def test_who_connects_while_the_listener_closes_is_disconnected(heard, own_threads, monkeypatch):
+    class Late(socket.socket):
+        """The listener is closed just after a client was accepted."""
+
+        def accept(self):
+            accepted = super().accept()
+            listener.close()
+            return accepted
+
+    create = socket.create_server
+    monkeypatch.setattr(socket, "create_server", lambda *a, **o: Late(fileno=create(*a, **o).detach()))
+    listener = Listener(heard.append)
+    with socket.create_connection(listener.address[:2], timeout=10) as client:
+        assert hung_up(client)
+    until(lambda: own_threads("labkit-channel") == [])
+    assert listener._waiting == {}
 
 
 def test_close_ends_the_threads_and_frees_the_port(listener, sender, heard, own_threads):

@@ -109,6 +109,14 @@ def test_a_decided_validation_is_said_once(capsys):
     ]
 
 
+def test_the_shell_of_colab_is_a_notebook(monkeypatch):
+    """It is a subclass of ipykernel's."""
+    kernel = type("ZMQInteractiveShell", (), {})
+    shell = type("Shell", (kernel,), {})()
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    assert isinstance(choose("auto"), WidgetReporter)
+
+
 def test_choose():
     kinds = {"none": NullReporter, "text": TextReporter, "widgets": WidgetReporter}
     assert all(type(choose(kind)) is expected for kind, expected in kinds.items())

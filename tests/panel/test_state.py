@@ -1,6 +1,7 @@
 """What happened in a run: sequences of events in, numbers out."""
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -251,6 +252,23 @@ def test_the_curve_of_a_stream_is_no_vertical_line(run):
     assert [x for x, _ in run.state.curve][5] == pytest.approx(0.25)
     run.step(102, epoch=1, step=50, metrics={"loss": 1.0}).step(103, epoch=1, step=60)
     assert run.state.curve[-1][0] == pytest.approx(1.25)
+
+
+def test_reports_of_other_ranks_are_no_epochs(run):
+    for epoch in range(2):
+        for rank in (1, 0):
+            run("report", rank=rank, pid=100 + rank, metrics={"loss": 10.0 * rank + epoch})
+    assert run.state.history == [{"loss": 0.0, "epoch": 0}, {"loss": 1.0, "epoch": 1}]
+
+
+def test_a_clock_that_is_set_changes_no_duration(monkeypatch):
+    state = RunState("run")
+    state.start()
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    assert state.elapsed() < 60 and state.now() - state.started_at < 60
+    state.end("finished")
+    assert state.elapsed() < 60 and state.phase_seconds()["preparing"] < 60
 
 
 # -- prints, failures, and what is too late ------------------------------------------------------------

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from labkit.errors import RunError
+from labkit.errors import LabError
 from labkit.models.torch.training import evaluate
 from labkit.train import closure_size
 from labkit.train.closure_size import check_closure_size
@@ -60,7 +60,7 @@ def limit(monkeypatch):
 )
 @pytest.mark.usefixtures("limit")
 def test_the_largest_variable_is_named(function, name):
-    with pytest.raises(RunError, match=rf"'{name}' \(3.. kB( of 3.. kB)?\).* the limit is 100 kB") as refused:
+    with pytest.raises(LabError, match=rf"'{name}' \(3.. kB( of 3.. kB)?\).* the limit is 100 kB") as refused:
         check_closure_size(function)
     assert "load it inside the function" in refused.value.fix
 
@@ -68,7 +68,7 @@ def test_the_largest_variable_is_named(function, name):
 def test_a_variable_without_a_value_yet_hides_nothing(limit):
     images = np.zeros((400, 28, 28), np.uint8)
     function = of_a_notebook(lambda checkpoint: (images, later))
-    with pytest.raises(RunError, match="'images'"):
+    with pytest.raises(LabError, match="'images'"):
         check_closure_size(function)
     later = None
 
@@ -78,6 +78,6 @@ def test_a_function_of_a_module_takes_nothing_along():
 
 
 def test_what_cannot_be_sent_is_told():
-    with pytest.raises(RunError, match=r"cannot be pickled: .*lock") as refused:
+    with pytest.raises(LabError, match=r"cannot be pickled: .*lock") as refused:
         check_closure_size(of_a_notebook(lambda checkpoint: lock))
     assert refused.value.fix == "create that object inside the function"

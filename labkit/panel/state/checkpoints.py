@@ -94,15 +94,18 @@ class Checkpoints(list[CheckpointState]):
         """How many have a validation that is not decided yet."""
         return sum(checkpoint.status == "pending" for checkpoint in self)
 
-    def update(self, event: dict[str, Any], epoch: int) -> None:
+    def update(self, event: dict[str, Any], epoch: int, *, counted_from: int = 0) -> None:
         """Take in a ``checkpoint`` event.
 
         Args:
             epoch: for one that is new and whose metrics do not tell its epoch.
+            counted_from: the number of the first epoch in the metrics, 0 or 1.
         """
         known, status, metrics = self._find(event, epoch), event.get("status"), event.get("metrics", {})
         # The checkpoints of an earlier run of that name are of epochs of their own.
-        known.epoch = known.epoch if (told := whole(metrics.get("epoch"))) is None else told + 1
+        known.epoch = (
+            known.epoch if (told := whole(metrics.get("epoch"))) is None else told + 1 - counted_from
+        )
         if status == "deleted":
             known.deleted = True
         # What two processes say of one checkpoint may come in another order than it happened.

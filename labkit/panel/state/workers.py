@@ -17,6 +17,8 @@ class WorkerState:
         waiting: the part of these seconds in which it had no data.
         epoch_seconds: in its current epoch, so far.
         memory, gpu_memory, gpu_percent: of its process at its latest step, in bytes and percent, if known.
+        counted: whether its epochs are counted from outside, from its process's first on.
+        made: then all the steps of its process.
     """
 
     rank: int
@@ -32,6 +34,8 @@ class WorkerState:
     memory: int | None = None
     gpu_memory: int | None = None
     gpu_percent: int | None = None
+    counted: bool = False
+    made: int = 0
     _loop: tuple[int, float, float] | None = None  # rows, seconds and waiting of the current one
 
     @property
@@ -55,6 +59,7 @@ class WorkerState:
         self.waiting += waiting
         self.memory, self.gpu_memory = event.get("memory"), event.get("gpu_memory")
         self.gpu_percent = event.get("gpu_percent")
+        self.counted, self.made = event.get("counted", False), event.get("made", 0)
         self.epoch, self.step, self._loop = event["epoch"], event["step"], now
         # A stream does not know its length; after one epoch we do.
         self.total = self.step if event.get("done") else event.get("total", self.total)
