@@ -62,7 +62,7 @@ def train_loop(config):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        ray.train.report({"loss": loss.item()})
+        ray.train.report({"epoch": epoch, "loss": loss.item()})
 
 
 # %% [markdown]

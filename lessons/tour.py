@@ -95,6 +95,7 @@ def load(model, optimizer):
 # With `num_workers=0` Ray runs the loop in this notebook's own process. It trains on 128 images in each step.
 
 # %%
+from labkit.settings import Settings
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
@@ -105,11 +106,12 @@ def weights_of(result):
 
 
 torch.set_num_threads(1)
+folder = str(Settings.from_env().home / "tour")
 alone = TorchTrainer(
     train_loop,
     train_loop_config={"epochs": 6, "batch_size": 128, "pause": 0},
     scaling_config=ScalingConfig(num_workers=0),
-    run_config=RunConfig(storage_path=f"{lab.home}/tour"),
+    run_config=RunConfig(storage_path=folder),
 ).fit()
 
 # %% [markdown]
@@ -128,7 +130,7 @@ trainer = TorchTrainer(
     train_loop,
     train_loop_config={"epochs": 6, "batch_size": 64, "pause": 0.1},
     scaling_config=ScalingConfig(num_workers=2),
-    run_config=RunConfig(storage_path=f"{lab.home}/tour", failure_config=FailureConfig(max_failures=1)),
+    run_config=RunConfig(storage_path=folder, failure_config=FailureConfig(max_failures=1)),
 )
 with panel.watch(trainer):
     together = trainer.fit()

@@ -62,7 +62,7 @@ _PHRASES = {
     r"(is|are|was|were|than|like) (that|those) of|the one of": "the noun again, or 's",
     r"how many times as (fast|long|much|many|large)": "what speed-up, by what factor",
     r"(step|head|rank|number|name|names|weights|rows|IPv6|model|kernel|node) alone": "only, before the noun",
-    r"(is|are|was|were) no (error|trainer|failure|number|image|list|table|cluster|model|text|file)": "isn't a",
+    r"(is|are|was|were) no (error|trainer|failure|number|image|list|table|cluster|model|text)": "isn't a",
     r"(stand|stands|stood|standing) still": "hangs, stalls",
     r"(it|they|which|workers|them|that) pays?(?= (off|where|when|if|only|here)\b|[.,;:])": "is worth it",
     r"you may leave": "you can skip",
