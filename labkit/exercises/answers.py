@@ -104,7 +104,7 @@ def close_to(
 
 
 def list_is(answer: Any, expected: Sequence[int], *, what: str, mistakes: Mapping[tuple, str]) -> None:
-    """Require a list of these numbers; `mistakes` has the remark for each likely wrong list, as a tuple."""
+    """Require a list of numbers; `mistakes` has the remark for each likely wrong list, as a tuple."""
     if not isinstance(answer, Sequence) or isinstance(answer, str):
         raise Wrong(f"{what} is {describe(answer)}, and a list of numbers is expected")
     found = tuple(number(one, f"one of {what}") for one in answer)
