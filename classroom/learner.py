@@ -14,24 +14,21 @@ _TEXT = {"type": "string"}
 _NUMBER = {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12}
 
 
-def _several(kind: dict) -> dict:
-    return {"type": "object", "maxProperties": _MOST, "additionalProperties": kind}
-
-
 _TEXTS = {"type": "array", "maxItems": _MOST, "items": _TEXT}
+_NUMBERS = {"type": "object", "maxProperties": _MOST, "additionalProperties": _NUMBER}
 _PARTS = {
     "nickname": _TEXT,
     "at": _TEXT,
     "solved": _TEXTS,
-    "hints": _several(_NUMBER),
-    "predictions": _several(_TEXT),
-    "minutes": _several(_NUMBER),
+    "hints": _NUMBERS,
+    "predictions": _NUMBERS | {"additionalProperties": _TEXT},
+    "minutes": _NUMBERS,
     "section": {
         "type": "object",
         "required": ["name", "minutes"],
         "properties": {"name": _TEXT, "minutes": _NUMBER},
     },
-    "runs": _several(_several(_NUMBER)),
+    "runs": _NUMBERS | {"additionalProperties": _NUMBERS},
     "doctor": _TEXTS,
 }
 _SCHEMA = {"type": "object", "required": [*_PARTS], "properties": _PARTS}

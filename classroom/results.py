@@ -66,8 +66,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or content.get("format") != 1:
         raise ValueError("not an exercises.json of this lab")
-    solved, predictions = (content.get(name, {}) for name in ("solved", "predictions"))
-    entries = list(predictions.values()) if isinstance(predictions, dict) else [None]
-    if not isinstance(solved, dict) or not all(isinstance(one, dict) for one in entries):
+    solved, predictions = content.get("solved", {}), content.get("predictions", {})
+    sections = isinstance(solved, dict) and isinstance(predictions, dict)
+    if not sections or not all(isinstance(one, dict) for one in predictions.values()):
         raise ValueError("its sections are not what this lab writes")
     return solved, predictions

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 LIMIT = 10.0  # seconds, for a check that does not name another
 _folders: list[tempfile.TemporaryDirectory] = []  # removed at the end of this process
-_AGAIN = 5.0  # code that catches the first interrupt gets another one after so much time
+_AGAIN = 5.0  # code that catches the first interrupt gets another one after so many seconds
 
 
 @contextlib.contextmanager
 def limited(seconds: float, stuck: str = "") -> Iterator[None]:
-    """Interrupt the block after so many `seconds`, as Ctrl-C would: engines then stop what they have started.
+    """Interrupt the block after some `seconds`, as Ctrl-C would: engines then stop what they have started.
 
     Only a main thread can be interrupted; in another one there is no limit.
 
@@ -106,13 +106,11 @@ def run_loop(
 ) -> tuple["Result", list[tuple[dict[str, Any], "Checkpoint | None"]]]:
     """Run a learner's training loop with Ray Train.
 
-    With `num_workers` 0 it runs in this process, without a cluster, and ``result.checkpoint`` can be read
-    even if the loop reported a temporary folder. Otherwise it runs on the cluster that is connected.
-
     Args:
         name: of the loop, as in the lesson.
+        num_workers: on the cluster that is connected; with 0 it runs in this process, without a cluster.
         trainer: Ray's class for the framework; default: TorchTrainer.
-        store: for the checkpoints, where other machines can reach it, too; default: a temporary folder.
+        store: for the checkpoints; default: a temporary folder of this machine.
         max_failures: how often Ray starts the loop again after it has failed.
         validate: what Ray calls with a checkpoint whose report asks for a validation.
         run_config: further options of Ray's ``RunConfig``.
@@ -131,43 +129,53 @@ def run_loop(
         from ray.train.torch import TorchTrainer as trainer
 
     expect_function(train_loop, name)
-    _folders.append(tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True))
-    folder, reports, report = Path(_folders[-1].name), [], ray.train.report
-
-    def kept(metrics: Any, checkpoint: Any = None, *args: Any, **options: Any) -> None:
-        if checkpoint is not None:  # its folder is often a temporary one
-            path = checkpoint.to_directory(folder / f"checkpoint-{len(reports)}")
-            checkpoint = ray.train.Checkpoint.from_directory(path)
-        reports.append((dict(metrics), checkpoint))
-        report(metrics, checkpoint, *args, **options)
-
+    folder, options = _new_folder(), {"datasets": dict(datasets or {})}
     where: dict[str, Any] = {"storage_path": str(folder)}
     if store is not None:
         where = {"storage_path": store.storage_path("checks"), "storage_filesystem": store.filesystem}
-    failures = ray.train.FailureConfig(max_failures=max_failures)
-    options: dict[str, Any] = {}
     if validate is not None:
         limit = ray.train.ValidationTaskConfig(timeout_s=30)
         options["validation_config"] = ray.train.ValidationConfig(fn=validate, task_config=limit)
+    failures = ray.train.FailureConfig(max_failures=max_failures)
     with learners_errors(name):
         run = trainer(
             train_loop,
             train_loop_config=config or {},
             scaling_config=ray.train.ScalingConfig(num_workers=num_workers),
             run_config=ray.train.RunConfig(failure_config=failures, **where, **run_config),
-            datasets=dict(datasets or {}),
             **options,
         )
-        if num_workers:
-            result = run.fit()
-            return result, [(metrics, checkpoint) for checkpoint, metrics in result.best_checkpoints or ()]
-        with reports_to(train_loop, kept):
-            return run.fit(), reports
+        if not num_workers:
+            return _fit_here(run, train_loop, folder)
+        result = run.fit()
+        return result, [(metrics, checkpoint) for checkpoint, metrics in result.best_checkpoints or ()]
 
 
 def returned(train_loop: Callable[[dict], Any], config: dict[str, Any] | None = None, **options: Any) -> Any:
     """Return what a loop returns on two workers; the options are those of `run_loop`."""
     return run_loop(train_loop, config, num_workers=2, **options)[0].return_value
+
+
+def _new_folder() -> Path:
+    _folders.append(tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True))
+    return Path(_folders[-1].name)
+
+
+def _fit_here(run: Any, train_loop: Callable, folder: Path) -> tuple["Result", list]:
+    """Ray's result, and the reports. Their checkpoints are copied: a loop often reports a temporary one."""
+    import ray.train
+
+    reports, report = [], ray.train.report
+
+    def keep(metrics: Any, checkpoint: Any = None, *args: Any, **options: Any) -> None:
+        if checkpoint is not None:
+            path = checkpoint.to_directory(folder / f"checkpoint-{len(reports)}")
+            checkpoint = ray.train.Checkpoint.from_directory(path)
+        reports.append((dict(metrics), checkpoint))
+        report(metrics, checkpoint, *args, **options)
+
+    with reports_to(train_loop, keep):
+        return run.fit(), reports
 
 
 @contextlib.contextmanager
@@ -187,8 +195,7 @@ def learners_errors(name: str) -> Iterator[None]:
 
 def _raised(error: BaseException) -> str:
     """The learner's own exception, in one line, out of those of Ray Train and Ray Data."""
-    failures = getattr(error, "worker_failures", None)
-    if failures:
+    if failures := getattr(error, "worker_failures", None):
         return _raised(next(iter(failures.values())))
     inside, found, advice = str(error).rpartition("The above exception was the direct cause")
     if found and "UserCodeException" in advice:  # Ray Data's text is a traceback, followed by advice

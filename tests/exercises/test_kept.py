@@ -2,6 +2,8 @@
 
 import errno
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +78,20 @@ def test_damaged_entries_are_passed_over(path):
     predict("03-b", 2)
     assert hint("03-2").tier == 1
     assert content(path)["hints"] == {"03-2": 1}
+
+
+KERNEL = """
+from labkit.exercises import kept, sections
+
+sections._section_of = lambda: {"cell": "03 A section"}
+attendance = sections._Attendance()
+for number in range(31):
+    attendance._cells.append(("cell", 60.0 * (number + 1)))
+    assert kept.update(lambda content: attendance._add(content, {})) == ""
+"""
+
+
+def test_minutes_of_several_kernels_are_added_up(path):
+    kernels = [subprocess.Popen([sys.executable, "-c", KERNEL]) for _ in range(3)]
+    assert [kernel.wait(timeout=60) for kernel in kernels] == [0, 0, 0]
+    assert content(path)["minutes"]["03 A section"]["minutes"] == 90
