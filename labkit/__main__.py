@@ -1,12 +1,12 @@
 """The lab's command line: ``python -m labkit doctor | new | stop | clean | home | class``."""
 
 import argparse
+import importlib
 import io
 import re
 import sys
 
 import labkit
-from labkit import classroom
 from labkit.errors import LabError
 from labkit.runs.cleaning import find_old, remove, summary
 from labkit.settings import Settings
@@ -31,9 +31,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, run in (("doctor", _doctor), ("stop", _stop), ("home", _home)):
         commands.add_parser(name, help=run.__doc__, description=run.__doc__).set_defaults(run=run)
-    _add_class(
-        commands.add_parser("class", help="Share your progress with a class, or show a class's board.")
-    )
+    command = commands.add_parser("class", help=_class.__doc__, add_help=False)
+    command.set_defaults(run=_class)
+    command.add_argument("arguments", nargs=argparse.REMAINDER)
     command = commands.add_parser("clean", help=_clean.__doc__, description=_clean.__doc__)
     command.set_defaults(run=_clean)
     age = "for how long nothing was written into it, as in 7d or 12h; default: 7d"
@@ -56,47 +56,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_class(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    place = "a folder, or the address of a bucket: https://host:9000/bucket"
-    found = {}
-    for name, run in (("join", _join), ("leave", _leave), ("show", _show), ("board", _board)):
-        found[name] = actions.add_parser(name, help=run.__doc__, description=run.__doc__)
-        found[name].set_defaults(run=run)
-    found["join"].add_argument("place", help=place)
-    found["join"].add_argument("--as", dest="nickname", required=True, help="the name that the class sees")
-    found["board"].add_argument("place", help=place)
-    found["board"].add_argument("--output", default="board.html", help="default: board.html")
-    found["board"].add_argument("--stuck", type=float, default=10, help="minutes in a section; default: 10")
-    found["board"].add_argument(
-        "--every", type=float, default=5, help="seconds between two pages; default: 5"
-    )
-    found["board"].add_argument("--once", action="store_true", help="write the page once, and end")
-
-
-def _join(options: argparse.Namespace) -> int:
-    """Share your progress with a class from now on, under a nickname."""
-    print(classroom.join(options.place, options.nickname))
-    return 0
-
-
-def _leave(_: argparse.Namespace) -> int:
-    """Share nothing any more, and delete what is shared."""
-    print("you have left the class, and your file is gone" if classroom.leave() else "you are in no class")
-    return 0
-
-
-def _show(_: argparse.Namespace) -> int:
-    """Print exactly what is shared with the class."""
-    print(classroom.show())
-    return 0
-
-
-def _board(options: argparse.Namespace) -> int:
-    """Write a page about everybody in the class, and renew it."""
-    each = {"stuck": options.stuck, "every": options.every, "once": options.once}
-    classroom.board(options.place, options.output, **each)
-    return 0
+def _class(options: argparse.Namespace) -> int:
+    """The old name of `python -m classroom`; it goes in the next release."""
+    print("use python -m classroom: `python -m labkit class` goes in the next release", file=sys.stderr)
+    return importlib.import_module("classroom.__main__").main(options.arguments)
 
 
 def _doctor(_: argparse.Namespace) -> int:

@@ -102,13 +102,13 @@ def test_a_name_is_told_from_its_namesakes(code, name, used):
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_a_lessons_core_has_45_minutes_at_most(name):
-    too_long = figures.measure(name[:2], LESSONS[name]).core > figures.MOST_CORE
+    too_long = figures.measure(name.partition("_")[0], LESSONS[name]).core > figures.MOST_CORE
     assert too_long == (name in _STILL_TOO_LONG)
 
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_a_lesson_has_few_brackets_and_few_short_sentences(name):
-    found = figures.measure(name[:2], LESSONS[name])
+    found = figures.measure(name.partition("_")[0], LESSONS[name])
     assert found.brackets <= 1 and found.short <= 0.1
 
 

@@ -33,11 +33,9 @@ import pytest
 import torch
 from PIL import Image
 
-from labkit import classroom, datasets, runs
-from labkit.classroom import kept
+from labkit import datasets, runs
 from labkit.datasets import mnist
 from labkit.errors import ClusterError, LabError
-from labkit.exercises import hint, predictions, progress_table, reveal
 from labkit.models.torch import load_state, save_state
 from labkit.panel import Panel
 from labkit.panel.reporters import TextReporter
@@ -473,44 +471,6 @@ def keys_and_server_note(home):
 
 
 @reader
-def what_a_reader_has_solved(home):
-    kept.keep("solved", "03-1", "then")
-    kept.keep("hints", "03-2", 2)
-    kept.keep("predictions", "03-a", {"guess": 1, "answer": 1, "verdict": "right"})
-    kept.keep("minutes", "03 The loop", {"minutes": 1.5, "from": 0.5, "to": 1.5})
-    place = home / "class"
-    place.mkdir()
-    classroom.join(str(place), "ann")
-
-    def read():
-        steps = [progress_table, predictions, lambda: hint("03-2"), lambda: reveal("03-a", 2), classroom.show]
-        every([lambda step=step: str(step()) for step in steps])
-        kept.keep("solved", "03-2", "now")
-
-    return files(home / "exercises.json", home / "class.json"), read
-
-
-@reader
-def files_of_a_class(home):
-    place = home / "class"
-    place.mkdir()
-    for name in ("ann", "bob"):
-        classroom.join(str(place), name)
-        (home / "class.json").unlink()
-    one, two = place.glob("*.json")
-    said, other = json.loads(one.read_text()), json.loads(two.read_text())["nickname"]
-    said |= {"solved": ["03-1"], "hints": {"03-2": 2}, "predictions": {"03-a": "right"}}
-    said |= {"runs": {"03-torch": {"workers": 2, "rows/s": 9.5}}, "minutes": {"03 The loop": 12.5}}
-    one.write_text(json.dumps(said))
-
-    def read():
-        page = classroom.board(str(place), home / "board.html", once=True).read_text()
-        assert other in page and "<b>" not in page.partition("</style>")[2].partition("<h2>")[0]
-
-    return files(one), read
-
-
-@reader
 def events_of_a_panel(home):
     path, at = home / "events.json", 1.7e9
     step = {
@@ -724,7 +684,7 @@ def test_a_damaged_input_is_read_or_refused(name, reading):
     print(f"the slowest took {slowest:.2f} s")
 
 
-DEEP, SOLVED = "[" * 100_000, "what a reader has solved"
+DEEP = "[" * 100_000
 RECORD = {
     "name": "03-torch",
     "run_id": "id-0",
@@ -744,11 +704,6 @@ RECORD = {
         ("keys and server note", "credentials", "[labkit]\naws_access_key_id =\naws_secret_access_key ="),
         ("keys and server note", "server.json", '{"port": 99999, "group": "store-1"}'),
         ("keys and server note", "server.json", '{"port": 80, "group": "../../outside"}'),
-        (SOLVED, "exercises.json", '{"predictions": {"03-a": [[]]}, "hints": {"03-2": "x"}}'),
-        (SOLVED, "exercises.json", '{"minutes": {"x": {}}}'),
-        (SOLVED, "exercises.json", '{"predictions": {"03-a": {"verdict": "x"}}}'),
-        (SOLVED, "class.json", '{"place": "/", "nickname": "x", "file": "../../outside"}'),
-        (SOLVED, "class.json", DEEP),
         ("saved sweep", "last_state.saved", b"\xff"),
         (
             "saved sweep",

@@ -23,7 +23,7 @@ def complete(source: Path, cells: list[Cell]) -> list[Cell]:
     Raises:
         LabError: a picture or the script is missing.
     """
-    root, time = source.parent.parent, figures.measure(source.stem[:2], cells).time
+    root, time = source.parent.parent, figures.measure(lesson.number(source), cells).time
     used = _names("\n".join(cell.source for cell in cells if cell.kind == "code"))
     terms = set(glossary(root))
     done = []

@@ -4,7 +4,6 @@
     python tools/build.py --stale    only what is missing or older than its source (`make lab`)
     python tools/build.py --check    change nothing; fail where a notebook differs from its source
     python tools/build.py --table    change nothing; print the figures of all lessons
-    python tools/build.py --nbgrader FOLDER    the lessons as assignments for nbgrader
 
 The learner's build is the solutions without the cells tagged ``solution``. `additions` says what the build
 adds to the cells; README's table of lessons gets their times as well, and each teacher's page the notes that
@@ -29,7 +28,6 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 import additions
 import figures
-import grading
 import lesson
 from labkit.errors import LabError
 from lesson import Cell
@@ -100,11 +98,11 @@ def pages(folder: Path = FOLDER) -> Iterator[tuple[Path, str]]:
     table = readme.read_text(encoding="utf-8") if readme.exists() else ""
     for source in sources(folder):
         cells = lesson.read(source)
-        time = figures.measure(source.stem[:2], cells).time
+        time = figures.measure(lesson.number(source), cells).time
         row = rf"(\| \[[^|]*\(notebooks/{source.stem}\.ipynb\) \|[^|]*\|)[^|]*\|"
         table = re.sub(row, rf"\1 {time} |", table)
         notes = "\n".join("- " + " ".join(cell.source.split()) for cell in cells if cell.is_note)
-        page = folder.parent / "docs" / "teaching" / f"{source.stem[:2]}.md"
+        page = folder.parent / "docs" / "teaching" / f"{lesson.number(source)}.md"
         if notes and page.exists():
             before, heading, text = page.read_text(encoding="utf-8").partition(NOTES)
             yield page, before + heading + notes + "\n\n" + text[text.index("## ") :]
@@ -203,15 +201,10 @@ def main(arguments: list[str] | None = None, folder: Path = FOLDER) -> int:
     mode.add_argument("--stale", action="store_true", help="only what is missing or older than its source")
     mode.add_argument("--check", action="store_true", help="change nothing; fail where something differs")
     mode.add_argument("--table", action="store_true", help="change nothing; print the lessons' figures")
-    mode.add_argument("--nbgrader", type=Path, metavar="FOLDER", help="write assignments for nbgrader there")
     options = parser.parse_args(arguments)
     try:
         if options.table:
-            print(figures.table({path.stem[:2]: lesson.read(path) for path in sources(folder)}))
-            return 0
-        if options.nbgrader:
-            solved = {path.stem: built for _, path, built in lessons(folder) if path.parent != folder}
-            print("\n".join(grading.write(options.nbgrader, solved)))
+            print(figures.table({lesson.number(path): lesson.read(path) for path in sources(folder)}))
             return 0
         lines = differences(folder) if options.check else build(folder, only_stale=options.stale)
     except LabError as error:

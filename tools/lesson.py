@@ -11,7 +11,7 @@ import jupytext
 
 from labkit.errors import LabError
 
-NAME = re.compile(r"(\d\d)_\w+")
+NAME = re.compile(r"(\d\db?)_\w+")  # the number of a second half ends in b: 03b
 TAGS = {
     "claim",
     "extra",
@@ -54,6 +54,11 @@ class Cell:
     @property
     def is_heading(self) -> bool:
         return self.kind == "markdown" and self.source.startswith("#")
+
+
+def number(path: Path) -> str:
+    """The number of the lesson that a source, a notebook or a script belongs to: "03" or "03b"."""
+    return path.stem.partition("_")[0]
 
 
 def read(source: Path) -> list[Cell]:

@@ -5,12 +5,14 @@ import math
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labkit.exercises.answers import Wrong, close_to, describe, list_is, number, returns
+from labkit.exercises.answers import Wrong, close_to, describe, expect_function, list_is, number, returns
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import launched
+from labkit.exercises.running import learners_errors
+from labkit.settings import Settings
 
 LESSON = Lesson("07", "TorchDistributor")
 
@@ -105,3 +107,30 @@ def _rows_to_pay(function: Any) -> None:
         (2.0, 1000.0, 12.0, 500.0, math.inf, {"otherwise": never}),
     ):
         returns(function, args, expected, name="rows_to_pay", **remarks)
+
+
+def launched(function: Callable, *args: Any, name: str, processes: int = 2) -> Any:
+    """Run `function` with Spark's TorchDistributor, in processes of this machine and without GPUs.
+
+    Returns:
+        What one of the processes returned.
+
+    Raises:
+        NotAttempted: a ``...`` is still in it.
+        Wrong: it cannot be pickled, or a rank raises.
+    """
+    from pyspark.ml.torch.distributor import TorchDistributor
+
+    from labkit.spark import SparkPanel
+
+    expect_function(function, name)
+    quiet = replace(Settings.from_env(), panel="none")
+    distributor = TorchDistributor(num_processes=processes, local_mode=True, use_gpu=False)
+    try:
+        with learners_errors(name), SparkPanel(f"check of {name}", settings=quiet).watch(distributor):
+            return distributor.run(function, *args)
+    except Wrong as wrong:
+        if any(sign in str(wrong) for sign in ("closed by peer", "SIGABRT")):
+            fact = "one rank ended while another waited for it: all ranks make the same calls and steps"
+            raise Wrong(f"{name}: {fact}") from None
+        raise

@@ -1,11 +1,12 @@
 """Lesson 06: the last metric, not after every epoch, a validator to fix, the best checkpoint."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from labkit.exercises.answers import Wrong, close_to, describe, result_of, returns
+from labkit.exercises.answers import Wrong, close_to, describe, expect_function, result_of, returns
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import in_a_task, run_loop
+from labkit.exercises.running import learners_errors, run_loop
 
 LESSON = Lesson("06", "Validation alongside training")
 
@@ -135,3 +136,20 @@ def _reported(place: int, status: str, value: float | None) -> Any:
     metrics = {"epoch": place, "loss": 0.1} | ({} if value is None else {"val_accuracy": value})
     checkpoint = SimpleNamespace(path=f"the one at place {place}")
     return SimpleNamespace(checkpoint=checkpoint, metrics=metrics, status=ReportedCheckpointStatus[status])
+
+
+def in_a_task(function: Callable, *args: Any, name: str) -> Any:
+    """Send the learner's `function` to a process of the cluster that is connected, and return its result.
+
+    Raises:
+        Wrong: it raises, or it takes more than a megabyte along.
+    """
+    import ray
+    from ray import cloudpickle
+
+    expect_function(function, name)
+    size = len(cloudpickle.dumps(function))
+    if size > 1e6:
+        raise Wrong(f"pickled, {name} has {size / 1e6:.1f} MB: it takes data of this notebook along")
+    with learners_errors(name):
+        return ray.get(ray.remote(num_cpus=0)(function).remote(*args))

@@ -1,5 +1,6 @@
 """Lesson 02: a function for batches, what is loaded once, bad objects, what blocks change."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from labkit.exercises.answers import (
     same_array,
 )
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import mapped
+from labkit.exercises.running import learners_errors
 
 LESSON = Lesson("02", "Data that does not fit")
 
@@ -157,3 +158,16 @@ def _row_of(function: Any, name: str, payload: bytes, what: str) -> dict[str, An
     expect_type(row["error"], "str", what=f"for {what} the error")
     array_of(row["image"], shape=(28, 28), dtype="uint8", what=f"for {what} the image")
     return row
+
+
+def mapped(function: Any, rows: Sequence[Mapping[str, Any]], **options: Any) -> list[dict[str, Any]]:
+    """Send `rows` through ``map_batches(function, **options)`` on the cluster, and return the rows it yields.
+
+    Raises:
+        NotAttempted: the function returns ``...``.
+        Wrong: it raises, or what it returns is no batch.
+    """
+    import ray.data
+
+    with learners_errors(getattr(function, "__name__", "your function")):
+        return ray.data.from_items(list(map(dict, rows))).map_batches(function, **options).take_all()
