@@ -55,7 +55,7 @@ _OTHERS = [
     "LICENSE",
     "docs/**/*",
     "benchmarks/*.svg",
-    "labkit/datasets/files/README.md",
+    "datasets/README.md",
     "notebooks/plain/*",
 ]
 _SETTINGS = {
