@@ -464,8 +464,8 @@ assert len(list(runs.table(name="10-fruit", last=9)["id"])) == 9
 # %%
 size, district = numbers.uniform(25, 140, 900), numbers.choice(["north", "south", "port"], 900)
 price = 40 + 3 * size + 90 * (district == "port") + numbers.normal(0, 25, 900)
-table = pandas.DataFrame({"size": size, "district": district, "price": price})
-flats = datasets.from_table(table, target="price", categories=["district"])
+frame = pandas.DataFrame({"size": size, "district": district, "price": price})
+flats = datasets.from_table(frame, target="price", categories=["district"])
 x, y = flats.load("train")
 centre, scale = x.mean(axis=0), x.std(axis=0)
 

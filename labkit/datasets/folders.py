@@ -23,12 +23,7 @@ from labkit.errors import LabError
 if TYPE_CHECKING:
     from PIL import Image
 
-_SPLITS = {
-    *("train", "training", "trainval", "test", "testing", "val", "valid", "validation"),
-    "dev",
-    "eval",
-    "holdout",
-}
+_SPLITS = {"train", "training", "trainval", "test", "testing", "val", "valid", "validation", "dev", "holdout"}
 _FILLERS = {"", "images", "image", "imgs", "img", "pictures", "folder", "split"}
 _MOST_PIXELS = 400_000_000  # of one image: 1.2 GB in colour
 _GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N", "F")  # Pillow's modes

@@ -69,11 +69,9 @@ def test_an_installed_package_has_the_data(wheel, tmp_path):
     names = {path.name for path in (tmp_path / "site" / "labkit" / "datasets" / "files").iterdir()}
     assert names == {path.name for path in SHIPPED.iterdir() if path.suffix not in (".py", "")}
     assert not (tmp_path / "site" / "datasets").exists()  # that would be Hugging Face's
-    code = (
-        "from labkit.datasets import load, shipped; print(load('digits', 'test'), shipped('tokenizer.json'))"
-    )
+    code = "from labkit.datasets import load, shipped; print(load('digits', 'test'), shipped('README.md'))"
     said = run(code, tmp_path, PYTHONPATH=str(tmp_path / "site"))
-    place = tmp_path / "site" / "labkit" / "datasets" / "files" / "tokenizer.json"
+    place = tmp_path / "site" / "labkit" / "datasets" / "files" / "README.md"
     assert said.stdout == f"<Dataset digits, test: 360 images of 28×28, 10 classes> {place}\n", said.stderr[
         -2000:
     ]
