@@ -459,14 +459,13 @@ assert len(list(runs.table(name="10-fruit", last=9)["id"])) == 9
 
 # %% [markdown]
 # ### Exercise 10-3 · A table of your own
-# Here is a table of flats with their prices. `datasets.from_table` makes rows of it; a district becomes columns of zeros and ones. `scaled` uses mean and standard deviation of the *training rows*; those of all rows would be a leak.
+# Here is a table of flats with their prices. `datasets.from_table` makes rows of it. A column that isn't numbers has to be named: `categories` makes columns of zeros and ones out of the districts, and `drop` would leave a column out. `scaled` uses mean and standard deviation of the *training rows*; those of all rows would be a leak.
 
 # %%
 size, district = numbers.uniform(25, 140, 900), numbers.choice(["north", "south", "port"], 900)
 price = 40 + 3 * size + 90 * (district == "port") + numbers.normal(0, 25, 900)
-flats = datasets.from_table(
-    pandas.DataFrame({"size": size, "district": district, "price": price}), target="price"
-)
+frame = pandas.DataFrame({"size": size, "district": district, "price": price})
+flats = datasets.from_table(frame, target="price", categories=["district"])
 x, y = flats.load("train")
 centre, scale = x.mean(axis=0), x.std(axis=0)
 

@@ -73,7 +73,7 @@ def test_learners_get_all_lessons_and_no_solution(root, tmp_path, archive):
         packed = {name.removeprefix("lab/") for name in file.getnames()}
     lessons = {f"notebooks/{path.stem}.ipynb" for path in (root / "lessons").glob("*.py")}
     checks = {f"lessons/checks/{path.name}" for path in (root / "lessons" / "checks").glob("*.py")}
-    assert {*lessons, *checks, "labkit/datasets/files/digits.parquet", "pyproject.toml"} <= zipped & packed
+    assert {*lessons, *checks, "datasets/digits.parquet", "pyproject.toml"} <= zipped & packed
     assert packed - zipped == {"SHA256SUMS", "start.sh", "wheels/built-for", "wheels/one-1-py3-none-any.whl"}
     tracked = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout
     assert zipped <= {*tracked.splitlines()}  # neither keys nor tokens nor runs: these are in no commit

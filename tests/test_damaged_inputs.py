@@ -8,14 +8,10 @@ documented errors, write to a file outside of the home, start a process or conne
 """
 
 import contextlib
-import dataclasses
-import gzip
-import hashlib
 import json
 import os
 import random
 import re
-import shutil
 import socket
 import sys
 import time
@@ -24,7 +20,6 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pandas
@@ -34,7 +29,6 @@ import torch
 from PIL import Image
 
 from labkit import datasets, runs
-from labkit.datasets import mnist
 from labkit.errors import ClusterError, LabError
 from labkit.models.torch import load_state, save_state
 from labkit.panel import Panel
@@ -202,46 +196,6 @@ def settings(home):
     return files(path), read
 
 
-@reader
-def IDX(home):
-    folder = home / "mirror" / "mnist"
-    folder.mkdir(parents=True)
-    for name, shape in zip(mnist.FILES, ((9, 28, 28), (9,), (4, 28, 28), (4,)), strict=True):
-        head = bytes((0, 0, 8, len(shape))) + b"".join(n.to_bytes(4, "big") for n in shape)
-        (folder / name).write_bytes(gzip.compress(head + RANDOM.integers(0, 10, shape, np.uint8).tobytes()))
-    good = files(*(folder / name for name in mnist.FILES))
-    right = tuple(hashlib.sha256(content).hexdigest() for content in good.values())
-    source = dataclasses.replace(mnist.SOURCES["mnist"], sha256=right)
-
-    def read():
-        shutil.rmtree(home / "datasets", ignore_errors=True)
-        with mock.patch.dict(mnist.SOURCES, mnist=source):
-            every(
-                [
-                    lambda split=split: datasets.load(
-                        "mnist", split, settings=Settings(home=home, mirror=str(folder.parent))
-                    )
-                    for split in ("train", "test")
-                ]
-            )
-
-    return good, read
-
-
-@reader
-def parquet_of_images(home):
-    data = datasets.Dataset(
-        RANDOM.integers(0, 256, (40, 8, 8), np.uint8), np.arange(40) % 10, "x", "train", tuple("0123456789")
-    )
-    path = data.to_parquet(home / "rows.parquet")
-
-    def read():
-        images, labels = datasets.read_rows(str(path))
-        assert len(images) == len(labels)
-
-    return files(path), read
-
-
 def own(load: Callable, *given: Any, **named: Any) -> Callable:
     def read():
         found = load(*given, test=0.0, **named)
@@ -270,32 +224,19 @@ TABLE = pandas.DataFrame(
         "price": 1.5,
     }
 )
+NAMED = {"target": "price", "categories": ["colour"]}
 
 
 @reader
 def CSV(home):
     TABLE.to_csv(home / "flats.csv", index=False)
-    return files(home / "flats.csv"), own(datasets.from_table, home / "flats.csv", target="price")
+    return files(home / "flats.csv"), own(datasets.from_table, home / "flats.csv", **NAMED)
 
 
 @reader
 def parquet_of_a_table(home):
     TABLE.to_parquet(home / "flats.parquet")
-    return files(home / "flats.parquet"), own(datasets.from_table, home / "flats.parquet", target="price")
-
-
-@reader
-def texts(home):
-    (home / "plays.txt").write_text("to be or nöt to be\n" * 40, encoding="utf-8")
-    return files(home / "plays.txt"), own(datasets.from_text, home / "plays.txt", length=16)
-
-
-@reader
-def labelled_texts(home):
-    pandas.DataFrame({"text": ["good", "bad, truly"] * 20, "stars": [5, 1] * 20}).to_csv(
-        home / "films.csv", index=False
-    )
-    return files(home / "films.csv"), own(datasets.from_text, home / "films.csv", length=8, target="stars")
+    return files(home / "flats.parquet"), own(datasets.from_table, home / "flats.parquet", **NAMED)
 
 
 def _model() -> tuple[Any, Any]:

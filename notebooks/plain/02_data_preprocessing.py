@@ -16,7 +16,7 @@ import pyarrow.parquet
 import ray
 from ray.data.expressions import col
 
-DIGITS = Path(__file__).resolve().parents[2] / "labkit/datasets/files/digits.parquet"
+DIGITS = Path(__file__).resolve().parents[2] / "datasets/digits.parquet"
 filesystem, root = pyarrow.fs.FileSystem.from_uri(os.environ.get("STORAGE") or tempfile.mkdtemp())
 
 

@@ -12,7 +12,7 @@ import ray.train
 import torch
 from ray.train.torch import TorchTrainer, prepare_model
 
-DIGITS = Path(__file__).resolve().parents[2] / "labkit/datasets/files/digits.parquet"
+DIGITS = Path(__file__).resolve().parents[2] / "datasets/digits.parquet"
 
 
 def train_loop(config):

@@ -14,7 +14,7 @@ import tensorflow as tf
 from ray.train.tensorflow import TensorflowTrainer
 from ray.train.tensorflow.keras import ReportCheckpointCallback
 
-DIGITS = Path(__file__).resolve().parents[2] / "labkit/datasets/files/digits.parquet"
+DIGITS = Path(__file__).resolve().parents[2] / "datasets/digits.parquet"
 
 
 def load_digits():

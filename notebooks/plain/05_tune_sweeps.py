@@ -12,7 +12,7 @@ import torch
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
-DIGITS = Path(__file__).resolve().parents[2] / "labkit/datasets/files/digits.parquet"
+DIGITS = Path(__file__).resolve().parents[2] / "datasets/digits.parquet"
 
 
 def load_digits():

@@ -1,6 +1,6 @@
 """Makes sentences.tsv and tokenizer.json: short text with a label, for a recipe of lesson 07.
 
-    .venv/bin/python tools/make_sentences.py
+    .venv/bin/python datasets/make_sentences.py
 
 The text is the lab's own: the sentences of lessons 02 (label 0: data) and 03 (label 1: training). The
 tokenizer has one token for each word that occurs twice or more. Made once and kept, so that a change of a
@@ -14,7 +14,7 @@ import jupytext
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-FOLDER = CHECKOUT / "labkit" / "datasets" / "files"
+FOLDER = CHECKOUT / "datasets"
 LESSONS = ("02_data_preprocessing", "03_torch_trainer")
 
 

@@ -3,8 +3,8 @@
 scikit-learn is needed for this alone, so it has an environment of its own:
 
     python3 -m venv /tmp/digits && /tmp/digits/bin/pip install scikit-learn==1.7.2 pyarrow
-    /tmp/digits/bin/python tools/make_digits.py           # write it, print its checksum
-    /tmp/digits/bin/python tools/make_digits.py --check   # compare what ships with what is made
+    /tmp/digits/bin/python datasets/make_digits.py           # write it, print its checksum
+    /tmp/digits/bin/python datasets/make_digits.py --check   # compare what ships with what is made
 
 The bytes of the file depend on the version of pyarrow, its rows do not: --check compares rows.
 """
@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))  # labkit, without installing it and all that it n
 
 from labkit.datasets import Dataset, read_rows  # noqa: E402
 
-FILE = ROOT / "labkit" / "datasets" / "files" / "digits.parquet"
+FILE = ROOT / "datasets" / "digits.parquet"
 CLASSES = tuple("0123456789")
 SMALL, LARGE, SIDE = 8, 20, 28  # pixels: in the source, scaled, with its border
 TEST_ROWS_PER_CLASS = 36  # 360 of 1,797 rows, a fifth
