@@ -74,9 +74,8 @@ def test_every_package_that_is_imported_is_declared(root, project):
     stop to come."""
     declared = {Requirement(line).name for line in project["dependencies"]}
     near = {Requirement(line).name for name in declared for line in metadata.requires(name) or []}
-    # What one function imports when it is called, with an error that says how to install it.
-    optional = {"datasets", *project["optional-dependencies"]["export"]}
-    allowed = {canonicalize_name(name) for name in declared | near | optional}
+    # `datasets` is imported by one function when it is called, with an error that says how to install it.
+    allowed = {canonicalize_name(name) for name in declared | near | {"datasets"}}
     providers = metadata.packages_distributions()  # EXPERIMENT is a name in a template
     for path in (root / "labkit").rglob("*.py"):
         for name in _imported(path) - set(sys.stdlib_module_names) - {"labkit", "EXPERIMENT"}:
@@ -94,7 +93,7 @@ def test_conda_takes_the_same(root, project):
     environment = yaml.safe_load((root / "environment.yml").read_text())
     conda = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
     (pip,) = (entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict))
-    assert pip == ["--constraint constraints.txt", "--editable .[dev,export,recipes]"]
+    assert pip == ["--constraint constraints.txt", "--editable .[dev,recipes]"]
     (python,) = (entry.partition("=")[2] for entry in conda if entry.startswith("python="))
     assert SpecifierSet(project["requires-python"]).contains(f"{python}.99")  # conda takes its newest
     # Whatever is a Python package comes from pyproject alone.
