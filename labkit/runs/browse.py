@@ -212,7 +212,7 @@ def select(home: Home, last: int | None, **wanted: Any) -> list[RunRecord]:
     found = named = find(home, names=asked.get("name"))
     for column, values in asked.items():
         if column == "tag":
-            found = [run for run in found if set(run.tags) & set(values)]
+            found = [run for run in found if any(tag in values for tag in run.tags)]
         else:
             found = [
                 run for run, value in zip(found, values_of(found, column), strict=True) if value in values

@@ -149,9 +149,10 @@ class RunRecord:
         for text in texts:
             values |= json.loads(text)
         record = cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
-        for f in fields(cls):
-            if f.type is not Any and not isinstance(getattr(record, f.name), f.type):
-                raise ValueError(f"its {f.name} is {getattr(record, f.name)!r:.80}")
+        for f in (f for f in fields(cls) if f.type is not Any):
+            value = getattr(record, f.name)
+            if not isinstance(value, f.type) or (isinstance(value, int) and abs(value) >= 2**63):
+                raise ValueError(f"its {f.name} is {value!r:.80}")
         if not all(isinstance(entry, dict) for entry in record.history):
             raise ValueError("an entry of its history is not a JSON object")
         if not all(number(seconds) is not None for seconds in record.seconds_per_epoch):

@@ -102,6 +102,7 @@ DAMAGED = [
     (json.dumps(REQUIRED | {"metrics": [1]}), "metrics"),
     (json.dumps(REQUIRED | {"history": [1]}), "history"),
     (json.dumps(REQUIRED | {"seconds_per_epoch": ["1"]}), "seconds_per_epoch"),
+    (json.dumps(REQUIRED | {"rows_per_second": 10**400}), "rows_per_second"),
     (json.dumps(REQUIRED | {"started_at": "yesterday"}), "yesterday"),
     (json.dumps(REQUIRED | {"started_at": "0001-01-01"}), "0001"),
     (b"\xff\xfe{", "decode"),
