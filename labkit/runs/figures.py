@@ -43,16 +43,16 @@ def plot(
     Raises:
         LabError: there is no such run, or none of them reports one of `metrics`.
     """
-    found = select(home, last, **filters)
+    found = select(home, last, **filters)[::-1]  # the oldest first
     return draw(found, metrics, None if by is None else list(map(str, values_of(found, by))))
 
 
 def draw(
-    records: Sequence[RunRecord],
+    found: Sequence[RunRecord],
     metrics: str | Sequence[str] | None = None,
     groups: Sequence[str] | None = None,
 ) -> "Figure":
-    """Draw these runs as `plot` does, the oldest first.
+    """Draw these runs as `plot` does, in their order.
 
     Args:
         groups: the name of each run's group; the lines of a group look the same.
@@ -62,10 +62,8 @@ def draw(
     """
     import matplotlib.pyplot as plt
 
-    order = sorted(range(len(records)), key=lambda i: records[i].started)
-    found = [records[i] for i in order]
-    labels = [_plain(formatting.short(groups[i])) for i in order] if groups else _labels(found)
-    shown, look = _shown(found, metrics), labels if groups else range(len(found))
+    labels = [_plain(formatting.short(group)) for group in groups] if groups else _labels(found)
+    shown, look = _shown(found, metrics), groups or range(len(found))
     heights = [2.4] * bool(shown) + [0.9 + 0.32 * len(found)]
     columns = max(1, min(3, _LINE_WIDTH // (max(map(len, labels)) + 8)))
     legends = 0.25 * (len(found) / columns + 1)  # inches

@@ -1,6 +1,6 @@
 """A report of runs, to hand in: one HTML file that needs nothing else, and runs no code."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,32 +59,46 @@ def report(
     Raises:
         LabError: there is no such run, no run has `by`, none reports `metrics`, or the file can't be written.
     """
-    found = select(home, last, **filters)
+    found = select(home, last, **filters)[::-1]  # the oldest first
     attempt = f"write the report {path}"
     groups = None if by is None else values_of(found, by)
     if groups is not None and all(value is None for value in groups):
         raise LabError(attempt, f"no run has {by!r}", "by= takes a setting, or a column of runs.table()")
-    groups = None if groups is None else list(map(str, groups))
-    curves = figures.draw(found, metrics, groups)
+    groups = groups and list(map(str, groups))
     parts = [Markup("<p>{}</p>").format(paragraph) for paragraph in text.split("\n\n") if paragraph.strip()]
     parts += [_picture(picture, "") for picture in pictures]
-    if groups is not None:
+    if groups:
         asked = [metrics] if isinstance(metrics, str) else list(metrics or [])
-        parts += [_heading(f"By {by}"), _table(_groups(found, groups, str(by), asked))]
-    frame = overview(found).drop(columns="checkpoint", errors="ignore").map(_cell)
-    equal = [name for name in frame if name not in _ALWAYS and frame[name].nunique() == 1]
-    parts += [_heading("Runs"), _table(frame[_ALWAYS + [c for c in frame if c not in [*_ALWAYS, *equal]]])]
-    parts += [_picture(curves, "curves of the runs, and where their seconds went")]
-    parts += [_heading("Equal in all runs"), _pairs(dict(frame[equal].iloc[0]) | _origin(found))]
-    for code in dict.fromkeys(run.all_code for run in found):
-        ids = [run.run_id for run in found if run.all_code == code]
-        whose = "all runs" if len(ids) == len(found) else ", ".join(ids)
-        shown = Markup('<pre tabindex="0">{}</pre>').format(code or "It is not recorded.")
-        parts += [_heading(f"Code of {whose}"), shown]
+        parts += [_heading(f"By {by}"), _html(_groups(found, groups, by, asked), index=False)]
+    curves = _picture(
+        figures.draw(found, metrics, groups), "curves of the runs, and where their seconds went"
+    )
     try:
-        return atomic_write(path, _PAGE.format(title=title, parts=Markup().join(parts)))
+        page = _PAGE.format(title=title, parts=Markup().join([*parts, *_runs(found, curves), *_codes(found)]))
+        return atomic_write(path, page)
     except OSError as error:
         raise LabError(attempt, str(error), "name a file that you can write to") from error
+
+
+def _runs(found: Sequence[RunRecord], curves: Markup) -> Iterator[Markup]:
+    """What differs between the runs, their curves, and what is equal in all of them."""
+    import pandas
+
+    frame = overview(found[::-1]).drop(columns="checkpoint", errors="ignore").map(_cell)
+    equal = [name for name in frame if name not in _ALWAYS and frame[name].nunique() == 1]
+    yield from (
+        _heading("Runs"),
+        _html(frame[_ALWAYS + [c for c in frame if c not in [*_ALWAYS, *equal]]], index=False),
+    )
+    common = pandas.Series(dict(frame[equal].iloc[0]) | _origin(found), dtype=object)
+    yield from (curves, _heading("Equal in all runs"), _html(common.to_frame(), header=False))
+
+
+def _codes(found: Sequence[RunRecord]) -> Iterator[Markup]:
+    for code in dict.fromkeys(run.all_code for run in found):
+        ids = [run.run_id for run in found if run.all_code == code]
+        yield _heading(f"Code of {'all runs' if len(ids) == len(found) else ', '.join(ids)}")
+        yield Markup('<pre tabindex="0">{}</pre>').format(code or "It is not recorded.")
 
 
 def _groups(
@@ -96,7 +110,7 @@ def _groups(
 
     rows = []
     for metric in metrics or dict.fromkeys(name for run in found for name in run.metrics):
-        for name in dict.fromkeys(reversed(groups)):  # in the order of their first runs
+        for name in dict.fromkeys(groups):
             mine = [run for run, group in zip(found, groups, strict=True) if group == name]
             values = [number(run.metrics.get(metric)) for run in mine if run.state == "finished"]
             values = [value for value in values if value is not None]
@@ -120,16 +134,6 @@ def _origin(found: Sequence[RunRecord]) -> dict[str, str]:
 
 def _cell(value: Any) -> str:
     return formatting.UNKNOWN if value is None or str(value) in ("nan", "<NA>") else str(value)
-
-
-def _table(frame: "pandas.DataFrame") -> Markup:
-    return _html(frame, index=False)
-
-
-def _pairs(values: dict[str, str]) -> Markup:
-    import pandas
-
-    return _html(pandas.Series(values, dtype=object).to_frame(), header=False)
 
 
 def _html(frame: "pandas.DataFrame", **options: Any) -> Markup:

@@ -32,8 +32,8 @@ def axes_of(*records, metrics=None):
 
 
 def test_curves_show_the_values_of_each_run_from_epoch_1():
-    figure = draw([record("b", 1, history=history(3.0, 2.0)), record("a", 0, history=history(1.0))], None)
-    first, second = figure.axes[0].get_lines()  # the older run first
+    figure = draw([record("a", 0, history=history(1.0)), record("b", 1, history=history(3.0, 2.0))])
+    first, second = figure.axes[0].get_lines()
     assert (list(first.get_xdata()), list(first.get_ydata())) == ([1], [1.0])
     assert (list(second.get_xdata()), list(second.get_ydata())) == ([1, 2], [3.0, 2.0])
     assert [t.get_text() for t in figure.legends[0].get_texts()] == ["a", "b"]
