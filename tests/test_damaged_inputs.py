@@ -768,7 +768,7 @@ RECORD = {
             json.dumps(RECORD | {"run_id": "\ud800", "scaling": 3, "config": "abc"}),
         ),
         ("run records", "run_record.json", json.dumps(RECORD | {"storage_path": {}, "checkpoint": []})),
-        ("run records", ".index.json", '{"fields": [], "records": []}'),
+        ("run records", "tags_and_note.json", '{"tags": [[1]], "note": 3}'),
         ("values of a checkpoint", "shape.json", '{"model": {}, "optimizer": {}, "epoch": 1}'),
         ("values of a checkpoint", "shape.json", '{"model": {"0": 1}, "optimizer": {}, "epoch": "x"}'),
     ],

@@ -189,7 +189,7 @@ def _inside(values: Any, path: str) -> Any:
 def flat(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:
     """A dict of dicts on one level, with names like "config.model.width"."""
     found = {}
-    for name, value in values.items():
+    for name, value in values.items() if isinstance(values, Mapping) else ():
         if isinstance(value, dict):
             found |= flat(value, f"{prefix}{name}{separator}", separator)
         else:

@@ -91,12 +91,12 @@ class RunRecord:
     dataset: str | None = None
     rows: int | None = None
     data_fingerprint: str | None = None
-    config: dict = field(default_factory=dict)
+    config: Any = field(default_factory=dict)  # a dict, or whatever the reader gave the panel
     seed: Any = None
     code: str = ""
     called: str = ""
     commit: str | None = None
-    scaling: dict = field(default_factory=dict)
+    scaling: Any = field(default_factory=dict)
     storage_path: str | None = None
     checkpoint: str | None = None
     seconds_total: int | float | None = None
@@ -176,22 +176,22 @@ class RunRecord:
 
 
 def read(path: Path | str) -> RunRecord:
-    """Read the record in a folder, with its tags and its note; `path` may also be the record's own file.
+    """Read the record at `path`, a file or a folder, with its tags and its note.
 
     A "running" one whose process is gone becomes "lost".
 
     Raises:
         LabError: there is no such file, or it is damaged.
     """
-    folder = Path(path) if Path(path).is_dir() else Path(path).parent
-    files = [folder / FILE_NAME, *folder.glob(MARKS_NAME)]
+    path = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
+    files = [path, *path.parent.glob(MARKS_NAME)]
     try:
         record = RunRecord.from_json(*(file.read_text(encoding="utf-8") for file in files))
     except (OSError, ValueError, TypeError, RecursionError) as error:  # also if it is not UTF-8
-        fix = f"delete {folder} if its file can't be repaired; runs.table() lists the other runs"
-        raise LabError(f"read the run record {folder / FILE_NAME}", str(error), fix) from error
+        fix = f"delete {path.parent} if its file can't be repaired; runs.table() lists the other runs"
+        raise LabError(f"read the run record {path}", str(error), fix) from error
     lost = record.state == "running" and not _may_live(record.process)
-    return replace(record, folder=str(folder), state="lost" if lost else record.state)
+    return replace(record, folder=str(path.parent), state="lost" if lost else record.state)
 
 
 def find(home: Path | str, *, names: Iterable[str] | None = None) -> list[RunRecord]:

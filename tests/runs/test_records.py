@@ -43,6 +43,8 @@ def test_what_is_written_is_read_back(tmp_path):
     path = full.write(tmp_path / "runs" / "a1")
     assert [p.name for p in path.parent.iterdir()] == [records.FILE_NAME]
     assert records.read(path) == records.read(path.parent) == full
+    assert records.read(path.rename(tmp_path / "another.json")) == full  # as benchmarks write it
+    full.write(path.parent)
     assert records.read(path).epochs == 2
 
 

@@ -1,5 +1,6 @@
 """Past runs: the table and the figure say what the records say."""
 
+import argparse
 import math
 import subprocess
 import sys
@@ -213,6 +214,16 @@ def test_names_of_metrics_and_settings_may_be_anything(tmp_path):
         assert [one.run_id for one in [runs.latest(home=tmp_path, **{name: place})]] == ["run-0"]
     assert list(runs.table(tmp_path, columns=["config lr"])["config lr"]) == [2, 1]  # the metric
     assert list(runs.table(tmp_path, columns=["config.lr"])["config.lr"]) == [0.1, 0.0]  # the setting
+
+
+def test_a_configuration_need_not_be_a_dict(tmp_path, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    write(tmp_path, 0, config={"lr": 0.1})
+    write(tmp_path, 1, config=argparse.Namespace(lr=0.2))
+    assert list(runs.table(tmp_path)["lr"].fillna(0)) == [0, 0.1]
+    assert runs.get("run-1", tmp_path).config == "Namespace(lr=0.2)"
+    assert runs.compare("run-0", "run-1", tmp_path).table.loc["config", "run-1"] == "Namespace(lr=0.2)"
+    assert runs.report(tmp_path / "page.html", tmp_path, title="t", by="lr").exists()
 
 
 def test_a_column_is_of_one_kind(tmp_path):
