@@ -211,25 +211,26 @@ def select(home: Home, last: int | None, **wanted: Any) -> list[RunRecord]:
     }
     found = named = find(home, names=asked.get("name"))
     for column, values in asked.items():
-        if column == "tag":
-            found = [run for run in found if any(tag in values for tag in run.tags)]
-        else:
-            found = [
-                run for run, value in zip(found, values_of(found, column), strict=True) if value in values
-            ]
-    if found:
-        return found[:last]
-    attempt = "find a run" + "".join(f" with {column}={value!r}" for column, value in wanted.items() if value)
-    every = named or find(home)
-    if not every:
-        raise LabError(attempt, f"{home / 'runs'} has no run yet", "train once: lesson 00 does, in a minute")
-    reason = f" ({every[0].error})" if every[0].error else ""
-    seen = {column: values_of(every, {"tag": "tags"}.get(column, column)) for column in {"name": 0} | asked}
-    facts = [
-        f"{column} is {', '.join(sorted(set(map(repr, values)))[:8])}" for column, values in seen.items()
-    ]
-    fact = f"the newest, {every[0].run_id}, is {every[0].state}{reason}, and in all runs {'; '.join(facts)}"
-    raise LabError(attempt, fact, "runs.table() lists all; runs.latest(..., state=None) returns the newest")
+        each = [run.tags for run in found] if column == "tag" else [[v] for v in values_of(found, column)]
+        found = [run for run, mine in zip(found, each, strict=True) if any(one in values for one in mine)]
+    if not found:
+        raise _none_found(home, named or find(home), asked)
+    return found[:last]
+
+
+def _none_found(home: Path, known: Sequence[RunRecord], asked: Mapping[str, list]) -> LabError:
+    """The error that says what there is instead: `known` are the runs with the name, or all."""
+    wanted = [f" with {column}={' or '.join(map(repr, values))}" for column, values in asked.items()]
+    attempt = "find a run" + "".join(wanted)
+    if not known:
+        return LabError(attempt, f"{home / 'runs'} has no run yet", "train once: lesson 00 does, in a minute")
+    newest, reason = known[0], f" ({known[0].error})" if known[0].error else ""
+    facts = [f"the newest, {newest.run_id}, is {newest.state}{reason}"]
+    for column in {"name": 0} | asked:
+        seen = sorted(set(map(repr, values_of(known, "tags" if column == "tag" else column))))
+        facts.append(f"{column} is {', '.join(seen[:8])}")
+    fix = "runs.table() lists all; runs.latest(..., state=None) returns the newest"
+    return LabError(attempt, "; ".join(facts), fix)
 
 
 def _metrics(found: Sequence[RunRecord]) -> list[str]:
