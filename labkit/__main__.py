@@ -4,11 +4,14 @@ import argparse
 import importlib
 import io
 import re
+import shutil
 import sys
+from collections import Counter
 
 import labkit
+from labkit.display.formatting import plural, size
 from labkit.errors import LabError
-from labkit.runs.cleaning import find_old, remove, summary
+from labkit.runs.cleaning import old_folders
 from labkit.settings import Settings
 from labkit.system import doctor
 from labkit.system.process_registry import ProcessRegistry
@@ -91,27 +94,32 @@ def _seconds(age: str) -> float:
 
 
 def _clean(options: argparse.Namespace) -> int:
-    """Show what is old under LABKIT_HOME and remove it if you agree: runs, sessions, logs, leftovers."""
+    """Show old runs with their checkpoints and old sessions of Ray and Spark; remove them if you agree."""
     home = Settings.from_env().home
-    found = find_old(home, options.older)
+    if any(entry.alive for entry in ProcessRegistry(home).records()):
+        fact = "processes of this lab are running, and may use what looks old"
+        raise LabError(f"clean {home}", fact, "python -m labkit stop, then clean again")
+    found = old_folders(home, options.older)
     if not found:
         print(f"nothing old is under {home}")
         return 0
-    print(summary(found, home))
+    for parent, number in sorted(Counter(path.parent for path in found).items()):
+        print(f"{plural(number, 'folder')} in {parent}")
+    print(f"{plural(len(found), 'folder')} with {size(sum(found.values()))} in all")
     if not options.yes:
         print("remove all of it? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print("nothing was removed")
             return 0
-    left = found
-    for one in set(found) & set(find_old(home, options.older)):  # not what was used while you thought
+    failed = 0
+    for path in found:
         try:
-            remove(one)
-            left = [other for other in left if other != one]
+            shutil.rmtree(path)
         except OSError as error:
-            print(f"could not remove {one.path}: {error.strerror}", file=sys.stderr)
-    print(f"removed {len(found) - len(left)} of {len(found)}")
-    return int(bool(left))
+            failed += 1
+            print(f"could not remove {path}: {error.strerror}", file=sys.stderr)
+    print(f"removed {len(found) - failed} of {len(found)}")
+    return int(bool(failed))
 
 
 def _new(options: argparse.Namespace) -> int:

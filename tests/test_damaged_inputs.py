@@ -33,7 +33,7 @@ from labkit.errors import ClusterError, LabError
 from labkit.models.torch import load_state, save_state
 from labkit.panel import Panel
 from labkit.panel.reporters import TextReporter
-from labkit.runs.record import RunRecord, folder_of
+from labkit.runs.record import MARKS_NAME, RunRecord, folder_of
 from labkit.settings import VARIABLES, Settings
 from labkit.storage import server as object_server
 from labkit.storage.client import read_keys, write_keys
@@ -337,15 +337,14 @@ def _record(home: Path, number: int) -> Path:
 @reader
 def run_records(home):
     paths = [_record(home, number) for number in range(3)]
-    runs.table(home)  # writes the index
-    index = home / "runs" / ".index.json"
+    runs.note("id-0", "z", home=home)
+    marks = paths[0].with_name(MARKS_NAME)
     told = [
         lambda: str(runs.table(home)),
         lambda: runs.table(home, columns=["id", "lr", "loss", "seed", "versions.torch", "started"]),
         lambda: runs.latest(home=home, state=None),
         lambda: runs.best("loss", home, mode="min", state=None),
         lambda: repr(runs.compare("id-0", "id-1", home)),
-        lambda: runs.rerun("id-0", home=home),
         lambda: (runs.tag("id-0", "x", home=home), runs.note("id-0", "y", home=home)),
     ]
     drawn = [  # a second each
@@ -356,9 +355,9 @@ def run_records(home):
     draw = random.Random(2)
 
     def read():
-        every([*told, *drawn[draw.randrange(9) :][:1], lambda: runs.delete("id-1", home=home)])
+        every([*told, *drawn[draw.randrange(9) :][:1]])
 
-    return files(*paths, index), read
+    return files(*paths, marks), read
 
 
 def every(steps: list[Callable[[], Any]]) -> None:
@@ -665,7 +664,7 @@ RECORD = {
             json.dumps(RECORD | {"run_id": "\ud800", "scaling": 3, "config": "abc"}),
         ),
         ("run records", "run_record.json", json.dumps(RECORD | {"storage_path": {}, "checkpoint": []})),
-        ("run records", ".index.json", '{"fields": [], "records": []}'),
+        ("run records", "tags_and_note.json", '{"tags": [[1]], "note": 3}'),
         ("values of a checkpoint", "shape.json", '{"model": {}, "optimizer": {}, "epoch": 1}'),
         ("values of a checkpoint", "shape.json", '{"model": {"0": 1}, "optimizer": {}, "epoch": "x"}'),
     ],

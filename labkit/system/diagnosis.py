@@ -26,7 +26,7 @@ from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings
 from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
 
 _GB = 1e9
-_INSTALL = 'make setup, or: pip install -c constraints.txt -e ".[dev,export,recipes]"'
+_INSTALL = 'make setup, or: pip install -c constraints.txt -e ".[dev,recipes]"'
 
 
 @dataclass(frozen=True)
