@@ -4,7 +4,9 @@ Only facts, each found in milliseconds; `labkit.system.diagnosis` judges them. I
 count, not the size of the machine.
 """
 
+import base64
 import contextlib
+import hashlib
 import itertools
 import os
 import platform
@@ -14,6 +16,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from functools import cache
 from importlib import metadata
@@ -151,6 +154,20 @@ def this_host() -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "gpus": list(gpus()),
     }
+
+
+def host_id() -> str:
+    """Identifies the machine or container that this process is on: six characters, others after each boot.
+
+    Several machines may share a home folder, and so may several containers of one machine. A process can be
+    looked up, signalled and reached on loopback only from the same boot, pid namespace and network namespace.
+    """
+    spaces = []
+    with contextlib.suppress(OSError):
+        spaces = [os.stat(f"/proc/self/ns/{name}").st_ino for name in ("pid", "net")]
+    boot = _read(Path("/proc/sys/kernel/random/boot_id")) or uuid.getnode()  # macOS has no boot id
+    digest = hashlib.sha256(f"{boot} {spaces}".encode()).digest()
+    return base64.b32encode(digest)[:6].decode().lower()
 
 
 def _read(path: Path) -> str:

@@ -439,7 +439,7 @@ def process_registry(home):
     registry = ProcessRegistry(home)
     record = registry.record(os.getpid(), role="head: raylet", group_id="ray-1")
     registry.acquire("ray-1")
-    folder, gone = home / "processes" / "ray-1", {"pid": 999_999, "created": 1.5}
+    folder, gone = registry._folder / "ray-1", {"pid": 999_999, "created": 1.5}
     good = json.loads((folder / f"{os.getpid()}.json").read_text())
     (folder / f"{os.getpid()}.json").unlink()
     (folder / "999999.json").write_text(json.dumps(good | gone))

@@ -26,7 +26,7 @@ from labkit.cluster.preload import Preloader
 from labkit.errors import ClusterError
 from labkit.files import atomic_write, json_object, private_file
 from labkit.interrupts import alone, wait_until
-from labkit.machine import free_port
+from labkit.machine import free_port, host_id
 from labkit.settings import NODE_NAME, Settings
 from labkit.system.process_registry import ProcessRegistry, is_group
 
@@ -57,7 +57,7 @@ _FORKED = {
 }
 _INFO = "cluster.json"
 _SOCKET_LIMIT = 107 if sys.platform == "linux" else 103  # bytes of a Unix socket's path
-_SOCKET_TAIL = len("/t/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1")
+_SOCKET_TAIL = len("/abcdef/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1")
 
 
 class NodeLauncher:
@@ -86,14 +86,14 @@ class NodeLauncher:
 
     def alone(self, check: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         """For the one process of the home that starts a cluster; the others wait."""
-        path, seconds = self.folder.parent / "starting", 2 * START_TIMEOUT
+        path, seconds = self.folder / "starting", 2 * START_TIMEOUT
         return alone(path, seconds=seconds, check=check, attempt="start a cluster", error=ClusterError)
 
     @functools.cached_property
     def _preloader(self) -> Preloader | None:
         if not self._modules or not Preloader.is_possible():
             return None
-        return Preloader(self.registry, self.group_id, self.folder.parent, self._modules)
+        return Preloader(self.registry, self.group_id, self.folder, self._modules)
 
     def connect(self) -> None:
         """Become one of the cluster's owners, and connect this process to it."""
@@ -180,7 +180,7 @@ class NodeLauncher:
             env |= _FORKED
             self._preloader.prepare(name)
             python = self._preloader.make_launcher()
-        program = [sys.executable, "-c", _PROGRAM, str(python or sys.executable)]
+        program = [sys.executable, "-P", "-c", _PROGRAM, str(python or sys.executable)]
         process = self.registry.start(
             [*program, *command[1:]], role=f"{name}: ray start", group_id=self.group_id, log=log, env=env
         )
@@ -247,7 +247,7 @@ def read_info(folder: Path) -> dict[str, str]:
 
 
 def temp_dir(settings: Settings) -> Path:
-    """Ray's folder for sockets and logs: in the home, unless that path is too long for them or not ASCII.
+    """Ray's folder for sockets and logs on this machine: in the home, unless that path is too long or not ASCII.
 
     Raises:
         ClusterError: other users may enter the folder.
@@ -266,8 +266,10 @@ def temp_dir(settings: Settings) -> Path:
             "other users may enter it",
             f"chmod 700 {folder}, or set LABKIT_HOME to a folder of yours",
         )
-    # Ray opens its own folder to every user (mode 0777); the one around it protects it.
-    return folder / "t"
+    # Ray opens its own folder to every user (mode 0777); the one around it protects it. Another machine or
+    # container with this home has another one.
+    (own := folder / host_id()).mkdir(exist_ok=True)
+    return own
 
 
 # -- commands -------------------------------------------------------------------------------------------

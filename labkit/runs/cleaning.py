@@ -17,6 +17,7 @@ import psutil
 
 from labkit.display.cards import Table
 from labkit.display.formatting import plural, size
+from labkit.machine import host_id
 from labkit.runs.edit import plain_path
 from labkit.runs.index import find
 from labkit.runs.record import RunRecord
@@ -107,10 +108,10 @@ def _runs(home: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _rest(home: Path, dead: list[str]) -> Iterator[tuple[str, Path]]:
-    yield from (("records of ended processes", home / "processes" / group) for group in dead)
+    yield from (("records of ended processes", home / "processes" / host_id() / group) for group in dead)
     for what, pattern in (
-        ("Ray session", "ray/t/session_*"),
-        ("socket", "ray/fork-*"),
+        ("Ray session", "ray/*/session_*"),
+        ("socket", "ray/*/fork-*"),
         ("Spark session", "spark/spark-*"),
         ("workspace", "workspaces/*"),
     ):

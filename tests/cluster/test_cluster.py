@@ -3,6 +3,7 @@
 import http.client
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -84,7 +85,7 @@ def test_an_interrupted_start_leaves_nothing(home, role):
 def test_an_interrupt_ends_the_wait_for_another_process_that_starts_it(home):
     settings = Settings.from_env()
     settings.make_home()
-    with FileLock(temp_dir(settings).parent / "starting"), pytest.raises(RunStopped, match="the start of"):
+    with FileLock(temp_dir(settings) / "starting"), pytest.raises(RunStopped, match="the start of"):
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         cluster.start()
 
@@ -93,7 +94,7 @@ def test_a_start_that_waits_for_another_one_in_vain_says_so(home, monkeypatch):
     settings = Settings.from_env()
     settings.make_home()
     monkeypatch.setattr(nodes, "START_TIMEOUT", 0.1)
-    starting = FileLock(temp_dir(settings).parent / "starting")
+    starting = FileLock(temp_dir(settings) / "starting")
     with starting, pytest.raises(ClusterError, match="another process has been starting it"):
         cluster.start()
 
@@ -498,7 +499,7 @@ def test_a_link_in_tmp_is_not_followed(tmp_path):
     home, private = tmp_path / "müller", tmp_path / "private"
     private.mkdir(mode=0o700)
     folder = temp_dir(Settings(home=home)).parent
-    folder.rmdir()
+    shutil.rmtree(folder)
     for target in (private, tmp_path / "nowhere"):
         folder.symlink_to(target)
         try:
@@ -518,7 +519,7 @@ def test_a_home_whose_path_is_not_ascii_has_its_sockets_elsewhere(tmp_path, monk
             assert folder.parent.parent == Path("/tmp") and str(folder).isascii()
             assert len(f"{folder}/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1") < 104
         finally:
-            folder.parent.rmdir()
+            shutil.rmtree(folder.parent)
 
 
 # -- afterwards -----------------------------------------------------------------------------------------

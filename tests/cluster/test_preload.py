@@ -54,7 +54,7 @@ def test_each_node_has_a_server_that_forks_its_workers(home, lab):
     for name in found:
         (node,) = (node for node in lab.nodes if node.name == name)
         told = about(num_cpus=1, label_selector={"ray.io/node-id": node.id})
-        said = (lab._launcher.folder.parent / f"forkserver-{name}.log").read_text()
+        said = (lab._launcher.folder / f"forkserver-{name}.log").read_text()
         assert told["parent"] == found[name] and told["loaded"], said
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit import machine
 from labkit.__main__ import main
 from labkit.runs.record import RunRecord, folder_of, this_process
 from labkit.system.process_registry import ProcessRegistry
@@ -60,8 +61,8 @@ def test_what_is_old_is_shown_and_removed_and_nothing_else(home, capsys):
     for path in mine:
         file(home / path)
     old = ["runs/05-tune/sweep/tuner.pkl", "runs/fit/checkpoint_0/state", "runs/fit/snapshot.json"]
-    old += ["ray/t/session_1/logs/raylet.out", "ray/fork-01-2", "spark/spark-1/logs/driver.log"]
-    old += ["objects/rclone/lab/.rclone_temp_1", "workspaces/default.json", "processes/ray-1/7.json"]
+    old += ["ray/t/session_1/logs/raylet.out", "ray/host/fork-01-2", "spark/spark-1/logs/driver.log"]
+    old += ["objects/rclone/lab/.rclone_temp_1", "workspaces/default.json", f"processes/{machine.host_id()}/ray-1/7.json"]
     for path in old:
         file(home / path)
     file(home / "objects/rclone/lab/runs/a/checkpoint_0/state")
@@ -109,8 +110,8 @@ def test_what_a_living_process_may_use_stays_whatever_the_age(home, tmp_path):
     registry = ProcessRegistry(home)
     registry.start(SLEEP, role="object server", group_id="store-1", log=tmp_path / "log")
     registry.acquire("ray-2")  # this process, whose cluster has ended
-    file(home / "processes/ray-3/7.json")
-    used = [file(home / "ray/t/session_2/logs/raylet.out"), file(home / "ray/fork-02-3")]
+    file(home / "processes" / machine.host_id() / "ray-3/7.json")
+    used = [file(home / "ray/t/session_2/logs/raylet.out"), file(home / "ray/host/fork-02-3")]
     assert clean("--older", "0h") == 0
     assert all(path.exists() for path in (*used, upload, stored))
     assert os.listdir(home / "runs" / "03-torch") == ["a"]  # b was written before the process started
