@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import SettingsError
+from labkit.errors import LabError
 
 PACKAGE_ROOT = Path(__file__).resolve().parent
 CHECKOUT = PACKAGE_ROOT.parent  # the folder that has the package, in a checkout
@@ -80,7 +80,7 @@ class Settings:
             (``LABKIT_S3_ENDPOINT``, ``LABKIT_S3_ACCESS_KEY``, ``LABKIT_S3_SECRET_KEY``).
 
     Raises:
-        SettingsError: a value cannot be used.
+        LabError: a value cannot be used.
     """
 
     small: bool = False
@@ -120,11 +120,11 @@ class Settings:
             self._require(name, good, f"an address as in http://127.0.0.1:9000{or_folder}")
 
     def _require(self, name: str, good: object, expected: str) -> None:
-        """Raise a `SettingsError` unless `good`. What has no place in a repr has none in the error."""
+        """Raise a `LabError` unless `good`. What has no place in a repr has none in the error."""
         if not good:
             value, public = getattr(self, name), self.__dataclass_fields__[name].repr
             shown = repr(value) if public else f"a {type(value).__name__} that is not shown"
-            raise SettingsError(
+            raise LabError(
                 f"use the setting {name} ({VARIABLES[name]})",
                 f"its value is {shown[:200]}, and it can be {expected}",
                 f"change it, or unset {VARIABLES[name]}; help(labkit.Settings) lists all settings",
@@ -135,7 +135,7 @@ class Settings:
         """Read the settings from `env` (default: the environment of this process).
 
         Raises:
-            SettingsError: a variable has a value that cannot be used.
+            LabError: a variable has a value that cannot be used.
         """
         env = os.environ if env is None else env
         texts = {name: str(env.get(variable, "")).strip() for name, variable in VARIABLES.items()}
@@ -150,7 +150,7 @@ class Settings:
         if re.fullmatch(r"[0-9]{1,9}", texts["num_workers"]):
             values["num_workers"] = int(texts["num_workers"])
         elif not texts["num_workers"] and values["use_gpu"] is True:
-            values["num_workers"] = max(_local_gpus(), 1)
+            values["num_workers"] = _local_gpus() or 2  # none here: a cluster has them
         if re.fullmatch(r"[0-9]{1,9}", texts["hang_after"]):
             values["hang_after"] = int(texts["hang_after"])
         if texts["home"]:
@@ -162,18 +162,18 @@ class Settings:
         """Return `settings`, or those of the environment if it is None.
 
         Raises:
-            SettingsError: it is something else, or the environment has a value that cannot be used.
+            LabError: it is something else, or the environment has a value that cannot be used.
         """
         if settings is not None and not isinstance(settings, Settings):
             fact = f"settings is of type {type(settings).__name__}, and labkit.Settings or None is expected"
-            raise SettingsError("read the settings", fact, "settings=labkit.Settings(small=True)")
+            raise LabError("read the settings", fact, "settings=labkit.Settings(small=True)")
         return cls.from_env() if settings is None else settings
 
     def make_home(self) -> Path:
         """Create the home folder if it is missing, and return it.
 
         Raises:
-            SettingsError: the folder cannot be created or written to.
+            LabError: the folder cannot be created or written to.
         """
         try:
             self.home.mkdir(parents=True, exist_ok=True)
@@ -181,7 +181,7 @@ class Settings:
                 return self.home
         except (OSError, ValueError) as error:
             fact = f"{str(self.home)[:200]}: {getattr(error, 'strerror', None) or error}"
-            raise SettingsError("use the lab's home folder", fact, OTHER_HOME) from None
+            raise LabError("use the lab's home folder", fact, OTHER_HOME) from None
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ from PIL import Image
 from labkit import classroom, datasets, runs
 from labkit.classroom import kept
 from labkit.datasets import mnist
-from labkit.errors import ClusterError, LabError
+from labkit.errors import LabError
 from labkit.exercises import hint, predictions, progress_table, reveal
 from labkit.models.torch import load_state, save_state
 from labkit.panel import Panel
@@ -449,7 +449,7 @@ def process_registry(home):
     def read():
         assert not any(one.pid == os.getpid() and one.alive for one in registry.records())
         registry.has_owner("ray-1")
-        with pytest.raises(ClusterError, match="it runs nothing"):
+        with pytest.raises(LabError, match="it runs nothing"):
             every([overview.processes, overview.ports])
         assert registry.stop("ray-1", grace=0) == []
 

@@ -21,7 +21,7 @@ from markupsafe import Markup
 from labkit import machine
 from labkit.display import cards
 from labkit.display.formatting import without_credentials
-from labkit.errors import SettingsError
+from labkit.errors import LabError
 from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings
 from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
 
@@ -96,7 +96,7 @@ def doctor(settings: Settings | None = None) -> Diagnosis:
     findings = []
     try:
         settings = settings or Settings.from_env()
-    except SettingsError as error:
+    except LabError as error:
         findings.append(Finding("settings", False, error.fact, error.fix, blocking=True))
         settings = Settings(home=CHECKOUT / ".labkit")  # so that the other checks can go on
     for check in (

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import psutil
 
 from labkit.display.cards import Table
-from labkit.errors import ClusterError
+from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.system import process_info
 from labkit.system.process_registry import ProcessRecord, ProcessRegistry
@@ -40,7 +40,7 @@ def processes() -> Table:
     A page of memory that several processes share counts in parts, so that the sum is what they use together.
 
     Raises:
-        ClusterError: the lab runs nothing on this machine.
+        LabError: the lab runs nothing on this machine.
     """
     rows = [
         (*where, len(found), round(sum(map(process_info.memory, found)) / 1e6), _PURPOSES.get(where[1], ""))
@@ -74,7 +74,7 @@ def programs() -> dict[tuple[str, str], list[psutil.Process]]:
             found.setdefault((where, program), []).append(process)
     if not found:
         fix = "lab = cluster.start()"
-        raise ClusterError("list what the lab runs", "it runs nothing on this machine", fix)
+        raise LabError("list what the lab runs", "it runs nothing on this machine", fix)
     order = [*_PURPOSES, *(program for _, program in found)]
     keys = sorted(found, key=lambda key: (key[0] != "head", key[0], order.index(key[1])))
     return {key: found[key] for key in keys}

@@ -1,9 +1,10 @@
 """Processes that the lab started: recorded in files, found again after a crash, stopped by that record.
 
-Each start writes a file ``HOME/processes/HOST/GROUP/PID.json``. HOST is `labkit.machine.host_id`: what another
-machine or container recorded in the same home is not seen here, and so never removed or stopped. The process gets a session of its own and
-``LABKIT_GROUP=GROUP`` in its environment, so that its descendants are found too (a raylet starts workers),
-including orphans and those in another session. No process is ever looked up by name.
+Each start writes a file ``HOME/processes/HOST/GROUP/PID.json``. HOST is `labkit.machine.host_id`: what
+another machine or container has recorded in the same home is not seen here, and so never removed or stopped.
+The process gets a session of its own and ``LABKIT_GROUP=GROUP`` in its environment, so that its descendants
+are found too (a raylet starts workers), including orphans and those in another session. No process is ever
+looked up by name.
 
 A watchdog process, ``python -m labkit.system.process_registry HOME GROUP SECONDS``, stops a group when all
 processes that own it have ended. So a restarted kernel finds its cluster again, and a ``kill -9`` leaves
@@ -29,7 +30,7 @@ from typing import Any
 import psutil
 
 from labkit import machine
-from labkit.errors import SetupError
+from labkit.errors import LabError
 from labkit.files import atomic_write, json_object
 from labkit.system import process_info
 from labkit.system.process_info import ProcessIdentity
@@ -78,7 +79,7 @@ class ProcessRegistry:
         """Start `command` in a session of its own, append its output to `log`, and record it.
 
         Raises:
-            SetupError: there is no such program, or the log or the record cannot be written. Then nothing is
+            LabError: there is no such program, or the log or the record cannot be written. Then nothing is
                 left running.
         """
         try:
@@ -110,7 +111,7 @@ class ProcessRegistry:
         """Write the record of a running process.
 
         Raises:
-            SetupError: the record cannot be written.
+            LabError: the record cannot be written.
         """
         try:
             session = os.getsid(pid)
@@ -294,9 +295,9 @@ def _read(kind: type[ProcessIdentity], path: Path) -> Any:
         return None
 
 
-def _unwritable(attempt: str, error: OSError) -> SetupError:
+def _unwritable(attempt: str, error: OSError) -> LabError:
     fix = "make that folder writable, or set LABKIT_HOME to one that is and has space"
-    return SetupError(attempt, str(error), fix)
+    return LabError(attempt, str(error), fix)
 
 
 if __name__ == "__main__":  # the watchdog

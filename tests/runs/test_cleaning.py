@@ -62,7 +62,11 @@ def test_what_is_old_is_shown_and_removed_and_nothing_else(home, capsys):
         file(home / path)
     old = ["runs/05-tune/sweep/tuner.pkl", "runs/fit/checkpoint_0/state", "runs/fit/snapshot.json"]
     old += ["ray/t/session_1/logs/raylet.out", "ray/host/fork-01-2", "spark/spark-1/logs/driver.log"]
-    old += ["objects/rclone/lab/.rclone_temp_1", "workspaces/default.json", f"processes/{machine.host_id()}/ray-1/7.json"]
+    old += [
+        "objects/rclone/lab/.rclone_temp_1",
+        "workspaces/default.json",
+        f"processes/{machine.host_id()}/ray-1/7.json",
+    ]
     for path in old:
         file(home / path)
     file(home / "objects/rclone/lab/runs/a/checkpoint_0/state")

@@ -17,7 +17,7 @@ import pytest
 
 from labkit import machine
 from labkit.__main__ import main
-from labkit.errors import SetupError
+from labkit.errors import LabError
 from labkit.system import process_info
 from labkit.system.process_info import ProcessIdentity
 from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
@@ -89,7 +89,7 @@ def test_what_is_started_is_recorded(registry, start, tmp_path):
     assert entry.alive and registry.groups() == ["one"]
     until(lambda: (tmp_path / "log").read_text() == "before\nhello one\nerr\n")
     assert stat.S_IMODE((registry._folder / "one").stat().st_mode) == 0o700
-    with pytest.raises(SetupError, match="no/such/program"):
+    with pytest.raises(LabError, match="no/such/program"):
         start(["/no/such/program"])
     time.sleep(0.02)  # the system counts in hundredths of a second
     start(role="later", group_id="another")
@@ -121,7 +121,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, below):
     (tmp_path / "file").touch()
     home = tmp_path / ("file" if below == "home" else "dir") / "home"
     log = tmp_path / ("file" if below == "log" else "dir") / "log"
-    with pytest.raises(SetupError) as caught:
+    with pytest.raises(LabError) as caught:
         ProcessRegistry(home).start(SLEEP, role="sleeper", group_id="unwritable-test", log=log)
     assert "file" in str(caught.value) and "LABKIT_HOME" in caught.value.fix
     assert marked("unwritable-test") == set()  # what can't be found again does not run
@@ -343,7 +343,9 @@ def test_each_container_and_each_boot_is_a_host_of_its_own(monkeypatch, space):
     assert here == machine.host_id() and len(here) == 6
     with monkeypatch.context() as container:
         other = SimpleNamespace(st_ino=17)
-        container.setattr(os, "stat", lambda path, **k: other if str(path).endswith(space) else stat(path, **k))
+        container.setattr(
+            os, "stat", lambda path, **k: other if str(path).endswith(space) else stat(path, **k)
+        )
         assert machine.host_id() != here
     with monkeypatch.context() as boot:
         boot.setattr(machine, "_read", lambda path: "other" if path.name == "boot_id" else read(path))
@@ -353,7 +355,7 @@ def test_each_container_and_each_boot_is_a_host_of_its_own(monkeypatch, space):
 def test_a_file_of_the_readers_beside_the_notebook_does_not_break_the_watchdog(owned_in, tmp_path):
     """`python -m` puts the current folder first on the path of modules."""
     (tmp_path / "notebooks").mkdir()
-    (tmp_path / "notebooks" / "numbers.py").write_text("raise SystemExit('the reader\'s own')")
+    (tmp_path / "notebooks" / "numbers.py").write_text("raise SystemExit('the reader's own')")
     owner, sleeper = owned_in(tmp_path / "notebooks")
     owner.kill()
     owner.wait()
