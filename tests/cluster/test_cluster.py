@@ -601,7 +601,7 @@ def test_a_process_whose_cluster_was_stopped_in_a_terminal_goes_on(home, way):
     """Ray waits for 60 s for a head that is gone, and then ends the process."""
     done = python(STOPPED, way, timeout=150)
     # Ray's own lines on a head that is gone may come between.
-    said = [line for line in done.stdout.splitlines() if re.match("Cluster|True|False", line)]
+    said = [line for line in done.stdout.splitlines() if re.match("Cluster|LabError|True|False", line)]
     assert done.returncode == 0 and "rpc_client" not in done.stdout, done.stdout
     assert said[0].startswith("Cluster(") and said[1] == "True"
     assert said[2:5] == ["LabError True"] * 3
