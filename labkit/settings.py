@@ -48,7 +48,7 @@ VARIABLES = {name: variable for name, (variable, _, _) in _RULES.items()}
 
 
 def default_home() -> Path:
-    """``.labkit`` in the checkout, or in the user's home folder if the checkout is read-only, as a shared one.
+    """``.labkit`` in the checkout, or in the user's home folder if the checkout is read-only.
 
     It depends on where the package is, not on the current folder: a kernel runs in ``notebooks/`` and
     ``python -m labkit stop`` in the root, and both must find the same lab.
