@@ -90,7 +90,7 @@ class NodeLauncher:
     def alone(self, check: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         """For the one process of the home that starts a cluster; the others wait."""
         path, seconds = self.folder / "starting", 2 * START_TIMEOUT
-        return alone(path, seconds=seconds, check=check, attempt="start a cluster", error=LabError)
+        return alone(path, seconds=seconds, check=check, attempt="start a cluster")
 
     @functools.cached_property
     def _preloader(self) -> Preloader | None:

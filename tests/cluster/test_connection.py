@@ -94,14 +94,16 @@ def test_a_cluster_without_authentication_is_asked_without_a_token(user, serve, 
 
 
 CONNECT = """
-import os, sys
-from pathlib import Path
+import os, sys, warnings
 from labkit import cluster
 lab = cluster.connect(sys.argv[1])
 import ray
 print(ray.get(ray.remote(lambda: "a task ran").remote()), len(lab.nodes), lab.is_running)
 ray.shutdown()
 print(cluster.connect(sys.argv[1]) is lab, ray.get(ray.remote(lambda: "and again").remote()))
+with warnings.catch_warnings():
+    warnings.simplefilter("error")  # such as to add a node, which the lab can't do there
+    print("start", cluster.start(nodes=2) is lab)
 print("capacity", lab.check_capacity(workers=64))
 lab.stop()
 print({name for name in os.environ if name.startswith("RAY_")} - {"RAY_CLIENT_MODE"})  # Ray's own
@@ -133,7 +135,11 @@ def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
         given = {way: TOKEN} if way != "none" else {}
         done = python(CONNECT, address, HOME=str(tmp_path), LABKIT_HOME=str(home), **given)
         assert done.returncode == 0, done.stdout
-        assert "a task ran 1 True" in done.stdout and "True and again" in done.stdout
+        assert (
+            "start True" in done.stdout
+            and "a task ran 1 True" in done.stdout
+            and "True and again" in done.stdout
+        )
         assert "capacity None" in done.stdout and "may add nodes" in done.stdout, done.stdout
         assert f"{set(given) or set()}" in done.stdout.splitlines()[-1]
     finally:
