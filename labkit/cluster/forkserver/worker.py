@@ -108,9 +108,8 @@ def _set_threads(event: str, args: tuple) -> None:
 def _set_openblas_threads(number: int) -> None:
     """Set how many threads numpy's and scipy's OpenBLAS use; each wheel brings one with names of its own."""
     lines = Path("/proc/self/maps").read_text().splitlines()
-    for path in {line.split()[-1] for line in lines if "openblas" in line}:
-        library = ctypes.CDLL(path)
-        for name in ("openblas_set_num_threads", "openblas_set_num_threads64_"):
-            for function in (name, f"scipy_{name}"):
-                with contextlib.suppress(AttributeError):
-                    getattr(library, function)(number)
+    names = ("openblas_set_num_threads", "openblas_set_num_threads64_")
+    for path in {line.split(maxsplit=5)[-1] for line in lines if "openblas" in line}:
+        for name in (*names, *(f"scipy_{name}" for name in names)):
+            with contextlib.suppress(AttributeError, OSError):
+                getattr(ctypes.CDLL(path), name)(number)
