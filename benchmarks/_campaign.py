@@ -35,7 +35,7 @@ import ray
 
 from benchmarks import _campaign_runs as runs
 from labkit import cluster, faults, storage
-from labkit.errors import ClusterError, LabError
+from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.storage.client import read_keys
 from labkit.system.process_registry import ProcessRegistry
@@ -183,7 +183,7 @@ class World:
 def again(start: Callable[[], Any]) -> Any:
     """What `start` returns: on a busy machine a node of Ray may give up its start after 30 s."""
     for _ in range(3):
-        with contextlib.suppress(ClusterError):
+        with contextlib.suppress(LabError):
             return start()
     return start()
 

@@ -84,6 +84,9 @@ def _stop(_: argparse.Namespace) -> int:
         print("a notebook was using it: restart its kernel now, or Ray ends the kernel within a minute")
     if not stopped:
         print("nothing of this lab is running")
+    if others := registry.elsewhere():
+        there = "other machines or containers have started processes with this home, which are stopped there"
+        print(f"{there}: {', '.join(others)}")
     return 0
 
 

@@ -29,7 +29,7 @@ import torch
 from PIL import Image
 
 from labkit import datasets, runs
-from labkit.errors import ClusterError, LabError
+from labkit.errors import LabError
 from labkit.models.torch import load_state, save_state
 from labkit.panel import Panel
 from labkit.panel.reporters import TextReporter
@@ -377,7 +377,7 @@ def process_registry(home):
     registry = ProcessRegistry(home)
     record = registry.record(os.getpid(), role="head: raylet", group_id="ray-1")
     registry.acquire("ray-1")
-    folder, gone = home / "processes" / "ray-1", {"pid": 999_999, "created": 1.5}
+    folder, gone = registry._folder / "ray-1", {"pid": 999_999, "created": 1.5}
     good = json.loads((folder / f"{os.getpid()}.json").read_text())
     (folder / f"{os.getpid()}.json").unlink()
     (folder / "999999.json").write_text(json.dumps(good | gone))
@@ -387,7 +387,7 @@ def process_registry(home):
     def read():
         assert not any(one.pid == os.getpid() and one.alive for one in registry.records())
         registry.has_owner("ray-1")
-        with pytest.raises(ClusterError, match="it runs nothing"):
+        with pytest.raises(LabError, match="it runs nothing"):
             every([overview.processes, overview.ports])
         assert registry.stop("ray-1", grace=0) == []
 

@@ -75,7 +75,7 @@ class TrainPanel(Panel):
         Warns if `CheckpointConfig` keeps the worst checkpoints.
 
         Raises:
-            ClusterError: the cluster has no room for its workers or its validations; Ray would wait forever.
+            LabError: the cluster has no room for its workers or its validations; Ray would wait forever.
             RunError: it is no trainer of Ray Train, its `RunConfig` has no callback of this panel, or its
                 validation function captures a large object.
         """
@@ -270,7 +270,7 @@ class TrainPanel(Panel):
         trainer.run_config.callbacks = others if statuses is None else [*others, statuses]
         if (lab := cluster.current()) is not None:
             options = dict(config.ray_remote_kwargs)
-            capacity.check_task_fits(lab.nodes, options, attempt="run validations during the training")
+            capacity.check_task_fits(lab.nodes, options, attempt="run validations", ours=lab.is_ours)
 
 
 def _storage_path(config: ray.train.RunConfig) -> str:

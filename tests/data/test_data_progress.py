@@ -59,7 +59,7 @@ def test_ray_data_says_nothing_also_where_it_was_imported_before_the_start(capfd
     from ray.util.debug import reset_log_once
 
     ray.data.DataContext.get_current().enable_progress_bars = True  # as after its import
-    connection.set_environment(None)
+    connection.set_environment(None, authenticate=None)
     assert not ray.data.DataContext.get_current().enable_progress_bars
     reset_log_once("ray_data_progress_manager_disabled")
     assert ray.data.range(10).materialize().count() == 10

@@ -20,7 +20,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.util import placement_group_table
 
 from labkit import runs
-from labkit.errors import ClusterError, RunError, RunFailed, RunStopped
+from labkit.errors import LabError, RunError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
 from labkit.system.process_registry import ProcessRegistry
 from labkit.train import TrainPanel
@@ -200,7 +200,7 @@ def test_a_name_that_is_used_again_and_trains_nothing_is_told(lab, home, panel):
 def test_an_elastic_training_needs_room_for_the_fewest(lab, home, panel):
     panel.watch(trainer_of(panel, home, workers=(1, 30)))
     assert panel.state.world_size == 30
-    with pytest.raises(ClusterError, match="20 workers"):
+    with pytest.raises(LabError, match="20 workers"):
         panel.watch(trainer_of(panel, home, workers=(20, 30)))
 
 
@@ -275,10 +275,10 @@ def test_a_lost_node_is_a_failure_that_is_told(lab, home, panel):
 
 
 def test_what_cannot_work_is_refused_before_anything_starts(lab, home, panel):
-    with pytest.raises(ClusterError, match="5 workers with 1 CPU each"):
+    with pytest.raises(LabError, match="5 workers with 1 CPU each"):
         panel.watch(trainer_of(panel, home, workers=5))
     data = {"train": ray.data.range(8)}
-    with pytest.raises(ClusterError, match="fed by Ray Data"):
+    with pytest.raises(LabError, match="fed by Ray Data"):
         panel.watch(trainer_of(panel, home, workers=4, datasets=data))
     with pytest.raises(RunError, match=r"callbacks=\[panel.callback\(\)\]"):
         panel.watch(trainer_of(panel, home, callbacks=False))

@@ -23,7 +23,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 import labs
 from labkit import runs
-from labkit.errors import ClusterError, RunError
+from labkit.errors import LabError, RunError
 from labkit.panel.reporters import NullReporter
 from labkit.train.checkpoints import reported_checkpoints
 from labkit.train.panel import TrainPanel
@@ -244,7 +244,7 @@ def test_a_data_set_that_travels_along_is_refused(lab, home, panel):
 
 
 def test_a_validation_that_no_node_can_run_is_refused(lab, home, panel):
-    with pytest.raises(ClusterError, match="1 CPU and 1 lab_gpu of one node"):
+    with pytest.raises(LabError, match="1 CPU and 1 lab_gpu of one node"):
         panel.watch(trainer_of(panel, home, options={"resources": {"lab_gpu": 1}}))
-    with pytest.raises(ClusterError, match="9 CPU"):
+    with pytest.raises(LabError, match="9 CPU"):
         panel.watch(trainer_of(panel, home, options={"num_cpus": 9}))
