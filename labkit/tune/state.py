@@ -38,7 +38,7 @@ class TrialState:
         why: what ended it, in a few words.
         iteration, seconds: results that it has reported, and its training time as Tune counts it.
         value: the sweep's metric in its newest result; None if that is no finite number.
-        curve: (iteration, value), thinned for very long trials.
+        curve: (iteration, time, value), thinned for very long trials; `time` is what the scheduler counts.
         changes: how often its configuration was changed during the sweep.
     """
 
@@ -49,7 +49,7 @@ class TrialState:
     iteration: int = 0
     seconds: float = 0.0
     value: float | None = None
-    curve: list[tuple[int, float]] = field(default_factory=list)
+    curve: list[tuple[int, float, float]] = field(default_factory=list)
     changes: int = 0
 
 
@@ -58,13 +58,15 @@ class SweepState(State):
 
     Args:
         metric, mode: what is compared, and whether "max" or "min" is better; metric may be None.
-        rungs: the iterations at which the scheduler compares trials, ascending.
+        time: what the scheduler counts.
+        rungs: the times at which the scheduler compares trials, ascending.
         dataset, path: for the record; `path` is the folder of the results.
 
     Attributes:
         total: trials that there will be; None if that is not known.
         at_once: the most trials that ran at a time.
         trials: by Tune's id.
+        warning: what is wrong with the sweep although it runs.
     """
 
     engine = "Ray Tune"
@@ -75,14 +77,16 @@ class SweepState(State):
         *,
         metric: str | None = None,
         mode: str = "max",
-        rungs: Sequence[int] = (),
+        time: str = "training_iteration",
+        rungs: Sequence[float] = (),
         dataset: str | None = None,
         path: str | None = None,
     ) -> None:
         super().__init__(name)
-        self.metric, self.mode, self.rungs = metric, mode, tuple(rungs)
+        self.metric, self.mode, self.time, self.rungs = metric, mode, time, tuple(rungs)
         self.dataset, self.path = dataset, path
         self.total: int | None = None
+        self.warning = ""
         self.at_once, self.first_trial_at = 0, 0.0
         self.trials: dict[str, TrialState] = {}
 
@@ -100,14 +104,16 @@ class SweepState(State):
             self.first_trial_at = self.first_trial_at or now or time.time()
             self.at_once = max(self.at_once, self.counts()["running"])
 
-    def result(self, id: str, *, iteration: int, value: Any, seconds: float) -> None:
-        """The trial has reported; only a finite `value` counts."""
+    def result(
+        self, id: str, *, iteration: int, value: Any, seconds: float, time: float | None = None
+    ) -> None:
+        """The trial has reported; only a finite `value` counts. `time` is the iteration by default."""
         trial = self.trials[id]
         trial.iteration, trial.seconds = iteration, seconds
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         trial.value = float(value) if is_number else None
         if trial.value is not None:
-            trial.curve.append((iteration, trial.value))
+            trial.curve.append((iteration, iteration if time is None else time, trial.value))
             if len(trial.curve) > _POINTS_KEPT:
                 del trial.curve[1:-1:2]
 
@@ -177,7 +183,7 @@ class SweepState(State):
             "seconds_to_start": seconds["start"] if self.first_trial_at else None,
             "config": best.config if best else {},
             "metrics": {self.metric: best.value} if best else {},
-            "history": [{"epoch": i - 1, self.metric: value} for i, value in best.curve] if best else [],
+            "history": [{"epoch": i - 1, self.metric: value} for i, _, value in best.curve] if best else [],
             "extra": {
                 "counts": dict(self.counts()),
                 "best": best.number if best else None,

@@ -38,11 +38,12 @@ class SweepView(View):
         if state.failures:
             failed = cards.mark("bad", f"✕ {self.failed(state.failures[0])}")
             left += Markup("<div>{}</div>").format(failed)
-        return cards.columns(left, _curves(state))
+        return cards.columns(left + _warning(state), _curves(state))
 
     def figures(self, state: SweepState) -> Markup:
         ranked = state.ranked()
-        parts = [cards.columns(_table(state, ranked[:_ROWS_SHOWN]), _curves(state))] if ranked else []
+        left = _table(state, ranked[:_ROWS_SHOWN]) + _warning(state)
+        parts = [cards.columns(left, _curves(state))] if ranked else []
         if state.failures and state.status != "failed":
             parts.append(self.details(state))
         if len(ranked) > _ROWS_SHOWN:
@@ -63,6 +64,8 @@ class SweepView(View):
     def news(self, state: SweepState) -> Iterator[tuple[Hashable, str]]:
         if state.total and (step := state.done * _STEPS_TOLD // state.total):
             yield ("step", step), f"{_progress(state, time.time())} · {best_line(state)}"
+        if state.warning:
+            yield "warning", state.warning
         if state.over:
             if state.status != "failed":  # otherwise the error of the sweep itself says it
                 yield from (("error", text) for text in _errors(state))
@@ -86,25 +89,35 @@ def best_line(state: SweepState) -> str:
 def _curves(state: SweepState) -> Markup:
     """One grey line for each trial, the best one in colour, a dotted line for each rung."""
     drawn = [trial for trial in state.ranked()[:_CURVES_DRAWN] if trial.curve]
-    values = [value for trial in drawn for _, value in trial.curve]
+    values = [value for trial in drawn for *_, value in trial.curve]
     low, high = min(values, default=0.0), max(values, default=1.0)
     if "accuracy" in (state.metric or "") and low >= 0 and high <= 1:
         low, high = 0.0, 1.0  # a share is seen against the whole
-    last = max((trial.curve[-1][0] for trial in drawn), default=1)
-    rungs = [rung for rung in state.rungs if rung <= last]
-    label = "iteration (dotted: rungs)" if rungs else "iteration"
-    plot = svg.Plot((0, max(last, 1)), (low, high), label=label)
+    first = min((time for trial in drawn for _, time, _ in trial.curve), default=0)
+    last = max((time for trial in drawn for _, time, _ in trial.curve), default=1)
+    rungs = [rung for rung in state.rungs if rung <= last and not state.warning]
+    counts = "training_iteration" if state.warning or not state.rungs else state.time
+    axis = "iteration" if counts == "training_iteration" else short(counts, 24)
+    label = f"{axis} (dotted: rungs)" if rungs else axis
+    plot = svg.Plot((min(first, 0), max(last, 1)), (low, high), label=label)
     for rung in rungs:
         plot.vertical(rung)
     for trial in reversed(drawn):  # the best is the first, and drawn on top
-        points = (*trial.curve[: -1 : len(trial.curve) // _POINTS_DRAWN + 1], trial.curve[-1])
+        kept = (*trial.curve[: -1 : len(trial.curve) // _POINTS_DRAWN + 1], trial.curve[-1])
+        points = [(time, value) for _, time, value in kept]
         if trial is state.best:
             plot.curve(points, svg.MAIN)
             plot.legend([(f"trial {trial.number}", svg.MAIN, "")])
         else:
             plot.curve(points, "currentColor", width=1, opacity=0.35)
     plot.ticks([(value, number(value)) for value in {int(last), *rungs}])
-    return plot.svg(f"{state.metric or 'metric'} of {len(drawn)} trials by iteration")
+    return plot.svg(f"{state.metric or 'metric'} of {len(drawn)} trials by {axis}")
+
+
+def _warning(state: SweepState) -> Markup:
+    return (
+        Markup("<div>{}</div>").format(cards.mark("wait", state.warning)) if state.warning else cards.NOTHING
+    )
 
 
 def _table(state: SweepState, trials: Sequence[TrialState], *, more: int = 0) -> Markup:
