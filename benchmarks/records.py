@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks._paired import Found, measure, parser
 from labkit import runs
 from labkit.machine import installed_versions, this_host
-from labkit.models.torch import training
+from labkit.models import torch as training
 from labkit.runs.record import RunRecord, folder_of, read
 
 _EPOCHS = 6

@@ -10,7 +10,7 @@ import time
 import optuna
 import pytest
 from ray import cloudpickle, tune
-from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 from ray.tune.search.optuna import OptunaSearch
 
 from labkit import runs
@@ -167,7 +167,7 @@ def test_a_nested_metric_rungs_in_epochs_and_a_grid_of_functions(sweep):
     assert (record.config, record.metrics) == ({"scale": "double", "x": 1}, {"val/score": 180.0})
     early = sum(result.metrics["training_iteration"] < 9 for result in results)
     assert state.counts()["stopped early"] == early > 0
-    assert results.get_best_result().config["scale"] is double
+    assert results.get_best_result().config["scale"].__name__ == "double"
 
 
 def test_a_time_that_no_result_has_is_told(sweep, capsys):
@@ -183,13 +183,6 @@ def test_the_metric_of_the_searcher_counts(sweep):
     sweep(climb, {}, metric=None, mode=None, search_alg=searcher, num_samples=2)
     values = [trial.value for trial in sweep.panel.state.trials.values()]
     assert sweep.panel.state.best.value == min(values) and len(values) == 2
-
-
-def test_what_hyperband_ends_is_stopped_early(sweep):
-    band = HyperBandScheduler(max_t=9, reduction_factor=3)
-    sweep(Counter, {"x": tune.grid_search([5, 4, 3, 2, 1])}, scheduler=band, reuse_actors=False)
-    counts = sweep.panel.state.counts()
-    assert counts["stopped early"] > 0 and set(counts) <= {"stopped early", "finished"}
 
 
 def test_sweeps_without_a_name_keep_apart_and_the_configuration_is_the_readers(lab, home):

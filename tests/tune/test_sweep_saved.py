@@ -121,3 +121,13 @@ def test_a_folder_without_a_saved_state(files, stored):
     write(stored, FIRST, 3)
     saved.restore(files, str(stored))
     assert known(stored, FIRST) == (3, 3) and saved.is_valid(files, str(stored))
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff", b"[]", b"{}", b'{"experiment_state-2026.json": "{}", "../outside": "x"}']
+)
+def test_a_saved_state_that_was_damaged_writes_nothing_elsewhere(files, stored, content):
+    (stored / saved.NAME).write_bytes(content)
+    saved.restore(files, str(stored))
+    assert not (stored.parent / "outside").exists()
+    assert saved.is_valid(files, str(stored)) == (b"experiment_state" in content)

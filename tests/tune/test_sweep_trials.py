@@ -9,7 +9,12 @@ import numpy
 import pytest
 import torch
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, MedianStoppingRule, ResourceChangingScheduler
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    ResourceChangingScheduler,
+)
 from ray.tune.search import ConcurrencyLimiter
 from ray.tune.search.optuna import OptunaSearch
 from torch import nn
@@ -130,6 +135,16 @@ def test_a_trial_that_another_scheduler_ends_is_stopped_early():
     rule = MedianStoppingRule("training_iteration", "score", "max", grace_period=1, min_samples_required=2)
     results = [[{"training_iteration": 1, "score": x}] for x in (9, 8, 1)]
     assert ended(rule, results) == [None, None, "stopped by MedianStoppingRule"]
+
+
+def test_a_paused_trial_that_hyperband_ends_is_stopped_early():
+    plan = TunerPlan(print, {}, tune.TuneConfig(scheduler=HyperBandScheduler()), None)
+    for last, why in (
+        ({"score": 1}, "stopped by HyperBandScheduler"),
+        ({"score": 1, "done": True}, ""),
+        ({}, ""),
+    ):
+        assert plan.stopped_in_a_pause(SimpleNamespace(run_metadata=SimpleNamespace(last_result=last))) == why
 
 
 @pytest.mark.parametrize(
