@@ -70,10 +70,10 @@ class SweepPanel(LivePanel):
         """
         if self.state.over:
             self.renew()
-        TunerPlan.from_tuner(tuner)  # it is a Tuner
         named_uniquely(tuner, self.run_id)
-        self.plan = plan = TunerPlan.from_tuner(tuner)
+        plan = TunerPlan.from_tuner(tuner)
         self._check(plan)
+        self.plan = plan
         own = getattr(plan.trainable, "__module__", "").partition(".")[0] != "ray"
         self.loop = plan.trainable if own else None  # else it is wrapped: tune.with_parameters
         self.state = self.new_state()  # the run id stays: the Tuner may have it as its name
@@ -176,8 +176,8 @@ class SweepPanel(LivePanel):
 
     def _check(self, plan: TunerPlan) -> None:
         lab, nodes = cluster.current(), None
-        if ray.is_initialized() and (lab is None or lab.is_ours):  # others may add nodes by themselves
-            nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if lab is not None and lab.is_ours:  # others may add nodes by themselves
+            nodes = [node.resources for node in lab.nodes]
         if plan.restored:
             saved.restore(*plan.storage)
         check_plan(plan, nodes)

@@ -14,7 +14,6 @@ cut off         the sweep ended before it: an interrupt, or an error of the swee
 """
 
 import math
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -65,6 +64,7 @@ class SweepState(State):
     Attributes:
         total: trials that there will be; None if that is not known.
         at_once: the most trials that ran at a time.
+        start_seconds: from the beginning until the first trial ran; None before.
         trials: by Tune's id.
         warning: what is wrong with the sweep although it runs.
     """
@@ -87,7 +87,8 @@ class SweepState(State):
         self.dataset, self.path = dataset, path
         self.total: int | None = None
         self.warning = ""
-        self.at_once, self.first_trial_at = 0, 0.0
+        self.at_once = 0
+        self.start_seconds: float | None = None
         self.trials: dict[str, TrialState] = {}
 
     # -- what happens -------------------------------------------------------------------------------
@@ -101,8 +102,9 @@ class SweepState(State):
             return
         trial.status, trial.why = status, why
         if status == "running":
-            self.first_trial_at = self.first_trial_at or now or time.time()
             self.at_once = max(self.at_once, self.counts()["running"])
+            if self.start_seconds is None:
+                self.start_seconds = self.elapsed(now)
 
     def result(
         self, id: str, *, iteration: int, value: Any, seconds: float, time: float | None = None
@@ -159,28 +161,28 @@ class SweepState(State):
 
     def eta(self, now: float | None = None) -> float | None:
         """Seconds left, if the trials to come take as long as those that are over."""
-        if self.status != "running" or self.done < 2 or not self.first_trial_at or not self.total:
+        if self.status != "running" or self.done < 2 or self.start_seconds is None or not self.total:
             return None
-        spent = max((now or time.time()) - self.first_trial_at, 0.0)
+        spent = max(self.elapsed(now) - self.start_seconds, 0.0)
         return spent / self.done * (self.total - self.done)
 
     def phase_seconds(self, now: float | None = None) -> dict[str, float]:
         """How long it took until the first trial ran, and from then on."""
         total = self.elapsed(now)
-        if not self.first_trial_at:
+        if self.start_seconds is None:
             return {"start": total}
-        start = min(max(self.first_trial_at - self.started_at, 0.0), total)
+        start = min(self.start_seconds, total)
         return {"start": start, "training": total - start}
 
     def to_record(self) -> dict[str, Any]:
-        best, seconds = self.best, self.phase_seconds()
+        best = self.best
         trials = [asdict(trial) for trial in self.trials.values()]
         return {
             "workers": self.at_once,
             "dataset": self.dataset,
             "storage_path": self.path,
-            "seconds": seconds,
-            "seconds_to_start": seconds["start"] if self.first_trial_at else None,
+            "seconds": self.phase_seconds(),
+            "seconds_to_start": self.start_seconds,
             "config": best.config if best else {},
             "metrics": {self.metric: best.value} if best else {},
             "history": [{"epoch": i - 1, self.metric: value} for i, _, value in best.curve] if best else [],

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,13 +24,13 @@ from ray.tune.schedulers import HyperBandScheduler, TrialScheduler
 from ray.tune.utils import flatten_dict
 
 from labkit.display import tracebacks
-from labkit.display.formatting import short
 from labkit.errors import LabError
 from labkit.settings import variables_set
 
 STATE_FILES = "experiment_state-"  # plus the session's time and ".json": Tune's list of trials
 _STATUS = {"RUNNING": "running", "PAUSED": "paused", "TERMINATED": "finished", "ERROR": "failed"}
 _NOT_METRICS = {*AUTO_RESULT_KEYS, "done", "trial_id", "experiment_tag", "should_checkpoint"}
+_LONGEST = 80  # characters of an object in a configuration
 _KILLED = ("died unexpectedly", "running low on memory")  # in what Ray says of a process that is gone
 _TABLES = "RAY_AIR_NEW_OUTPUT"  # "1", the default, prints tables in a terminal whatever `verbose` says
 _NOISE = (  # what Tune logs, and the panel shows, or what has no remedy
@@ -93,8 +94,10 @@ class TunerPlan:
     @functools.cached_property
     def _compared(self) -> tuple[Any, Any]:
         """(metric, mode): where `TuneConfig` has none, the scheduler or the searcher has."""
-        named = [(self.options.metric, self.options.mode)]
-        for one in (self.scheduler, self.options.search_alg):
+        named, searcher = [(self.options.metric, self.options.mode)], self.options.search_alg
+        while hasattr(searcher, "searcher"):  # of a ConcurrencyLimiter, for example
+            searcher = searcher.searcher
+        for one in (self.scheduler, searcher):
             named.append((getattr(one, "_metric", None), getattr(one, "_mode", None)))
         metric = next((metric for metric, _ in named if metric), None)
         return metric, next((mode for _, mode in named if mode), "max")
@@ -179,13 +182,14 @@ class TunerPlan:
 
     def stopped_in_a_pause(self, trial: Any) -> str:
         """Say that HyperBand has ended a trial that was paused; "" if it did not."""
-        is_hyperband = isinstance(self.scheduler, HyperBandScheduler)
-        return self._stops if is_hyperband and not newest_result(trial).get("done", True) else ""
+        result = newest_result(trial)
+        ended = isinstance(self.scheduler, HyperBandScheduler) and result and not result.get("done")
+        return self._stops if ended else ""
 
 
 def named_uniquely(tuner: tune.Tuner, name: str) -> None:
     """Give a sweep that has no name of its own `name`: Tune's is its second, and two may begin in one."""
-    inner, plan = tuner._local_tuner, TunerPlan.from_tuner(tuner)
+    plan, inner = TunerPlan.from_tuner(tuner), tuner._local_tuner
     tunes = Experiment.get_trainable_name(inner.converted_trainable)
     if plan.restored or not re.fullmatch(re.escape(tunes) + _DATE, plan.run.name):
         return
@@ -231,8 +235,8 @@ def shown_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def readable(value: Any) -> Any:
     """Return numbers, texts and lists as they are, classes and functions by name, and objects in short."""
-    if value is None or isinstance(value, str):
-        return value
+    if isinstance(value, (str, os.PathLike)) or value is None:
+        return value if value is None else str(value)
     if isinstance(value, (list, tuple)):
         return [readable(one) for one in value]
     if (plain := number(value)) is not None:
@@ -242,7 +246,9 @@ def readable(value: Any) -> Any:
         return f"lambda in line {value.__code__.co_firstlineno}, column {min(columns, default=0)}"
     if isinstance(value, type) or inspect.isroutine(value):
         return value.__qualname__.rpartition("<locals>.")[2]
-    return short(re.sub(r" at 0x[0-9a-f]+", "", _text_of(value)), 80)
+    text = " ".join(re.sub(r" at 0x[0-9a-f]+", "", _text_of(value)).split())
+    # What is cut ends in a checksum, so that two networks with the same first layers are told apart.
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 10]}… {zlib.crc32(text.encode()):08x}"
 
 
 def _text_of(value: Any) -> str:

@@ -1,6 +1,5 @@
 """How a sweep looks: the panel while it runs, the summary that stays, and its lines in a log."""
 
-import time
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from labkit.panel.view.base import View
 from labkit.tune.state import STATUSES, SweepState, TrialState
 
 _ROWS_SHOWN, _ROWS_KEPT = 10, 200
-_PARAMETERS_SHOWN = 4
+_PARAMETERS_SHOWN, _VALUE_SHOWN = 4, 18
 _CURVES_DRAWN, _POINTS_DRAWN = 60, 24  # more grey lines are one grey area
 _ERRORS_SHOWN, _ERROR_LENGTH = 3, 4_000
 _STEPS_TOLD = 4  # lines with counts in a log
@@ -63,7 +62,7 @@ class SweepView(View):
 
     def news(self, state: SweepState) -> Iterator[tuple[Hashable, str]]:
         if state.total and (step := state.done * _STEPS_TOLD // state.total):
-            yield ("step", step), f"{_progress(state, time.time())} · {best_line(state)}"
+            yield ("step", step), f"{_progress(state)} · {best_line(state)}"
         if state.warning:
             yield "warning", state.warning
         if state.over:
@@ -142,7 +141,11 @@ def _row(trial: TrialState, names: Sequence[str], *, is_best: bool) -> tuple[str
 
 
 def _value(value: Any) -> str:
-    return short(number(value), 18)
+    """A number in short; a long text without its middle, because objects often differ at the end."""
+    if isinstance(value, (int, float)):
+        return number(value)
+    text = " ".join(str(value).split())
+    return text if len(text) <= _VALUE_SHOWN else f"{text[:9]}…{text[-8:]}"
 
 
 def _parameters(state: SweepState) -> list[str]:
@@ -164,8 +167,8 @@ def _counted(state: SweepState) -> str:
     return " · ".join(_counts(state).values()) or "no trial"
 
 
-def _progress(state: SweepState, now: float) -> str:
-    if not state.first_trial_at and not state.done:  # a restored sweep may have trials that are over
+def _progress(state: SweepState, now: float | None = None) -> str:
+    if state.start_seconds is None and not state.done:  # a restored sweep may have trials that are over
         return "starting the first trial's process"
     left = state.eta(now)
     eta = "" if left is None else f" · about {seconds(left)} left" if left >= 1 else " · nearly done"

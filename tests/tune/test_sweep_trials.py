@@ -19,7 +19,7 @@ from ray.tune.search import ConcurrencyLimiter
 from ray.tune.search.optuna import OptunaSearch
 from torch import nn
 
-from labkit.tune import trials
+from labkit.tune import trials, view
 from labkit.tune.callback import SweepCallback
 from labkit.tune.state import SweepState
 from labkit.tune.trials import TunerPlan
@@ -60,6 +60,7 @@ def test_a_configuration_is_shown_flat_and_with_plain_numbers():
         ([[nn.ReLU, 1], [nn.Tanh, 1]], [["ReLU", 1], ["Tanh", 1]]),
         ([torch.float32, torch.bfloat16], ["torch.float32", "torch.bfloat16"]),
         (LAMBDAS, None),
+        ([nn.Sequential(nn.Linear(99, 9), nn.Linear(9, 9), nn.Linear(9, width)) for width in (1, 2)], None),
     ],
 )
 def test_classes_functions_and_objects_of_a_grid_are_told_apart(choices, words):
@@ -67,6 +68,7 @@ def test_classes_functions_and_objects_of_a_grid_are_told_apart(choices, words):
     assert shown == words or words is None
     assert len({json.dumps(one) for one in shown}) == len(choices)
     assert "0x" not in str(shown)
+    assert len({view._value(one) for one in shown}) == len(choices)  # in the table, too
 
 
 def test_what_is_large_is_cut():
