@@ -44,7 +44,7 @@ _Position = tuple[int, int, int]  # pid, epoch and step of rank 0
 _Victims = Callable[[Panel | None], list[psutil.Process]]
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class Fault:
     """Something that is broken on purpose. Displays itself: what was done, and what it cost.
 

@@ -395,11 +395,12 @@ assert same == len(results) == 32 and accuracy >= 0.95
 
 # %% [markdown]
 # ## A sweep that cannot work
-# `hill` reads `config["a"]`. Here is a sweep whose space names it `alpha`. Expect two long tracebacks; the last line of the output is what matters.
+# `hill` reads `config["a"]`. The space of this sweep names it `alpha`. Expect two long tracebacks; the last line of the output matters.
 
 # %%
+run = tune.RunConfig(storage_path=folder, verbose=0)
 wrong = {"alpha": tune.grid_search([1, 2]), "b": 20, "noise": 0}
-tuner = tune.Tuner(hill, param_space=wrong, run_config=tune.RunConfig(storage_path=folder, verbose=0))
+tuner = tune.Tuner(hill, param_space=wrong, run_config=run)
 results = tuner.fit()
 results.num_errors, str(results.errors[0]).splitlines()[-1]
 
@@ -407,17 +408,14 @@ results.num_errors, str(results.errors[0]).splitlines()[-1]
 # **Two long tracebacks in *A sweep that cannot work*.** They're intended, and the text announces them. Say: "Read the last line only."
 
 # %% [markdown]
-# Tune logs every traceback. `fit()` raises nothing: it returns results, and each of them has an error. Inside `panel.watch`, a sweep in which *every* trial fails ends in one line.
-#
-# A sweep whose trials ask for more than any node has is worse, because it raises no error at all. Tune waits for a larger cluster, and no trial ever starts. `panel.watch` compares what the trials ask for with what the nodes have, so
-# the next cell raises and starts nothing:
+# Tune logs every traceback. `fit()` raises nothing: each of its results has an error. If trials ask for more than any node has, Tune raises nothing either, and waits forever. `panel.watch` compares
+# the two, so the next cell raises and starts nothing:
 
 # %% tags=["claim"]
 assert results.num_errors == 2 and "KeyError" in str(results.errors[0])
 
 # %% tags=["raises-exception"]
 greedy = tune.with_resources(hill, {"CPU": 64})
-run = tune.RunConfig(storage_path=folder)
 SweepPanel("05-slip").watch(tune.Tuner(greedy, param_space=space, run_config=run))
 
 # %% [markdown]

@@ -17,3 +17,7 @@ def __getattr__(name: str) -> Any:
     from labkit.models.keras.callback import PanelCallback
 
     return PanelCallback
+
+
+def __dir__() -> list[str]:
+    return __all__
