@@ -158,14 +158,11 @@ class TunerPlan:
             yield
             return
         decide = outer.on_trial_result
-        last = getattr(self.scheduler, "_max_t", getattr(self.scheduler, "_max_t_attr", math.inf))
-        if not getattr(self.scheduler, "_stop_last_trials", True):
-            last = math.inf
 
         def noted(controller: Any, trial: Any, result: dict[str, Any]) -> str:
             decision = decide(controller, trial, result)
             time = result.get(self.time, 0)
-            if decision == TrialScheduler.STOP and time < last:
+            if decision == TrialScheduler.STOP and time < self._longest:
                 passed = [rung for rung in self.rungs if rung <= time]
                 self.stopped[trial.trial_id] = f"stopped at rung {passed[-1]:g}" if passed else self._stops
             return decision
@@ -177,14 +174,22 @@ class TunerPlan:
             del outer.on_trial_result
 
     @property
+    def _longest(self) -> float:
+        """The time at which the scheduler ends each trial, however good it is."""
+        if not getattr(self.scheduler, "_stop_last_trials", True):
+            return math.inf
+        return getattr(self.scheduler, "_max_t", getattr(self.scheduler, "_max_t_attr", math.inf))
+
+    @property
     def _stops(self) -> str:
         return f"stopped by {type(self.scheduler).__name__}"
 
     def stopped_in_a_pause(self, trial: Any) -> str:
         """Say that HyperBand has ended a trial that was paused; "" if it did not."""
         result = newest_result(trial)
-        ended = isinstance(self.scheduler, HyperBandScheduler) and result and not result.get("done")
-        return self._stops if ended else ""
+        if not isinstance(self.scheduler, HyperBandScheduler) or not result or result.get("done"):
+            return ""
+        return self._stops if result.get(self.time, 0) < self._longest else ""
 
 
 def named_uniquely(tuner: tune.Tuner, name: str) -> None:
