@@ -4,11 +4,12 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from labkit import runs
-from labkit.errors import RunError
+from labkit.errors import LabError
 from labkit.models.keras.callback import PanelCallback
-from labkit.models.keras.networks import mlp, tf
+from labkit.models.keras.networks import mlp
 from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter
 
@@ -79,6 +80,6 @@ def test_an_evaluation_alone_is_no_epoch(panel, model):
 def test_a_model_of_one_worker_is_refused_in_two(panel, model, monkeypatch):
     cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    with pytest.raises(RunError, match="outside of the strategy's scope") as caught:
+    with pytest.raises(LabError, match="outside of the strategy's scope") as caught:
         model.fit(counted(), verbose=0, callbacks=[PanelCallback(panel)])
     assert "with strategy.scope()" in caught.value.fix

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from labkit.errors import RunError
-from labkit.models.torch.training import evaluate
+from labkit.models.torch import evaluate
 from labkit.train import closure_size
 from labkit.train.closure_size import check_closure_size
 
