@@ -11,6 +11,7 @@ from ray.tune import Trainable
 
 from labkit.errors import RunError
 from labkit.runs.browse import flat
+from labkit.storage import check_run_name
 from labkit.tune import saved
 from labkit.tune.trials import TunerPlan
 
@@ -121,6 +122,7 @@ def _check_reuse(plan: TunerPlan) -> None:
 
 def _check_name(plan: TunerPlan) -> None:
     """Refuse the name of an earlier sweep: the results of both would overwrite each other in one folder."""
+    check_run_name(str(plan.run.name), only_ascii=False)
     try:
         taken = saved.states(*plan.storage)
     except OSError:
