@@ -9,6 +9,7 @@ import configparser
 import contextlib
 import os
 import posixpath
+import shlex
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +21,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import check_contained
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
-from labkit.errors import LabError, StorageError
+from labkit.errors import LabError
 from labkit.files import private_file
 from labkit.storage.explain import code_of
 from labkit.storage.names import bad_part
@@ -45,21 +46,15 @@ def read_keys(path: Path) -> tuple[str, str]:
     """Return (access key, secret key) of a file that `write_keys` has written.
 
     Raises:
-        StorageError: it is damaged.
+        LabError: it is damaged.
     """
-    parser = configparser.RawConfigParser()
-    try:
+    parser, keys = configparser.RawConfigParser(), ("", "")
+    with contextlib.suppress(configparser.Error, KeyError, ValueError):  # a message may have a key in it
         parser.read(path, encoding="utf-8")
         keys = parser[_PROFILE]["aws_access_key_id"], parser[_PROFILE]["aws_secret_access_key"]
-    except (configparser.Error, KeyError, ValueError) as error:
-        fact = f"it is damaged ({type(error).__name__})"  # its text may have a key in it
-        raise StorageError(
-            f"read the keys in {path}", fact, "delete that file: the lab makes new keys"
-        ) from None
     if not all(keys):
-        raise StorageError(
-            f"read the keys in {path}", "one is empty", "delete that file: the lab makes new keys"
-        )
+        fix = f"rm {shlex.quote(str(path))}: the lab makes new keys"
+        raise LabError(f"read the keys in {path}", "it is damaged", fix)
     return keys
 
 
@@ -78,6 +73,7 @@ class ObjectFiles(s3fs.S3FileSystem):
     def __init__(self, *, endpoint: str, keys: str, hasty: bool = False) -> None:
         session, given = AioSession(), {}
         if keys and Path(keys).is_file():
+            # On this session only: in the environment it would hide the reader's own ~/.aws/credentials.
             session = AioSession(profile=_PROFILE)
             session.set_config_variable("credentials_file", keys)
         else:
@@ -171,7 +167,7 @@ class ObjectFiles(s3fs.S3FileSystem):
 def _targets(base: str, found: list[str], target: str, *, into: bool) -> list[str]:
     """Where each file that was `found` at `base` or below goes.
 
-    As `cp` does, `base` itself goes `into` a folder that exists, or that `target` names by a slash at its end.
+    As `cp` does, `base` itself goes `into` a folder that exists or that `target` names by a last slash.
 
     Raises:
         FileNotFoundError: nothing was found.

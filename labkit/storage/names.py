@@ -28,7 +28,7 @@ def check_run_name(name: str, *, only_ascii: bool = True) -> None:
 
 
 def bad_part(path: str) -> bool:
-    """Whether a part of a path is "." or "..": HTTP clients remove these, so a request for them never fits."""
+    """Whether a part of a path is "." or "..": HTTP clients remove these, so no request can name them."""
     return not {".", ".."}.isdisjoint(path.split("/"))
 
 
