@@ -22,8 +22,9 @@ def check_run_name(name: str, *, only_ascii: bool = True) -> None:
     Raises:
         LabError: it is not ASCII, has control characters, is too long, or has an empty part, "." or "..".
     """
-    if problem := _problem(name, only_ascii):
-        fix = f"RunConfig(name={_allowed(name)!r})"
+    problem = _problem(name, only_ascii) if isinstance(name, str) else f"it is of type {type(name).__name__}"
+    if problem:
+        fix = f"RunConfig(name={_allowed(str(name))!r})"
         raise LabError(f"start a run with the name {name!r:.80}", problem, fix)
 
 

@@ -109,6 +109,7 @@ def test_ray_tune_carries_what_is_not_ascii():
     ("name", "why", "instead"),
     [
         ("größe", "'ö'", "'grosse'"),
+        (3, "type int", "'3'"),
         ("日本", "'日'", "'my-run'"),
         ("lr\n3", r"'\\n'", "'lr_3'"),
         ("a//b", "empty", "'a/b'"),
