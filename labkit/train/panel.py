@@ -39,7 +39,7 @@ from labkit.display import tracebacks
 from labkit.errors import RunError, RunFailed
 from labkit.panel.run import Panel
 from labkit.panel.tracking.remote import TrackedFunction
-from labkit.storage import hint_for
+from labkit.storage import check_run_name, hint_for
 from labkit.train import hang
 from labkit.train.callbacks import (
     CheckpointStatusCallback,
@@ -92,6 +92,8 @@ class TrainPanel(Panel):
         self.first_phase = "starting" if most else "preparing"
         local = most == 0  # the loop runs in this process, for debugging; nothing calls back
         if not local:
+            if run_config.name:
+                check_run_name(run_config.name)
             self._check_callbacks(run_config)
             self._check_room(trainer, fewest)
             if getattr(trainer, "validation_config", None) is not None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ray.tune.utils import flatten_dict
 
 from labkit.errors import LabError
+from labkit.storage import check_run_name
 from labkit.tune import saved
 from labkit.tune.trials import TunerPlan
 
@@ -66,6 +67,7 @@ def _is_searched(name: str, value: object) -> bool:
 
 def _check_name(plan: TunerPlan) -> None:
     """Refuse the name of an earlier sweep: the results of both would overwrite each other in one folder."""
+    check_run_name(str(plan.run.name), only_ascii=False)
     try:
         taken = saved.states(*plan.storage)
     except OSError:
