@@ -561,7 +561,8 @@ streamed = run("06-dataset", train_async, streaming, epochs=2)
 
 # %% tags=["claim"]
 def train_wrongly(config):
-    checkpoint = checkpoint_of(cnn(), None, 0)
+    model = cnn()
+    checkpoint = checkpoint_of(model, torch.optim.Adam(model.parameters()), 0)
     ray.train.report(
         {}, checkpoint=checkpoint, validation=ValidationTaskConfig(fn_kwargs={"dataset": dataset})
     )
@@ -573,7 +574,7 @@ assert len(cloudpickle.dumps(validate_dataset)) < 100_000
 try:
     run("06-no-json", train_wrongly, ValidationConfig(fn=lambda checkpoint, dataset: {}))
 except Exception as error:
-    assert "serialize" in f"{error} {error.__cause__}", error
+    assert "serialize" in repr([error, error.__cause__]), repr([error, error.__cause__])
 else:
     raise AssertionError("fn_kwargs took a dataset")
 

@@ -45,8 +45,7 @@ def train_loop(config):  # all trainings in one run: the workers start once
 folder = Path(os.environ.get("FOLDER") or tempfile.mkdtemp())
 for number in range(0 if "FOLDER" in os.environ else 400):  # greenish or reddish noise
     (folder / str(number % 2)).mkdir(exist_ok=True)
-    colours = [(88, 100, 100), (100, 88, 100)]
-    noise = np.random.default_rng(number).normal(colours[number % 2], 40, (16, 16, 3))
+    noise = np.random.default_rng(number).normal(np.roll([88, 100, 100], number % 2), 40, (16, 16, 3))
     Image.fromarray(noise.clip(0, 255).astype("uint8")).save(folder / str(number % 2) / f"{number}.png")
 files = np.random.default_rng(0).permutation(sorted(folder.glob("*/*")))
 names = sorted({file.parent.name for file in files})
