@@ -77,8 +77,10 @@ def _together(train_together: Any) -> None:
     try:
         _returned(_with_worse_rows, {"loop": train_together, "seen": seen}, **options)
     except Wrong:
-        fact = "each rank judges the model by other rows, and nothing makes them agree"
-        raise Wrong(f"{fact}: that they stopped together was luck") from None
+        raise Wrong(
+            "each rank judges the model by other rows, and nothing makes them agree: "
+            "that they stopped together was luck"
+        ) from None
 
 
 @LESSON.exercise(
