@@ -11,8 +11,8 @@
 # In this lab you learn distributed training by doing it: on clusters that you start yourself, with Ray and Spark, PyTorch and TensorFlow.
 # Two cores are enough, and you can be offline.
 #
-# Nearly every training of this lab uses the same small model and the same images. Today one process does it. What you measure on this page is
-# the *baseline*: every later method has to show what it gains over this, and at what cost.
+# Most lessons train a small model on small images, so that each run takes seconds. Today one process trains it. Its time and its accuracy are a *baseline*. The later lessons
+# measure a one-process baseline of their own first, as you do here, because a distributed run has to show what it gains over it, and at what cost.
 
 # %% [markdown]
 # ## How these pages work
@@ -459,7 +459,7 @@ progress_table()
 # | older tutorials | today |
 # |---|---|
 # | `torch.autograd.Variable(x)` | tensors record gradients themselves |
-# | `torch.load(path)` of a file from anywhere | `weights_only=True`, the default since PyTorch 2.6, runs no code from the file |
+# | `torch.load(path)` of a file from anywhere | `weights_only=True`, the default since PyTorch 2.6, is designed not to run code from the file |
 #
 # There is nothing to clean up, because the notebook's kernel did all the work. From lesson 01 on there are other processes, and each lesson ends by stopping them.
 

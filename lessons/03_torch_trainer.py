@@ -163,8 +163,8 @@ def train_loop(config):
 
 
 # %% [markdown]
-# Ray pickles the loop once per run, with everything it refers to, such as the test images. A few megabytes are fine; load more than that inside the loop. From the lab come only
-# `panel`, `cnn` and `evaluate`.
+# Ray pickles the loop once per run, with everything it refers to, such as the test images. A few megabytes are fine; load more than that inside the loop. Only
+# `panel`, `cnn`, `batches` and `evaluate` come from the lab.
 
 # %% [markdown]
 # ## First in this process
@@ -274,6 +274,9 @@ pandas.DataFrame({record.name: record.seconds for record in (alone, together)}).
 # `prepare_data_loader` gives each of them its own part. `global_batch` is the number of rows in an update, on all workers together;
 # `ray.train.get_context().get_world_size()` is the number of workers.
 # The check runs your loop in this process and on two workers, and compares the weights. If you are stuck: `hint("03-1")`.
+#
+# This loader doesn't shuffle. If yours has `shuffle=True`, call `loader.sampler.set_epoch(epoch)` before each epoch whenever there is more than one worker. Without it, every epoch has the same order, and nothing
+# warns you. (With one worker there is no such sampler, and `DataLoader` shuffles by itself.)
 
 # %%
 from ray.train.torch import prepare_data_loader
@@ -314,6 +317,22 @@ def train_blanks(config):
 
 # %%
 check("03-1", train_blanks, store)
+
+
+# %% tags=["claim"]
+def orders(config):
+    loader = prepare_data_loader(DataLoader(range(32), batch_size=16, shuffle=True))
+    found = []
+    for epoch in (0, 1, 0, 1):
+        if len(found) >= 2:
+            loader.sampler.set_epoch(epoch)
+        found.append([number for batch in loader for number in batch.tolist()])
+    return found
+
+
+loaders = TorchTrainer(orders, scaling_config=ScalingConfig(num_workers=2)).fit()
+first, second, with_epoch_0, with_epoch_1 = loaders.return_value
+assert first == second == with_epoch_0 != with_epoch_1
 
 # %% [markdown]
 # ## What came back
@@ -373,18 +392,24 @@ except ray.train.TrainingFailedError as error:
     reveal("03-b", "it waits")
 
 # %% [markdown]
-# `backward()` is a **barrier**: each worker that reaches it waits for all the others, and then all continue. `report` is one, too, and so is the start of an epoch with `iter_torch_batches`.
+# `report` is a **barrier**: each worker that reaches it waits for all the others, and then all continue. The start of an epoch with `iter_torch_batches` is one, too. Under DDP, `backward()` also synchronizes the workers:
+# it can't finish until every rank has sent its gradients. A model that `prepare_model` hasn't wrapped, for example with one worker, never waits there.
 #
-# Rank 1 waited in `backward()` for gradients that never came, until PyTorch gave up. By default that takes 30 minutes; `timeout_s` made it 5 s. `report` waits without end, unless the
+# Rank 1 waited in `backward()` for gradients that never came, until its process group gave up. Ray sets this timeout to 30 minutes; `timeout_s` made it 5 s. On GPUs you wouldn't see this traceback: there NCCL ends the
+# waiting *process*, so Ray reports a lost worker. `report` waits forever, unless the
 # environment variable `RAY_TRAIN_COLLECTIVE_TIMEOUT_S` is set in the process that calls `fit()`. If a run of yours hangs, set both: the traceback then shows which rank waits where.
 
 # %% [markdown] tags=["instructor"]
-# **The hanging run in *A loop that stops early*.** It ends after five seconds, because the cell sets `timeout_s=5`. Without it, PyTorch gives up
-# after 30 minutes by default.
+# **The hanging run in *A loop that stops early*.** It ends after five seconds, because the cell sets `timeout_s=5`. Ray's default is 30 minutes.
+
+# %% tags=["claim"]
+assert TorchConfig().timeout_s == 30 * 60
+one_worker = TorchTrainer(train_until, scaling_config=ScalingConfig(num_workers=1)).fit()
+assert one_worker.return_value < 10  # no wrapper, so nothing waits in backward()
 
 # %% [markdown]
 # ### Exercise 03-2 · Stop together
-# Fix the loop: with any number of workers, it should still stop early, and all ranks should stop after the same epoch.
+# Fix the loop: with any number of workers, it should still stop early, and all ranks should stop after the same epoch, whatever rows each of them has.
 # Return the number of epochs trained, as above.
 
 
@@ -527,7 +552,7 @@ assert safe.return_value == 1
 assert sorted(metrics["epoch"] for _, metrics in safe.best_checkpoints) == [0, 1, 2, 3]
 
 # %% [markdown]
-# The panel shows the worker's traceback, cut down to your own lines, and the restart. If one worker fails, Ray restarts all of them. The second epoch was trained twice, because its
+# While it ran, the panel showed which rank failed, and with which error. Now it shows how long the restart took and how many steps were trained twice. If one worker fails, Ray restarts all of them. The second epoch was trained twice, because its
 # checkpoint was missing. The checkpoints that were kept are in a table, with their metrics:
 
 # %%
@@ -574,8 +599,7 @@ assert 0 < gap(torch.float64) < gap(torch.float32) / 1e6 < 1e-10
 # The difference shrinks with the precision, so it's rounding error: adding the same numbers in another order changes the last digit.
 #
 # One gradient was the same. Is a whole training? For that, each step must see the very rows that one process would see. A `DistributedSampler`, which
-# `prepare_data_loader` adds, guarantees it: it deals the rows to the ranks like cards. (To shuffle, pass `shuffle=True` and call `loader.sampler.set_epoch(epoch)`. With one
-# worker there is no such sampler.)
+# `prepare_data_loader` adds, guarantees it: it deals the rows to the ranks like cards.
 
 # %%
 import time
@@ -721,8 +745,8 @@ images = ray.data.from_items(names, override_num_blocks=4).map(fetch).map_batche
 few_train, few_test = images.train_test_split(0.25, shuffle=True, seed=0)
 
 # %% [markdown]
-# Each rank counts its own right answers and rows. `all_reduce` adds both over all ranks, so the quotient is the accuracy on all rows. The mean of the workers' accuracies is that only
-# if all shards are equally long.
+# Each rank counts its own right answers and rows. `all_reduce` adds both over all ranks, so the quotient is the accuracy on all rows that were tested. The mean of the ranks' accuracies is the same only
+# if all ranks have equally many rows. Ray Data sees to that; a slice of your own may not.
 
 
 # %% tags=["long"]
@@ -884,7 +908,7 @@ with panel.watch(crowd):
 
 # %% [markdown]
 # ## Key points
-# - Each `backward()` and each `report` is a barrier. Whatever decides how often they are called must be equal on all ranks.
+# - Each `report` is a barrier, and under DDP each `backward()` waits for all ranks, too. Whatever decides how often they are called must be equal on all ranks.
 # - Save the weights of the model *inside* the wrapper, and look for a checkpoint at the start of the loop. Then a crash costs at most one epoch, if `max_failures` allows a restart.
 # - The global batch is the batch per worker times the number of workers. Change it, and you train another model.
 # - Two workers pay when each has something to itself (a GPU, a core, data to wait for), and when the run is long compared with its start.

@@ -244,7 +244,7 @@ class RankTracker(RemoteTracker):
 
 
 class _TorchrunFailed(RuntimeError):
-    """The error that pyspark does not raise when a training file fails in local mode."""
+    """The error that pyspark does not raise when a training file fails."""
 
 
 def _shortened(text: str) -> str:

@@ -1,12 +1,15 @@
 """Lesson 03: a loop for several workers, a run that hangs, resuming, and what more workers change."""
 
+import contextlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
+from zlib import crc32
 
 from labkit.exercises.answers import NotAttempted, Wrong, change_is, close_to, describe, expect_type, is_blank
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import returned, run_loop
+from labkit.exercises.running import run_loop
 
 LESSON = Lesson("03", "From one process to many")
 _ROWS, _BATCH = 96, 32  # of all workers together: three updates
@@ -14,6 +17,7 @@ _ROWS, _BATCH = 96, 32  # of all workers together: three updates
 _REMARKS = {
     "no attribute 'module'": "with one worker there is no wrapper, so the model has no `.module`",
     '"module.': "`model` is the wrapper; load into the model inside it",
+    "Timed out waiting": "one rank leaves the loop, and the other waits for its gradients",
 }
 
 
@@ -56,9 +60,13 @@ def _blanks(train_blanks: Any, store: Any = None) -> None:
     stuck="one rank leaves the loop, and the other waits for its gradients",
 )
 def _together(train_together: Any) -> None:
-    """A loop that returns the number of its epochs: it stops before the tenth, on both ranks."""
+    """A loop that returns the number of its epochs: it stops before the tenth, on both ranks.
+
+    At last, rank 1 knows nothing of its own rows. Ranks that judge by different rows then disagree.
+    """
     _require_no_blank(train_together)
-    idle, trained = returned(_idle_and_trained, {"loop": train_together}, name="train_together")
+    options = {"name": "train_together", "trainer": _impatient_trainer()}
+    idle, trained, seen = _returned(_idle_and_trained, {"loop": train_together}, **options)
     for epochs in (idle, trained):
         if not isinstance(epochs, int):
             raise Wrong(f"the loop returns {describe(epochs)}; the number of its epochs is expected")
@@ -66,6 +74,13 @@ def _together(train_together: Any) -> None:
         raise Wrong(f"it stops after {idle} epochs of a model that learns nothing: what does it look at?")
     if trained >= 10:
         raise Wrong("it doesn't hang, but it returns 10: stop early, and return the number of epochs trained")
+    try:
+        _returned(_with_worse_rows, {"loop": train_together, "seen": seen}, **options)
+    except Wrong:
+        raise Wrong(
+            "each rank judges the model by other rows, and nothing makes them agree: "
+            "that they stopped together was luck"
+        ) from None
 
 
 @LESSON.exercise(
@@ -110,6 +125,10 @@ def _change(change: Any) -> None:
         "rows that each worker reads per epoch": ("less", "the rows of an epoch are divided among them"),
     }
     change_is(change, right)
+
+
+def _returned(*args: Any, **options: Any) -> Any:
+    return _run(*args, num_workers=2, **options)[0].return_value
 
 
 def _run(*args: Any, **options: Any) -> Any:
@@ -187,8 +206,18 @@ def _on_its_own_part(loop: Callable) -> Callable:
     return spoiled
 
 
-def _idle_and_trained(config: dict) -> tuple[Any, Any]:
-    """What the loop returns if no optimizer changes a weight; and what if they do, unless that was not 10."""
+def _impatient_trainer() -> Callable:
+    """A TorchTrainer whose ranks wait for each other for 20 seconds, and not for half an hour."""
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    return partial(TorchTrainer, torch_config=TorchConfig(timeout_s=20))
+
+
+def _idle_and_trained(config: dict) -> tuple[Any, Any, set[int]]:
+    """What the loop returns if no optimizer changes a weight; and what if they do, unless that was not 10.
+
+    In the second case also the rows that the models of this rank have seen.
+    """
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     hook = register_optimizer_step_pre_hook(lambda optimizer, *_: optimizer.zero_grad())
@@ -196,7 +225,52 @@ def _idle_and_trained(config: dict) -> tuple[Any, Any]:
         idle = config["loop"]({})
     finally:
         hook.remove()
-    return idle, config["loop"]({}) if idle == 10 else 0  # a rank that left early would disturb the others
+    if idle != 10:  # a rank that left early would disturb the others
+        return idle, 0, set()
+    seen: set[int] = set()
+    with _outputs(lambda rows, output: seen.update(rows)):
+        return idle, config["loop"]({}), seen
+
+
+def _with_worse_rows(config: dict) -> Any:
+    """The loop, but the models of rank 1 know nothing of a row that rank 0 didn't see in the run before."""
+    import ray.train
+    import torch
+
+    def worse(rows: list[int], output: Any) -> Any:
+        known = [row in config["seen"] for row in rows]
+        return output * torch.tensor(known, device=output.device).view(-1, *[1] * (output.dim() - 1))
+
+    if ray.train.get_context().get_world_rank() == 0:
+        return config["loop"]({})
+    with _outputs(worse):
+        return config["loop"]({})
+
+
+@contextlib.contextmanager
+def _outputs(change: Callable) -> Iterator[None]:
+    """Call change(checksums of the input's rows, output) after each call of a model, but not of its parts."""
+    from torch.nn.modules import module
+
+    depth = 0
+
+    def enter(*_: Any) -> None:
+        nonlocal depth
+        depth += 1
+
+    def leave(_: Any, inputs: tuple, output: Any) -> Any:
+        nonlocal depth
+        depth -= 1
+        if depth == 0 and inputs:
+            return change([crc32(row.numpy().tobytes()) for row in inputs[0].detach().cpu()], output)
+        return None
+
+    hooks = module.register_module_forward_pre_hook(enter), module.register_module_forward_hook(leave)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _prepared() -> tuple[Any, Any]:

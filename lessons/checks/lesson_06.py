@@ -6,7 +6,7 @@ from typing import Any
 
 from labkit.exercises.answers import Wrong, close_to, describe, expect_function, result_of, returns
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import learners_errors, run_loop
+from labkit.exercises.running import learners_errors, reports_to, run_loop
 
 LESSON = Lesson("06", "Validation alongside training")
 
@@ -41,22 +41,27 @@ def _last_metric(inside: Any, alongside: Any) -> None:
     "06-2 · Not after every epoch",
     "Three values are possible: two kinds of `ValidationTaskConfig`, and `False`.",
     "Look at the last epoch first: it may be a third one as well.",
-    '`ValidationTaskConfig(fn_kwargs={"rows": 1000})` where `epoch % 3 == 2`, unless it is the last epoch.',
+    '`ValidationTaskConfig(fn_kwargs={"rows": 1000}, timeout_s=60)` where `epoch % 3 == 2`, unless it is the '
+    "last epoch.",
     seconds=120,
     stuck="a validation that doesn't end, or a cluster without a free CPU",
 )
 def _sparse(train_sparsely: Any) -> None:
-    """Runs with a validator that returns the rows it was asked for."""
+    """Runs with a validator that returns the rows it was asked for. No timeout is inherited."""
+    expect_function(train_sparsely, "train_sparsely")
     from labkit.train import reported_checkpoints
 
     for epochs, expected in ((5, {2: 1000, 4: "all"}), (3, {2: "all"})):
         options = {"num_workers": 1, "validate": _rows_asked_for, "name": "train_sparsely"}
-        result, _ = run_loop(train_sparsely, {"epochs": epochs}, **options)
+        result, _ = run_loop(_noting_timeouts(train_sparsely), {"epochs": epochs}, **options)
         found = reported_checkpoints(result.path, result.filesystem)
         if len(found) != epochs:
             raise Wrong(f"{len(found)} checkpoints were reported in {epochs} epochs")
         for one in found:
             _same_rows(one, expected.get(one.metrics["epoch"]), epochs)
+        if result.return_value:
+            which = f"epoch index {result.return_value[0]} (0 to {epochs - 1})"
+            raise Wrong(f"{which}: its ValidationTaskConfig has no timeout_s, so fit() would wait forever")
 
 
 def _same_rows(reported: Any, wanted: Any, epochs: int) -> None:
@@ -74,6 +79,27 @@ def _same_rows(reported: Any, wanted: Any, epochs: int) -> None:
     if wanted is not None and rows != wanted:
         asked = {"default": "without fn_kwargs", "all": "on all rows"}.get(rows, f"on {rows} rows")
         raise Wrong(f"{which} was validated {asked}; it should be {wanted} rows")
+
+
+def _noting_timeouts(loop: Callable) -> Callable:
+    """The loop, which then returns the epochs whose validation has no timeout."""
+
+    def noting(config: dict) -> list[int]:
+        import ray.train
+
+        missing, report = [], ray.train.report
+
+        def noted(metrics: dict, *args: Any, **options: Any) -> None:
+            asked = options.get("validation")
+            if isinstance(asked, ray.train.ValidationTaskConfig) and asked.timeout_s is None:
+                missing.append(metrics.get("epoch"))
+            report(metrics, *args, **options)
+
+        with reports_to(loop, noted):
+            loop(config)
+        return missing
+
+    return noting
 
 
 def _rows_asked_for(checkpoint: Any, rows: Any = "default") -> dict[str, Any]:

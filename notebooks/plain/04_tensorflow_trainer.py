@@ -43,7 +43,7 @@ def train_loop(config):
 
 
 if __name__ == "__main__":
-    ray.init(num_cpus=3)
+    ray.init("local", num_cpus=3)
     images, labels = load_digits()
     trainer = TensorflowTrainer(
         train_loop,
