@@ -45,9 +45,13 @@ class Positions:
         self._lost += max(self.reached - self.base[1], 0)
         self.reached = self.base[1]
 
+    def seen(self, made: int) -> None:
+        """A process has made so many steps. All ranks make the same ones: one may tell more than rank 0."""
+        self.reached = max(self.reached, self.base[1] + made)
+
     def step(self, made: int) -> int:
         """Rank 0's process has made so many steps; returns how many of the lost ones are made again."""
-        self.reached = self.base[1] + made
+        self.seen(made)
         again, self._lost = self._lost, 0
         return again
 
@@ -294,6 +298,7 @@ class RunState(State):
         is_new, begins, at = not worker.begun, worker.begins_loop(event), event["at"]
         seconds, waiting = worker.update(event)
         if worker.rank != 0:
+            self._positions.seen(worker.made)
             return
         self._enter("training", at)
         if worker.counted:
