@@ -373,19 +373,6 @@ def test_prints_and_failures(run):
     assert [(failure.rank, failure.message) for failure in many.state.failures] == [(1, "ValueError: no")]
 
 
-def test_the_last_of_many_failures_is_kept(run):
-    for number in range(30):
-        run("failure", text=f"ValueError: {number}")
-    messages = [failure.message for failure in run.state.failures]
-    assert messages == [*(f"ValueError: {number}" for number in range(19)), "ValueError: 29"]
-
-
-def test_epochs_without_end_take_no_memory_without_end(run):
-    for epoch in range(11_000):
-        run.step(epoch, epoch=epoch, step=1, metrics={"loss": float(epoch)})
-    assert len(run.state.epoch_seconds) < 10_001 and run.state.metrics() == {"loss": 10_999.0}
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
