@@ -391,6 +391,17 @@ def test_a_rank_without_rows_says_so(tracker, events):
     assert [event["kind"] for event in events].count("empty") == 1
 
 
+def test_a_batch_that_cannot_be_counted_trains_all_the_same(tracker, events):
+    class Odd:
+        @property
+        def shape(self):
+            raise RuntimeError("not known yet")
+
+    with following(tracker, plain):
+        batches = list(DataLoader([Odd(), Odd()], collate_fn=tuple))
+    assert len(batches) == 2
+
+
 def test_another_thread_is_not_followed(tracker, events):
     with following(tracker, plain):
         other = threading.Thread(target=plain, args=[Hand()])
