@@ -137,6 +137,25 @@ def test_steps_of_a_failed_attempt_after_its_last_checkpoint_are_repeated(lab, h
     assert runs.latest("watched").seconds["restart"] > 0
 
 
+@pytest.mark.parametrize(
+    ("config", "given", "epochs", "steps"),
+    [
+        ({"num_epochs": 4}, {}, 4, None),
+        ({"max_epochs": 4, "max_steps": 9}, {}, 4, None),
+        ({"max_steps": 40}, {}, None, 40),
+        ({"steps": 40}, {}, None, 40),
+        ({"epochs": 4}, {"epochs": 7}, 4, None),
+        ({}, {"epochs": 7}, 7, None),
+        ({}, {}, None, None),
+    ],
+)
+def test_the_length_of_a_run_is_in_its_configuration_or_told(home, config, given, epochs, steps):
+    panel = TrainPanel("watched", reporter=NullReporter(), **given)
+    in_this_process = ScalingConfig(num_workers=0)
+    panel.watch(TorchTrainer(train_loop, train_loop_config=config, scaling_config=in_this_process))
+    assert (panel.state.epochs, panel.state.steps) == (epochs, steps)
+
+
 def over_a_shard(config):
     model = prepare_model(torch.nn.Linear(1, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
