@@ -58,6 +58,12 @@ RAY = {
     },
 }
 OTHERS = {
+    "labkit/panel/tracking/hooks.py": {
+        "torch.utils.data.dataloader:_BaseDataLoaderIter.__next__": "rows and waiting of a loop under watch",
+        "torch._tensor:Tensor.backward": "the live loss of a loop under watch",
+        "ray.train.torch.train_loop_utils:_WrappedDataLoader.__iter__": "rows are one batch ahead",
+        "ray.data.iterator:_IterableFromIterator.__iter__": "rows and waiting of a shard",
+    },
     "labkit/panel/reporters.py": {
         "ipykernel.comm:Comm._reply_subshell_for": "a click on Stop waits for the cell's end",
     },

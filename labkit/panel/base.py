@@ -21,16 +21,17 @@ from typing import Any, ClassVar, Self
 from labkit import interrupts
 from labkit.display import tracebacks
 from labkit.display.formatting import duration
-from labkit.errors import LabError, RunError, RunStopped
+from labkit.errors import LabError, RunStopped
 from labkit.panel.reporters import NullReporter, choose
-from labkit.panel.state.base import State, write_record
+from labkit.panel.state.base import State, record_of
 from labkit.panel.view.base import Snapshot, View
 from labkit.runs.origin import called_by, git_commit, source_of
 from labkit.runs.record import FILE_NAME, RunRecord
 from labkit.settings import Settings
 
 _PAUSE = 0.2  # seconds between two drawings
-_KEEP_EVERY = 5.0  # seconds between two records of a run that goes on
+_KEEP_EVERY = 5.0  # seconds between two records of a run that goes on, or more if writing one takes long
+_KEEPING_SHARE = 0.02  # of its time that a run may spend on writing records of itself
 _SENDING = 10.0  # seconds that the last record has to be sent
 
 
@@ -55,7 +56,7 @@ class LivePanel:
         loop: the training function, where the engine's panel knows it; its text goes into the record.
 
     Raises:
-        RunError: an argument is of a wrong type, or the panel is opened twice at the same time.
+        LabError: an argument is of a wrong type, or the panel is opened twice at the same time.
     """
 
     view: View = View()
@@ -76,12 +77,13 @@ class LivePanel:
         self.settings = Settings.from_env() if settings is None else settings
         if not isinstance(name, str) or not name.strip() or not isinstance(self.settings, Settings):
             fact = f"its name is {name!r}, and its settings are of type {type(self.settings).__name__}"
-            raise RunError("make a panel", fact, 'Panel("00-baseline", settings=Settings(small=True))')
+            raise LabError("make a panel", fact, 'Panel("00-baseline", settings=Settings(small=True))')
         if not isinstance(live, (list, tuple)) or not all(map(callable, live)):
             fix = "live=[lambda record: print(record.metrics)]"
-            raise RunError("make a panel", f"live is {live!r:.80}, and no list of functions", fix)
+            raise LabError("make a panel", f"live is {live!r:.80}, and no list of functions", fix)
         self._name, self._given_reporter, self._live = name, reporter, live
         self._lock = threading.RLock()
+        self._file_lock = threading.Lock()  # one record is written at a time; never waited for under `_lock`
         self.renew()
 
     def __repr__(self) -> str:
@@ -152,8 +154,8 @@ class LivePanel:
 
     def renew(self) -> None:
         """Begin with a fresh state and run id."""
-        self.state = self.new_state()
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        self.state = self.new_state()
         self._record: RunRecord | None = None
 
     # -- the run -------------------------------------------------------------------------------------
@@ -163,7 +165,7 @@ class LivePanel:
         if other is not None or self.state.status == "running":
             fact = f"{(other or self).state.name!r} is open already"
             fix = "wait for its run, or make a second panel"
-            raise RunError(f"follow a run with the panel {self.state.name!r}", fact, fix)
+            raise LabError(f"follow a run with the panel {self.state.name!r}", fact, fix)
         if self.state.over:
             self.renew()
         with interrupts.stoppable(f"the start of {self.state.name}", left="Nothing has been started"):
@@ -197,8 +199,8 @@ class LivePanel:
                 with interrupts.held():
                     with self._lock:
                         self.state.start(self.first_phase)
-                        self._keep()
                         self._show(self._reporter.open)
+                    self._keep(over)
                     drawer.start()
                     sender.start()
                     around.enter_context(self.surroundings())
@@ -212,11 +214,13 @@ class LivePanel:
             with interrupts.held() as check:
                 try:
                     ended = self.ended_by(error)
-                    stopped = isinstance(ended, (KeyboardInterrupt, SystemExit))
-                    if ended is not None and not stopped:
+                    stopped = isinstance(ended, KeyboardInterrupt)
+                    # `sys.exit(3)` ends the script with that status; without one it is no failure.
+                    exits = isinstance(ended, SystemExit) and not ended.code
+                    if ended is not None and not stopped and not exits:
                         with self._lock:
                             self.keep_failure(ended)
-                    status = "finished" if ended is None else "stopped" if stopped else "failed"
+                    status = "finished" if ended is None else "stopped" if stopped or exits else "failed"
                 finally:
                     over.set()
                     LivePanel._open.remove(self)
@@ -244,7 +248,8 @@ class LivePanel:
             with self._lock:
                 self.state.end(status)
         try:
-            self._record = self._write_record()
+            with self._file_lock:
+                self._record = self._write_record()
         except (LabError, ValueError) as error:
             # A full disk must not make a training fail that ended well.
             warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=5)
@@ -256,15 +261,24 @@ class LivePanel:
     # -- the record ----------------------------------------------------------------------------------
 
     def _write_record(self) -> RunRecord:
-        record = write_record(self.state, self.run_id, self.settings.home, **self._origin)
+        with self._lock:
+            record = record_of(self.state, self.run_id, self.settings.home, **self._origin)
+        record.write(record.folder)
         self._records.put(record)
         return record
 
-    def _keep(self) -> None:
-        """Write the record of a run that goes on: if this kernel dies, it shows how far the run came."""
+    def _keep(self, over: threading.Event) -> float:
+        """Write the record of a run that goes on: if this kernel dies, it shows how far the run came.
+
+        Returns:
+            Seconds until it is due again.
+        """
+        began = time.monotonic()
         # If it cannot be written, a warning at the end says so.
-        with contextlib.suppress(LabError, ValueError):
-            self._write_record()
+        with self._file_lock, contextlib.suppress(LabError, ValueError):
+            if not over.is_set():
+                self._write_record()
+        return max(_KEEP_EVERY, (time.monotonic() - began) / _KEEPING_SHARE)
 
     def _send_records(self) -> None:
         """Give records to `live`, until there is none."""
@@ -291,7 +305,7 @@ class LivePanel:
     # -- drawing -------------------------------------------------------------------------------------
 
     def _draw(self, over: threading.Event) -> None:
-        seen, last, pause, kept = -1, 0.0, _PAUSE, time.monotonic()
+        seen, last, pause, due = -1, 0.0, _PAUSE, time.monotonic() + _KEEP_EVERY
         while not over.wait(pause):
             # Once a second even if nothing came: a clock that stands still looks like a hang.
             if self.state.version == seen and time.monotonic() - last < 1:
@@ -301,9 +315,8 @@ class LivePanel:
                 seen, last = self.state.version, time.monotonic()
                 if not over.is_set():
                     self._show(self._reporter.draw)
-                    if last - kept > _KEEP_EVERY:
-                        kept = last
-                        self._keep()
+            if last > due:
+                due = last + self._keep(over)
             pause = max(_PAUSE, (time.thread_time() - busy) / self.drawing_share)
 
     def _show(self, show: Callable[[Snapshot], None]) -> None:
@@ -313,7 +326,7 @@ class LivePanel:
             if time.monotonic() - self._listed_at > _KEEP_EVERY:
                 record = [("run record", f"{self._record.folder}/{FILE_NAME}")] if self._record else []
                 self._listed, self._listed_at = [*self.files(), *record], time.monotonic()
-            show(self.view.snapshot(self.state, time.time(), self._listed))
+            show(self.view.snapshot(self.state, self.state.now(), self._listed))
         except Exception as error:
             if self._draws_well:
                 warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)

@@ -9,7 +9,6 @@ with panel:
         panel.report({"loss": ..., "accuracy": ...})
 """
 
-import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -41,7 +40,7 @@ class Panel(LivePanel, Tracker):
             `engine` (what runs it, "one process") and `world_size` (the number of workers).
 
     Raises:
-        RunError: the name is no text, or the panel is opened twice at the same time.
+        LabError: the name is no text, or the panel is opened twice at the same time.
     """
 
     view = RunView()
@@ -58,6 +57,7 @@ class Panel(LivePanel, Tracker):
     ) -> None:
         self._about = about
         self._listener: Listener | None = None
+        self._at_the_end: weakref.finalize | None = None  # closes the listener
         super().__init__(name, settings=settings, reporter=reporter, live=live)
 
     def __reduce__(self) -> tuple:
@@ -74,13 +74,23 @@ class Panel(LivePanel, Tracker):
                 self._listener = Listener(
                     lambda event: (alive := panel()) and alive.receive(event), host=self.host()
                 )
-                weakref.finalize(self, self._listener.close)
+                self._at_the_end = weakref.finalize(self, self._listener.close)
             return self._listener
 
     def where_to_report(self) -> tuple[str, Address | None]:
         """(run id, address): what another process needs to report to this run; no address once it is over."""
         with self._lock:
-            return self.run_id, None if self.state.over else self.listen().address
+            if self.state.over:
+                return self.run_id, None
+            try:
+                return self.run_id, self.listen().address
+            except OSError as error:
+                warnings.warn(
+                    f"nothing of {self.state.name!r} will be seen here, because this kernel cannot listen on "
+                    f"{self.host()}: {error}. The training itself goes on",
+                    stacklevel=2,
+                )
+                return self.run_id, None
 
     def receive(self, event: dict[str, Any]) -> None:
         """Take in one event of this run; those of others (a worker that outlived its own) are ignored."""
@@ -90,7 +100,7 @@ class Panel(LivePanel, Tracker):
         if known is None:
             return
         # It happened when it arrived, not when it was drawn; and the clocks of other machines differ.
-        known["at"] = time.time()
+        known["at"] = self.state.now()
         with self._lock:
             if self.state.status == "ready":
                 self._warn_that_it_is_closed()
@@ -101,6 +111,12 @@ class Panel(LivePanel, Tracker):
         """Take in an event of a loop that runs in this process."""
         if self.state.status != "running":
             self._warn_that_it_is_closed()
+        if self.trains_elsewhere() and event["kind"] != "report":
+            # This kernel is none of the ranks: what it says of itself is only what is being done.
+            with self.update() as state:
+                if event["kind"] == "phase" and not state.over:
+                    state.enter(event["name"])
+            return
         self.receive(event)
 
     def _warn_that_it_is_closed(self) -> None:
@@ -115,6 +131,10 @@ class Panel(LivePanel, Tracker):
             )
 
     # -- what an engine's panel may override ---------------------------------------------------------
+
+    def trains_elsewhere(self) -> bool:
+        """Whether the loop runs in other processes, so that this one has no rank."""
+        return self.state.engine != "one process"
 
     def host(self) -> str:
         """The address to listen on for workers' events."""
@@ -135,3 +155,5 @@ class Panel(LivePanel, Tracker):
             finally:
                 self._listener.close()
                 self._listener = None
+                if self._at_the_end is not None:
+                    self._at_the_end.detach()  # a panel that is used for many runs would keep them all

@@ -10,7 +10,7 @@ import pyarrow.fs
 import ray.train
 from ray.train import ReportedCheckpoint, ReportedCheckpointStatus
 
-from labkit.errors import RunError
+from labkit.errors import LabError
 
 # Words of metrics' names.
 _LOW_IS_GOOD = re.compile("loss|err|error|mse|rmse|mae|mape|perplexity|nll|wer|cer")
@@ -32,7 +32,7 @@ def reported_checkpoints(
         filesystem: ``result.filesystem``.
 
     Raises:
-        RunError: there is no such run, or its list is not Ray's.
+        LabError: there is no such run, or its list is not Ray's.
     """
     filesystem = filesystem or pyarrow.fs.LocalFileSystem()
     try:
@@ -45,7 +45,7 @@ def reported_checkpoints(
     except (OSError, ValueError, KeyError, TypeError) as error:
         fact = f"there is no list of them as Ray 2.60 writes it ({type(error).__name__}: {error})"
         fix = "give result.path, or storage_path/name of a run that reported a checkpoint"
-        raise RunError(f"read the checkpoints of {path}", fact, fix) from error
+        raise LabError(f"read the checkpoints of {path}", fact, fix) from error
 
 
 def _reported(

@@ -1,30 +1,24 @@
 """The panel of a Ray Train run.
 
-    panel = TrainPanel("03-torch")
-
-    def train_loop(config):                      # in each worker
-        for epoch in range(config["epochs"]):
-            for batch in panel.steps(shard.iter_torch_batches(batch_size=64), epoch=epoch, epochs=3):
-                ...
-            ray.train.report(metrics, checkpoint=...)
-
-    trainer = TorchTrainer(train_loop, ..., run_config=RunConfig(callbacks=[panel.callback()]))
-    with panel.watch(trainer):
+    trainer = TorchTrainer(train_loop, ...)
+    with TrainPanel("03-torch").watch(trainer):
         result = trainer.fit()
 
-Ray Train has no reporter for notebooks. Its only hook, `ray.train.UserCallback`, is called in the run's
-controller, a process of its own. What it and the workers report comes to the kernel through
-`labkit.panel.tracking.channel`.
+The loop knows nothing of the panel. During the run the trainer has one more callback, and a wrapper around
+its loop that follows it from outside (see `labkit.panel.tracking.hooks`). Ray Train has no reporter for
+notebooks: its only hook, `ray.train.UserCallback`, is called in the run's controller, a process of its own.
+What it and the workers report comes to the kernel through `labkit.panel.tracking.channel`.
 """
 
 import contextlib
+import importlib.util
 import re
 import reprlib
 import threading
-import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -36,13 +30,13 @@ from ray.util.placement_group import PlacementGroup
 from labkit import cluster, interrupts
 from labkit.cluster import capacity
 from labkit.display import tracebacks
-from labkit.errors import RunError, RunFailed
+from labkit.errors import LabError, RunFailed
 from labkit.panel.run import Panel
+from labkit.panel.state.run import RunState
 from labkit.panel.tracking.remote import TrackedFunction
 from labkit.storage import check_run_name, hint_for
 from labkit.train import hang
 from labkit.train.callbacks import (
-    CheckpointStatusCallback,
     Interrupts,
     ReportCallback,
     ReportingValidator,
@@ -53,35 +47,48 @@ from labkit.train.callbacks import (
 from labkit.train.checkpoints import epochs_done, unranked, wrong_order
 from labkit.train.closure_size import check_closure_size
 
+_EPOCHS, _STEPS = ("epochs", "num_epochs", "max_epochs"), ("steps", "max_steps")  # names of a run's length
+_NAME_BY_RAY = re.compile(r"ray_train_run-\d{4}(-\d\d){2}_\d\d(-\d\d){2}")
+_PATIENCE = 20.0  # seconds in which workers that live are heard of
+
 
 class TrainPanel(Panel):
-    """The panel of a Ray Train run; see `labkit.panel.run.Panel` for its arguments."""
+    """The panel of a Ray Train run; see `labkit.panel.run.Panel` for its arguments.
+
+    The length of the run, for its bar, is one of the names in `_EPOCHS` or `_STEPS` in the trainer's
+    ``train_loop_config``, or the argument `epochs` or `steps` here.
+    """
 
     def __init__(self, name: str, **about: Any) -> None:
         self._trainer: Any = None
         self._interrupts: Interrupts | None = None
         self._earlier, self._completed = 0, False
-        self._epochs = about.get("epochs")  # of a trainer whose config does not say it
+        self._length = {
+            name: about.get(name) for name in ("epochs", "steps")
+        }  # if the config does not say it
+        self._log_dir: Path | None = None
         super().__init__(name, **{"engine": "Ray Train", **about})
 
     def callback(self) -> ReportCallback:
-        """For ``RunConfig(callbacks=[…])``: reports, checkpoints and failures go to this panel."""
+        """For ``RunConfig(callbacks=[…])``: reports and failures go to this panel. `watch` adds it."""
         return ReportCallback(self)
 
     @interrupts.stoppable("the checks before the start", left="Nothing has been started")
     def watch(self, trainer: Any) -> Self:
         """Follow `trainer` in a ``with`` block around its ``fit()``.
 
+        In that block the trainer has this panel's callback; a run without a name gets one of its own, since
+        Ray names it by the second, and two of one name resume each other. Afterwards it is as it was.
+
         Warns if `CheckpointConfig` keeps the worst checkpoints.
 
         Raises:
-            LabError: the cluster has no room for its workers or its validations; Ray would wait forever.
-            RunError: it is no trainer of Ray Train, its `RunConfig` has no callback of this panel, or its
-                validation function captures a large object.
+            LabError: the cluster has no room for its workers or its validations, and Ray would wait forever;
+                it is not a Ray Train trainer; or its validation function captures a large object.
         """
         scaling, run_config = (getattr(trainer, f"{part}_config", None) for part in ("scaling", "run"))
         if not isinstance(run_config, ray.train.RunConfig) or isinstance(trainer, type):
-            raise RunError(
+            raise LabError(
                 f"follow a training with the panel {self.state.name!r}",
                 f"{reprlib.repr(trainer)} is no trainer of Ray Train",
                 "panel.watch(TorchTrainer(...)), or another trainer of ray.train",
@@ -94,36 +101,45 @@ class TrainPanel(Panel):
         if not local:
             if run_config.name:
                 check_run_name(run_config.name)
-            self._check_callbacks(run_config)
             self._check_room(trainer, fewest)
             if getattr(trainer, "validation_config", None) is not None:
-                self._follow_validations(trainer)
+                self._check_validations(trainer.validation_config)
         if warning := wrong_order(run_config.checkpoint_config):
             warnings.warn(warning, stacklevel=3)
-        loop = trainer.train_loop_per_worker
-        loop = loop.function if isinstance(loop, TrackedFunction) else loop
-        trainer.train_loop_per_worker = TrackedFunction(loop, self)
-        self._trainer, self.loop, config = trainer, loop, trainer.train_loop_config or {}
+        self._trainer, self.loop = trainer, trainer.train_loop_per_worker
+        lab, config = cluster.current(), trainer.train_loop_config or {}
+        self._log_dir = None if lab is None else lab.log_dir
         names = ("num_workers", "use_gpu", "resources_per_worker")
         self._about |= {
             "world_size": max(most, 1),
             "engine": "one process" if local else "Ray Train",
-            "epochs": config.get("epochs", self._epochs),
+            "epochs": _first(config, _EPOCHS, self._length["epochs"]),
+            "steps": _first(config, _STEPS, self._length["steps"]),
             "config": config,
             "scaling": {name: getattr(scaling, name, None) for name in names},
-            "storage_path": None if local else _storage_path(run_config),
         }
         if self.state.status == "ready":
             self.state = self.new_state()
         return self
 
+    def fit(self, trainer: Any) -> ray.train.Result:
+        """``trainer.fit()`` with this panel; see `watch`."""
+        with self.watch(trainer):
+            return trainer.fit()
+
+    def new_state(self) -> RunState:
+        if self._trainer is not None:
+            local = self._about["engine"] == "one process"
+            self._about["storage_path"] = None if local else self._storage_path()
+        return super().new_state()
+
     def files(self) -> list[tuple[str, str]]:
-        path, lab = self._about.get("storage_path"), cluster.current()
+        path = self._about.get("storage_path")
         listed = [("checkpoints", path)] if path else []
-        if lab is not None and lab.log_dir is not None:
+        if self._log_dir is not None:
             listed += [
-                ("training workers' logs", str(lab.log_dir / "train")),
-                ("Ray's logs", str(lab.log_dir)),
+                ("training workers' logs", str(self._log_dir / "train")),
+                ("Ray's logs", str(self._log_dir)),
             ]
         return listed
 
@@ -131,23 +147,24 @@ class TrainPanel(Panel):
 
     def __enter__(self) -> Self:
         if self._trainer is None:
-            raise RunError(
+            raise LabError(
                 f"follow a run with the panel {self.state.name!r}",
                 "it does not know which trainer to follow",
-                "with panel.watch(trainer): trainer.fit(); for a loop without Ray Train: labkit.panel.Panel",
+                "with panel.watch(trainer): trainer.fit(); a loop without Ray Train has labkit.panel.Panel",
             )
         return super().__enter__()
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
         local = self._about["engine"] == "one process"
-        self._earlier = 0 if local else epochs_done(self._trainer.run_config)
         # A training without workers needs no cluster.
         groups = set(ray.util.placement_group_table()) if ray.is_initialized() else set()
         over = threading.Event()
         threading.Thread(target=self._watch_for_hangs, args=[over], name="labkit-hang", daemon=True).start()
-        self._interrupts = Interrupts(self._trainer)
-        with quiet_deaths():
+        with quiet_deaths(), self._wired(self._trainer):
+            self._earlier = 0 if local else epochs_done(self._trainer.run_config)
+            self.state.earlier = self._earlier
+            self._interrupts = Interrupts(self._trainer)
             try:
                 yield
             except BaseException as error:
@@ -191,7 +208,7 @@ class TrainPanel(Panel):
         controller = not isinstance(error, ray.train.WorkerGroupError)
         who = "the controller of the run" if controller else f"rank {failure.rank}"
         told = failure.message.startswith(f"{who} ")
-        again = f"fit() with the same storage and RunConfig(name={self._trainer.run_config.name!r})"
+        again = f"fit() with the same storage and RunConfig(name={self._run_name!r})"
         resume = (
             f"{again} goes on from the last checkpoint; "
             "RunConfig(failure_config=FailureConfig(max_failures=1)) does that by itself"
@@ -201,8 +218,9 @@ class TrainPanel(Panel):
             look += f". Then {again} goes on from the last checkpoint"
         return RunFailed(
             f"finish the run {self.state.name!r}",
-            failure.message if told else f"{who} raised {failure.message}",
-            hint_for(failure.message)
+            (failure.message if told else f"{who} raised {failure.message}") + self._without_rows(),
+            _missing_module(str(error))
+            or hint_for(failure.message)
             or (resume if re.match(r"rank \d+ is gone", failure.message) else None)
             or look,
         )
@@ -210,8 +228,8 @@ class TrainPanel(Panel):
     def hang_up(self) -> None:
         super().hang_up()
         reported = {name for one in self.state.checkpoints for name in one.metrics}
-        notes = self._resumed(), unranked(self._trainer.run_config.checkpoint_config, reported)
-        self.state.note = "; ".join(filter(None, notes))
+        ranked = unranked(self._trainer.run_config.checkpoint_config, reported)
+        self.state.note = "; ".join(filter(None, (self._resumed(), self.state.silence, ranked)))
 
     # -- inside -------------------------------------------------------------------------------------
 
@@ -226,11 +244,16 @@ class TrainPanel(Panel):
         return f"went on after epoch {done}{of}" if done else ""
 
     def _watch_for_hangs(self, over: threading.Event) -> None:
-        """Say what each rank waits for while nothing is heard of the run."""
-        after, pause = self.settings.hang_after, 1.0
-        while after and not over.wait(pause):
+        """Say what each rank waits for while nothing is heard of the run, or why nothing is ever heard."""
+        after, pause, since = self.settings.hang_after, 1.0, 0.0
+        while not over.wait(pause):
             heard, pause = self.state.heard_at, 1.0
-            if not self.state.first_step_at or time.time() - heard < after:
+            if not heard and self.trains_elsewhere() and self.state.elapsed() > _PATIENCE / 2:
+                pause, since = _PATIENCE / 4, since or (self.state.now() if _workers_live() else 0.0)
+                if since and self.state.now() - since >= _PATIENCE:
+                    with self.update() as run:
+                        run.silence = "" if run.heard_at else self._why_silent()
+            if not after or not self.state.first_step_at or self.state.now() - heard < after:
                 continue
             lines = hang.explain(list(self.state.workers.values()))
             pause = 5.0
@@ -238,13 +261,59 @@ class TrainPanel(Panel):
                 if run.heard_at == heard:
                     run.hang = lines
 
-    def _check_callbacks(self, run_config: ray.train.RunConfig) -> None:
-        if not any(isinstance(c, ReportCallback) and c.panel is self for c in run_config.callbacks or ()):
-            raise RunError(
-                f"follow the run {run_config.name!r}",
-                "its RunConfig has no callback of this panel, so nothing would be heard from it",
-                "RunConfig(..., callbacks=[panel.callback()])",
-            )
+    def _why_silent(self) -> str:
+        at = "this kernel" if self._listener is None else "{}:{}".format(*self._listener.address[:2])
+        return (
+            f"no word from the workers, which run for {_PATIENCE:.0f} s: they cannot reach {at}, where this "
+            "panel listens (a firewall, NAT, ray://). They train all the same; a notebook in the cluster's "
+            "network sees them"
+        )
+
+    @property
+    def _run_name(self) -> str:
+        """The name of the run, also where the reader gave none."""
+        name = self._trainer.run_config.name
+        return self.run_id if not name or _NAME_BY_RAY.fullmatch(name) else name
+
+    def _storage_path(self) -> str:
+        # As text: a path may be a URI ("s3://bucket/runs"), whose two slashes a Path would make one.
+        return f"{str(self._trainer.run_config.storage_path).rstrip('/')}/{self._run_name}"
+
+    @contextlib.contextmanager
+    def _wired(self, trainer: Any) -> Iterator[None]:
+        """In the block the trainer reports here. A `RunConfig` may serve other trainers afterwards."""
+        run, config = trainer.run_config, getattr(trainer, "validation_config", None)
+        name, callbacks, loop = run.name, run.callbacks, trainer.train_loop_per_worker
+        run.name = self._run_name
+        vars(run).pop("storage_context", None)  # Ray keeps what it made of the name
+        if self.trains_elsewhere():
+            run.callbacks = self._callbacks(callbacks or [], validates=config is not None)
+            if config is not None:
+                trainer.validation_config = ray.train.ValidationConfig(
+                    ReportingValidator(config.fn, self), config.task_config, config.ray_remote_kwargs
+                )
+        trainer.train_loop_per_worker = TrackedFunction(loop, self)
+        try:
+            yield
+        finally:
+            trainer.train_loop_per_worker, run.callbacks, run.name = loop, callbacks, name
+            vars(run).pop("storage_context", None)
+            vars(trainer).pop("_register_sigint_handler", None)
+            if config is not None:
+                trainer.validation_config = config
+
+    def _callbacks(self, given: list, *, validates: bool) -> list:
+        """The reader's callbacks and those of this panel."""
+        mine = any(isinstance(one, ReportCallback) and one.panel is self for one in given)
+        added = [] if mine else [self.callback()]
+        if validates and (statuses := checkpoint_status_callback(self)) is not None:
+            added.append(statuses)
+        return [*given, *added]
+
+    def _without_rows(self) -> str:
+        empty = sorted(self.state.empty)
+        ranks = " and ".join(f"rank {rank}" for rank in empty)
+        return f"; {ranks} had no rows: the shard is empty" if empty else ""
 
     def _check_room(self, trainer: Any, workers: int) -> None:
         lab, scaling = cluster.current(), trainer.scaling_config
@@ -257,27 +326,46 @@ class TrainPanel(Panel):
                 data=bool(trainer.datasets),
             )
 
-    def _follow_validations(self, trainer: Any) -> None:
-        """Let the trainer's validations report to this panel; refuse those that cannot run."""
-        config, callbacks = trainer.validation_config, trainer.run_config.callbacks
-        # The trainer, or its RunConfig, may have been followed by another panel before.
-        function = config.fn.fn if isinstance(config.fn, ReportingValidator) else config.fn
-        check_closure_size(function)
-        # A new one: the reader's own may serve another trainer.
-        trainer.validation_config = ray.train.ValidationConfig(
-            ReportingValidator(function, self), config.task_config, config.ray_remote_kwargs
-        )
-        others = [callback for callback in callbacks if not isinstance(callback, CheckpointStatusCallback)]
-        statuses = checkpoint_status_callback(self)
-        trainer.run_config.callbacks = others if statuses is None else [*others, statuses]
+    def _check_validations(self, config: ray.train.ValidationConfig) -> None:
+        """Refuse validations that cannot run."""
+        check_closure_size(config.fn)
         if (lab := cluster.current()) is not None:
             options = dict(config.ray_remote_kwargs)
             capacity.check_task_fits(lab.nodes, options, attempt="run validations", ours=lab.is_ours)
 
 
-def _storage_path(config: ray.train.RunConfig) -> str:
-    # As text: a path may be a URI ("s3://bucket/runs"), whose two slashes a Path would make one.
-    return f"{str(config.storage_path).rstrip('/')}/{config.name}"
+def _first(config: Mapping[str, Any], names: Sequence[str], otherwise: Any) -> Any:
+    """The first of these that a configuration has."""
+    return next((config[name] for name in names if config.get(name) is not None), otherwise)
+
+
+def _missing_module(text: str) -> str | None:
+    """How workers get a module that they do not find, and that is found here."""
+    missing = re.search(r"No module named '([\w.]+)'", text)
+    if missing is None:
+        return None
+    name = missing[1].partition(".")[0]
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None:
+        return f"install the package of the module {name!r} on the cluster's nodes"
+    path = next(iter(spec.submodule_search_locations or [spec.origin]))
+    return (
+        f"the workers do not find {path}: put it beside the notebook, or ship it with the loop: "
+        f"ray.cloudpickle.register_pickle_by_value({name}). For a whole cluster: "
+        f"ray.init(runtime_env={{'py_modules': [{path!r}]}}), or its folder as 'working_dir'"
+    )
+
+
+def _workers_live() -> bool:
+    """Whether a training worker of this notebook runs; asks the dashboard."""
+    job = ray.get_runtime_context().get_job_id()
+    filters = [("class_name", "=", "RayTrainWorker"), ("state", "=", "ALIVE"), ("job_id", "=", job)]
+    with contextlib.suppress(Exception):  # where it does not answer, nothing is said
+        return bool(state.list_actors(filters=filters, timeout=5))
+    return False
 
 
 def _end_controller(trace: TracebackType | None) -> None:

@@ -83,3 +83,23 @@ def test_a_model_of_one_worker_is_refused_in_two(panel, model, monkeypatch):
     with pytest.raises(LabError, match="outside of the strategy's scope") as caught:
         model.fit(counted(), verbose=0, callbacks=[PanelCallback(panel)])
     assert "with strategy.scope()" in caught.value.fix
+
+
+def test_an_epoch_without_validation_is_reported_without_its_metric(panel, model):
+    follow = PanelCallback(panel, rows_per_step=25, report={"loss": "loss", "accuracy": "val_accuracy"})
+    with panel:
+        model.fit(
+            X, Y, batch_size=25, epochs=2, verbose=0, callbacks=[follow],
+            validation_data=(X[:10], Y[:10]), validation_freq=2,
+        )  # fmt: skip
+    assert [sorted(report) for report in panel.state.history] == [
+        ["epoch", "loss"],
+        ["accuracy", "epoch", "loss"],
+    ]
+
+
+def test_a_name_that_keras_never_logs_is_said_with_those_that_it_logs(panel, model):
+    follow = PanelCallback(panel, rows_per_step=25, report={"loss": "loss", "accuracy": "val_acc"})
+    with panel, pytest.warns(UserWarning, match="val_acc: never logged.*accuracy, loss"):
+        model.fit(X, Y, batch_size=25, epochs=1, verbose=0, callbacks=[follow])
+    assert "loss" in panel.state.history[0]

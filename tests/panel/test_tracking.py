@@ -10,6 +10,7 @@ import re
 import sys
 import time
 import warnings
+from collections import UserDict
 
 import numpy as np
 import pytest
@@ -162,11 +163,33 @@ class Tensor:
         (None, 1),
         (Tensor(), 1),
         ({}, 0),
+        (UserDict(ids=array(32, 7), labels=array(32)), 32),  # as transformers' BatchEncoding
+        ((4, [Tensor(32, 784), Tensor(32)]), 32),  # of enumerate(loader)
+        (([Tensor(32, 7), Tensor(32)], [Tensor(32, 7), Tensor(32)]), 32),  # of zip(loader, loader)
+        ((None, array(32, 3)), 32),
+        ({"epoch": 3, "x": array(32, 3)}, 32),
+        ({"name": "digits", "x": array(32, 3)}, 32),
+        ({"name": ["a"] * 32, "x": array(32, 3)}, 32),
+        ({"inputs": {"ids": array(32, 3)}, "y": array(32)}, 32),
     ],
 )
 def test_rows_of_a_batch(tracker, events, batch, rows):
     list(tracker.steps([batch]))
     assert last_step(events)["rows"] == rows
+
+
+def test_the_time_of_iter_is_waiting(tracker, events):
+    """A DataLoader starts its processes there."""
+
+    class Loader:
+        def __iter__(self):
+            time.sleep(0.3)
+            return iter(range(5))
+
+    for _ in tracker.steps(Loader()):
+        time.sleep(0.01)
+    event = last_step(events)
+    assert event["waiting"] >= 0.3 and event["seconds"] >= 0.35
 
 
 def slow(n, seconds):

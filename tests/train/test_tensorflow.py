@@ -356,7 +356,7 @@ def test_a_crash_loses_nothing(trained, lab, home):
 
 def test_a_model_outside_of_the_scope(lab, home):
     error, panel = fails(home, outside_of_the_scope)
-    assert "RunError: could not train one model in 2 workers" in panel.state.failures[-1].text
+    assert "LabError: could not train one model in 2 workers" in panel.state.failures[-1].text
     assert "rank " in error.fact and idle(lab)
 
 

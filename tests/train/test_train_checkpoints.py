@@ -6,7 +6,7 @@ import pytest
 from pyarrow.fs import LocalFileSystem
 from ray.train import CheckpointConfig
 
-from labkit.errors import RunError
+from labkit.errors import LabError
 from labkit.train import reported_checkpoints
 from labkit.train.checkpoints import unranked, wrong_order
 
@@ -47,7 +47,7 @@ def test_every_status_in_the_order_of_the_reports(tmp_path, filesystem):
 def test_a_list_that_is_missing_or_not_rays(tmp_path, content):
     if content is not None:
         write(tmp_path, content)
-    with pytest.raises(RunError, match=r"there is no list of them as Ray 2\.60 writes it") as refused:
+    with pytest.raises(LabError, match=r"there is no list of them as Ray 2\.60 writes it") as refused:
         reported_checkpoints(str(tmp_path))
     assert "result.path" in refused.value.fix
 

@@ -23,7 +23,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 import labs
 from labkit import runs
-from labkit.errors import LabError, RunError
+from labkit.errors import LabError
 from labkit.panel.reporters import NullReporter
 from labkit.train.checkpoints import reported_checkpoints
 from labkit.train.panel import TrainPanel
@@ -198,7 +198,7 @@ def wait_for(condition, seconds=90):
 def known_of(path):
     try:
         return [one.status for one in reported_checkpoints(str(path))]
-    except RunError:  # nothing yet
+    except LabError:  # nothing yet
         return []
 
 
@@ -237,9 +237,9 @@ def test_a_data_set_that_travels_along_is_refused(lab, home, panel):
     def with_images(checkpoint):
         return {"mean": float(validation_images.mean()) * small["rate"]}
 
-    with pytest.raises(RunError, match=r"'validation_images' \(1.6 MB\)") as refused:
+    with pytest.raises(LabError, match=r"it has 1\.6 MB") as refused:
         panel.watch(trainer_of(panel, home, fn=with_images))
-    assert "load it inside the function" in refused.value.fix
+    assert "load data inside the function" in refused.value.fix
     assert panel.state.status == "ready"
 
 

@@ -8,12 +8,13 @@ an epoch are reported by Ray's ``ReportCheckpointCallback`` or ``ray.train.repor
 
 import json
 import os
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
-from labkit.errors import RunError
+from labkit.errors import LabError
 
 
 class PanelCallback(tf.keras.callbacks.Callback):
@@ -30,7 +31,7 @@ class PanelCallback(tf.keras.callbacks.Callback):
             ``{"accuracy": "val_accuracy"}``: the name in the panel, and the one that Keras gives it.
 
     Raises:
-        RunError: (at the start of ``fit``) there are several workers, and the model knows only this one.
+        LabError: (at the start of ``fit``) there are several workers, and the model knows only this one.
     """
 
     _supports_tf_logs = True  # Keras 2: else it would fetch every number from the device at every step
@@ -49,6 +50,7 @@ class PanelCallback(tf.keras.callbacks.Callback):
         self._rows_per_step, self._rows = rows_per_step, rows
         self._steps: Iterator = iter(())
         self._over, self._done = True, 0
+        self._seen: set[str] = set()  # names that Keras has logged
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         _refuse_a_model_of_its_own(self.model)
@@ -81,8 +83,16 @@ class PanelCallback(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self._end_of_steps()
         if self._report:
-            metrics = {name: logs[theirs] for name, theirs in self._report.items()}
+            self._seen |= (logs or {}).keys()
+            # Without validation data, or with `validation_freq=2`, an epoch has no val_accuracy.
+            metrics = {name: logs[theirs] for name, theirs in self._report.items() if theirs in (logs or {})}
             self._panel.report({"epoch": epoch, **metrics}, epoch=epoch)
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        missing = [theirs for theirs in self._report.values() if theirs not in self._seen]
+        if missing and self._seen:
+            told = f"{', '.join(missing)}: never logged, so never reported"
+            warnings.warn(f"{told}. Keras logged {', '.join(sorted(self._seen))}", stacklevel=2)
 
     def _end_of_steps(self) -> None:
         """Count the last step, and say that all are done."""
@@ -115,4 +125,4 @@ def _refuse_a_model_of_its_own(model: Any) -> None:
     if workers > 1 and replicas < workers:
         fact = "it was built outside of the strategy's scope: every worker would train a model of its own"
         fix = "with strategy.scope(): model = …; model.compile(…)"
-        raise RunError(f"train one model in {workers} workers", fact, fix)
+        raise LabError(f"train one model in {workers} workers", fact, fix)

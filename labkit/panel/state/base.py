@@ -1,6 +1,7 @@
 """What every panel knows of what it follows: its status, its time, what was printed and what went wrong."""
 
 import contextlib
+import re
 import time
 from collections import deque
 from dataclasses import dataclass, replace
@@ -13,7 +14,8 @@ from labkit.machine import installed_versions, this_host
 from labkit.runs.record import RunRecord, folder_of, read, this_process
 
 _PRINTS_KEPT = 200  # lines; a loop that prints each step must not fill the kernel
-_FAILURES_KEPT = 20
+# The line above a traceback's frames, also behind the name of what passes it on; it says nothing itself.
+_IS_A_HEAD = re.compile(r"(^|: ?|traceback: )Traceback( \(most recent call last\):?)?:?$")
 
 
 @dataclass
@@ -31,7 +33,8 @@ class Failure:
     def message(self) -> str:
         """The error in one line: the last line that is not indented."""
         lines = [line for line in self.text.splitlines() if line.strip() and not line[0].isspace()]
-        return lines[-1] if lines else "no message"
+        telling = [line for line in lines if not _IS_A_HEAD.search(line)]
+        return (telling or lines or ["no message"])[-1]
 
 
 class State:
@@ -41,7 +44,7 @@ class State:
         engine: what runs it, in the record's words ("one process", "Ray Train", …).
         status: "ready", "running", "finished", "failed" or "stopped".
         started_at, ended_at: Unix seconds, 0 before.
-        failures: the first of them, and the last.
+        failures: in the order in which they came.
         prints: the latest lines; `printed` counts all of them.
         version: grows with each event, so a panel is drawn only when there is something new.
     """
@@ -50,7 +53,7 @@ class State:
 
     def __init__(self, name: str) -> None:
         self.name, self.status = name, "ready"
-        self.started_at = self.ended_at = 0.0
+        self.started_at = self.ended_at = self._started = 0.0
         self.failures: list[Failure] = []
         self.prints: deque[str] = deque(maxlen=_PRINTS_KEPT)
         self.printed = 0
@@ -65,18 +68,23 @@ class State:
     def over(self) -> bool:
         return self.status not in ("ready", "running")
 
+    def now(self) -> float:
+        """Unix seconds, counted on from the start: a clock that is set meanwhile changes no duration."""
+        if not self.started_at:
+            return time.time()
+        return self.started_at + time.monotonic() - self._started
+
     def start(self, phase: str = "", now: float | None = None) -> None:
-        self.status, self.started_at = "running", now or time.time()
+        self.status, self.started_at, self._started = "running", now or time.time(), time.monotonic()
 
     def end(self, status: str, now: float | None = None) -> None:
-        self.status, self.ended_at = status, now or time.time()
+        self.status, self.ended_at = status, now or self.now()
 
     def elapsed(self, now: float | None = None) -> float:
-        return max((self.ended_at or now or time.time()) - self.started_at, 0.0) if self.started_at else 0.0
+        return max((self.ended_at or now or self.now()) - self.started_at, 0.0) if self.started_at else 0.0
 
     def fail(self, text: str, rank: int | None = None) -> None:
         """Something raised; `text` is its short traceback."""
-        del self.failures[_FAILURES_KEPT - 1 :]
         self.failures.append(Failure(rank, text))
 
     def print(self, line: str) -> None:
@@ -95,14 +103,11 @@ class State:
         return {}
 
 
-def write_record(state: State, run_id: str, home: Path, **origin: Any) -> RunRecord:
-    """Write the record of a run, over or not, and return it. Its tags and its note stay.
+def record_of(state: State, run_id: str, home: Path, **origin: Any) -> RunRecord:
+    """The record of a run, over or not, to be written to its folder. Its tags and its note stay.
 
     Args:
         origin: its code, what that calls, and its commit, as `RunRecord` has them.
-
-    Raises:
-        RunError: the folder cannot be written to.
     """
     failed = state.status == "failed" and state.failures
     folder, own = folder_of(home, state.name, run_id), {}
@@ -123,6 +128,4 @@ def write_record(state: State, run_id: str, home: Path, **origin: Any) -> RunRec
         **origin,
         **own,
     )
-    record = replace(record, **state.to_record(), folder=str(folder))
-    record.write(folder)
-    return record
+    return replace(record, **state.to_record(), folder=str(folder))

@@ -5,7 +5,6 @@ from typing import Any
 
 from labkit.panel.tracking.events import whole
 
-_KEPT = 10_000  # of the latest: a worker that goes wild must not fill the kernel
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
 
 
@@ -94,15 +93,18 @@ class Checkpoints(list[CheckpointState]):
         """How many have a validation that is not decided yet."""
         return sum(checkpoint.status == "pending" for checkpoint in self)
 
-    def update(self, event: dict[str, Any], epoch: int) -> None:
+    def update(self, event: dict[str, Any], epoch: int, *, counted_from: int = 0) -> None:
         """Take in a ``checkpoint`` event.
 
         Args:
             epoch: for one that is new and whose metrics do not tell its epoch.
+            counted_from: the number of the first epoch in the metrics, 0 or 1.
         """
         known, status, metrics = self._find(event, epoch), event.get("status"), event.get("metrics", {})
         # The checkpoints of an earlier run of that name are of epochs of their own.
-        known.epoch = known.epoch if (told := whole(metrics.get("epoch"))) is None else told + 1
+        known.epoch = (
+            known.epoch if (told := whole(metrics.get("epoch"))) is None else told + 1 - counted_from
+        )
         if status == "deleted":
             known.deleted = True
         # What two processes say of one checkpoint may come in another order than it happened.
@@ -126,7 +128,5 @@ class Checkpoints(list[CheckpointState]):
     def _find(self, event: dict[str, Any], epoch: int) -> CheckpointState:
         path = event["path"]
         if path not in self._by_path:
-            if len(self) >= _KEPT:
-                del self._by_path[self.pop(0).path]
             self.append(self._by_path.setdefault(path, CheckpointState(path, epoch, event["at"])))
         return self._by_path[path]

@@ -1,7 +1,8 @@
 """The state of a training: it takes in events, as `labkit.panel.tracking.events` describes them."""
 
 import math
-import time
+from collections import deque
+from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.panel.state.base import State
@@ -12,10 +13,44 @@ from labkit.panel.tracking.events import whole
 _VALIDATING = ("validating", "evaluating")  # phases of a loop that validates in itself
 _POINTS_KEPT = 240  # about one per pixel of the curve
 _SPANS_KEPT = 900
-_REPORTS_KEPT = 10_000  # and the latest
-_EPOCHS_KEPT = 10_000
-_NAMES_KEPT = 2000  # of metrics and of phases
-_SIZES_KEPT = 20
+
+
+@dataclass
+class Positions:
+    """Where checkpoints are among the steps of a run that is counted from outside, each process from 0 on.
+
+    Attributes:
+        base: epochs and steps that the present process of rank 0 had behind it when it began.
+        reached: steps of the run up to now, from its first on.
+        committed: how many of the checkpoints have arrived in the store.
+    """
+
+    base: tuple[int, int] = (0, 0)
+    reached: int = 0
+    committed: int = 0
+    _saved: list[tuple[int, int]] = field(default_factory=list)
+    _lost: int = 0  # steps after the last checkpoint, that will be made again
+
+    def saved(self, epochs: int, steps: int) -> None:
+        """The loop has given a checkpoint to the engine."""
+        self._saved.append((self.base[0] + epochs, self.base[1] + steps))
+
+    def go_back(self) -> None:
+        """The workers begin again at the last checkpoint that has arrived."""
+        del self._saved[self.committed :]
+        self.base = self._saved[-1] if self._saved else (0, 0)
+        self._lost += max(self.reached - self.base[1], 0)
+        self.reached = self.base[1]
+
+    def seen(self, made: int) -> None:
+        """A process has made so many steps. All ranks make the same ones: one may tell more than rank 0."""
+        self.reached = max(self.reached, self.base[1] + made)
+
+    def step(self, made: int) -> int:
+        """Rank 0's process has made so many steps; returns how many of the lost ones are made again."""
+        self.seen(made)
+        again, self._lost = self._lost, 0
+        return again
 
 
 class RunState(State):
@@ -26,8 +61,13 @@ class RunState(State):
         workers: by rank.
         history: one dict per report: ``epoch`` (from 0) and rank 0's metrics.
         note: a sentence that the summary adds, or "".
+        silence: why nothing was heard from workers that run, or "".
         spans: training, and validations in the loop; `timeline` adds those of the checkpoints.
         repeated: steps that rank 0 made a second time, because no checkpoint had them when it was restarted.
+        steps: of the whole run, for one that is not told in epochs.
+        earlier: epochs that an earlier run of this name had done, where this one goes on.
+        empty: ranks whose loader had no batch.
+        fed: whether there is a loader, and so rows and waiting.
         sizes: (Unix seconds, number of workers) from then on: an elastic run has several.
         given: what its record says besides (see `RunRecord`): config, seed, scaling, storage_path.
     """
@@ -39,6 +79,7 @@ class RunState(State):
         engine: str = "one process",
         world_size: int = 1,
         epochs: int | None = None,
+        steps: int | None = None,
         dataset: Any = None,
         rows: int | None = None,
         **given: Any,
@@ -49,10 +90,14 @@ class RunState(State):
             dataset = str(getattr(dataset, "name", type(dataset).__name__))
         self.engine, self.world_size, self.dataset = engine, world_size, dataset
         self.epochs, self.rows = whole(epochs) or None, whole(rows) or None
-        self.note, self.phase, self.given = "", "", given
+        self.steps = None if self.epochs else whole(steps) or None
+        self.note, self.silence, self.phase, self.given = "", "", "", given
         self.first_step_at = self.heard_at = 0.0
         self.hang: list[str] = []
         self.repeated, self.sizes = 0, list[tuple[float, int]]()
+        self.earlier, self.empty, self.fed = 0, set[int](), True
+        self._positions = Positions()
+        self._counts_from = self._reports_from = 0  # 1 for a loop that counts its epochs from 1
         self._reports = 0
         self.workers = Workers()
         self.history: list[dict[str, Any]] = []
@@ -62,9 +107,9 @@ class RunState(State):
         self._spent = {"data": 0.0, "training": 0.0, "between epochs": 0.0, "restart": 0.0}
         self._epoch_seconds: dict[int, float] = {}
         self._open_epoch: int | None = None  # rank 0 has not said that it is done
-        self._begun_at = 0.0  # epochs that were done before the first step: a resumed run has some
+        self._begun_at = 0.0  # the fraction that was done before the first step: a resumed run has some
         self._failed_at: float | None = None  # when workers failed that were not replaced yet
-        self.spans: list[Span] = []
+        self.spans: deque[Span] = deque(maxlen=_SPANS_KEPT)
         self._points: list[tuple[int, int, dict[str, Any]]] = []  # (epoch, step, metrics)
         self._lengths: dict[int, int] = {}  # epoch -> its steps, or the most seen so far
         self._stride, self._seen = 1, 0  # every `_stride`-th point is kept
@@ -93,26 +138,41 @@ class RunState(State):
         """Seconds in each phase, in the order in which they first came."""
         spent = dict(self._phases)
         if self.phase and not self.over:
-            spent[self.phase] += max((now or time.time()) - self._phase_began, 0.0)
+            spent[self.phase] += max((now or self.now()) - self._phase_began, 0.0)
         return spent
 
     @property
     def counts_steps(self) -> bool:
         """Whether its loop reports steps, and has no epochs."""
-        return self.epochs is None and "step" in self._latest
+        return self.epochs is None and (self.steps is not None or "step" in self._latest)
+
+    @property
+    def made(self) -> int:
+        """Steps that rank 0 has behind it, with those of the attempts before that a checkpoint has."""
+        leader = self.workers.leader
+        if leader is None:
+            return 0
+        return self._positions.reached if leader.counted else self._steps_before(leader)
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether it has more passes over its loaders than epochs: then these are something else."""
+        leader = self.workers.leader
+        return leader is not None and leader.counted and leader.epoch >= (self.epochs or math.inf)
 
     def fraction(self) -> float | None:
         """Share of all steps that are done, 0 to 1; None if epochs or steps per epoch are unknown."""
-        if not self.workers or not self.epochs:
+        if not self.workers or not (self.epochs or self.steps) or self.exceeds:
             return None
-        return min(self.workers.leader.epochs_done / self.epochs, 1.0)
+        done = self.workers.leader.epochs_done / self.epochs if self.epochs else self.made / self.steps
+        return min(done, 1.0)
 
     def eta(self, now: float) -> float | None:
         """Seconds left, from the pace since the first step."""
         done = self.fraction()
-        if self.over or done is None or done <= self._begun_at / self.epochs:
+        if self.over or done is None or done <= self._begun_at:
             return None
-        return max(now - self.first_step_at, 0.0) * (1 - done) / (done - self._begun_at / self.epochs)
+        return max(now - self.first_step_at, 0.0) * (1 - done) / (done - self._begun_at)
 
     def rows_per_second(self) -> float:
         return sum(worker.rows_per_second for worker in self.workers.values())
@@ -120,7 +180,7 @@ class RunState(State):
     def waiting_share(self) -> float | None:
         """Share of the epochs' time in which rank 0 waited for data. The first batch counts as start."""
         total = self._spent["data"] + self._spent["training"]
-        return self._spent["data"] / total if total > 0 else None
+        return self._spent["data"] / total if total > 0 and self.fed else None
 
     def time_breakdown(self, now: float | None = None) -> dict[str, float]:
         """Seconds of start, data, training, between epochs, restart and rest, by rank 0's clock.
@@ -171,7 +231,7 @@ class RunState(State):
             "history": list(self.history),
             "checkpoints": self.checkpoints.kept,
             "checkpoint": next((one.path for one in reversed(self.checkpoints) if not one.deleted), None),
-            "extra": self._validations(self.timeline(self.ended_at or time.time())),
+            "extra": self._validations(self.timeline(self.ended_at or self.now())),
         }
 
     def _validations(self, spans: list[Span]) -> dict[str, Any]:
@@ -193,7 +253,7 @@ class RunState(State):
         """Take in an event; what is heard again does not hang."""
         super().apply(event)
         if event["kind"] != "print":
-            self.heard_at, self.hang = time.time(), []
+            self.heard_at, self.hang, self.silence = self.now(), [], ""
 
     def start(self, phase: str = "preparing", now: float | None = None) -> None:
         super().start(phase, now)
@@ -208,31 +268,40 @@ class RunState(State):
         super().fail(text, rank)
 
     def on_worker(self, event: dict[str, Any]) -> None:
-        if self.workers.of(event) is not None and "workers" in event:
+        if self._worker(event) is not None and "workers" in event:
             self.world_size = event["workers"]
             if not self.sizes or self.sizes[-1][1] != self.world_size:
                 self.sizes.append((event["at"], self.world_size))
-                del self.sizes[1:-_SIZES_KEPT]
             self.workers.keep(self.world_size)
 
     def on_phase(self, event: dict[str, Any]) -> None:
-        worker = self.workers.of(event)
+        worker = self._worker(event)
         if worker is not None and worker.rank == 0:
             self._enter(event["name"], event["at"])
 
+    def on_saved(self, event: dict[str, Any]) -> None:
+        if event["rank"] == 0 and self._worker(event) is not None:
+            self._positions.saved(event["epoch"], event["step"])
+
+    def on_empty(self, event: dict[str, Any]) -> None:
+        self.empty.add(event["rank"])
+
     def on_step(self, event: dict[str, Any]) -> None:
-        worker = self.workers.of(event)
+        worker = self._worker(event)
         if worker is None:
             return
+        event = {**event, "epoch": self._epoch_of(worker, event)}
         is_new, begins, at = not worker.begun, worker.begins_loop(event), event["at"]
         seconds, waiting = worker.update(event)
         if worker.rank != 0:
+            self._positions.seen(worker.made)
             return
         self._enter("training", at)
-        if not self.first_step_at:
-            self.first_step_at, self._begun_at = at, worker.epochs_done
+        if worker.counted:
+            self.fed = event.get("fed", True)
+            self.repeated += self._positions.step(worker.made)
         if is_new:
-            if self.workers.replaced is not None:
+            if self.workers.replaced is not None and not worker.counted:
                 again = self._steps_before(self.workers.replaced) - self._steps_before(worker)
                 self.repeated += max(again, 0)
             # What came after the checkpoint from which it goes on is void.
@@ -249,13 +318,15 @@ class RunState(State):
         self.epochs = event.get("epochs") or self.epochs
         self._open_epoch = None if event.get("done") else worker.epoch
         if worker.step:
-            self._know(event.get("metrics", {}))
-        if worker.epoch not in self._lengths and len(self._lengths) >= _EPOCHS_KEPT:
-            return
+            self._latest |= event.get("metrics", {})
         if worker.step:
             self._epoch_seconds[worker.epoch] = worker.epoch_seconds
         longest = max(self._lengths.get(worker.epoch, 0), worker.step)
         self._lengths[worker.epoch] = worker.total or longest
+        if not self.first_step_at:
+            # One that is seen from outside is heard of when its first step is over.
+            self.first_step_at = at - max(event["seconds"] - event.get("first_wait", 0.0), 0.0)
+            self._begun_at = 0.0 if worker.counted and not worker.epoch else self.fraction() or 0.0
         if metrics := event.get("metrics"):
             if self._seen % self._stride == 0:
                 self._points.append((worker.epoch, worker.step, metrics))
@@ -265,22 +336,29 @@ class RunState(State):
             self._stride *= 2
 
     def on_report(self, event: dict[str, Any]) -> None:
+        if event["rank"] != 0:
+            return  # a loop in which each rank reports has one history: rank 0's, as Ray keeps it
         metrics = dict(event.get("metrics", {}))
         epoch = whole(event.get("epoch", metrics.get("epoch")))
-        epoch = self._reports if epoch is None else epoch
+        if epoch == 1 and not self._reports and not self._goes_on():
+            leader = self.workers.leader
+            self._reports_from = 1 if leader is None or leader.epoch == 0 else 0
+        epoch = self._reports + self.earlier if epoch is None else max(epoch - self._reports_from, 0)
         self._reports += 1
-        self.history[_REPORTS_KEPT:] = []
         self.history.append({**metrics, "epoch": epoch})
         if not _undefined(metrics):
             self._nan_since = None
         elif self._nan_since is None:
             self._nan_since = epoch
-        self._know(metrics)
+        self._latest |= metrics
         if self._open_epoch is not None and self._open_epoch <= epoch:
             self._open_epoch = None  # a loop that was left by `break` did not say that it is done
 
     def on_checkpoint(self, event: dict[str, Any]) -> None:
-        self.checkpoints.update(event, self._epoch())
+        known = len(self.checkpoints)
+        self.checkpoints.update(event, self._epoch(), counted_from=self._reports_from)
+        if event.get("status") == "committed" and len(self.checkpoints) > known:
+            self._positions.committed += 1
         if self.phase == "training" and self.fraction() == 1.0 and self.checkpoints.pending:
             self._enter("waiting for validations", event["at"])
 
@@ -296,21 +374,39 @@ class RunState(State):
         if self._failed_at is None:
             self._failed_at = event["at"]
 
-    def _know(self, metrics: dict[str, Any]) -> None:
-        """Take in the latest values, also of new names unless there are too many."""
-        if len(self._latest) > _NAMES_KEPT:
-            metrics = {name: value for name, value in metrics.items() if name in self._latest}
-        self._latest |= metrics
+    def _goes_on(self) -> bool:
+        """Whether an earlier run, or an attempt of this one, has done its first epochs."""
+        return bool(self.earlier or self.workers.restarts or self.first_step_at and self._begun_at)
+
+    def _worker(self, event: dict[str, Any]) -> WorkerState | None:
+        """The worker of an event, with a look at whether its group has begun again."""
+        before = self.workers.restarts
+        worker = self.workers.of(event)
+        if self.workers.restarts > before:
+            self._positions.go_back()
+        return worker
+
+    def _epoch_of(self, worker: WorkerState, event: dict[str, Any]) -> int:
+        """The epoch of a step in the whole run, from 0."""
+        epoch = event["epoch"]
+        if event.get("counted"):
+            return epoch + self.earlier + self._positions.base[0]
+        if not self.first_step_at and worker.rank == 0:
+            self._counts_from = int(epoch == 1 and not self._goes_on())
+        return max(epoch - self._counts_from, 0)
 
     def _steps_before(self, worker: WorkerState) -> int:
         return worker.step + sum(n for epoch, n in self._lengths.items() if epoch < worker.epoch)
+
+    def enter(self, name: str) -> None:
+        """Say what is being done from now on."""
+        self._enter(name, self.now())
 
     def _enter(self, name: str, now: float) -> None:
         if self.phase:
             self._phases[self.phase] += max(now - self._phase_began, 0.0)
             if self.phase in _VALIDATING:
                 self._add(self._in_loop(now))
-        name = name if name in self._phases or len(self._phases) < _NAMES_KEPT else "other phases"
         self.phase, self._phase_began = name, now
         self._phases.setdefault(name, 0.0)
 
@@ -321,7 +417,6 @@ class RunState(State):
 
     def _add(self, span: Span) -> Span:
         self.spans.append(span)
-        del self.spans[:-_SPANS_KEPT]
         return span
 
     def _epoch(self) -> int:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-_MOST = 10_000  # ranks, and processes that are no more
 _STANDS_OUT = 0.1  # share of time or rate: smaller differences are noise
 
 
@@ -17,6 +16,8 @@ class WorkerState:
         waiting: the part of these seconds in which it had no data.
         epoch_seconds: in its current epoch, so far.
         memory, gpu_memory, gpu_percent: of its process at its latest step, in bytes and percent, if known.
+        counted: whether its epochs are counted from outside, from its process's first on.
+        made: then all the steps of its process.
     """
 
     rank: int
@@ -32,6 +33,8 @@ class WorkerState:
     memory: int | None = None
     gpu_memory: int | None = None
     gpu_percent: int | None = None
+    counted: bool = False
+    made: int = 0
     _loop: tuple[int, float, float] | None = None  # rows, seconds and waiting of the current one
 
     @property
@@ -55,6 +58,7 @@ class WorkerState:
         self.waiting += waiting
         self.memory, self.gpu_memory = event.get("memory"), event.get("gpu_memory")
         self.gpu_percent = event.get("gpu_percent")
+        self.counted, self.made = event.get("counted", False), event.get("made", 0)
         self.epoch, self.step, self._loop = event["epoch"], event["step"], now
         # A stream does not know its length; after one epoch we do.
         self.total = self.step if event.get("done") else event.get("total", self.total)
@@ -118,10 +122,8 @@ class Workers(dict[int, WorkerState]):
     def of(self, event: dict[str, Any]) -> WorkerState | None:
         """The worker that sent the event, or None if another process has taken over its rank."""
         process = event["rank"], event["node"], event["pid"]
-        if process in self._gone or event["rank"] >= _MOST:
+        if process in self._gone:
             return None
-        if len(self._gone) >= _MOST:
-            self._gone.clear()
         worker = self.get(event["rank"])
         if worker is not None and (worker.rank, worker.node, worker.pid) != process:
             self._gone.add((worker.rank, worker.node, worker.pid))

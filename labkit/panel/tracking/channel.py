@@ -10,6 +10,7 @@ its own delivers it. While the kernel is busy or out of reach, the newest messag
 """
 
 import contextlib
+import itertools
 import json
 import operator
 import os
@@ -21,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge, wait
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge, wait
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
@@ -29,7 +30,6 @@ _RETRY_AFTER = 5.0  # seconds before a sender that failed tries again
 _LOOK_EVERY = 5.0  # seconds between two looks at whether the listener is still there, if nothing is sent
 _QUEUE_SIZE = 1000  # messages; the oldest are dropped
 _MAX_MESSAGE = 1 << 18  # bytes
-_STRANGERS = 64  # connections at a time that have not proved yet that they know the key
 _GREETING_TIMEOUT = 5.0  # seconds in which a client has to prove that it knows the key
 _FLUSH_TIMEOUT = 2.0  # seconds that the end of a training function waits for its last messages to be sent
 
@@ -55,11 +55,11 @@ class Listener:
 
     def __init__(self, on_event: Callable[[dict[str, Any]], None], *, host: str = "127.0.0.1") -> None:
         self._on_event = on_event
-        self._server = socket.create_server((host, 0))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._server = socket.create_server((host, 0), family=family)
         self.address = Address(host, self._server.getsockname()[1], secrets.token_hex(16))
         self._waiting: dict[socket.socket, bool] = {}  # whether a client's thread waits for its next message
         self._lock = threading.Lock()  # around the end of a connection
-        self._strangers = threading.BoundedSemaphore(_STRANGERS)  # further ones wait in the system's queue
         self._closed = False
         threading.Thread(target=self._accept, name="labkit-channel", daemon=True).start()
 
@@ -88,25 +88,23 @@ class Listener:
 
     def _accept(self) -> None:
         while not self._closed:
-            self._strangers.acquire()
             try:
                 client, _ = self._server.accept()
             except OSError:
-                self._strangers.release()
                 time.sleep(0.1)  # closed, or this process has no file descriptor left at the moment
                 continue
             with self._lock:
+                if self._closed:  # while this one was accepted: nobody would ever disconnect it
+                    client.close()
+                    return
                 self._waiting[client] = False
             name = "labkit-channel-peer"
             threading.Thread(target=self._serve, args=(client,), name=name, daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        strange = True
         try:
             with Connection(os.dup(client.fileno())) as connection:
                 self._authenticate(client, connection)
-                self._strangers.release()
-                strange = False
                 while True:
                     self._waiting[client] = True
                     connection.poll(None)
@@ -117,8 +115,6 @@ class Listener:
         except (OSError, EOFError, AuthenticationError):
             pass  # it hung up, does not know the key, or sent too long a message
         finally:
-            if strange:
-                self._strangers.release()
             with self._lock:
                 del self._waiting[client]
                 client.close()
@@ -153,7 +149,8 @@ class Sender:
         if message is None:
             return
         # A signal handler may interrupt this and send something itself, so no lock is waited for.
-        self._unsent.append(message)
+        unsent = self._prints if event.get("kind") == "print" else self._others
+        unsent.append((next(self._numbers), message))
         if self._wake.empty():
             self._wake.put(None)
         if time.monotonic() >= self._silent_until and self._starting.acquire(blocking=False):
@@ -170,17 +167,24 @@ class Sender:
     def flush(self, seconds: float = _FLUSH_TIMEOUT) -> bool:
         """Wait until everything is sent, at most `seconds`; whether it was."""
         deadline = time.monotonic() + seconds
-        while self._unsent and self._is_sending() and time.monotonic() < deadline:
+        while self._unsent() and self._is_sending() and time.monotonic() < deadline:
             time.sleep(0.002)
-        return not self._unsent
+        return not self._unsent()
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._unsent: deque[bytes] = deque(maxlen=_QUEUE_SIZE)
+        # In queues of their own: a thousand printed lines must not push out the report of an epoch.
+        self._prints: deque[tuple[int, bytes]] = deque(maxlen=_QUEUE_SIZE)
+        self._others: deque[tuple[int, bytes]] = deque(maxlen=_QUEUE_SIZE)
+        self._numbers = itertools.count()
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._silent_until = 0.0
+
+    def _unsent(self) -> list[deque[tuple[int, bytes]]]:
+        """The queues that have something, the one with the oldest message first."""
+        return sorted(filter(None, (self._prints, self._others)), key=lambda one: one[0][0])
 
     def _is_sending(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
@@ -192,22 +196,34 @@ class Sender:
         """
         host, port, key = self._address
         try:
-            with Client((host, port), authkey=key.encode()) as connection:
-                with socket.socket(fileno=os.dup(connection.fileno())) as connected:
-                    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with _connect(host, port, key.encode()) as connection:
                 while not connection.poll():  # a listener never writes: it has hung up
                     with contextlib.suppress(queue.Empty):
                         self._wake.get(timeout=_LOOK_EVERY)
-                    while self._unsent:
-                        message = self._unsent[0]
-                        connection.send_bytes(message)
+                    while waiting := self._unsent():
+                        first = waiting[0][0]
+                        connection.send_bytes(first[1])
                         # A full queue may have dropped it meanwhile.
-                        if self._unsent and self._unsent[0] is message:
-                            self._unsent.popleft()
+                        if waiting[0] and waiting[0][0] is first:
+                            waiting[0].popleft()
         except (OSError, EOFError, AuthenticationError):
             pass
         self._silent_until = time.monotonic() + _RETRY_AFTER
         at_exit.cancel()
+
+
+def _connect(host: str, port: int, key: bytes) -> Connection:
+    """A connection to a listener, IPv4 or IPv6: `multiprocessing.connection.Client` knows only the first."""
+    with socket.create_connection((host, port)) as connected:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(os.dup(connected.fileno()))
+    try:
+        answer_challenge(connection, key)
+        deliver_challenge(connection, key)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _message(event: dict[str, Any]) -> bytes | None:

@@ -8,7 +8,11 @@ worker     a worker process exists; ``workers``: how many its group has, if know
 phase      ``name`` (loading, training, evaluating, uploading, …)
 step       ``epoch``, ``epochs``, ``step``, ``total``, ``rows``, ``seconds``, ``waiting``, ``first_wait``,
            ``between``, ``metrics``, ``done``: counts within this epoch and worker; ``memory``,
-           ``gpu_memory`` (bytes) and ``gpu_percent`` of its process, as far as known
+           ``gpu_memory`` (bytes) and ``gpu_percent`` of its process, as far as known. ``counted``: the
+           epochs were counted from outside, from this process's first on; then ``made`` is the steps of
+           all of them, and ``fed`` whether there is a loader
+saved      ``epoch`` and ``step``: epochs and steps of this process when it gave a checkpoint to Ray
+empty      this worker's loader had no batch
 report     ``metrics``; ``epoch`` if known; ends an epoch
 checkpoint ``path``, ``bytes``, ``status`` (committed, pending, validated, failed, timed out, deleted),
            ``metrics``
@@ -82,17 +86,19 @@ def _metrics(value: Any) -> dict[str, Any] | None:
 
 _FIELDS = {
     **dict.fromkeys(("rank", "pid", "workers", "epoch", "epochs", "step", "total", "rows", "bytes"), whole),
+    "made": whole,
     **dict.fromkeys(("memory", "gpu_memory", "gpu_percent"), whole),
     **dict.fromkeys(("at", "seconds", "waiting", "first_wait", "between"), _number),
     **dict.fromkeys(("name", "node", "status"), partial(_text, 100)),
     "path": partial(_text, 1000),
     "text": partial(_text, 10_000),
-    "done": bool,
+    **dict.fromkeys(("done", "counted", "fed"), bool),
     "metrics": _metrics,
 }
 _NEEDS: dict[str, set[str]] = {
     "phase": {"name"},
     "step": {"epoch", "step", "rows", "seconds", "waiting"},
+    "saved": {"epoch", "step"},
     "checkpoint": {"path"},
     "validation": {"path"},
     "print": {"text"},

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.panel.tracking.channel import Address, Sender
+from labkit.panel.tracking.hooks import following
 from labkit.panel.tracking.tracker import Tracker, group_size
 
 _PRINT_WIDTH = 2000  # characters of a printed line that are sent
@@ -27,7 +28,7 @@ class RemoteTracker(Tracker):
         address: of the panel; None if that run was over when the panel was pickled: then nothing is sent.
     """
 
-    _in_worker = True
+    in_worker = True
 
     def __init__(self, run: str, address: Address | None) -> None:
         self._address = address
@@ -83,7 +84,7 @@ class TrackedFunction:
         functools.update_wrapper(self, function, updated=())  # its name and signature are asked for
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with self._panel.working():
+        with self._panel.working(), following(self._panel, self.function):
             return self.function(*args, **kwargs)
 
 

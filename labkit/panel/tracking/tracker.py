@@ -18,7 +18,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, TypeVar
 
 import psutil
@@ -38,7 +38,7 @@ class Tracker:
         send: takes each event; must not raise.
     """
 
-    _in_worker = False
+    in_worker = False
 
     def __init__(self, run: str, send: Callable[[dict[str, Any]], Any]) -> None:
         self._run, self._send = run, send
@@ -54,7 +54,7 @@ class Tracker:
     def rank(self) -> int:
         """The rank of this process in its group; 0 if it is in none."""
         rank = _rank_of_environment()
-        if rank is None and self._in_worker:
+        if rank is None and self.in_worker:
             rank = _of_ray("world_rank")
         return rank or 0
 
@@ -77,6 +77,9 @@ class Tracker:
             total: steps in this epoch; default: ``len(batches)`` where it has one.
             start: steps of this epoch that were made before, by a run that was resumed in its middle.
         """
+        from labkit.panel.tracking import hooks
+
+        hooks.leave()
         if total is None and isinstance(batches, Sized):
             # A DataLoader always has __len__, and raises in it if its data set has none.
             with contextlib.suppress(TypeError, NotImplementedError):
@@ -86,13 +89,13 @@ class Tracker:
         self.emit("phase", name="loading", epoch=epoch)
         of_all = {"epoch": epoch, "epochs": epochs, "total": total, "between": between}
         step, rows, waiting, first_wait = start, 0, 0.0, 0.0
-        iterator, end = iter(batches), object()
         began = before = sent = clock()
+        iterator, end = iter(batches), object()  # a DataLoader starts its processes here: it is waiting, too
 
         def report(done: bool = False) -> float:
             counts = {"step": step, "rows": rows, "waiting": waiting, "first_wait": first_wait}
             counts["seconds"] = clock() - began
-            self.emit("step", **of_all, **counts, metrics=_numbers(self._metrics), done=done, **_memory())
+            self.emit("step", **of_all, **counts, metrics=numbers(self._metrics), done=done, **memory())
             return clock()
 
         try:
@@ -101,7 +104,7 @@ class Tracker:
                 if step == start:
                     first_wait = waiting
                     sent = report()
-                size = _rows(batch)
+                size = rows_of(batch)
                 try:
                     yield batch
                 except GeneratorExit:
@@ -113,6 +116,8 @@ class Tracker:
                 if before - sent > interval:
                     sent = before = report()  # a loss on a GPU was waited for, not the data
             waiting += clock() - before
+            if step == 0:
+                self.emit("empty")
             report(done=True)
         finally:
             self._left_loop_at = clock()
@@ -125,7 +130,7 @@ class Tracker:
 
     def report(self, metrics: dict[str, Any], *, epoch: int | None = None) -> None:
         """Report the metrics of an epoch that is done (Ray's `train.report` does this by itself)."""
-        self.emit("report", metrics=_numbers(metrics), epoch=epoch)
+        self.emit("report", metrics=numbers(metrics), epoch=epoch)
 
     def phase(self, name: str) -> None:
         """Say what is being done: loading, training, evaluating, uploading, …"""
@@ -164,7 +169,7 @@ def _process(pid: int) -> psutil.Process:
     return psutil.Process(pid)  # which reads when it was started: a good part of an event
 
 
-def _memory() -> dict[str, Any]:
+def memory() -> dict[str, Any]:
     """What this process uses: bytes of memory, and where PyTorch has a GPU, bytes and percent of that."""
     found: dict[str, Any] = {"memory": _process(os.getpid()).memory_info().rss}
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
@@ -175,26 +180,39 @@ def _memory() -> dict[str, Any]:
     return found
 
 
-def _rows(batch: Any) -> int:
+def rows_of(batch: Any) -> int:
     """Number of rows in a batch, whatever form it has."""
-    if isinstance(batch, dict):
-        return _rows(next(iter(batch.values()), ()))
+    # A DataLoader gives a list of arrays; a list of anything else is a list of rows. A tuple has parts:
+    # (inputs, targets), or (number, batch) from `enumerate`.
     if isinstance(batch, (tuple, list)) and batch:
-        first = batch[0]
-        # A DataLoader gives a list of arrays; a list of anything else is a list of rows.
-        nested = isinstance(batch, tuple) and isinstance(first, (list, tuple, dict))
-        if nested or getattr(first, "shape", None):
-            return _rows(first)
+        nested = (Mapping, list, tuple) if isinstance(batch, tuple) else ()
+        first = _first_part(batch, nested)
+        if first is not None:
+            return rows_of(first)
+    elif not hasattr(batch, "shape") and isinstance(
+        batch, Mapping
+    ):  # not only a dict: a BatchEncoding is none
+        values = list(batch.values())
+        return rows_of(_first_part(values, (Sized,)) if values else ())
     try:
         return len(batch)
     except Exception:  # a number, a tensor without dimensions; to count is never worth an error
         return 1
 
 
-def _numbers(metrics: dict[str, Any]) -> dict[str, float]:
-    numbers = {}
+def _first_part(parts: Iterable[Any], containers: tuple[type, ...]) -> Any:
+    """The first that has rows: an array or a container; None if there is none."""
+    for part in parts:
+        if getattr(part, "shape", None) or (isinstance(part, containers) and not isinstance(part, str)):
+            return part
+    return None
+
+
+def numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    """The metrics that are numbers, or can be made one."""
+    found = {}
     for name, value in metrics.items():
         # A string or an object is not for a curve. What it raises is its affair: torch takes RuntimeError.
         with contextlib.suppress(Exception):
-            numbers[str(name)] = float(value)
-    return numbers
+            found[str(name)] = float(value)
+    return found

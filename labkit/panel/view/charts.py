@@ -11,6 +11,8 @@ from labkit.display.formatting import number, plural, seconds, short
 from labkit.panel.state.checkpoints import Span
 from labkit.panel.state.run import RunState
 
+# Metrics that merely count: no curve, and no tile.
+COUNTS = {"epoch", "epochs", "step", "steps", "global_step", "rank", "workers", "world", "world_size"}
 _REPORTS_DRAWN = 240
 _LOOKS = ((svg.MAIN, ""), (svg.OK, "4 3"))  # two scales can be read, three cannot
 
@@ -78,7 +80,7 @@ def _series(rows: Iterable[tuple[float, dict[str, Any]]]) -> dict[str, list[tupl
     for x, metrics in rows:
         for name, value in metrics.items():
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if is_number and abs(value) < 1e12 and name != "epoch":
+            if is_number and abs(value) < 1e12 and name not in COUNTS:
                 found.setdefault(name, {})[x] = value
     return {name: sorted(points.items()) for name, points in found.items()}
 

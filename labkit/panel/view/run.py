@@ -21,7 +21,7 @@ from labkit.panel.state.checkpoints import CheckpointState
 from labkit.panel.state.run import RunState
 from labkit.panel.state.workers import WorkerState
 from labkit.panel.view.base import View
-from labkit.panel.view.charts import curve, ranked, timeline
+from labkit.panel.view.charts import COUNTS, curve, ranked, timeline
 
 _CHECKPOINTS_SHOWN = 6
 _WORKERS_SHOWN = 8
@@ -51,7 +51,7 @@ class RunView(View):
         if state.hang:
             silent = cards.mark("wait", f"nothing heard for {seconds(now - state.heard_at)}")
             left += cards.part(silent, cards.pre("\n".join(state.hang)))
-        for told in filter(None, (_changes(state), state.undefined)):
+        for told in filter(None, (_changes(state), state.undefined, state.silence, _empty(state))):
             left += cards.part(cards.mark("wait", told))
         return cards.columns(left, curve(state)) + _timeline(state, now)
 
@@ -97,14 +97,14 @@ class RunView(View):
         # Loading and training alternate in every epoch; once each is news, after that the epochs are.
         for name in state.phase_seconds() if not state.history else ():
             yield ("phase", name), _PHASES.get(name, name)
-        of = f"/{state.epochs}" if state.epochs else ""
         rate = f"{count(state.rows_per_second())} rows/s" if state.rows_per_second() >= 1 else ""
         for number_, report in list(enumerate(state.history))[-_REPORTS_TOLD:]:
             # A loop that counts steps has its step among the metrics.
+            of = f"/{state.epochs}" if report["epoch"] < (state.epochs or 0) else ""
             epoch = "" if state.counts_steps else f"epoch {report['epoch'] + 1}{of}"
             yield ("report", number_, report["epoch"]), _joined(epoch, short_metrics(report), rate)
-        if state.undefined:
-            yield "undefined", state.undefined
+        for told in filter(None, (state.undefined, state.silence, _empty(state))):
+            yield ("told", told), told
         for number_, line in enumerate(state.hang):
             yield ("hang", state.heard_at, number_), line
         for one in state.checkpoints:
@@ -123,11 +123,13 @@ def headline(state: RunState, now: float) -> str:
         return short(_PHASES.get(state.phase, state.phase))
     if pending and state.fraction() == 1.0:
         return f"all epochs are trained · {plural(pending, 'validation')} left"
-    left, of = state.eta(now), f" of {state.epochs}" if state.epochs else ""
+    left, of = state.eta(now), f" of {state.epochs}" if state.epochs and not state.exceeds else ""
     # A run that is between two epochs is drawn at the end of the first.
     return _joined(
         "" if state.counts_steps else f"epoch {worker.epoch + 1}{of}",
-        f"step {worker.step}" + (f" of {worker.total}" if worker.total else ""),
+        f"step {state.made} of {state.steps}"
+        if state.steps
+        else f"step {worker.step}" + (f" of {worker.total}" if worker.total else ""),
         "" if left is None else f"about {seconds(left)} left" if left >= 1 else "nearly done",
     )
 
@@ -135,12 +137,16 @@ def headline(state: RunState, now: float) -> str:
 def tiles(state: RunState) -> list[tuple[str, str]]:
     """(value, name): the two most telling metrics of those that are reported, rows per second, waiting."""
     reported = {name for report in state.history for name in report}
-    metrics = {name: value for name, value in state.metrics().items() if isinstance(value, int | float)}
+    metrics = {
+        name: value
+        for name, value in state.metrics().items()
+        if isinstance(value, int | float) and name not in COUNTS
+    }
     shown = {name: value for name, value in metrics.items() if name in reported} or metrics
     waiting = state.waiting_share()
     return [
         *((number(shown[name]), short(name, 24)) for name in ranked(shown)[:2]),
-        (count(state.rows_per_second()) if state.first_step_at else UNKNOWN, "rows/s"),
+        (count(state.rows_per_second()) if state.first_step_at and state.fed else UNKNOWN, "rows/s"),
         (UNKNOWN if waiting is None else f"{waiting:.0%}", "waiting for data"),
     ]
 
@@ -173,6 +179,12 @@ def _changes(state: RunState) -> str:
     again += f", {plural(state.repeated, 'step')} trained twice" if state.repeated else ""
     sizes = " → ".join(f"{n} ({clock(at - state.started_at)})" for at, n in state.sizes[1:])
     return _joined(again, f"{state.sizes[0][1]} → {sizes} workers" if sizes else "")
+
+
+def _empty(state: RunState) -> str:
+    """Which ranks had no batch: a shard without rows."""
+    ranks = " and ".join(f"rank {rank}" for rank in sorted(state.empty)[:3])
+    return f"{ranks} got no batch: its shard is empty (fewer rows than workers?)" if ranks else ""
 
 
 def _steps(state: RunState, now: float) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,532 @@
+"""Follow a training loop that knows nothing of the panel: what its optimizers and loaders do, from outside.
+
+    with following(tracker, train_loop):
+        train_loop(config)
+
+**The hooks look on and change nothing.** ``iter()`` happens when the loop calls it, the loop gets the
+loader's own iterator, and what can be iterated twice still can. Only the thread that runs the loop is
+followed, and in it only the outermost iterator: the loaders of Ray and accelerate wrap another one and
+fetch one batch ahead.
+
+- A *step* is an outermost step of an optimizer (ZeRO has one inside), at most one for each batch (a GAN has
+  two optimizers). A loop without a loader has steps alone.
+- A *pass* is one iteration over a loader. One in which an optimizer stepped is training: its rows, and the
+  time of its ``iter()`` and ``next()``, which is waiting. All others are evaluation, and count nothing.
+- An *epoch* is a training pass; with ``zip`` of several loaders, their passes together.
+
+A module that the loop has not imported yet is hooked when it does: a worker that needs no torch gets none.
+"""
+
+import contextlib
+import functools
+import importlib.machinery
+import inspect
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from threading import get_ident
+from time import perf_counter
+from types import ModuleType
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.panel.tracking.tracker import EVENTS_PER_SECOND, Tracker, memory, numbers, rows_of
+
+_following: list["Follower"] = []  # of this process, the innermost last
+
+
+def _let_go() -> None:
+    """In a fork, such as a loader's process: its parent has the rank."""
+    for follower in _following:
+        follower._on = False
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+class Pass:
+    """One iteration over a loader, by a loop that did not tell what for."""
+
+    def __init__(self, loader: Any, iterator: Any, seconds: float) -> None:
+        self.loader, self.iterator = weakref.ref(loader), weakref.ref(iterator)
+        self.epoch: Epoch | None = None  # that it trains, once that is known
+        self.total = _length(loader)
+        self.began = 0.0
+        self.batches = self.rows = 0
+        self.waiting = self.first_wait = (
+            seconds  # `rows` and `waiting` are those that no step has claimed yet
+        )
+        self.interval = self.candidate = -1  # between which steps it was drawn from; in which it might train
+        self.over = False
+
+    def belongs_to(self, loader: Any) -> bool:
+        return loader is not None and self.loader() is loader
+
+
+class Epoch:
+    """What the training passes of one epoch add up to."""
+
+    def __init__(self, number: int, first: Pass | None, began: float, between: float) -> None:
+        self.number, self.first, self.began, self.between = number, first, began, max(between, 0.0)
+        self.ended = began
+        self.steps = self.rows = 0
+        self.waiting = 0.0
+        self.passes: list[Pass] = []
+
+    def add(self, one: Pass) -> None:
+        """Claim what a pass has brought since the step before."""
+        if one.epoch is not self:
+            one.epoch = self
+            self.passes.append(one)
+            self.began = min(self.began, one.began)
+        self.rows, self.waiting = self.rows + one.rows, self.waiting + one.waiting
+        one.rows, one.waiting = 0, 0.0
+
+    @property
+    def total(self) -> int | None:
+        """Steps of the whole epoch, if its loader has a length; several batches may make one step."""
+        first = self.first
+        if first is None or first.total is None:
+            return None
+        return max(round(first.total * self.steps / max(first.batches, 1)), self.steps)
+
+
+class Follower:
+    """Turns what one loop does into the events of its tracker; see the module."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker, self._on, self._thread = tracker, True, get_ident()
+        self._undo: list[Callable[[], None]] = []
+        self._inside = False  # an `iter` or `next` that is being timed; those within it are its own
+        self._optimizer: int | None = None  # whose step is under way
+        self._passes: weakref.WeakKeyDictionary[Any, Pass] = weakref.WeakKeyDictionary()
+        self._latest: Pass | None = None  # of them
+        self._drawn: list[Pass] = []  # from which passes the loop has drawn since the last step
+        self._called = False  # whether it has called `next` since the last step
+        self._interval = 0
+        self._epoch: Epoch | None = None
+        self._epochs = self._steps = 0
+        self._left = self._sent = 0.0
+        self._loss: Any = None  # of the latest `backward`
+        self._shown: Any = None  # of the one before the latest step
+        self._scaled = False
+        self._loading = self._empty = False
+
+    # -- what the hooks call -------------------------------------------------------------------------
+
+    def iterate(self, original: Callable[[Any], Any], loader: Any, *, watched: bool = False) -> Any:
+        """``iter(loader)``. A generator has no class to hook: it is handed on `watched`."""
+        if not self._sees() or self._inside:
+            return original(loader)
+        if not self._loading:
+            self._loading = True
+            self._tracker.phase("loading")
+        began, self._inside = perf_counter(), True
+        try:
+            iterator = original(loader)
+        finally:
+            self._inside = False
+        iterator = Watched(iterator) if watched else iterator
+        self._latest = self._passes[iterator] = Pass(loader, iterator, perf_counter() - began)
+        return iterator
+
+    def draw(self, original: Callable[[Any], Any], iterator: Any) -> Any:
+        """``next(iterator)``."""
+        if self._inside or not self._sees():
+            return original(iterator)
+        one = self._latest
+        if one is None or one.iterator() is not iterator:
+            one = self._latest = self._pass_of(iterator)
+        began, self._inside = perf_counter(), True
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            one.over = True
+            self._called_next(one, began, 0)
+            raise
+        finally:
+            self._inside = False
+        one.batches += 1
+        try:
+            self._called_next(one, began, rows_of(batch))
+        except Exception:  # a batch may be anything, and to count is never worth an error
+            self._on = False
+        return batch
+
+    def _pass_of(self, iterator: Any) -> Pass:
+        one = self._passes.get(iterator)
+        if one is None:  # it was made before there were hooks
+            one = self._passes[iterator] = Pass(iterator, iterator, 0.0)
+        return one
+
+    def before_step(self, optimizer: Any, *_: Any) -> None:
+        if self._sees() and self._optimizer is None:
+            self._optimizer = id(optimizer)
+
+    def after_step(self, optimizer: Any, *_: Any) -> None:
+        if self._sees() and self._optimizer == id(optimizer):
+            self._optimizer = None
+            self._stepped()
+
+    def backward(self, loss: Any) -> None:
+        # A DTensor may have to ask all ranks for its value: only a tensor of this process is read.
+        if (
+            self._sees()
+            and not self._scaled
+            and type(loss) is sys.modules["torch"].Tensor
+            and loss.numel() == 1
+        ):
+            self._loss = loss.detach()
+
+    def scaled(self, scaler: Any) -> None:
+        """A `GradScaler` multiplies the loss by a factor of its own."""
+        self._scaled = self._scaled or scaler.is_enabled()
+
+    def reporting(self, metrics: Any, checkpoint: Any) -> None:
+        """The loop calls ``ray.train.report``."""
+        epoch = self._epoch if self._on else None
+        if epoch is not None:
+            counted = epoch.first is None and isinstance(metrics, Mapping) and "epoch" in metrics
+            if counted or (epoch.first is not None and self._is_over(epoch.first)):
+                self._close()
+            else:
+                self._send(epoch)
+        if self._on and checkpoint is not None:
+            self._tracker.emit("saved", epoch=self._epochs, step=self._steps)
+
+    # -- inside --------------------------------------------------------------------------------------
+
+    def _sees(self) -> bool:
+        return self._on and get_ident() == self._thread
+
+    def _called_next(self, one: Pass, began: float, rows: int) -> None:
+        now = perf_counter()
+        self._called, self._optimizer = True, None  # a step that has raised is over
+        if one.batches <= 1 and not one.began:
+            one.began, one.first_wait = began - one.waiting, one.waiting + now - began
+        one.rows, one.waiting = one.rows + rows, one.waiting + now - began
+        if one.interval != self._interval:
+            one.interval = self._interval
+            self._drawn.append(one)
+        if one.epoch is not None and one.epoch is self._epoch:
+            one.epoch.ended = now
+        if one.over and not one.batches and not self._steps and not self._empty:
+            self._empty = True
+            self._tracker.emit("empty")
+
+    def _stepped(self) -> None:
+        now, epoch = perf_counter(), self._epoch
+        if not self._called and epoch is not None and epoch.first is not None:
+            return  # another optimizer has stepped for the same batch
+        drawn = self._drawn
+        if len(drawn) == 1 and drawn[0].epoch is epoch is not None:
+            epoch.add(drawn[0])
+        else:
+            self._decide(drawn, now)
+        drawn.clear()
+        self._called = False
+        self._interval += 1
+        self._steps += 1
+        self._shown = self._loss
+        epoch = self._epoch
+        epoch.steps, epoch.ended = epoch.steps + 1, now
+        if epoch.steps == 1 or now - self._sent > 1 / EVENTS_PER_SECOND:
+            self._send(epoch)
+
+    def _decide(self, drawn: list[Pass], now: float) -> None:
+        """An optimizer has stepped: which of the passes that were drawn from are training?"""
+        trains = next(filter(self._may_train, reversed(drawn)), None)
+        for one in drawn:
+            # One of several loaders is drawn from before each step; one that only evaluates is not.
+            known = one.epoch is not None or one.candidate == self._interval - 1 >= 0
+            if one is trains or (known and self._may_train(one) and not self._is_left(one)):
+                self._claim(one)
+            one.candidate = self._interval
+        if trains is None and (self._epoch is None or self._epoch.first is not None):
+            self._open(None, now)
+
+    def _may_train(self, one: Pass) -> bool:
+        """Whether a step may be for this pass: one that was left, or is over, was an evaluation."""
+        return (one.epoch is not None and one.epoch is self._epoch) or not self._is_over(one)
+
+    def _is_left(self, one: Pass) -> bool:
+        iterator = one.iterator()
+        return iterator is None or self._passes.get(iterator) is not one
+
+    def _is_over(self, one: Pass) -> bool:
+        return one.over or self._is_left(one)
+
+    def _claim(self, one: Pass) -> None:
+        if one.epoch is None or one.epoch is not self._epoch:
+            first = self._epoch.first if self._epoch is not None else None
+            goes_on = (
+                first is not None
+                and not self._is_over(first)
+                and not first.belongs_to(one.loader())
+                and first.interval >= self._interval - 1
+            )
+            if not goes_on:
+                self._open(one, one.began)
+        self._epoch.add(one)
+
+    def _open(self, first: Pass | None, began: float) -> None:
+        self._close()
+        self._epoch = Epoch(self._epochs, first, began, began - self._left if self._left else 0.0)
+
+    def _close(self) -> None:
+        """The epoch is over."""
+        epoch, self._epoch = self._epoch, None
+        if epoch is None:
+            return
+        for one in epoch.passes:
+            one.rows *= one.over  # of a pass that was left by `break`, the last batch was not trained
+            epoch.add(one)
+        self._epochs, self._left = self._epochs + 1, epoch.ended
+        self._send(epoch, done=True)
+
+    def _send(self, epoch: Epoch, *, done: bool = False) -> None:
+        first = epoch.first
+        self._tracker.emit(
+            "step",
+            epoch=epoch.number,
+            total=epoch.total,
+            step=epoch.steps,
+            made=self._steps,
+            rows=epoch.rows,
+            seconds=max(epoch.ended - epoch.began, 0.0),
+            waiting=epoch.waiting,
+            first_wait=first.first_wait if first is not None else 0.0,
+            between=epoch.between,
+            metrics=numbers({} if self._shown is None or self._scaled else {"loss": self._shown}),
+            done=done,
+            counted=True,
+            fed=first is not None,
+            **memory(),
+        )
+        self._sent = perf_counter()
+
+    # -- begin and end -------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Set the hooks in the modules that are there, and in others when they are imported."""
+        later = {name for name in _HOOKS if name not in sys.modules}
+        for name in _HOOKS.keys() - later:
+            self.hook(name)
+        finder = _Finder(self, later)
+        sys.meta_path.insert(0, finder)
+        self._undo.append(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
+
+    def hook(self, name: str) -> None:
+        module = sys.modules[name]
+        if name == _OPTIMIZERS:
+            self._undo.append(module.register_optimizer_step_pre_hook(self.before_step).remove)
+            self._undo.append(module.register_optimizer_step_post_hook(self.after_step).remove)
+        for owner, attribute, make in _HOOKS[name]:
+            if (cls := getattr(module, owner, None)) is not None:
+                self._undo.append(_replaced(cls, attribute, functools.partial(make, self)))
+
+    def leave(self) -> None:
+        """Take all hooks away: the loop calls `steps` itself, or is over."""
+        self._on = False
+        while self._undo:
+            self._undo.pop()()
+
+    def finish(self, *, well: bool) -> None:
+        """The loop has returned, or has raised."""
+        if self._on and well:
+            self._close()
+        elif self._on and self._epoch is not None:
+            self._send(self._epoch)
+        self.leave()
+
+
+class Watched:
+    """A generator of batches whose `next` is seen."""
+
+    __slots__ = ("__weakref__", "_batches")
+
+    def __init__(self, batches: Iterator) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> "Watched":
+        return self
+
+    def __next__(self) -> Any:
+        return _following[-1].draw(_next, self) if _following else next(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+
+def _next(watched: Watched) -> Any:
+    return next(watched._batches)
+
+
+@contextlib.contextmanager
+def following(tracker: Tracker, loop: Any) -> Iterator[None]:
+    """Follow `loop` while the block runs it in this thread; afterwards no hook is left in this process.
+
+    `ray.train.report` is replaced, too, and the names under which the loop's module has it: so it is known
+    how many steps a checkpoint has, and without workers, where Ray calls nobody back, what was reported.
+    """
+    follower = Follower(tracker)
+    _following.append(follower)
+    with contextlib.ExitStack() as undo:
+        undo.callback(_following.remove, follower)
+        undo.callback(follower.leave)
+        undo.enter_context(_reports(follower, tracker, loop))
+        follower.install()
+        try:
+            yield
+        except BaseException:
+            follower.finish(well=False)
+            raise
+        follower.finish(well=True)
+
+
+def leave() -> None:
+    """The loop counts for itself, by `Tracker.steps`: what follows it from outside goes."""
+    if _following:
+        _following[-1].leave()
+
+
+# -- the places -------------------------------------------------------------------------------------------
+
+_Make = Callable[["Follower", Callable], Callable]  # from what is there, what replaces it
+
+
+def _iterate(*, watched: bool) -> _Make:
+    return lambda follower, original: lambda self: follower.iterate(original, self, watched=watched)
+
+
+def _draw(follower: Follower, original: Callable) -> Callable:
+    return lambda self: follower.draw(original, self)
+
+
+def _first(observe: Callable[[Follower, Any], None]) -> _Make:
+    def make(follower: Follower, original: Callable) -> Callable:
+        def replacement(self: Any, *args: Any, **kwargs: Any) -> Any:
+            observe(follower, self)
+            return original(self, *args, **kwargs)
+
+        return replacement
+
+    return make
+
+
+_OPTIMIZERS = "torch.optim.optimizer"  # has hooks of its own
+_HOOKS: dict[str, list[tuple[str, str, _Make]]] = {
+    _OPTIMIZERS: [],
+    "torch._tensor": [("Tensor", "backward", _first(Follower.backward))],
+    "torch.amp.grad_scaler": [("GradScaler", "scale", _first(Follower.scaled))],
+    "torch.utils.data.dataloader": [
+        ("DataLoader", "__iter__", _iterate(watched=False)),
+        ("_BaseDataLoaderIter", "__next__", _draw),
+    ],
+    "ray.train.torch.train_loop_utils": [("_WrappedDataLoader", "__iter__", _iterate(watched=True))],
+    "ray.data.iterator": [("_IterableFromIterator", "__iter__", _iterate(watched=True))],
+    "accelerate.data_loader": [
+        ("DataLoaderShard", "__iter__", _iterate(watched=True)),
+        ("DataLoaderDispatcher", "__iter__", _iterate(watched=True)),
+    ],
+}
+
+
+def _replaced(owner: type, name: str, make: Callable[[Callable], Callable]) -> Callable[[], None]:
+    """Replace a method of a class, and return what puts it back."""
+    original = vars(owner)[name]
+    replacement = functools.wraps(original)(make(original))
+    setattr(owner, name, replacement)
+
+    def undo() -> None:
+        if vars(owner).get(name) is replacement:  # else somebody has replaced it once more
+            setattr(owner, name, original)
+
+    return undo
+
+
+class _Finder:
+    """Hooks a module as soon as its import is over."""
+
+    def __init__(self, follower: Follower, names: set[str]) -> None:
+        self._follower, self._names = follower, names
+
+    def find_spec(
+        self, name: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in self._names:
+            return None
+        others = (one for one in sys.meta_path if one is not self and hasattr(one, "find_spec"))
+        spec = next(filter(None, (one.find_spec(name, path, target) for one in others)), None)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                if self._follower._on:
+                    self._follower.hook(name)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+@contextlib.contextmanager
+def _reports(follower: Follower, tracker: Tracker, loop: Any) -> Iterator[None]:
+    ray_train = sys.modules.get("ray.train")
+    original = getattr(ray_train, "report", None)
+    if original is None:
+        yield
+        return
+
+    @functools.wraps(original)
+    def report(metrics: Any, checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        _refuse_arrays(metrics, checkpoint)
+        follower.reporting(metrics, checkpoint)
+        result = original(metrics, checkpoint, *args, **kwargs)
+        if not tracker.in_worker and isinstance(metrics, Mapping):
+            tracker.emit("report", metrics=dict(metrics), epoch=metrics.get("epoch"))
+        return result
+
+    spaces = [vars(ray_train), getattr(_function(loop), "__globals__", {})]
+    names = [(space, name) for space in spaces for name, value in list(space.items()) if value is original]
+    for space, name in names:
+        space[name] = report
+    try:
+        yield
+    finally:
+        for space, name in names:
+            if space.get(name) is report:
+                space[name] = original
+
+
+def _function(loop: Any) -> Any:
+    """The function in a partial, a decorated function, a method or a callable object."""
+    while isinstance(loop, functools.partial):
+        loop = loop.func
+    loop = inspect.unwrap(loop)
+    return loop if hasattr(loop, "__globals__") else type(loop).__call__
+
+
+def _refuse_arrays(metrics: Any, checkpoint: Any) -> None:
+    """Ray keeps the metrics of a checkpoint as JSON; its own error names none of them."""
+    for name, value in metrics.items() if checkpoint is not None and isinstance(metrics, Mapping) else ():
+        shape = getattr(value, "shape", None)
+        if shape or (shape is not None and type(value).__module__.partition(".")[0] == "torch"):
+            kind = f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}"
+            fact = (
+                f"it is a {kind} of shape {tuple(shape)}, and Ray keeps the metrics of a checkpoint as JSON"
+            )
+            fix = f"report {{{name!r}: value.tolist()}}, or save it in the checkpoint's folder"
+            raise LabError(f"report the metric {name!r}", fact, fix)
+
+
+def _length(loader: Any) -> int | None:
+    """Batches of a loader, unless asking changes something: one of a stream remembers that it was asked."""
+    data = getattr(loader, "dataset", None)
+    streams = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", ())
+    if data is None or isinstance(data, streams):
+        return None
+    with contextlib.suppress(Exception):  # a sampler may be anything
+        return len(loader)
+    return None

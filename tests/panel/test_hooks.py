@@ -1,0 +1,494 @@
+"""Loops that know nothing of the panel: what is counted from outside, and that it changes nothing."""
+
+import contextlib
+import itertools
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+from ray.train.torch.train_loop_utils import _WrappedDataLoader
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from labkit.panel.tracking import hooks
+from labkit.panel.tracking.hooks import following
+from labkit.panel.tracking.tracker import Tracker
+
+X = torch.arange(72, dtype=torch.float32).reshape(36, 2) / 72
+DATA = TensorDataset(X, X.sum(1, keepdim=True))
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(DATA)
+
+
+class Hand:
+    """A model, and steps and rows of each epoch as the loop itself counts them."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        self.model = torch.nn.Linear(2, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.steps, self.rows = [], []
+
+    def weights(self):
+        return [getattr(one, "full_tensor", lambda one=one: one)() for one in self.model.parameters()]
+
+    def epoch(self):
+        self.steps.append(0)
+        self.rows.append(0)
+
+    def loss(self, batch):
+        x, y = batch
+        return torch.nn.functional.mse_loss(self.model(x), y)
+
+    def back(self, batch):
+        self.loss(batch).backward()
+        self.rows[-1] += len(batch[0])
+
+    def step(self, batch=None):
+        if batch is not None:
+            self.back(batch)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.steps[-1] += 1
+
+
+def loader(data=DATA, **options):
+    return DataLoader(data, batch_size=8, shuffle=not isinstance(data, IterableDataset), **options)
+
+
+# -- the loops ------------------------------------------------------------------------------------------
+
+
+def plain(hand):
+    rows = loader()
+    for _ in range(2):
+        hand.epoch()
+        for batch in rows:
+            hand.step(batch)
+
+
+def zipped(hand):
+    """Two loaders draw from one generator, in the order in which they are iterated."""
+    first, second = loader(), loader()
+    for _ in range(2):
+        hand.epoch()
+        for a, b in zip(first, second, strict=False):
+            hand.back(a)
+            hand.step(b)
+
+
+def early(hand):
+    """The order of the rows is drawn when `iter` is called."""
+    rows = loader()
+    iterator = iter(rows)
+    torch.rand(3)
+    for _ in range(2):
+        hand.epoch()
+        assert len(iterator) == 5
+        for batch in iterator:
+            hand.step(batch)
+        iterator = iter(rows)
+        torch.rand(1)
+
+
+def left(hand):
+    rows = loader()
+    for _ in range(3):
+        hand.epoch()
+        for number, batch in enumerate(rows):
+            if number == 3:
+                break
+            hand.step(batch)
+
+
+def left_persistent(hand):
+    rows = loader(num_workers=1, persistent_workers=True)
+    for _ in range(2):
+        hand.epoch()
+        for number, batch in enumerate(rows):
+            hand.step(batch)
+            if number == 2:
+                break
+
+
+def persistent(hand):
+    rows = loader(num_workers=1, persistent_workers=True)
+    for _ in range(2):
+        hand.epoch()
+        for batch in rows:
+            hand.step(batch)
+
+
+def streamed(hand):
+    rows = loader(Stream())
+    for _ in range(2):
+        hand.epoch()
+        for batch in rows:
+            hand.step(batch)
+
+
+def accumulated(hand):
+    rows = loader()
+    for _ in range(2):
+        hand.epoch()
+        for number, batch in enumerate(rows):
+            hand.back(batch)
+            if number % 2:
+                hand.step()
+        hand.step()  # for the fifth
+
+
+def adversarial(hand):
+    """A GAN: two optimizers for each batch."""
+    other = torch.optim.SGD(hand.model.parameters(), lr=0.01)
+    for _ in range(2):
+        hand.epoch()
+        for batch in loader():
+            hand.step(batch)
+            hand.loss(batch).backward()
+            other.step()
+
+
+def sharded(hand):
+    hand.optimizer = ZeroRedundancyOptimizer(hand.model.parameters(), torch.optim.SGD, lr=0.1)
+    plain(hand)
+
+
+def evaluated(hand):
+    test = loader()
+    for _ in range(2):
+        hand.epoch()
+        for batch in loader():
+            hand.step(batch)
+            with torch.no_grad():
+                for seen in test:
+                    hand.loss(seen)
+        next(iter(test))
+
+
+def one_ahead(hand):
+    """As `prepare_data_loader` gives it."""
+    rows = _WrappedDataLoader(loader(), torch.device("cpu"), auto_transfer=False)
+    for _ in range(2):
+        hand.epoch()
+        for number, batch in enumerate(rows):
+            hand.step(batch)
+            if number == 3:
+                break
+
+
+def repeated(hand):
+    """The shorter loader begins again within an epoch."""
+    short = DataLoader(TensorDataset(X[:8], X[:8, :1]), batch_size=4)
+    for _ in range(2):
+        hand.epoch()
+        for batch, other in zip(loader(), itertools.cycle(short), strict=False):
+            hand.step(batch)
+            hand.loss(other)
+
+
+def without_a_loader(hand):
+    for _ in range(2):
+        hand.epoch()
+        for k in range(0, 36, 9):
+            hand.loss((X[k : k + 9], X[k : k + 9, :1])).backward()
+            hand.step()
+        for batch in loader():
+            hand.loss(batch)
+
+
+def lbfgs(hand):
+    hand.optimizer = torch.optim.LBFGS(hand.model.parameters(), max_iter=3)
+    for _ in range(2):
+        hand.epoch()
+        for batch in loader():
+
+            def closure(batch=batch):
+                hand.optimizer.zero_grad()
+                loss = hand.loss(batch)
+                loss.backward()
+                return loss
+
+            hand.optimizer.step(closure)
+            hand.steps[-1] += 1
+            hand.rows[-1] += len(batch[0])
+
+
+def fully_sharded(hand):
+    """FSDP2: parameters and gradients are DTensors."""
+    fully_shard(hand.model, mesh=init_device_mesh("cpu", (1,)))
+    hand.optimizer = torch.optim.SGD(hand.model.parameters(), lr=0.1)
+    plain(hand)
+
+
+LOOPS = [
+    plain, zipped, early, left, left_persistent, persistent, streamed, accumulated, adversarial, sharded,
+    evaluated, one_ahead, without_a_loader, lbfgs, fully_sharded,
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group():
+    """A process group of this process alone, for ZeRO."""
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def events():
+    return []
+
+
+@pytest.fixture
+def tracker(events):
+    return Tracker("run", events.append)
+
+
+def epochs_of(events):
+    return [event for event in events if event["kind"] == "step" and event["done"]]
+
+
+def places():
+    """All that hooks replace."""
+    optimizer = sys.modules["torch.optim.optimizer"]
+    return [
+        DataLoader.__iter__, _WrappedDataLoader.__iter__, torch.Tensor.backward, torch.amp.GradScaler.scale,
+        sys.modules["torch.utils.data.dataloader"]._BaseDataLoaderIter.__next__, list(sys.meta_path),
+        *map(len, (optimizer._global_optimizer_pre_hooks, optimizer._global_optimizer_post_hooks)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_the_weights_are_the_same_to_the_last_bit_and_counts_are_those_by_hand(loop, tracker, events):
+    before, alone, seen = places(), Hand(), Hand()
+    loop(alone)
+    with following(tracker, loop):
+        torch.manual_seed(0)
+        seen = Hand()
+        loop(seen)
+    assert places() == before
+    for mine, theirs in zip(alone.weights(), seen.weights(), strict=True):
+        assert torch.equal(mine, theirs)
+    ends = epochs_of(events)
+    if loop is without_a_loader:  # no report says where its epochs end
+        assert (ends[-1]["made"], ends[-1]["rows"], ends[-1]["fed"]) == (sum(seen.steps), 0, False)
+        return
+    assert [event["step"] for event in ends] == seen.steps
+    assert [event["epoch"] for event in ends] == list(range(len(seen.steps)))
+    assert ends[-1]["made"] == sum(seen.steps)
+    assert [event["rows"] for event in ends] == seen.rows
+    assert all(0 < event["waiting"] <= event["seconds"] for event in ends)
+
+
+def test_a_shorter_loader_that_begins_again_is_no_epoch(tracker, events):
+    hand = Hand()
+    with following(tracker, repeated):
+        repeated(hand)
+    assert [event["step"] for event in epochs_of(events)] == hand.steps
+
+
+def test_the_total_is_known_from_the_loader(tracker, events):
+    with following(tracker, plain):
+        plain(Hand())
+    assert {event["total"] for event in events if event["kind"] == "step"} == {5}
+    events.clear()
+    with following(tracker, accumulated):
+        accumulated(Hand())
+    assert [event["total"] for event in events if event["kind"] == "step"][:1] == [2]
+
+
+class Slow(TensorDataset):
+    def __getitem__(self, row):
+        time.sleep(0.002)
+        return super().__getitem__(row)
+
+
+def test_waiting_is_that_of_training_passes_and_as_measured_by_hand(tracker, events):
+    def loop(hand, clock=time.perf_counter):
+        hand.epoch()
+        began, waiting, end = clock(), 0.0, object()
+        batches = iter(loader(Slow(*DATA.tensors)))
+        waiting += clock() - began
+        while True:
+            before = clock()
+            batch = next(batches, end)
+            waiting += clock() - before
+            if batch is end:
+                break
+            hand.step(batch)
+            time.sleep(0.016)
+        shares.append(waiting / (clock() - began))
+        for _ in loader(Slow(*DATA.tensors)):  # an evaluation
+            pass
+
+    shares = []
+    with following(tracker, loop):
+        loop(Hand())
+    (epoch,) = epochs_of(events)
+    assert 0.2 < shares[0] < 0.8 and epoch["waiting"] / epoch["seconds"] == pytest.approx(shares[0], abs=0.02)
+
+
+def test_the_live_loss_is_what_backward_is_called_on(tracker, events):
+    def loop(hand, scaler):
+        hand.epoch()
+        for number, batch in enumerate(loader()):
+            scaler.scale(hand.loss(batch) * 0 + number).backward()
+            hand.step()
+
+    with following(tracker, loop):
+        loop(Hand(), torch.amp.GradScaler("cpu", enabled=False))
+    assert epochs_of(events)[0]["metrics"] == {"loss": 4.0}
+    events.clear()
+    with following(tracker, loop):
+        loop(Hand(), torch.amp.GradScaler("cpu"))
+    assert epochs_of(events)[0]["metrics"] == {}
+
+
+def test_a_loop_that_counts_its_steps_has_no_hooks(tracker, events):
+    before = places()
+    hand = Hand()
+    hand.epoch()
+    with following(tracker, plain):
+        for batch in tracker.steps(loader()):
+            assert places() == before
+            hand.step(batch)
+    assert [event.get("counted") for event in events if event["kind"] == "step"] == [None] * 2
+    assert epochs_of(events)[0]["rows"] == 36
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
+def test_no_hook_is_left_after_an_error_and_how_far_it_came_is_known(tracker, events, error):
+    def loop():
+        hand = Hand()
+        hand.epoch()
+        for batch in loader():
+            hand.step(batch)
+            if hand.steps == [3]:
+                raise error
+
+    before = places()
+    with pytest.raises(error), following(tracker, loop):
+        loop()
+    assert places() == before and hooks._following == []
+    assert (events[-1]["step"], events[-1]["done"]) == (3, False)
+
+
+def test_a_rank_without_rows_says_so(tracker, events):
+    with following(tracker, plain):
+        for _ in DataLoader(TensorDataset(X[:0]), batch_size=2):
+            pass
+        plain(Hand())
+    assert [event["kind"] for event in events].count("empty") == 1
+
+
+def test_a_batch_that_cannot_be_counted_trains_all_the_same(tracker, events):
+    class Odd:
+        @property
+        def shape(self):
+            raise RuntimeError("not known yet")
+
+    with following(tracker, plain):
+        batches = list(DataLoader([Odd(), Odd()], collate_fn=tuple))
+    assert len(batches) == 2
+
+
+def test_another_thread_is_not_followed(tracker, events):
+    with following(tracker, plain):
+        other = threading.Thread(target=plain, args=[Hand()])
+        other.start()
+        other.join()
+    assert epochs_of(events) == []
+
+
+LATE = """
+import sys
+from labkit.panel.tracking.hooks import following
+from labkit.panel.tracking.tracker import Tracker
+assert "torch" not in sys.modules
+events, before = [], list(sys.meta_path)
+def loop():
+    import torch
+    from torch.utils.data import DataLoader
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in DataLoader(torch.rand(10, 1), batch_size=5):
+        model(x).sum().backward()
+        optimizer.step()
+with following(Tracker("run", events.append), loop):
+    loop()
+assert sys.meta_path == before
+print([(event["step"], event["rows"]) for event in events if event["kind"] == "step" and event["done"]])
+"""
+
+
+def test_torch_is_not_imported_for_a_loop_and_is_followed_if_the_loop_imports_it():
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "[(2, 10)]", done.stderr
+
+
+def test_an_error_in_a_step_that_the_loop_survives(tracker, events):
+    class Sometimes(torch.optim.SGD):
+        def step(self, closure=None):
+            if self.fails:
+                raise RuntimeError("out of memory")
+            return super().step(closure)
+
+    hand = Hand()
+    hand.epoch()
+    hand.optimizer = Sometimes(hand.model.parameters(), lr=0.1)
+    with following(tracker, plain):
+        for number, batch in enumerate(loader()):
+            hand.optimizer.fails = number == 1
+            with contextlib.suppress(RuntimeError):
+                hand.step(batch)
+    assert epochs_of(events)[0]["step"] == hand.steps[0] == 4
+
+
+def by_lightning(loaders, **options):
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.model = torch.nn.Linear(2, 1)
+
+        def training_step(self, batch, _):
+            return torch.nn.functional.mse_loss(self.model(batch[0]), batch[1])
+
+        def validation_step(self, batch, _):
+            self.training_step(batch, _)
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters())
+
+    torch.manual_seed(0)
+    module = Module()
+    off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", **dict.fromkeys(off, False), **options)
+    trainer.fit(module, *loaders)
+    return list(module.parameters())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 2, "limit_val_batches": 2}])
+def test_a_loop_by_lightning(tracker, events, options):
+    """It keeps its iterators, and begins with some batches of validation."""
+    loaders = loader(), DataLoader(DATA, batch_size=8)
+    alone = by_lightning(loaders, **options)
+    with following(tracker, by_lightning):
+        seen = by_lightning(loaders, **options)
+    assert all(map(torch.equal, alone, seen))
+    steps = 3 if options else 5
+    assert [(event["step"], event["rows"]) for event in epochs_of(events)] == [(steps, 36)] * 2
+    assert {event["total"] for event in epochs_of(events)} == {steps}

@@ -1,0 +1,256 @@
+"""`panel.watch` and loops that know nothing of labkit."""
+
+import os
+import re
+import runpy
+import signal
+import sys
+import tempfile
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import ray.data
+import ray.train
+import torch
+from ray import cloudpickle
+from ray.train import FailureConfig, RunConfig, ScalingConfig, report
+from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+from torch.utils.data import DataLoader, TensorDataset
+
+from labkit import runs
+from labkit.errors import LabError
+from labkit.panel.reporters import NullReporter
+from labkit.panel.tracking import hooks
+from labkit.train import TrainPanel
+from labs import until
+
+# The workers cannot import this file: what is in it travels by value, as from a notebook.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+LAB = {"cpus_per_node": 3}
+
+
+@pytest.fixture
+def panel(home):
+    return TrainPanel("watched", reporter=NullReporter())
+
+
+def written(folder, epoch):
+    with open(f"{folder}/epoch", "w") as file:
+        file.write(str(epoch))
+    return ray.train.Checkpoint.from_directory(folder)
+
+
+def train_loop(config):
+    """Counts by hand, beside what it trains: the panel knows nothing of that."""
+    torch.manual_seed(0)
+    model = prepare_model(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.rand(64, 4), torch.rand(64, 1))
+    rows, test = (
+        prepare_data_loader(DataLoader(data, batch_size=8, shuffle=True)),
+        DataLoader(data, batch_size=32),
+    )
+    steps, first, checkpoint = 0, 0, ray.train.get_checkpoint()
+    if checkpoint is not None:
+        with checkpoint.as_directory() as folder, open(f"{folder}/epoch") as file:
+            first = int(file.read()) + 1
+    for epoch in range(first, config["epochs"]):
+        for number, (x, y) in enumerate(rows):
+            time.sleep(config.get("seconds", 0.0))
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            steps += 1
+            rank = ray.train.get_context().get_world_rank()
+            if config.get("dies") == (rank, epoch, number) and not os.path.exists(config["died"]):
+                open(config["died"], "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+        with torch.no_grad():
+            for x, _ in test:
+                model(x)
+        with tempfile.TemporaryDirectory() as folder:
+            saved = written(folder, epoch) if ray.train.get_context().get_world_rank() == 0 else None
+            report({"loss": loss.item(), "epoch": epoch, "step": steps}, checkpoint=saved)
+    return steps
+
+
+def trainer_of(home, *, workers, run=None, loop=train_loop, datasets=None, shared=None, **config):
+    return TorchTrainer(
+        loop,
+        train_loop_config={"epochs": 3, **config},
+        scaling_config=ScalingConfig(num_workers=workers),
+        run_config=shared or RunConfig(storage_path=str(home / "runs"), **run or {}),
+        datasets=datasets,
+    )
+
+
+def test_without_workers(home, panel):
+    import ray.train as module
+
+    original, trainer = module.report, trainer_of(home, workers=0)
+    name = trainer.run_config.name
+    result = panel.fit(trainer)
+    assert (panel.state.status, panel.state.engine, panel.state.epochs) == ("finished", "one process", 3)
+    assert panel.state.workers[0].made == result.return_value == 24
+    assert panel.state.workers[0].rows == 3 * 64 and len(panel.state.epoch_seconds) == 3
+    assert [one["epoch"] for one in panel.state.history] == [0, 1, 2]
+    assert panel.state.fraction() == 1.0 and 0 < panel.state.waiting_share() < 1
+    record = runs.latest("watched")
+    assert record.seconds["between epochs"] > 0 and len(record.seconds_per_epoch) == 3
+    assert any("loss" in metrics for _, metrics in panel.state.curve)
+    # Nothing is left in this process, nor in the trainer.
+    assert module.report is original and report is original and hooks._following == []
+    assert trainer.train_loop_per_worker is train_loop
+    assert (trainer.run_config.name, trainer.run_config.callbacks) == (name, [])
+
+
+def test_two_workers(lab, home, panel):
+    shared = RunConfig(storage_path=str(home / "runs"))
+    trainer = trainer_of(home, workers=2, shared=shared)
+    result = panel.fit(trainer)
+    state = panel.state
+    assert (state.status, state.world_size, state.epochs, state.fraction()) == ("finished", 2, 3, 1.0)
+    assert {worker.made for worker in state.workers.values()} == {12} == {result.return_value}
+    assert {worker.rows for worker in state.workers.values()} == {96}
+    assert [one["epoch"] for one in state.history] == [0, 1, 2] and state.checkpoints.kept == 3
+    assert result.path == str(home / "runs" / panel.run_id)
+    assert shared.callbacks == []
+    # A run without a name gets one of its own: two in one second would go on from each other.
+    first = panel.run_id
+    panel.fit(trainer)
+    assert panel.run_id != first and len(state.history) == 3 == len(panel.state.history)
+    assert state.note == panel.state.note == ""
+
+
+def test_steps_of_a_failed_attempt_after_its_last_checkpoint_are_repeated(lab, home, panel):
+    run = {"failure_config": FailureConfig(max_failures=1)}
+    died = str(home / "died")
+    panel.fit(trainer_of(home, workers=2, run=run, dies=(1, 1, 2), died=died, epochs=3))
+    state = panel.state
+    assert (state.status, state.workers.restarts, len(state.history)) == ("finished", 1, 3)
+    assert state.repeated == 3  # of its second epoch, after the checkpoint of the first
+    assert (state.made, state.workers[0].epoch, state.fraction()) == (12, 2, 1.0)
+    assert runs.latest("watched").seconds["restart"] > 0
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "epochs", "steps"),
+    [
+        ({"num_epochs": 4}, {}, 4, None),
+        ({"max_epochs": 4, "max_steps": 9}, {}, 4, None),
+        ({"max_steps": 40}, {}, None, 40),
+        ({"steps": 40}, {}, None, 40),
+        ({"epochs": 4}, {"epochs": 7}, 4, None),
+        ({}, {"epochs": 7}, 7, None),
+        ({}, {}, None, None),
+    ],
+)
+def test_the_length_of_a_run_is_in_its_configuration_or_told(home, config, given, epochs, steps):
+    panel = TrainPanel("watched", reporter=NullReporter(), **given)
+    in_this_process = ScalingConfig(num_workers=0)
+    panel.watch(TorchTrainer(train_loop, train_loop_config=config, scaling_config=in_this_process))
+    assert (panel.state.epochs, panel.state.steps) == (epochs, steps)
+
+
+def over_a_shard(config):
+    model = prepare_model(torch.nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = ray.train.get_dataset_shard("train").iter_torch_batches(batch_size=4)
+    rows = 0
+    for _ in range(2):  # the same object in both epochs
+        for batch in batches:
+            model(batch["id"].float()[:, None]).mean().backward()
+            optimizer.step()
+            rows += len(batch["id"])
+        ray.train.report({"loss": 1.0})
+    return rows
+
+
+def test_a_shard_of_ray_data_that_is_iterated_twice(lab, home, panel):
+    data = ray.data.range(32)
+    result = panel.fit(trainer_of(home, workers=2, loop=over_a_shard, datasets={"train": data}, epochs=2))
+    assert panel.state.workers[0].rows == result.return_value == 32
+    assert len(panel.state.epoch_seconds) == 2
+
+
+def test_a_rank_whose_shard_is_empty_is_named(lab, home, panel):
+    def loop(config):
+        for batch in ray.train.get_dataset_shard("train").iter_torch_batches(batch_size=4):
+            last = batch
+        ray.train.report({"rows": len(last["id"])})
+
+    with pytest.raises(LabError, match=r"rank \d.*rank \d had no rows: the shard is empty"):
+        panel.fit(trainer_of(home, workers=2, loop=loop, datasets={"train": ray.data.range(1)}))
+
+
+def test_a_metric_that_is_an_array_is_named(lab, home, panel):
+    def loop(config):
+        import numpy as np
+
+        with tempfile.TemporaryDirectory() as folder:
+            ray.train.report({"loss": 1.0, "confusion": np.eye(3)}, checkpoint=written(folder, 0))
+
+    with pytest.raises(LabError, match="could not report the metric 'confusion'"):
+        panel.fit(trainer_of(home, workers=1, loop=loop))
+    assert "numpy.ndarray of shape (3, 3)" in panel.state.failures[-1].text
+
+
+def test_a_module_that_workers_lack_is_named_with_the_way_to_ship_it(lab, home, panel, monkeypatch):
+    folder = home / "elsewhere"
+    folder.mkdir()
+    (folder / "train_it.py").write_text("def loop(config):\n    import ray.train\n    ray.train.report({})\n")
+    monkeypatch.syspath_prepend(str(folder))
+    import train_it
+
+    with pytest.raises(LabError, match="No module named 'train_it'") as failed:
+        panel.fit(trainer_of(home, workers=1, loop=train_it.loop))
+    assert "Traceback" not in failed.value.fact and str(folder / "train_it.py") in failed.value.fix
+    [call] = re.findall(r"ray\.cloudpickle\.register_pickle_by_value\(train_it\)", failed.value.fix)
+    eval(call)
+    panel.fit(trainer_of(home, workers=1, loop=train_it.loop))
+    assert panel.state.status == "finished"
+
+
+def test_the_plain_script_of_lesson_03(lab, home, panel, root, monkeypatch, capsys):
+    """Its train function, unchanged."""
+    fit_of_ray = TorchTrainer.fit
+
+    def followed(trainer):
+        with panel.watch(trainer):
+            return fit_of_ray(trainer)
+
+    monkeypatch.setattr(TorchTrainer, "fit", followed)
+    monkeypatch.setattr(ray, "init", lambda **_: SimpleNamespace())
+    monkeypatch.setenv("STORAGE", str(home / "plain"))
+    [script] = (root / "notebooks" / "plain").glob("03_*.py")
+    runpy.run_path(str(script), run_name="__main__")
+    state = panel.state
+    assert "accuracy 0.9" in capsys.readouterr().out
+    # 1,437 rows for two workers, in batches of 64, in six epochs.
+    assert sum(worker.rows for worker in state.workers.values()) in (6 * 1437, 6 * 1436)
+    assert {worker.made for worker in state.workers.values()} == {6 * 12}
+    assert len(state.epoch_seconds) == 6 and len(state.history) == 6
+
+
+def test_workers_that_live_and_are_not_heard_are_told_with_the_reason(home, panel, monkeypatch):
+    monkeypatch.setattr("labkit.train.panel._PATIENCE", 0.2)
+    monkeypatch.setattr("labkit.train.panel._workers_live", lambda: True)
+    over = threading.Event()
+    watching = threading.Thread(target=panel._watch_for_hangs, args=[over])
+    try:
+        panel.state.start()
+        host, port, _ = panel.listen().address
+        watching.start()
+        until(lambda: panel.state.silence)
+        assert f"they cannot reach {host}:{port}" in panel.state.silence
+        assert panel.state.silence in dict(panel.view.snapshot(panel.state, panel.state.now()).lines).values()
+        panel.receive({"kind": "worker", "run": panel.run_id, "workers": 2})
+        assert panel.state.silence == ""
+    finally:
+        over.set()
+        watching.join()
+        panel._listener.close()
