@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--task", choices=("classification", "regression", "language"))
     for option, what in (
         ("--drop", "to leave out, such as an id"),
-        ("--categories", "of numbers that only name something"),
+        ("--categories", "whose values are names"),
     ):
         command.add_argument(
             option, metavar="COLUMN", nargs="+", default=[], help=f"columns of the table {what}"

@@ -17,7 +17,6 @@ import numpy as np
 
 from labkit.datasets.own import OwnData, check_memory, check_split
 from labkit.datasets.sources import is_system, visible
-from labkit.display.progress import Waiting
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
@@ -149,6 +148,8 @@ def _large_images() -> Iterator[None]:
 
 def _each(what: str, files: list[tuple[str, Path]], look: Callable[[Path], Any], attempt: str) -> list:
     """`look` at each file; one error names all that are no images."""
+    from labkit.display.progress import Waiting
+
     found, wrong = [], []
     with Waiting(what, unit="images") as line:
         for number, (_, file) in enumerate(files):

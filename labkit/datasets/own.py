@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labkit import machine
 from labkit.display.images import gallery
 from labkit.errors import LabError
 
@@ -166,6 +165,8 @@ def check_split(test: object, seed: object, attempt: str) -> None:
 
 def check_memory(needed: int, attempt: str, fix: str) -> None:
     """Raise a `LabError` if so many bytes would not leave a quarter of the free memory."""
+    from labkit import machine
+
     _, free = machine.memory()
     if needed > 0.75 * free:
         fact = f"it would need {needed / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are free"
