@@ -34,9 +34,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, run in (("doctor", _doctor), ("stop", _stop), ("home", _home)):
         commands.add_parser(name, help=run.__doc__, description=run.__doc__).set_defaults(run=run)
-    command = commands.add_parser("class", help=_class.__doc__, add_help=False)
+    # With another prefix for options, `--help` and all others are arguments that are passed on.
+    command = commands.add_parser("class", help=_class.__doc__, add_help=False, prefix_chars="\0")
     command.set_defaults(run=_class)
-    command.add_argument("arguments", nargs=argparse.REMAINDER)
+    command.add_argument("arguments", nargs="*")
     command = commands.add_parser("clean", help=_clean.__doc__, description=_clean.__doc__)
     command.set_defaults(run=_clean)
     age = "for how long nothing was written into it, as in 7d or 12h; default: 7d"
