@@ -39,6 +39,9 @@ _IDLE = 0.2  # seconds without a request; before the first one ten times as many
 _READ_LATER = {"PWD", "OLDPWD", "SHLVL", "_", "SPT_NOENV", "PYTHONBREAKPOINT", "CUDA_VISIBLE_DEVICES"}
 _READ_LATER |= {"RAY_ADDRESS", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "RAY_LD_PRELOAD_ON_WORKERS"}
 _READ_LATER |= {"RAY_DATA_SHUFFLE_MAP_WORKER", "RAY_DATA_SHUFFLE_REDUCE_WORKER", "__RAY_DATA_OPERATOR_ID"}
+# Ray Tune passes these to its trials.
+_READ_LATER |= {"PL_DISABLE_FORK", "RAY_CHDIR_TO_TRIAL_DIR", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+_READ_LATER |= {"AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
 _RAY_TRAIN, _AT_IMPORT = "RAY_TRAIN_", {"RAY_TRAIN_V2_ENABLED"}
 # Packages that do not import Ray, and so can be imported before a node exists.
 _EARLY = {"PIL", "aiobotocore", "numpy", "pandas", "pyarrow", "pydantic", "requests", "rich", "s3fs"}
