@@ -49,7 +49,7 @@ def test_what_is_written_is_read_back(tmp_path):
 
 
 def test_the_records_of_version_0_1_0_are_read(tmp_path):
-    """They were written by that version; the run of 128 bits made its table and its report fail."""
+    """That version wrote them: runs that finished, diverged, failed and were killed, and a sweep."""
     shutil.copytree(OLD, tmp_path / "runs")
     table = runs.table(tmp_path)
     assert list(table["run"]) == ["00-lost", "05-sweep", "03-torch", *["00-baseline"] * 3]
