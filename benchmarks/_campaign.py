@@ -17,6 +17,7 @@ TensorFlow never meet. After each run
 import contextlib
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
@@ -35,7 +36,7 @@ import ray
 
 from benchmarks import _campaign_runs as runs
 from labkit import cluster, faults, storage
-from labkit.errors import ClusterError, LabError
+from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.storage.client import read_keys
 from labkit.system.process_registry import ProcessRegistry
@@ -43,7 +44,7 @@ from labkit.system.process_registry import ProcessRegistry
 _TRAIN = ("kill rank", "freeze rank", "slow rank", "freeze store", "kill controller")
 _ANY = ("freeze node", "kill node", "drain node", "kill kernel")
 KINDS = {
-    "torch": (*_TRAIN, *_ANY, "damage checkpoint", "fill disk"),
+    "torch": (*_TRAIN, *_ANY, "damage checkpoint"),
     "validation": (*_TRAIN, *_ANY),
     "tune": (*_ANY, "freeze store"),
     "data": (*_ANY, "freeze store"),
@@ -129,13 +130,12 @@ class World:
             "freeze rank": lambda: faults.freeze_rank(rank, seconds=seconds),
             "slow rank": lambda: faults.slow_rank(rank, share=0.3, seconds=seconds),
             "kill node": lambda: faults.kill_node(self.spare),
-            "freeze node": lambda: faults.freeze_node(self.spare, seconds=seconds),
+            "freeze node": lambda: _freeze_node(self.spare, seconds),
             "drain node": lambda: faults.drain_node(self.spare, deadline=1 + rank),
             "freeze store": lambda: faults.freeze_store(self.store, seconds=seconds),
             "kill controller": faults.kill_controller,
             "damage checkpoint": faults.kill_controller,  # and then `_damage`
-            "kill kernel": faults.kill_kernel,
-            "fill disk": lambda: faults.fill_disk(self.home / "objects" / "rclone", seconds=seconds),
+            "kill kernel": lambda: faults.Fault("kill the kernel", _kill_this_process),
         }[plan.fault]()
 
     def listed(self, name: str) -> list[Any]:
@@ -180,10 +180,20 @@ class World:
             again(lambda: self.lab.add_node(cpus=_CPUS))
 
 
+def _freeze_node(name: str, seconds: float) -> faults.Fault:
+    """Stop all processes of a node for a while: for the others, its network is cut."""
+    return faults.freeze(f"freeze {name}", lambda panel: faults.node_processes(panel, name), seconds)
+
+
+def _kill_this_process(_: Any) -> str:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "never seen"
+
+
 def again(start: Callable[[], Any]) -> Any:
     """What `start` returns: on a busy machine a node of Ray may give up its start after 30 s."""
     for _ in range(3):
-        with contextlib.suppress(ClusterError):
+        with contextlib.suppress(LabError):
             return start()
     return start()
 
@@ -244,7 +254,7 @@ def _damage(plan: Plan, name: str, world: World) -> None:
     if kept := world.listed(name):
         path, files = f"{kept[-1].checkpoint.path}/state.json", world.store.files
         whole = files.cat_file(path)
-        faults.damage_checkpoint(kept[-1].checkpoint).now()
+        files.pipe_file(path, whole[: len(whole) // 2])
         _, result, _ = attempt(plan, name, world, None)
         files.pipe_file(path, whole)
         if not isinstance(result, LabError) or "JSONDecodeError" not in str(result):
@@ -267,7 +277,7 @@ def one(plan: Plan, world: World) -> _Figures:
     else:
         fault = world.fault(plan)
         panel, result, at = attempt(plan, name, world, fault)
-        if fault.outcome == "refused" and plan.fault != "fill disk":  # which needs a small disk
+        if fault.outcome == "refused":
             raise Broken(f"the fault was refused: {fault.did}")
         said = f"{fault!r} {result if isinstance(result, LabError) else ''}"
         if isinstance(result, LabError) or fault.noticed is not None:

@@ -1,4 +1,4 @@
-"""What an interruption costs: steps trained twice in three arms, and an elastic run that shrinks and grows.
+"""What a preemption costs: steps that are trained twice, for three ways of saving.
 
 The runs are those of lesson 08: a step takes a tenth of a second, a checkpoint has the number of the next
 step, and the rows of a step depend on nothing but that number. Every rank writes down each step and its
@@ -12,10 +12,8 @@ import random
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +31,7 @@ _BATCH, _PER_EPOCH, _WIDTH, _RATE = 24, 14, 4, 0.05
 _ROWS = _BATCH * _PER_EPOCH
 _STEP = 0.1  # seconds that a step lasts at least
 _ARMS = ("never", "every epoch", "just in time")
-_ARM_STEPS, _ELASTIC_STEPS, _DEADLINE = 200, 500, 3
+_STEPS, _DEADLINE = 200, 3
 _Line = tuple[float, int, int, int, int, list[int]]  # time, group, rank, workers, step, rows
 
 
@@ -91,10 +89,8 @@ def _loop(config: dict[str, Any]) -> None:
                 ray.train.report({"step": step + 1}, checkpoint=kept)
 
 
-def _fit(
-    home: Path, steps: int, save: int | str, workers: Any, arm: Callable[[Any, Path], faults.Fault]
-) -> tuple[list[_Line], faults.Fault, Any]:
-    """Run it with a fault, and check it: what the ranks wrote down, the fault, and the result."""
+def _fit(home: Path, policy: str, node: str, step: int) -> tuple[list[_Line], faults.Fault, Any]:
+    """Run it, announce at `step` that `node` goes, and check it: what was written, the fault, the result."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
@@ -102,13 +98,12 @@ def _fit(
 
     folder = Path(tempfile.mkdtemp(dir=home))
     panel, log = TrainPanel("recovery"), folder / "steps"
-    fault = arm(panel, log)
+    fault = faults.drain_node(node, deadline=_DEADLINE).at(panel, step=step)
+    save = _PER_EPOCH if policy == "every epoch" else policy
     trainer = TorchTrainer(
         _loop,
-        train_loop_config={"panel": panel, "save": save, "steps": steps, "log": str(log)},
-        scaling_config=ScalingConfig(
-            num_workers=workers, placement_strategy="SPREAD", elastic_resize_monitor_interval_s=2
-        ),
+        train_loop_config={"panel": panel, "save": save, "steps": _STEPS, "log": str(log)},
+        scaling_config=ScalingConfig(num_workers=2, placement_strategy="SPREAD"),
         run_config=RunConfig(
             name="recovery",
             storage_path=str(folder),
@@ -119,12 +114,12 @@ def _fit(
     with panel.watch(trainer):
         result = trainer.fit()
     lines = _lines_in(log)
-    check_rows(lines, steps)
+    check_rows(lines, _STEPS)
     with result.checkpoint.as_directory() as kept:
         import torch
 
         weights = torch.load(f"{kept}/state.pt")["model"]["weight"].numpy().T
-    if (off := np.abs(weights - _undisturbed(steps)).max()) > 1e-9:
+    if (off := np.abs(weights - _undisturbed(_STEPS)).max()) > 1e-9:
         raise AssertionError(f"the model is another one: weights differ by {off:.1e}")
     return lines, fault.wait(10), result
 
@@ -184,15 +179,7 @@ def arms(seeds: range, settings: Settings) -> None:
         for seed in seeds:
             step = random.Random(seed).randrange(20, 60)
             for policy in _ARMS:
-                lines, fault, result = _fit(
-                    settings.home,
-                    _ARM_STEPS,
-                    _PER_EPOCH if policy == "every epoch" else policy,
-                    2,
-                    lambda panel, log, node=spare, step=step: faults.drain_node(node, deadline=_DEADLINE).at(
-                        panel, step=step
-                    ),
-                )
+                lines, fault, result = _fit(settings.home, policy, spare, step)
                 if len({group for _, group, *_ in lines}) < 2:
                     raise AssertionError("the run was over before its node was gone")
                 spare = again(lambda: lab.add_node(cpus=2)).name
@@ -203,51 +190,3 @@ def arms(seeds: range, settings: Settings) -> None:
                     figures[policy][what].append(number)
     for policy, row in figures.items():
         print(f"| {policy} | {' | '.join(map(_told, row.values()))} |")
-
-
-def elastic(seeds: range, settings: Settings) -> None:
-    """A node dies, the run goes on with two workers instead of four; a node comes, and it grows again."""
-    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "8"  # Ray's default is 60 s
-    figures: dict[str, list[float]] = defaultdict(list)
-    with again(lambda: cluster.start(nodes=2, cpus_per_node=2, settings=settings)) as lab:
-        spare = "node-2"
-        for seed in seeds:
-            step, at = random.Random(seed).randrange(20, 60), dict[str, Any]()
-
-            def arm(panel: Any, log: Path, spare: str = spare, step: int = step, at: dict = at) -> Any:
-                fault = faults.kill_node(spare).at(panel, step=step)
-
-                def meanwhile() -> None:
-                    while fault.outcome == "armed":
-                        time.sleep(0.01)
-                    at["killed"] = time.time()
-                    while not any(workers == 2 for *_, workers, _, _ in _lines_in(log)):
-                        time.sleep(0.2)
-                    at["spare"] = again(lambda: lab.add_node(cpus=2)).name
-                    at["added"] = time.time()
-
-                at["thread"] = threading.Thread(target=meanwhile, daemon=True)
-                at["thread"].start()
-                return fault
-
-            lines, *_ = _fit(settings.home, _ELASTIC_STEPS, 10, (1, 4), arm)
-            at["thread"].join()
-            two = [line for line in lines if line[3] == 2]
-            four = [line for line in lines if line[3] > 2 and line[0] > two[-1][0]]
-            if not four:
-                raise AssertionError("the run was over before it grew")
-            spare, small, large = at["spare"], two[0], four[0]
-            before = max(line[4] for line in lines if line[0] < small[0])
-            row = {
-                "to shrink": small[0] - at["killed"],
-                "steps twice, shrinking": before + 1 - small[4],
-                "to grow": large[0] - at["added"],
-                "without a step, growing": large[0] - two[-1][0],
-                "steps twice, growing": max(line[4] for line in two) + 1 - large[4],
-                "steps twice": _twice(lines),
-            }
-            print(f"seed {seed}: {row}", flush=True)
-            for what, number in row.items():
-                figures[what].append(number)
-    for what, numbers in figures.items():
-        print(f"| {what} | {_told(numbers)} |")

@@ -12,8 +12,7 @@ writes its checkpoints. It has gone well if
 The last line is ``faults: ratio=…``, the part of the kills that did not go well.
 
 Instead of that: ``--campaign N`` makes N runs with any fault of `labkit.faults`; ``--arms N`` counts the
-steps that a preemption costs, for three ways of saving and N seeds; ``--elastic N`` lets N runs shrink, and
-grow again.
+steps that a preemption costs, for three ways of saving and N seeds.
 """
 
 import contextlib
@@ -240,13 +239,10 @@ def main() -> None:
     options.add_argument("--campaign", type=int, metavar="N", help="N runs with any fault of labkit.faults")
     options.add_argument("--first", type=int, metavar="K", help="the first of them (default 0)", default=0)
     options.add_argument("--arms", type=int, metavar="N", help="steps lost in three arms, N seeds")
-    options.add_argument("--elastic", type=int, metavar="N", help="a run that shrinks and grows, N seeds")
     options = options.parse_args()
-    numbers = range(options.first, options.first + (options.arms or options.elastic or options.campaign or 0))
+    numbers = range(options.first, options.first + (options.arms or options.campaign or 0))
     if options.arms:
         return _recovery.arms(numbers, Settings.from_env())
-    if options.elastic:
-        return _recovery.elastic(numbers, Settings.from_env())
     if options.campaign:
         sys.exit(_campaign.report(numbers, options.seed) > 0)
     settings = Settings.from_env()

@@ -114,7 +114,8 @@ def main() -> None:
     options = options.parse_args()
     found = Found("notebooks", ours="")
     notebooks = sorted((FOLDER / "solutions").glob("*.ipynb"))
-    chosen = [path for path in notebooks if not options.lessons or path.stem[:2] in options.lessons]
+    numbers = {path: path.stem.partition("_")[0] for path in notebooks}
+    chosen = [path for path in notebooks if not options.lessons or numbers[path] in options.lessons]
     cells: dict[str, list] = {}
     for number in range(options.repeat):
         print(f"round {number + 1} of {options.repeat}", flush=True)

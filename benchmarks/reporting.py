@@ -30,7 +30,7 @@ def train_loop(config):
     from ray.train.torch import prepare_model
     from torch.utils.data import DataLoader, TensorDataset
 
-    from labkit.models.torch import networks as torch_models
+    from labkit.models import torch as torch_models
 
     panel, data = config["panel"], config["data"]
     rows = TensorDataset(torch_models.to_input(data.images), torch.tensor(data.labels))

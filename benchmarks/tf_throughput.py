@@ -31,7 +31,7 @@ from typing import Any
 
 from benchmarks import _throughput
 from benchmarks._paired import Found
-from labkit.cluster import lifecycle as cluster
+from labkit import cluster
 from labkit.machine import free_port
 from labkit.models.keras import backend as keras_settings
 from labkit.settings import Settings

@@ -1,14 +1,17 @@
 """The lab's command line: ``python -m labkit doctor | new | stop | clean | home | class``."""
 
 import argparse
+import importlib
 import io
 import re
+import shutil
 import sys
+from collections import Counter
 
 import labkit
-from labkit import classroom
+from labkit.display.formatting import plural, size
 from labkit.errors import LabError
-from labkit.runs.cleaning import find_old, remove, summary
+from labkit.runs.cleaning import old_folders
 from labkit.settings import Settings
 from labkit.system import doctor
 from labkit.system.process_registry import ProcessRegistry
@@ -31,9 +34,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, run in (("doctor", _doctor), ("stop", _stop), ("home", _home)):
         commands.add_parser(name, help=run.__doc__, description=run.__doc__).set_defaults(run=run)
-    _add_class(
-        commands.add_parser("class", help="Share your progress with a class, or show a class's board.")
-    )
+    # With another prefix for options, `--help` and all others are arguments that are passed on.
+    command = commands.add_parser("class", help=_class.__doc__, add_help=False, prefix_chars="\0")
+    command.set_defaults(run=_class)
+    command.add_argument("arguments", nargs="*")
     command = commands.add_parser("clean", help=_clean.__doc__, description=_clean.__doc__)
     command.set_defaults(run=_clean)
     age = "for how long nothing was written into it, as in 7d or 12h; default: 7d"
@@ -48,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--task", choices=("classification", "regression", "language"))
     for option, what in (
         ("--drop", "to leave out, such as an id"),
-        ("--categories", "of numbers that only name something"),
+        ("--categories", "whose values are names"),
     ):
         command.add_argument(
             option, metavar="COLUMN", nargs="+", default=[], help=f"columns of the table {what}"
@@ -56,47 +60,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_class(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
-    place = "a folder, or the address of a bucket: https://host:9000/bucket"
-    found = {}
-    for name, run in (("join", _join), ("leave", _leave), ("show", _show), ("board", _board)):
-        found[name] = actions.add_parser(name, help=run.__doc__, description=run.__doc__)
-        found[name].set_defaults(run=run)
-    found["join"].add_argument("place", help=place)
-    found["join"].add_argument("--as", dest="nickname", required=True, help="the name that the class sees")
-    found["board"].add_argument("place", help=place)
-    found["board"].add_argument("--output", default="board.html", help="default: board.html")
-    found["board"].add_argument("--stuck", type=float, default=10, help="minutes in a section; default: 10")
-    found["board"].add_argument(
-        "--every", type=float, default=5, help="seconds between two pages; default: 5"
-    )
-    found["board"].add_argument("--once", action="store_true", help="write the page once, and end")
-
-
-def _join(options: argparse.Namespace) -> int:
-    """Share your progress with a class from now on, under a nickname."""
-    print(classroom.join(options.place, options.nickname))
-    return 0
-
-
-def _leave(_: argparse.Namespace) -> int:
-    """Share nothing any more, and delete what is shared."""
-    print("you have left the class, and your file is gone" if classroom.leave() else "you are in no class")
-    return 0
-
-
-def _show(_: argparse.Namespace) -> int:
-    """Print exactly what is shared with the class."""
-    print(classroom.show())
-    return 0
-
-
-def _board(options: argparse.Namespace) -> int:
-    """Write a page about everybody in the class, and renew it."""
-    each = {"stuck": options.stuck, "every": options.every, "once": options.once}
-    classroom.board(options.place, options.output, **each)
-    return 0
+def _class(options: argparse.Namespace) -> int:
+    """The old name of `python -m classroom`; it goes in the next release."""
+    print("use python -m classroom: `python -m labkit class` goes in the next release", file=sys.stderr)
+    return importlib.import_module("classroom.__main__").main(options.arguments)
 
 
 def _doctor(_: argparse.Namespace) -> int:
@@ -118,6 +85,9 @@ def _stop(_: argparse.Namespace) -> int:
         print("a notebook was using it: restart its kernel now, or Ray ends the kernel within a minute")
     if not stopped:
         print("nothing of this lab is running")
+    if others := registry.elsewhere():
+        there = "other machines or containers have started processes with this home, which are stopped there"
+        print(f"{there}: {', '.join(others)}")
     return 0
 
 
@@ -128,27 +98,32 @@ def _seconds(age: str) -> float:
 
 
 def _clean(options: argparse.Namespace) -> int:
-    """Show what is old under LABKIT_HOME and remove it if you agree: runs, sessions, logs, leftovers."""
+    """Show old runs with their checkpoints and old sessions of Ray and Spark; remove them if you agree."""
     home = Settings.from_env().home
-    found = find_old(home, options.older)
+    if any(entry.alive for entry in ProcessRegistry(home).records()):
+        fact = "processes of this lab are running, and may use what looks old"
+        raise LabError(f"clean {home}", fact, "python -m labkit stop, then clean again")
+    found = old_folders(home, options.older)
     if not found:
         print(f"nothing old is under {home}")
         return 0
-    print(summary(found, home))
+    for parent, number in sorted(Counter(path.parent for path in found).items()):
+        print(f"{plural(number, 'folder')} in {parent}")
+    print(f"{plural(len(found), 'folder')} with {size(sum(found.values()))} in all")
     if not options.yes:
         print("remove all of it? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             print("nothing was removed")
             return 0
-    left = found
-    for one in set(found) & set(find_old(home, options.older)):  # not what was used while you thought
+    failed = 0
+    for path in found:
         try:
-            remove(one)
-            left = [other for other in left if other != one]
+            shutil.rmtree(path)
         except OSError as error:
-            print(f"could not remove {one.path}: {error.strerror}", file=sys.stderr)
-    print(f"removed {len(found) - len(left)} of {len(found)}")
-    return int(bool(left))
+            failed += 1
+            print(f"could not remove {path}: {error.strerror}", file=sys.stderr)
+    print(f"removed {len(found) - failed} of {len(found)}")
+    return int(bool(failed))
 
 
 def _new(options: argparse.Namespace) -> int:

@@ -76,7 +76,7 @@ class RunStopped(LabError):
 
 
 def expect_int(
-    attempt: str, name: str, value: object, *, least: int = 1, error: type[LabError] = ClusterError
+    attempt: str, name: str, value: object, *, least: int = 1, error: type[LabError] = LabError
 ) -> None:
     """Raise `error` unless `value` is a whole number from `least` on."""
     if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 
 
 @contextlib.contextmanager
-def atomic_path(path: Path | str, *, mode: int | None = None, replace: bool = True) -> Iterator[Path]:
+def atomic_path(path: Path | str, *, mode: int | None = None) -> Iterator[Path]:
     """Give a path to write to. It replaces `path` when the block ends; if the block raises, nothing changes.
 
     The temporary file is in the same folder, which is created if it is missing. Its name starts with a dot,
@@ -20,10 +20,9 @@ def atomic_path(path: Path | str, *, mode: int | None = None, replace: bool = Tr
 
     Args:
         mode: permissions of the file, set before anything is written (default: as the umask says).
-        replace: False never replaces a file.
 
     Raises:
-        OSError: the folder cannot be written to; FileExistsError: `path` exists, and `replace` is False.
+        OSError: the folder cannot be written to.
     """
     path = Path(path)
     partial = path.with_name(f".part-{secrets.token_hex(8)}-{path.name}")
@@ -32,7 +31,7 @@ def atomic_path(path: Path | str, *, mode: int | None = None, replace: bool = Tr
         if mode is not None:
             partial.touch(mode=mode)
         yield partial
-        (os.replace if replace else os.link)(partial, path)
+        os.replace(partial, path)
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()
@@ -62,11 +61,21 @@ def private_file(path: Path | str, content: str) -> bool:
     Raises:
         OSError: the folder cannot be written to.
     """
+    path = Path(path)
     try:
-        with atomic_path(path, mode=0o600, replace=False) as partial:
-            partial.write_text(content, encoding="utf-8")
+        # A link to a complete file: no other process reads half of it.
+        complete = atomic_write(path.with_name(f".part-{secrets.token_hex(8)}"), content, mode=0o600)
+        try:
+            os.link(complete, path)
+        except FileExistsError:
+            raise
+        except OSError:  # exFAT, SMB and others have no hard links
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(content)
+        finally:
+            complete.unlink()
     except FileExistsError:
-        if not Path(path).is_file():  # it is the folder's name that is taken
+        if not path.is_file():  # it is the folder's name that is taken
             raise
         return False
     return True

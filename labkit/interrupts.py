@@ -84,7 +84,12 @@ def stoppable(
 
 @contextlib.contextmanager
 def alone(
-    path: Path, *, seconds: float, check: Callable[[], None], attempt: str, error: type[LabError]
+    path: Path,
+    *,
+    seconds: float,
+    check: Callable[[], None],
+    attempt: str,
+    error: type[LabError] = LabError,
 ) -> Iterator[None]:
     """Hold a lock file: one process of a home starts something; the others wait, and then find it.
 

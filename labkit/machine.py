@@ -4,7 +4,9 @@ Only facts, each found in milliseconds; `labkit.system.diagnosis` judges them. I
 count, not the size of the machine.
 """
 
+import base64
 import contextlib
+import hashlib
 import itertools
 import os
 import platform
@@ -14,7 +16,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import uuid
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -31,38 +33,31 @@ _ENGINES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
 def cores() -> float:
     """Cores that this process may use: the fewer of its affinity and its container's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for folder, is_new in _cgroups("cpu"):
-        if is_new:
-            quota, _, period = _read(folder / "cpu.max").partition(" ")  # "150000 100000", or "max 100000"
-        else:
-            quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+    for folder in _cgroups():
+        quota, _, period = _read(folder / "cpu.max").partition(" ")  # "150000 100000", or "max 100000"
         if quota.isdigit() and period.isdigit():
             allowed = min(allowed, int(quota) / int(period))
     return float(allowed)
-
-
-def _cgroups(controller: str) -> Iterator[tuple[Path, bool]]:
-    """The cgroup of this process and those above it, whose limits count as well; and whether it is of v2."""
-    for line in [*_read(Path("/proc/self/cgroup")).splitlines(), "0::/"]:  # "9:cpu,cpuacct:/job" is of v1
-        _, named, path = line.split(":", 2)
-        if not named or controller in named.split(","):
-            root = _CGROUP / controller if named else _CGROUP
-            own = root / path.strip("/")
-            yield from ((one, not named) for one in (own, *own.parents) if one.is_relative_to(root))
 
 
 def memory() -> tuple[int, int]:
     """(total, available) bytes, as the container allows."""
     host = psutil.virtual_memory()
     total, available = host.total, host.available
-    for folder, is_new in _cgroups("memory"):
-        names = ("max", "current") if is_new else ("limit_in_bytes", "usage_in_bytes")
-        limit, used = (_read(folder / f"memory.{name}") for name in names)
+    for folder in _cgroups():
+        limit, used = _read(folder / "memory.max"), _read(folder / "memory.current")
         if limit.isdigit() and used.isdigit() and int(limit) < total:
             # The kernel counts cached files as used, and drops them when memory is needed.
-            cached = int(_match(r"(?m)^(?:total_)?inactive_file (\d+)$", _read(folder / "memory.stat")) or 0)
+            cached = int(_match(r"(?m)^inactive_file (\d+)$", _read(folder / "memory.stat")) or 0)
             total, available = int(limit), max(0, min(available, int(limit) - int(used) + cached))
     return total, available
+
+
+def _cgroups() -> list[Path]:
+    """The cgroup of this process and those above it, whose limits count as well (cgroup v2)."""
+    own = _match(r"(?m)^0::(/.*)$", _read(Path("/proc/self/cgroup"))) or "/"
+    folder = _CGROUP / own.strip("/")
+    return [one for one in (folder, *folder.parents) if one.is_relative_to(_CGROUP)]
 
 
 def shared_memory() -> int | None:
@@ -151,6 +146,20 @@ def this_host() -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "gpus": list(gpus()),
     }
+
+
+def host_id() -> str:
+    """Identifies the machine or container that this process is on: six characters, others after each boot.
+
+    Several machines may share a home folder, and so may several containers of one machine. A process can be
+    looked up, signalled and reached on loopback only from the same boot, pid namespace and network namespace.
+    """
+    spaces = []
+    with contextlib.suppress(OSError):
+        spaces = [os.stat(f"/proc/self/ns/{name}").st_ino for name in ("pid", "net")]
+    boot = _read(Path("/proc/sys/kernel/random/boot_id")) or uuid.getnode()  # macOS has no boot id
+    digest = hashlib.sha256(f"{boot} {spaces}".encode()).digest()
+    return base64.b32encode(digest)[:6].decode().lower()
 
 
 def _read(path: Path) -> str:

@@ -16,37 +16,39 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import SettingsError
+from labkit.errors import LabError
 
 PACKAGE_ROOT = Path(__file__).resolve().parent
 CHECKOUT = PACKAGE_ROOT.parent  # the folder that has the package, in a checkout
 NODE_NAME = "LABKIT_NODE"  # set on each node that the lab starts; elsewhere the host's name is used
-VARIABLES = {
-    "small": "LABKIT_SMALL",
-    "dataset": "LABKIT_DATASET",
-    "home": "LABKIT_HOME",
-    "num_workers": "LABKIT_WORKERS",
-    "use_gpu": "LABKIT_GPU",
-    "preload": "LABKIT_PRELOAD",
-    "panel": "LABKIT_PANEL",
-    "hang_after": "LABKIT_HANG_AFTER",
-    "mirror": "LABKIT_MIRROR",
-    "check_strict": "LABKIT_CHECK",
-    "ray_address": "RAY_ADDRESS",
-    "s3_endpoint": "LABKIT_S3_ENDPOINT",
-    "s3_access_key": "LABKIT_S3_ACCESS_KEY",
-    "s3_secret_key": "LABKIT_S3_SECRET_KEY",
-}
 OTHER_HOME = "export LABKIT_HOME=/path/of/a/folder/that/you/can/write"
 DATASETS = ("digits", "mnist", "fashion_mnist", "rendered")
 PANELS = ("auto", "widgets", "text", "none")
+
 _FLAGS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
-_URL = re.compile(r"https?://[^/\s]+\S*$")
+_URL = r"https?://[^/\s]+\S*"
+# {setting: (its variable, what it can be, a pattern of its value as a text)}
+_RULES = {
+    "small": ("LABKIT_SMALL", "1 or 0", "True|False"),
+    "dataset": ("LABKIT_DATASET", f"one of {', '.join(DATASETS)}", "|".join(DATASETS)),
+    "home": ("LABKIT_HOME", "the path of a folder", "(?s).+"),
+    "num_workers": ("LABKIT_WORKERS", "a whole number from 1", "[1-9][0-9]{0,8}"),
+    "use_gpu": ("LABKIT_GPU", "auto, 1 or 0", "True|False"),
+    "preload": ("LABKIT_PRELOAD", "1 or 0", "True|False"),
+    "panel": ("LABKIT_PANEL", f"one of {', '.join(PANELS)}", "|".join(PANELS)),
+    "hang_after": ("LABKIT_HANG_AFTER", "a whole number of seconds, 0 for never", "[0-9]{1,9}"),
+    "mirror": ("LABKIT_MIRROR", "an http address or the path of a folder", f"{_URL}|(?!.*://).*"),
+    "check_strict": ("LABKIT_CHECK", "strict, 1 or 0", "True|False"),
+    "ray_address": ("RAY_ADDRESS", "the address of a cluster", "(?s).*"),
+    "s3_endpoint": ("LABKIT_S3_ENDPOINT", "an address as in http://127.0.0.1:9000", f"({_URL})?"),
+    "s3_access_key": ("LABKIT_S3_ACCESS_KEY", "a string", "(?s).*"),
+    "s3_secret_key": ("LABKIT_S3_SECRET_KEY", "a string", "(?s).*"),
+}
+VARIABLES = {name: variable for name, (variable, _, _) in _RULES.items()}
 
 
 def default_home() -> Path:
-    """``.labkit`` in the checkout; if the checkout is read-only, because several people share it, in the
-    user's home folder.
+    """``.labkit`` in the checkout, or in the user's home folder if the checkout is read-only.
 
     It depends on where the package is, not on the current folder: a kernel runs in ``notebooks/`` and
     ``python -m labkit stop`` in the root, and both must find the same lab.
@@ -58,29 +60,28 @@ def default_home() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All settings of the lab.
+    """All settings of the lab. `VARIABLES` has the environment variable of each.
 
     Attributes:
-        small: small sizes, so that each lesson ends within minutes on 2 cores (``LABKIT_SMALL``).
-        dataset: the data set that lessons load, one of `DATASETS` (``LABKIT_DATASET``).
-        home: the folder of runs, objects, sockets and logs (``LABKIT_HOME``).
-        num_workers: how many workers a lesson starts (``LABKIT_WORKERS``; default: one per GPU if GPUs are
-            used, else 2).
-        use_gpu: whether each worker requests a GPU (``LABKIT_GPU``: ``auto``, ``0``, ``1``). ``auto`` looks
-            at this machine; use ``1`` for a remote cluster with GPUs.
+        small: small sizes, so that each lesson ends within minutes on 2 cores.
+        dataset: the data set that lessons load, one of `DATASETS`.
+        home: the folder of runs, objects, sockets and logs.
+        num_workers: how many workers a lesson starts. From the environment, the default is one per GPU of
+            this machine if GPUs are used, else 2.
+        use_gpu: whether each worker requests a GPU. ``LABKIT_GPU=auto`` looks at this machine; use 1 for a
+            remote cluster with GPUs.
         preload: whether workers of the lab's own cluster are forked from a process that has done their
-            imports (``LABKIT_PRELOAD``). With 0, Ray starts them itself.
-        panel: how progress is shown, one of `PANELS` (``LABKIT_PANEL``).
-        hang_after: seconds without a step after which the panel of Ray Train says what each rank waits for
-            (``LABKIT_HANG_AFTER``); 0: never.
-        mirror: the server or folder to get data sets from, instead of their own servers (``LABKIT_MIRROR``).
-        check_strict: whether a failed exercise check raises (``LABKIT_CHECK=strict``).
-        ray_address: an existing cluster to use instead of starting one (``RAY_ADDRESS``).
-        s3_endpoint, s3_access_key, s3_secret_key: an object store to use instead of the embedded one
-            (``LABKIT_S3_ENDPOINT``, ``LABKIT_S3_ACCESS_KEY``, ``LABKIT_S3_SECRET_KEY``).
+            imports. If not, Ray starts them itself.
+        panel: how progress is shown, one of `PANELS`.
+        hang_after: seconds without a step after which the panel of Ray Train shows what each rank waits for;
+            0: never.
+        mirror: the server or folder to get data sets from, instead of their own servers.
+        check_strict: whether a failed exercise check raises.
+        ray_address: an existing cluster to use instead of starting one.
+        s3_endpoint, s3_access_key, s3_secret_key: an object store to use instead of the embedded one.
 
     Raises:
-        SettingsError: a value cannot be used.
+        LabError: a value cannot be used.
     """
 
     small: bool = False
@@ -99,35 +100,18 @@ class Settings:
     s3_secret_key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.home, str | os.PathLike):
-            object.__setattr__(self, "home", Path(self.home))
-        count = type(self.num_workers) is int and self.num_workers > 0
-        self._require("num_workers", count, "a whole number from 1")
-        self._require("home", isinstance(self.home, Path), "the path of a folder")
-        after = type(self.hang_after) is int and self.hang_after >= 0
-        self._require("hang_after", after, "a whole number of seconds, 0 for never")
-        for name, allowed in (("dataset", DATASETS), ("panel", PANELS)):
-            self._require(name, getattr(self, name) in allowed, f"one of {', '.join(allowed)}")
-        for name in ("small", "use_gpu", "preload", "check_strict"):
-            flags = "1 or 0, in Python True or False"
-            flags = {"use_gpu": f"auto, {flags}", "check_strict": f"strict, {flags}"}.get(name, flags)
-            self._require(name, isinstance(getattr(self, name), bool), flags)
-        for name in ("mirror", "ray_address", "s3_endpoint", "s3_access_key", "s3_secret_key"):
-            self._require(name, isinstance(getattr(self, name), str | None), "a string or None")
-        for name, url in (("s3_endpoint", self.s3_endpoint), ("mirror", self.mirror)):
-            good = not url or _URL.match(url) or (name == "mirror" and "://" not in url)
-            or_folder = " or the path of a folder" if name == "mirror" else ""
-            self._require(name, good, f"an address as in http://127.0.0.1:9000{or_folder}")
-
-    def _require(self, name: str, good: object, expected: str) -> None:
-        """Raise a `SettingsError` unless `good`. What has no place in a repr has none in the error."""
-        if not good:
-            value, public = getattr(self, name), self.__dataclass_fields__[name].repr
-            shown = repr(value) if public else f"a {type(value).__name__} that is not shown"
-            raise SettingsError(
-                f"use the setting {name} ({VARIABLES[name]})",
-                f"its value is {shown[:200]}, and it can be {expected}",
-                f"change it, or unset {VARIABLES[name]}; help(labkit.Settings) lists all settings",
+        for name, about in self.__dataclass_fields__.items():
+            value, (variable, allowed, pattern) = getattr(self, name), _RULES[name]
+            kind = Path if name == "home" else str if about.default is None else type(about.default)
+            good = type(value) is kind or (kind is Path and isinstance(value, Path))
+            if value is None and about.default is None or good and re.fullmatch(pattern, str(value)):
+                continue
+            # What has no place in a repr has none in the error.
+            shown = repr(value) if about.repr else f"a {type(value).__name__} that is not shown"
+            raise LabError(
+                f"use the setting {name} ({variable})",
+                f"its value is {shown[:200]}, and it can be {allowed}",
+                f"change it, or unset {variable}; help(labkit.Settings) lists all settings",
             )
 
     @classmethod
@@ -135,26 +119,15 @@ class Settings:
         """Read the settings from `env` (default: the environment of this process).
 
         Raises:
-            SettingsError: a variable has a value that cannot be used.
+            LabError: a variable has a value that cannot be used.
         """
         env = os.environ if env is None else env
         texts = {name: str(env.get(variable, "")).strip() for name, variable in VARIABLES.items()}
-        values: dict[str, Any] = {name: text for name, text in texts.items() if text}
-        # A text that cannot be converted stays a text, and is refused when the object is created.
-        for name in values.keys() & {"small", "preload", "use_gpu", "check_strict", "dataset", "panel"}:
-            values[name] = _FLAGS.get(text := texts[name].lower(), text)
-        if values.get("check_strict") == "strict":
-            values["check_strict"] = True
+        values = {name: _value(name, text) for name, text in texts.items() if text}
+        gpus = 0 if values.get("use_gpu") is False else _local_gpus()
         if values.get("use_gpu", "auto") == "auto":
-            values["use_gpu"] = _local_gpus() > 0
-        if re.fullmatch(r"[0-9]{1,9}", texts["num_workers"]):
-            values["num_workers"] = int(texts["num_workers"])
-        elif not texts["num_workers"] and values["use_gpu"] is True:
-            values["num_workers"] = max(_local_gpus(), 1)
-        if re.fullmatch(r"[0-9]{1,9}", texts["hang_after"]):
-            values["hang_after"] = int(texts["hang_after"])
-        if texts["home"]:
-            values["home"] = Path(os.path.expanduser(texts["home"])).absolute()
+            values["use_gpu"] = gpus > 0
+        values.setdefault("num_workers", gpus or 2)  # without a GPU here, a cluster has them
         return cls(**values)
 
     @classmethod
@@ -162,18 +135,18 @@ class Settings:
         """Return `settings`, or those of the environment if it is None.
 
         Raises:
-            SettingsError: it is something else, or the environment has a value that cannot be used.
+            LabError: it is something else, or the environment has a value that cannot be used.
         """
         if settings is not None and not isinstance(settings, Settings):
             fact = f"settings is of type {type(settings).__name__}, and labkit.Settings or None is expected"
-            raise SettingsError("read the settings", fact, "settings=labkit.Settings(small=True)")
+            raise LabError("read the settings", fact, "settings=labkit.Settings(small=True)")
         return cls.from_env() if settings is None else settings
 
     def make_home(self) -> Path:
         """Create the home folder if it is missing, and return it.
 
         Raises:
-            SettingsError: the folder cannot be created or written to.
+            LabError: the folder cannot be created or written to.
         """
         try:
             self.home.mkdir(parents=True, exist_ok=True)
@@ -181,7 +154,20 @@ class Settings:
                 return self.home
         except (OSError, ValueError) as error:
             fact = f"{str(self.home)[:200]}: {getattr(error, 'strerror', None) or error}"
-            raise SettingsError("use the lab's home folder", fact, OTHER_HOME) from None
+            raise LabError("use the lab's home folder", fact, OTHER_HOME) from None
+
+
+def _value(name: str, text: str) -> Any:
+    """The value of a variable's text. What has no meaning stays a text, and is refused as a setting."""
+    if name == "home":
+        return Path(os.path.expanduser(text)).absolute()
+    if name in ("num_workers", "hang_after"):
+        return int(text) if re.fullmatch("[0-9]{1,9}", text) else text
+    if name in ("small", "use_gpu", "preload"):
+        return _FLAGS.get(text.lower(), text.lower())
+    if name == "check_strict":
+        return {**_FLAGS, "strict": True}.get(text.lower(), text)
+    return text.lower() if name in ("dataset", "panel") else text
 
 
 @contextlib.contextmanager

@@ -498,7 +498,8 @@ assert one_by_one.seconds > threads.seconds
 
 # %% [markdown] tags=["extra"]
 # ## Extra: fetch without a function of your own
-# Since Ray 2.60 there is an expression for fetching, `download`. It makes a column of bytes out of a column of names, with threads, in a step of its own.
+# Ray Data has an expression for fetching, `download`, which is still marked *alpha*. It makes a column of bytes out of a column of names, with threads, in a step of its own. Its `filesystem` argument is newer than the
+# expression: in Ray 2.52, for example, `download` takes only a column of URIs such as `s3://…`.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** One of the 41 names below doesn't exist. What will you get for it?
@@ -517,6 +518,11 @@ with DataPanel("02-download"):
 empty = [row["item"] for row in payloads.iter_rows() if row["bytes"] is None]
 reveal("02-f", "a row without bytes" if empty else "no row")
 payloads.count(), empty
+
+# %% tags=["claim"]
+import inspect
+
+assert "alpha" in download.__doc__ and "filesystem" in inspect.signature(download).parameters
 
 # %% tags=["claim"]
 assert payloads.count() == 41 and empty == ["lab-02/no-such.png"]

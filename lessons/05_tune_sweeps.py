@@ -395,11 +395,10 @@ assert same == len(results) == 32 and accuracy >= 0.95
 
 # %% [markdown]
 # ## A sweep that cannot work
-# `hill` reads `config["a"]`. Here is a sweep whose space names it `alpha`. Expect two long tracebacks; the last line of the output is what matters.
+# `hill` reads `config["a"]`. The space of this sweep names it `alpha`. Expect two long tracebacks; the last line of the output matters.
 
 # %%
-panel = SweepPanel("05-slip")
-run = tune.RunConfig(storage_path=folder, verbose=0, callbacks=[panel.callback()])
+run = tune.RunConfig(storage_path=folder, verbose=0)
 wrong = {"alpha": tune.grid_search([1, 2]), "b": 20, "noise": 0}
 tuner = tune.Tuner(hill, param_space=wrong, run_config=run)
 results = tuner.fit()
@@ -409,18 +408,19 @@ results.num_errors, str(results.errors[0]).splitlines()[-1]
 # **Two long tracebacks in *A sweep that cannot work*.** They're intended, and the text announces them. Say: "Read the last line only."
 
 # %% [markdown]
-# Tune logs every traceback. `fit()` raises nothing: it returns results, and each of them has an error. With 200 trials you would find that out after 200
-# processes. `panel.watch` reads the sweep first, so the next cell raises and starts nothing:
+# Tune logs every traceback. `fit()` raises nothing: each of its results has an error. If trials ask for more than any node has, Tune raises nothing either, and waits forever. `panel.watch` compares
+# the two, so the next cell raises and starts nothing:
 
 # %% tags=["claim"]
 assert results.num_errors == 2 and "KeyError" in str(results.errors[0])
 
 # %% tags=["raises-exception"]
-panel.watch(tuner)
+greedy = tune.with_resources(hill, {"CPU": 64})
+SweepPanel("05-slip").watch(tune.Tuner(greedy, param_space=space, run_config=run))
 
 # %% [markdown]
 # ### Exercise 05-4 · Fix this sweep
-# Five things are wrong in the cell below. Some of them raise an error, one lets the sweep wait forever, and one returns the *worst* trial as the best. Fix them. The check reads the `Tuner` first, as
+# Five things are wrong in the cell below. Some of them raise an error, one lets the sweep wait forever, and one returns the *worst* trial as the best. Fix them. The check looks at the `Tuner` first, as
 # `panel.watch` did, and then runs it.
 
 

@@ -91,7 +91,8 @@ def train_inline(config):
 
 
 # %% [markdown]
-# The trainer is the one from lesson 03, with one worker fewer than usual, which leaves a CPU free for the validation. The argument `validation_config` is new; it stays empty in the first run.
+# The trainer is the one from lesson 03, with one worker fewer than usual, because a validation needs a CPU of its own. By default that leaves *one* worker: this lesson is about when validation runs, and not about
+# DDP. The argument `validation_config` is new; it stays empty in the first run.
 
 # %%
 from labkit.train import TrainPanel
@@ -144,11 +145,11 @@ still, epoch_s = standing_still("06-inline"), runs.latest("06-inline").seconds["
 reveal("06-a", round(100 * still / (still + epoch_s)))
 
 # %% [markdown]
-# For that share of the time, nothing trained. On the time axis below the curve, *training* and *validation* take turns.
+# For that share of the time, nothing trained: the loop validated, and it also saved and uploaded the checkpoint. On the time axis below the curve, *training* and *validation* take turns.
 #
 # ## The validator
 # To move the validation out of the loop, write it as a function: a checkpoint comes in, metrics go out. Ray calls it in another process, so it has to build its own model, load the weights, and read its
-# own rows. It runs on a GPU if the process has one. `evaluate` moves each batch to the model's device and calls `model.eval()`, which matters as soon as a network has dropout or batch normalization.
+# own rows. By default Ray reserves one CPU and no GPU for this process; the last section shows how to ask for a GPU, and `validate` uses one if there is one. `evaluate` moves each batch to the model's device and calls `model.eval()`, which matters as soon as a network has dropout or batch normalization.
 
 
 # %%
@@ -176,7 +177,7 @@ assert abs(found["val_accuracy"] - result.metrics["val_accuracy"]) < 1e-3
 # %% [markdown]
 # Three things change in the loop:
 # - it no longer validates;
-# - rank 0, which has the checkpoint, reports `validation=True`, which asks Ray to call the validator with it;
+# - rank 0, which has the checkpoint, reports `validation=True`, which asks Ray to call the validator with it (on a rank without a checkpoint, `True` is an error);
 # - with `CheckpointUploadMode.ASYNC` a separate thread uploads the checkpoint, and `report` returns at once. Ray then removes the folder by default. Your code must not, because it would come too early.
 
 # %%
@@ -201,8 +202,8 @@ def train_async(config):
 # **Why isn't the checkpoint's folder removed?** With `ASYNC` the upload happens later, in another thread. Ray removes the folder when it's done.
 
 # %% [markdown]
-# `ValidationConfig` tells the trainer which function to call. Set `timeout_s`: without it, `fit()` waits forever for a validation that hangs. (A report with a `ValidationTaskConfig` of its own, as in
-# 06-2, needs its own `timeout_s`, too. Only `fn_kwargs` are merged.)
+# `ValidationConfig` tells the trainer which function to call. Set `timeout_s`: without it, `fit()` waits forever for a validation that hangs. The clock starts when Ray submits the task, so it also runs while
+# the task waits for a free CPU. If the workers hold all CPUs, every validation times out until the training has ended.
 
 # %%
 from ray.train import ValidationConfig, ValidationTaskConfig
@@ -273,14 +274,14 @@ found = reported_checkpoints(result.path, result.filesystem)
 assert [one.status.name for one in found] == ["VALIDATED"] * epochs
 
 # %% [markdown]
-# Inside a loop, `ray.train.get_all_reported_checkpoints` returns these; any rank may call it alone. A `Result` has no statuses, so the lab's `reported_checkpoints` reads an undocumented file that the run's controller keeps next to
-# the checkpoints.
+# Inside a loop, `ray.train.get_all_reported_checkpoints` returns these; unlike `report`, it doesn't wait for the other ranks. A `Result` has no statuses, so the lab's `reported_checkpoints` reads an undocumented file that the run's controller keeps next to
+# the checkpoints. Without the lab, let the loop call `get_all_reported_checkpoints` as its last line and return what it gets, as the last section does. The workers then stay until the last validation has ended.
 
 # %% [markdown]
 # ### Exercise 06-2 · Not after every epoch
 # `report(validation=…)` accepts `False`, `True`, or a `ValidationTaskConfig` with settings for this one checkpoint. Replace the blank, by several lines if you like: every third epoch (the indices 2, 5, …) is validated with
-# `fn_kwargs={"rows": 1000}`, but the last epoch, whatever its index, on all rows, `{"rows": None}`. No other epoch is validated. The check runs the loop on the cluster, for five epochs and for three, with a
-# validator of its own.
+# `fn_kwargs={"rows": 1000}`, but the last epoch, whatever its index, on all rows, `{"rows": None}`. No other epoch is validated. Give each of them a `timeout_s`, because a `ValidationTaskConfig` in a report
+# doesn't inherit the trainer's. The check runs the loop on the cluster, for five epochs and for three, and calls a validator of the check instead of yours.
 
 
 # %%
@@ -304,9 +305,9 @@ def train_sparsely(config):
         torch.save({"epoch": epoch}, f"{folder}/state.pt")
         validation = False
         if epoch == config["epochs"] - 1:
-            validation = ValidationTaskConfig(fn_kwargs={"rows": None})
+            validation = ValidationTaskConfig(fn_kwargs={"rows": None}, timeout_s=60)
         elif epoch % 3 == 2:
-            validation = ValidationTaskConfig(fn_kwargs={"rows": 1000})
+            validation = ValidationTaskConfig(fn_kwargs={"rows": 1000}, timeout_s=60)
         ray.train.report(
             {"epoch": epoch},
             checkpoint=ray.train.Checkpoint.from_directory(folder),
@@ -496,8 +497,10 @@ def validate_in_a_trainer(checkpoint):
 
 
 # %% [markdown]
-# **A Ray dataset.** A validator can take one as an argument. In `ValidationTaskConfig(fn_kwargs={"dataset": dataset})` only its plan is pickled, not its rows, and `iter_torch_batches` streams them. So the
-# rows needn't fit in memory. (With `dataset.map_batches(Judge, num_gpus=1, …)` several GPUs could work on them.)
+# **A Ray dataset.** A validator may name one. Only the dataset's plan is pickled with the function, not its rows, and `iter_torch_batches` streams them, so the rows needn't fit in memory.
+#
+# Don't pass a dataset in `fn_kwargs`. They may hold only JSON values (numbers, strings, lists, dicts), because Ray writes them into a file of the run, so that pending validations survive a restart. With
+# anything else in them, the report ends the run.
 
 # %%
 import ray.data
@@ -507,7 +510,7 @@ ray.data.DataContext.get_current().use_datasource_v2 = False  # few rows: lesson
 dataset = ray.data.read_parquet("lab-06/validation", filesystem=store.filesystem)
 
 
-def validate_dataset(checkpoint, dataset):
+def validate_dataset(checkpoint):
     model = cnn().eval()
     with checkpoint.as_directory() as folder:
         load_state(folder, model)
@@ -530,11 +533,11 @@ import time
 
 import ray
 
-task = ray.remote(num_cpus=0)(lambda way, *arguments: way(*arguments))
+task = ray.remote(num_cpus=0)(lambda way, checkpoint: way(checkpoint))
 seconds = {}
-for way, *more in ((validate,), (validate_in_a_trainer,), (validate_dataset, dataset)):
+for way in (validate, validate_in_a_trainer, validate_dataset):
     begin = time.perf_counter()
-    accuracy = ray.get(task.remote(way, result.checkpoint, *more))["val_accuracy"]
+    accuracy = ray.get(task.remote(way, result.checkpoint))["val_accuracy"]
     seconds[way] = time.perf_counter() - begin
     print(f"{way.__name__:22} {accuracy:.6f} in {seconds[way]:5.1f} s")
 reveal("06-c", seconds[validate_in_a_trainer] / seconds[validate])
@@ -545,6 +548,35 @@ assert seconds[validate_in_a_trainer] > seconds[validate]
 # %% [markdown]
 # They agree. They differ in what has to start before the first row is read. A single task is nearly always the first choice. Use a trainer if the evaluation needs a process group or several GPUs, and a Ray
 # dataset if the rows don't fit in memory.
+#
+# Inside a training run it works in the same way. This task only waits for Ray Data's own tasks, so it needs no CPU of its own:
+
+# %%
+streaming = ValidationConfig(
+    fn=validate_dataset, task_config=ValidationTaskConfig(timeout_s=60), ray_remote_kwargs={"num_cpus": 0}
+)
+streamed = run("06-dataset", train_async, streaming, epochs=2)
+[(metrics["epoch"], metrics["val_accuracy"]) for _, metrics in streamed.best_checkpoints]
+
+
+# %% tags=["claim"]
+def train_wrongly(config):
+    model = cnn()
+    checkpoint = checkpoint_of(model, torch.optim.Adam(model.parameters()), 0)
+    ray.train.report(
+        {}, checkpoint=checkpoint, validation=ValidationTaskConfig(fn_kwargs={"dataset": dataset})
+    )
+
+
+found = reported_checkpoints(streamed.path, streamed.filesystem)
+assert [one.status.name for one in found] == ["VALIDATED"] * 2
+assert len(cloudpickle.dumps(validate_dataset)) < 100_000
+try:
+    run("06-no-json", train_wrongly, ValidationConfig(fn=lambda checkpoint, dataset: {}))
+except Exception as error:
+    assert "serialize" in repr([error, error.__cause__]), repr([error, error.__cause__])
+else:
+    raise AssertionError("fn_kwargs took a dataset")
 
 # %% [markdown] tags=["extra"]
 # ## Extra: somewhere else, and when it goes wrong
@@ -579,7 +611,7 @@ def moody(checkpoint, mood):
 
 # %% [markdown]
 # The loop reports a `where`, too, and gives each validation a `mood` and a timeout of its own: 60 seconds, but only 2 for the one that will hang, so that you don't wait long for it. After the
-# last epoch the loop asks Ray what it knows, in two ways: `COMMITTED` returns as soon as the last checkpoint is uploaded; `VALIDATED` waits until no validation is pending.
+# last epoch the loop asks Ray what it knows, in two ways: `COMMITTED` returns as soon as the last checkpoint is uploaded; `VALIDATED`, the default, waits until no validation is pending. The loop returns the second answer.
 
 # %%
 from ray.train import CheckpointConsistencyMode
@@ -600,6 +632,7 @@ def train_moody(config):
     for mode in (CheckpointConsistencyMode.COMMITTED, CheckpointConsistencyMode.VALIDATED):
         known = ray.train.get_all_reported_checkpoints(consistency_mode=mode)
         print(mode.value, [one.status.name for one in known])
+    return known
 
 
 # %% [markdown] tags=["prediction"]
@@ -613,13 +646,15 @@ moods = [("well", 60), ("hang", 2), ("raise", 60)]
 moody_run = run(
     "06-moody", train_moody, ValidationConfig(fn=moody, ray_remote_kwargs=elsewhere), epochs=3, moods=moods
 )
-found = reported_checkpoints(moody_run.path, moody_run.filesystem)
-moody_table = pandas.DataFrame([{**one.metrics, "status": one.status.name} for one in found])
+known = moody_run.return_value
+moody_table = pandas.DataFrame([{**one.metrics, "status": one.status.name} for one in known])
 reveal("06-d", "return a result")
 moody_table
 
 # %% tags=["claim"]
 assert list(moody_table["status"]) == ["VALIDATED", "VALIDATION_TIMEOUT", "VALIDATION_FAILED"]
+read = reported_checkpoints(moody_run.path, moody_run.filesystem)
+assert [one.status for one in known] == [one.status for one in read]
 
 # %% [markdown]
 # Where a checkpoint was validated, the validator's `where` replaced the loop's. Where it wasn't, the loop's value is still there, and `val_accuracy` is missing.
@@ -627,7 +662,7 @@ assert list(moody_table["status"]) == ["VALIDATED", "VALIDATION_TIMEOUT", "VALID
 # `fit()` returned without an error. A failed validation is not a failure of the training: the checkpoint is kept, with the loop's metrics. So look at the statuses before you trust
 # a table that has a gap.
 #
-# The validation that hung was ended after 2 seconds, and the one behind it had to wait that long. The timeout starts when Ray submits the task, so it includes the time that a process needs to start.
+# The validation that hung was ended after 2 seconds, and the one behind it had to wait that long. The timeout includes the time that a process needs to start.
 # Under *printed lines*, the panel shows what the loop printed: when it asked for what is `COMMITTED`, some validations were still pending.
 #
 # Exception: a validator whose *process* dies, for example because it runs out of memory, does end the run. Ray retries it three times and then fails the *training*. So leave it some memory.
@@ -644,7 +679,9 @@ assert list(moody_table["status"]) == ["VALIDATED", "VALIDATION_TIMEOUT", "VALID
 # - A validator is a function of a checkpoint. It builds its own model, reads its own rows, and calls `eval()`.
 # - With `validation=True` in `report` and `ASYNC` uploads the loop doesn't wait. With a `timeout_s`, `fit()` doesn't wait forever.
 # - Whatever the validator names and doesn't create is pickled with it, for every checkpoint.
-# - A validator that raises or takes too long doesn't fail the training. Look at the statuses before you trust a table with gaps.
+# - A validator that raises or takes too long doesn't fail the training, but one whose process dies does. Look at the statuses before you trust a table with gaps.
+# - By default a validation asks for one CPU and no GPU. Leave it a free place: the time that it waits counts toward `timeout_s`.
+# - `fn_kwargs` may hold only JSON values. Everything else that the validator needs, it names or loads.
 # - It pays off only where something is idle.
 #
 # | older tutorials | today |

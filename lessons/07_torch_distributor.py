@@ -362,11 +362,17 @@ reveal("07-b", {0: "neither", 1: differs[0] if differs else "", 2: "both"}[len(d
 numbers
 
 # %% tags=["claim"]
+from unittest import mock
+
 assert numbers == [(0, 0), (1, 0)]
+of_a_task = {"MASTER_ADDR": "", "MASTER_PORT": "", "RANK": "0", "PYSPARK_TORCH_DISTRIBUTOR_RDZV_ID": "one"}
+for devices, ranks in (("0", 1), ("0,1,2,3", 4)):
+    with mock.patch.dict(os.environ, of_a_task | {"CUDA_VISIBLE_DEVICES": devices}):
+        assert TorchDistributor._get_torchrun_args(False, 4)[1] == ranks
 
 # %% [markdown]
-# `LOCAL_RANK` is 0 in both ranks. Spark made a **job** with two tasks that start together, a **barrier stage**. Each task started a torchrun with one process, and with GPUs
-# each task sees only its own, as number 0. Starting took longer, because each task is a new Python process.
+# `LOCAL_RANK` is 0 in both ranks. Spark made a **job** with two tasks that start together, a **barrier stage**. Each task started a torchrun with one process. So it is with one GPU per task: each task sees only
+# its own, as number 0. If `spark.task.resource.gpu.amount` is 4, there are a quarter as many tasks, and each starts four ranks with `LOCAL_RANK` 0 to 3. Starting took longer, because each task is a new Python process.
 #
 # ## Resume
 # Spark resumes nothing by itself. Rank 0 saves a checkpoint after each epoch, to a place that all ranks can reach, and every rank loads the newest one when it starts. `save_state` and `load_state` call
@@ -466,8 +472,21 @@ with SparkPanel("07-file").watch(distributor):
     distributor.run(str(program), "--steps=20")
 
 # %% [markdown]
-# Its line is under *printed lines*. A file returns nothing, so it has to write its results somewhere. In local mode you don't even learn that it failed: `run` returns normally, because pyspark 4.3 drops
+# Its line is under *printed lines*. A file returns nothing, so it has to write its results somewhere. You don't even learn that it failed: in local mode and on executors, `run` returns normally, because pyspark 4.3 drops
 # torchrun's exit status. The panel reads what torchrun prints, and raises an error.
+
+# %% tags=["claim"]
+failing = settings.home / "fails.py"
+failing.write_text("raise SystemExit('no data')")
+for launcher in (distributor, on_executors):
+    assert launcher.run(str(failing)) is None
+    try:
+        with SparkPanel("07-fails").watch(launcher):
+            launcher.run(str(failing))
+    except Exception as error:
+        print(error)
+    else:
+        raise AssertionError("the panel didn't notice")
 
 # %% [markdown] tags=["extra"]
 # ## Extra: more that goes wrong
@@ -755,7 +774,7 @@ check("07-4", rows_to_pay)
 # - TorchDistributor only launches. Process group, device, wrapper and each rank's rows are plain PyTorch.
 # - Every rank must make the same number of steps, and take part in every `all_reduce`. Let all ranks return the same value.
 # - Names that the function uses are pickled with it: no locks, no sessions, no large data. Set seeds and defaults inside.
-# - `local_mode=True` is torchrun on the driver. On executors, `LOCAL_RANK` is 0 in every rank.
+# - `local_mode=True` is torchrun on the driver. On executors with one CPU or one GPU per task, `LOCAL_RANK` is 0 in every rank.
 # - Spark resumes nothing: save in the store, load at the start.
 #
 # | older tutorials | today |

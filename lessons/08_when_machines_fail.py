@@ -316,11 +316,17 @@ pyplot.close(figure)
 figure
 
 # %% [markdown] tags=["instructor"]
-# **A preemption needs no `max_failures`.** It is announced, so Ray doesn't count it as a failure.
+# **A preemption needs no `max_failures`.** It has a budget of its own, `max_preemption_failures`, which is unlimited by default.
+
+# %% tags=["claim"]
+assert FailureConfig().max_preemption_failures == -1 and FailureConfig().max_failures == 0
 
 # %% [markdown]
-# None of them needed `max_failures`, because Ray doesn't count the loss of a machine that was announced. *never* repeats everything. *every epoch* repeats what follows its latest full epoch. *just in time* saves again after every fifth step
-# from the notice on, so it repeats about five steps at most. Some machines die without a notice, so real runs do both.
+# None of them needed `max_failures`. Ray counts announced losses separately, against `FailureConfig(max_preemption_failures=…)`. The default, -1, sets no limit; with 0, the first one ends the run. (This part of Ray is *alpha*.)
+#
+# *never* repeats everything. *every epoch* repeats what follows its latest full epoch. *just in time* saves again after every fifth step
+# from the notice on, so it repeats about five steps at most. Ray's own example saves only once after a notice: that costs one upload, and repeats all steps from there until the machine is gone. If an upload takes longer
+# than the notice, look at `relax_collectives_on_preemption` and `preemption_grace_s`. Some machines die without a notice, so real runs also save at intervals.
 
 # %% [markdown]
 # ## A run that stands still

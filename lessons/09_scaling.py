@@ -14,7 +14,7 @@
 # each choice takes longer and costs more. Two short runs, on one and on two of these GPUs, tell you how much before you rent the rest.
 
 # %%
-from labkit import cluster, runs
+from labkit import cluster
 from labkit.exercises import check, hint, predict, reveal
 from labkit.settings import Settings
 
@@ -98,56 +98,84 @@ alone = measure(1, on_a_gpu, (256, 0), (64, 0))
 pair = measure(2, on_a_gpu, (64, 1), (64, 32))
 
 # %% [markdown]
-# The training that you want to predict has 256 rows per step, 4 MB of gradients (a million parameters) and 20,000 steps. `start=20` says that a run on a cluster starts 20 seconds later than one process.
+# ## The fit
+# In the formula above, a step is the sum of the four costs, each multiplied by a number that you know. `terms` returns these numbers, so each measurement is a linear equation, and NumPy solves the four of them. The median keeps a single slow step from
+# changing the result. A cost can't be negative, but a measured value close to zero can, so `clip` ends it there.
 
 # %%
-plan = {"rows": 256, "megabytes": 4, "steps": 20_000, "start": 20}
-cost = runs.will_it_pay(alone + pair, **plan, workers=(1, 2, 3, 4, 8, 32))
-print(cost)
+import numpy as np
+import pandas as pd
+
+
+def terms(workers, rows, megabytes):  # of serial, per_row, alpha and beta
+    rounds = 2 * (workers - 1)
+    return [1, rows, rounds, megabytes * rounds / workers]
+
+
+def fit(measured):
+    equations = [terms(workers, rows, megabytes) for workers, rows, megabytes, _ in measured]
+    return np.linalg.solve(equations, [np.median(seconds) for *_, seconds in measured]).clip(min=0)
+
+
+costs = fit(alone + pair)
+pd.Series(1000 * costs, ["serial ms", "per row ms", "α ms", "β ms per MB"]).round(2)
+
+# %% [markdown]
+# *serial* and *per row* are close to the 10 ms and 0.4 ms that `on_a_gpu` sleeps.
+#
+# The training that you want to predict has 256 rows per step, 4 MB of gradients (a million parameters) and 20,000 steps. A run on a cluster starts 20 seconds later than one process. A prediction is the same sum again:
+
+
+# %%
+def predict_run(costs, rows=256, megabytes=4, steps=20_000, start=20):
+    table = pd.DataFrame(index=pd.Index([1, 2, 3, 4, 8, 32], name="workers"))
+    table["step ms"] = [1000 * np.dot(terms(n, rows / n, megabytes), costs) for n in table.index]
+    table["speed-up"] = table["step ms"][1] / table["step ms"]
+    late = start * (table.index > 1)
+    table["hours"] = (late + steps * table["step ms"] / 1000) / 3600
+    table["core-hours"] = table.index * table["hours"]
+    saved = (table["step ms"][1] - table["step ms"]) / 1000  # seconds in each step
+    table["pays after"] = (late / saved).where(saved > 0)
+    return table
+
+
+predict_run(costs).round(3)
 
 # %% [markdown] tags=["instructor"]
 # **Core-hours always rise.** That's the point: more workers buy time and cost more core-hours, because all of them wait while they communicate.
 
 # %% tags=["claim"]
-table = cost.table
-assert cost.serial < 0.03 and 0.0002 < cost.per_row < 0.0006
+table = predict_run(costs)
+assert 0 < costs[0] < 0.03 and 0.0002 < costs[1] < 0.0006
 assert (table["core-hours"].diff().dropna() > 0).all()
+assert table["pays after"].isna()[1] and table["pays after"][4] > 0
 
 # %% [markdown]
 # Read a row from left to right:
-# - *low ms* and *high ms*: the range of *step ms*. The measured steps are drawn again at random, many times; 90 % of the predictions are in the range. It grows with the distance from what you measured, and says nothing about what the model leaves out.
-# - *speed-up*: how many times as fast as one worker.
-# - *core-hours*: hours times workers, which is what you pay for. They rise with every worker, because each of them pays for the serial share and for the communication.
-# - *pays after*: the **break-even**. It is the number of steps after which the run has made up for its later start. A shorter run is done sooner in one process. `inf` is never.
+# - *speed-up*: one worker's step divided by this one.
+# - *core-hours*: hours times workers, which is what you pay for. They rise with every worker, because each one adds serial work and communication.
+# - *pays after*: the **break-even**, the number of steps after which the run has made up for its later start. A shorter run is done sooner in one process. `NaN` means never.
 #
 # That is how to choose between 4, 8 and 32: go down the rows until the next one saves too few hours for its core-hours.
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Now the same steps run on your cores, with 1, 2, 3 and 4 workers. How many times as fast as one worker will four be?
+# **Predict.** Now the same steps run on your cores, with 1, 2, 3 and 4 workers. What speed-up will four workers have over one?
 
 # %%
 predict("09-a", ...)  # a number
 
+
 # %%
-import statistics
-
-import pandas
-
-
-def compare(cost, compute):
-    rows = []
-    for workers in (1, 2, 3, 4):
-        seconds = measure(workers, compute, (256 // workers, 4 if workers > 1 else 0))[0][-1]
-        rows.append(
-            {"measured ms": 1000 * statistics.median(seconds), "predicted ms": cost.table["step ms"][workers]}
-        )
-    table = pandas.DataFrame(rows, index=pandas.Index([1, 2, 3, 4], name="workers"))
+def compare(costs, compute):
+    table = predict_run(costs).loc[1:4, ["step ms"]].rename(columns={"step ms": "predicted ms"})
+    runs = {n: measure(n, compute, (256 // n, 4 if n > 1 else 0))[0] for n in table.index}
+    table["measured ms"] = [1000 * np.median(seconds) for *_, seconds in runs.values()]
     table["error %"] = 100 * (table["predicted ms"] / table["measured ms"] - 1)
     table["speed-up"] = table["measured ms"][1] / table["measured ms"]
     return table
 
 
-waiting = compare(cost, on_a_gpu)
+waiting = compare(costs, on_a_gpu)
 reveal("09-a", waiting["speed-up"][4])
 waiting.round(1)
 
@@ -159,11 +187,12 @@ waiting.round(1)
 assert waiting["speed-up"][2] > 1.1 and waiting["speed-up"][4] > 1.2
 
 # %% [markdown]
-# Two runs predicted the others, more or less. If the error grows with the number of workers, it's because the same two cores copy all messages here, while on a real cluster each node copies its own. If the machine was busy with something else, run both cells again.
+# You fitted steps of one and of two workers, so the first two errors only show how much a measurement varies. **Three workers are the test.** If their steps take longer than predicted, and those of four workers even more, it's because the model gives each worker a link of its own,
+# while the same two cores copy all messages here. On a real cluster each node copies its own. If the machine was busy, run the cells from *Two short runs* on again.
 
 # %% [markdown]
 # ### Exercise 09-1 · α and β
-# `will_it_pay` needs α and β. Write a function that gets a number of workers and two measurements of an all-reduce alone, each as `(megabytes, seconds)`, and returns `(alpha, beta)`.
+# `np.linalg.solve` found α and β for you. Now do it by hand: write a function that gets a number of workers and two measurements of an all-reduce alone, each as `(megabytes, seconds)`, and returns `(alpha, beta)`.
 
 
 # %%
@@ -195,17 +224,17 @@ def on_the_cores(rows):
 
 
 measured = measure(1, on_the_cores, (256, 0), (64, 0)) + measure(2, on_the_cores, (64, 1), (64, 32))
-cost_on_cores = runs.will_it_pay(measured, **plan, workers=(1, 2, 3, 4))
-print(cost_on_cores)
+costs_on_cores = fit(measured)
+predict_run(costs_on_cores).loc[:4].round(3)
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** How many times as fast as one worker will four be this time?
+# **Predict.** What speed-up will four workers have this time?
 
 # %%
 predict("09-b", ...)  # a number
 
 # %%
-computing = compare(cost_on_cores, on_the_cores)
+computing = compare(costs_on_cores, on_the_cores)
 reveal("09-b", computing["speed-up"][4])
 computing.round(1)
 
@@ -292,7 +321,7 @@ trainer = TorchTrainer(
 )
 fault = faults.slow_rank(1, share=0.3, seconds=60).at(panel, epoch=1)
 with panel.watch(trainer):
-    ranks = pandas.DataFrame(trainer.fit().return_value, index=["rank 0", "rank 1"] * 2)
+    ranks = pd.DataFrame(trainer.fit().return_value, index=["rank 0", "rank 1"] * 2)
 
 # %%
 first, second = ranks.loc["rank 0", ["computing s", "waiting s"]].sum(axis=1)
@@ -485,7 +514,7 @@ print(len(registry.stop("autoscaling")), "processes stopped")
 
 # %% [markdown]
 # ## Key points
-# - Two short runs give four costs: serial, per row, per message, per megabyte. They predict the step of other numbers of workers, with a range.
+# - Two short runs give four costs: serial, per row, per message, per megabyte. They predict the step of other numbers of workers. Measure one of those before you trust the others.
 # - Compare the same work: the same global batch, and the time of the slowest rank.
 # - More workers always cost more core-hours. They buy time, as long as the run is longer than its break-even.
 # - The model assumes a core or a GPU for each worker. Where workers share one, measure.

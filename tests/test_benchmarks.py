@@ -8,10 +8,8 @@ import pytest
 
 import benchmarks
 from benchmarks import interrupts
-from benchmarks import records as records_of
 from benchmarks._campaign import Broken
 from benchmarks._paired import Found, measure
-from labkit.runs import export
 from labkit.runs import record as records
 
 FOLDER = Path(benchmarks.__file__).parent
@@ -53,15 +51,6 @@ def test_figures_are_written_as_a_run_record_and_the_last_line_is_the_ratio(foun
     assert record.extra["figures"] == {"whole": {"lab": [1, 4, 3], "stock": [2, 5, 12]}}
     assert record.extra["why"] == "because" and record.host["cpus"] and record.versions["ray"]
     assert capsys.readouterr().out.splitlines()[-1] == "example: ratio=0.50"
-
-
-def test_an_exported_value_that_differs_is_seen(tmp_path, monkeypatch):
-    records_of.make(tmp_path, 6)
-    assert records_of.export(tmp_path, tmp_path / "out", "TensorBoard", 4)["export"] > 0
-    scalars = export._scalars
-    monkeypatch.setattr(export, "_scalars", lambda run: [*scalars(run)[:-1], ("loss", 0.5, 5, 0.0)])
-    with pytest.raises(AssertionError, match="has other values"):
-        records_of.export(tmp_path, tmp_path / "out", "TensorBoard", 4)
 
 
 def test_each_is_in_the_readme():

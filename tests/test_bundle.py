@@ -72,12 +72,14 @@ def test_learners_get_all_lessons_and_no_solution(root, tmp_path, archive):
     with tarfile.open(archive) as file:
         packed = {name.removeprefix("lab/") for name in file.getnames()}
     lessons = {f"notebooks/{path.stem}.ipynb" for path in (root / "lessons").glob("*.py")}
-    assert {*lessons, "labkit/datasets/files/digits.parquet", "pyproject.toml"} <= zipped & packed
+    checks = {f"lessons/checks/{path.name}" for path in (root / "lessons" / "checks").glob("*.py")}
+    assert {*lessons, *checks, "datasets/digits.parquet", "pyproject.toml"} <= zipped & packed
     assert packed - zipped == {"SHA256SUMS", "start.sh", "wheels/built-for", "wheels/one-1-py3-none-any.whl"}
     tracked = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout
     assert zipped <= {*tracked.splitlines()}  # neither keys nor tokens nor runs: these are in no commit
     for name in zipped | packed:
-        assert not name.startswith(("lessons/", "notebooks/solutions/", "docs/teaching/", "tests/")), name
+        assert name in checks or not name.startswith("lessons/"), name
+        assert not name.startswith(("notebooks/solutions/", "docs/teaching/", "tests/")), name
 
 
 def test_a_learners_assistant_is_told_how_to_help(root, lab):

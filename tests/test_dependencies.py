@@ -74,9 +74,7 @@ def test_every_package_that_is_imported_is_declared(root, project):
     stop to come."""
     declared = {Requirement(line).name for line in project["dependencies"]}
     near = {Requirement(line).name for name in declared for line in metadata.requires(name) or []}
-    # What one function imports when it is called, with an error that says how to install it.
-    optional = {"datasets", *project["optional-dependencies"]["export"]}
-    allowed = {canonicalize_name(name) for name in declared | near | optional}
+    allowed = {canonicalize_name(name) for name in declared | near}
     providers = metadata.packages_distributions()  # EXPERIMENT is a name in a template
     for path in (root / "labkit").rglob("*.py"):
         for name in _imported(path) - set(sys.stdlib_module_names) - {"labkit", "EXPERIMENT"}:

@@ -1,5 +1,6 @@
 """Files that are written: complete or absent, and private where they have to be."""
 
+import errno
 import multiprocessing
 import os
 import stat
@@ -51,6 +52,20 @@ def test_a_private_file_is_never_replaced(tmp_path):
     assert path.read_text() == "first"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
+def test_a_private_file_on_a_disk_without_hard_links(tmp_path, monkeypatch, code):
+    """As exFAT and SMB are: a cluster and a store could not be started there."""
+
+    def link(*_):
+        raise OSError(code, "no hard links")
+
+    monkeypatch.setattr(os, "link", link)
+    path = tmp_path / "token"
+    assert (private_file(path, "first"), private_file(path, "second")) == (True, False)
+    assert path.read_text() == "first" and stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_of_many_that_try_at_once_one_creates_it(tmp_path):

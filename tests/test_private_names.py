@@ -34,8 +34,8 @@ RAY = {
         "ray.actor:ActorClassID.from_random": "forks: modules with actor classes draw ids at their import",
         "ray:ObjectRef.from_random": "forks: the check that no two draw the same ids",
     },
-    "labkit/faults/deck.py": {
-        "ray._raylet:InnerGcsClient.drain_node": "a notice comes seconds later, by `ray drain-node`",
+    "labkit/faults.py": {
+        "ray._raylet:InnerGcsClient.drain_node": "`faults.drain_node`",
         "ray.core.generated.autoscaler_pb2:DRAIN_NODE_REASON_PREEMPTION": "the same",
     },
     "labkit/train/callbacks.py": {
@@ -143,13 +143,23 @@ def test_tune_still_has_what_only_its_objects_show(tmp_path):
     asha, trial = ASHAScheduler(), tune.experiment.Trial("none", stub=True)
     owners = {
         tuner: ["_local_tuner"],
-        getattr(tuner, "_local_tuner", None): ["_tune_config", "_run_config", "_is_restored", "param_space"],
-        asha: ["_metric", "_mode", "_max_t", "_brackets"],
+        tuner._local_tuner: [
+            "_tune_config",
+            "_run_config",
+            "_is_restored",
+            "param_space",
+            "converted_trainable",
+        ],
+        asha: ["_metric", "_mode", "_max_t", "_brackets", "_time_attr", "_stop_last_trials"],
+        tune.schedulers.HyperBandScheduler(): ["_metric", "_mode", "_max_t_attr", "_time_attr"],
+        tune.schedulers.ResourceChangingScheduler(asha): ["_base_scheduler"],
+        tune.search.ConcurrencyLimiter(tune.search.Searcher("loss", "min"), 1): ["_metric", "_mode"],
         asha._brackets[0]: ["_rungs"],
         tune.with_resources(lambda config: None, {"CPU": 1}): ["_resources"],
         trial: ["stopping_criterion", "run_metadata", "storage"],
         trial.run_metadata: ["last_result"],
     }
+    assert {"param_space", "converted_trainable"} <= set(dir(tuner._local_tuner))
     missing = [name for owner, names in owners.items() for name in names if not hasattr(owner, name)]
     names = ("execution.tune_controller", "tune", "utils.util", "logger.logger", "experiment.trial")
     names += ("analysis.experiment_analysis",)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from labkit import settings as settings_module
-from labkit.errors import SettingsError
+from labkit.errors import LabError
 from labkit.settings import VARIABLES, Settings, default_home
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,7 +63,7 @@ def test_every_variable_is_read(tmp_path):
     ],
 )
 def test_a_value_that_means_nothing_is_refused(name, value):
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(LabError) as caught:
         Settings.from_env({name: value})
     assert name in caught.value.attempt and f"unset {name}" in caught.value.fix
     assert value[:100] in caught.value.fact or "not shown" in caught.value.fact
@@ -92,7 +92,7 @@ def test_the_home_is_made_when_it_is_needed(tmp_path):
 def test_a_home_that_cannot_be_used(tmp_path, place):
     (tmp_path / "file").touch()
     home = tmp_path / place
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(LabError) as caught:
         Settings(home=home).make_home()
     assert str(home)[:100] in caught.value.fact
     assert "export LABKIT_HOME=" in caught.value.fix
@@ -121,7 +121,8 @@ def test_the_home_is_absolute(monkeypatch, tmp_path):
         ("0", 4, "", (False, 2)),
         ("auto", 4, "", (True, 4)),
         ("auto", 1, "", (True, 1)),
-        ("1", 0, "", (True, 1)),  # a remote cluster has them
+        ("1", 0, "", (True, 2)),  # a remote cluster has them
+        ("1", 1, "", (True, 1)),
         ("1", 4, "8", (True, 8)),
         ("auto", 4, "2", (True, 2)),
         ("", 0, "5", (False, 5)),

@@ -5,7 +5,6 @@
     python tools/build.py --stale    only what is missing or older than its source (`make lab`)
     python tools/build.py --check    change nothing; fail where a notebook differs from its source
     python tools/build.py --table    change nothing; print the figures of all lessons
-    python tools/build.py --nbgrader FOLDER    the lessons as assignments for nbgrader
 
 The learner's build is the solutions without the cells tagged ``solution``. `additions` says what the build
 adds to the cells; README's table of lessons gets their times as well, and each teacher's page the notes that
@@ -30,7 +29,6 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 import additions
 import figures
-import grading
 import lesson
 from labkit.errors import LabError
 from lesson import Cell
@@ -216,7 +214,6 @@ def main(arguments: list[str] | None = None, folder: Path = FOLDER) -> int:
     mode.add_argument("--stale", action="store_true", help="only what is missing or older than its source")
     mode.add_argument("--check", action="store_true", help="change nothing; fail where something differs")
     mode.add_argument("--table", action="store_true", help="change nothing; print the lessons' figures")
-    mode.add_argument("--nbgrader", type=Path, metavar="FOLDER", help="write assignments for nbgrader there")
     options = parser.parse_args(arguments)
     try:
         if options.table:

@@ -28,10 +28,10 @@ import build
 from labkit.errors import LabError
 
 ROOT = Path(__file__).resolve().parent.parent
-# Solutions, answers for the teacher, and what only those need who change the lab.
+# Solutions, answers for the teacher, and what only those need who change the lab. The sources of the lessons
+# have the solutions, too, and stay here as well; the checks of the exercises are next to them.
 _KEPT_BACK = (
     "AGENTS.md",
-    "lessons/",
     "notebooks/solutions/",
     "docs/teaching/",
     "tests/",
@@ -70,7 +70,8 @@ def files() -> Iterator[tuple[str, Path]]:
             raise LabError("pack the lessons", fact, "python tools/build.py (it keeps what you wrote)")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in listed.stdout.split("\0"):
-        if name and not name.startswith(_KEPT_BACK):
+        source = name.startswith("lessons/") and not name.startswith("lessons/checks/")
+        if name and not source and not name.startswith(_KEPT_BACK):
             yield name, ROOT / name
     # An assistant that is opened at the top learns there how to help a learner.
     yield "AGENTS.md", ROOT / "notebooks" / "AGENTS.md"

@@ -56,6 +56,11 @@ class Cell:
         return self.kind == "markdown" and self.source.startswith("#")
 
 
+def number(path: Path) -> str:
+    """The number of the lesson that a source, a notebook or a script belongs to: "03" or "03b"."""
+    return path.stem.partition("_")[0]
+
+
 def read(source: Path) -> list[Cell]:
     """The cells of a lesson, checked.
 

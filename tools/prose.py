@@ -22,6 +22,7 @@ _FILES = (
     "*.md",
     "docs/**/*.md",
     "benchmarks/*",
+    "classroom/*",
     "engines/**/*",
     "labkit/**/*",
     "lessons/**/*",

@@ -54,7 +54,7 @@ _OTHERS = [
     "*.md",
     "LICENSE",
     "docs/**/*",
-    "labkit/datasets/files/README.md",
+    "datasets/README.md",
     "notebooks/plain/*",
 ]
 _SETTINGS = {

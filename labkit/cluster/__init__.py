@@ -1,7 +1,202 @@
-"""A Ray cluster of real `ray start` processes: start one, connect to one, ask what fits on it."""
+"""A Ray cluster of real `ray start` processes: start one, find it again, or connect to another.
 
-from labkit.faces import face
+    lab = cluster.start(nodes=2)       # a head and one more node, both on this machine
+    lab.add_node(cpus=2)
+    lab.remove_node("node-2")
+    lab.stop()
 
-__getattr__, __dir__, __all__ = face(
-    __name__, capacity=("Node",), handle=("Cluster",), lifecycle=("connect", "current", "start")
-)
+    lab = cluster.connect("10.0.0.7:6379")   # a cluster that the lab did not start: it is never stopped
+
+All processes are recorded (`labkit.system.process_registry`), so that a restarted kernel finds its cluster
+again and none of them outlives its use. Ray's token authentication is always on. It is what protects Ray's
+gRPC ports, which cannot be bound to loopback; the dashboard is.
+"""
+
+import atexit
+import math
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from labkit import interrupts, machine
+from labkit.cluster import connection
+from labkit.cluster.capacity import Node
+from labkit.cluster.handle import Cluster
+from labkit.cluster.nodes import OBJECT_STORE_BYTES, NodeLauncher
+from labkit.cluster.preload import modules_of
+from labkit.display.progress import Waiting
+from labkit.errors import LabError, expect_int
+from labkit.settings import Settings
+
+__all__ = ["Cluster", "Node", "connect", "current", "peek", "start"]
+
+_current: Cluster | None = None
+
+
+def start(
+    *,
+    nodes: int | None = None,
+    cpus_per_node: int | None = None,
+    settings: Settings | None = None,
+    object_store_bytes: int = OBJECT_STORE_BYTES,
+    preload: str | Sequence[str] = "torch",
+) -> Cluster:
+    """Start a cluster on this machine and connect to it, or return the one that runs already.
+
+    If ``RAY_ADDRESS`` names a cluster, that one is used instead, and nothing is started.
+
+    Args:
+        nodes: the head and ``nodes - 1`` further nodes (default: the head alone), each a set of real
+            ``ray start`` processes. A cluster that runs already is not changed: a warning says so.
+        cpus_per_node: logical CPUs of each. Default: together enough for the settings' workers and one more
+            for Ray Data, and at least the machine's cores.
+        object_store_bytes: shared memory of the head.
+        preload: what workers find imported, so that they start in a fraction of the time: "torch",
+            "tensorflow", or a list of module names; an empty list: Ray starts them as always. It counts
+            when this process connects; a cluster that is connected already is not changed.
+
+    Raises:
+        LabError: a node did not start, or an argument has a value that cannot work.
+        RunStopped: the reader interrupted; nothing is left running.
+    """
+    settings, modules = Settings.given(settings), modules_of(preload)
+    for name, count in (("nodes", nodes), ("cpus_per_node", cpus_per_node)):
+        if count is not None:
+            expect_int("start a cluster", name, count)
+    expect_int("start a cluster", "object_store_bytes", object_store_bytes, least=78_643_200)  # as Ray wants
+    running = current()
+    undo = _stop_current if running is None else lambda: None
+    with interrupts.stoppable("the start of the cluster", undo=undo) as check:
+        if running is not None:
+            _reconnect(running)
+        elif settings.ray_address:
+            running = connect(settings.ray_address)
+        else:
+            connection.refuse_another_session("start a cluster")
+            settings.make_home()
+            launcher = NodeLauncher(settings, modules)
+            with launcher.alone(check):
+                running = _find(launcher)
+                if running is None:
+                    each = math.ceil(max(machine.cores(), settings.num_workers + 1) / (nodes or 1))
+                    return _start(launcher, nodes or 1, cpus_per_node or each, object_store_bytes, check)
+    if running.is_ours:
+        have = [node.cpus for node in running.nodes]
+        if (nodes or len(have)) != len(have) or any(cpus != (cpus_per_node or cpus) for cpus in have):
+            warnings.warn(
+                f"a cluster with {len(have)} node{'s' * (len(have) > 1)}, {sum(have):g} CPUs runs already "
+                "and is used; to get another one: lab.add_node() or lab.remove_node(), or lab.stop() first",
+                stacklevel=2,
+            )
+    return running
+
+
+def connect(address: str, *, token_file: Path | str | None = None) -> Cluster:
+    """Connect to a cluster that runs already. It is used, and never stopped.
+
+    The package labkit is sent along, so that the nodes do not need it.
+
+    Args:
+        address: ``host:port`` of its head, or ``ray://host:port`` for a Ray client from outside.
+        token_file: has its authentication token (default: as Ray does, ``RAY_AUTH_TOKEN``, the file that
+            ``RAY_AUTH_TOKEN_PATH`` names, ``~/.ray/auth_token``; a cluster that wants none gets none).
+
+    Raises:
+        LabError: nothing answers, or the token is not the cluster's.
+    """
+    attempt, running = f"connect to {address!r}", current()
+    if not isinstance(address, str) or not address:
+        raise LabError(attempt, "that is not an address", 'for example connect("10.0.0.7:6379")')
+    if running is not None:
+        if running.address == address:
+            _reconnect(running)
+            return running
+        raise LabError(attempt, f"this notebook is connected to {running.address}", "lab.stop() first")
+    token = Path(token_file).expanduser() if token_file else None
+    if token is not None and not token.is_file():
+        raise LabError(attempt, f"there is no token file {token}", "copy it from the cluster's head")
+    left = "This process is connected to no cluster"
+    with interrupts.stoppable(f"the connection to {address}", undo=_stop_current, left=left):
+        return _use(Cluster(address, token_file=token))
+
+
+def current() -> Cluster | None:
+    """The cluster that this process is connected to through the lab, if any.
+
+    If `labkit stop` has ended it, or its head has died, this process disconnects from it.
+    """
+    if _current is not None and not _current.is_running:
+        _current.disconnect()
+    return _current if _current is not None and _current.is_running else None
+
+
+def peek() -> Cluster | None:
+    """The cluster that this process was connected to last, without a look at whether it still runs.
+
+    For what draws: `current` disconnects from a cluster that has ended, which may take seconds.
+    """
+    return _current
+
+
+def _reconnect(running: Cluster) -> None:
+    """Connect again if the reader has called `ray.shutdown`."""
+    import ray
+
+    if not ray.is_initialized():
+        running.connect()
+
+
+def _find(launcher: NodeLauncher) -> Cluster | None:
+    """The cluster of this home that an earlier kernel left running, or None."""
+    if (other := launcher.find()) is not None:
+        found = Cluster(other.address, launcher=other)
+        try:
+            return _use(found)
+        except BaseException as error:
+            found.disconnect()
+            other.release()
+            if type(error) is not LabError or other.is_in_use:
+                raise  # another notebook may be training there
+            other.stop()  # it was ending anyway
+    return None
+
+
+def _start(
+    launcher: NodeLauncher, nodes: int, cpus: int, object_store_bytes: int, check: Callable[[], None]
+) -> Cluster:
+    """Start the head, connect to it, and start the other nodes."""
+    try:
+        with Waiting("starting the cluster", unit="nodes") as waiting:
+
+            def on_wait() -> None:
+                check()
+                waiting(0, 1)
+
+            launcher.start_head(cpus=cpus, object_store_bytes=object_store_bytes, on_wait=on_wait)
+            cluster = _use(Cluster(launcher.address, launcher=launcher))
+        for _ in range(1, nodes):
+            cluster.add_node(cpus=cpus)
+    except BaseException:
+        # Also after an interrupt: half a cluster is of no use.
+        connection.disconnect()
+        launcher.release()
+        launcher.stop()
+        raise
+    return cluster
+
+
+def _use(cluster: Cluster) -> Cluster:
+    """Connect to a cluster, which then is the current one."""
+    global _current
+    cluster.connect()
+    _current = cluster
+    # A script stops its cluster when it exits. A kernel leaves that to the watchdog: it may be a restart.
+    if cluster.is_ours and "ipykernel" not in sys.modules:
+        atexit.register(cluster.stop)
+    return cluster
+
+
+def _stop_current() -> None:
+    if _current is not None:
+        _current.stop()

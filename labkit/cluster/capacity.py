@@ -1,10 +1,11 @@
-"""Whether workers and tasks fit on the nodes of a cluster: if not, Ray waits forever and reports nothing."""
+"""Whether workers and tasks fit on the nodes of a cluster. If not, Ray waits for more and reports nothing."""
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from labkit.errors import ClusterError, expect_int
+from labkit.errors import LabError, expect_int
 
 
 @dataclass(frozen=True)
@@ -42,44 +43,36 @@ def check_worker_capacity(
     cpus_per_worker: float = 1,
     gpus_per_worker: float = 0,
     data: bool = False,
-    growable: bool = False,
+    ours: bool = False,
 ) -> None:
-    """See `Cluster.check_capacity`; `growable` tells whether the lab may add nodes."""
+    """See `Cluster.check_capacity`; `ours` is as in `refuse`."""
     expect_int("start workers", "workers", workers)
     each = f"{cpus_per_worker:g} CPU" + (f" and {gpus_per_worker:g} GPU" if gpus_per_worker else "")
     attempt = f"start {workers} worker{'s' * (workers != 1)} with {each} each"
-    more = "lab.add_node(cpus=…)" if growable else "a larger cluster"
+    more = "lab.add_node(cpus=…)" if ours else "a larger cluster"
     places = sum(_places(node, cpus_per_worker, gpus_per_worker) for node in nodes)
     if places < workers:
         has = ", ".join(f"{n.name} {n.cpus:g} CPU" + (f" {n.gpus:g} GPU" if n.gpus else "") for n in nodes)
-        raise ClusterError(
-            attempt,
-            f"the cluster has room for {places} of them ({has}), and Ray would wait for the others forever",
-            f"num_workers={places}, or {more}" if places else f"ask for less per worker, or {more}",
-        )
-    cpus = sum(node.cpus for node in nodes)
-    if data and cpus - workers * cpus_per_worker < 1:
-        raise ClusterError(
-            f"{attempt}, fed by Ray Data",
-            f"they would use {workers * cpus_per_worker:g} of {cpus:g} CPUs, and the data pipeline needs one "
-            "itself: both would wait for each other forever",
-            f"one worker less, resources_per_worker={{'CPU': 0.5}}, or {more}",
-        )
+        fact = f"the cluster has room for {places} of them ({has or 'no node'})"
+        fix = f"num_workers={places}, or {more}" if places else f"ask for less per worker, or {more}"
+        refuse(attempt, fact, fix, ours=ours)
+        return
+    used, cpus = workers * cpus_per_worker, sum(node.cpus for node in nodes)
+    if data and cpus - used < 1:
+        fact = f"they would use {used:g} of {cpus:g} CPUs, and the data pipeline needs one itself"
+        fix = f"one worker fewer, resources_per_worker={{'CPU': 0.5}}, or {more}"
+        refuse(f"{attempt}, fed by Ray Data", fact, fix, ours=ours)
 
 
-def _places(node: Node, cpus: float, gpus: float) -> int:
-    wanted = [(have, each) for have, each in ((node.cpus, cpus), (node.gpus, gpus)) if each]
-    return min((math.floor(have / each + 1e-9) for have, each in wanted), default=10**6)
-
-
-def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str) -> None:
+def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str, ours: bool = True) -> None:
     """Refuse a task that no node could ever run, not even if nothing else ran.
 
     Args:
         options: of ``ray.remote``: num_cpus (default 1), num_gpus, resources. Labels are ignored.
+        ours: as in `refuse`.
 
     Raises:
-        ClusterError: with what the task asks for, and what the nodes have.
+        LabError: with what the task asks for, and what the nodes have.
     """
     wanted = {"CPU": options.get("num_cpus", 1) or 0, "GPU": options.get("num_gpus", 0) or 0}
     wanted.update(options.get("resources") or {})
@@ -88,8 +81,24 @@ def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str)
         return
     asked = " and ".join(f"{amount:g} {name}" for name, amount in wanted.items())
     has = "; ".join(f"{n.name} " + ", ".join(f"{n.resources.get(w, 0):g} {w}" for w in wanted) for n in nodes)
-    raise ClusterError(
-        attempt,
-        f"each needs {asked} of one node, and no node has that ({has}): Ray would wait forever",
-        "ask for less, or add a node that has it, as in lab.add_node(cpus=1, resources={…})",
-    )
+    fact = f"each needs {asked} of one node, and no node has that ({has})"
+    fix = "ask for less, or add a node that has it, as in lab.add_node(cpus=1, resources={…})"
+    refuse(attempt, fact, fix, ours=ours)
+
+
+def refuse(attempt: str, fact: str, fix: str, *, ours: bool) -> None:
+    """Raise a LabError for what has no room on the nodes that are there; or only warn.
+
+    Args:
+        ours: whether the lab started the cluster. No other nodes ever join such a cluster. On any other one
+            an autoscaler may be waiting for the request, which is what makes it start nodes.
+    """
+    if ours:
+        raise LabError(attempt, f"{fact}, and Ray would wait forever", fix)
+    text = f"{fact}. Unless somebody or an autoscaler may add nodes, Ray waits forever: {fix}"
+    warnings.warn(f"{attempt}: {text}", stacklevel=2)
+
+
+def _places(node: Node, cpus: float, gpus: float) -> int:
+    wanted = [(have, each) for have, each in ((node.cpus, cpus), (node.gpus, gpus)) if each]
+    return min((math.floor(have / each + 1e-9) for have, each in wanted), default=10**6)

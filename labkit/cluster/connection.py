@@ -1,6 +1,6 @@
 """This process's side of a connection to Ray: its environment, the check of the address, and `ray.init`.
 
-The only file of the room, but for the fork server, that touches undocumented names of Ray.
+The only file of this package, but for the fork server, that uses undocumented names of Ray.
 """
 
 import contextlib
@@ -11,67 +11,86 @@ from pathlib import Path
 from typing import Any
 
 from labkit.cluster import ray_data_log
-from labkit.errors import ClusterError
+from labkit.errors import LabError
 from labkit.settings import PACKAGE_ROOT
 
 # What the lab sets for Ray, in the nodes and in the kernel; each is a documented setting.
 ENVIRONMENT = {
-    "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",  # silent, and no waiting for a network that is not there
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # seconds between a controller's looks at its workers, not 2
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",  # the panel shows progress; Ray Data would print lines
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",  # on macOS, Ray starts only one node without it
 }
 # A call without effect to the head's server, and to its server for Ray clients.
 _HEAD, _CLIENTS = "/ray.rpc.NodeInfoGcsService/CheckAlive", "/ray.rpc.RayletDriver/ClusterInfo"
 
-_changed: dict[str, tuple[str | None, str]] = {}  # variable → its value before, and the one that was set
+# Variable → its value before, and the one that was set; None: it was not there, or was removed.
+_changed: dict[str, tuple[str | None, str | None]] = {}
 
 
 def connect(
-    address: str, token: Path | None, *, ship: bool = False, py_executable: str | None = None
+    address: str, *, token_file: Path | None, ours: bool = False, py_executable: str | None = None
 ) -> str | None:
     """Connect this process to a cluster, and return the address of its dashboard.
 
     Args:
-        token: the file with its authentication token.
-        ship: send the package labkit along, for nodes that do not have it.
+        token_file: has its authentication token. None: Ray's own order counts, see `read_token`.
+        ours: whether the lab started it. If not, the package labkit is sent along for its nodes.
         py_executable: what Ray's workers run instead of python.
 
     Raises:
-        ClusterError: no cluster answers, or it refuses. Then the environment is as it was before.
+        LabError: no cluster answers, or it refuses, or this process is connected to Ray by other means. Then
+            the environment is as it was before.
     """
+    attempt = f"connect to the cluster at {address}"
+    refuse_another_session(attempt)
     # Without RAY_ADDRESS, Ray's state API asks the cluster that was started last on this machine (a file in
     # /tmp/ray names it). If that one has ended, each run of Ray Train waits 12 s for it.
     environment: dict[str, Any] = {"env_vars": {"RAY_ADDRESS": address}}
-    if ship:
+    if not ours:
         environment = {"py_modules": [str(PACKAGE_ROOT)]}
     if py_executable is not None:
         environment["py_executable"] = py_executable
     try:
-        check_reachable(address, token)
-        set_environment(token)
+        wants_token = check_reachable(address, read_token(token_file))
+        set_environment(token_file, authenticate=True if ours else wants_token)
         import ray
 
-        ray.shutdown()  # a connection that the reader made without the lab would be in the way
         options = {"runtime_env": environment, "log_to_driver": False, "logging_level": "ERROR"}
         try:
             context = ray.init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as error:
-            raise ClusterError(
-                f"connect to the cluster at {address}",
-                f"Ray says: {str(error).splitlines()[0][:200]}",
-                "check it with `ray status` on its head; it needs the versions of Ray and Python of this one",
-            ) from error
+            fact = f"Ray says: {str(error).splitlines()[0][:200]}"
+            fix = "check it with `ray status` on its head; it needs this process's versions of Ray and Python"
+            raise LabError(attempt, fact, fix) from error
     except BaseException:
         disconnect()
         raise
     return getattr(context, "dashboard_url", None)
 
 
-def user_token() -> Path | None:
-    """Ray's own token file of this user, if there is one."""
-    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    return path if path.is_file() else None
+def refuse_another_session(attempt: str) -> None:
+    """Raise a LabError if the reader's own `ray.init()` has a session in this process.
+
+    To end it would end a local cluster, with all actors and objects.
+    """
+    if "ray" in sys.modules:
+        import ray
+
+        if ray.is_initialized():
+            fact = "this process has a Ray session of its own, by ray.init() or by a first call of Ray"
+            raise LabError(attempt, fact, "ray.shutdown() ends it and what runs in it; then try again")
+
+
+def read_token(file: Path | None = None) -> str | None:
+    """The token in `file`; by default the one that Ray takes, in its order. None if there is none."""
+    if file is None:
+        if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
+            return token
+        file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    with contextlib.suppress(OSError):
+        return file.read_text().strip() or None
+    return None
 
 
 def disconnect() -> None:
@@ -82,22 +101,29 @@ def disconnect() -> None:
         ray.shutdown()
     for name, (before, here) in _changed.items():
         if os.environ.get(name) == here:
-            del os.environ[name]
-            if before is not None:
-                os.environ[name] = before
+            _set(name, before)
     _changed.clear()
     _reread_environment()
 
 
-def set_environment(token: Path | None) -> None:
-    """Set the token file, and the variables that the reader has not set, also for a Ray that is imported."""
-    wanted = {name: value for name, value in ENVIRONMENT.items() if name not in os.environ}
-    if token is not None:
-        wanted["RAY_AUTH_TOKEN_PATH"] = str(token)
+def set_environment(token_file: Path | None, *, authenticate: bool | None) -> None:
+    """Set the token, and the variables that the reader has not set, also for a Ray that is imported.
+
+    Args:
+        token_file: of the cluster; None: Ray's own order counts.
+        authenticate: whether the cluster wants a token. A process that wants one itself can't be used by a
+            cluster without. None: nobody knows, and Ray's own default counts.
+    """
+    wanted: dict[str, str | None] = {k: v for k, v in ENVIRONMENT.items() if k not in os.environ}
+    if token_file is not None:
+        # Ray prefers RAY_AUTH_TOKEN, which in a container is the token of another cluster.
+        wanted |= {"RAY_AUTH_TOKEN_PATH": str(token_file), "RAY_AUTH_TOKEN": None, "RAY_AUTH_MODE": "token"}
+    elif authenticate is not None and "RAY_AUTH_MODE" not in os.environ:
+        wanted["RAY_AUTH_MODE"] = "token" if authenticate else "disabled"
     for name, value in wanted.items():
         before, _ = _changed.get(name, (os.environ.get(name), ""))
         _changed[name] = before, value
-        os.environ[name] = value
+        _set(name, value)
     _reread_environment()
     # Ray Data would report once that its bars are off.
     logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
@@ -108,48 +134,62 @@ def set_environment(token: Path | None) -> None:
         DataContext.get_current().enable_progress_bars = False
 
 
+def _set(name: str, value: str | None) -> None:
+    os.environ.pop(name, None)
+    if value is not None:
+        os.environ[name] = value
+
+
 def _reread_environment() -> None:
     """Ray reads it at its import: an `import ray` in an earlier cell must not lock the reader out."""
     if "ray" in sys.modules:
-        with contextlib.suppress(ImportError, AttributeError):  # another Ray: then the import counts
-            from ray._raylet import AuthenticationTokenLoader, Config
+        from ray._raylet import AuthenticationTokenLoader, Config
 
-            Config.initialize("")
-            AuthenticationTokenLoader.instance().reset_cache()
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
 
 
-def check_reachable(address: str, token: Path | None) -> None:
+def check_reachable(address: str, token: str | None) -> bool | None:
     """Ask the cluster at ``host:port`` or ``ray://host:port`` for a sign of life.
 
     Ray itself tries for one to two minutes before it reports that there is no answer. Any other address
     ("auto"), and a cluster behind TLS, is left to Ray.
 
+    Returns:
+        Whether it wants a token; None where that is left to Ray.
+
     Raises:
-        ClusterError: nothing answers there, or it refuses the token.
+        LabError: nothing answers there, or it refuses the token.
     """
     host = address.removeprefix("ray://")
     if ":" not in host or "/" in host or os.environ.get("RAY_USE_TLS") == "1":
-        return
+        return True if token else None
+    status, details = _ask(address, None)
+    wants_token = status == "UNAUTHENTICATED"
+    if wants_token and token:
+        status, details = _ask(address, token)
+    attempt = f"connect to the cluster at {address}"
+    if status == "UNAUTHENTICATED":
+        fact = "it refused the token" + ("" if token else ": none was found")
+        fix = "copy the token of its head to ~/.ray/auth_token, or name its file: "
+        raise LabError(attempt, fact, fix + f"cluster.connect({address!r}, token_file=…)")
+    if status in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
+        fix = "check the address with `ray status` on its head, and that the port is reachable from here"
+        raise LabError(attempt, f"nothing answers there ({details})", fix)
+    # Any other status is left to Ray: another version of it may have renamed the call.
+    return wants_token if wants_token or not status else True if token else None
+
+
+def _ask(address: str, token: str | None) -> tuple[str, str]:
+    """Name of the gRPC status with which a cluster answers, "" if all is well; and details."""
     import grpc  # Ray's own transport; it comes with Ray
 
     call = _CLIENTS if address.startswith("ray://") else _HEAD
-    metadata = [("authorization", f"Bearer {token.read_text().strip()}")] if token else []
-    with grpc.insecure_channel(host, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    metadata = [("authorization", f"Bearer {token}")] if token else []
+    options = [("grpc.enable_http_proxy", 0)]
+    with grpc.insecure_channel(address.removeprefix("ray://"), options=options) as channel:
         try:
             channel.unary_unary(call)(b"", timeout=10, metadata=metadata)
         except grpc.RpcError as error:
-            status, details = error.code().name, (error.details() or "")[:120]
-        else:
-            return
-    # Any other status is left to Ray: another version of it may have renamed the call.
-    attempt = f"connect to the cluster at {address}"
-    if status == "UNAUTHENTICATED":
-        raise ClusterError(
-            attempt,
-            "it refused the token" + ("" if token else ": none was found"),
-            f"copy the token file of its head to {token or '~/.ray/auth_token'}, or name it: "
-            "connect(address, token_file=…)",
-        )
-    if status in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
-        fix = "check the address with `ray status` on its head, and that the port is reachable from here"
-        raise ClusterError(attempt, f"nothing answers there ({details})", fix)
+            return error.code().name, (error.details() or "")[:120]
+    return "", ""

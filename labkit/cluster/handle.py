@@ -15,9 +15,10 @@ from labkit.cluster.nodes import NodeLauncher, shell_commands
 from labkit.display import cards
 from labkit.display.formatting import size
 from labkit.display.progress import Waiting
-from labkit.errors import ClusterError, expect_int
+from labkit.errors import LabError, expect_int
 
 _HEAD_EVERY = 3.0  # seconds between two looks at whether the head runs
+_SILENT_FOR = 45.0  # seconds without an answer of a head on another machine; Ray waits for 60
 _NOTICED_WITHIN = 30  # seconds until the head has noticed that a node has joined or gone
 
 
@@ -32,10 +33,13 @@ class Cluster:
     """
 
     def __init__(
-        self, address: str, *, token: Path | None = None, launcher: NodeLauncher | None = None
+        self, address: str, *, token_file: Path | None = None, launcher: NodeLauncher | None = None
     ) -> None:
         self.address, self.dashboard_url = address, launcher.dashboard_url if launcher else None
-        self._token, self._launcher = token, launcher  # no launcher: the lab did not start this cluster
+        self._token_file, self._launcher = (
+            token_file,
+            launcher,
+        )  # no launcher: the lab did not start this cluster
         self._running = False
         self._disconnecting = threading.Lock()
 
@@ -90,20 +94,21 @@ class Cluster:
         """Connect this process, for the first time or after the reader called `ray.shutdown`.
 
         Raises:
-            ClusterError: the cluster does not answer, or refuses.
+            LabError: the cluster does not answer, or refuses.
         """
         again, launcher = self._running, self._launcher
         if launcher is None:
-            url = connection.connect(self.address, self._token, ship=True)
-            self.dashboard_url, self._running = f"http://{url}" if url else None, True
-            return
-        launcher.connect()
-        self._running = True
-        if again:
-            launcher.stop_preloading()  # a fork server is for one connection
+            url = connection.connect(self.address, token_file=self._token_file)
+            self.dashboard_url = f"http://{url}" if url else None
         else:
+            launcher.connect()
+        self._running = True
+        if not again:
             threading.Thread(target=self._watch_head, name="labkit-head", daemon=True).start()
-        launcher.preload(node.name for node in self.nodes)
+        if launcher is not None:
+            if again:
+                launcher.stop_preloading()  # a fork server is for one connection
+            launcher.preload(node.name for node in self.nodes)
 
     def add_node(self, *, cpus: int | None = None, resources: dict[str, float] | None = None) -> Node:
         """Start one more node on this machine, and wait until it has joined the cluster.
@@ -113,7 +118,7 @@ class Cluster:
             resources: custom resources, such as ``{"fast_disk": 1}``.
 
         Raises:
-            ClusterError: the lab did not start this cluster, or the node did not join.
+            LabError: the lab did not start this cluster, or the node did not join.
             RunStopped: the reader interrupted; the node is gone again.
         """
         launcher = self._require_ours("add a node")
@@ -142,7 +147,7 @@ class Cluster:
         """Stop the processes of one node, as if its machine were switched off; wait until Ray has noticed.
 
         Raises:
-            ClusterError: there is no such node, it is the head (the cluster would end), or it does not go.
+            LabError: there is no such node, it is the head (the cluster would end), or it does not go.
         """
         launcher = self._require_ours("remove a node")
         name = node.name if isinstance(node, Node) else node
@@ -150,7 +155,7 @@ class Cluster:
         if name not in others:
             fact = "it is the head: the cluster would end" if name == "head" else "there is no such node"
             fix = f"use one of these: {', '.join(others) or 'none'}; lab.stop() ends all"
-            raise ClusterError(f"remove the node {name!r}", fact, fix)
+            raise LabError(f"remove the node {name!r}", fact, fix)
         left = f"The processes of {name} have ended"
         with interrupts.stoppable(f"the removal of {name}", left=left) as check:
             launcher.stop_node(name)
@@ -163,7 +168,7 @@ class Cluster:
         """Wait until `condition` holds; `on_wait` is called several times a second."""
         if not interrupts.wait_until(condition, seconds=_NOTICED_WITHIN, check=on_wait):
             fix = f"look into {self.log_dir}/gcs_server.out, then lab.stop() and start again"
-            raise ClusterError(attempt, f"{fact} after {_NOTICED_WITHIN} s", fix)
+            raise LabError(attempt, f"{fact} after {_NOTICED_WITHIN} s", fix)
 
     def stop(self) -> None:
         """Disconnect, and stop all that `start` started, unless another notebook or script uses it too.
@@ -190,14 +195,27 @@ class Cluster:
 
     def _watch_head(self) -> None:
         """Disconnect once the head is gone: Ray tries for a minute to reach it, then ends this process."""
-        while self.is_running:
+        answered = time.monotonic()
+        while self.is_running and time.monotonic() - answered < _SILENT_FOR:
+            if self._launcher is not None or self._answers():
+                answered = time.monotonic()
             time.sleep(_HEAD_EVERY)
         self.disconnect()
+
+    def _answers(self) -> bool:
+        """Whether the head of a cluster that the lab did not start answers; busy heads may take seconds."""
+        try:
+            connection.check_reachable(self.address, connection.read_token(self._token_file))
+        except LabError:
+            return False
+        return True
 
     def check_capacity(
         self, *, workers: int, cpus_per_worker: float = 1, gpus_per_worker: float = 0, data: bool = False
     ) -> None:
-        """Refuse a training whose workers do not fit: Ray would wait forever and report nothing.
+        """Refuse a run whose workers do not fit: Ray would wait forever and report nothing.
+
+        On a cluster that the lab did not start, nodes may join by themselves: there it only warns.
 
         Args:
             workers: number of training workers.
@@ -205,10 +223,10 @@ class Cluster:
             data: whether a Ray Data pipeline feeds them, which needs a CPU of its own.
 
         Raises:
-            ClusterError: with the numbers, and what to change.
+            LabError: with the numbers, and what to change.
         """
         each = {"cpus_per_worker": cpus_per_worker, "gpus_per_worker": gpus_per_worker}
-        check_worker_capacity(self.nodes, workers=workers, data=data, growable=self.is_ours, **each)
+        check_worker_capacity(self.nodes, workers=workers, data=data, ours=self.is_ours, **each)
 
     def commands(self, *, head_ip: str = "HEAD_IP") -> str:
         """The shell commands that start such a cluster on real machines, to copy and paste."""
@@ -233,6 +251,9 @@ class Cluster:
         where = Markup("{} · {}").format(self.address, origin)
         if self.dashboard_url:
             where += Markup(' · <a href="{}" target="_blank">dashboard</a>').format(self.dashboard_url)
+        why = self._launcher.not_forked(node.name for node in self.nodes) if self._launcher else ""
+        if why:
+            where += f" · some workers start slowly, as new Pythons ({why})"
         table = cards.table(("node", "state", "CPUs", "GPUs", "object store", "address"), rows)
         return str(cards.card("Ray cluster", ("ok", "running"), cards.rule(table), dim=where))
 
@@ -246,11 +267,11 @@ class Cluster:
         if not self.is_running:
             gone = "its processes are gone: `labkit stop` ended them, or they died"
             fact = gone if self._running else "this cluster was stopped"
-            raise ClusterError(attempt, fact, "lab = cluster.start()")
+            raise LabError(attempt, fact, "lab = cluster.start()")
 
     def _require_ours(self, attempt: str) -> NodeLauncher:
         self._require_running(attempt)
         if self._launcher is None:
             fact = f"the lab did not start the cluster at {self.address}"
-            raise ClusterError(attempt, fact, "use that cluster's own tools")
+            raise LabError(attempt, fact, "use that cluster's own tools")
         return self._launcher

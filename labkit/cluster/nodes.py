@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from labkit.cluster import connection
+from labkit.cluster.forkserver.worker import REFUSED, UNFIT
 from labkit.cluster.preload import Preloader
-from labkit.errors import ClusterError
+from labkit.errors import LabError
 from labkit.files import atomic_write, json_object, private_file
 from labkit.interrupts import alone, wait_until
-from labkit.machine import free_port
+from labkit.machine import free_port, host_id
 from labkit.settings import NODE_NAME, Settings
 from labkit.system.process_registry import ProcessRegistry, is_group
 
@@ -54,10 +55,12 @@ _FORKED = {
     # Workers that may start at a time. Ray's default is the number of cores, because imports take seconds. It
     # prints a warning into the notebook when four times as many workers run on a node.
     "RAY_worker_maximum_startup_concurrency": "8",
+    # Seconds for a worker's start, not 60. It may wait for the server's imports, on a cold disk.
+    "RAY_worker_register_timeout_seconds": "300",
 }
 _INFO = "cluster.json"
 _SOCKET_LIMIT = 107 if sys.platform == "linux" else 103  # bytes of a Unix socket's path
-_SOCKET_TAIL = len("/t/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1")
+_SOCKET_TAIL = len("/abcdef/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1")
 
 
 class NodeLauncher:
@@ -86,21 +89,21 @@ class NodeLauncher:
 
     def alone(self, check: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         """For the one process of the home that starts a cluster; the others wait."""
-        path, seconds = self.folder.parent / "starting", 2 * START_TIMEOUT
-        return alone(path, seconds=seconds, check=check, attempt="start a cluster", error=ClusterError)
+        path, seconds = self.folder / "starting", 2 * START_TIMEOUT
+        return alone(path, seconds=seconds, check=check, attempt="start a cluster")
 
     @functools.cached_property
     def _preloader(self) -> Preloader | None:
         if not self._modules or not Preloader.is_possible():
             return None
-        return Preloader(self.registry, self.group_id, self.folder.parent, self._modules)
+        return Preloader(self.registry, self.group_id, self.folder, self._modules)
 
     def connect(self) -> None:
         """Become one of the cluster's owners, and connect this process to it."""
         # In this order: another kernel that stops meanwhile lets the cluster run.
         self.registry.acquire(self.group_id)
         executable = self._preloader.py_executable if self._preloader is not None else None
-        connection.connect(self.address, self.token, py_executable=executable)
+        connection.connect(self.address, token_file=self.token, ours=True, py_executable=executable)
 
     def find(self) -> "NodeLauncher | None":
         """The launcher of the cluster that an earlier kernel left running, or None."""
@@ -117,7 +120,7 @@ class NodeLauncher:
         self.registry.start_watchdog(self.group_id, seconds=_WATCHDOG_SECONDS)
         # Ray reads its environment when it is imported. That takes a second of this process, while the node's
         # processes take several.
-        connection.set_environment(self.token)
+        connection.set_environment(self.token, authenticate=True)
         threading.Thread(target=importlib.import_module, args=("ray",), daemon=True).start()
         ports: list[int] = []
 
@@ -132,7 +135,7 @@ class NodeLauncher:
         found = re.search(r"Local node IP: (\S+)", re.sub(r"\x1b\[[\d;]*m", "", output))  # without colours
         if found is None:
             fact = "`ray start` did not print its address"
-            raise ClusterError("start the head", fact, "report this with the version of Ray")
+            raise LabError("start the head", fact, "report this with the version of Ray")
         self.address, self.dashboard_url = f"{found[1]}:{ports[0]}", f"http://127.0.0.1:{ports[1]}"
         info = {"group": self.group_id, "address": self.address, "dashboard": self.dashboard_url}
         atomic_write(self.folder / _INFO, json.dumps(info))
@@ -165,7 +168,7 @@ class NodeLauncher:
                 break
         last = (output.strip() or "it printed nothing").splitlines()[-1].strip()
         fact = "its dashboard did not start" if _NO_DASHBOARD in output else f"`ray start` failed: {last}"
-        raise ClusterError(f"start {name}", fact, f"read all of it in {log}")
+        raise LabError(f"start {name}", fact, f"read all of it in {log}")
 
     def _start(
         self, command: list[str], name: str, log: Path, on_wait: Callable[[], object]
@@ -173,21 +176,22 @@ class NodeLauncher:
         """Run one `ray start` while its fork server imports; record its daemons."""
         log.unlink(missing_ok=True)
         env = {"RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(START_TIMEOUT), **os.environ, **connection.ENVIRONMENT}
-        env.pop("RAY_ADDRESS", None)
-        env |= {"RAY_AUTH_TOKEN_PATH": str(self.token), NODE_NAME: name}
+        for other in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):  # of another cluster
+            env.pop(other, None)
+        env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token), NODE_NAME: name}
         python = None
         if self._preloader is not None:
             env |= _FORKED
-            self._preloader.prepare(name)
+            self._preloader.prepare(name, env)
             python = self._preloader.make_launcher()
-        program = [sys.executable, "-c", _PROGRAM, str(python or sys.executable)]
+        program = [sys.executable, "-P", "-c", _PROGRAM, str(python or sys.executable)]
         process = self.registry.start(
             [*program, *command[1:]], role=f"{name}: ray start", group_id=self.group_id, log=log, env=env
         )
         try:
             if not wait_until(lambda: process.poll() is not None, seconds=START_TIMEOUT, check=on_wait):
                 fix = f"look into {log}; python -m labkit doctor reports what the machine lacks"
-                raise ClusterError(f"start {name}", f"`ray start` takes more than {START_TIMEOUT} s", fix)
+                raise LabError(f"start {name}", f"`ray start` takes more than {START_TIMEOUT} s", fix)
         finally:
             self.registry.record_session(process, role=name, group_id=self.group_id)
         return log.read_text(errors="replace"), process.returncode
@@ -200,6 +204,16 @@ class NodeLauncher:
             job_id = ray.get_runtime_context().get_job_id()
             for node in nodes:
                 self._preloader.serve(node, job_id=job_id)
+
+    def not_forked(self, nodes: Iterable[str]) -> str:
+        """Why workers of this connection were started as new Pythons; empty if all of them were forked."""
+        if self._preloader is None:
+            return ""
+        lines = []
+        for node in nodes:
+            with contextlib.suppress(OSError):
+                lines += self._preloader.log_of(node).read_text(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if line.startswith((REFUSED, UNFIT))), "")
 
     def has_head(self) -> bool:
         """Whether the processes that the head can't do without are running, as recorded at its start."""
@@ -247,10 +261,10 @@ def read_info(folder: Path) -> dict[str, str]:
 
 
 def temp_dir(settings: Settings) -> Path:
-    """Ray's folder for sockets and logs: in the home, unless that path is too long for them or not ASCII.
+    """Ray's folder for sockets and logs here: in the home, unless that path is too long or not ASCII.
 
     Raises:
-        ClusterError: other users may enter the folder.
+        LabError: other users may enter the folder.
     """
     folder = settings.home / "ray"
     if not str(folder).isascii() or len(str(folder)) + _SOCKET_TAIL > _SOCKET_LIMIT:
@@ -261,13 +275,15 @@ def temp_dir(settings: Settings) -> Path:
     # In /tmp, a link may be a neighbour's.
     found = folder.lstat() if folder.parent == Path("/tmp") else folder.stat()
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077 or not stat.S_ISDIR(found.st_mode):
-        raise ClusterError(
+        raise LabError(
             f"use {folder} for Ray's sockets",
             "other users may enter it",
             f"chmod 700 {folder}, or set LABKIT_HOME to a folder of yours",
         )
-    # Ray opens its own folder to every user (mode 0777); the one around it protects it.
-    return folder / "t"
+    # Ray opens its own folder to every user (mode 0777); the one around it protects it. Another machine or
+    # container with this home has another one.
+    (own := folder / host_id()).mkdir(exist_ok=True)
+    return own
 
 
 # -- commands -------------------------------------------------------------------------------------------

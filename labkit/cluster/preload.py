@@ -10,18 +10,65 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+import sysconfig
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 
+from labkit.errors import LabError
 from labkit.files import atomic_path
 from labkit.settings import NODE_NAME
 from labkit.system.process_registry import ProcessRegistry
 
+# Ray, and what its libraries import of others. Those libraries come last: the server imports them when idle.
+_RAY = ("ray", "pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
+_RAY += ("aiobotocore.session", "s3fs", "PIL.Image")
+# torch._dynamo is what the first optimizer of a process imports, with sympy: 1.6 s, more than torch itself.
+TORCH = (*_RAY, "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
+TORCH += ("ray.train.torch", "ray.data", "ray.tune", "torch._dynamo")
+TENSORFLOW = (*_RAY, "tensorflow", "tf_keras", "ray.train.tensorflow", "ray.data", "ray.tune")
+_LISTS = {"torch": TORCH, "tensorflow": TENSORFLOW}
+_PACKAGES = {"site-packages", "dist-packages"}
+
+
+def modules_of(preload: str | Sequence[str]) -> tuple[str, ...]:
+    """The modules that ``cluster.start(preload=…)`` names.
+
+    Of ``a.b.c`` only the package ``a`` is looked for. The fork server's log has what else it cannot import.
+
+    Raises:
+        LabError: it is no list, a package is missing, or one is not installed: workers would not see an edit.
+    """
+    attempt = "import modules ahead for the workers"
+    fix = 'preload="torch", preload="tensorflow", a list such as ["torch", "pandas"], or [] for none'
+    if isinstance(preload, str):
+        if preload in _LISTS:
+            return _LISTS[preload]
+        raise LabError(attempt, f"preload={preload!r} is not the name of a list of modules", fix)
+    try:
+        modules = tuple(preload)
+        found = {module: find_spec(module.partition(".")[0]) for module in modules}
+    except (TypeError, AttributeError, ValueError):
+        raise LabError(attempt, f"preload={preload!r} is not a list of module names", fix) from None
+    if missing := [module for module, spec in found.items() if spec is None]:
+        raise LabError(attempt, f"there is no module {', '.join(missing)} here", fix)
+    if own := [module for module, spec in found.items() if not _is_installed(spec.origin)]:
+        fact = f"{', '.join(own)} is not an installed package, and workers would not notice an edit"
+        raise LabError(attempt, fact, "leave it out of the list: workers import it by themselves")
+    return modules
+
+
+def _is_installed(origin: str | None) -> bool:
+    if origin in ("built-in", "frozen"):
+        return True
+    path = Path(origin or "")
+    return bool(_PACKAGES & {*path.parts}) or path.is_relative_to(sysconfig.get_path("stdlib"))
+
 
 class Preloader:
-    """The fork servers of one connection to Ray, one for each node.
+    """The fork servers of one process that is connected to Ray, one for each node.
 
     Args:
         registry, group_id: where the servers are recorded.
@@ -34,9 +81,8 @@ class Preloader:
     ) -> None:
         self._registry, self._group_id = registry, group_id
         self._modules, self._folder = list(modules), folder
-        self._sockets: list[Path] = []
-        self._servers: list[subprocess.Popen] = []
-        self._waiting: dict[str, socket.socket] = {}  # node → standard input of a server that waits for it
+        self._servers: dict[str, subprocess.Popen] = {}  # by the names of their nodes
+        self._sockets: dict[str, Path] = {}
 
     @staticmethod
     def is_possible() -> bool:
@@ -70,25 +116,31 @@ class Preloader:
             return None
         return path
 
-    def prepare(self, node: str) -> None:
-        """Start the server of a node that does not exist yet: it imports while the node starts.
+    def prepare(self, node: str, environment: Mapping[str, str]) -> None:
+        """Start the server of a node, which may not exist yet: it imports while the node starts.
 
-        ``forkserver-<node>.log`` has what it could not import, and which requests it refused.
+        Args:
+            environment: of the node's raylet, and so of its workers.
         """
-        # Ray's variables are those of the node: in this process Ray may have set some for itself.
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
-        environment[NODE_NAME] = node
-        self._waiting[node], theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            server = self._registry.start(
+        # Ray's variables follow with the node's job. A raylet removes LD_PRELOAD for its workers.
+        given = {k: v for k, v in environment.items() if not k.startswith("RAY_")}
+        if environment.get("RAY_LD_PRELOAD_ON_WORKERS") != "1":
+            given.pop("LD_PRELOAD", None)
+        path = self._sockets[node] = self._folder / f"fork-{node}-{os.getpid()}"
+        for old in (path, self.log_of(node)):
+            old.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(str(path))
+            path.chmod(0o600)
+            listener.listen(128)  # requests during the imports wait for their end
+            self._servers[node] = self._registry.start(
                 [sys.executable, "-P", "-m", "labkit.cluster.forkserver.server", *self._modules],
                 role=f"{node}: forkserver",
                 group_id=self._group_id,
-                log=self._folder / f"forkserver-{node}.log",
-                env=environment,
-                stdin=theirs.fileno(),
+                log=self.log_of(node),
+                env={**given, NODE_NAME: node},
+                stdin=listener.fileno(),
             )
-        self._servers.append(server)
 
     def serve(self, node: str, *, job_id: str) -> None:
         """Let a node's server fork the workers of a job. Workers that start while it imports wait for it.
@@ -102,35 +154,29 @@ class Preloader:
         raylet = next((r for r in self._registry.records(self._group_id) if r.role == role and r.alive), None)
         if raylet is None:
             return
-        if node not in self._waiting:
-            self.prepare(node)
-        environment = {}
-        with contextlib.suppress(psutil.Error):
-            of_node = psutil.Process(raylet.pid).environ()
-            environment = {k: v for k, v in of_node.items() if k.startswith("RAY_")}
-        environment |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
-        path = self._folder / f"fork-{job_id}-{raylet.pid}"
-        # If the server has ended, or any of this fails, Ray's workers start as always.
-        with (
-            contextlib.suppress(OSError),
-            self._waiting.pop(node) as server,
-            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
-        ):
-            path.unlink(missing_ok=True)
-            listener.bind(str(path))
-            self._sockets.append(path)
-            path.chmod(0o600)
-            listener.listen(128)
-            socket.send_fds(server, [json.dumps(environment).encode()], [listener.fileno()])
+        # If the raylet or the server has ended meanwhile, Ray's workers start as always.
+        with contextlib.suppress(psutil.Error, OSError):
+            environment = psutil.Process(raylet.pid).environ()
+            if node not in self._servers:
+                self.prepare(node, environment)
+            rays = {k: v for k, v in environment.items() if k.startswith("RAY_")}
+            rays |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
+            path = self._folder / f"fork-{job_id}-{raylet.pid}"  # where the clients look
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+                server.connect(str(self._sockets[node]))
+                server.send(json.dumps({"environment": rays, "path": str(path)}).encode())
+            self._sockets[node] = self._sockets[node].rename(path)
+
+    def log_of(self, node: str) -> Path:
+        """What the server of a node could not import, and which requests it refused."""
+        return self._folder / f"forkserver-{node}.log"
 
     def stop(self) -> None:
         """End the servers. The workers that they forked go on."""
-        for one in self._waiting.values():
-            one.close()
-        for server in self._servers:
+        for server in self._servers.values():
             server.terminate()
             server.wait()
             self._registry.remove(server.pid, group_id=self._group_id)
-        for path in self._sockets:
+        for path in self._sockets.values():
             path.unlink(missing_ok=True)
-        self._waiting.clear(), self._servers.clear(), self._sockets.clear()
+        self._servers.clear(), self._sockets.clear()

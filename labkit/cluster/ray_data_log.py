@@ -11,18 +11,15 @@ _shown_from = logging.NOTSET
 
 
 class _Hidden(logging.LogRecord):
-    """A record that the console handler passes over; the class has the mark, as Ray sets it on records."""
+    """A record that Ray Data's console handler passes over, and its file handler does not.
+
+    The class has the mark: Ray sets it on records itself, which must not have it already.
+    """
 
     hide = True
 
 
 def _make(*args: Any, **kwargs: Any) -> logging.LogRecord:
-    """Make a log record, and mark those of Ray Data that are not to be shown.
-
-    Ray Data's console handler passes over a record that has the attribute ``hide``; its file handler does
-    not. So it does not matter whether Ray Data, which configures its handlers when it is imported, was
-    imported before.
-    """
     record = _before(*args, **kwargs)
     low = record.levelno < _shown_from and f"{record.name}.".startswith("ray.data.")
     if low and type(record) is logging.LogRecord:
@@ -32,6 +29,9 @@ def _make(*args: Any, **kwargs: Any) -> logging.LogRecord:
 
 def quiet(level: int = logging.WARNING) -> int:
     """Show Ray Data's log lines from `level` on; its log file keeps all of them. Returns the level before.
+
+    It marks records where they are made. A filter would have to be on Ray Data's handler, which exists only
+    after the import of Ray Data, a second that `cluster.connect` does not have.
 
     Raises:
         LabError: `level` is not one of logging's numbers.

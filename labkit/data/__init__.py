@@ -1,5 +1,6 @@
 """Ray Data: the panel of an execution, operator by operator."""
 
-from labkit.faces import face
+from labkit.cluster.ray_data_log import quiet
+from labkit.data.panel import DataPanel
 
-__getattr__, __dir__, __all__ = face(__name__, panel=("DataPanel", "quiet"))
+__all__ = ["DataPanel", "quiet"]

@@ -1,10 +1,8 @@
 """What Ray Data's executor knows of its operators. The one file that uses Ray Data's private names.
 
-Ray Data makes a `Follower` for each execution, where ``RAY_DATA_EXECUTION_CALLBACKS`` names it. `DataPanel`
-imports this module; with a Ray Data whose names have changed the panel sees nothing, and the execution runs.
+Ray Data makes a `Follower` for each execution, where ``RAY_DATA_EXECUTION_CALLBACKS`` names it.
 """
 
-import contextlib
 import time
 from typing import Any
 
@@ -20,10 +18,9 @@ class Follower(ExecutionCallback):
     """Tells the panel that is open how far one execution is."""
 
     def before_execution_starts(self, executor: Any) -> None:
-        self._panel, self._pairs, self._next = panels.DataPanel.current(), [], 0.0
-        with contextlib.suppress(AttributeError, TypeError):  # of a Ray Data that has renamed something
-            operators = [op for op in executor._topology if type(op).__name__ != "InputDataBuffer"]
-            self._pairs = [(OperatorState(op.name), op) for op in operators]
+        operators = [op for op in executor._topology if type(op).__name__ != "InputDataBuffer"]
+        self._pairs = [(OperatorState(op.name), op) for op in operators]
+        self._panel, self._next = panels.DataPanel.current(), 0.0
         if self._panel is not None:
             with self._panel.update() as state:
                 state.executions.append([known for known, _ in self._pairs])
@@ -37,16 +34,15 @@ class Follower(ExecutionCallback):
     def on_execution_step(self, executor: Any, *, last: bool = False) -> None:
         if self._panel is None or self._panel.state.over:
             return
-        with contextlib.suppress(AttributeError, TypeError):
-            for known, op in self._pairs:  # at every step: a peak may be short
-                known.memory = op.metrics.obj_store_mem_used
-                known.memory_peak = max(known.memory_peak, known.memory)
-            if last or time.monotonic() >= self._next:
-                self._next = time.monotonic() + _EVERY
-                with self._panel.update() as state:
-                    for known, op in self._pairs:
-                        _update(known, op, executor._topology[op], last=last)
-                    state.sample()
+        for known, op in self._pairs:  # at every step: a peak may be short
+            known.memory = op.metrics.obj_store_mem_used
+            known.memory_peak = max(known.memory_peak, known.memory)
+        if last or time.monotonic() >= self._next:
+            self._next = time.monotonic() + _EVERY
+            with self._panel.update() as state:
+                for known, op in self._pairs:
+                    _update(known, op, executor._topology[op], last=last)
+                state.sample()
 
 
 def _update(known: OperatorState, op: Any, state: Any, *, last: bool) -> None:
@@ -56,12 +52,10 @@ def _update(known: OperatorState, op: Any, state: Any, *, last: bool) -> None:
     known.bytes = metrics.bytes_outputs_taken
     known.running, known.finished = metrics.num_tasks_running, metrics.num_tasks_finished
     known.queued = state.total_enqueued_input_blocks()
-    known.memory = 0 if last else known.memory
-    known.backpressure_seconds = (
-        metrics.task_submission_backpressure_time + metrics.task_output_backpressure_time_s
-    )
+    waits = metrics.task_submission_backpressure_time, metrics.task_output_backpressure_time_s
+    known.backpressure_seconds = sum(waits)
     if last:
-        blocks = [block for found in op.get_stats().values() for block in found]
-        spent = [block.exec_stats for block in blocks if block.exec_stats is not None]
-        known.seconds = sum(part.wall_time_s or 0 for part in spent)
-        known.cpu_seconds = sum(part.cpu_time_s or 0 for part in spent)
+        spent = [block.exec_stats for blocks in op.get_stats().values() for block in blocks]
+        known.seconds = sum(part.wall_time_s or 0 for part in spent if part is not None)
+        known.cpu_seconds = sum(part.cpu_time_s or 0 for part in spent if part is not None)
+        known.memory = 0

@@ -15,6 +15,7 @@ import contextlib
 import logging
 import os
 import re
+import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _CALLBACKS = "RAY_DATA_EXECUTION_CALLBACKS"
+_FOLLOWER = "labkit.data.executor.Follower"
 _CAUSE = "The above exception was the direct cause"
 # The notes that Ray Data adds to an exception: how often it tried, and how to let it try more often.
 _NOTES = re.compile(r"^(Failed to .* after \d+/\d+ attempts|To change retry attempts).*\n?", re.MULTILINE)
@@ -45,8 +47,8 @@ class DataPanel(LivePanel):
     See `labkit.panel.base.LivePanel` for its arguments.
 
     Raises:
-        RunError: another one is open.
-        RunFailed: a function of the reader's failed; the panel shows where.
+        LabError: another one is open.
+        RunFailed: Ray Data failed, or a function of the reader's that it called.
         RunStopped: the reader stopped it.
     """
 
@@ -83,9 +85,8 @@ class DataPanel(LivePanel):
             height = 1.0 + 0.42 * max(len(operators), 1)
             figure, all_axes = plt.subplots(1, 3, figsize=(8.5, height), sharey=True, layout="constrained")
             for axes, (title, (values, words)) in zip(all_axes, bars.items(), strict=True):
-                axes.bar_label(
-                    axes.barh(range(len(values)), values, height=0.6), map(words, values), padding=4
-                )
+                drawn = axes.barh(range(len(values)), values, height=0.6)
+                axes.bar_label(drawn, map(words, values), padding=4)
                 axes.set(title=title, xmargin=0.35, xticks=[])
                 axes.spines["bottom"].set_visible(False)
             labels = [short(o.name, 32).replace("$", r"\$") for o in operators]
@@ -112,13 +113,9 @@ class DataPanel(LivePanel):
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        level, callbacks = quiet(logging.CRITICAL), [os.environ.get(_CALLBACKS)]
-        with contextlib.suppress(ImportError):  # then there is nothing to see, and all runs as before
-            from labkit.data.executor import Follower
-
-            callbacks.append(f"{Follower.__module__}.{Follower.__name__}")
+        level = quiet(logging.CRITICAL)
         try:
-            with variables_set({_CALLBACKS: ",".join(filter(None, callbacks))}):
+            with variables_set({_CALLBACKS: ",".join(filter(None, [os.environ.get(_CALLBACKS), _FOLLOWER]))}):
                 yield
         finally:
             quiet(level)
@@ -126,12 +123,28 @@ class DataPanel(LivePanel):
     def failure_text(self, error: BaseException) -> str:
         if not isinstance(error, ray.exceptions.RayError):
             return super().failure_text(error)
-        # Ray Data appends an exception of its own, with advice; the cause is before it.
-        text = _NOTES.sub("", str(error))
-        return tracebacks.shorten_text(text.rpartition(_CAUSE)[0] or text)
+        return tracebacks.shorten_text(_cause(error))
 
     def translate(self, error: BaseException) -> BaseException | None:
-        if not isinstance(error, ray.exceptions.RayError):
+        """Ray Data's errors, those of the reader's functions included, in one line."""
+        if isinstance(error, ray.exceptions.RayError):
+            in_a_line_of_the_reader = tracebacks.has_own_frame(_cause(error))
+        elif _is_ray_datas(error):
+            in_a_line_of_the_reader = True  # the one that called Ray Data
+        else:
             return None
         fix = "the panel above shows in which line; fix the function or the file, then run the cell again"
+        if not in_a_line_of_the_reader:
+            fix = "no line of yours is in it: look at the file, the column or the size that it names"
         return RunFailed(f"finish {self.state.name!r}", self.state.failures[-1].message, fix)
+
+
+def _cause(error: BaseException) -> str:
+    """What happened in the worker: Ray Data appends an exception of its own, with advice."""
+    text = _NOTES.sub("", str(error))
+    return text.rpartition(_CAUSE)[0] or text
+
+
+def _is_ray_datas(error: BaseException) -> bool:
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__", "").startswith("ray.data.") for frame, _ in frames)

@@ -1,4 +1,4 @@
-"""What an execution of Ray Data does, operator by operator: state alone, no drawing and no ray.
+"""What an execution of Ray Data does, operator by operator.
 
 An execution is a chain of operators (list, read, map, …). All work at the same time, each on the blocks
 that the one before it has finished.
@@ -19,15 +19,12 @@ class OperatorState:
 
     Attributes:
         name: Ray Data's: "ReadImage", "MapBatches(scale)", …
-        rows: that came out so far.
-        blocks: pieces of the table in which they came out.
-        bytes: of these blocks.
+        rows, blocks, bytes: that came out so far; a block is a piece of the table.
         running, finished: tasks.
         queued: blocks that wait to be processed.
         memory, memory_peak: bytes in the object store that are its own, now and at most.
         backpressure_seconds: time with input ready but no CPU or object-store budget to start a task.
-        seconds: of all its tasks, added up; known when they are done.
-        cpu_seconds: of these, those in which a core was busy.
+        seconds, cpu_seconds: of all its tasks, and those in which a core was busy; known when they are done.
     """
 
     name: str
@@ -87,17 +84,14 @@ class ExecutionState(State):
 
     def sample(self) -> None:
         """Note the memory that is used now; of a long run, less and less often."""
-        stored = sum(operator.memory for operator in self.operators)
-        self.samples.append((self.elapsed(), stored))
+        self.samples.append((self.elapsed(), sum(operator.memory for operator in self.operators)))
         if len(self.samples) > _MAX_SAMPLES:
             del self.samples[1::2]
 
     def to_record(self) -> dict[str, Any]:
+        operators = [asdict(operator) for operator in self.operators]
         return {
             "rows": self.rows or None,
             "rows_per_second": self.rows_per_second or None,
-            "extra": {
-                "operators": [asdict(operator) for operator in self.operators],
-                "object_store_peak": self.memory_peak,
-            },
+            "extra": {"operators": operators, "object_store_peak": self.memory_peak},
         }

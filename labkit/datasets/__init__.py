@@ -1,15 +1,27 @@
-"""Data sets: those that ship, those that are downloaded or rendered, and your own."""
+"""Data sets: those that ship, those that are downloaded or rendered, and your own.
 
-from labkit.faces import face
+    >>> train = datasets.load()                                   # the one that LABKIT_DATASET names
+    >>> flats = datasets.from_table("flats.csv", target="price")  # your own; also from_folder, from_text
+    >>> x, y = flats.load("train")
 
-__getattr__, __dir__, __all__ = face(
-    __name__,
-    catalog=("load", "rendered", "shipped"),
-    folders=("from_folder",),
-    huggingface=("from_huggingface",),
-    images=("Dataset",),
-    own=("OwnData",),
-    rows=("read_rows",),
-    tables=("from_table",),
-    texts=("from_text",),
-)
+pandas, pyarrow, Pillow, matplotlib and pooch are imported by the functions that use them.
+"""
+
+from labkit.datasets.catalog import load, rendered, shipped
+from labkit.datasets.folders import from_folder
+from labkit.datasets.images import Dataset, read_rows
+from labkit.datasets.own import OwnData
+from labkit.datasets.tables import from_table
+from labkit.datasets.texts import from_text
+
+__all__ = [
+    "Dataset",
+    "OwnData",
+    "from_folder",
+    "from_table",
+    "from_text",
+    "load",
+    "read_rows",
+    "rendered",
+    "shipped",
+]

@@ -16,9 +16,9 @@ import numpy as np
 
 from labkit.datasets import mnist
 from labkit.datasets.fonts import SPLITS, render
-from labkit.datasets.images import Dataset
-from labkit.errors import DatasetError
-from labkit.settings import DATASETS, PACKAGE_ROOT, Settings
+from labkit.datasets.images import Dataset, read_rows
+from labkit.errors import LabError
+from labkit.settings import CHECKOUT, DATASETS, PACKAGE_ROOT, Settings
 
 _DIGITS = tuple("0123456789")
 _DIGITS_TRAIN = 1437  # rows of the file that are for training; the other 360 are for testing
@@ -46,13 +46,13 @@ def load(
         settings: default: the environment's.
 
     Raises:
-        DatasetError: there is no such data set or split, it has fewer rows than `n`, or it cannot be fetched.
+        LabError: there is no such data set or split, it has fewer rows than `n`, or it cannot be fetched.
     """
     settings = Settings.given(settings)
     name = settings.dataset if name is None else name
     if name not in DATASETS:
         fix = f"use one of {', '.join(DATASETS)}"
-        raise DatasetError(f"load the data set {name!r}", "there is none of this name", fix)
+        raise LabError(f"load the data set {name!r}", "there is none of this name", fix)
     _check(n, split)
     most = (_SMALL_ROWS if settings.small else _RENDERED_ROWS)[split]
     if name == "rendered":
@@ -64,7 +64,7 @@ def load(
         n = most
     if n > len(whole):
         fact = f"{whole.name} has {len(whole):,} rows for {whole.split}"
-        raise DatasetError(f"take {n:,} rows", fact, f"take up to {len(whole):,}, or the data set 'rendered'")
+        raise LabError(f"take {n:,} rows", fact, f"take up to {len(whole):,}, or the data set 'rendered'")
     return whole[np.random.default_rng(seed).permutation(len(whole))[:n]]
 
 
@@ -75,20 +75,30 @@ def rendered(n: int, seed: int = 0, *, split: str = "train") -> Dataset:
 
 
 def shipped(name: str) -> Path:
-    """The path of a file that ships with the lab, in ``labkit/datasets/files``."""
-    return PACKAGE_ROOT / "datasets" / "files" / name
+    """The path of a file that ships with the lab, in the checkout's ``datasets`` or in the installed package.
+
+    Raises:
+        LabError: this machine has neither, as a node of a remote cluster, or there is no such file.
+    """
+    folders = [PACKAGE_ROOT / "datasets" / "files"]
+    if (CHECKOUT / "pyproject.toml").is_file():
+        folders.insert(0, CHECKOUT / "datasets")
+    for folder in folders:
+        if (folder / name).is_file():
+            return folder / name
+    fact = f"this machine has it neither in {folders[0]} nor in an installed labkit"
+    fix = "check the name; in a worker of a remote cluster: load the data in the notebook, and pass the rows "
+    raise LabError(f"find the shipped file {name}", fact, f"{fix}in train_loop_config")
 
 
 def _check(n: int | None, split: str) -> None:
     attempt = f"take rows of the split {split!r}"
     if n is not None and (not isinstance(n, (int, np.integer)) or n < 1):
-        raise DatasetError(attempt, f"n is {n!r}", "pass a whole number from 1 on, or leave n out")
+        raise LabError(attempt, f"n is {n!r}", "pass a whole number from 1 on, or leave n out")
     if split not in SPLITS:
-        raise DatasetError(attempt, f"there is no split {split!r}", f"use one of {', '.join(SPLITS)}")
+        raise LabError(attempt, f"there is no split {split!r}", f"use one of {', '.join(SPLITS)}")
 
 
 def _digits(split: str) -> Dataset:
-    from labkit.datasets.rows import read_rows
-
     whole = Dataset(*read_rows(str(shipped("digits.parquet"))), "digits", split, _DIGITS)
     return whole[:_DIGITS_TRAIN] if split == "train" else whole[_DIGITS_TRAIN:]

@@ -1,172 +1,214 @@
 """Images of your own: one folder per class.
 
->>> datasets.from_folder("photos", size=(32, 32))     # photos/cat/*.png, photos/dog/*.jpg
-<photos: images of 32×32×3, classification, 2 classes>
+>>> datasets.from_folder("photos", size=(32, 32))     # photos/cat/1.png, photos/dog/2.jpg, …
+<photos: 140 images of 32×32×3, classification, 2 classes>
 """
 
 import contextlib
-import struct
-import time
+import operator
+import re
+import unicodedata
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.datasets.own import Batch, OwnData
-from labkit.errors import DatasetError
+from labkit.datasets.own import OwnData, check_memory, check_split
+from labkit.datasets.sources import is_system, visible
+from labkit.errors import LabError
 
 if TYPE_CHECKING:
     from PIL import Image
 
-_SUFFIXES = (".png", ".jpg", ".jpeg")
-_OTHER_IMAGES = (".webp", ".bmp", ".gif", ".tif", ".tiff", ".heic", ".avif")  # refused, not passed over
-_SPLITS = ("train", "test", "val", "valid", "validation", "dev")
-_GREY = ("L", "1", "I", "I;16", "LA")  # Pillow's modes
-_FAULTS = (OSError, ValueError, SyntaxError, struct.error)  # what Pillow raises for a damaged image
-_LOOK, _NAMED = 2.0, 10  # seconds in which to look for more damaged images; how many of them an error names
-_AT_ONCE, _BYTES = 64, 1 << 19  # images in memory; to write them takes 30 times as much
+_SPLITS = {"train", "training", "trainval", "test", "testing", "val", "valid", "validation", "dev", "holdout"}
+_FILLERS = {"", "images", "image", "imgs", "img", "pictures", "folder", "split"}
+_MOST_PIXELS = 400_000_000  # of one image: 1.2 GB in colour
+_GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N", "F")  # Pillow's modes
+_NAMED = 5  # files in an error
 
 
 def from_folder(
     path: str | Path, *, size: tuple[int, int] | None = None, test: float = 0.2, seed: int = 0
 ) -> OwnData:
-    """Images in one folder per class: ``PATH/CLASS/*.png`` or ``.jpg``, grey if all are, else in colour.
+    """Read images from one folder per class, with all folders below it.
+
+    Every visible file must be an image that Pillow opens, whatever its name; hidden files and what systems
+    leave in folders are passed over (`labkit.datasets.sources.is_system`). The result is grey if all images
+    are, else in colour. Transparent parts are white, and images are turned as their EXIF data say.
 
     Args:
         path: the folder of the classes.
         size: (height, width) that each image is scaled to, whatever its aspect ratio; default: that of the
             first, which all must have.
-        test, seed: as in `OwnData`; the order of the images depends on the seed, too.
+        test, seed: as in `OwnData`; the order of the rows depends on the seed, too.
 
     Raises:
-        DatasetError: there is no such folder, a class has no images or one of another format, the folders
-            are splits, or an image cannot be read (perhaps only while reading).
+        LabError: there is no such folder, its folders are splits, a file is no image, images differ in size
+            and there is no `size`, or they don't fit into memory.
     """
     folder, attempt = Path(path).expanduser(), f"load images from {path}"
-    if not folder.is_dir():
-        raise DatasetError(
-            attempt, "there is no such folder", "name the folder that has one folder per class"
-        )
-    folders = [one for one in sorted(folder.iterdir()) if one.is_dir() and not one.name.startswith(".")]
-    classes = tuple(one.name for one in folders)
-    if classes and all(name.lower() in _SPLITS for name in classes):
-        one = folder / ("train" if "train" in classes else classes[0])
-        fact = f"its folders {', '.join(classes)} have the names of splits, not of classes"
-        fix = f"from_folder({str(one)!r}) reads one of them; to use all, move them into one folder per class"
-        raise DatasetError(attempt, fact, fix)
-    files = [(file, label) for label, one in enumerate(folders) for file in _images_of(one, attempt)]
-    if not files:
-        fact, fix = (
-            "no folder in it has a PNG or JPEG file",
-            "put the images of each class into a folder of its own",
-        )
-        raise DatasetError(attempt, fact, fix)
-    labels = np.array([label for _, label in files], np.int64)
-    return from_images(
-        folder.name, classes, labels, lambda row: (files[row][0], files[row][0]), attempt,
-        size=size, test=test, seed=seed,
+    check_split(test, seed, attempt)
+    size = _pair(size, attempt)
+    files = _labelled(folder, attempt)
+    classes = sorted({name for name, _ in files})
+    with _large_images():
+        modes = _each("looking at images", files, _mode, attempt)
+        mode = "L" if all(grey for grey, _ in modes) else "RGB"
+        top = max(peak for _, peak in modes)
+
+        def pixels(file: Path) -> np.ndarray:
+            return _pixels(file, mode, top, size)
+
+        shape = _each("reading an image", files[:1], pixels, attempt)[0].shape
+        check_memory(2 * len(files) * int(np.prod(shape)), attempt, "pass a smaller size=")
+        images = _each("reading images", files, pixels, attempt)
+    for (_, file), image in zip(files, images, strict=True):
+        if image.shape != shape:
+            fact = f"{file} has {image.shape[0]}×{image.shape[1]} pixels, and {files[0][1]} has "
+            fact += f"{shape[0]}×{shape[1]} (height×width)"
+            raise LabError(attempt, fact, f"scale all of them, whatever their aspect ratio: size={shape[:2]}")
+    order = np.random.default_rng((seed, 1)).permutation(len(files))
+    return OwnData(
+        name=folder.resolve().name, kind="images", task="classification", classes=tuple(classes),
+        x=np.stack(images)[order], y=np.array([classes.index(name) for name, _ in files], np.int64)[order],
+        test=test, seed=seed,
     )  # fmt: skip
 
 
-def _images_of(folder: Path, attempt: str) -> list[Path]:
-    """The PNG and JPEG files of a class, in any folder below its own; hidden ones are left out."""
-    seen = [
-        file
-        for file in sorted(folder.rglob("*"))
-        if not any(part.startswith(".") for part in file.relative_to(folder).parts)
-    ]
-    for file in seen:
-        if file.suffix.lower() in _OTHER_IMAGES:
-            fix = "save such images as PNG or JPEG, or move them out of the folder"
-            raise DatasetError(attempt, f"{file} is neither PNG nor JPEG", fix)
-    images = [file for file in seen if file.suffix.lower() in _SUFFIXES]
-    if not images:
-        fact = f"{folder} is a class without a PNG or JPEG file"
-        raise DatasetError(attempt, fact, "put its images there, or remove the folder")
-    return images
+def _pair(size: object, attempt: str) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    try:
+        height, width = map(operator.index, size)
+        if min(height, width) > 0:
+            return height, width
+    except (TypeError, ValueError):
+        pass
+    raise LabError(attempt, f"size={size!r} is no height and width", "for example size=(32, 48)")
 
 
-def from_images(
-    name: str,
-    classes: tuple[str, ...],
-    labels: np.ndarray,
-    found: Callable[[int], tuple[Any, Any]],
-    attempt: str,
-    *,
-    size: tuple[int, int] | None = None,
-    test: float,
-    seed: int,
-) -> OwnData:
-    """Images from anywhere: `found` returns how a row is called, and its file."""
-    from PIL import Image, ImageOps
-
-    pair = isinstance(size, (tuple, list)) and len(size) == 2
-    if size is not None and not (pair and all(isinstance(n, int) and n > 0 for n in size)):
-        raise DatasetError(attempt, f"size={size!r} is no height and width", "size=(32, 48), for example")
-
-    @contextlib.contextmanager
-    def opened(row: int) -> "Iterator[Image.Image]":
-        where, file = found(row)
-        try:
-            with Image.open(file) as image:
-                yield image
-        except (*_FAULTS, Image.DecompressionBombError) as error:
-            fact, fix = f"{where} is no image: {error}", "repair it, or move it elsewhere"
-            if also := _damaged_besides(row, len(labels), found):
-                more = ", …" if len(also) > _NAMED else ""
-                fact = f"{fact}; no images either: {', '.join(also[:_NAMED])}{more}"
-                fix = "repair them, or move them elsewhere"
-            raise DatasetError(attempt, fact, fix) from None
-
-    def is_grey(row: int) -> bool:
-        with opened(row) as image:  # reads the header alone
-            return image.mode in _GREY
-
-    def pixels(row: int) -> np.ndarray:
-        with opened(row) as image:
-            upright = ImageOps.exif_transpose(image)
-            if upright.mode.startswith("I"):  # 16 bits, of which `convert` would cut off the high ones
-                upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
-            upright = upright.convert(mode)
-            return np.asarray(upright.resize(size[::-1]) if size else upright)
-
-    mode = "L" if all(is_grey(row) for row in range(len(labels))) else "RGB"
-    first = pixels(0)
-    at_once = max(1, min(_AT_ONCE, _BYTES // first.nbytes))
-
-    def read() -> Iterator[Batch]:
-        order = np.random.default_rng((seed, 1)).permutation(len(labels))
-        for begin in range(0, len(labels), at_once):
-            rows = order[begin : begin + at_once]
-            images = [pixels(int(row)) for row in rows]
-            for row, image in zip(rows, images, strict=True):
-                if image.shape != first.shape:
-                    shapes = [f"{one.shape[0]}×{one.shape[1]}" for one in (image, first)]
-                    fact = f"{found(int(row))[0]} has {shapes[0]} pixels, and {found(0)[0]} has {shapes[1]}"
-                    fix = f"size={first.shape[:2]} (height, width) scales all of them"
-                    raise DatasetError(attempt, fact, f"{fix}, whatever their aspect ratio")
-            yield np.stack(images), labels[rows]
-
-    return OwnData(
-        name=name, kind="images", task="classification", classes=classes, test=test, seed=seed, read=read
-    )
+def _labelled(folder: Path, attempt: str) -> list[tuple[str, Path]]:
+    """(class, file) of each image, in order."""
+    if not folder.is_dir():
+        raise LabError(attempt, "there is no such folder", "pass the folder that has one folder per class")
+    files = [(file.relative_to(folder).parts, file) for file in visible(folder, attempt)]
+    if alone := [file for parts, file in files if len(parts) == 1]:
+        fact = f"{alone[0]} is in no class folder"
+        raise LabError(attempt, fact, "move it into the folder of its class, or elsewhere")
+    inside: dict[Path, set[str]] = {}  # the folders in each folder
+    for parts, _ in files:
+        for depth, name in enumerate(parts[:-1]):
+            inside.setdefault(folder.joinpath(*parts[:depth]), set()).add(name)
+    for parent, names in inside.items():
+        _refuse_splits(parent, sorted(names), attempt)
+    classes = sorted(inside.get(folder, ()))
+    if len(classes) == 1 and len(inside.get(folder / classes[0], ())) > 1:
+        fact = f"its only folder is {classes[0]}, which has folders of its own"
+        raise LabError(attempt, fact, f"if these are the classes, from_folder({str(folder / classes[0])!r})")
+    there = {one.name for one in folder.iterdir() if one.is_dir() and not is_system(one.name)}
+    if empty := sorted(there.difference(classes)) or (not classes and ["it"]):
+        fact = f"{empty[0]} has no image"
+        raise LabError(attempt, fact, "put the images of each class into a folder of its own")
+    if len({unicodedata.normalize("NFC", name).strip() for name in classes}) < len(classes):
+        fact = f"two of its folders have the same name, written in two ways: {classes!r:.200}"
+        raise LabError(attempt, fact, "move the images of that class into one folder")
+    return [(parts[0], file) for parts, file in files]
 
 
-def _damaged_besides(row: int, rows: int, found: Callable[[int], tuple[Any, Any]]) -> list[str]:
-    """More damaged images, as many as are found in `_LOOK` seconds: who repairs one repairs all of them."""
+def _refuse_splits(folder: Path, names: list[str], attempt: str) -> None:
+    """Raise a `LabError` if folders are splits: seg_train and seg_test, but not train and bus."""
+    splits: dict[str, set[str]] = {}  # "seg": {"train", "test"}
+    for name in names:
+        words = re.findall("[a-z]+", re.sub("([a-z])([A-Z])", r"\1 \2", name).lower())  # also of trainingSet
+        words = [re.sub("(data|set)+$", "", word) for word in words]
+        found = [word for word in words if word in _SPLITS]
+        rest = " ".join(word for word in words if word not in _SPLITS | _FILLERS)
+        splits.setdefault(rest if found else name, set()).update(found[:1])
+    if any(len(found) > 1 for found in splits.values()) or (splits.keys() == {""} and splits[""]):
+        one = folder / next((name for name in names if "train" in name.lower()), names[0])
+        fact = f"{', '.join(names[:6])} in {folder} have the names of splits, not of classes"
+        fix = f"read one of them: from_folder({str(one)!r}); or move all images into one folder per class"
+        raise LabError(attempt, fact, fix)
+
+
+@contextlib.contextmanager
+def _large_images() -> Iterator[None]:
+    """Pillow takes an image of more than 179 million pixels for an attack, and warns of damaged EXIF data."""
     from PIL import Image
 
-    damaged, until = [], time.monotonic() + _LOOK
-    for other in range(rows):
-        if other == row:
-            continue
-        if time.monotonic() > until:
-            break
-        where, file = found(other)
-        try:
-            with Image.open(file) as image:
-                image.load()
-        except (*_FAULTS, Image.DecompressionBombError):
-            damaged.append(str(where))
-    return damaged
+    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+    try:
+        with warnings.catch_warnings(action="ignore", category=UserWarning):
+            yield
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
+def _each(what: str, files: list[tuple[str, Path]], look: Callable[[Path], Any], attempt: str) -> list:
+    """`look` at each file; one error names all that are no images."""
+    from labkit.display.progress import Waiting
+
+    found, wrong = [], []
+    with Waiting(what, unit="images") as line:
+        for number, (_, file) in enumerate(files):
+            try:
+                found.append(look(file))
+            except LabError:
+                raise
+            except Exception as error:  # a damaged image can raise anything
+                wrong.append(f"{file}: {str(error).replace(str(file), 'the file') or type(error).__name__}")
+            line(number, len(files))
+    if wrong:
+        listed = "".join(f"\n    {one}" for one in wrong[:_NAMED])
+        listed += f"\n    and {len(wrong) - _NAMED:,} more" if len(wrong) > _NAMED else ""
+        counted = "1 file is no image" if len(wrong) == 1 else f"{len(wrong):,} files are no images"
+        fix = "repair what is damaged, save other formats as PNG or JPEG, and move the rest elsewhere"
+        raise LabError(attempt, f"{counted} that Pillow can read:{listed}", fix)
+    return found
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> "Iterator[Image.Image]":
+    from PIL import Image
+
+    with Image.open(file) as image:
+        if image.width * image.height > _MOST_PIXELS:
+            fact = f"{file} has {image.width:,}×{image.height:,} pixels"
+            fix = f"scale it down, or cut it into images of up to {_MOST_PIXELS / 1e6:,.0f} million pixels"
+            raise LabError("load a large image", fact, fix)
+        yield image
+
+
+def _mode(file: Path) -> tuple[bool, float]:
+    """Whether an image is grey; and the brightest pixel of one with more than 8 bits, else 0."""
+    with _opened(file) as image:
+        deep = image.mode[0] in "IF"
+        return image.mode in _GREY, float(np.nan_to_num(np.asarray(image)).max()) if deep else 0.0
+
+
+def _pixels(file: Path, mode: str, top: float, size: tuple[int, int] | None) -> np.ndarray:
+    """uint8 [height, width], or [height, width, 3]: what a viewer shows on a white page.
+
+    Args:
+        top: the brightest pixel of all images with more than 8 bits, which decides how many bits they use:
+            8, 12 or 16, say. So they stay comparable.
+    """
+    from PIL import Image, ImageOps
+
+    with _opened(file) as image:
+        if size:
+            image.draft(None, (max(size), max(size)))  # JPEG: read an eighth of the pixels if that's enough
+        image.load()
+        with contextlib.suppress(Exception):  # EXIF data that can't be read
+            image = ImageOps.exif_transpose(image)
+        if image.mode[0] in "IF":
+            white = 1.0 if 0 < top <= 1 else max(255.0, 2.0 ** np.ceil(np.log2(top + 1)) - 1)
+            grey = np.nan_to_num(np.asarray(image, np.float64)) / white * 255
+            image = Image.fromarray(grey.round().clip(0, 255).astype(np.uint8))
+        if image.has_transparency_data:
+            image = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+        image = image.convert(mode)
+        return np.asarray(image.resize(size[::-1]) if size else image)

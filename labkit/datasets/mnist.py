@@ -2,6 +2,7 @@
 
 import gzip
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from labkit.datasets.images import Dataset
 from labkit.display.formatting import without_credentials
-from labkit.errors import DatasetError
+from labkit.errors import LabError
 from labkit.settings import Settings
 
 _SILENCE = 20.0  # seconds without a byte until an address is given up
@@ -67,17 +68,18 @@ def load(name: str, split: str, settings: Settings) -> Dataset:
     """Load `name` from ``LABKIT_HOME/datasets``, where its files are downloaded to if they are missing.
 
     Raises:
-        DatasetError: no address has a file, or the folder cannot be written to.
+        LabError: no address has a file, or the folder cannot be written to.
     """
     source = SOURCES[name]
     addresses = (f"{settings.mirror.rstrip('/')}/{name}",) if settings.mirror else source.addresses
     folder = settings.home / "datasets" / name
-    files = list(zip(FILES, source.sha256, strict=True))[slice(2) if split == "train" else slice(2, 4)]
-    images, labels = (_read(_fetch(*file, folder, addresses)) for file in files)
+    known = dict(zip(FILES, source.sha256, strict=True))
+    names = FILES[:2] if split == "train" else FILES[2:]
+    images, labels = (_read(_fetch(name, known, folder, addresses)) for name in names)
     return Dataset(images, labels.astype(np.int64), name, split, source.classes)
 
 
-def _fetch(name: str, sha256: str, folder: Path, addresses: tuple[str, ...]) -> Path:
+def _fetch(name: str, known: Mapping[str, str], folder: Path, addresses: tuple[str, ...]) -> Path:
     """Return the path of the file in `folder`, after fetching it from the first address that has it."""
     import pooch
 
@@ -88,22 +90,22 @@ def _fetch(name: str, sha256: str, folder: Path, addresses: tuple[str, ...]) -> 
     for address in addresses:
         download = pooch.HTTPDownloader(**options) if "://" in address else _copy
         try:
-            url, known = f"{address}/{name}", f"sha256:{sha256}"
-            return Path(pooch.retrieve(url, known, fname=name, path=folder, downloader=download))
+            cache = pooch.create(path=folder, base_url=f"{address}/", registry=known)
+            return Path(cache.fetch(name, downloader=download))
         except (OSError, ValueError) as error:  # requests' own are OSErrors; ValueError: another SHA-256
             reasons.append(without_credentials(f"{address}: {type(error).__name__}: {error}"))
-    raise DatasetError(
+    raise LabError(
         f"fetch {name} of {folder.name}",
-        "no address gave it:\n    " + "\n    ".join(reasons),
+        "no address has it:\n    " + "\n    ".join(reasons),
         "check the network and the proxy;\n"
         "    or name a server or a folder that has it: export LABKIT_MIRROR=…\n"
-        f"    or put the file (SHA-256 {sha256}) there yourself: {folder / name}\n"
+        f"    or put the file (SHA-256 {known[name]}) there yourself: {folder / name}\n"
         "    or work offline with LABKIT_DATASET=digits or LABKIT_DATASET=rendered",
     )
 
 
 def _copy(source: str, path: str, _: Any) -> None:
-    """What `pooch.retrieve` calls for a file in a folder."""
+    """What pooch calls for a file in a folder."""
     shutil.copyfile(Path(source).expanduser(), path)
 
 

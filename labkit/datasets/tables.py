@@ -1,34 +1,40 @@
-"""Tables of your own: CSV and Parquet files, and DataFrames.
+"""Tables of your own: CSV, TSV and Parquet files, DataFrames and Arrow tables.
 
->>> datasets.from_table("flats.csv", target="price")
-<flats: rows of 14 numbers, regression>
+>>> datasets.from_table("flats.csv", target="price", categories=["district"], drop=["id"])
+<flats: 900 rows of 4 numbers, regression>
+
+Only numbers are used without being asked for. Each other column is named in `categories` or in `drop`.
 """
 
-import contextlib
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.datasets.columns import Column, Place, numbers_of, read_csv, refuse_wrong
-from labkit.datasets.own import Batch, OwnData
-from labkit.errors import DatasetError
+from labkit.datasets.own import OwnData, check_memory
+from labkit.datasets.sources import Table, read_table
+from labkit.errors import LabError
 
 if TYPE_CHECKING:
     import pandas
-    import pyarrow.parquet
+    import pyarrow
 
 _TASKS = ("classification", "regression")
-_SUFFIXES = (".csv", ".parquet")
-ROWS = 4096  # in memory at once
-_FEW = 20  # different whole numbers that may be classes
+_NUMBER = re.compile(r" *[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)? *")
+_WHOLE = re.compile(r" *[+-]?[0-9]+(\.0*)? *")
+_NO_NAME = re.compile(r"\s*|Unnamed: \d+.*|__index_level_\d+__")
+_EXACT = 2**24  # float32 has all whole numbers up to here
+_MOST = 1000  # values of a category, or classes
+_FEW = 20  # whole numbers that may be classes; values of a column that an error proposes as a category
+_ROUNDED = 1e-4  # of a column's range: the largest error that float32 may bring
 
 
 def from_table(
-    source: "str | Path | Sequence[str | Path] | pandas.DataFrame",
+    source: "str | Path | Sequence[str | Path] | pandas.DataFrame | pyarrow.Table",
     *,
     target: str,
     task: str | None = None,
@@ -37,225 +43,217 @@ def from_table(
     test: float = 0.2,
     seed: int = 0,
 ) -> OwnData:
-    """The rows of CSV or Parquet files, or of a DataFrame: numbers and categories, one column to predict.
-
-    The files are read twice: first to check each row and to find the categories. Numbers are passed as they
-    are; the mean and the spread of each column are yours to take out, from the rows for training. The rows
-    keep their order, so shuffle before you split off rows for validation.
+    """Make rows of numbers and categories, with one column to predict.
 
     Args:
-        source: a file, a folder of files, a list of them, or a DataFrame.
+        source: a file (``.csv``, ``.tsv``, both also with ``.gz``, ``.parquet``), a folder or a list of them,
+            a DataFrame or an Arrow table. Text files have a header and are in UTF-8.
         target: the column to predict.
-        task: "classification" or "regression"; needed where the target's numbers could be either.
-        categories: columns of numbers that only name something, such as a postcode.
+        task: "classification" or "regression"; needed where the target could be either.
+        categories: columns whose values are names. Each value becomes a column of zeros and ones.
         drop: columns to leave out.
         test, seed: as in `OwnData`.
 
     Raises:
-        DatasetError: a file or column is missing, a value is empty or no number, a column has too many
-            categories, or the task is unclear.
+        LabError: a file or column is missing, a row has another number of fields than the header, a column
+            is neither numbers nor named, or the task is unclear.
     """
-    name = name_of(source)
-    attempt = f"load the table {name}"
+    attempt = f"load the table {str(source)[:200]}" if isinstance(source, (str, Path)) else "load the table"
+    name, table = read_table(source, attempt)
     if task not in (None, *_TASKS):
-        raise DatasetError(attempt, f"the task is {task!r}", f"use one of {', '.join(_TASKS)}")
-    named = {*categories, *([target] if task == "classification" else [])}
-
-    def frames() -> Iterator[tuple[Place, Any]]:
-        for number, (where, frame) in enumerate(frames_of(source, attempt)):
-            if number == 0:
-                only(frame, drop, where, attempt)
-            yield where, frame.drop(columns=list(drop), errors="ignore")
-
-    found = examine(frames(), target, named, attempt)
-    goal = found.pop(target)
-    if task is None and goal.numbers and goal.whole and len(goal.values) <= _FEW:
-        fact = f"the target {target!r} has {len(goal.values)} different whole numbers: classes, or amounts?"
-        raise DatasetError(attempt, fact, f"pass task={_TASKS[0]!r} or task={_TASKS[1]!r}")
-    task = task or ("regression" if goal.numbers else "classification")
-    if task == "regression" and not goal.numbers:
-        fact = f"the target {target!r} has values that are no numbers, such as {min(goal.values)!r}"
-        raise DatasetError(attempt, fact, "pass task='classification', or name another target")
-    if not found:
-        raise DatasetError(attempt, f"it has no column but {target!r}", "add columns to predict it from")
-    kinds = {column: None if one.numbers else in_order(one.values) for column, one in found.items()}
-    columns = [
-        [column] if kind is None else [f"{column}={v}" for v in kind] for column, kind in kinds.items()
-    ]
-    classes = in_order(goal.values) if task == "classification" else []
-
-    def read() -> Iterator[Batch]:
-        for _, frame in frames():
-            parts = []
-            for column, kind in kinds.items():
-                values = frame[column]
-                one = numbers_of(values) if kind is None else codes_of(values, kind)
-                parts.append(one[:, None] if kind is None else one[:, None] == np.arange(len(kind)))
-            goals = codes_of(frame[target], classes) if classes else numbers_of(frame[target])
-            yield np.hstack(parts).astype(np.float32), goals.astype(np.int64 if classes else np.float32)
-
+        raise LabError(attempt, f"the task is {task!r}", f"use one of {', '.join(_TASKS)}")
+    target, named, drop = str(target), column_names(categories), column_names(drop)
+    require([target, *named, *drop], table, attempt)
+    goal = table.pop(target)
+    features = {column: cells for column, cells in table.items() if column not in drop}
+    if target in drop or not features:
+        fact = f"without {', '.join({target: 0, **dict.fromkeys(drop)})} there is nothing to predict it from"
+        raise LabError(attempt, fact, "keep the target, and columns to predict it from")
+    task = _task_of(target, goal, "classification" if target in named else task, attempt)
+    classes = classes_of(target, goal, attempt) if task == "classification" else ()
+    _refuse_others(features, named, drop, attempt)
+    kinds = {column: kinds_of(column, features[column], attempt) for column in features if column in named}
+    width = len(features) + sum(map(len, kinds.values()))
+    check_memory(4 * width * len(goal), attempt, "name fewer categories=")
+    columns, blocks = [], []
+    for column, cells in features.items():
+        values = kinds.get(column)
+        columns += [f"{column}={value}" for value in values] if values else [column]
+        one_hot = codes_of(cells, values)[:, None] == np.arange(len(values)) if values else None
+        blocks.append(_floats(cells)[:, None] if one_hot is None else one_hot.astype(np.float32))
     return OwnData(
-        name=name, kind="numbers", task=task, columns=tuple(sum(columns, [])), classes=tuple(classes),
-        test=test, seed=seed, read=read,
+        name=name, kind="numbers", task=task, columns=tuple(columns), classes=classes,
+        x=np.hstack(blocks), y=codes_of(goal, classes) if classes else _floats(goal), test=test, seed=seed,
     )  # fmt: skip
 
 
-@dataclass
-class Frames:
-    """DataFrames of another origin, one after the other, each time that `read` is called."""
-
-    name: str
-    read: "Callable[[], Iterator[pandas.DataFrame]]"
+def column_names(given: Any) -> list[str]:
+    """`drop=` and `categories=` as a list: one name or several, texts or numbers, or None."""
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    return [str(name) for name in given] if several else [] if given is None else [str(given)]
 
 
-def name_of(source: Any, kinds: tuple[str, ...] = _SUFFIXES) -> str:
-    """The name of a file without its suffix, or of what else `frames_of` reads."""
-    if isinstance(source, Frames):
-        return source.name
-    return "table" if hasattr(source, "columns") else files_of(source, kinds)[0].stem
+def require(names: Iterable[str], table: Table, attempt: str) -> None:
+    """Raise a `LabError` unless the table has all these columns."""
+    for name in names:
+        if name not in table:
+            spaced = [one for one in table if one.strip() == name.strip()]
+            fix = f"write {spaced[0]!r}, with its spaces" if spaced else f"use one of {list(table)!r:.500}"
+            raise LabError(attempt, f"it has no column {name!r}", fix)
 
 
-def files_of(source: Any, kinds: tuple[str, ...] = _SUFFIXES) -> list[Path]:
-    """The files that `source` names, of one of these kinds, in the order of their names."""
-    given = [source] if isinstance(source, (str, Path)) else source
-    attempt = f"load {source!r:.80}"
-    listed = isinstance(given, (list, tuple)) and len(given) > 0
-    if not listed or not all(isinstance(one, (str, Path)) for one in given):
-        fact = f"it is {type(source).__name__}"
-        raise DatasetError(attempt, fact, "name a file, a folder, or a list of files")
-    found: list[Path] = []
-    for one in (Path(path).expanduser() for path in given):
-        inside = (
-            sorted(file for file in one.glob("*") if file.suffix.lower() in kinds) if one.is_dir() else [one]
-        )
-        if not inside or not all(file.is_file() and file.suffix.lower() in kinds for file in inside):
-            fact = f"{one} is no file and no folder of files that end with {' or '.join(kinds)}"
-            raise DatasetError(attempt, fact, "check the path")
-        found += inside
-    return found
+# -- numbers -----------------------------------------------------------------------------------------------
 
 
-def frames_of(source: Any, attempt: str) -> Iterator[tuple[Place, "pandas.DataFrame"]]:
-    """((file, its first row here), some rows); values of a CSV file are text, so that a typo has its row."""
-    if hasattr(source, "columns"):
-        for begin in range(0, len(source), ROWS):
-            yield ("the table", begin), source.iloc[begin : begin + ROWS].rename(columns=str)
+def _floats(cells: list) -> np.ndarray:
+    return np.array(cells, np.float64).astype(np.float32)
+
+
+def not_numbers(cells: list) -> tuple[list, str]:
+    """The cells that can't be used as 32-bit numbers, and why; all of them for the same reason."""
+    if odd := [cell for cell in cells if not (isinstance(cell, str) and _NUMBER.fullmatch(cell))]:
+        return odd, ""
+    values = np.array(cells, np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        single = values.astype(np.float32).astype(np.float64)
+        spread = values.max() - values.min()
+        lost = ~np.isfinite(single) | (np.abs(values - single) > (_ROUNDED * spread or np.inf))
+    for row in np.flatnonzero(np.isfinite(single) & (np.abs(values) > _EXACT)):
+        if _WHOLE.fullmatch(cells[row]) and Decimal(cells[row].strip()) != Decimal(single[row]):
+            lost[row] = True
+    return [cells[row] for row in np.flatnonzero(lost)], ", which a 32-bit float would round"
+
+
+def _refuse_others(features: Table, named: list[str], drop: list[str], attempt: str) -> None:
+    """Raise one error about all columns that are neither numbers nor named."""
+    facts, names, others = [], [], []
+    for column, cells in features.items():
+        odd, why = not_numbers(cells)
+        if nameless := _NO_NAME.fullmatch(column):
+            odd, why = cells, ": a column without a name, such as the row numbers that pandas writes"
+        if column in named or not odd:
+            continue
+        facts.append(f"\n    {_fact(column, odd, len(cells))}{why}")
+        short = not nameless and not _problem(column, cells) and 1 < len(set(cells)) <= _FEW
+        (names if short and not _has_digits(cells) else others).append(column)
+    if not facts:
         return
-    if isinstance(source, Frames):
-        row = 0
-        for frame in source.read():
-            yield (source.name, row), frame
-            row += len(frame)
-        return
-    import pandas
-    import pyarrow.parquet
-
-    # pandas' own are ValueErrors; what it wrote into a Parquet file may be damaged in any way.
-    damaged = (ValueError, OSError, LookupError, TypeError, AttributeError, pyarrow.ArrowException)
-    for file in files_of(source):
-        row = 0
-        with contextlib.ExitStack() as stack:
-            try:
-                if file.suffix.lower() == ".csv":
-                    frames = stack.enter_context(pandas.read_csv(file, chunksize=ROWS, dtype=str))
-                else:
-                    # By default Arrow reads all row groups ahead, and then whole columns of each.
-                    stream = pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16)
-                    stack.enter_context(stream)
-                    frames = _pieces(stream)
-                for frame in frames:
-                    yield (str(file), row), frame
-                    row += len(frame)
-            except damaged as error:
-                fact = f"{file} cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}"
-                fix = "repair the file, or leave it out"
-                if isinstance(error, UnicodeDecodeError):
-                    fix = f"save it as UTF-8, or pass {read_csv('encoding', 'latin-1')}"
-                elif isinstance(error, pandas.errors.ParserError):
-                    fix += f"; if semicolons separate its columns, pass {read_csv('sep', ';')}"
-                raise DatasetError(attempt, fact, fix) from None
+    if len(others) == len(features):  # nothing would be left
+        names = [column for column in others if not _problem(column, features[column])]
+        others = [column for column in others if column not in names]
+    options = {"categories": [*named, *names], "drop": [*drop, *others]}
+    fix = ", ".join(f"{option}={columns!r}" for option, columns in options.items() if columns)
+    if len(others) == len(features):
+        fix = "make numbers of one of these, since no other column is left to predict from"
+    fix += "\n    (categories= has columns whose values are names, and drop= those to leave out;"
+    fix += "\n    how to make numbers of dates, money and the like: docs/data.md, Make numbers)"
+    counted = "1 column is" if len(facts) == 1 else f"{len(facts)} columns are"
+    raise LabError(attempt, f"{counted} neither numbers nor named:{''.join(facts)}", fix)
 
 
-def _pieces(file: "pyarrow.parquet.ParquetFile") -> "Iterator[pandas.DataFrame]":
-    """Its rows, a row group at a time, small ones together; each gives its memory back to the system.
-
-    If one call reads all row groups, Arrow holds two of them at once, and keeps what it has freed.
-    """
-    import pyarrow
-
-    sizes = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-    ends = np.cumsum(sizes) // ROWS
-    for _, together in itertools.groupby(range(len(sizes)), ends.__getitem__):
-        for batch in file.iter_batches(ROWS, row_groups=list(together)):
-            yield batch.to_pandas().rename(columns=str)
-        pyarrow.default_memory_pool().release_unused()
+def _fact(column: str, odd: list, rows: int) -> str:
+    first = list({repr(cell)[:40]: None for cell in odd})[:3]
+    some = f" in {len(odd):,} of {rows:,} rows" if len(odd) < rows else ""
+    return f"{column!r} has {', '.join(first)}{some}"
 
 
-def examine(
-    frames: Iterator[tuple[Place, "pandas.DataFrame"]],
-    target: str,
-    named: set[str],
-    attempt: str,
-    free: str = "",
-) -> dict[str, Column]:
-    """Check all values, and say what each column has.
+# -- names -------------------------------------------------------------------------------------------------
 
-    Args:
-        named: columns of categories, whatever their values look like.
-        free: a column of text, which may have any value.
+
+def _has_digits(cells: list) -> bool:
+    return any(re.search("[0-9]", cell) for cell in cells)
+
+
+def kinds_of(column: str, cells: list, attempt: str) -> tuple[str, ...]:
+    """The different values of a column of names: by size if all are numbers, else by the alphabet.
 
     Raises:
-        DatasetError: a column is missing, there are no rows, or values cannot be used; it names all of them.
+        LabError: there are too many, cells are lists, or two values differ only in their spelling.
     """
-    found: dict[str, Column] = {}
-    for where, frame in frames:
-        if not found:
-            only(frame, [target, *named], where, attempt)
-            _refuse_twins(frame, where, attempt)
-            for name in map(str, frame):
-                found[name] = Column(name, name not in named, target=name == target, free=name == free)
-        for name, column in found.items():
-            column.add(only(frame, [name], where, attempt)[name], where)
-    if not found:
-        raise DatasetError(attempt, "it has no row", "check the file")
-    refuse_wrong(found.values(), attempt)
-    return found
+    if problem := _problem(column, cells):
+        raise LabError(attempt, *problem)
+    kinds = set(map(_name, cells))
+    return tuple(sorted(kinds, key=Decimal if all(map(_NUMBER.fullmatch, kinds)) else None))
 
 
-def _refuse_twins(frame: "pandas.DataFrame", where: Place, attempt: str) -> None:
-    """Two columns of one name: pandas reads the second `price` of a CSV file as `price.1`."""
-    names, of_csv = list(map(str, frame)), where[0].lower().endswith(".csv")
-    for name in names:
-        first, fix = name, "rename one"
-        if of_csv and name.endswith(".1") and name[:-2] in names:
-            first, fix = name[:-2], f"{fix}; or, for this file, drop=[{name!r}]: so pandas names the second"
-        if first != name or names.count(name) > 1:
-            raise DatasetError(attempt, f"{where[0]} has two columns {first!r}", fix)
+def codes_of(cells: list, kinds: Sequence[str]) -> np.ndarray:
+    """int64 [n]: the place of each cell in `kinds`."""
+    places = {kind: place for place, kind in enumerate(kinds)}
+    return np.array([places[_name(cell)] for cell in cells], np.int64)
 
 
-def only(frame: "pandas.DataFrame", columns: Sequence[str], where: Place, attempt: str) -> "pandas.DataFrame":
-    """These columns of a table, which must have them."""
-    for column in columns:
-        if column not in frame:
-            fact = f"{where[0]} has no column {column!r}, only {', '.join(map(str, frame))[:200]}"
-            semicolons = len(frame.columns) == 1 and ";" in str(frame.columns[0])
-            fix = f"pass {read_csv('sep', ';')}" if semicolons else "name one of these"
-            if spaced := [str(name) for name in frame if str(name).strip() == column.strip()]:
-                fix = f"name it {spaced[0]!r}, with the spaces that it has there"
-            raise DatasetError(attempt, fact, fix)
-    return frame[list(columns)]
+def _name(cell: str) -> str:
+    """1.0 is 1: pandas makes floats of whole numbers where one is missing."""
+    return cell.removesuffix(".0") if _WHOLE.fullmatch(cell) else cell
 
 
-def in_order(values: set[str]) -> list[str]:
-    """Sort names; those that are numbers by their size, so that 10 comes after 9."""
+def _problem(column: str, cells: list) -> tuple[str, str] | None:
+    """Why a column can't be names, and the fix; None if it can."""
+    fix = f"leave it out: drop=[{column!r}]"
+    if others := [cell for cell in cells if not isinstance(cell, str)]:
+        return f"{column!r} has cells of type {type(others[0]).__name__}, such as {others[0]!r:.40}", fix
+    kinds = sorted(set(map(_name, cells)), key=lambda kind: (len(kind), kind))
+    if len(kinds) > _MOST:
+        return f"{column!r} has {len(kinds):,} different values, and at most {_MOST:,} can be names", fix
+    first: dict[Any, str] = {}
+    for kind in kinds:
+        first.setdefault(_spelling(kind), kind)
+    if twins := {kind: first[_spelling(kind)] for kind in kinds if first[_spelling(kind)] != kind}:
+        other, one = next(iter(twins.items()))
+        fact = f"{column!r} has {one!r} and {other!r}, which differ only in their spelling"
+        return fact, f"in a DataFrame: table[{column!r}] = table[{column!r}].replace({twins!r})"
+    return None
+
+
+def _spelling(kind: str) -> Any:
+    """Equal for 1.1 and 1.10, for "red" and "Red ", and for the two ways to write ä in Unicode."""
+    text = " ".join(unicodedata.normalize("NFC", kind).casefold().split())
     try:
-        return sorted(values, key=float)
-    except ValueError:
-        return sorted(values)
+        number = Decimal(text)
+    except InvalidOperation:
+        return text
+    return number if number.is_finite() else text
 
 
-def codes_of(values: "pandas.Series", known: Sequence[str]) -> np.ndarray:
-    """int64 [n]: the place of each value in `known`."""
-    import pandas
+# -- the target --------------------------------------------------------------------------------------------
 
-    return pandas.Categorical(values.astype(str), categories=known).codes.astype(np.int64)
+
+def refuse_empty(column: str, cells: list, attempt: str) -> None:
+    """Raise a `LabError` if a cell is empty in a column that can't be left out."""
+    if empty := sum(isinstance(cell, str) and not cell.strip() for cell in cells):
+        fact = f"{column!r} is empty in {empty:,} of {len(cells):,} rows"
+        rows = f"table[table[{column!r}].notna() & (table[{column!r}].astype(str).str.strip() != '')]"
+        raise LabError(attempt, fact, f"in a DataFrame, leave these rows out: table = {rows}")
+
+
+def classes_of(target: str, cells: list, attempt: str) -> tuple[str, ...]:
+    """The classes of a target, at least two; other errors are those of `kinds_of`."""
+    refuse_empty(target, cells, attempt)
+    classes = kinds_of(target, cells, attempt)
+    if len(classes) == 1:
+        fact = f"all rows have the same {target!r}: {classes[0]!r}"
+        raise LabError(attempt, fact, "use rows of several classes, or another target=")
+    return classes
+
+
+def _task_of(target: str, cells: list, task: str | None, attempt: str) -> str:
+    """What the cells of the target are for, if that is certain; otherwise a `LabError` asks."""
+    refuse_empty(target, cells, attempt)
+    odd, why = not_numbers(cells)
+    if task == "classification":
+        return task
+    if not odd:
+        kinds = {float(cell) for cell in cells}
+        if task is None and len(kinds) <= _FEW and all(kind.is_integer() for kind in kinds):
+            fact = f"the target {target!r} has {len(kinds)} different whole numbers: classes, or amounts?"
+            raise LabError(attempt, fact, f"pass task={_TASKS[0]!r} or task={_TASKS[1]!r}")
+        return "regression"
+    can_be_names = not _problem(target, cells)
+    if task is None and can_be_names and not _has_digits(cells):
+        return "classification"
+    column = f"table[{target!r}]"
+    scaled = f"{column} = ({column} - {column}.min()) / ({column}.max() - {column}.min())"
+    fix = f"scale it in a DataFrame: {scaled}" if why else "make numbers of it: docs/data.md, Make numbers"
+    if can_be_names:
+        fix = f"if these are classes, pass task='classification'; if they are amounts, {fix}"
+    raise LabError(attempt, f"the target {_fact(target, odd, len(cells))}{why or ', not numbers'}", fix)

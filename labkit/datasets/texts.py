@@ -1,27 +1,35 @@
 """Texts of your own: for a language model, or a class for each text.
 
 >>> datasets.from_text("plays.txt", length=64)
-<plays: rows of 64 tokens out of 256, language>
+<plays: 1,249 rows of 64 tokens out of 256, language>
 >>> datasets.from_text("reviews.csv", length=64, target="stars")
-<reviews: rows of 64 tokens out of 256, classification, 5 classes>
+<reviews: 800 rows of 64 tokens out of 256, classification, 5 classes>
 """
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import functools
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.datasets.own import Batch, OwnData
-from labkit.datasets.tables import Frames, codes_of, examine, files_of, frames_of, in_order, name_of, only
-from labkit.errors import DatasetError
+from labkit.datasets.own import OwnData, check_split
+from labkit.datasets.sources import TABLES, files_of, read_table, text_of
+from labkit.datasets.tables import classes_of, codes_of, column_names, refuse_empty, require
+from labkit.errors import LabError, expect_int
 
-_ROWS = 512  # in memory at once
-_CHUNK = 1 << 20  # characters that are read at once
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+_CHUNK = 1 << 20  # characters that a tokenizer gets at once, up to the end of a line
+_PADS = ("[PAD]", "<pad>", "<|pad|>", "<PAD>", "[pad]")
 
 
 def from_text(
-    source: str | Path | Sequence[str | Path] | Frames,
+    source: "str | Path | Sequence[str | Path] | pandas.DataFrame | pyarrow.Table",
     *,
     length: int,
     target: str | None = None,
@@ -30,86 +38,122 @@ def from_text(
     test: float = 0.2,
     seed: int = 0,
 ) -> OwnData:
-    """Text as tokens: whole files for a language model, or a column of a table with a class for each text.
+    """Make rows of tokens: of whole texts for a language model, or one row for each text of a table.
 
     Args:
-        source: text files in UTF-8 or, with `target`, CSV or Parquet files; one, a list, or a folder.
-        length: tokens per row. A shorter text of a table is filled up with token 0, a longer one is cut.
-        target: the column with the classes.
+        source: text files in UTF-8, as a file, a folder or a list; or a table, as `from_table` reads it.
+        length: tokens per row. Of a table with a `target`, a longer text is cut, and a shorter one is filled
+            up with the tokenizer's padding token, or token 0.
+        target: the column with the classes; without it, the rows are for a language model.
         column: the column with the texts.
-        tokenizer: a ``tokenizers.Tokenizer``; default: each byte of the text is a token, 256 in all.
+        tokenizer: a ``tokenizers.Tokenizer``; default: each byte of the text is a token, 256 in all. It runs
+            without truncation, padding and special tokens.
         test, seed: as in `OwnData`.
 
     Raises:
-        DatasetError: a file or column is missing, is not UTF-8, or has fewer tokens than one row.
+        LabError: a file or column is missing, isn't UTF-8 or is empty, or there are too few tokens for a row.
     """
-    name = name_of(source, (".csv", ".parquet") if target else (".txt",))
-    attempt = f"load the text {name}"
-    if not isinstance(length, int) or length < 1:
-        raise DatasetError(attempt, f"length is {length!r}", "pass the number of tokens per row, from 1 on")
-    if tokenizer is not None and not hasattr(tokenizer, "get_vocab_size"):
-        fact, fix = (
-            f"the tokenizer is {tokenizer!r:.60}",
-            "pass a tokenizers.Tokenizer, or leave it out for bytes",
-        )
-        raise DatasetError(attempt, fact, fix)
+    attempt = f"load the text {str(source)[:200] if isinstance(source, (str, Path)) else 'of a table'}"
+    check_split(test, seed, attempt)
+    expect_int(attempt, "length", length, error=LabError)
+    encode, decode, vocabulary, pad = _tokens(tokenizer, attempt)
+    options = {"kind": "tokens", "vocabulary": vocabulary, "test": test, "seed": seed, "text": decode}
+    if target is None and not _is_table(source):
+        name, files = files_of(source, (".txt",) if _is_folder(source) else ("",), attempt)
+        texts: Iterable[str] = (text_of(file, attempt) for file in files)
+    else:
+        name, table = read_table(source, attempt)
+        require([str(column), *column_names(target)], table, attempt)
+        texts = table[str(column)]
+        if others := [cell for cell in texts if not isinstance(cell, str)]:
+            fact = f"{column!r} has cells of type {type(others[0]).__name__}, such as {others[0]!r:.40}"
+            raise LabError(attempt, fact, "pass column= with the name of a column of texts")
+        refuse_empty(str(column), texts, attempt)
+        texts = texts if target is not None else [f"{text}\n" for text in texts]
+    if target is None:
+        x, y = _next_tokens(encode, texts, length, attempt)
+        return OwnData(name=name, task="language", x=x, y=y, **options)
+    goal = table[str(target)]
+    classes = classes_of(str(target), goal, attempt)
+    x = np.full((len(goal), length), pad, np.int64)
+    for row, text in enumerate(texts):
+        tokens = encode([text])[:length]
+        x[row, : len(tokens)] = tokens
+    y = codes_of(goal, classes)
+    return OwnData(name=name, task="classification", classes=classes, x=x, y=y, **options)
 
-    def tokens(text: str) -> np.ndarray:
-        if tokenizer is None:
-            return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
-        return np.asarray(tokenizer.encode(text).ids, np.int64)
 
-    def decoded(row: np.ndarray) -> str:
-        if tokenizer is None:
-            return row.astype(np.uint8).tobytes().rstrip(b"\0").decode(errors="replace")
-        return tokenizer.decode(row.tolist())
+def _is_folder(source: Any) -> bool:
+    return isinstance(source, (str, Path)) and Path(source).expanduser().is_dir()
 
-    def pieces() -> Iterator[str]:
-        if isinstance(source, Frames):
-            for where, frame in frames_of(source, attempt):
-                yield "".join(f"{text}\n" for text in only(frame, [column], where, attempt)[column])
-            return
-        for file in files_of(source, (".txt",)):
-            with open(file, encoding="utf-8") as stream:
-                try:
-                    while text := stream.read(_CHUNK):
-                        yield text
-                except UnicodeDecodeError as error:
-                    fix = "save it as UTF-8, or remove the file"
-                    raise DatasetError(attempt, f"{file} is not UTF-8: {error}", fix) from None
 
-    def lines() -> Iterator[Batch]:
-        rest = np.empty(0, np.int64)
-        for text in pieces():
-            rest = np.concatenate([rest, tokens(text)])
-            rows = (len(rest) - 1) // length
-            for begin in range(0, rows, _ROWS):
-                some = rest[begin * length : min(begin + _ROWS, rows) * length + 1]
-                yield some[:-1].reshape(-1, length), some[1:].reshape(-1, length)
-            rest = rest[rows * length :]
+def _is_table(source: Any) -> bool:
+    """Whether it is a table, and not the text files of a language model."""
+    first = source[0] if isinstance(source, (list, tuple)) and source else source
+    return not isinstance(first, (str, Path)) or str(first).lower().endswith(TABLES)
 
-    def labelled() -> Iterator[Batch]:
-        for _, frame in frames_of(source, attempt):
-            x = np.zeros((len(frame), length), np.int64)
-            for row, text in enumerate(frame[column]):
-                one = tokens(str(text))[:length]
-                x[row, : len(one)] = one
-            yield x, codes_of(frame[target], classes)
 
-    classes = []
-    if target:
-        chosen = (
-            (where, only(frame, [column, target], where, attempt))
-            for where, frame in frames_of(source, attempt)
-        )
-        classes = in_order(examine(chosen, target, {column, target}, attempt, free=column)[target].values)
-    own = OwnData(
-        name=name, kind="tokens", task="classification" if target else "language",
-        classes=tuple(classes), vocabulary=256 if tokenizer is None else tokenizer.get_vocab_size(),
-        test=test, seed=seed, read=labelled if target else lines, text=decoded,
-    )  # fmt: skip
-    if next(iter(own.read()), None) is None:
-        raise DatasetError(
-            attempt, f"it has no row of {length} tokens", "pass a smaller length, or more text"
-        )
-    return own
+def _next_tokens(encode: Callable, texts: Iterable[str], length: int, attempt: str) -> tuple[np.ndarray, ...]:
+    """x and y int64 [n, length] of one long text; y is a token ahead."""
+    tokens = np.concatenate([encode(_chunks(text)) for text in texts])
+    rows = (len(tokens) - 1) // length
+    if rows < 1:
+        fact = f"{len(tokens):,} tokens are fewer than a row of {length:,} and the one after it"
+        raise LabError(attempt, fact, "pass a smaller length=, or more text")
+    ends = rows * length
+    return tokens[:ends].reshape(rows, length), tokens[1 : ends + 1].reshape(rows, length)
+
+
+def _chunks(text: str) -> Iterator[str]:
+    """The text in pieces that end with a line; "\\r\\n" and "\\r" become "\\n"."""
+    stream = io.StringIO(text, newline=None)
+    while lines := stream.readlines(_CHUNK):
+        yield "".join(lines)
+
+
+def _tokens(tokenizer: Any, attempt: str) -> tuple[Callable, Callable, int, int]:
+    """encode(texts) -> int64 [n], decode(row) -> text, the vocabulary's size and the padding token."""
+    if tokenizer is None:
+
+        def encode(texts: Iterable[str]) -> np.ndarray:
+            return np.frombuffer("".join(texts).encode(errors="replace"), np.uint8).astype(np.int64)
+
+        return encode, _decode_bytes, 256, 0
+    tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)  # of transformers
+    if not (hasattr(tokenizer, "get_vocab") and hasattr(tokenizer, "no_truncation")):
+        fact = f"the tokenizer is {tokenizer!r:.60}"
+        fix = "pass tokenizers.Tokenizer.from_file('tokenizer.json'), or leave it out for bytes"
+        raise LabError(attempt, fact, fix)
+    pads = filter(None, map(tokenizer.token_to_id, _PADS))
+    pad = tokenizer.padding["pad_id"] if tokenizer.padding else next(pads, 0)
+    vocabulary = max([pad, *tokenizer.get_vocab().values()]) + 1  # some have gaps
+
+    def encode(texts: Iterable[str]) -> np.ndarray:
+        with _plain(tokenizer):
+            ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        return np.array(sum(ids, []), np.int64)
+
+    return encode, functools.partial(_decode, tokenizer), vocabulary, pad
+
+
+def _decode(tokenizer: Any, row: np.ndarray) -> str:
+    return tokenizer.decode(row.tolist())
+
+
+def _decode_bytes(row: np.ndarray) -> str:
+    return row.astype(np.uint8).tobytes().rstrip(b"\0").decode(errors="replace")
+
+
+@contextlib.contextmanager
+def _plain(tokenizer: Any) -> Iterator[None]:
+    """Without truncation and padding, as models that ship switch them on."""
+    truncation, padding = tokenizer.truncation, tokenizer.padding
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    try:
+        yield
+    finally:
+        if truncation:
+            tokenizer.enable_truncation(**truncation)
+        if padding:
+            tokenizer.enable_padding(**padding)

@@ -1,10 +1,7 @@
-"""What the other rooms draw with: cards, tables, figures, short tracebacks. It knows nothing of runs."""
+"""What the rest of labkit draws with: cards, tables, figures, short tracebacks. It knows nothing of runs."""
 
-from labkit.faces import face
+from labkit.display.figures import figure_style, stacked_bars
+from labkit.display.images import gallery
+from labkit.display.timeline import Timeline
 
-__getattr__, __dir__, __all__ = face(
-    __name__,
-    figures=("figure_style", "stacked_bars"),
-    images=("gallery",),
-    timeline=("Timeline",),
-)
+__all__ = ["Timeline", "figure_style", "gallery", "stacked_bars"]

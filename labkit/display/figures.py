@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # takes a second to import
@@ -17,26 +18,24 @@ _HATCHES = ("\\\\\\", "...", "", "xxx", "///", "---")
 
 
 def figure_style() -> dict[str, Any]:
-    """Return matplotlib settings for figures that are legible in light and dark JupyterLab.
-
-    ``plt.rcParams.update(figure_style())`` applies them to a notebook's own figures.
-    """
+    """Return matplotlib settings for figures that are legible in light and dark JupyterLab."""
     from cycler import cycler
 
+    grey = (
+        "text.color",
+        "xtick.color",
+        "ytick.color",
+        "axes.labelcolor",
+        "axes.edgecolor",
+        "axes.titlecolor",
+    )
     return {
-        **dict.fromkeys(("text.color", "xtick.color", "ytick.color"), GREY),
-        **dict.fromkeys(("axes.labelcolor", "axes.edgecolor", "axes.titlecolor"), GREY),
+        **dict.fromkeys(grey, GREY),
         **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
         **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+        **{"axes.titlesize": 11, "axes.titlelocation": "left", "font.size": 10, "figure.dpi": 110},
+        **{"lines.linewidth": 1.8, "lines.markersize": 4, "hatch.color": "#ffffffb0", "hatch.linewidth": 0.8},
         "axes.prop_cycle": cycler(color=COLOURS, linestyle=_LINES),
-        "axes.titlesize": 11,
-        "axes.titlelocation": "left",
-        "font.size": 10,
-        "lines.linewidth": 1.8,
-        "lines.markersize": 4,
-        "hatch.color": "#ffffffb0",
-        "hatch.linewidth": 0.8,
-        "figure.dpi": 110,
     }
 
 
@@ -53,9 +52,8 @@ def stacked_bars(
         ends: the text at the end of each bar.
     """
     rows, lengths = range(len(labels)), [0.0] * len(labels)
-    for place, (part, values) in enumerate(parts.items()):
+    for (part, values), colour, hatch in zip(parts.items(), cycle(COLOURS), cycle(_HATCHES), strict=False):
         if any(values):
-            colour, hatch = COLOURS[place % len(COLOURS)], _HATCHES[place % len(_HATCHES)]
             axes.barh(rows, values, left=lengths, height=0.6, color=colour, hatch=hatch, label=part)
             lengths = [length + value for length, value in zip(lengths, values, strict=True)]
     for row, (length, text) in enumerate(zip(lengths, ends, strict=True)):

@@ -1,9 +1,7 @@
-"""Small images side by side in a notebook.
+"""Small images side by side in a notebook, as HTML that holds the images and shows on light and dark.
 
-    >>> gallery(images[:2], ["7", "2"]).startswith("<div")
-    True
-
-All of it is inside the page, legible on light and dark, and still there when a notebook is reopened.
+>>> gallery(images[:2], ["7", "2"]).startswith("<div")
+True
 """
 
 import base64
@@ -11,10 +9,12 @@ import html
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from labkit.errors import LabError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _PIXELS = 56  # side of an image on the page: twice its own, so that pixels can be seen
 _ROW = "display:flex;flex-wrap:wrap;gap:8px;margin:6px 0"
@@ -39,22 +39,25 @@ class Picture:
         return self.html
 
 
-def gallery(images: Iterable[np.ndarray], captions: Sequence[str]) -> str:
+def gallery(images: Iterable["np.ndarray"], captions: Sequence[str]) -> str:
     """HTML of `images` in a row that wraps, with a caption under each.
 
     Args:
         images: each uint8 [height, width] or, in colour, [height, width, 3].
     """
-    arrays = images if isinstance(images, np.ndarray) else list(images)
-    shapes = [getattr(one, "shape", ()) for one in arrays]
-    good = len(arrays) == len(captions) and all(len(s) == 2 or (len(s) == 3 and s[2] == 3) for s in shapes)
-    if not good or not all(one.dtype == np.uint8 for one in arrays):
+    arrays = list(images)
+    if len(arrays) != len(captions) or not all(map(_is_image, arrays)):
         fact = "each image is a uint8 array [height, width] or [height, width, 3], and each has a caption"
         raise LabError("show images", fact, "gallery(images[:2], ['7', '2'])")
     return f'<div style="{_ROW}">{"".join(map(_figure, arrays, captions))}</div>'
 
 
-def png(image: np.ndarray) -> bytes:
+def _is_image(array: "np.ndarray") -> bool:
+    shape = getattr(array, "shape", ())
+    return (len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)) and str(array.dtype) == "uint8"
+
+
+def png(image: "np.ndarray") -> bytes:
     """A uint8 array [height, width] or, in colour, [height, width, 3] as a PNG."""
     from PIL import Image
 
@@ -63,7 +66,7 @@ def png(image: np.ndarray) -> bytes:
     return stream.getvalue()
 
 
-def _figure(image: np.ndarray, caption: str) -> str:
+def _figure(image: "np.ndarray", caption: str) -> str:
     text, data = html.escape(caption), base64.b64encode(png(image)).decode()
     img = f'<img src="data:image/png;base64,{data}" alt="{text}" style="{_IMAGE}">'
     return f'<figure style="{_FIGURE}">{img}<figcaption>{text}</figcaption></figure>'

@@ -9,6 +9,7 @@ Tasks report their own begin and end (``time.time()``), so the clocks of a clust
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from labkit.display import cards, svg
@@ -27,44 +28,37 @@ class Timeline:
 
     def __init__(self, spans: Sequence[dict[str, Any]]) -> None:
         try:
-            self._spans = sorted(spans, key=lambda span: span["begin"])
-            self._workers = sorted({(span["node"], span["pid"]) for span in self._spans})
-            self._zero = min((span["begin"] for span in self._spans), default=0.0)
-            self.seconds = max((span["end"] for span in self._spans), default=0.0) - self._zero
+            self._spans = sorted((s["begin"], s["end"], s["node"], s["pid"]) for s in spans)
         except (TypeError, KeyError):
             fact = f"a list of dicts with node, pid, begin and end is expected, not {spans!r:.80}"
             fix = "Timeline(ray.get([task.remote() for _ in range(4)]))"
             raise LabError("draw a timeline", fact, fix) from None
+        self._workers = sorted({span[2:] for span in self._spans})
+        self._zero = min((begin for begin, *_ in self._spans), default=0.0)
+        self.seconds = max((end for _, end, *_ in self._spans), default=0.0) - self._zero
 
     @property
     def at_once(self) -> int:
         """The most tasks that ran at one moment."""
-        edges = [(s["begin"], 1) for s in self._spans] + [(s["end"], -1) for s in self._spans]
-        running = most = 0
-        for _, change in sorted(edges):
-            running += change
-            most = max(most, running)
-        return most
+        edges = sorted(edge for begin, end, *_ in self._spans for edge in ((begin, 1), (end, -1)))
+        return max(accumulate(change for _, change in edges), default=0)
 
     def __repr__(self) -> str:
-        workers = plural(len(self._workers), "worker")
-        per_node = sorted(Counter(span["node"] for span in self._spans).items())
-        nodes = ", ".join(f"{node} {count}" for node, count in per_node)
-        where = f" ({nodes})" if len(per_node) > 1 else ""
+        nodes = Counter(node for _, _, node, _ in self._spans)
+        listed = ", ".join(f"{node} {count}" for node, count in sorted(nodes.items()))
+        where = plural(len(self._workers), "worker") + (f" ({listed})" if len(nodes) > 1 else "")
         tasks = plural(len(self._spans), "task")
-        return f"{tasks} on {workers}{where}, at most {self.at_once} at once, {self.seconds:.1f} s"
+        return f"{tasks} on {where}, at most {self.at_once} at once, {self.seconds:.1f} s"
 
     def _repr_html_(self) -> str:
-        workers = self._workers
+        bottom = _ROW * len(self._workers)
         axis = svg.Axis(0.0, self.seconds, _LEFT, _WIDTH - _RIGHT)
-        parts = [axis.time_grid(_ROW * len(workers))]
-        for number, (node, pid) in enumerate(workers):
-            parts.append(svg.text(0, number * _ROW + 14, f"{node} · {pid}"))
-        for span in self._spans:
-            begin, end = axis(span["begin"] - self._zero), axis(span["end"] - self._zero)
-            top = workers.index((span["node"], span["pid"])) * _ROW + 3
-            # A little short, so that there is a gap between bars.
-            width, said = max(end - begin - 1.5, 1), f"{span['end'] - span['begin']:.2f} s"
-            parts.append(svg.bar(begin, top, width, _ROW - 6, svg.MAIN, said, opacity=0.75))
-        figure = svg.svg(_WIDTH, _ROW * len(workers) + 24, repr(self), *parts)
-        return str(cards.figure(repr(self), figure))
+        parts = [axis.time_grid(bottom)]
+        for row, (node, pid) in enumerate(self._workers):
+            parts.append(svg.text(0, row * _ROW + 14, f"{node} · {pid}"))
+        for begin, end, *worker in self._spans:
+            left, right = axis(begin - self._zero), axis(end - self._zero)
+            top, words = self._workers.index(tuple(worker)) * _ROW + 3, f"{end - begin:.2f} s"
+            width = max(right - left - 1.5, 1)  # a little short, so that there is a gap between bars
+            parts.append(svg.bar(left, top, width, _ROW - 6, svg.MAIN, words, opacity=0.75))
+        return str(cards.figure(repr(self), svg.svg(_WIDTH, bottom + 24, repr(self), *parts)))

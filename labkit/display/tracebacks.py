@@ -43,6 +43,11 @@ def shorten_text(text: str) -> str:
     return "\n".join(lines).strip() or text.strip()[-_MESSAGE_WIDTH:] or "no message"
 
 
+def has_own_frame(text: str) -> bool:
+    """Whether a line of the reader's is in a formatted traceback."""
+    return any(is_own(file) for file, *_ in _parse(text)[0])
+
+
 def _parse(text: str) -> tuple[list[tuple[str, int, str]], list[str]]:
     """(frames, lines of the message) of the last exception in `text`."""
     frames: list[tuple[str, int, str]] = []
@@ -79,8 +84,7 @@ def _is_of_labkit(path: Path) -> bool:
 def place(file: str) -> str:
     """``cell 14`` for a cell's file, which is called something like ``/tmp/ipykernel_123/456.py``."""
     get_ipython = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
-    # Not documented; without it, frames are "in a cell".
-    name_of = getattr(getattr(get_ipython(), "compile", None), "format_code_name", lambda file: None)
-    if named := name_of(file):
+    compiler = getattr(get_ipython(), "compile", None)  # of a kernel; `format_code_name` isn't documented
+    if compiler and (named := compiler.format_code_name(file)):
         return " ".join(str(part) for part in named).replace("Cell In[", "cell ").rstrip("]")
     return "in a cell" if "ipykernel_" in file else Path(file).name

@@ -1,10 +1,11 @@
-"""The lessons' exercises: checks, hints, predictions, and what a reader has solved and predicted."""
+"""The lessons' exercises: checks, hints, predictions, and what a reader has solved and predicted.
 
-from labkit.faces import face
+The checks themselves are in ``lessons/checks``, next to the lessons. What a reader has done is kept in
+``HOME/exercises.json`` (see `labkit.exercises.kept`).
+"""
 
-__getattr__, __dir__, __all__ = face(
-    __name__,
-    checking=("check", "hint"),
-    predicting=("predict", "predictions", "progress_table", "reveal"),
-    registry=("Lesson", "lessons"),
-)
+from labkit.exercises.checking import check, hint
+from labkit.exercises.predicting import predict, predictions, progress_table, reveal
+from labkit.exercises.registry import Lesson, lessons
+
+__all__ = ["Lesson", "check", "hint", "lessons", "predict", "predictions", "progress_table", "reveal"]

@@ -33,14 +33,11 @@ class NotAttempted(Exception):  # noqa: N818
 
 
 def is_blank(answer: Any) -> bool:
-    """True if `answer` is still missing: ``...``, a function whose body is ``...``, or a list, tuple or dict
-    with ``...`` in it."""
+    """True if `answer` is ``...``, a function whose body is ``...``, or a list or dict with ``...`` in it."""
     if answer is ...:
         return True
-    if isinstance(answer, Mapping):
-        return any(item is ... for item in answer.values())
-    if isinstance(answer, (list, tuple)):
-        return any(item is ... for item in answer)
+    if isinstance(answer, (Mapping, list, tuple)):
+        return any(item is ... for item in (answer.values() if isinstance(answer, Mapping) else answer))
     code = getattr(answer, "__code__", None)
     if not inspect.iscode(code):
         return False
@@ -104,7 +101,7 @@ def close_to(
 
 
 def list_is(answer: Any, expected: Sequence[int], *, what: str, mistakes: Mapping[tuple, str]) -> None:
-    """Require a list of these numbers; `mistakes` has the remark for each likely wrong list, as a tuple."""
+    """Require a list of numbers; `mistakes` has the remark for each likely wrong list, as a tuple."""
     if not isinstance(answer, Sequence) or isinstance(answer, str):
         raise Wrong(f"{what} is {describe(answer)}, and a list of numbers is expected")
     found = tuple(number(one, f"one of {what}") for one in answer)
@@ -119,11 +116,7 @@ def array_of(
     dtype: str | None = None,
     what: str = "your answer",
 ) -> "numpy.ndarray":
-    """Return `answer` as a numpy array; torch tensors and lists of numbers are accepted too.
-
-    Args:
-        shape, dtype: what is expected: ``(3, 28, 28)`` and "uint8"; default: any.
-    """
+    """Return `answer`, which may be a tensor or a list of numbers, as an array of a `shape` and `dtype`."""
     import numpy
 
     value = answer.detach().cpu() if hasattr(answer, "detach") else answer
@@ -154,22 +147,13 @@ def same_array(
 
 
 def expect_function(function: Any, what: str) -> None:
-    """Require that the learner's `function` can be called.
-
-    Raises:
-        Wrong: it can't.
-    """
+    """Require that the learner's `function` can be called."""
     if not callable(function):
         raise Wrong(f"{what} is {describe(function)}, and a function is expected")
 
 
 def result_of(function: Any, *args: Any, what: str = "your function") -> Any:
-    """Call the learner's `function` with a small input and return its result.
-
-    Raises:
-        NotAttempted: it returns ``...``.
-        Wrong: it is not a function, or it raises.
-    """
+    """Call the learner's `function` and return its result; ``...`` is `NotAttempted`."""
     expect_function(function, what)
     try:
         result = function(*args)
@@ -184,20 +168,14 @@ def result_of(function: Any, *args: Any, what: str = "your function") -> Any:
 def returns(function: Any, args: Sequence[Any], expected: float, *, name: str, **remarks: Any) -> None:
     """Require that the learner's `function`, called with `args`, returns the number `expected`.
 
-    Args:
-        name: of the function, as in the lesson.
-        remarks: ``mistakes`` and ``otherwise`` of `close_to`.
+    The `remarks` are those of `close_to`: ``mistakes`` and ``otherwise``.
     """
     given = ", ".join(f"{arg:g}" if isinstance(arg, float) else str(arg) for arg in args)
     close_to(result_of(function, *args, what=name), expected, what=f"{name}({given})", **remarks)
 
 
 def change_is(answer: Any, right: Mapping[str, tuple[str, str]]) -> None:
-    """Require a dict that says for each name of `right` whether it is "less", "same" or "more".
-
-    Args:
-        right: (the right one of the three, why) for each name.
-    """
+    """Require a dict of names to "less", "same" or "more"; `right` has the right one and why, by name."""
     if not isinstance(answer, dict):
         raise Wrong(f"your answer is {describe(answer)}, and the dict with four answers is expected")
     for name, (wanted, why) in right.items():

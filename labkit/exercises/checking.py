@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from labkit.classroom import kept, sharing
 from labkit.errors import LabError
-from labkit.exercises import registry
+from labkit.exercises import kept, registry, sections
 from labkit.exercises.answers import NotAttempted, Wrong, describe, is_blank
 from labkit.exercises.registry import Exercise
 from labkit.exercises.running import limited
 from labkit.settings import Settings
 
-_MARKS = {"solved": "✓", "not yet": "✕", "not attempted": "○"}
-_COLOURS = {
-    # With some of the text's own colour, since JupyterLab's are too pale on white or too dark on black.
-    "solved": "color-mix(in srgb,var(--jp-success-color1,#2e7d4f) 70%,currentColor)",
-    "not yet": "color-mix(in srgb,var(--jp-error-color1,#c62828) 70%,currentColor)",
-    "not attempted": "var(--jp-content-font-color2,#666)",
+# A mark and a colour for each state. JupyterLab's colours are mixed with the text's own, since they are too
+# pale on white or too dark on black.
+_MIXED = "color-mix(in srgb,var({}) 70%,currentColor)"
+_STATES = {
+    "solved": ("✓", _MIXED.format("--jp-success-color1,#2e7d4f")),
+    "not yet": ("✕", _MIXED.format("--jp-error-color1,#c62828")),
+    "not attempted": ("○", "var(--jp-content-font-color2,#666)"),
 }
 
 _hints_given: dict[str, int] = {}  # of this kernel: a notebook that is run again starts with hint 1
@@ -36,7 +36,7 @@ _hints_given: dict[str, int] = {}  # of this kernel: a notebook that is run agai
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found, in one line; true if the exercise is solved. `state` is one of `_MARKS`."""
+    """What a check found, in one line; true if the exercise is solved. `state` is one of `_STATES`."""
 
     id: str
     state: str
@@ -49,8 +49,9 @@ class Verdict:
         return f"{self.id} {self.state} · {self.message}"
 
     def _repr_html_(self) -> str:
-        head = f"{_MARKS[self.state]} {self.id} {self.state}"
-        return f"<div><b style='color:{_COLOURS[self.state]}'>{head}</b> · {_html(self.message)}</div>"
+        mark, colour = _STATES[self.state]
+        head = f"<b style='color:{colour}'>{mark} {self.id} {self.state}</b>"
+        return f"<div>{head} · {_html(self.message)}</div>"
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,12 @@ def check(id: str, *answers: Any) -> Verdict:
             f"{verdict.state}: {verdict.message}",
             f'hint("{id}"), or unset LABKIT_CHECK: then a check never raises',
         )
-    sharing.attend()
-    if verdict:
-        problem = kept.keep("solved", id, datetime.now(UTC).isoformat(timespec="seconds"))
-        return Verdict(id, verdict.state, verdict.message + problem)
-    return verdict
+    sections.attend()
+    if not verdict:
+        return verdict
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    problem = kept.keep("solved", id, now, merge=lambda new, first: first)
+    return Verdict(id, verdict.state, verdict.message + problem)
 
 
 def hint(id: str) -> Hint:
@@ -102,8 +104,8 @@ def hint(id: str) -> Hint:
     """
     exercise = registry.find(id)
     tier = _hints_given[id] = _hints_given.get(id, 0) % 3 + 1
-    kept.keep("hints", id, max(tier, kept.load("hints").get(id, 0)), replace=True)
-    sharing.attend()
+    kept.keep("hints", id, tier, merge=max)
+    sections.attend()
     return Hint(id, tier, exercise.hints[tier - 1])
 
 

@@ -14,11 +14,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.classroom import kept, sharing
 from labkit.display.cards import Table
 from labkit.display.formatting import number as shown
 from labkit.errors import LabError
-from labkit.exercises import registry
+from labkit.exercises import kept, registry, sections
 from labkit.settings import Settings
 
 _RIGHT, _CLOSE = 0.1, 2.0  # right within 10 %, close within a factor of two
@@ -74,7 +73,8 @@ def reveal(id: str, answer: Any) -> None:
 def predictions(lesson: str = "") -> Table:
     """List what you predicted in a lesson ("03") or in all, what it was, and how many were right."""
     found = sorted(kept.load("predictions").items())
-    done = {id: one for id, one in found if id.startswith(lesson) and one.keys() >= {"verdict", "answer"}}
+    wanted = ((id, one) for id, one in found if lesson in ("", id.partition("-")[0]))
+    done = {id: one for id, one in wanted if one.keys() >= {"verdict", "answer"}}
     verdicts = [one["verdict"] for one in done.values()]
     rows = [(id, shown(one["guess"]), shown(one["answer"]), one["verdict"]) for id, one in done.items()]
     line = f"{verdicts.count('right')} of {len(rows)} right, {verdicts.count('close')} close"
@@ -89,7 +89,7 @@ def progress_table() -> Table:
     for lesson in lessons:
         done = [one.id in solved for one in lesson.exercises]
         cells = ["✓ solved" if one else "open" for one in done] + ["–"] * (count - len(done))
-        mine = (one for id, one in predicted.items() if id[:2] == lesson.number)
+        mine = (one for id, one in predicted.items() if id.partition("-")[0] == lesson.number)
         found = [one["verdict"] for one in mine if "verdict" in one]  # others were not revealed yet
         guessed = f"{found.count('right')} of {len(found)}" if found else "–"
         rows.append((f"{lesson.number} {lesson.title}", *cells, f"{sum(done)} of {len(done)}", guessed))
@@ -97,9 +97,8 @@ def progress_table() -> Table:
 
 
 def _keep(id: str, guess: Any, **found: Any) -> str:
-    problem = kept.keep("predictions", id, {"guess": guess, **found}, replace=True)
-    sharing.attend()
-    return problem
+    sections.attend()
+    return kept.keep("predictions", id, {"guess": guess, **found})
 
 
 def _verdict(guess: Any, answer: Any) -> str:
@@ -129,6 +128,6 @@ def _show_buttons(id: str, choices: Sequence[str]) -> bool:
 
 
 def _require_id(id: str) -> None:
-    if not isinstance(id, str) or not re.fullmatch(r"\d\d-[a-z]", id):
+    if not isinstance(id, str) or not re.fullmatch(r"\d\db?-[a-z]", id):
         fact, fix = f"its id is {str(id)[:40]!r}", 'use the id of the lesson\'s cell, such as "03-a"'
         raise LabError("find the prediction", fact, fix)

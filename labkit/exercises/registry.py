@@ -1,4 +1,4 @@
-"""The exercises of all lessons. Those of lesson 03 are in ``lesson_03.py`` in this folder:
+"""The exercises of all lessons. Those of lesson 03 are in ``lessons/checks/lesson_03.py``:
 
     LESSON = Lesson("03", "TorchTrainer")
 
@@ -11,18 +11,23 @@
     def one_process(batch_size):
         close_to(batch_size, 2 * 64, mistakes={64: "that is what ONE worker sees"})
 
-A lesson is found by its file name; there is no list to maintain.
+A lesson is found by its file name, ``lesson_03.py`` or ``lesson_03b.py``; there is no list to maintain.
 """
 
 import difflib
+import importlib.util
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from labkit.errors import LabError
 from labkit.exercises.running import LIMIT
+from labkit.settings import CHECKOUT
+
+_FILE = re.compile(r"lesson_(\d\db?)\.py")
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,8 @@ class Exercise:
     """One exercise of a lesson: what `Lesson.exercise` was given.
 
     Attributes:
-        id, title: the two parts of its heading.
+        id, title: the two parts of its heading. The id of an exercise that moves to another lesson stays,
+            so that nobody's progress is lost.
         check: called with the answers; returns None or raises `labkit.exercises.answers.Wrong`.
     """
 
@@ -44,7 +50,11 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A lesson and its exercises, which the decorator `exercise` adds in their order."""
+    """A lesson and its exercises, which the decorator `exercise` adds in their order.
+
+    Attributes:
+        number: two digits, for the second half of a lesson with a "b": "03", "03b".
+    """
 
     number: str
     title: str
@@ -70,11 +80,52 @@ class Lesson:
         return add
 
 
-@cache
+@cache  # the checks stay the same in a notebook that changes its working folder
+def root() -> Path:
+    """Return the folder that has ``lessons/checks`` and ``notebooks``.
+
+    It is the checkout that labkit is imported from. If labkit is installed without the lessons, it is the
+    folder around the ``notebooks`` folder in which this kernel runs.
+
+    Raises:
+        LabError: there is no such folder.
+    """
+    here = Path.cwd()
+    around = [folder.parent for folder in (here, *here.parents) if folder.name == "notebooks"]
+    for folder in (CHECKOUT, here, *around):
+        if (folder / "lessons" / "checks").is_dir():
+            return folder
+    raise LabError(
+        "find the checks of the exercises",
+        f"labkit is installed without the lessons, and no folder lessons/checks belongs to {here}",
+        "open the notebook in a checkout of the lab, or in the unpacked lab-learners.zip of your teacher",
+    )
+
+
 def lessons() -> tuple[Lesson, ...]:
-    """All lessons that have exercises, by number."""
-    names = sorted(path.stem for path in Path(__file__).parent.glob("lesson_*.py"))
-    return tuple(import_module(f"{__package__}.{name}").LESSON for name in names)
+    """Return all lessons that have exercises, by number.
+
+    Raises:
+        LabError: labkit is installed without the lessons.
+    """
+    paths = (root() / "lessons" / "checks").glob("lesson_*.py")
+    numbers = sorted(found[1] for path in paths if (found := _FILE.fullmatch(path.name)))
+    return tuple(load(number).LESSON for number in numbers)
+
+
+def load(number: str) -> ModuleType:
+    """Return the module with the checks of a lesson, such as "03"."""
+    return _load(root() / "lessons" / "checks" / f"lesson_{number}.py")
+
+
+@cache
+def _load(path: Path) -> ModuleType:
+    # The module is not in sys.modules. So the cloudpickle of Ray and that of Spark send a function of a
+    # check to the workers together with its code; by its name no worker could import it.
+    spec = importlib.util.spec_from_file_location(f"checks-{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def find(id: str) -> Exercise:

@@ -15,30 +15,28 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import LabError
-from labkit.exercises.answers import NotAttempted, Wrong, describe, expect_function
-from labkit.settings import Settings, logs_held_back
+from labkit.exercises.answers import NotAttempted, Wrong, expect_function
+from labkit.settings import logs_held_back
 
 if TYPE_CHECKING:
     from ray.data import Dataset
     from ray.train import Checkpoint, Result
-    from ray.tune import ResultGrid, Tuner
 
     from labkit.storage import Store
 
 LIMIT = 10.0  # seconds, for a check that does not name another
 _folders: list[tempfile.TemporaryDirectory] = []  # removed at the end of this process
-_AGAIN = 5.0  # code that catches the first interrupt gets another one after so much time
+_AGAIN = 5.0  # code that catches the first interrupt gets another one after so many seconds
 
 
 @contextlib.contextmanager
 def limited(seconds: float, stuck: str = "") -> Iterator[None]:
-    """Interrupt the block after so many `seconds`, as Ctrl-C would: engines then stop what they have started.
+    """Interrupt the block after some `seconds`, as Ctrl-C would: engines then stop what they have started.
 
     Only a main thread can be interrupted; in another one there is no limit.
 
@@ -108,13 +106,11 @@ def run_loop(
 ) -> tuple["Result", list[tuple[dict[str, Any], "Checkpoint | None"]]]:
     """Run a learner's training loop with Ray Train.
 
-    With `num_workers` 0 it runs in this process, without a cluster, and ``result.checkpoint`` can be read
-    even if the loop reported a temporary folder. Otherwise it runs on the cluster that is connected.
-
     Args:
         name: of the loop, as in the lesson.
+        num_workers: on the cluster that is connected; with 0 it runs in this process, without a cluster.
         trainer: Ray's class for the framework; default: TorchTrainer.
-        store: for the checkpoints, where other machines can reach it, too; default: a temporary folder.
+        store: for the checkpoints; default: a temporary folder of this machine.
         max_failures: how often Ray starts the loop again after it has failed.
         validate: what Ray calls with a checkpoint whose report asks for a validation.
         run_config: further options of Ray's ``RunConfig``.
@@ -133,38 +129,26 @@ def run_loop(
         from ray.train.torch import TorchTrainer as trainer
 
     expect_function(train_loop, name)
-    _folders.append(tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True))
-    folder, reports, report = Path(_folders[-1].name), [], ray.train.report
-
-    def kept(metrics: Any, checkpoint: Any = None, *args: Any, **options: Any) -> None:
-        if checkpoint is not None:  # its folder is often a temporary one
-            path = checkpoint.to_directory(folder / f"checkpoint-{len(reports)}")
-            checkpoint = ray.train.Checkpoint.from_directory(path)
-        reports.append((dict(metrics), checkpoint))
-        report(metrics, checkpoint, *args, **options)
-
+    folder, options = _new_folder(), {"datasets": dict(datasets or {})}
     where: dict[str, Any] = {"storage_path": str(folder)}
     if store is not None:
         where = {"storage_path": store.storage_path("checks"), "storage_filesystem": store.filesystem}
-    failures = ray.train.FailureConfig(max_failures=max_failures)
-    options: dict[str, Any] = {}
     if validate is not None:
         limit = ray.train.ValidationTaskConfig(timeout_s=30)
         options["validation_config"] = ray.train.ValidationConfig(fn=validate, task_config=limit)
+    failures = ray.train.FailureConfig(max_failures=max_failures)
     with learners_errors(name):
         run = trainer(
             train_loop,
             train_loop_config=config or {},
             scaling_config=ray.train.ScalingConfig(num_workers=num_workers),
             run_config=ray.train.RunConfig(failure_config=failures, **where, **run_config),
-            datasets=dict(datasets or {}),
             **options,
         )
-        if num_workers:
-            result = run.fit()
-            return result, [(metrics, checkpoint) for checkpoint, metrics in result.best_checkpoints or ()]
-        with reports_to(train_loop, kept):
-            return run.fit(), reports
+        if not num_workers:
+            return _fit_here(run, train_loop, folder)
+        result = run.fit()
+        return result, [(metrics, checkpoint) for checkpoint, metrics in result.best_checkpoints or ()]
 
 
 def returned(train_loop: Callable[[dict], Any], config: dict[str, Any] | None = None, **options: Any) -> Any:
@@ -172,115 +156,26 @@ def returned(train_loop: Callable[[dict], Any], config: dict[str, Any] | None = 
     return run_loop(train_loop, config, num_workers=2, **options)[0].return_value
 
 
-def launched(function: Callable, *args: Any, name: str, processes: int = 2) -> Any:
-    """Run `function` with Spark's TorchDistributor, in processes of this machine and without GPUs.
-
-    Returns:
-        What one of the processes returned.
-
-    Raises:
-        NotAttempted: a ``...`` is still in it.
-        Wrong: it cannot be pickled, or a rank raises.
-    """
-    from pyspark.ml.torch.distributor import TorchDistributor
-
-    from labkit.spark import SparkPanel
-
-    expect_function(function, name)
-    quiet = replace(Settings.from_env(), panel="none")
-    distributor = TorchDistributor(num_processes=processes, local_mode=True, use_gpu=False)
-    try:
-        with learners_errors(name), SparkPanel(f"check of {name}", settings=quiet).watch(distributor):
-            return distributor.run(function, *args)
-    except Wrong as wrong:
-        if any(sign in str(wrong) for sign in ("closed by peer", "SIGABRT")):
-            fact = "one rank ended while another waited for it: all ranks make the same calls and steps"
-            raise Wrong(f"{name}: {fact}") from None
-        raise
+def _new_folder() -> Path:
+    _folders.append(tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True))
+    return Path(_folders[-1].name)
 
 
-def run_sweep(trainable: type, space: dict[str, Any], *, iterations: int, name: str) -> "ResultGrid":
-    """Sweep a `tune.Trainable` in one process: each trial ends after `iterations` steps, with a checkpoint.
+def _fit_here(run: Any, train_loop: Callable, folder: Path) -> tuple["Result", list]:
+    """Ray's result, and the reports. Their checkpoints are copied: a loop often reports a temporary one."""
+    import ray.train
 
-    Raises:
-        Wrong: a trial fails; `name` is what the message calls the trainable.
-    """
-    from ray import tune
+    reports, report = [], ray.train.report
 
-    with tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True) as folder:
-        run = tune.RunConfig(
-            storage_path=folder,
-            stop={"training_iteration": iterations},
-            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
-        )
-        one = tune.TuneConfig(reuse_actors=True, max_concurrent_trials=1)
-        return run_tuner(tune.Tuner(trainable, param_space=space, tune_config=one, run_config=run), name)
+    def keep(metrics: Any, checkpoint: Any = None, *args: Any, **options: Any) -> None:
+        if checkpoint is not None:
+            path = checkpoint.to_directory(folder / f"checkpoint-{len(reports)}")
+            checkpoint = ray.train.Checkpoint.from_directory(path)
+        reports.append((dict(metrics), checkpoint))
+        report(metrics, checkpoint, *args, **options)
 
-
-def run_tuner(tuner: "Tuner", name: str) -> "ResultGrid":
-    """Check the learner's `tuner` as the panel would, run it without Tune's tables, and return the results.
-
-    Raises:
-        NotAttempted: a ``...`` is still in the trainable.
-        Wrong: it cannot work, or a trial fails.
-    """
-    import ray
-    from ray import tune
-
-    from labkit.tune.checks import check_plan
-    from labkit.tune.trials import TunerPlan, names_without_metric, without_noise
-
-    if not isinstance(tuner, tune.Tuner):
-        raise Wrong(f"{name} is {describe(tuner)}, and a tune.Tuner is expected")
-    plan = TunerPlan.from_tuner(tuner)
-    try:
-        check_plan(plan, [node["Resources"] for node in ray.nodes() if node["Alive"]])
-        with without_noise():
-            plan.run.verbose, plan.run.progress_reporter = 0, tune.CLIReporter()
-            results = tuner.fit()
-    except LabError as error:
-        raise Wrong(error.fact) from error
-    except Exception as error:
-        if (names := names_without_metric(str(error))) is not None:
-            reported = ", ".join(map(repr, names)) or "nothing"
-            raise Wrong(f"trials are compared by {plan.metric!r}, and they report {reported}") from error
-        raise Wrong(f"fit() raised {type(error).__name__}: {_last_line(error)}") from error
-    if results.num_errors:
-        last = _last_line(results.errors[0])
-        if "ellipsis" in last.lower():
-            raise NotAttempted
-        raise Wrong(f"{results.num_errors} of {len(results)} trials failed, the first with {last}")
-    return results
-
-
-def mapped(function: Any, rows: Sequence[Mapping[str, Any]], **options: Any) -> list[dict[str, Any]]:
-    """Send `rows` through ``map_batches(function, **options)`` on the cluster, and return the rows it yields.
-
-    Raises:
-        NotAttempted: the function returns ``...``.
-        Wrong: it raises, or what it returns is no batch.
-    """
-    import ray.data
-
-    with learners_errors(getattr(function, "__name__", "your function")):
-        return ray.data.from_items(list(map(dict, rows))).map_batches(function, **options).take_all()
-
-
-def in_a_task(function: Callable, *args: Any, name: str) -> Any:
-    """Send the learner's `function` to a process of the cluster that is connected, and return its result.
-
-    Raises:
-        Wrong: it raises, or it takes more than a megabyte along.
-    """
-    import ray
-    from ray import cloudpickle
-
-    expect_function(function, name)
-    size = len(cloudpickle.dumps(function))
-    if size > 1e6:
-        raise Wrong(f"pickled, {name} has {size / 1e6:.1f} MB: it takes data of this notebook along")
-    with learners_errors(name):
-        return ray.get(ray.remote(num_cpus=0)(function).remote(*args))
+    with reports_to(train_loop, keep):
+        return run.fit(), reports
 
 
 @contextlib.contextmanager
@@ -300,16 +195,16 @@ def learners_errors(name: str) -> Iterator[None]:
 
 def _raised(error: BaseException) -> str:
     """The learner's own exception, in one line, out of those of Ray Train and Ray Data."""
-    failures = getattr(error, "worker_failures", None)
-    if failures:
+    if failures := getattr(error, "worker_failures", None):
         return _raised(next(iter(failures.values())))
     inside, found, advice = str(error).rpartition("The above exception was the direct cause")
     if found and "UserCodeException" in advice:  # Ray Data's text is a traceback, followed by advice
-        return f" raised {_last_line(inside)}"
+        return f" raised {last_line(inside)}"
     if isinstance(cause := getattr(error, "cause", None), Exception):  # of a task
         return _raised(cause)
     return f" raised {type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _last_line(said: object) -> str:
+def last_line(said: object) -> str:
+    """The last line of a text: of a traceback, that is what was raised."""
     return (str(said).strip().splitlines() or [""])[-1]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from labkit.errors import RunError
+from labkit.errors import LabError
 
 SIDE, CLASSES = 28, 10  # of the images, and of the labels
 # A weight near the kink of a ReLU amplifies rounding errors. Without a stream, seed 0 and SGD(0.1), as in the
@@ -19,11 +19,8 @@ _STREAM = 1
 def initial_weights(shapes: Iterable[Sequence[int]], seed: int | None) -> list[np.ndarray]:
     """Draw float32 weights for layers whose shapes are given as kernel, bias, kernel, bias, …
 
-    Kernel and bias are uniform in ±1/sqrt(inputs of the layer), as torch initializes its layers.
-
-    Args:
-        seed: the same seed gives the same weights in every process and every framework; None gives others
-            each time.
+    Kernel and bias are uniform in ±1/sqrt(inputs of the layer), as torch initializes its layers. The same
+    `seed` gives the same weights in every process and every framework; None gives others each time.
     """
     draws = np.random.default_rng(None if seed is None else (seed, _STREAM))
     arrays, bound = [], 0.0
@@ -35,24 +32,20 @@ def initial_weights(shapes: Iterable[Sequence[int]], seed: int | None) -> list[n
 
 
 def distance(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> float:
-    """The largest absolute difference between two models' weights: 0.0 where they are equal.
-
-    NaN in a weight gives NaN.
+    """The largest absolute difference between two models' weights: 0.0 where they are equal, NaN for a NaN.
 
     Raises:
-        RunError: they do not have the same weights by name and shape.
+        LabError: they do not have the same weights by name and shape.
     """
     first, second = ({name: weight.shape for name, weight in weights.items()} for weights in (a, b))
     if first != second:
         fact = f"the shapes of their weights are {first} and {second}"
-        raise RunError("compare two models", fact, "compare models that were built by the same call")
+        raise LabError("compare two models", fact, "compare models that were built by the same call")
     return float(np.max([np.abs(a[name].astype(float) - b[name].astype(float)).max() for name in a]))
 
 
-def not_uint8(dtype: str) -> RunError:
+def not_uint8(dtype: str) -> LabError:
     """The error for images that are scaled already; scaled twice they would all be nearly black."""
-    return RunError(
-        "turn images into the model's input",
-        f"they are {dtype}, and pixels are uint8, 0 to 255",
-        "give the images as the data set has them; what is float32 already needs no to_input",
-    )
+    fact = f"they are {dtype}, and pixels are uint8, 0 to 255"
+    fix = "give the images as the data set has them; what is float32 already needs no to_input"
+    return LabError("turn images into the model's input", fact, fix)

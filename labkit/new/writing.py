@@ -4,17 +4,14 @@ A cell of ``templates/experiment.py`` whose tags don't fit the data is left out.
 """
 
 import keyword
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from labkit import datasets
-from labkit.display.progress import Waiting
 from labkit.errors import SetupError
 from labkit.files import atomic_write
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_CHECK = 5  # seconds: all rows of most data, and a sample of the images of a large folder
 _DATA = "folder:PATH, table:PATH:TARGET or text:PATH"
 
 
@@ -27,7 +24,7 @@ def new(
     categories: Sequence[str] = (),
     where: Path | str = ".",
 ) -> list[Path]:
-    """Write ``WHERE/NAME`` with three files, and return their paths. As a check, some data are read.
+    """Write ``WHERE/NAME`` with three files, and return their paths. As a check, the data are read.
 
     Args:
         name: of the experiment, also of its module.
@@ -90,11 +87,6 @@ def _load(data: str, task: str | None, columns: dict[str, list[str]], attempt: s
         raise SetupError(attempt, f"--data is {data!r}", f"use --data {_DATA}")
     (read, options), path = readers[kind], str(Path(path).expanduser().resolve())
     options = {name: value for name, value in options.items() if value}
-    own, began = read(path, **options), time.monotonic()
-    with Waiting("reading some data", unit="seconds") as line:
-        for _ in own.read():  # what is damaged is better known now than in the middle of a training
-            if (spent := time.monotonic() - began) > _CHECK:
-                break
-            line(int(spent), _CHECK)
+    own = read(path, **options)  # what is damaged is better known now than in the middle of a training
     given = ", ".join(f"{name}={value!r}" for name, value in options.items())
     return f"datasets.{read.__name__}({path!r}, {given})", {"given", own.kind, own.task}

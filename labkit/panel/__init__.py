@@ -1,8 +1,18 @@
 """The live panel of a run: tracking in the worker, state and view in the kernel."""
 
-from labkit.faces import face
+from typing import Any
 
-__getattr__, __dir__, __all__ = face(
-    __name__,
-    run=("Panel",),
-)
+__all__ = ["Panel"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `Panel` when it is first asked for: a worker unpickles a tracker, and draws nothing."""
+    if name != "Panel":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from labkit.panel.run import Panel
+
+    return Panel
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -42,9 +42,9 @@ class LivePanel:
         name: of the run; also the folder of its record below ``HOME/runs``.
         settings: default: from the environment.
         reporter: default: as ``settings.panel`` says.
-        live: functions that get the `RunRecord` every few seconds and at the end, such as
-            ``runs.TensorBoard("tensorboard")``. They run in a thread of their own; one that raises ends with
-            a warning, and the run goes on.
+        live: functions that get the `RunRecord` every few seconds and at the end (docs/runs.md has one for
+            TensorBoard). They run in a thread of their own; one that raises ends with a warning, and the run
+            goes on.
 
     Attributes:
         view: draws the state.
@@ -79,7 +79,7 @@ class LivePanel:
             fact = f"its name is {name!r}, and its settings are of type {type(self.settings).__name__}"
             raise LabError("make a panel", fact, 'Panel("00-baseline", settings=Settings(small=True))')
         if not isinstance(live, (list, tuple)) or not all(map(callable, live)):
-            fix = 'live=[runs.TensorBoard("tensorboard")]'
+            fix = "live=[lambda record: print(record.metrics)]"
             raise LabError("make a panel", f"live is {live!r:.80}, and no list of functions", fix)
         self._name, self._given_reporter, self._live = name, reporter, live
         self._lock = threading.RLock()

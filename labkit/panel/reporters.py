@@ -11,8 +11,6 @@ import sys
 from collections.abc import Hashable
 from typing import Any
 
-from markupsafe import Markup
-
 from labkit.display import cards
 from labkit.display.formatting import clock, short
 from labkit.display.style import STYLE
@@ -75,46 +73,32 @@ class WidgetReporter(NullReporter):
         self._handle = display(self._box, display_id=f"labkit-{secrets.token_hex(8)}")
 
     def _widgets(self) -> Any:
-        from ipywidgets import HTML, Button, HBox, Layout, ToggleButton, VBox
+        from ipywidgets import HTML, Button, HBox, Layout, VBox
 
-        self._title, self._clock, self._body, self._details, self._aloud = (HTML() for _ in range(5))
+        self._title, self._clock, self._body, self._prints, self._aloud = (HTML() for _ in range(5))
         tooltip = f"Stop the run ({_INTERRUPT_HINT})"
         self._stop = Button(description="Stop", tooltip=tooltip, layout=Layout(width="72px"))
         self._stop.on_click(self._on_stop)
-        small = Layout(width="auto", height="24px")
-        self._output = ToggleButton(layout=small)
-        self._files = ToggleButton(description="files", layout=small)
-        for button in (self._stop, self._output, self._files):
-            _handle_clicks_in_subshell(button)
-        for button in (self._output, self._files):
-            button.observe(lambda _: self._draw_details(), names="value")
+        _handle_clicks_in_subshell(self._stop)
         hint = HTML(cards.part(cards.mark("dim", _INTERRUPT_HINT)))
         right = HBox([self._clock, self._stop, hint], layout=Layout(align_items="center"))
         row = Layout(justify_content="space-between", align_items="center", padding="0 12px 0 0")
         head = HBox([self._title, right], layout=row)
-        toggles = HBox([self._output, self._files], layout=Layout(padding="0 10px 8px"))
         style = HTML(STYLE, layout=Layout(display="none"))
         wide = Layout(max_width="880px", overflow="hidden")
-        box = VBox([style, head, self._body, toggles, self._details, self._aloud], layout=wide)
+        box = VBox([style, head, self._body, self._prints, self._aloud], layout=wide)
         return box.add_class("labkit").add_class("lk-card")
 
     # A widget sends a value only if it is another one, so the browser lays out only what has changed.
 
     def draw(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
         words = "stopping … " if self._stopping and not snapshot.over else ""
         self._title.value = str(cards.part(cards.head(snapshot.name, cards.mark("dim", snapshot.subtitle))))
         self._clock.value = str(cards.part(cards.mark("dim lk-num", words + clock(snapshot.seconds))))
         self._body.value = str(snapshot.body)
         news = [line for key, line in snapshot.lines if isinstance(key, tuple) and key[0] in _SAID]
         self._aloud.value = str(cards.part(cards.said(short(news[-1], 200) if news else "")))
-        self._output.description = snapshot.output
-        self._draw_details()
-
-    def _draw_details(self) -> None:
-        details = self._snapshot.details if self._output.value else Markup()
-        files = cards.rule(cards.files(self._snapshot.files)) if self._files.value else Markup()
-        self._details.value = str(cards.part(details, files) if details or files else "")
+        self._prints.value = str(snapshot.prints)
 
     def close(self, snapshot: Snapshot) -> None:
         self._over = True

@@ -1,15 +1,15 @@
-"""Run records: written, found, shown, compared, exported, reported; and what other runs would cost."""
+"""Past runs: their records on disk, found, shown, compared, marked and reported.
 
-from labkit.faces import face
+Each panel writes a `RunRecord` below ``LABKIT_HOME/runs``. The functions here read these files again:
+`table`, `plot`, `compare` and `report` show them, `latest`, `best` and `get` return one, and `tag` and `note`
+mark one. Python alone is enough to find a record; pandas and matplotlib are imported where they are used.
+"""
 
-__getattr__, __dir__, __all__ = face(
-    __name__,
-    browse=("best", "get", "latest", "plot", "table"),
-    comparison=("Comparison", "compare"),
-    edit=("delete", "note", "tag"),
-    export=("MLflow", "TensorBoard", "to_mlflow", "to_tensorboard"),
-    payoff=("Payoff", "will_it_pay"),
-    record=("RunRecord",),
-    reporting=("report",),
-    restore=("Rerun", "rerun"),
-)
+from labkit.runs.browse import best, get, latest, table
+from labkit.runs.comparison import compare
+from labkit.runs.figures import plot
+from labkit.runs.marks import note, tag
+from labkit.runs.record import RunRecord
+from labkit.runs.reporting import report
+
+__all__ = ["RunRecord", "best", "compare", "get", "latest", "note", "plot", "report", "table", "tag"]

@@ -1,37 +1,35 @@
-"""Past runs: a table, a figure, the latest record, the best one.
+"""Past runs: a table of them, the latest one, the best one.
 
     >>> runs.table(last=3, columns=["id", "lr", "loss", "seed"])
-    >>> runs.plot(name="03-torch", tag="paper")
     >>> runs.latest("03-torch").metrics["accuracy"]
     0.967
     >>> runs.best("loss", mode="min", lr=0.1).run_id
 
-All of them read the run records below ``LABKIT_HOME/runs``, whatever engine wrote them. A *column* is a field
-of `RunRecord` ("seed"), a part of one ("versions.torch", "config.model.width"), a column of `table`, a metric
-or a setting ("lr"). A *filter* is a column and its value, or a list of values; ``tag="paper"`` is one, too.
+All of them read the run records below ``LABKIT_HOME/runs``, whatever engine wrote them. A *column* is a
+column of `table`, a field of `RunRecord` ("seed") or a part of one ("versions.torch"), a metric, or a setting
+("lr", "model.width"), looked for in this order. A setting that has the name of something else is "config lr".
+A *filter* is a column and its value, or a list of values; ``tag="paper"`` is one, too.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from math import isfinite, isnan
+from math import inf, isfinite, isnan
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from labkit.errors import RunError
-from labkit.runs import figures
-from labkit.runs.index import LEFT_OUT, find
-from labkit.runs.record import RunRecord, read
+from labkit.errors import LabError
+from labkit.runs.record import Home, RunRecord, find, number, read
 from labkit.settings import Settings
 
-if TYPE_CHECKING:  # each takes a second to import, and `latest` needs neither
+if TYPE_CHECKING:  # takes a second to import, and `latest` doesn't need it
     import pandas
-    from matplotlib.figure import Figure
 
 _METRICS_SHOWN = 4
-_DIGITS = {"start s": 1, "epoch s": 2, "rows/s": 0, "total s": 1}  # of the table without `columns`
+_DIGITS = {"start s": 1, "epoch s": 2, "total s": 1}
+_EXACT = 2**53  # a float has all digits of whole numbers up to here
 _FIELDS = [f.name for f in fields(RunRecord)]
 _COLUMNS: dict[str, Callable[[RunRecord], Any]] = {
     "run": attrgetter("name"),
@@ -45,108 +43,78 @@ _COLUMNS: dict[str, Callable[[RunRecord], Any]] = {
     "epochs": attrgetter("epochs"),
     "start s": attrgetter("seconds_to_start"),
     "epoch s": lambda run: median(run.seconds_per_epoch) if run.seconds_per_epoch else None,
-    "rows/s": lambda run: run.rows_per_second if isfinite(run.rows_per_second or 0) else None,
+    "rows/s": lambda run: round(run.rows_per_second) if isfinite(run.rows_per_second or inf) else None,
     "total s": attrgetter("seconds_total"),
-    "tags": lambda run: ", ".join(run.tags) or None,
+    "tags": lambda run: ", ".join(map(str, run.tags)) or None,
     "note": lambda run: run.note or None,
 }
 
 
 def table(
-    home: Path | str | None = None,
-    *,
-    last: int | None = None,
-    columns: Sequence[str] | None = None,
-    **filters: Any,
+    home: Home = None, *, last: int | None = None, columns: Sequence[str] | None = None, **filters: Any
 ) -> "pandas.DataFrame":
     """One row per run, the newest first. Times are in seconds; ``epoch s`` is the median epoch.
 
-    Each setting (`RunRecord.config`) that differs between these runs has a column. ``checkpoint`` is the path
-    of a run's latest checkpoint.
+    Each setting (`RunRecord.config`) that differs between these runs has a column, and so have the metrics
+    that most of them report. ``checkpoint`` is the path of a run's latest checkpoint.
 
     Args:
         home: the lab's home folder; default: from the settings.
         last: only this many, the newest.
-        columns: what to show; with metrics that are not rounded.
+        columns: what to show instead; metrics are not rounded then.
         filters: columns and the values that they must have, such as ``name="03-torch"``.
 
     Raises:
-        RunError: there is no such run, or no run has such a column.
+        LabError: there is no such run, or no run has such a column.
     """
-    import pandas
-
     found = select(home, last, **filters)
-    if columns is not None:
-        rows = [{column: value_of(run, column) for column in columns} for run in found]
-        for column in columns:
-            if all(row[column] is None for row in rows):
-                fix = f"use a metric, a setting, or one of {', '.join([*_COLUMNS, *_FIELDS])}"
-                raise RunError(f"show the column {column!r}", f"none of {len(found)} runs has a value", fix)
-        return pandas.DataFrame(rows, index=range(1, len(found) + 1))
-    return overview(found)
+    if columns is None:
+        return overview(found)
+    shown = {column: values_of(found, column) for column in columns}
+    for column, values in shown.items():
+        if all(value is None for value in values):
+            fix = f"use a metric, a setting, or one of {', '.join(dict.fromkeys([*_COLUMNS, *_FIELDS]))}"
+            raise LabError(f"show the column {column!r}", f"none of {len(found)} runs has a value", fix)
+    return _frame(shown)
 
 
-def overview(found: list[RunRecord]) -> "pandas.DataFrame":
+def overview(found: Sequence[RunRecord]) -> "pandas.DataFrame":
     """The table of these runs, in their order."""
+    shown = {column: [of(run) for run in found] for column, of in _COLUMNS.items()}
+    shown = {column: values for column, values in shown.items() if any(v is not None for v in values)}
+    metrics = {name: [_rounded(run.metrics.get(name)) for run in found] for name in _metrics(found)}
+    configs = [flat(run.config) for run in found]
+    for name in dict.fromkeys(name for config in configs for name in config):
+        values = [config.get(name) for config in configs]
+        if len(set(map(repr, values))) > 1:
+            taken = name in _COLUMNS or name in metrics or name == "checkpoint"
+            shown.setdefault(f"config {name}" if taken else name, values)
+    for name, values in metrics.items():
+        shown.setdefault(name, values)
+    if any(checkpoints := [run.checkpoint for run in found]):
+        shown["checkpoint"] = checkpoints
+    return _frame(shown).round(_DIGITS)
+
+
+def _frame(columns: dict[str, list]) -> "pandas.DataFrame":
+    """The columns as a table whose rows count from 1; a column's type keeps all digits of its numbers."""
     import pandas
 
-    rows = pandas.DataFrame({column: [of(run) for run in found] for column, of in _COLUMNS.items()})
-    rows = rows.astype(dict.fromkeys(_DIGITS, float)).round(_DIGITS)
-    measured = [{name: v for name, v in run.metrics.items() if figures.is_number(v)} for run in found]
-    metrics = {name: [values.get(name) for values in measured] for name in _metrics(measured)}
-    metrics = pandas.DataFrame(metrics, index=rows.index, dtype=float).round(4)
-    configs = [flat(run.config) for run in found]
-    settings = {name: [config.get(name) for config in configs] for name in _differing(configs)}
-    settings = pandas.DataFrame(settings, index=rows.index).convert_dtypes()
-    taken = {*rows, *metrics, "checkpoint"}
-    settings = settings.rename(columns={name: f"config {name}" for name in settings if name in taken})
-    checkpoints = pandas.DataFrame({"checkpoint": [run.checkpoint for run in found]})
-    frame = pandas.concat(
-        [rows.dropna(axis=1, how="all"), settings, metrics, checkpoints.dropna(axis=1, how="all")], axis=1
-    )
-    # One run without a count would turn those of all others into floats.
-    whole = [name for name in ("rows", "rows/s") if name in frame]
-    return frame.astype(dict.fromkeys(whole, "Int64")).set_axis(range(1, len(found) + 1))
+    def dtype(values: list) -> Any:
+        kinds = {type(value) for value in values if value is not None}
+        if any(isinstance(value, int) and abs(value) > _EXACT for value in values):
+            return object  # pandas has no type for a seed of 128 bits
+        if kinds == {int}:
+            return "Int64" if None in values else "int64"
+        return "float64" if kinds and kinds <= {int, float} else object
 
-
-def _differing(configs: list[dict[str, Any]]) -> list[str]:
-    """The settings that are not equal in all of these."""
-    names = dict.fromkeys(name for config in configs for name in config)
-    return [name for name in names if len({str(config.get(name)) for config in configs}) > 1]
-
-
-def plot(
-    home: Path | str | None = None,
-    *,
-    last: int = 6,
-    metrics: str | Sequence[str] | None = None,
-    by: str | None = None,
-    **filters: Any,
-) -> "Figure":
-    """Plot `metrics` per epoch of the newest runs and, below them, where the seconds of each run went.
-
-    The figure is closed for pyplot, so a notebook shows it once: as the value of its cell.
-
-    Args:
-        home, last, filters: as in `table`.
-        metrics: one name or several. Default: loss and accuracy; for runs that report neither, their first
-            two metrics.
-        by: a column; runs with the same value in it have the same colour.
-
-    Raises:
-        RunError: there is no such run, or none of them reports one of `metrics`.
-    """
-    found = select(home, last, **filters)
-    label = None if by is None else lambda run: str(value_of(run, by))
-    return figures.plot([read(run.folder) for run in found], metrics, label=label)
+    made = {name: pandas.Series(values, dtype=dtype(values)) for name, values in columns.items()}
+    frame = pandas.DataFrame(made)
+    return frame.set_axis(frame.index + 1)
 
 
 def latest(
-    name: str | None = None,
-    home: Path | str | None = None,
-    *,
-    state: str | None = "finished",
-    **filters: Any,
+    name: str | None = None, home: Home = None, *, state: str | None = "finished", **filters: Any
 ) -> RunRecord:
     """Return the record of the newest run (with this name) that finished.
 
@@ -155,18 +123,13 @@ def latest(
         state: "finished", "failed", "stopped", "running" or "lost"; None for the newest run of all.
 
     Raises:
-        RunError: there is no such run.
+        LabError: there is no such run.
     """
-    return read(select(home, 1, name=name, state=state, **filters)[0].folder)
+    return select(home, 1, name=name, state=state, **filters)[0]
 
 
 def best(
-    metric: str,
-    home: Path | str | None = None,
-    *,
-    mode: str,
-    state: str | None = "finished",
-    **filters: Any,
+    metric: str, home: Home = None, *, mode: str, state: str | None = "finished", **filters: Any
 ) -> RunRecord:
     """Return the record of the run whose last value of `metric` is the best; of equal ones, the newest.
 
@@ -177,56 +140,44 @@ def best(
         state: as in `latest`.
 
     Raises:
-        RunError: there is no such run, or none has a value.
+        LabError: there is no such run, or none has a value.
     """
     attempt = f"find the run with the best {metric}"
     if mode not in ("min", "max"):
-        raise RunError(attempt, f"mode is {mode!r}", "mode='min' for a loss, mode='max' for an accuracy")
+        raise LabError(attempt, f"mode is {mode!r}", "mode='min' for a loss, mode='max' for an accuracy")
     found = select(home, None, state=state, **filters)
-    values = {
-        i: v
-        for i, run in enumerate(found)
-        if figures.is_number(v := run.metrics.get(metric)) and not isnan(v)
-    }
-    if not values:
+    pairs = [(number(run.metrics.get(metric)), run) for run in found]
+    pairs = [(value, run) for value, run in pairs if value is not None and not isnan(value)]
+    if not pairs:
         names = ", ".join(dict.fromkeys(name for run in found for name in run.metrics)) or "nothing"
-        raise RunError(
-            attempt, f"none of {len(found)} runs has it; they report {names}"[:300], "use another metric"
-        )
-    return read(found[(min if mode == "min" else max)(values, key=values.__getitem__)].folder)
+        fact = f"none of {len(found)} runs has a value of it; they report {names}"[:300]
+        raise LabError(attempt, fact, "use another metric")
+    return (min if mode == "min" else max)(pairs, key=lambda pair: pair[0])[1]
 
 
-def get(run: str | RunRecord, home: Path | str | None = None) -> RunRecord:
+def get(run: str | RunRecord, home: Home = None) -> RunRecord:
     """Return the record of the run with this id, as its file is now.
 
     Raises:
-        RunError: there is no such run, or several have this id.
+        LabError: there is no such run.
     """
     if isinstance(run, RunRecord) and run.folder:
         return read(run.folder)
-    found = select(home, None, run_id=run.run_id if isinstance(run, RunRecord) else str(run))
-    if len(found) > 1:
-        fact = f"{' and '.join(one.folder for one in found)} have this id"
-        raise RunError(f"find the run {run}", fact, "pass a record: runs.latest(...) returns one")
-    return read(found[0].folder)
+    return select(home, 1, run_id=run.run_id if isinstance(run, RunRecord) else str(run))[0]
 
 
-def value_of(run: RunRecord, column: str) -> Any:
-    """What a run has in a column, as the table's filters take it; None if it has nothing."""
-    column = column.replace("config ", "config.", 1)
-    first, _, rest = column.partition(".")
-    if first in _FIELDS:
-        whole = read(run.folder) if first in LEFT_OUT and run.folder else run
-        return _inside(getattr(whole, first), rest)
-    if column in _COLUMNS:
-        return _COLUMNS[column](run)
-    return run.metrics[column] if column in run.metrics else _inside(run.config, column)
+def values_of(found: Sequence[RunRecord], column: str) -> list[Any]:
+    """What each run has in a column, None where it has nothing; all of them from the same place."""
+    places = [_COLUMNS[column]] if column in _COLUMNS else []
+    places += [lambda run: _inside(vars(run), column), lambda run: _inside(run.metrics, column)]
+    places += [lambda run: _inside(run.config, column)]
+    places += [lambda run: _inside(run.config, column.removeprefix("config "))]
+    each = ([place(run) for run in found] for place in places)
+    return next((values for values in each if any(v is not None for v in values)), [None] * len(found))
 
 
 def _inside(values: Any, path: str) -> Any:
     """`values["a"]["b"]` for "a.b", where a name may have dots; None where there is no such value."""
-    if not path:
-        return values
     if not isinstance(values, Mapping):
         return None
     if path in values:
@@ -238,7 +189,7 @@ def _inside(values: Any, path: str) -> Any:
 def flat(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:
     """A dict of dicts on one level, with names like "config.model.width"."""
     found = {}
-    for name, value in values.items() if isinstance(values, Mapping) else ():  # a record may have any text
+    for name, value in values.items() if isinstance(values, Mapping) else ():
         if isinstance(value, dict):
             found |= flat(value, f"{prefix}{name}{separator}", separator)
         else:
@@ -246,44 +197,50 @@ def flat(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> d
     return found
 
 
-def select(home: Path | str | None, last: int | None, **wanted: Any) -> list[RunRecord]:
-    """The newest `last` runs whose columns have one of the `wanted` values, as `find` returns them."""
+def select(home: Home, last: int | None, **wanted: Any) -> list[RunRecord]:
+    """The newest `last` runs whose columns have one of the `wanted` values; a filter of None is none.
+
+    Raises:
+        LabError: there is no such run.
+    """
     home = Settings.from_env().home if home is None else Path(home)
     asked = {
         column: list(value) if isinstance(value, (list, tuple, set)) else [value]
         for column, value in wanted.items()
         if value is not None
     }
-    named = find(home, names=asked.get("name"))
-    found = [run for run in named if all(_has(run, column, values) for column, values in asked.items())]
-    if found:
-        return found[:last]
-    attempt = "find a run" + "".join(f" with {column}={value!r}" for column, value in wanted.items() if value)
-    if named and asked.keys() <= {"name", "state"}:
-        reason = f" ({named[0].error})" if named[0].error else ""
-        fact = f"the newest, {named[0].run_id}, is {named[0].state}{reason}"
-        fix = "runs.latest(..., state=None) returns the newest, runs.table() lists all"
-    elif named:
-        seen = {c: sorted({str(value_of(run, c)) for run in named})[:8] for c in asked if c != "name"}
-        fact = "; ".join(f"{column} is {', '.join(values)}" for column, values in seen.items())
-        fix = "use values that one run has together; runs.table() lists all"
-    elif names := ", ".join(sorted({repr(run.name) for run in find(home)})[:8]):
-        fact, fix = f"the runs below {home / 'runs'} are called {names}", "use one of these names"
-    else:
-        fact, fix = f"{home / 'runs'} has no run yet", "train once: lesson 00 does, in a minute"
-    raise RunError(attempt, fact, fix)
+    found = named = find(home, names=asked.get("name"))
+    for column, values in asked.items():
+        each = [run.tags for run in found] if column == "tag" else [[v] for v in values_of(found, column)]
+        found = [run for run, mine in zip(found, each, strict=True) if any(one in values for one in mine)]
+    if not found:
+        raise _none_found(home, named or find(home), asked)
+    return found[:last]
 
 
-def _has(run: RunRecord, column: str, values: list) -> bool:
-    """Whether the run has one of `values` in the column; for "tag", one of them among its tags."""
-    mine = run.tags if column == "tag" else [value_of(run, column)]
-    return any(value in values for value in mine)
+def _none_found(home: Path, known: Sequence[RunRecord], asked: Mapping[str, list]) -> LabError:
+    """The error that says what there is instead: `known` are the runs with the name, or all."""
+    wanted = [f" with {column}={' or '.join(map(repr, values))}" for column, values in asked.items()]
+    attempt = "find a run" + "".join(wanted)
+    if not known:
+        return LabError(attempt, f"{home / 'runs'} has no run yet", "train once: lesson 00 does, in a minute")
+    newest, reason = known[0], f" ({known[0].error})" if known[0].error else ""
+    facts = [f"the newest, {newest.run_id}, is {newest.state}{reason}"]
+    for column in {"name": 0} | asked:
+        seen = sorted(set(map(repr, values_of(known, "tags" if column == "tag" else column))))
+        facts.append(f"{column} is {', '.join(seen[:8])}")
+    fix = "runs.table() lists all; runs.latest(..., state=None) returns the newest"
+    return LabError(attempt, "; ".join(facts), fix)
 
 
-def _metrics(measured: list[dict[str, Any]]) -> list[str]:
+def _metrics(found: Sequence[RunRecord]) -> list[str]:
     """The metrics that most runs have, loss and accuracy before others."""
-    seen = Counter(name for values in measured for name in values)
+    seen = Counter(name for run in found for name, v in run.metrics.items() if number(v) is not None)
     first = [m for m in ("loss", "accuracy") if m in seen]
     # A training may report "rows" and similar, which the table has already.
-    others = [m for m, _ in seen.most_common() if m not in {*first, *_COLUMNS}]
+    others = [m for m, _ in seen.most_common() if m not in {*first, *_COLUMNS, "checkpoint"}]
     return (first + others)[:_METRICS_SHOWN]
+
+
+def _rounded(value: Any) -> Any:
+    return None if number(value) is None else round(value, 4)

@@ -2,13 +2,13 @@
 
 import difflib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit.display import cards
+from markupsafe import escape
+
 from labkit.runs import figures
 from labkit.runs.browse import flat, get
-from labkit.runs.record import RunRecord
+from labkit.runs.record import Home, RunRecord
 
 if TYPE_CHECKING:
     import pandas
@@ -29,7 +29,7 @@ class Comparison:
     Attributes:
         a, b: the records.
         table: a row for each field that differs ("config.lr"), with a column for each run.
-        code: a unified diff of the training functions; "" if they are equal.
+        code: a unified diff of the training functions and what they call; "" if they are equal.
     """
 
     a: RunRecord
@@ -40,27 +40,26 @@ class Comparison:
     @property
     def figure(self) -> "Figure":
         """The curves of both, and where their seconds went."""
-        return figures.plot([self.a, self.b], None)
+        return figures.draw([self.a, self.b])
 
     def __repr__(self) -> str:
         return f"{self.table}\n\n{self.code or self._same_code()}"
 
     def _repr_html_(self) -> str:
-        code = cards.pre(self.code) if self.code else cards.text(self._same_code())
+        # It may scroll, which the keyboard can do only where the focus is.
+        code = f'<pre tabindex="0">{escape(self.code or self._same_code())}</pre>'
         picture = f'<img alt="curves of both runs" src="{figures.data_uri(self.figure)}">'
-        return f"{self.table.to_html()}{cards.frame(code)}{picture}"
+        return f"{self.table.to_html()}{code}{picture}"
 
     def _same_code(self) -> str:
-        if self.a.code:
-            return f"the code is equal ({self.a.code_hash})"
-        return "neither record has its code"
+        return "the code is equal" if self.a.code else "neither record has its code"
 
 
-def compare(a: str | RunRecord, b: str | RunRecord, home: Path | str | None = None) -> Comparison:
+def compare(a: str | RunRecord, b: str | RunRecord, home: Home = None) -> Comparison:
     """Compare two runs, given by their ids or their records. Code that only one of them has is a difference.
 
     Raises:
-        RunError: there is no such run.
+        LabError: there is no such run.
     """
     import pandas
 

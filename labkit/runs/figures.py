@@ -3,13 +3,14 @@
 import base64
 import io
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.display import formatting
 from labkit.display.figures import figure_style, stacked_bars
-from labkit.errors import RunError
-from labkit.runs.record import RunRecord
+from labkit.errors import LabError
+from labkit.runs.browse import select, values_of
+from labkit.runs.record import Home, RunRecord, number
 
 if TYPE_CHECKING:  # takes a second to import
     from matplotlib.axes import Axes
@@ -18,27 +19,51 @@ if TYPE_CHECKING:  # takes a second to import
 _PARTS = ("start", "data", "training", "between epochs", "rest", "restart")  # of `RunRecord.seconds`
 _DRAWN_UNASKED = 2  # metrics of runs that report neither loss nor accuracy
 _LINE_WIDTH = 110  # characters that fit next to each other
+_LARGEST = 1e300  # matplotlib multiplies the ends of an axis
 
 
 def plot(
-    records: Sequence[RunRecord],
-    metrics: str | Sequence[str] | None,
+    home: Home = None,
     *,
-    label: Callable[[RunRecord], str] | None = None,
+    last: int = 6,
+    metrics: str | Sequence[str] | None = None,
+    by: str | None = None,
+    **filters: Any,
 ) -> "Figure":
-    """Plot `metrics` of each run and, below them, where its seconds went; the oldest run first.
+    """Plot `metrics` per epoch of the newest runs and, below them, where the seconds of each run went.
+
+    The figure is closed for pyplot, so a notebook shows it once: as the value of its cell.
 
     Args:
-        label: names the group of a run; the lines of a group look the same.
+        home, last, filters: as `labkit.runs.table` takes them.
+        metrics: one name or several. Default: loss and accuracy; for runs that report neither, their first
+            two metrics.
+        by: a column; runs with the same value in it have the same colour.
 
     Raises:
-        RunError: no run reports one of `metrics`.
+        LabError: there is no such run, or none of them reports one of `metrics`.
+    """
+    found = select(home, last, **filters)[::-1]  # the oldest first
+    return draw(found, metrics, None if by is None else list(map(str, values_of(found, by))))
+
+
+def draw(
+    found: Sequence[RunRecord],
+    metrics: str | Sequence[str] | None = None,
+    groups: Sequence[str] | None = None,
+) -> "Figure":
+    """Draw these runs as `plot` does, in their order.
+
+    Args:
+        groups: the name of each run's group; the lines of a group look the same.
+
+    Raises:
+        LabError: no run reports one of `metrics`.
     """
     import matplotlib.pyplot as plt
 
-    found = sorted(records, key=lambda run: run.started)
-    labels, shown = [_plain(label(run)) for run in found] if label else _labels(found), _shown(found, metrics)
-    groups = labels if label else range(len(found))
+    labels = [_plain(formatting.short(group)) for group in groups] if groups else _labels(found)
+    shown, look = _shown(found, metrics), groups or range(len(found))
     heights = [2.4] * bool(shown) + [0.9 + 0.32 * len(found)]
     columns = max(1, min(3, _LINE_WIDTH // (max(map(len, labels)) + 8)))
     legends = 0.25 * (len(found) / columns + 1)  # inches
@@ -49,10 +74,10 @@ def plot(
         )
         plt.close(figure)
         for place, metric in enumerate(shown):
-            _draw_curves(axes[place], found, metric, groups)
+            _draw_curves(axes[place], found, metric, look)
         if shown and len(found) > 1:
             lines = axes[0].get_lines()
-            first = [place for place, group in enumerate(groups) if group not in groups[:place]]
+            first = [place for place, group in enumerate(look) if group not in look[:place]]
             entries = [lines[place] for place in first], [labels[place] for place in first]
             figure.legend(*entries, loc="outside upper left", ncols=columns)
         _draw_seconds(axes["seconds"], found, labels)
@@ -60,7 +85,14 @@ def plot(
     return figure
 
 
-def _labels(found: list[RunRecord]) -> list[str]:
+def data_uri(figure: "Figure") -> str:
+    """The figure as an SVG for the ``src`` of an ``<img>``, where nothing in it can run."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="svg")
+    return f"data:image/svg+xml;base64,{base64.b64encode(drawn.getvalue()).decode()}"
+
+
+def _labels(found: Sequence[RunRecord]) -> list[str]:
     """The name of each run and, where names are not enough to tell them apart, its time and its engine."""
     names, engines = Counter(run.name for run in found), {run.engine for run in found}
     labels = []
@@ -77,30 +109,22 @@ def _plain(label: str) -> str:
     return " " + label if label.startswith("_") else label
 
 
-def _shown(found: list[RunRecord], metrics: str | Sequence[str] | None) -> list[str]:
+def _shown(found: Sequence[RunRecord], metrics: str | Sequence[str] | None) -> list[str]:
     """The metrics to draw: those asked for, or those that nearly every training has."""
-    entries = (entry for run in found for entry in run.history)
-    pairs = (pair for entry in entries for pair in entry.items())
-    reported = list(dict.fromkeys(name for name, value in pairs if name != "epoch" and is_number(value)))
+    pairs = (pair for run in found for entry in run.history for pair in entry.items())
+    reported = list(dict.fromkeys(name for name, v in pairs if name != "epoch" and number(v) is not None))
     if metrics is None:
         return [name for name in ("loss", "accuracy") if name in reported] or reported[:_DRAWN_UNASKED]
     asked = [metrics] if isinstance(metrics, str) else list(metrics)
     for metric in asked:
         if metric not in reported:
-            raise RunError(
-                f"plot the metric {metric!r}",
-                f"the runs report {', '.join(reported) or 'no metrics at all'}",
-                "metrics= takes one of these names, or a list of them",
-            )
+            fact = f"the runs report {', '.join(reported) or 'no metrics at all'}"
+            fix = "metrics= takes one of these names, or a list of them"
+            raise LabError(f"plot the metric {metric!r}", fact, fix)
     return asked
 
 
-def is_number(value: Any) -> bool:
-    """Whether a value is a number that can be drawn; True and False are none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _draw_curves(axes: "Axes", found: list[RunRecord], metric: str, groups: Sequence) -> None:
+def _draw_curves(axes: "Axes", found: Sequence[RunRecord], metric: str, groups: Sequence) -> None:
     """The metric of each run; the lines of a group look the same."""
     from matplotlib import rcParams
     from matplotlib.ticker import MaxNLocator
@@ -108,24 +132,24 @@ def _draw_curves(axes: "Axes", found: list[RunRecord], metric: str, groups: Sequ
     looks, places = rcParams["axes.prop_cycle"].by_key(), list(dict.fromkeys(groups))
     for run, group in zip(found, groups, strict=True):
         entries = [(entry.get("epoch", place), entry.get(metric)) for place, entry in enumerate(run.history)]
-        points = [(epoch + 1, value) for epoch, value in entries if is_number(epoch) and is_number(value)]
+        points = [(_drawn(epoch), _drawn(value)) for epoch, value in entries]
+        points = [(epoch + 1, value) for epoch, value in points if epoch is not None and value is not None]
         look = {key: values[places.index(group) % len(values)] for key, values in looks.items()}
         axes.plot([epoch for epoch, _ in points], [value for _, value in points], marker="o", **look)
     axes.set(title=metric.replace("$", r"\$"), xlabel="epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
-def _draw_seconds(axes: "Axes", found: list[RunRecord], labels: list[str]) -> None:
-    spent = [run.seconds or {"rest": run.seconds_total or 0.0} for run in found]
-    parts = {part: [seconds.get(part, 0.0) for seconds in spent] for part in _PARTS}
+def _drawn(value: Any) -> float | None:
+    """The number, and infinity (which leaves a gap) for one that no axis can show."""
+    value = number(value)
+    return value if value is None or abs(value) < _LARGEST else float("inf")
+
+
+def _draw_seconds(axes: "Axes", found: Sequence[RunRecord], labels: list[str]) -> None:
+    spent = [run.seconds or {"rest": run.seconds_total} for run in found]
+    parts = {part: [number(seconds.get(part)) or 0.0 for seconds in spent] for part in _PARTS}
     ends = [formatting.seconds(sum(lengths)) for lengths in zip(*parts.values(), strict=True)]
     states = ["" if run.state == "finished" else f" ({run.state})" for run in found]
     stacked_bars(axes, labels, parts, [end + state for end, state in zip(ends, states, strict=True)])
     axes.set(title="where the time went", xlabel="seconds")
-
-
-def data_uri(figure: "Figure") -> str:
-    """The figure as an SVG for the ``src`` of an ``<img>``, where nothing in it can run."""
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="svg")
-    return f"data:image/svg+xml;base64,{base64.b64encode(drawn.getvalue()).decode()}"

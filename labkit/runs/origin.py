@@ -4,26 +4,15 @@ import ast
 import contextlib
 import functools
 import inspect
-import re
 import subprocess
 import textwrap
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any
 
-from labkit.display.formatting import without_credentials
-
-SECRET = "(secret)"
-# A text that is assigned or passed to a name like api_key, in any of Python's ways.
-_SECRET_TEXT = re.compile(
-    r"""((?<![^\W_])(?:key|token|secret|password|passwd|credential)s?\b["'\])]*\s*(?::\s*\w+\s*)?[=:,]\s*\w?)"""
-    r"""(["'])(?:(?!\2).)+\2""",
-    re.IGNORECASE,
-)
-
 
 def source_of(code: Any) -> str:
-    """The text of a function, a class or a frame, without secrets; "" if Python doesn't have its text.
+    """The text of a function, a class or a frame; "" if Python doesn't have its text.
 
     Python reads the file of an imported function when it is asked, so it has what was saved last.
     """
@@ -31,13 +20,15 @@ def source_of(code: Any) -> str:
         code = code.func
     # What is built in, typed at a prompt or an object has no text.
     with contextlib.suppress(OSError, TypeError, SyntaxError, StopIteration):
-        text = _source_of_class(code) if inspect.isclass(code) else inspect.getsource(inspect.unwrap(code))
-        text = textwrap.dedent(text)
-        return _SECRET_TEXT.sub(rf"\1\2{SECRET}\2", without_credentials(text))
+        return textwrap.dedent(_class_source(code) if inspect.isclass(code) else _source(code))
     return ""
 
 
-def _source_of_class(kind: type) -> str:
+def _source(code: Any) -> str:
+    return inspect.getsource(inspect.unwrap(code))
+
+
+def _class_source(kind: type) -> str:
     """Found through one of its methods: `inspect` looks for a notebook's class in a file, and finds none."""
     method = next(filter(inspect.isfunction, vars(kind).values()))
     text = "".join(inspect.findsource(method)[0])
@@ -46,29 +37,24 @@ def _source_of_class(kind: type) -> str:
 
 
 def called_by(code: Any) -> str:
-    """The text of the functions and classes that a function, a class or a frame calls, without secrets.
+    """The text of the functions and classes that a function, a class or a frame calls.
 
     Only those of its own notebook or file, and also what these call; each once, the deepest ones last.
     """
-    found: dict[str, Any] = {}
-    queue = [code]
-    while queue:
-        here = queue.pop(0)
+    found = [code]
+    for here in found:  # which grows meanwhile
         while isinstance(here, functools.partial):
             here = here.func
         # A class has its module's names through its methods.
-        parts = [*filter(inspect.isfunction, vars(here).values())] if inspect.isclass(here) else [here]
-        for part in parts:
+        for part in filter(inspect.isfunction, vars(here).values()) if inspect.isclass(here) else [here]:
             names = getattr(part, "f_globals", None) or getattr(part, "__globals__", {})
-            for name in names_in(getattr(part, "f_code", None) or getattr(part, "__code__", None)):
-                value = names.get(name)
+            inner = getattr(part, "f_code", None) or getattr(part, "__code__", None)
+            for value in map(names.get, names_in(inner)):
                 own = inspect.isfunction(value) or inspect.isclass(value)
-                if own and value.__module__ == names.get("__name__") and value not in (code, *found.values()):
-                    found[name] = value
-                    queue.append(value)
+                if own and value.__module__ == names.get("__name__") and value not in found:
+                    found.append(value)
     whole = source_of(code)  # of a script, it has them already
-    texts = (source_of(value).strip() for value in found.values())
-    return "\n\n\n".join(text for text in texts if text not in whole)
+    return "\n\n\n".join(text for text in (source_of(one).strip() for one in found[1:]) if text not in whole)
 
 
 def names_in(code: CodeType | None) -> Iterator[str]:

@@ -1,12 +1,14 @@
-"""The run record: a small JSON file about one training, in the same form for every engine.
+"""The run record: a small JSON file about one run, in the same form for every engine.
 
     >>> record = RunRecord(name="03-torch", run_id="a1", engine="Ray Train", state="finished",
     ...                    started_at="2026-01-31T12:00:00+00:00", workers=2, metrics={"loss": 0.14})
     >>> RunRecord.from_json(record.to_json()) == record
     True
 
-Panels and benchmarks write records, `labkit.runs.index` finds them. Records written by other
-versions of the lab can be read: unknown fields are ignored, and missing ones take their defaults.
+Panels and benchmarks write records. The reader's tags and note are in a second file in the same folder
+(`labkit.runs.marks`), so that marking a run and writing its record never overwrite each other; `read` merges
+both. Records of other versions of the lab can be read: unknown fields are ignored, and missing ones take
+their defaults.
 """
 
 import hashlib
@@ -15,31 +17,35 @@ import os
 import platform
 import re
 import reprlib
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from labkit.display.formatting import without_credentials
-from labkit.errors import RunError
-from labkit.files import atomic_write, json_object
-from labkit.runs.origin import SECRET
+from labkit.errors import LabError
+from labkit.files import atomic_write
 
+Home = Path | str | None  # the lab's home folder; None: from the settings
 FILE_NAME = "run_record.json"
+MARKS_NAME = "tags_and_note.json"
 
 # The reader passes these to the engine, so they may contain secrets, data and objects of any kind.
 _GIVEN = ("config", "scaling", "storage_path", "checkpoint")
-_ANY = ("config", "scaling", "seed")  # may have any type in the file
-_SECRET = re.compile(r"(^|_)(key|token|secret|password|passwd|credentials?)s?$", re.IGNORECASE)
-_LONGEST, _DEEPEST = 20, 5  # longer lists and deeper dicts are recorded by their kind and length only
+_SECRET = re.compile(
+    r"((?i:(^|[^a-z])(api)?(key|token|secret|password|passwd|credential))"
+    r"|[a-z0-9](Key|Token|Secret|Password|Credential))[sS]?$"
+)
+_LONGEST, _DEEPEST = 20, 5  # of longer lists and deeper dicts, only the kind and the length are recorded
 _SHORT = reprlib.Repr()
 _SHORT.maxother = 200
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """The settings, the times and the results of one training.
+    """The settings, the times and the results of one run.
 
     Attributes:
         name: the name of its panel ("03-torch"); several runs may share a name.
@@ -48,35 +54,30 @@ class RunRecord:
         state: "running", "finished", "failed", "stopped", or "lost": the process that ran it is gone.
         started_at: ISO 8601 with its offset, in UTC.
         workers: training processes (1 for one process).
-        dataset: name of the data set.
-        rows: rows of the training set, all workers together.
+        dataset, rows: the name of the data set, and the rows of the training set, all workers together.
         data_fingerprint: a hash of the data, where a panel was given the data set itself.
         config: the settings passed to the training function, without secrets.
-        abridged: the settings of which `config` has less than was passed: secrets, data, functions.
         seed: `config`'s "seed", or what the panel was given.
-        code: the training function as text, without secrets; for a loop in a ``with`` block, the cell, the
-            function or the script around it. "" if unknown.
+        code: the training function as text; for a loop in a ``with`` block, the cell, the function or the
+            script around it. "" if unknown.
         called: the functions and classes of the same notebook or file that it calls, as text.
         commit: of the git repository that the run was started in; None if there was none.
         scaling: the workers' resources: "num_workers", "use_gpu", "resources_per_worker".
         storage_path: the folder of its checkpoints, as `ray.train.Result.from_path` takes it.
-        checkpoint: the path of its latest checkpoint.
+        checkpoint: the path of its latest checkpoint; `checkpoints` is how many were kept.
         seconds_total: from the call to its return.
         seconds_to_start: from the call to the first step (cluster, processes, imports, data).
-        seconds_per_epoch: one number for each epoch that ended.
+        seconds_per_epoch: one number for each epoch that ended; `epochs` is how many.
         seconds: part → seconds, where the time went: "start", "data", "training", "between epochs", "rest",
             and "restart" where workers failed and were started again.
         rows_per_second: all workers together, while training (the start does not count).
         waiting_share: part of the training time spent waiting for data, 0 to 1.
         metrics: name → value at the end.
         history: one dict per epoch: its metrics, and "epoch" (from 0).
-        checkpoints: how many were kept.
-        versions: of Python and of the engines, from `labkit.machine.installed_versions`.
-        host: from `labkit.machine.this_host`.
+        versions, host: from `labkit.machine.installed_versions` and `this_host`.
         error: the failure in one line; None if there was none.
         process: the process that runs it, from `this_process`; empty when the run is over.
         tags, note: the reader's own, from `labkit.runs.tag` and `labkit.runs.note`.
-        epochs: how many ended.
         extra: facts that only one engine or benchmark has.
         folder: where it was read from; not part of the file.
     """
@@ -90,29 +91,28 @@ class RunRecord:
     dataset: str | None = None
     rows: int | None = None
     data_fingerprint: str | None = None
-    config: dict = field(default_factory=dict)
-    abridged: list[str] = field(default_factory=list)
-    seed: int | None = None
+    config: Any = field(default_factory=dict)  # a dict, or whatever the reader gave the panel
+    seed: Any = None
     code: str = ""
     called: str = ""
     commit: str | None = None
-    scaling: dict = field(default_factory=dict)
+    scaling: Any = field(default_factory=dict)
     storage_path: str | None = None
     checkpoint: str | None = None
-    seconds_total: float | None = None
-    seconds_to_start: float | None = None
-    seconds_per_epoch: list[float] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    rows_per_second: float | None = None
-    waiting_share: float | None = None
+    seconds_total: int | float | None = None
+    seconds_to_start: int | float | None = None
+    seconds_per_epoch: list = field(default_factory=list)
+    seconds: dict = field(default_factory=dict)
+    rows_per_second: int | float | None = None
+    waiting_share: int | float | None = None
     metrics: dict = field(default_factory=dict)
-    history: list[dict] = field(default_factory=list)
+    history: list = field(default_factory=list)
     checkpoints: int = 0
     versions: dict = field(default_factory=dict)
     host: dict = field(default_factory=dict)
     error: str | None = None
     process: dict = field(default_factory=dict)
-    tags: list[str] = field(default_factory=list)
+    tags: list = field(default_factory=list)
     note: str = ""
     epochs: int = 0
     extra: dict = field(default_factory=dict)
@@ -130,38 +130,34 @@ class RunRecord:
         return "\n\n".join(filter(None, (self.code, self.called)))
 
     @property
-    def code_hash(self) -> str:
-        """Equal for equal code, with what it calls: 12 digits of its SHA-256; "" without code."""
-        return hashlib.sha256(self.all_code.encode()).hexdigest()[:12] if self.code else ""
-
-    @property
-    def moment(self) -> datetime:
-        """`started_at` with its time zone."""
-        moment = datetime.fromisoformat(self.started_at)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-    @property
     def started(self) -> datetime:
-        """`started_at` in this machine's time zone."""
-        return self.moment.astimezone()
+        """`started_at` in this machine's time zone. A time without an offset is UTC."""
+        moment = datetime.fromisoformat(self.started_at)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone()
 
     def to_json(self) -> str:
         """Return the record as JSON, with Python's ``NaN`` and ``Infinity``."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "folder"}
-        values |= {name: _setting(values[name]) for name in _GIVEN}
-        config = self.config if isinstance(self.config, Mapping) else {}
-        abridged = {str(name) for name, value in config.items() if not _is_whole({name: value})}
-        values["abridged"] = sorted({*self.abridged, *abridged})
-        return json.dumps(values | {"code_hash": self.code_hash}, indent=1, default=_plain)
+        values |= {name: _setting(values[name]) for name in (*_GIVEN, "seed")}
+        return json.dumps(values, indent=1, default=_plain)
 
     @classmethod
-    def from_json(cls, text: str) -> "RunRecord":
-        """Read a record from `text`; a ValueError or TypeError says why it is not one."""
-        values = json_object(text, {f.name: f.type for f in fields(cls) if f.name not in _ANY})
+    def from_json(cls, *texts: str) -> "RunRecord":
+        """Read a record from JSON objects, where a later one counts more; a ValueError or TypeError says why
+        they are not one."""
+        values: dict[str, Any] = {}
+        for text in texts:
+            values |= json.loads(text)
         record = cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
-        if (
-            not 1970 < datetime.fromisoformat(record.started_at).year < 9999
-        ):  # no time zone leads out of these
+        for f in (f for f in fields(cls) if f.type is not Any):
+            value = getattr(record, f.name)
+            if not isinstance(value, f.type) or (isinstance(value, int) and abs(value) >= 2**63):
+                raise ValueError(f"its {f.name} is {value!r:.80}")
+        if not all(isinstance(entry, dict) for entry in record.history):
+            raise ValueError("an entry of its history is not a JSON object")
+        if not all(number(seconds) is not None for seconds in record.seconds_per_epoch):
+            raise ValueError("an entry of its seconds_per_epoch is not a number")
+        if not 1970 < datetime.fromisoformat(record.started_at).year < 9999:  # so any time zone can show it
             raise ValueError(f"it was started in {record.started_at}")
         return record
 
@@ -169,36 +165,53 @@ class RunRecord:
         """Write ``run_record.json`` into `folder`, atomically, and return its path.
 
         Raises:
-            RunError: the folder cannot be written to.
+            LabError: the folder cannot be written to.
         """
         path = Path(folder) / FILE_NAME
         try:
             return atomic_write(path, self.to_json())
         except OSError as error:
             fix = "make that folder writable, or set LABKIT_HOME to one that is"
-            raise RunError(f"write the run record {path}", str(error), fix) from error
+            raise LabError(f"write the run record {path}", str(error), fix) from error
 
 
 def read(path: Path | str) -> RunRecord:
-    """Read the record at `path`, a file or a folder. A "running" one whose process is gone becomes "lost".
+    """Read the record at `path`, a file or a folder, with its tags and its note.
+
+    A "running" one whose process is gone becomes "lost".
 
     Raises:
-        RunError: there is no such file, or it is damaged.
+        LabError: there is no such file, or it is damaged.
     """
-    path = Path(path)
-    path = path / FILE_NAME if path.is_dir() else path
+    path = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
+    files = [path, *path.parent.glob(MARKS_NAME)]
     try:
-        record = RunRecord.from_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError) as error:  # also if it is no UTF-8
-        fix = "runs.table() lists the runs that have a record; a damaged one can be deleted"
-        raise RunError(f"read the run record {path}", str(error), fix) from error
-    return lost_if_gone(replace(record, folder=str(path.parent)))
-
-
-def lost_if_gone(record: RunRecord) -> RunRecord:
-    """The record; as "lost" if it says that the run is running, and its process is gone."""
+        record = RunRecord.from_json(*(file.read_text(encoding="utf-8") for file in files))
+    except (OSError, ValueError, TypeError, RecursionError) as error:  # also if it is not UTF-8
+        fix = f"delete {path.parent} if its file can't be repaired; runs.table() lists the other runs"
+        raise LabError(f"read the run record {path}", str(error), fix) from error
     lost = record.state == "running" and not _may_live(record.process)
-    return replace(record, state="lost") if lost else record
+    return replace(record, folder=str(path.parent), state="lost" if lost else record.state)
+
+
+def find(home: Path | str, *, names: Iterable[str] | None = None) -> list[RunRecord]:
+    """Read the records below ``home/runs``, newest run first. A damaged one is skipped with a warning.
+
+    Args:
+        names: only runs with one of these names; the folders of others are not read.
+    """
+    names = None if names is None else set(map(str, names))
+    folders = (Path(home) / "runs").glob("*") if names is None else {folder_of(home, name) for name in names}
+    found = []
+    for path in (path for folder in folders for path in folder.glob(f"*/{FILE_NAME}")):
+        try:
+            record = read(path)
+        except LabError as error:
+            warnings.warn(f"skipped {path}: {error.fact}", stacklevel=2)
+        else:
+            if names is None or record.name in names:  # two names may share a folder
+                found.append(record)
+    return sorted(found, key=lambda record: (record.started, record.run_id), reverse=True)
 
 
 def folder_of(home: Path | str, name: str, run_id: str = "") -> Path:
@@ -209,6 +222,16 @@ def folder_of(home: Path | str, name: str, run_id: str = "") -> Path:
     return Path(home) / "runs" / (re.sub(r"[^\w.-]+", "-", name)[:80].strip(".-") or "run") / run_id
 
 
+def number(value: Any) -> float | None:
+    """The value as a float; None if it isn't a number (True and False are none), or is too large for one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
 def this_process() -> dict[str, Any]:
     """Identify this process (pids are reused, so by its start time as well) and its machine."""
     from labkit.system.process_info import ProcessIdentity
@@ -217,13 +240,15 @@ def this_process() -> dict[str, Any]:
 
 
 def _may_live(process: dict[str, Any]) -> bool:
-    """Whether the process of a run may still be running. Those of other machines cannot be looked up."""
+    """Whether the process of a run may still be running. Those of other machines can't be looked up."""
     from labkit.system.process_info import ProcessIdentity
 
     if process.get("machine") not in (None, _machine()):
         return True
-    identity = {f.name: process.get(f.name) for f in fields(ProcessIdentity)}
-    return None not in identity.values() and ProcessIdentity(**identity).alive
+    pid, created, boot = process.get("pid"), number(process.get("created")), process.get("boot")
+    if not isinstance(pid, int) or not 0 < pid < 2**31 or created is None or not isinstance(boot, str):
+        return False
+    return ProcessIdentity(pid=pid, created=created, boot=boot).alive
 
 
 def _machine() -> str:
@@ -237,33 +262,24 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else _SHORT.repr(value)
 
 
-def _is_whole(value: Any) -> bool:
-    """Whether the record has all of a dict of settings."""
-    try:
-        return json.dumps(value, default=lambda one: one.item()) == json.dumps(_setting(value))
-    except (AttributeError, TypeError, ValueError, RuntimeError):
-        return False
-
-
-def _setting(value: Any, depth: int = 0) -> Any:
-    """A setting of a training in short: without secrets, and of data only its kind and its size."""
+def _setting(value: Any, name: str = "", depth: int = 0) -> Any:
+    """A setting in short: no text whose name says that it is a secret; of data, only its kind and size."""
     kind = type(value).__name__
+    if isinstance(value, (str, bytes)) and _SECRET.search(name):
+        return "(secret)"
+    if isinstance(value, int) and value.bit_length() > 10_000:  # JSON refuses very long ones
+        return f"{kind} of {value.bit_length()} bits"
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, Mapping) and depth < _DEEPEST:
-        return {
-            str(name): SECRET
-            if isinstance(item, str) and _SECRET.search(str(name))
-            else _setting(item, depth + 1)
-            for name, item in value.items()
-        }
+        return {str(key): _setting(item, str(key), depth + 1) for key, item in value.items()}
     if hasattr(value, "run_id"):  # a panel: its text has the id of its run
         return kind
     if hasattr(value, "shape"):
         return value.item() if value.shape == () else f"{kind} of shape {tuple(value.shape)}"
     if isinstance(value, (list, tuple)) and len(value) <= _LONGEST and depth < _DEEPEST:
-        return [_setting(item, depth + 1) for item in value]
-    if isinstance(value, (Mapping, list, tuple, set)):
+        return [_setting(item, name, depth + 1) for item in value]
+    if isinstance(value, (Mapping, list, tuple, set, bytes)):
         return f"{kind} of {len(value)}"
     text = value if isinstance(value, str) else getattr(value, "__qualname__", None) or _SHORT.repr(value)
     return kind if " at 0x" in text else without_credentials(text)[:200]  # addresses differ from run to run

@@ -1,28 +1,39 @@
 """A report of runs, to hand in: one HTML file that needs nothing else, and runs no code."""
 
-import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from labkit.display import cards, formatting
-from labkit.errors import RunError
+from labkit.display import formatting
+from labkit.errors import LabError
 from labkit.files import atomic_write
 from labkit.runs import figures
-from labkit.runs.browse import overview, select, value_of
-from labkit.runs.record import RunRecord, read
+from labkit.runs.browse import flat, overview, select, values_of
+from labkit.runs.record import Home, RunRecord, number
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.figure import Figure
 
-_ALWAYS = ("id", "state")  # columns of the table, also where they are equal in all runs
+_ALWAYS = ["id", "state"]  # columns of the table, also where they are equal in all runs
+_PAGE = Markup("""<!doctype html><html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width"><title>{title}</title><style>
+:root{{color-scheme:light dark}}
+body{{max-width:60rem;margin:2rem auto;padding:0 1rem;font:16px/1.5 system-ui,sans-serif}}
+table{{border-collapse:collapse;display:block;overflow-x:auto;font-size:14px}}
+th,td{{text-align:left;vertical-align:top;padding:.2rem 1.2rem .2rem 0;border-bottom:1px solid #8886;
+font-variant-numeric:tabular-nums}}
+pre{{overflow-x:auto;padding:.8rem;border:1px solid #8886;font-size:13px}}
+td:first-child{{white-space:nowrap}}img{{max-width:100%}}</style></head>
+<body><main><h1>{title}</h1>{parts}</main></body></html>
+""")
 
 
 def report(
     path: Path | str,
-    home: Path | str | None = None,
+    home: Home = None,
     *,
     title: str,
     text: str = "",
@@ -41,79 +52,101 @@ def report(
         home, last, filters: which runs, as in `table`.
         title, text: of your own; an empty line begins a new paragraph.
         by: a column, such as a setting. Runs with the same value are a group, with the mean and the standard
-            deviation of each metric.
+            deviation of each metric. One run that diverged makes both of its group inf or nan.
         metrics: as in `plot`. In the table of groups, default: all.
         pictures: figures of your own.
 
     Raises:
-        RunError: there is no such run, no run has `by`, none reports `metrics`, or the file can't be written.
+        LabError: there is no such run, no run has `by`, none reports `metrics`, or the file can't be written.
     """
-    found = [read(run.folder) for run in select(home, last, **filters)]
+    found = select(home, last, **filters)[::-1]  # the oldest first
     attempt = f"write the report {path}"
-    label = None
-    if by is not None:
-        if all(value_of(run, by) is None for run in found):
-            raise RunError(attempt, f"no run has {by!r}", "by= takes a setting, or a column of runs.table()")
-        label = lambda run: str(value_of(run, by))  # noqa: E731
-    curves = figures.plot(found, metrics, label=label)
-    asked = [metrics] if isinstance(metrics, str) else list(metrics or [])
-    frame = overview(found).drop(columns="checkpoint", errors="ignore")
-    same = [name for name in frame if name not in _ALWAYS and frame[name].astype(str).nunique() == 1]
-    rest = {**dict.fromkeys(_ALWAYS), **dict.fromkeys(name for name in frame if name not in same)}
-    common = [(name, _cell(frame[name].iloc[0])) for name in same]
-    common += [(name, _cell(value)) for name, value in _common_settings(found).items() if name not in frame]
+    groups = None if by is None else values_of(found, by)
+    if groups is not None and all(value is None for value in groups):
+        raise LabError(attempt, f"no run has {by!r}", "by= takes a setting, or a column of runs.table()")
+    groups = groups and list(map(str, groups))
     parts = [Markup("<p>{}</p>").format(paragraph) for paragraph in text.split("\n\n") if paragraph.strip()]
-    parts += [_picture(picture) for picture in pictures]
-    if label is not None:
-        rows = _groups(found, label, asked or list(dict.fromkeys(m for run in found for m in run.metrics)))
-        head = (by, "metric", "runs", "mean", "standard deviation")
-        parts += [_heading(f"By {by}"), cards.table(head, rows)]
-    rows = [map(_cell, row) for row in frame[list(rest)].values]
-    parts += [_heading("Runs"), cards.table(list(rest), rows)]
-    parts += [_picture(curves), _heading("Equal in all runs"), cards.table(("", ""), common)]
+    parts += [_picture(picture, "") for picture in pictures]
+    if groups:
+        asked = [metrics] if isinstance(metrics, str) else list(metrics or [])
+        parts += [_heading(f"By {by}"), _html(_groups(found, groups, by, asked), index=False)]
+    curves = _picture(
+        figures.draw(found, metrics, groups), "curves of the runs, and where their seconds went"
+    )
+    try:
+        page = _PAGE.format(title=title, parts=Markup().join([*parts, *_runs(found, curves), *_codes(found)]))
+        return atomic_write(path, page)
+    except OSError as error:
+        raise LabError(attempt, str(error), "name a file that you can write to") from error
+
+
+def _runs(found: Sequence[RunRecord], curves: Markup) -> Iterator[Markup]:
+    """What differs between the runs, their curves, and what is equal in all of them."""
+    import pandas
+
+    frame = overview(found[::-1]).drop(columns="checkpoint", errors="ignore").map(_cell)
+    equal = [name for name in frame if name not in _ALWAYS and frame[name].nunique() == 1]
+    yield from (
+        _heading("Runs"),
+        _html(frame[_ALWAYS + [c for c in frame if c not in [*_ALWAYS, *equal]]], index=False),
+    )
+    common = pandas.Series(dict(frame[equal].iloc[0]) | _origin(found), dtype=object)
+    yield from (curves, _heading("Equal in all runs"), _html(common.to_frame(), header=False))
+
+
+def _codes(found: Sequence[RunRecord]) -> Iterator[Markup]:
     for code in dict.fromkeys(run.all_code for run in found):
         ids = [run.run_id for run in found if run.all_code == code]
-        whose = "all runs" if len(ids) == len(found) else ", ".join(ids)
-        parts += [_heading(f"Code of {whose}"), cards.pre(code) if code else "It is not recorded."]
-    try:
-        return atomic_write(path, cards.page(title, *parts))
-    except OSError as error:
-        raise RunError(attempt, str(error), "name a file that you can write to") from error
+        yield _heading(f"Code of {'all runs' if len(ids) == len(found) else ', '.join(ids)}")
+        yield Markup('<pre tabindex="0">{}</pre>').format(code or "It is not recorded.")
 
 
-def _common_settings(found: list[RunRecord]) -> dict[str, Any]:
-    """What the table leaves out, where it is equal in all runs: settings, data, versions, machine, commit."""
-    names = [f"config.{name}" for run in found for name in run.config if name not in run.abridged]
-    names += [f"{part}.{name}" for part in ("versions", "host") for name in getattr(found[0], part)]
-    values = {}
-    for name in dict.fromkeys([*names, "seed", "data_fingerprint", "commit"]):
-        seen = {repr(value_of(run, name)): value_of(run, name) for run in found}
-        if len(seen) == 1 or name in ("commit", "data_fingerprint"):
-            values[name] = ", ".join(map(_cell, seen.values()))
-    note = " (changes that were not committed are not recorded)"
-    return values | {"commit": values["commit"] + note if any(run.commit for run in found) else "none"}
+def _groups(
+    found: Sequence[RunRecord], groups: Sequence[str], by: str, metrics: Sequence[str]
+) -> "pandas.DataFrame":
+    """The mean and the standard deviation of each metric in the runs of a group that finished and have it."""
+    import numpy
+    import pandas
 
-
-def _groups(found: list[RunRecord], label: Any, metrics: Sequence[str]) -> list[tuple[str, ...]]:
-    """(group, metric, runs, mean, standard deviation) of the runs that finished and have the metric."""
     rows = []
-    for metric in metrics:
-        for group in dict.fromkeys(map(label, reversed(found))):  # in the order of their first runs
-            mine = [run for run in found if label(run) == group and run.state == "finished"]
-            values = [float(v) for run in mine if figures.is_number(v := run.metrics.get(metric))]
+    for metric in metrics or dict.fromkeys(name for run in found for name in run.metrics):
+        for name in dict.fromkeys(groups):
+            mine = [run for run, group in zip(found, groups, strict=True) if group == name]
+            values = [number(run.metrics.get(metric)) for run in mine if run.state == "finished"]
+            values = [value for value in values if value is not None]
             if values:
-                spread = f"{statistics.stdev(values):.4g}" if len(values) > 1 else formatting.UNKNOWN
-                rows.append((group, metric, str(len(values)), f"{statistics.fmean(values):.4g}", spread))
-    return rows
+                with numpy.errstate(all="ignore"):  # of runs that diverged
+                    mean, spread = numpy.mean(values), numpy.std(values, ddof=1) if len(values) > 1 else None
+                shown = formatting.UNKNOWN if spread is None else f"{spread:.4g}"
+                rows.append((name, metric, len(values), f"{mean:.4g}", shown))
+    return pandas.DataFrame(rows, columns=[by, "metric", "runs", "mean", "standard deviation"])
+
+
+def _origin(found: Sequence[RunRecord]) -> dict[str, str]:
+    """What the table leaves out and is equal in all runs, such as settings and versions; and the commit."""
+    names = ("config", "versions", "host", "seed", "data_fingerprint")
+    each = [flat({name: getattr(run, name) for name in names}) for run in found]
+    common = {name: v for name, v in each[0].items() if all(repr(one.get(name)) == repr(v) for one in each)}
+    commits = ", ".join(dict.fromkeys(run.commit or "none" for run in found))
+    note = " (changes that were not committed are not recorded)" if any(run.commit for run in found) else ""
+    return {name: _cell(value) for name, value in common.items()} | {"commit": commits + note}
 
 
 def _cell(value: Any) -> str:
     return formatting.UNKNOWN if value is None or str(value) in ("nan", "<NA>") else str(value)
 
 
+def _html(frame: "pandas.DataFrame", **options: Any) -> Markup:
+    """The table; pandas escapes its texts."""
+    import pandas
+
+    with pandas.option_context("display.max_colwidth", None):
+        return Markup(frame.to_html(border=0, **options))
+
+
 def _heading(words: str) -> Markup:
     return Markup("<h2>{}</h2>").format(words)
 
 
-def _picture(figure: "Figure") -> Markup:
-    return Markup('<p><img alt="" src="{}"></p>').format(figures.data_uri(figure))
+def _picture(figure: "Figure", words: str) -> Markup:
+    return Markup('<p><img alt="{}" src="{}"></p>').format(words, figures.data_uri(figure))

@@ -1,10 +1,14 @@
-"""Spark: a session on this machine, and the panel of TorchDistributor."""
+"""Spark: a session on this machine, and the panel of TorchDistributor.
 
-from labkit.faces import face
+    lab = spark.session(slots=2)
+    distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
+    with SparkPanel("07-local", epochs=3).watch(distributor):
+        distributor.run(train)
 
-__getattr__, __dir__, __all__ = face(
-    __name__,
-    launch=("LOOPBACK",),
-    lifecycle=("Session", "current", "session"),
-    panel=("RankTracker", "SparkPanel"),
-)
+pyspark (half a second) is imported when a session starts.
+"""
+
+from labkit.spark.driver import LOOPBACK, Session, current, session
+from labkit.spark.panel import RankTracker, SparkPanel
+
+__all__ = ["LOOPBACK", "RankTracker", "Session", "SparkPanel", "current", "session"]

@@ -1,98 +1,356 @@
-"""The driver's JVM: started, asked and stopped. All undocumented names of pyspark are in this file.
+"""A Spark session on this machine, with a Java that works, that leaves nothing behind.
 
-Each function that uses one does without it where pyspark has changed: the driver then starts as pyspark
-starts it.
+    lab = spark.session(slots=2)       # one JVM is driver and executor: ``local[2]``
+    lab = spark.session(workers=2)     # two executors, each a JVM of its own: ``local-cluster[2,1,1024]``
+    lab.spark                          # the SparkSession
+    lab.stop()
+
+Everything listens on loopback, and only for processes that know a secret, which is drawn for each start and
+is in a file of mode 0600. The JVMs carry the mark of a group in the process registry. So they are stopped by
+`stop`, by ``python -m labkit stop``, when the interpreter exits, and by the watchdog of a killed kernel.
+
+All undocumented names of pyspark are in this file.
 """
 
+import atexit
 import contextlib
+import logging
 import os
+import secrets
+import shlex
+import shutil
 import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from labkit.errors import ClusterError
-from labkit.settings import variables_set
+import psutil
 
-if TYPE_CHECKING:  # half a second to import
+from labkit import interrupts
+from labkit.display import cards
+from labkit.errors import LabError, expect_int
+from labkit.files import private_file
+from labkit.settings import Settings, logs_held_back, variables_set
+from labkit.system import java, process_info
+from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
+
+if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-_STOP_SECONDS = 10.0  # for Spark to stop itself
-_ANSWER_SECONDS = 5.0  # for a JVM to answer
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"  # the network interface, for gloo
+_KEEP_SECONDS = 5  # the driver's JVM ends with its kernel: there is nothing that a new kernel could use
+_PATIENCE = 10.0  # seconds for Spark to stop itself, or for ranks to end after their job was cancelled
+_WORKER_MB = 1024  # memory that an executor may have
+# For JVMs that live for minutes on few cores: the quick compiler and a collector with one thread.
+_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+_SETTINGS = {
+    "spark.authenticate": "true",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.driver.extraJavaOptions": _JVM,
+    "spark.executor.extraJavaOptions": _JVM,
+    "spark.executor.cores": "1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    # A session is ready when all executors have registered; give up after a minute.
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+    # By default Spark checks 40 times, 15 s apart, whether a barrier stage fits: ten minutes of silence.
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.interval": "1s",
+    "spark.scheduler.barrier.maxConcurrentTasksCheck.maxFailures": "3",
+    # A rank that raised once raises again, so report its first failure instead of the fourth.
+    "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.task.maxFailures": "1",
+}
+_LOGGING = """
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+_current: "Session | None" = None
 
 
-def start(
-    master: str, variables: dict[str, str], log: Path, started: Callable[[int], object]
-) -> "SparkSession":
-    """Start a JVM in a POSIX session of its own, with its output in `log`, and a SparkSession in it.
+class Session:
+    """A running Spark. Displays itself; a context manager that stops it.
+
+    Attributes:
+        spark: the `SparkSession`.
+        slots: number of tasks that can run at the same time.
+        master: "local[2]" or "local-cluster[2,1,1024]".
+        group_id: of its processes in the registry.
+    """
+
+    def __init__(
+        self, spark: "SparkSession", folder: Path, registry: ProcessRegistry, *, workers: int, slots: int
+    ) -> None:
+        self.spark, self.slots, self.master = spark, slots, spark.sparkContext.master
+        self.group_id = folder.name
+        self._workers, self._folder, self._registry, self._running = workers, folder, registry, True
+
+    @property
+    def healthy(self) -> bool:
+        """Whether its driver and all of its executors are alive."""
+        if not (self._running and all(entry.alive for entry in self._registry.records(self.group_id))):
+            return False
+        return len(self._executors()) >= self._workers
+
+    @property
+    def log_dir(self) -> str:
+        """The folder with the logs of driver and executors. It is kept until the next session starts."""
+        return str(self._folder / "logs")
+
+    def ranks(self) -> list[psutil.Process]:
+        """The processes of ranks that torchrun has started in this session."""
+        members = self._registry.members(self.group_id)
+        return [one for one in members if process_info.get_env(one, "TORCHELASTIC_RUN_ID")]
+
+    def cancel(self) -> None:
+        """Cancel all jobs of this session, and end the processes of their ranks (takes some seconds)."""
+        if self._running:
+            _within(_PATIENCE / 2, self.spark.sparkContext.cancelAllJobs)
+            _, left = psutil.wait_procs(self.ranks(), timeout=_PATIENCE / 2)
+            process_info.terminate(left, grace=1)
+
+    def stop(self) -> None:
+        """Stop Spark and all its processes. A second call does nothing."""
+        global _current
+        if not self._running:
+            return
+        with interrupts.stoppable("session.stop()", left="Spark has been stopped all the same"):
+            self._running = False
+            if _current is self:
+                _current = None
+            atexit.unregister(self.stop)
+            try:
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "Unable to cleanly shutdown", RuntimeWarning)
+                    _within(_PATIENCE, self.spark.stop)
+                _forget_jvm()
+            finally:
+                _end(self._registry, self._folder)
+
+    def __repr__(self) -> str:
+        return f"Session({self.master}, {f'{self.slots} slots' if self._running else 'stopped'})"
+
+    def _repr_html_(self) -> str:
+        status = ("ok", "running") if self._running else ("dim", "stopped")
+        head = ("process", "pid", "what it is for")
+        table = [cards.rule(cards.table(head, self._rows()))] if self._running else []
+        return cards.card("Spark", status, *table, dim=self.master)
+
+    def _rows(self) -> Iterator[tuple[str, str, str]]:
+        work = f"runs them in {self.slots} slots" if not self._workers else "starts the executors as a master"
+        for entry in self._registry.records(self.group_id):
+            if entry.role == "spark: driver":
+                yield "driver", str(entry.pid), f"plans the jobs, and {work}"
+        for number, process in enumerate(self._executors(), start=1):
+            yield f"executor-{number}", str(process.pid), "runs tasks in one slot"
+
+    def _executors(self) -> list[psutil.Process]:
+        """The JVMs of the executors, the oldest first; none where the driver's JVM is the only one."""
+        found = []
+        for process in self._registry.members(self.group_id):
+            with contextlib.suppress(psutil.Error):
+                if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in process.cmdline():
+                    found.append(process)
+        return sorted(found, key=lambda process: process.pid)
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.stop()
+
+
+def session(*, slots: int | None = None, workers: int = 0, settings: Settings | None = None) -> Session:
+    """Start Spark on this machine, or return the running session if it has the same size.
 
     Args:
-        variables: environment variables of the JVM and of all that it starts.
-        started: called with the pid of the JVM.
+        slots: without `workers`: number of tasks that may run at the same time, in one JVM (default: the
+            number of workers in the settings).
+        workers: number of executors with one slot each; 0 means ``local[slots]``.
 
     Raises:
-        ClusterError: the JVM or the session does not start.
+        LabError: there is no Java, the home cannot be written to, a process did not start, this process has a
+            Spark that the lab did not start, or the arguments cannot work.
+        RunStopped: interrupted; nothing is left running.
     """
-    from py4j.protocol import Py4JError, Py4JNetworkError
-    from pyspark import SparkContext
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
+    global _current
+    expect_int("start Spark", "workers", workers, least=0, error=LabError)
+    if slots is not None:
+        expect_int("start Spark", "slots", slots, error=LabError)
+        if workers:
+            fix = (
+                f"spark.session(slots={slots}) for one JVM, or spark.session(workers={workers}) for executors"
+            )
+            raise LabError("start Spark", f"slots={slots} and workers={workers} make no session", fix)
+    settings = Settings.given(settings)
+    slots, running = workers or slots or settings.num_workers, current()
+    if running is not None and (running._workers, running.slots) == (workers, slots) and running.healthy:
+        return running
+    if running is not None:
+        running.stop()  # a process can have one Spark session only
+    if (theirs := active()) is not None:
+        fact = f"this process has a session that the lab did not start ({theirs.master})"
+        fix = "SparkSession.active().stop(), or use it: TorchDistributor uses the active session"
+        raise LabError("start Spark", fact, fix)
+    registry = ProcessRegistry(settings.make_home())
+    folder = settings.home / "spark" / f"spark-{secrets.token_hex(4)}"
 
-    forget()  # the JVM of a session that was started by hand and stopped lives on in pyspark
-    try:
-        with variables_set(variables), log.open("ab") as output:
-            with contextlib.suppress(ImportError, AttributeError, TypeError):
-                from pyspark.java_gateway import launch_gateway
+    def undo() -> None:
+        global _current
+        _current = None
+        _end(registry, folder)
+        _forget_jvm()
 
-                how = {"start_new_session": True, "stdout": output, "stderr": subprocess.STDOUT}
-                gateway = launch_gateway(popen_kwargs=how)
-                started(gateway.proc.pid)
-                SparkContext._ensure_initialized(gateway=gateway)
-            return SparkSession.builder.master(master).appName("labkit").getOrCreate()
-    except (PySparkException, Py4JError, Py4JNetworkError) as error:
-        lines = log.read_text(errors="replace").strip().splitlines()
-        fact = next((line for line in reversed(lines) if "rror" in line or "xception" in line), str(error))
-        fix = f"read {log}"
-        if java := os.environ.get("JAVA_HOME"):
-            fix += f", or unset JAVA_HOME ({java}): Spark 4 needs Java 17 or later, and the lab has one"
-        raise ClusterError("start Spark's driver", fact.strip()[:300], fix) from error
-
-
-def stop(spark: "SparkSession") -> None:
-    """Stop a SparkSession. A JVM that does not answer has to be stopped by its process."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Unable to cleanly shutdown", category=RuntimeWarning)
-        _within(_STOP_SECONDS, spark.stop)
-    forget(stopped=True)
+    master = f"local-cluster[{workers},1,{_WORKER_MB}]" if workers else f"local[{slots}]"
+    with interrupts.stoppable("the start of Spark", undo=undo) as check:
+        # On record first: another kernel that starts meanwhile removes folders of what is on no record.
+        registry.start_watchdog(folder.name, seconds=_KEEP_SECONDS)
+        _prepare(folder, running=registry.groups(), workers=workers)
+        check()
+        spark = _start(master, folder, registry)
+        _current = Session(spark, folder, registry, workers=workers, slots=slots)
+        check()
+        if not _current.healthy:
+            fact = f"{len(_current._executors())} of {workers} executors run"
+            raise LabError("start Spark", fact, f"read the logs in {_current.log_dir}")
+    if "ipykernel" not in sys.modules:
+        atexit.register(_current.stop)
+    return _current
 
 
-def cancel_jobs(spark: "SparkSession") -> None:
-    _within(_ANSWER_SECONDS, spark.sparkContext.cancelAllJobs)
-
-
-def forget(*, stopped: bool = False) -> None:
-    """Let pyspark forget a JVM without a running context, so that the next session starts a new one."""
-    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
-    if context is None or (active() is not None and not stopped):
-        return
-    if (gateway := getattr(context, "_gateway", None)) is not None:
-        _within(_ANSWER_SECONDS, gateway.shutdown)
-    # A context whose JVM was killed cannot stop, and leaves a port open.
-    if (server := getattr(active(), "_accumulatorServer", None)) is not None:
-        _within(_ANSWER_SECONDS, server.shutdown)
-    context._active_spark_context = context._gateway = context._jvm = None
-    if (sql := sys.modules.get("pyspark.sql")) is not None:
-        sql.SparkSession._instantiatedSession = sql.SparkSession._activeSession = None
+def current() -> Session | None:
+    """The session that runs in this process, if any."""
+    return _current if _current is not None and _current._running else None
 
 
 def active() -> "SparkContext | None":
     """The active SparkContext of this process, even one that the reader started. Does not import pyspark."""
     context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
     return getattr(context, "_active_spark_context", None)
+
+
+def _prepare(folder: Path, *, running: list[str], workers: int) -> None:
+    """Create the folders of one start, and remove those of earlier ones.
+
+        conf/     settings, with the secret
+        home/     SPARK_HOME: links to pyspark's programs and jars, but not to its ``python``. With that
+                  folder all Python processes would import pyspark from a zip file, and each would compile it
+        scratch/  what Spark writes
+        logs/     of driver and executors; they stay until the next start
+
+    Raises:
+        LabError: the disk does not allow it.
+    """
+    import pyspark
+
+    installed, settings = Path(pyspark.__file__).parent, {**_SETTINGS}
+    settings["spark.authenticate.secret"] = secrets.token_hex(32)
+    if workers:
+        settings["spark.cores.max"] = str(workers)
+    try:
+        for old in folder.parent.glob("spark-*"):
+            if old.name not in running:
+                shutil.rmtree(old, ignore_errors=True)
+        for name in ("conf", "home/bin", "scratch", "logs"):
+            (folder / name).mkdir(parents=True, mode=0o700)
+        lines = "".join(f"{name} {value}\n" for name, value in settings.items())
+        private_file(folder / "conf" / "spark-defaults.conf", lines)
+        (folder / "conf" / "log4j2.properties").write_text(_LOGGING)
+        for program in (installed / "bin").iterdir():
+            (folder / "home" / "bin" / program.name).symlink_to(program)
+        (folder / "home" / "jars").symlink_to(installed / "jars")
+        (folder / "home" / "work").symlink_to(folder / "logs")  # logs of the executors
+        _write_launcher(folder, installed / "bin" / "spark-submit")
+    except OSError as error:
+        fix = "make that folder writable, or set LABKIT_HOME to one that is"
+        raise LabError(f"prepare {folder} for Spark", str(error), fix) from error
+
+
+def _write_launcher(folder: Path, submit: Path) -> None:
+    """Put a script in the place of ``spark-submit`` that sets the variables of Spark's processes.
+
+    Set in this process, whatever another thread starts meanwhile would have them, and end with Spark.
+    """
+    variables = {
+        GROUP_VARIABLE: folder.name,
+        "JAVA_HOME": java.home(folder.parent / "java"),
+        "SPARK_CONF_DIR": folder / "conf",
+        "SPARK_LAUNCHER_OPTS": _JVM,
+        "SPARK_LOCAL_DIRS": folder / "scratch",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "GLOO_SOCKET_IFNAME": LOOPBACK,
+    }
+    lines = [f"export {name}={shlex.quote(str(value))}\n" for name, value in variables.items()]
+    script = folder / "home" / "bin" / "spark-submit"
+    script.unlink()
+    script.write_text(f'#!/bin/sh\n{"".join(lines)}exec {shlex.quote(str(submit))} "$@"\n')
+    script.chmod(0o700)
+
+
+def _start(master: str, folder: Path, registry: ProcessRegistry) -> "SparkSession":
+    """Start a JVM in a POSIX session of its own, record it, and open a SparkSession in it.
+
+    Raises:
+        LabError: the JVM or the session does not start.
+    """
+    from py4j.protocol import Py4JError, Py4JNetworkError
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkException
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    _forget_jvm()  # the JVM of a session that was started by hand and stopped lives on in pyspark
+    log, variables = folder / "logs" / "driver.log", {"PYSPARK_PYTHON": sys.executable}
+    try:
+        with variables_set({"SPARK_HOME": str(folder / "home"), **variables}), log.open("ab") as output:
+            how = {"start_new_session": True, "stdout": output, "stderr": subprocess.STDOUT}
+            gateway = launch_gateway(popen_kwargs=how)
+            registry.record(gateway.proc.pid, role="spark: driver", group_id=folder.name)
+            SparkContext._ensure_initialized(gateway=gateway)
+            return SparkSession.builder.master(master).appName("labkit").getOrCreate()
+    except (PySparkException, Py4JError, Py4JNetworkError) as error:
+        lines = log.read_text(errors="replace").strip().splitlines()
+        fact = next((line for line in reversed(lines) if "rror" in line or "xception" in line), str(error))
+        fix = f"read {log}"
+        if named := os.environ.get("JAVA_HOME"):
+            fix += f", or unset JAVA_HOME ({named}): Spark 4 needs Java 17 or later, and the lab has one"
+        raise LabError("start Spark's driver", fact.strip()[:300], fix) from error
+
+
+def _end(registry: ProcessRegistry, folder: Path) -> None:
+    """Stop all processes of a start, and remove its secret and files. The logs stay until the next start."""
+    with logs_held_back(logging.CRITICAL):  # py4j tells with a traceback that its JVM has gone
+        registry.stop(folder.name)
+    for name in ("conf", "home", "scratch"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def _forget_jvm() -> None:
+    """Let pyspark forget a JVM that has no session, so that the next one starts a new JVM."""
+    if (context := getattr(sys.modules.get("pyspark"), "SparkContext", None)) is None:
+        return
+    for server in (context._gateway, getattr(active(), "_accumulatorServer", None)):
+        if server is not None:  # a context whose JVM was killed cannot stop, and leaves a port open
+            _within(_PATIENCE / 2, server.shutdown)
+    context._active_spark_context = context._gateway = context._jvm = None
+    if (sql := sys.modules.get("pyspark.sql")) is not None:
+        sql.SparkSession._instantiatedSession = sql.SparkSession._activeSession = None
 
 
 def _within(seconds: float, call: Callable[[], object]) -> None:

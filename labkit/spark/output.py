@@ -1,24 +1,51 @@
-"""What pyspark prints during a run: all of it goes to a log file, and the training's own lines to the panel.
+"""What TorchDistributor prints during a run: all goes to a log file, the training's own lines to the panel.
 
 TorchDistributor prints every line of torchrun and of the ranks. Its wrapper around torchrun drops the exit
-status, so a training file that failed shows in this text only.
+status, so a training file that failed shows in this text only. Spark wraps the error of a rank into that of
+torchrun, that into a task's, and that into a job's; only the text has all of them.
 """
 
 import contextlib
 import logging
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any, TextIO
 
-_CHARACTERS = 50_000  # of the log, the last ones
-_FRAMES = 12  # callers of write() that are searched
+_BYTES = 50_000  # of the log, at its end
 # Lines of torchrun, its warnings and pyspark, which the training did not print.
 _NOISE = re.compile(
     r"^(\[rank\d+\]|\[?[EWI]\d{4} |\*{5}|Setting OMP_NUM|node_rank is only|Started |Finished |\s*$)"
 )
+_PORT_TAKEN = re.compile(r"server socket has failed to (listen|bind).*(EADDRINUSE|already in use)", re.I)
+_PYTHON = re.compile(
+    r"Traceback \(most recent call last\):.*?^(\w[\w.]*(?:Error|Exception)\b.*?)$", re.S | re.M
+)
+_SPARK = re.compile(r"\[[A-Z_.\d-]{6,}\]:? .+")
+_RANK_LINE = re.compile(r"^\s*\[rank(\d+)\]: ?(.*)$", re.MULTILINE)
+# The lines of two ranks can mix: where another traceback begins, this one has no end.
+_TRACEBACK = re.compile(
+    r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(?!Traceback \()\S.*$", re.MULTILINE
+)
+_ROOT = re.compile(r"Root Cause.*?rank\s*: (\d+)", re.DOTALL)
+_KILLED = re.compile(r"rank\s*: (\d+) .*?\n\s*exitcode\s*: -(\d+)")
+_SIGNALS = {"6": "SIGABRT", "9": "SIGKILL", "11": "SIGSEGV"}
+# Pattern: fix; `{0}` is the pattern's group.
+_FIXES = {
+    r"CONTEXT_ONLY_VALID_ON_DRIVER|cannot pickle '?[\w.]+'? object|Could not serialize object": (
+        "create inside the function what cannot be pickled, such as a lock. Spark's session exists in this "
+        "process only: write the DataFrame as Parquet first, and pass its path to the function"
+    ),
+    r"No module named '([\w.]+)'": (
+        "from pyspark import cloudpickle; cloudpickle.register_pickle_by_value({0}) sends your own "
+        "module with the function; a package must be installed on every node"
+    ),
+    r"GPUs were unable to be found|gpu usage is unavailable|GPU resources were not configured": (
+        "TorchDistributor(…, use_gpu=False); its default is True"
+    ),
+}
 
 
 class Output:
@@ -30,23 +57,28 @@ class Output:
 
     Attributes:
         torchrun_failed: whether torchrun has reported that a rank failed.
+        port_taken: whether a torchrun found its port taken by another program.
     """
 
     def __init__(self, log: Path, on_line: Callable[[str], None]) -> None:
         self.log, self._on_line = log, on_line
-        self.torchrun_failed = self._in_traceback = False
+        self.torchrun_failed = self.port_taken = self._in_traceback = False
 
     def text(self) -> str:
         """The end of the log."""
-        return self.log.read_text(encoding="utf-8", errors="replace")[-_CHARACTERS:]
+        with contextlib.suppress(OSError), self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - _BYTES))
+            return file.read().decode(errors="replace")
+        return ""
 
     @contextlib.contextmanager
     def captured(self) -> Iterator[None]:
-        """Split what is printed during the block. TorchDistributor's own messages are left out."""
+        """Keep what is printed by this thread, which runs pyspark, and by threads that start in the block."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         logger, before = logging.getLogger("TorchDistributor"), (sys.stdout, sys.stderr)
+        others = set(threading.enumerate()) - {threading.current_thread()}
         with self.log.open("a", encoding="utf-8", errors="replace", buffering=1) as log:
-            sys.stdout, sys.stderr = (_Split(stream, log, self._line) for stream in before)
+            sys.stdout, sys.stderr = (_Split(stream, log, self._line, others) for stream in before)
             logger.addFilter(_is_warning)
             try:
                 yield
@@ -56,6 +88,7 @@ class Output:
 
     def _line(self, line: str) -> None:
         self.torchrun_failed = self.torchrun_failed or "failed (exitcode" in line
+        self.port_taken = self.port_taken or _PORT_TAKEN.search(line) is not None
         before = self._in_traceback
         # The last line of a traceback is not indented.
         self._in_traceback = line.startswith("Traceback (most recent") or (
@@ -66,13 +99,15 @@ class Output:
 
 
 class _Split:
-    """Stream wrapper: what pyspark writes goes to the log file, everything else passes through."""
+    """Stream wrapper: what `others` write passes through, everything else goes to the log file."""
 
-    def __init__(self, stream: TextIO, log: TextIO, on_line: Callable[[str], None]) -> None:
-        self._stream, self._log, self._on_line, self._part = stream, log, on_line, ""
+    def __init__(
+        self, stream: TextIO, log: TextIO, on_line: Callable[[str], None], others: set[threading.Thread]
+    ) -> None:
+        self._stream, self._log, self._on_line, self._others, self._part = stream, log, on_line, others, ""
 
     def write(self, text: str) -> int:
-        if self._log.closed or not _pyspark_writes(sys._getframe(1)):
+        if self._log.closed or threading.current_thread() in self._others:
             return self._stream.write(text)
         self._log.write(text)
         *lines, self._part = (self._part + text).split("\n")
@@ -84,14 +119,43 @@ class _Split:
         return getattr(self._stream, name)
 
 
-def _pyspark_writes(frame: FrameType | None) -> bool:
-    """Whether pyspark writes this, itself or through `logging` and the like."""
-    for _ in range(_FRAMES):
-        package = frame.f_globals.get("__name__", "").partition(".")[0] if frame else ""
-        if package not in ("logging", "traceback", "warnings"):
-            return package == "pyspark"
-        frame = frame.f_back
-    return False
+def advice(text: str) -> str | None:
+    """The fix for an error with this text; None if it is not a known one."""
+    for pattern, fix in _FIXES.items():
+        if found := re.search(pattern, text):
+            return fix.format(*found.groups())
+    return None
+
+
+def rank_error(text: str) -> tuple[int, str] | None:
+    """(rank, traceback) of the rank that failed first, according to this text; None if none did.
+
+    torchrun puts ``[rank0]:`` before each line of a rank's traceback. A rank that was killed has no
+    traceback, and the others fail because it is gone. Ranks that torchrun ended (SIGTERM) are no cause.
+    """
+    for rank, number in _KILLED.findall(text):
+        if number != "15":
+            return int(rank), f"killed ({_SIGNALS.get(number, f'signal {number}')})"
+    tracebacks: dict[str, list[str]] = {}
+    for rank, line in _RANK_LINE.findall(text):
+        tracebacks.setdefault(rank, []).extend([line] if line.strip() else [])
+    if tracebacks:
+        # torchrun ends the other ranks when the first one has failed, perhaps amid their tracebacks.
+        complete = [rank for rank, lines in tracebacks.items() if re.match(r"(?!Traceback \()\S", lines[-1])]
+        first = (complete or list(tracebacks))[0]
+        return int(first), "\n".join(tracebacks[first])
+    # Before there is a process group, lines have no rank, and torchrun names it at the end.
+    before, ended, after = text.partition("failed (exitcode")
+    found = _TRACEBACK.search(before) if ended else None
+    root = _ROOT.search(after)
+    return (int(root[1]) if root else 0, found[0]) if found else None
+
+
+def summary(text: str) -> str:
+    """The message of a Spark error in one line, without Java's stack trace."""
+    found = _PYTHON.search(text)
+    line = found[1] if found else (spark[0] if (spark := _SPARK.search(text)) else text.strip())
+    return line.partition("\n")[0][:300]
 
 
 def _is_warning(record: logging.LogRecord) -> bool:

@@ -20,25 +20,26 @@ import contextlib
 import os
 import re
 import sys
+import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from labkit.display import tracebacks
-from labkit.errors import LabError, RunError, RunFailed
+from labkit.errors import LabError, RunFailed
 from labkit.panel.run import Panel
 from labkit.panel.tracking.channel import Address
 from labkit.panel.tracking.remote import RemoteTracker
 from labkit.settings import variables_set
-from labkit.spark import driver, explain, lifecycle
-from labkit.spark.launch import LOOPBACK
-from labkit.spark.output import Output
+from labkit.spark.driver import LOOPBACK, active, current
+from labkit.spark.output import Output, advice, rank_error, summary
 from labkit.system.process_registry import GROUP_VARIABLE
 
 _TEXT_SENT = 10_000  # characters of a traceback that a rank sends
 _LINE_SHOWN = 2000  # characters
+_SILENT_SECONDS = 60.0  # without a word of a rank
 # The frame of the file in which pyspark calls the function.
 _CALLER = re.compile(r"^<module>, train\.py, line \d+\n(?: +output = fn\(.*\n)?", re.MULTILINE)
 
@@ -51,6 +52,7 @@ class SparkPanel(Panel):
     def __init__(self, name: str, **about: Any) -> None:
         super().__init__(name, **{"engine": "TorchDistributor", **about})
         self._output: Output | None = None
+        self._distributor: Any = None
         self._ranks_report = False  # whether a rank has a tracker, which sends what the rank prints
 
     def __reduce__(self) -> tuple:
@@ -60,13 +62,13 @@ class SparkPanel(Panel):
         """Follow `distributor` in a ``with`` block around its ``run()``.
 
         Raises:
-            RunError: it is not a TorchDistributor.
+            LabError: it is not a TorchDistributor.
         """
         count = getattr(distributor, "num_processes", None)
         if not isinstance(count, int):
             fix = "panel.watch(TorchDistributor(num_processes=2, local_mode=True, use_gpu=False))"
-            raise RunError("follow a TorchDistributor", f"{distributor!r} is not one", fix)
-        self._about["world_size"] = count
+            raise LabError("follow a TorchDistributor", f"{distributor!r} is not one", fix)
+        self._about["world_size"], self._distributor = count, distributor
         if self.state.status == "ready":
             self.state.world_size = count
         return self
@@ -83,34 +85,90 @@ class SparkPanel(Panel):
 
     def files(self) -> list[tuple[str, str]]:
         """The log of torchrun and the ranks, and Spark's logs."""
-        session = lifecycle.current()
+        session = current()
         listed = [("printed by torchrun and the ranks", str(self._output.log))] if self._output else []
         return listed + ([("Spark's logs", session.log_dir)] if session else [])
 
     def host(self) -> str:
         """Loopback, or the driver's address where executors may be on other machines."""
-        active = driver.active()
-        if active is None or active.master.startswith("local"):
+        context = active()
+        if context is None or context.master.startswith("local"):
             return "127.0.0.1"
-        return active.getConf().get("spark.driver.host", "127.0.0.1")
+        return context.getConf().get("spark.driver.host", "127.0.0.1")
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        """Capture what pyspark prints, and set the variables that ranks on this machine inherit."""
-        session = lifecycle.current()
+        """Follow the distributor's `run`, and set the variables that ranks on this machine inherit."""
+        session = current()
         folder = Path(session.log_dir) if session else self.settings.home / "spark"
         self._output, self._ranks_report = Output(folder / f"{self.run_id}.log", self._print), False
         variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
         variables = {name: value for name, value in variables.items() if name not in os.environ}
         if session is not None:
             variables[GROUP_VARIABLE] = session.group_id
-        with self._output.captured(), variables_set(variables):
-            yield
+        over, distributor = threading.Event(), self._distributor
+        threading.Thread(target=self._notice_silence, args=[over], name="labkit-silence", daemon=True).start()
+        if distributor is not None:
+            distributor.run = self._followed(distributor.run)
+        try:
+            with variables_set(variables):
+                yield
+        finally:
+            over.set()
+            if distributor is not None:
+                vars(distributor).pop("run", None)
+
+    def _followed(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """TorchDistributor's `run`, with its output captured. A launch whose port was taken is repeated once.
+
+        On executors it asks the system for a free port and releases it, and torchrun binds it seconds later.
+        For a training file pyspark does not notice that this failed, and the other torchrun waits long.
+        """
+
+        def launch(*args: Any, **kwargs: Any) -> Any:
+            ended = threading.Event()
+            watcher = threading.Thread(target=self._end_lost_launch, args=[ended], daemon=True)
+            watcher.start()
+            try:
+                with self._output.captured():
+                    return run(*args, **kwargs)
+            finally:
+                ended.set()
+                watcher.join()
+
+        def followed(*args: Any, **kwargs: Any) -> Any:
+            try:
+                result = launch(*args, **kwargs)
+                if not self._lost_port():
+                    return result
+            except Exception:
+                if not self._lost_port():
+                    raise
+            if session := current():
+                session.cancel()
+            with self.update() as state:
+                state.note = "launched twice: another program had taken the port of torchrun"
+            self._output = Output(self._output.log.with_suffix(".again.log"), self._print)
+            return launch(*args, **kwargs)
+
+        return followed
+
+    def _lost_port(self) -> bool:
+        """Whether torchrun has met nobody because its port was taken: before that, no rank can have begun."""
+        begun = self._ranks_report or self.state.prints or self._distributor.local_mode
+        return self._output.port_taken and not begun
+
+    def _end_lost_launch(self, ended: threading.Event) -> None:
+        while not ended.wait(0.5):
+            if self._lost_port():
+                if session := current():
+                    session.cancel()
+                return
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         if error is None and self._output is not None and self._output.torchrun_failed:
             error = _TorchrunFailed("torchrun ended with an error")
-        session = lifecycle.current()
+        session = current()
         if error is not None and session is not None:
             session.cancel()
         return error
@@ -119,13 +177,13 @@ class SparkPanel(Panel):
         if not _of_spark(error):
             super().keep_failure(error)
             return
-        found = explain.rank_error(self._printed())
+        found = rank_error(self._printed())
         if found is not None and (not self.state.failures or found[1].startswith("killed")):
             # If a rank was killed, the others report a lost connection; only torchrun knows the cause.
             self.state.failures.clear()
             self.state.fail(_shortened(found[1]), found[0])
         elif not self.state.failures:
-            self.state.fail(f"{type(error).__name__}: {explain.summary(str(error))}", None)
+            self.state.fail(f"{type(error).__name__}: {summary(str(error))}", None)
 
     def translate(self, error: BaseException) -> BaseException | None:
         if isinstance(error, LabError) or not _of_spark(error):
@@ -137,9 +195,25 @@ class SparkPanel(Panel):
             fact = f"rank {failure.rank} raised {failure.message}"
         else:
             fact = failure.message if self._ranks_report else f"no rank was started: {failure.message}"
-        fix = explain.advice(f"{failure.text}\n{error}\n{self._printed()}")
+        fix = advice(f"{failure.text}\n{error}\n{self._printed()}")
         fix = fix or "the panel above shows where; the files that it lists have the complete output"
         return RunFailed(f"finish the run {self.state.name!r}", fact, fix)
+
+    def _notice_silence(self, over: threading.Event) -> None:
+        """Say what is known while no rank has reported or printed anything: otherwise a hang has no words."""
+        while not over.wait(1.0):
+            heard = self._ranks_report or self.state.prints or self.state.hang
+            if not heard and self.state.elapsed() > _SILENT_SECONDS:
+                words = self._what_is_known()
+                with self.update() as state:
+                    state.hang = words
+
+    def _what_is_known(self) -> list[str]:
+        session, last = current(), self._printed().strip().rpartition("\n")[2]
+        words = [f"no word of a rank for {_SILENT_SECONDS:.0f} s"]
+        if session is not None:
+            words.append(f"{len(session.ranks())} of {self.state.world_size} rank processes run")
+        return [*words, f"printed last: {last[:200] or 'nothing'}"]
 
     def _printed(self) -> str:
         return self._output.text() if self._output else ""
@@ -147,6 +221,7 @@ class SparkPanel(Panel):
     def _print(self, line: str) -> None:
         if not self._ranks_report:
             with self.update() as state:  # not an event, because torchrun does not say from which rank it is
+                state.hang = []
                 state.print(line[:_LINE_SHOWN])
 
 
@@ -169,7 +244,7 @@ class RankTracker(RemoteTracker):
 
 
 class _TorchrunFailed(RuntimeError):
-    """The error that pyspark does not raise when a training file fails in local mode."""
+    """The error that pyspark does not raise when a training file fails."""
 
 
 def _shortened(text: str) -> str:

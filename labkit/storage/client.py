@@ -8,6 +8,8 @@ pyarrow's own S3 client is not used, because it writes an object for each folder
 import configparser
 import contextlib
 import os
+import posixpath
+import shlex
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,11 +17,14 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import s3fs
 from aiobotocore.session import AioSession
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import check_contained
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
-from labkit.errors import StorageError
+from labkit.errors import LabError
 from labkit.files import private_file
 from labkit.storage.explain import code_of
+from labkit.storage.names import bad_part
 
 _PROFILE = "labkit"  # in a file of keys
 _PART = 8 << 20  # bytes of one part of a large object; each open file holds one
@@ -41,21 +46,15 @@ def read_keys(path: Path) -> tuple[str, str]:
     """Return (access key, secret key) of a file that `write_keys` has written.
 
     Raises:
-        StorageError: it is damaged.
+        LabError: it is damaged.
     """
-    parser = configparser.RawConfigParser()
-    try:
+    parser, keys = configparser.RawConfigParser(), ("", "")
+    with contextlib.suppress(configparser.Error, KeyError, ValueError):  # a message may have a key in it
         parser.read(path, encoding="utf-8")
         keys = parser[_PROFILE]["aws_access_key_id"], parser[_PROFILE]["aws_secret_access_key"]
-    except (configparser.Error, KeyError, ValueError) as error:
-        fact = f"it is damaged ({type(error).__name__})"  # its text may have a key in it
-        raise StorageError(
-            f"read the keys in {path}", fact, "delete that file: the lab makes new keys"
-        ) from None
     if not all(keys):
-        raise StorageError(
-            f"read the keys in {path}", "one is empty", "delete that file: the lab makes new keys"
-        )
+        fix = f"rm {shlex.quote(str(path))}: the lab makes new keys"
+        raise LabError(f"read the keys in {path}", "it is damaged", fix)
     return keys
 
 
@@ -74,6 +73,7 @@ class ObjectFiles(s3fs.S3FileSystem):
     def __init__(self, *, endpoint: str, keys: str, hasty: bool = False) -> None:
         session, given = AioSession(), {}
         if keys and Path(keys).is_file():
+            # On this session only: in the environment it would hide the reader's own ~/.aws/credentials.
             session = AioSession(profile=_PROFILE)
             session.set_config_variable("credentials_file", keys)
         else:
@@ -100,6 +100,56 @@ class ObjectFiles(s3fs.S3FileSystem):
         )
         self.retries = 1  # botocore has tried already
 
+    # -- names are literal ---------------------------------------------------------------------------
+    #
+    # fsspec takes a name with ? * [ for a pattern in rm, copy, mv, get, put and cat, so deleting "a?b" would
+    # delete "axb". Only `glob` gets a pattern here: ``files.rm(files.glob("lab/*.png"))``.
+
+    def split_path(self, path: str) -> tuple[str, str, None]:
+        """(bucket, key, None): a name may have "?versionId=" in it, too.
+
+        Raises:
+            LabError: a part of the path is "." or "..".
+        """
+        if bad_part(path):
+            fact = 'a part of it is "." or "..", which no HTTP client sends unchanged'
+            raise LabError(f"use {path!r:.200} in the store", fact, f"{posixpath.normpath(path)!r:.200}")
+        bucket, key, _ = super().split_path(path)
+        return bucket, key and path.partition(f"{bucket}/")[2], None
+
+    async def _expand_path(self, path: Any, recursive: bool = False, maxdepth: Any = None, **_: Any) -> list:
+        names = [path] if isinstance(path, str) else path
+        return await super()._expand_path(names, recursive, maxdepth, assume_literal=True)
+
+    async def _copy(self, path1: Any, path2: Any, recursive: bool = False, **options: Any) -> None:
+        if not isinstance(path1, list):
+            found = await self._objects(path1, recursive, options.pop("maxdepth", None))
+            into = await self._isdir(path2)
+            path1, path2 = found, _targets(self._strip_protocol(path1), found, path2, into=into)
+        await super()._copy(path1, path2, **options)
+
+    async def _get(self, rpath: Any, lpath: Any, recursive: bool = False, **options: Any) -> None:
+        if not isinstance(rpath, list):
+            found = await self._objects(rpath, recursive, options.pop("maxdepth", None))
+            into, root = os.path.isdir(lpath), os.fspath(lpath)
+            rpath, lpath = found, _targets(self._strip_protocol(rpath), found, root, into=into)
+            check_contained(root, lpath)  # a key may have ".." in it
+        await super()._get(rpath, lpath, **options)
+
+    async def _put(self, lpath: Any, rpath: Any, recursive: bool = False, **options: Any) -> None:
+        if not isinstance(lpath, list):
+            base, depth, local = os.path.abspath(lpath), options.pop("maxdepth", None), LocalFileSystem()
+            found = local.find(base, maxdepth=depth) if recursive else [base]
+            into = await self._isdir(rpath)
+            lpath, rpath = found, _targets(base, found, rpath, into=into)
+        await super()._put(lpath, rpath, **options)
+
+    async def _objects(self, path: str, recursive: bool, maxdepth: int | None) -> list[str]:
+        path = self._strip_protocol(path)
+        return await self._find(path, maxdepth=maxdepth) if recursive else [path]
+
+    # -- buckets -------------------------------------------------------------------------------------
+
     def make_bucket(self, name: str) -> None:
         """Create a bucket unless it exists. A key for some buckets only may not create one, and need not."""
         try:
@@ -112,6 +162,22 @@ class ObjectFiles(s3fs.S3FileSystem):
             except FileExistsError as error:
                 if code_of(error) != "BucketAlreadyOwnedByYou":  # as if another process was faster
                     raise
+
+
+def _targets(base: str, found: list[str], target: str, *, into: bool) -> list[str]:
+    """Where each file that was `found` at `base` or below goes.
+
+    As `cp` does, `base` itself goes `into` a folder that exists or that `target` names by a last slash.
+
+    Raises:
+        FileNotFoundError: nothing was found.
+    """
+    if not found:
+        raise FileNotFoundError(base)
+    folder = target.rstrip("/")
+    if into or target.endswith("/"):
+        folder += "/" + base.rpartition("/")[2]
+    return [folder + one.removeprefix(base) for one in found]
 
 
 class _Handler(FSSpecHandler):

@@ -3,56 +3,33 @@
 Exceptions are recognized by their names and S3's codes, so that nothing has to be imported for it.
 """
 
+import weakref
 from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
 
 from labkit.display.formatting import without_credentials
 
-_GONE = {
-    "EndpointConnectionError": "nothing listens at {who}",
-    "ConnectionRefusedError": "nothing listens at {who}",
+stores: "weakref.WeakSet[Any]" = weakref.WeakSet()  # of this process, for `hint_for`
+_SILENT = {  # exceptions of a store that is gone or does not answer
+    "EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "FSTimeoutError",
+    "ConnectionClosedError", "ServerDisconnectedError", "ConnectionRefusedError",
+}  # fmt: skip
+_KEYS = "LABKIT_S3_ACCESS_KEY and LABKIT_S3_SECRET_KEY on every node: are they complete, and of this store?"
+_RIGHT = "ask who runs the store for the right to do that, or name a bucket in which you have it: bucket=…"
+_WAY = (
+    "is it http:// or https://? For a certificate of your own: export AWS_CA_BUNDLE=…; "
+    "for a store that needs no proxy: export no_proxy=… with its host"
+)
+_FIXES = {
     **dict.fromkeys(
-        ("ConnectTimeoutError", "ReadTimeoutError", "FSTimeoutError"), "{who} does not answer in time"
+        ("InvalidAccessKeyId", "SignatureDoesNotMatch", "NoCredentialsError", "PartialCredentialsError"),
+        f"check {_KEYS}",
     ),
-    **dict.fromkeys(("ConnectionClosedError", "ServerDisconnectedError"), "{who} closed the connection"),
-}
-_NO_RIGHT = (
-    "{who} knows this key, but the key has no right to do that",
-    "ask who runs the store for that right, or name a bucket in which you have it: bucket=…",
-)
-_NO_KEYS = (
-    "there are no keys for {who} here",
-    "export LABKIT_S3_ACCESS_KEY=… LABKIT_S3_SECRET_KEY=…, on every node of the cluster",
-)
-# S3's code or the exception's name: (fact, fix); `{who}` is the endpoint.
-_KNOWN = {
-    "InvalidAccessKeyId": (
-        "{who} does not know this access key",
-        "check LABKIT_S3_ACCESS_KEY: is it a key of this store?",
-    ),
-    "SignatureDoesNotMatch": (
-        "the secret key is not the one that belongs to this access key at {who}",
-        "check LABKIT_S3_SECRET_KEY: is it complete, without spaces?",
-    ),
-    "RequestTimeTooSkewed": (
-        "the clocks of this machine and of {who} differ by more than 15 minutes",
-        "set the clock of the one that is wrong: timedatectl set-ntp true",
-    ),
-    "AccessDenied": _NO_RIGHT,
-    "403": _NO_RIGHT,
-    "NoSuchBucket": (
-        "there is no such bucket at {who}",
-        'store.bucket("…") makes one, or name one that exists',
-    ),
-    "NoCredentialsError": _NO_KEYS,
-    "PartialCredentialsError": _NO_KEYS,
-    "ProxyConnectionError": (
-        "the proxy in http_proxy or https_proxy does not reach {who}",
-        "export no_proxy=… with the store's host, if it needs no proxy",
-    ),
-    "SSLError": (
-        "{who} does not speak TLS, or no authority that this machine trusts signed its certificate",
-        "write http:// instead of https://, or export AWS_CA_BUNDLE=… with that authority's certificate",
-    ),
+    **dict.fromkeys(("AccessDenied", "403", "BucketAlreadyExists"), _RIGHT),
+    **dict.fromkeys(("ProxyConnectionError", "SSLError"), _WAY),
+    "NoSuchBucket": 'store.bucket("…") makes one, or name one that exists',
+    "RequestTimeTooSkewed": "set the clock of this machine or of the store: timedatectl set-ntp true",
 }
 
 
@@ -62,28 +39,27 @@ def explain(error: BaseException, endpoint: str, again: str | None = None) -> tu
     Args:
         again: what to do if the store does not answer; default: a hint at the endpoint.
     """
-    links = list(_links(error))
-    code, names = code_of(error), [kind.__name__ for link in links for kind in type(link).__mro__]
-    who, again = (
-        without_credentials(endpoint),
-        again or "are endpoint and port right, and does the store run there?",
-    )
-    for name in (code, *names):
-        if name in _KNOWN:
-            fact, fix = _KNOWN[name]
-            return fact.format(who=who), fix
-        if name in _GONE:
-            return _GONE[name].format(who=who), again
+    who = without_credentials(endpoint)
+    again = again or "are endpoint and port right, and does the store run there?"
+    code, kinds = code_of(error), [kind.__name__ for link in _links(error) for kind in type(link).__mro__]
+    for name in (code, *kinds):
+        if name in _FIXES:
+            return f"{who} refused it: {name}", _FIXES[name]
+        if name in _SILENT:
+            return f"{who} does not answer: {name}", again
     if "An error occurred ()" in str(error):
         fact = f"{who} answers, but not as an S3 store does"
         return fact, "name the store's S3 endpoint, not its web console (MinIO's are on ports 9000 and 9001)"
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return f"{who} says: {said[:200]}", f"look up S3's error code {code}" if code else again
+    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
+    fix = f"look up S3's error code {code}" if code else again
+    return f"{who}: {type(error).__name__}: {without_credentials(said)[:200]}", fix
 
 
 def hint_for(text: str) -> str | None:
-    """What to do about an error text from a worker; None unless the text says that the store is gone."""
-    if any(name in text for name in _GONE if name != "ConnectionRefusedError"):  # others raise that one, too
+    """What to do about an error text from a worker; None unless a store of this process did not answer."""
+    if not any(name in text for name in _SILENT):
+        return None  # these are names of urllib3 and aiohttp, too, so the text must also name the store
+    if any(urlsplit(store.endpoint).netloc in text for store in stores):
         return (
             "the object store does not answer. storage.start() starts the lab's own again, on the same data; "
             "a run of the same name then goes on from its last checkpoint"

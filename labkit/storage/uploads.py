@@ -12,12 +12,14 @@ import io
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from labkit.datasets.images import PARQUET_OPTIONS, ROW_GROUP, Dataset
-from labkit.display.images import png
 from labkit.display.progress import Waiting
-from labkit.errors import StorageError, expect_int
+from labkit.errors import LabError, expect_int
 from labkit.storage.store import Store
+
+if TYPE_CHECKING:  # a worker that opens the store's file system doesn't import numpy for it
+    from labkit.datasets import Dataset
 
 _BATCH = 64  # objects in memory and on their way at once
 
@@ -48,7 +50,7 @@ class Uploaded:
         )
 
 
-def upload(dataset: Dataset, store: Store, bucket: str, *, prefix: str | None = None) -> Uploaded:
+def upload(dataset: "Dataset", store: Store, bucket: str, *, prefix: str | None = None) -> Uploaded:
     """Send each image as one PNG object, many at once.
 
     Args:
@@ -56,23 +58,25 @@ def upload(dataset: Dataset, store: Store, bucket: str, *, prefix: str | None = 
         prefix: of the keys; default: ``NAME/SPLIT`` of the data set.
 
     Raises:
-        StorageError: the store failed, or other objects are below the prefix already.
+        LabError: the store failed, or other objects are below the prefix already.
     """
     _check(dataset, store)
     keys = [f"{label}/{row:05}.png" for row, label in enumerate(dataset.labels.tolist())]
     path = f"{bucket}/{prefix or f'{dataset.name}/{dataset.split}'}"
+    from labkit.display.images import png
+
     return _send(store, bucket, path, keys, lambda row: png(dataset.images[row]))
 
 
 def upload_shards(
-    dataset: Dataset, store: Store, bucket: str, *, rows_per_shard: int = 512, prefix: str | None = None
+    dataset: "Dataset", store: Store, bucket: str, *, rows_per_shard: int = 512, prefix: str | None = None
 ) -> Uploaded:
     """Send the same rows as Parquet objects of `rows_per_shard` rows each (the last may have fewer).
 
     Args, Raises: as in `upload`; default of the prefix: ``NAME/SPLIT-shards``.
     """
     _check(dataset, store)
-    expect_int("upload a data set", "rows_per_shard", rows_per_shard, error=StorageError)
+    expect_int("upload a data set", "rows_per_shard", rows_per_shard, error=LabError)
     starts = range(0, len(dataset), rows_per_shard)
     keys = [f"part-{number:05}.parquet" for number in range(len(starts))]
     path = f"{bucket}/{prefix or f'{dataset.name}/{dataset.split}-shards'}"
@@ -95,7 +99,7 @@ def _send(
         if strangers := sorted(there.keys() - {f"{path}/{key}" for key in keys}):
             fact = f"{len(strangers):,} other objects are there too, {strangers[0]} for one"
             fix = f'store.files.rm("{path}", recursive=True), or another prefix=…'
-            raise StorageError(f"upload to {path}", fact, fix)
+            raise LabError(f"upload to {path}", fact, fix)
         for first in range(0, len(keys), _BATCH):
             batch = range(first, min(first + _BATCH, len(keys)))
             bodies = {f"{path}/{keys[number]}": body(number) for number in batch}
@@ -121,18 +125,22 @@ def _is_same(there: dict | None, data: bytes) -> bool:
     return there is not None and there["ETag"].strip('"') == digest
 
 
-def _check(dataset: Dataset, store: Store) -> None:
+def _check(dataset: "Dataset", store: Store) -> None:
+    from labkit.datasets import Dataset
+
     if not isinstance(dataset, Dataset) or not len(dataset) or not isinstance(store, Store):
         fact = (
             f"it takes a Dataset of images that has rows, and a Store, not {dataset!r:.60} and {store!r:.60}"
         )
         fix = "store = storage.start(), then upload(dataset, store, bucket). For a table: "
         fix += 'pyarrow.parquet.write_table(table, "bucket/mine.parquet", filesystem=store.filesystem)'
-        raise StorageError("upload a data set", fact, fix)
+        raise LabError("upload a data set", fact, fix)
 
 
-def _parquet(rows: Dataset) -> bytes:
+def _parquet(rows: "Dataset") -> bytes:
     import pyarrow.parquet
+
+    from labkit.datasets.images import PARQUET_OPTIONS, ROW_GROUP
 
     stream = io.BytesIO()
     pyarrow.parquet.write_table(rows.to_arrow(), stream, row_group_size=ROW_GROUP, **PARQUET_OPTIONS)

@@ -1,5 +1,6 @@
 """This machine's processes and ports, as the lab recorded them, and the doctor."""
 
-from labkit.faces import face
+from labkit.system.diagnosis import doctor
+from labkit.system.overview import ports, processes
 
-__getattr__, __dir__, __all__ = face(__name__, diagnosis=("doctor",), overview=("ports", "processes"))
+__all__ = ["doctor", "ports", "processes"]

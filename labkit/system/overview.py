@@ -1,8 +1,5 @@
 """What the lab runs on this machine: tables of its processes and of the ports that they listen on.
 
-    >>> system.processes()
-    >>> system.ports()
-
 Both start from the recorded processes (`labkit.system.process_registry`) and follow them to their children.
 A cluster that the lab did not start has no record here.
 """
@@ -13,10 +10,10 @@ from collections.abc import Iterator
 import psutil
 
 from labkit.display.cards import Table
-from labkit.errors import ClusterError
+from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.system import process_info
-from labkit.system.process_registry import ProcessRecord, ProcessRegistry
+from labkit.system.process_registry import ProcessRegistry
 
 # What each program does, in the order of the table.
 _PURPOSES = {
@@ -40,7 +37,7 @@ def processes() -> Table:
     A page of memory that several processes share counts in parts, so that the sum is what they use together.
 
     Raises:
-        ClusterError: the lab runs nothing on this machine.
+        LabError: the lab runs nothing on this machine.
     """
     rows = [
         (*where, len(found), round(sum(map(process_info.memory, found)) / 1e6), _PURPOSES.get(where[1], ""))
@@ -70,34 +67,28 @@ def programs() -> dict[tuple[str, str], list[psutil.Process]]:
     """The lab's processes by (node, program), in the order of the table."""
     found: dict[tuple[str, str], list[psutil.Process]] = {}
     for record in ProcessRegistry(Settings.from_env().home).records():
-        for where, program, process in _family(record):
-            found.setdefault((where, program), []).append(process)
+        node, _, program = record.role.rpartition(": ")
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for kind, process in _family(record.pid, program) if record.alive else ():
+                found.setdefault((node or "–", kind), []).append(process)
     if not found:
-        fix = "lab = cluster.start()"
-        raise ClusterError("list what the lab runs", "it runs nothing on this machine", fix)
+        fact, fix = "it runs nothing on this machine", "lab = cluster.start()"
+        raise LabError("list what the lab runs", fact, fix)
     order = [*_PURPOSES, *(program for _, program in found)]
     keys = sorted(found, key=lambda key: (key[0] != "head", key[0], order.index(key[1])))
     return {key: found[key] for key in keys}
 
 
-def _family(record: ProcessRecord) -> Iterator[tuple[str, str, psutil.Process]]:
-    """Yield (node, program, process) for a recorded process and its descendants."""
-    node, _, program = record.role.rpartition(": ")
-    with contextlib.suppress(psutil.NoSuchProcess):
-        if record.alive:
-            process = psutil.Process(record.pid)
-            yield node or "–", program, process
-            for child in process.children(recursive=True):
-                kind = _kind(child) if program in ("raylet", "forkserver") else program
-                if kind != "client":
-                    yield node or "–", kind, child
-
-
-def _kind(child: psutil.Process) -> str:
-    """The program of a process that a raylet or a forkserver started. Ray names workers after their task."""
-    with contextlib.suppress(psutil.Error):
-        if child.name().endswith("Agent"):
-            return "agents"
-        if any("forkserver/client.py" in part for part in child.cmdline()):
-            return "client"  # stands for a forked worker, which is counted under its forkserver
-    return "worker"
+def _family(pid: int, program: str) -> Iterator[tuple[str, psutil.Process]]:
+    """Yield (program, process) for a process and its descendants. Ray names workers after their task."""
+    process = psutil.Process(pid)
+    yield program, process
+    for child in process.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if program not in ("raylet", "forkserver"):
+                yield program, child
+            elif child.name().endswith("Agent"):
+                yield "agents", child
+            # A client stands for a forked worker, which is counted under its forkserver.
+            elif not any("forkserver/client.py" in part for part in child.cmdline()):
+                yield "worker", child

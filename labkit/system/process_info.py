@@ -27,8 +27,7 @@ class ProcessIdentity:
     @classmethod
     def of(cls, pid: int) -> "ProcessIdentity":
         """The process that has `pid` now. If there is none, the identity is one that is not alive."""
-        boot = Path("/proc/sys/kernel/random/boot_id")
-        return cls(pid=pid, created=_created(pid), boot=boot.read_text().strip() if boot.exists() else "")
+        return cls(pid=pid, created=_created(pid), boot=_boot())
 
     @property
     def alive(self) -> bool:
@@ -121,6 +120,11 @@ def _has_ended(process: psutil.Process) -> bool:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.Error:
         return True
+
+
+def _boot() -> str:
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.exists() else ""
 
 
 def _created(pid: int) -> float:

@@ -1,8 +1,10 @@
 """Processes that the lab started: recorded in files, found again after a crash, stopped by that record.
 
-Each start writes a file ``HOME/processes/GROUP/PID.json``. The process gets a session of its own and
-``LABKIT_GROUP=GROUP`` in its environment, so that its descendants are found too (a raylet starts workers),
-including orphans and those in another session. No process is ever looked up by name.
+Each start writes a file ``HOME/processes/HOST/GROUP/PID.json``. HOST is `labkit.machine.host_id`: what
+another machine or container has recorded in the same home is not seen here, and so never removed or stopped.
+The process gets a session of its own and ``LABKIT_GROUP=GROUP`` in its environment, so that its descendants
+are found too (a raylet starts workers), including orphans and those in another session. No process is ever
+looked up by name.
 
 A watchdog process, ``python -m labkit.system.process_registry HOME GROUP SECONDS``, stops a group when all
 processes that own it have ended. So a restarted kernel finds its cluster again, and a ``kill -9`` leaves
@@ -12,6 +14,7 @@ nothing behind.
 import contextlib
 import json
 import os
+import platform
 import re
 import resource
 import shutil
@@ -26,12 +29,14 @@ from typing import Any
 
 import psutil
 
-from labkit.errors import SetupError
+from labkit import machine
+from labkit.errors import LabError
 from labkit.files import atomic_write, json_object
 from labkit.system import process_info
 from labkit.system.process_info import ProcessIdentity
 
 GROUP_VARIABLE = "LABKIT_GROUP"  # marks the processes of a group
+_HOST = "host.json"  # says which machine or container the folder around it belongs to
 _GONE_SECONDS = 3.0  # records that were not there for so long are gone
 
 
@@ -51,14 +56,15 @@ class ProcessRecord(ProcessIdentity):
 
 
 class ProcessRegistry:
-    """The recorded processes below one home folder.
+    """The processes of this machine or container that are recorded below one home folder.
 
     Args:
         home: ``LABKIT_HOME``. Nothing is created before the first `start`.
     """
 
     def __init__(self, home: Path | str) -> None:
-        self._folder = Path(home) / "processes"
+        self._home = Path(home)
+        self._folder = self._home / "processes" / machine.host_id()
 
     def start(
         self,
@@ -73,7 +79,7 @@ class ProcessRegistry:
         """Start `command` in a session of its own, append its output to `log`, and record it.
 
         Raises:
-            SetupError: there is no such program, or the log or the record cannot be written. Then nothing is
+            LabError: there is no such program, or the log or the record cannot be written. Then nothing is
                 left running.
         """
         try:
@@ -105,7 +111,7 @@ class ProcessRegistry:
         """Write the record of a running process.
 
         Raises:
-            SetupError: the record cannot be written.
+            LabError: the record cannot be written.
         """
         try:
             session = os.getsid(pid)
@@ -186,8 +192,8 @@ class ProcessRegistry:
     def start_watchdog(self, group_id: str, *, seconds: float) -> None:
         """Own the group, and start the watchdog that stops it `seconds` after its last owner has ended."""
         self.acquire(group_id)
-        command = [sys.executable, "-m", "labkit.system.process_registry"]
-        command += [str(self._folder.parent), group_id, str(seconds)]
+        command = [sys.executable, "-P", "-m", "labkit.system.process_registry"]
+        command += [str(self._home), group_id, str(seconds)]
         self.start(command, role="watchdog", group_id=group_id, log=self._path(group_id) / "watchdog.log")
 
     def watch(self, group_id: str, *, seconds: float) -> None:
@@ -245,6 +251,20 @@ class ProcessRegistry:
         """Stop every group of this home."""
         return [record for group_id in self.groups() for record in self.stop(group_id)]
 
+    def elsewhere(self) -> list[str]:
+        """Names of other machines and containers that have records in this home.
+
+        An earlier boot of this machine is left out. Whether their processes run can't be seen from here.
+        """
+        here, found = {"name": platform.node(), "boot": ProcessIdentity.of(0).boot}, set()
+        for path in self._folder.parent.glob(f"*/{_HOST}"):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                host = json_object(path.read_bytes(), {"name": str, "boot": str})
+                earlier = host["name"] == here["name"] and host["boot"] != here["boot"]
+                if path.parent != self._folder and not earlier and [*path.parent.glob("*/[0-9]*.json")]:
+                    found.add(host["name"])
+        return sorted(found)
+
     def _path(self, group_id: str) -> Path:
         if not is_group(group_id):
             # `stop` removes this folder: it must not be another one.
@@ -255,6 +275,8 @@ class ProcessRegistry:
         folder = self._path(group_id)
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not (host := self._folder / _HOST).exists():
+                atomic_write(host, json.dumps({"name": platform.node(), "boot": record.boot}))
             atomic_write(folder / name, json.dumps(asdict(record)))
         except OSError as error:
             raise _unwritable(f"record a process in {folder}", error) from error
@@ -273,9 +295,9 @@ def _read(kind: type[ProcessIdentity], path: Path) -> Any:
         return None
 
 
-def _unwritable(attempt: str, error: OSError) -> SetupError:
+def _unwritable(attempt: str, error: OSError) -> LabError:
     fix = "make that folder writable, or set LABKIT_HOME to one that is and has space"
-    return SetupError(attempt, str(error), fix)
+    return LabError(attempt, str(error), fix)
 
 
 if __name__ == "__main__":  # the watchdog

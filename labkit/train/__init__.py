@@ -1,9 +1,19 @@
 """Ray Train: the panel of a training run, its callbacks, and what it refuses before the run starts."""
 
-from labkit.faces import face
+from importlib import import_module
+from typing import Any
 
-__getattr__, __dir__, __all__ = face(
-    __name__,
-    checkpoints=("reported_checkpoints",),
-    panel=("TrainPanel",),
-)
+__all__ = ["TrainPanel", "reported_checkpoints"]
+
+_MODULES = {"TrainPanel": "panel", "reported_checkpoints": "checkpoints"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: a run's controller unpickles a small callback, and needs no panel."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

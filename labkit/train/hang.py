@@ -7,6 +7,7 @@ all ranks tell for whom the others wait.
 """
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -15,8 +16,11 @@ from pathlib import Path
 
 import psutil
 
+from labkit import cluster
 from labkit.display.tracebacks import is_own, place
 from labkit.panel.state.workers import WorkerState
+from labkit.settings import Settings
+from labkit.system.process_registry import ProcessRegistry
 
 _TIMEOUT = 10.0  # seconds for one rank
 
@@ -53,12 +57,14 @@ class Waiting:
         what: in words.
         where: the reader's own line, such as "in a cell, line 12"; "" if none is on the stack.
         for_others: whether it waits for the other ranks.
+        seen: whether its process is on this machine; if not, nothing is known of it.
     """
 
     rank: int
     what: str
     where: str = ""
     for_others: bool = False
+    seen: bool = True
 
     def __str__(self) -> str:
         return f"rank {self.rank}: {self.what}" + (f" ({self.where})" if self.where else "")
@@ -69,8 +75,8 @@ def explain(workers: Iterable[WorkerState]) -> list[str]:
     found = [_look(worker) for worker in sorted(workers, key=lambda worker: worker.rank)]
     guilty = [one for one in found if not one.for_others]
     lines = [str(one) for one in found]
-    if len(found) < 2:
-        return lines
+    if len(found) < 2 or not all(one.seen for one in found):
+        return lines  # the guilty one may be among those that were not seen
     if guilty and len(guilty) < len(found):
         lines.append(f"The others wait for {_names(guilty)}.")
     elif not guilty and len({one.what for one in found}) > 1:
@@ -86,11 +92,26 @@ def _names(ranks: list[Waiting]) -> str:
     return " and ".join(f"rank {one.rank}" for one in ranks)
 
 
+def _is_here(node: str) -> bool:
+    """Whether a worker's node is this machine or container: elsewhere, its pid is that of another process."""
+    if node == socket.gethostname():
+        return True
+    lab = cluster.peek()
+    if lab is not None and not lab.is_ours:
+        return False
+    # Nodes of a cluster that the lab started have names of their own.
+    records = ProcessRegistry(Settings.from_env().home).records()
+    return any(record.alive and record.role == f"{node}: raylet" for record in records)
+
+
 def _look(worker: WorkerState) -> Waiting:
+    if not _is_here(worker.node):
+        what = f"its process {worker.pid} is on another machine ({worker.node})"
+        return Waiting(worker.rank, what, seen=False)
     try:
         frozen = psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
     except psutil.NoSuchProcess:
-        return Waiting(worker.rank, f"its process {worker.pid} is not on this machine, or has ended")
+        return Waiting(worker.rank, f"its process {worker.pid} has ended")
     try:
         told = _told(worker.rank, _frames(worker.pid, frozen=frozen))
     except (OSError, subprocess.SubprocessError, ValueError) as error:

@@ -34,7 +34,7 @@ from labkit.errors import LabError, RunFailed
 from labkit.panel.run import Panel
 from labkit.panel.state.run import RunState
 from labkit.panel.tracking.remote import TrackedFunction
-from labkit.storage import hint_for
+from labkit.storage import check_run_name, hint_for
 from labkit.train import hang
 from labkit.train.callbacks import (
     Interrupts,
@@ -99,6 +99,8 @@ class TrainPanel(Panel):
         self.first_phase = "starting" if most else "preparing"
         local = most == 0  # the loop runs in this process, for debugging; nothing calls back
         if not local:
+            if run_config.name:
+                check_run_name(run_config.name)
             self._check_room(trainer, fewest)
             if getattr(trainer, "validation_config", None) is not None:
                 self._check_validations(trainer.validation_config)
@@ -329,7 +331,7 @@ class TrainPanel(Panel):
         check_closure_size(config.fn)
         if (lab := cluster.current()) is not None:
             options = dict(config.ray_remote_kwargs)
-            capacity.check_task_fits(lab.nodes, options, attempt="run validations during the training")
+            capacity.check_task_fits(lab.nodes, options, attempt="run validations", ours=lab.is_ours)
 
 
 def _first(config: Mapping[str, Any], names: Sequence[str], otherwise: Any) -> Any:
@@ -351,8 +353,9 @@ def _missing_module(text: str) -> str | None:
         return f"install the package of the module {name!r} on the cluster's nodes"
     path = next(iter(spec.submodule_search_locations or [spec.origin]))
     return (
-        f"the workers have no module {name!r}: RunConfig(worker_runtime_env={{'py_modules': [{path!r}]}}) "
-        "ships it (or working_dir its whole folder); a module beside the notebook is found on this machine"
+        f"the workers do not find {path}: put it beside the notebook, or ship it with the loop: "
+        f"ray.cloudpickle.register_pickle_by_value({name}). For a whole cluster: "
+        f"ray.init(runtime_env={{'py_modules': [{path!r}]}}), or its folder as 'working_dir'"
     )
 
 

@@ -1,9 +1,6 @@
 """Ray Tune: the panel of a sweep, and the checks before it starts."""
 
-from labkit.faces import face
+from labkit.tune.callback import SweepCallback
+from labkit.tune.panel import SweepPanel
 
-__getattr__, __dir__, __all__ = face(
-    __name__,
-    callback=("SweepCallback",),
-    panel=("SweepPanel",),
-)
+__all__ = ["SweepCallback", "SweepPanel"]

@@ -12,11 +12,13 @@ from types import FrameType
 from typing import Any, ClassVar
 
 from ray import tune
+from ray.tune.utils import flatten_dict
 
 from labkit.panel.base import LivePanel
 from labkit.tune import saved
 from labkit.tune.state import OVER, SweepState, TrialState
 from labkit.tune.trials import (
+    metrics_in,
     newest_result,
     number,
     place_of,
@@ -55,6 +57,8 @@ class SweepCallback(tune.Callback):
         self._warned = False
         self._save_from = 0.0  # after a save that failed, not at once again: a store that hangs holds up Tune
         self._trials: Sequence[Any] = ()
+        self._configs: dict[str, Any] = {}  # by trial, what is shown: Tune replaces one that it changes
+        self._has_time = False  # whether any result had what the scheduler counts
         self._next_look = 0.0
 
     def __reduce__(self) -> tuple:
@@ -93,12 +97,11 @@ class SweepCallback(tune.Callback):
     @_if_open
     def get_state(self) -> None:
         """Save the sweep's state: Tune asks for that of callbacks when it has written all others."""
-        staging = staging_folder(self._trials[0]) if self._trials else None
         began = time.monotonic()
-        if staging is None or self.panel.plan is None or began < self._save_from:
+        if not self._trials or began < self._save_from:
             return
         try:
-            saved.save(*self.panel.plan.storage, staging)
+            saved.save(*self.panel.plan.storage, staging_folder(self._trials[0]))
         except Exception as error:  # the storage's own kinds are many
             self._save_from = time.monotonic() + 10 * (time.monotonic() - began)
             if not self._warned:
@@ -108,13 +111,13 @@ class SweepCallback(tune.Callback):
     @_if_open
     def on_trial_result(self, trial: Any, result: dict[str, Any], **_: Any) -> None:
         with self.panel.update() as state:
-            known, config = self._known(state, trial), shown_config(trial.config)
-            known.changes += config != known.config
-            known.config = config
-            self._take(state, trial, result)
+            known = self._known(state, trial)
+            if self._configs[trial.trial_id] is not trial.config:
+                before, known.config = known.config, self._shown_config(trial)
+                known.changes += before != known.config
+            self._take(state, trial, flatten_dict(result))
             state.set_status(trial.trial_id, "running")
-            if self.panel.plan is not None and self.panel.plan.ended_early(trial, result):
-                known.why = f"stopped at rung {known.iteration}"
+            known.why = self.panel.plan.stopped.get(trial.trial_id, "")
 
     @_if_open
     def on_experiment_end(self, trials: Sequence[Any], **_: Any) -> None:
@@ -132,17 +135,27 @@ class SweepCallback(tune.Callback):
 
     def _known(self, state: SweepState, trial: Any) -> TrialState:
         if trial.trial_id not in state.trials:
-            state.add(trial.trial_id, shown_config(trial.config))
+            state.add(trial.trial_id, self._shown_config(trial))
             if result := newest_result(trial):  # of an interrupted sweep
                 self._take(state, trial, result)
         return state.trials[trial.trial_id]
 
+    def _shown_config(self, trial: Any) -> dict[str, Any]:
+        self._configs[trial.trial_id] = trial.config
+        return shown_config(trial.config)
+
     def _take(self, state: SweepState, trial: Any, result: dict[str, Any]) -> None:
+        plan = self.panel.plan
+        self._has_time = self._has_time or plan.time in result
+        missing = f"no result has {plan.time!r}, the time_attr of {type(plan.scheduler).__name__}"
+        has = ", ".join(metrics_in(result)) or "nothing of their own"
+        state.warning = "" if self._has_time else f"{missing}, so it stops no trial early; results have {has}"
         state.result(
             trial.trial_id,
             iteration=result.get("training_iteration", 0),
-            value=number(result.get(state.metric)),
+            value=number(result.get(plan.metric)),
             seconds=result.get("time_total_s", 0.0),
+            time=number(result.get(plan.time)) if plan.rungs else None,
         )
 
     def _look(self, state: SweepState, trial: Any) -> None:
@@ -151,8 +164,8 @@ class SweepCallback(tune.Callback):
             return
         if status == "failed":
             state.trial_failed(trial.trial_id, why_failed(trial))
-        elif status == "finished" and known.why:
-            state.set_status(trial.trial_id, "stopped early", why=known.why)
+        elif status == "finished" and (why := known.why or self.panel.plan.stopped_in_a_pause(trial)):
+            state.set_status(trial.trial_id, "stopped early", why=why)
         else:
             state.set_status(trial.trial_id, status)
 

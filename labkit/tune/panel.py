@@ -1,13 +1,12 @@
 """The panel of a sweep of Ray Tune.
 
-    panel = SweepPanel("05-asha")
     tuner = tune.Tuner(
         Digits,
         param_space={"lr": tune.loguniform(1e-3, 1)},
         tune_config=tune.TuneConfig(metric="accuracy", mode="max", num_samples=32),
-        run_config=tune.RunConfig(name=panel.run_id, storage_path=..., callbacks=[panel.callback()]),
+        run_config=tune.RunConfig(storage_path=...),
     )
-    with panel.watch(tuner):
+    with SweepPanel("05-asha").watch(tuner):
         results = tuner.fit()
 
 It listens through a `tune.Callback`, which Tune always calls, in the process of its loop: this one. Tune's
@@ -18,7 +17,6 @@ import contextlib
 import signal
 import threading
 import traceback
-import warnings
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -28,13 +26,13 @@ from ray import tune
 
 from labkit import cluster, interrupts
 from labkit.display import tracebacks
-from labkit.errors import RunError, RunFailed
+from labkit.errors import LabError, RunFailed
 from labkit.panel.base import LivePanel
 from labkit.tune import saved
 from labkit.tune.callback import SweepCallback
 from labkit.tune.checks import check_plan
 from labkit.tune.state import SweepState
-from labkit.tune.trials import TunerPlan, names_without_metric, without_noise
+from labkit.tune.trials import TunerPlan, named_uniquely, names_without_metric, without_noise
 from labkit.tune.view import SweepView
 
 
@@ -52,42 +50,39 @@ class SweepPanel(LivePanel):
     drawing_share = 0.01
 
     def __init__(self, name: str, *, dataset: str | None = None, **about: Any) -> None:
-        self._dataset, self._watches = dataset, False
+        self._dataset = dataset
         self.plan: TunerPlan | None = None
         super().__init__(name, **about)
 
     def callback(self) -> SweepCallback:
-        """For ``tune.RunConfig(callbacks=[…])``."""
+        """For ``tune.RunConfig(callbacks=[…])``. `watch` adds one where there is none."""
         return SweepCallback()
 
     @interrupts.stoppable("the checks before the start", left="Nothing has been started")
     def watch(self, tuner: Any) -> "SweepPanel":
         """Follow `tuner` in a ``with`` block around its ``fit()``, and switch off what Tune would print.
 
-        If `tuner` restores a sweep that was killed, its saved state is put back (see `labkit.tune.saved`).
+        A sweep without a name gets this run's id as its name. If `tuner` restores a sweep that was killed,
+        its saved state is put back (see `labkit.tune.saved`).
 
         Raises:
-            RunError: the sweep cannot work (see `labkit.tune.checks`), or would not report here.
+            LabError: the sweep cannot work (see `labkit.tune.checks`).
         """
-        self.plan = plan = TunerPlan.from_tuner(tuner)
-        if plan is None:
-            hidden = f"Ray {ray.__version__} hides what a Tuner was given"
-            warnings.warn(f"{hidden}: the sweep is followed, but not checked", stacklevel=3)
-        else:
-            self._check(plan)
-            own = getattr(plan.trainable, "__module__", "").partition(".")[0] != "ray"
-            self.loop = plan.trainable if own else None  # else it is wrapped: tune.with_parameters
-            plan.run.verbose, plan.run.progress_reporter = 0, tune.CLIReporter()  # the other one displays
-        self._watches = True
         if self.state.over:
             self.renew()
+        named_uniquely(tuner, self.run_id)
+        plan = TunerPlan.from_tuner(tuner)
+        self._check(plan)
+        self.plan = plan
+        own = getattr(plan.trainable, "__module__", "").partition(".")[0] != "ray"
+        self.loop = plan.trainable if own else None  # else it is wrapped: tune.with_parameters
         self.state = self.new_state()  # the run id stays: the Tuner may have it as its name
         return self
 
     def __enter__(self) -> "SweepPanel":
-        if not self._watches:
+        if self.plan is None:
             fact = "it watches no tuner, so it cannot tell what is compared, nor what cannot work"
-            raise RunError(f"open the panel {self.state.name!r}", fact, "with panel.watch(tuner): …")
+            raise LabError(f"open the panel {self.state.name!r}", fact, "with panel.watch(tuner): …")
         self.interrupted = False
         return super().__enter__()
 
@@ -105,13 +100,13 @@ class SweepPanel(LivePanel):
     # -- what a panel of an engine overrides --------------------------------------------------------
 
     def new_state(self) -> SweepState:
-        names = ("metric", "mode", "rungs", "path") if self.plan is not None else ()
+        names = ("metric", "mode", "time", "rungs", "path") if self.plan is not None else ()
         about = {name: getattr(self.plan, name) for name in names}
         return SweepState(self._name, dataset=self._dataset, **about)
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        with without_noise():
+        with without_noise(), self._reporting_here(self.plan.run), self.plan.noting_stops():
             SweepCallback.panel = self
             in_main = threading.current_thread() is threading.main_thread()
             if in_main and callable(signal.getsignal(signal.SIGINT)):
@@ -149,17 +144,15 @@ class SweepPanel(LivePanel):
             metric = self.state.metric
             fact = f"they report {', '.join(map(repr, reported))} but never {metric!r}"
             fix = f"TuneConfig(metric=…) with one that is reported, or report {metric!r}"
-            return RunError(f"compare trials by {metric!r}", fact, fix)
+            return LabError(f"compare trials by {metric!r}", fact, fix)
         fact = self.failure_text(error).splitlines()[-1]
         return RunFailed(f"finish the sweep {self.state.name!r}", fact, "the panel shows where")
 
     def after_stop(self) -> str:
-        restore = ""
-        if self.plan:
-            place = ", storage_filesystem=…" if self.plan.run.storage_filesystem is not None else ""
-            restore = f". To go on: tune.Tuner.restore({self.plan.path!r}, trainable=…{place})"
-            if not self.state.trials:  # Tune would start over, with one empty configuration
-                restore = ". It had no trial yet: start it again under a fresh name"
+        place = ", storage_filesystem=…" if self.plan.run.storage_filesystem is not None else ""
+        restore = f". To go on: tune.Tuner.restore({self.plan.path!r}, trainable=…{place})"
+        if not self.state.trials:  # Tune would start over, with one empty configuration
+            restore = ". It had no trial yet: start it again under a fresh name"
         return super().after_stop() + restore
 
     def files(self) -> list[tuple[str, str]]:
@@ -169,14 +162,22 @@ class SweepPanel(LivePanel):
 
     # -- inside -------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def _reporting_here(self, run: tune.RunConfig) -> Iterator[None]:
+        """Let Tune call this panel, and print nothing itself; the reader's configuration stays as it is."""
+        before = run.callbacks, run.verbose, run.progress_reporter
+        if not any(isinstance(one, SweepCallback) for one in run.callbacks or []):
+            run.callbacks = [*(run.callbacks or []), self.callback()]
+        run.verbose, run.progress_reporter = 0, tune.CLIReporter()  # the other one displays
+        try:
+            yield
+        finally:
+            run.callbacks, run.verbose, run.progress_reporter = before
+
     def _check(self, plan: TunerPlan) -> None:
-        if not any(isinstance(one, SweepCallback) for one in plan.run.callbacks or []):
-            raise RunError(
-                f"follow the sweep {plan.run.name!r}",
-                "its RunConfig has no callback of this panel, so it would report nothing here",
-                "tune.RunConfig(..., callbacks=[panel.callback()])",
-            )
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]] if ray.is_initialized() else None
+        lab, nodes = cluster.current(), None
+        if lab is not None and lab.is_ours:  # others may add nodes by themselves
+            nodes = [node.resources for node in lab.nodes]
         if plan.restored:
             saved.restore(*plan.storage)
         check_plan(plan, nodes)

@@ -14,7 +14,6 @@ cut off         the sweep ended before it: an interrupt, or an error of the swee
 """
 
 import math
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -38,7 +37,7 @@ class TrialState:
         why: what ended it, in a few words.
         iteration, seconds: results that it has reported, and its training time as Tune counts it.
         value: the sweep's metric in its newest result; None if that is no finite number.
-        curve: (iteration, value), thinned for very long trials.
+        curve: (iteration, time, value), thinned for very long trials; `time` is what the scheduler counts.
         changes: how often its configuration was changed during the sweep.
     """
 
@@ -49,7 +48,7 @@ class TrialState:
     iteration: int = 0
     seconds: float = 0.0
     value: float | None = None
-    curve: list[tuple[int, float]] = field(default_factory=list)
+    curve: list[tuple[int, float, float]] = field(default_factory=list)
     changes: int = 0
 
 
@@ -58,13 +57,16 @@ class SweepState(State):
 
     Args:
         metric, mode: what is compared, and whether "max" or "min" is better; metric may be None.
-        rungs: the iterations at which the scheduler compares trials, ascending.
+        time: what the scheduler counts.
+        rungs: the times at which the scheduler compares trials, ascending.
         dataset, path: for the record; `path` is the folder of the results.
 
     Attributes:
         total: trials that there will be; None if that is not known.
         at_once: the most trials that ran at a time.
+        start_seconds: from the beginning until the first trial ran; None before.
         trials: by Tune's id.
+        warning: what is wrong with the sweep although it runs.
     """
 
     engine = "Ray Tune"
@@ -75,15 +77,18 @@ class SweepState(State):
         *,
         metric: str | None = None,
         mode: str = "max",
-        rungs: Sequence[int] = (),
+        time: str = "training_iteration",
+        rungs: Sequence[float] = (),
         dataset: str | None = None,
         path: str | None = None,
     ) -> None:
         super().__init__(name)
-        self.metric, self.mode, self.rungs = metric, mode, tuple(rungs)
+        self.metric, self.mode, self.time, self.rungs = metric, mode, time, tuple(rungs)
         self.dataset, self.path = dataset, path
         self.total: int | None = None
-        self.at_once, self.first_trial_at = 0, 0.0
+        self.warning = ""
+        self.at_once = 0
+        self.start_seconds: float | None = None
         self.trials: dict[str, TrialState] = {}
 
     # -- what happens -------------------------------------------------------------------------------
@@ -97,17 +102,20 @@ class SweepState(State):
             return
         trial.status, trial.why = status, why
         if status == "running":
-            self.first_trial_at = self.first_trial_at or now or time.time()
             self.at_once = max(self.at_once, self.counts()["running"])
+            if self.start_seconds is None:
+                self.start_seconds = self.elapsed(now)
 
-    def result(self, id: str, *, iteration: int, value: Any, seconds: float) -> None:
-        """The trial has reported; only a finite `value` counts."""
+    def result(
+        self, id: str, *, iteration: int, value: Any, seconds: float, time: float | None = None
+    ) -> None:
+        """The trial has reported; only a finite `value` counts. `time` is the iteration by default."""
         trial = self.trials[id]
         trial.iteration, trial.seconds = iteration, seconds
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         trial.value = float(value) if is_number else None
         if trial.value is not None:
-            trial.curve.append((iteration, trial.value))
+            trial.curve.append((iteration, iteration if time is None else time, trial.value))
             if len(trial.curve) > _POINTS_KEPT:
                 del trial.curve[1:-1:2]
 
@@ -153,31 +161,31 @@ class SweepState(State):
 
     def eta(self, now: float | None = None) -> float | None:
         """Seconds left, if the trials to come take as long as those that are over."""
-        if self.status != "running" or self.done < 2 or not self.first_trial_at or not self.total:
+        if self.status != "running" or self.done < 2 or self.start_seconds is None or not self.total:
             return None
-        spent = max((now or time.time()) - self.first_trial_at, 0.0)
+        spent = max(self.elapsed(now) - self.start_seconds, 0.0)
         return spent / self.done * (self.total - self.done)
 
     def phase_seconds(self, now: float | None = None) -> dict[str, float]:
         """How long it took until the first trial ran, and from then on."""
         total = self.elapsed(now)
-        if not self.first_trial_at:
+        if self.start_seconds is None:
             return {"start": total}
-        start = min(max(self.first_trial_at - self.started_at, 0.0), total)
+        start = min(self.start_seconds, total)
         return {"start": start, "training": total - start}
 
     def to_record(self) -> dict[str, Any]:
-        best, seconds = self.best, self.phase_seconds()
+        best = self.best
         trials = [asdict(trial) for trial in self.trials.values()]
         return {
             "workers": self.at_once,
             "dataset": self.dataset,
             "storage_path": self.path,
-            "seconds": seconds,
-            "seconds_to_start": seconds["start"] if self.first_trial_at else None,
+            "seconds": self.phase_seconds(),
+            "seconds_to_start": self.start_seconds,
             "config": best.config if best else {},
             "metrics": {self.metric: best.value} if best else {},
-            "history": [{"epoch": i - 1, self.metric: value} for i, value in best.curve] if best else [],
+            "history": [{"epoch": i - 1, self.metric: value} for i, _, value in best.curve] if best else [],
             "extra": {
                 "counts": dict(self.counts()),
                 "best": best.number if best else None,

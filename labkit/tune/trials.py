@@ -1,31 +1,36 @@
 """What Ray Tune knows of a sweep and its trials: the one file that uses names which Tune does not document.
 
-Each of them is in a function that degrades: if a version of Ray has renamed something, the panel shows less
-and the sweep runs as before.
+`tests/test_private_names.py` lists them.
 """
 
 import contextlib
 import functools
+import inspect
 import logging
 import math
 import os
 import re
+import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow.fs
-from ray import tune
+from ray import cloudpickle, tune
+from ray.tune.experiment import Experiment
+from ray.tune.result import AUTO_RESULT_KEYS
+from ray.tune.schedulers import HyperBandScheduler, TrialScheduler
+from ray.tune.utils import flatten_dict
 
 from labkit.display import tracebacks
-from labkit.errors import RunError
-from labkit.runs.browse import flat
+from labkit.errors import LabError
 from labkit.settings import variables_set
 
 STATE_FILES = "experiment_state-"  # plus the session's time and ".json": Tune's list of trials
 _STATUS = {"RUNNING": "running", "PAUSED": "paused", "TERMINATED": "finished", "ERROR": "failed"}
-_NOT_TUNES_METRICS = {"done", "trial_id", "experiment_tag", "should_checkpoint"}
+_NOT_METRICS = {*AUTO_RESULT_KEYS, "done", "trial_id", "experiment_tag", "should_checkpoint"}
+_LONGEST = 80  # characters of an object in a configuration
 _KILLED = ("died unexpectedly", "running low on memory")  # in what Ray says of a process that is gone
 _TABLES = "RAY_AIR_NEW_OUTPUT"  # "1", the default, prints tables in a terminal whatever `verbose` says
 _NOISE = (  # what Tune logs, and the panel shows, or what has no remedy
@@ -33,6 +38,7 @@ _NOISE = (  # what Tune logs, and the panel shows, or what has no remedy
     "Experiment has been interrupted", "Stop signal received", "may be a performance bottleneck",
     "Remote file not found", "Failed to fetch metrics",
 )  # fmt: skip
+_DATE = r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d"  # Tune names a sweep after its trainable and the second
 
 
 # -- what a Tuner was given -------------------------------------------------------------------------
@@ -48,6 +54,7 @@ class TunerPlan:
         options: its `TuneConfig`.
         run: its `RunConfig`.
         restored: whether it goes on with an interrupted sweep.
+        stopped: by trial id, why the scheduler has ended it (see `noting_stops`).
     """
 
     trainable: Any
@@ -55,28 +62,21 @@ class TunerPlan:
     options: Any
     run: Any
     restored: bool = False
+    stopped: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_tuner(cls, tuner: Any) -> "TunerPlan | None":
-        """Read `tuner`, which has no public attributes; None if this version of Ray keeps them elsewhere.
+    def from_tuner(cls, tuner: Any) -> "TunerPlan":
+        """Read `tuner`, which has no public attributes.
 
         Raises:
-            RunError: it is no Tuner.
+            LabError: it is no Tuner.
         """
         if not isinstance(tuner, tune.Tuner):
             fact = f"watch() takes a ray.tune.Tuner and got {tuner!r:.60}"
-            raise RunError("follow the sweep", fact, "panel.watch(tune.Tuner(trainable, param_space=…))")
-        try:
-            inner = tuner._local_tuner
-            return cls(
-                trainable=inner.trainable,
-                space=inner.param_space or {},
-                options=inner._tune_config,
-                run=inner._run_config,
-                restored=inner._is_restored,
-            )
-        except AttributeError:
-            return None
+            raise LabError("follow the sweep", fact, "panel.watch(tune.Tuner(trainable, param_space=…))")
+        inner = tuner._local_tuner
+        given = inner.trainable, inner.param_space or {}, inner._tune_config, inner._run_config
+        return cls(*given, restored=inner._is_restored)
 
     @property
     def name(self) -> str:
@@ -87,21 +87,42 @@ class TunerPlan:
         return f"{str(self.run.storage_path).rstrip('/')}/{self.run.name}"
 
     @property
+    def scheduler(self) -> Any:
+        """The scheduler that compares trials, also where `ResourceChangingScheduler` is around it."""
+        return getattr(self.options.scheduler, "_base_scheduler", self.options.scheduler)
+
+    @functools.cached_property
+    def _compared(self) -> tuple[Any, Any]:
+        """(metric, mode): where `TuneConfig` has none, the scheduler or the searcher has."""
+        named, searcher = [(self.options.metric, self.options.mode)], self.options.search_alg
+        while hasattr(searcher, "searcher"):  # of a ConcurrencyLimiter, for example
+            searcher = searcher.searcher
+        for one in (self.scheduler, searcher):
+            named.append((getattr(one, "_metric", None), getattr(one, "_mode", None)))
+        metric = next((metric for metric, _ in named if metric), None)
+        return metric, next((mode for _, mode in named if mode), "max")
+
+    @property
     def metric(self) -> str | None:
-        return self.options.metric or getattr(self.options.scheduler, "_metric", None)
+        """The name of what is compared; None if there is none, or several."""
+        return self._compared[0] if isinstance(self._compared[0], str) else None
 
     @property
     def mode(self) -> str:
-        return self.options.mode or getattr(self.options.scheduler, "_mode", None) or "max"
+        return "min" if self._compared[1] == "min" else "max"
 
     @property
-    def rungs(self) -> tuple[int, ...]:
-        """The iterations at which the scheduler compares trials, ascending."""
-        brackets = getattr(self.options.scheduler, "_brackets", None) or []
-        try:
-            return tuple(sorted({math.ceil(rung[0]) for one in brackets for rung in one._rungs}))
-        except (AttributeError, IndexError, TypeError):
-            return ()
+    def time(self) -> str:
+        """What the scheduler counts: the name of a figure in each result."""
+        return getattr(self.scheduler, "_time_attr", "training_iteration")
+
+    @property
+    def rungs(self) -> tuple[float, ...]:
+        """The times at which the scheduler compares trials, ascending; () if it has no fixed ones."""
+        brackets = getattr(self.scheduler, "_brackets", [])
+        found = {rung[0] for one in brackets for rung in getattr(one, "_rungs", [])}
+        whole = self.time == "training_iteration"
+        return tuple(sorted(math.ceil(rung) if whole else rung for rung in found))
 
     def resources(self) -> list[dict[str, float]] | None:
         """The bundles that one trial asks for, each on one node; None if only a drawn configuration tells."""
@@ -125,14 +146,67 @@ class TunerPlan:
             return pyarrow.fs.FileSystem.from_uri(path)
         return pyarrow.fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(path))
 
-    def ended_early(self, trial: Any, result: Mapping[str, Any]) -> bool:
-        """Whether the scheduler has ended a trial at a rung, if `result` is its last."""
-        iteration = result.get("training_iteration", 0)
-        longest = getattr(self.options.scheduler, "_max_t", math.inf)
-        if not result.get("done") or iteration not in self.rungs or iteration >= longest:
-            return False
-        criteria = getattr(trial, "stopping_criterion", {})
-        return not any(name in result and result[name] >= limit for name, limit in criteria.items())
+    @contextlib.contextmanager
+    def noting_stops(self) -> Iterator[None]:
+        """Note in `stopped` which trials the scheduler ends before its own last time, `max_t`.
+
+        Tune asks it only about results with which a trial would go on, and reports an end by the scheduler
+        as any other.
+        """
+        outer = self.options.scheduler
+        if not isinstance(outer, TrialScheduler):
+            yield
+            return
+        decide = outer.on_trial_result
+
+        def noted(controller: Any, trial: Any, result: dict[str, Any]) -> str:
+            decision = decide(controller, trial, result)
+            time = result.get(self.time, 0)
+            if decision == TrialScheduler.STOP and time < self._longest:
+                passed = [rung for rung in self.rungs if rung <= time]
+                self.stopped[trial.trial_id] = f"stopped at rung {passed[-1]:g}" if passed else self._stops
+            return decision
+
+        outer.on_trial_result = noted
+        try:
+            yield
+        finally:
+            del outer.on_trial_result
+
+    @property
+    def _longest(self) -> float:
+        """The time at which the scheduler ends each trial, however good it is."""
+        if not getattr(self.scheduler, "_stop_last_trials", True):
+            return math.inf
+        return getattr(self.scheduler, "_max_t", getattr(self.scheduler, "_max_t_attr", math.inf))
+
+    @property
+    def _stops(self) -> str:
+        return f"stopped by {type(self.scheduler).__name__}"
+
+    def stopped_in_a_pause(self, trial: Any) -> str:
+        """Say that HyperBand has ended a trial that was paused; "" if it did not."""
+        result = newest_result(trial)
+        if not isinstance(self.scheduler, HyperBandScheduler) or not result or result.get("done"):
+            return ""
+        return self._stops if result.get(self.time, 0) < self._longest else ""
+
+
+def named_uniquely(tuner: tune.Tuner, name: str) -> None:
+    """Give a sweep that has no name of its own `name`: Tune's is its second, and two may begin in one."""
+    plan, inner = TunerPlan.from_tuner(tuner), tuner._local_tuner
+    tunes = Experiment.get_trainable_name(inner.converted_trainable)
+    if plan.restored or not re.fullmatch(re.escape(tunes) + _DATE, plan.run.name):
+        return
+    files, old = plan.storage
+    inner._run_config.name = name
+    files, new = TunerPlan.from_tuner(tuner).storage
+    files.create_dir(new)
+    with files.open_output_stream(f"{new}/tuner.pkl") as file:  # as Tune did when the Tuner was made
+        file.write(cloudpickle.dumps(inner.__getstate__()))
+    found = files.get_file_info(pyarrow.fs.FileSelector(old, allow_not_found=True))
+    if found and {info.base_name for info in found} <= {"tuner.pkl", ".validate_storage_marker"}:
+        files.delete_dir(old)
 
 
 # -- one trial --------------------------------------------------------------------------------------
@@ -144,29 +218,50 @@ def status_of(trial: Any) -> str:
 
 def place_of(trial: Any) -> int:
     """Return a trial's place in the order of creation. Tune restores trials in the order of their results."""
-    found = re.match(r"\d+", str(getattr(trial, "experiment_tag", "")))
+    found = re.match(r"\d+", str(trial.experiment_tag))
     return int(found[0]) if found else 0
 
 
 def newest_result(trial: Any) -> dict[str, Any]:
+    """Return its result on one level: the metric "val/loss" may be in a dict "val"."""
     # trial.last_result would ask the trial's process, and wait for it.
-    return getattr(getattr(trial, "run_metadata", None), "last_result", None) or {}
+    return flatten_dict(trial.run_metadata.last_result or {})
 
 
-def staging_folder(trial: Any) -> Path | None:
+def staging_folder(trial: Any) -> Path:
     """Return the local folder to which Tune writes the state of the trial's sweep."""
-    folder = getattr(getattr(trial, "storage", None), "experiment_driver_staging_path", None)
-    return Path(folder) if folder else None
+    return Path(trial.storage.experiment_driver_staging_path)
 
 
 def shown_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a reader can read of a configuration: texts, lists and plain numbers, on one level."""
-    shown = {}
-    for name, value in flat(config, separator="/").items():
-        plain = value if isinstance(value, (str, tuple, list)) else number(value)
-        if plain is not None or value is None:
-            shown[name] = plain
-    return shown
+    """Return a configuration on one level, with values that a table and a record can hold."""
+    return {name: readable(value) for name, value in flatten_dict(dict(config)).items()}
+
+
+def readable(value: Any) -> Any:
+    """Return numbers, texts and lists as they are, classes and functions by name, and objects in short."""
+    if isinstance(value, (str, os.PathLike)) or value is None:
+        return value if value is None else str(value)
+    if isinstance(value, (list, tuple)):
+        return [readable(one) for one in value]
+    if (plain := number(value)) is not None:
+        return plain
+    if getattr(value, "__name__", "") == "<lambda>":
+        columns = [begin for _, _, begin, _ in value.__code__.co_positions() if begin]
+        return f"lambda in line {value.__code__.co_firstlineno}, column {min(columns, default=0)}"
+    if isinstance(value, type) or inspect.isroutine(value):
+        return value.__qualname__.rpartition("<locals>.")[2]
+    text = " ".join(re.sub(r" at 0x[0-9a-f]+", "", _text_of(value)).split())
+    # What is cut ends in a checksum, so that two networks with the same first layers are told apart.
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 10]}… {zlib.crc32(text.encode()):08x}"
+
+
+def _text_of(value: Any) -> str:
+    """Return its `repr`; of an object whose `repr` is only an address, its class and attributes."""
+    if type(value).__repr__ is not object.__repr__:
+        return repr(value)
+    given = (f"{name}={readable(one)}" for name, one in getattr(value, "__dict__", {}).items())
+    return f"{type(value).__qualname__}({', '.join(given)})"
 
 
 def number(value: Any) -> bool | int | float | None:
@@ -176,19 +271,24 @@ def number(value: Any) -> bool | int | float | None:
     return value if isinstance(value, (bool, int, float)) else None
 
 
+def metrics_in(names: Any) -> list[str]:
+    """Return those of the names in a result that are the trainable's own, and not Tune's."""
+    return sorted(
+        name for name in names if name not in _NOT_METRICS and not name.startswith(("_", "config/"))
+    )
+
+
 def names_without_metric(message: str) -> list[str] | None:
     """Return what trials report, if `message` is Tune's complaint that the metric is not among it."""
     if "did not include the specified metric" not in message:
         return None
-    names = re.findall(r"'([^']+)':", message.rpartition("Result: ")[2])
-    tunes = {*getattr(getattr(tune, "result", None), "AUTO_RESULT_KEYS", ()), *_NOT_TUNES_METRICS}
-    return sorted(name for name in names if name not in tunes and not name.startswith(("_", "config/")))
+    return metrics_in(re.findall(r"'([^']+)':", message.rpartition("Result: ")[2]))
 
 
 def why_failed(trial: Any) -> str:
     try:
         text = Path(trial.error_file).read_text(errors="replace")
-    except (AttributeError, OSError, TypeError):
+    except (OSError, TypeError):
         return "no error was kept"
     text = text.rpartition("Failure #")[2].partition("\n")[2].strip()
     if any(words in text for words in _KILLED):

@@ -1,6 +1,5 @@
 """How a sweep looks: the panel while it runs, the summary that stays, and its lines in a log."""
 
-import time
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from labkit.panel.view.base import View
 from labkit.tune.state import STATUSES, SweepState, TrialState
 
 _ROWS_SHOWN, _ROWS_KEPT = 10, 200
-_PARAMETERS_SHOWN = 4
+_PARAMETERS_SHOWN, _VALUE_SHOWN = 4, 18
 _CURVES_DRAWN, _POINTS_DRAWN = 60, 24  # more grey lines are one grey area
 _ERRORS_SHOWN, _ERROR_LENGTH = 3, 4_000
 _STEPS_TOLD = 4  # lines with counts in a log
@@ -38,11 +37,12 @@ class SweepView(View):
         if state.failures:
             failed = cards.mark("bad", f"✕ {self.failed(state.failures[0])}")
             left += Markup("<div>{}</div>").format(failed)
-        return cards.columns(left, _curves(state))
+        return cards.columns(left + _warning(state), _curves(state))
 
     def figures(self, state: SweepState) -> Markup:
         ranked = state.ranked()
-        parts = [cards.columns(_table(state, ranked[:_ROWS_SHOWN]), _curves(state))] if ranked else []
+        left = _table(state, ranked[:_ROWS_SHOWN]) + _warning(state)
+        parts = [cards.columns(left, _curves(state))] if ranked else []
         if state.failures and state.status != "failed":
             parts.append(self.details(state))
         if len(ranked) > _ROWS_SHOWN:
@@ -62,7 +62,9 @@ class SweepView(View):
 
     def news(self, state: SweepState) -> Iterator[tuple[Hashable, str]]:
         if state.total and (step := state.done * _STEPS_TOLD // state.total):
-            yield ("step", step), f"{_progress(state, time.time())} · {best_line(state)}"
+            yield ("step", step), f"{_progress(state)} · {best_line(state)}"
+        if state.warning:
+            yield "warning", state.warning
         if state.over:
             if state.status != "failed":  # otherwise the error of the sweep itself says it
                 yield from (("error", text) for text in _errors(state))
@@ -86,25 +88,35 @@ def best_line(state: SweepState) -> str:
 def _curves(state: SweepState) -> Markup:
     """One grey line for each trial, the best one in colour, a dotted line for each rung."""
     drawn = [trial for trial in state.ranked()[:_CURVES_DRAWN] if trial.curve]
-    values = [value for trial in drawn for _, value in trial.curve]
+    values = [value for trial in drawn for *_, value in trial.curve]
     low, high = min(values, default=0.0), max(values, default=1.0)
     if "accuracy" in (state.metric or "") and low >= 0 and high <= 1:
         low, high = 0.0, 1.0  # a share is seen against the whole
-    last = max((trial.curve[-1][0] for trial in drawn), default=1)
-    rungs = [rung for rung in state.rungs if rung <= last]
-    label = "iteration (dotted: rungs)" if rungs else "iteration"
-    plot = svg.Plot((0, max(last, 1)), (low, high), label=label)
+    first = min((time for trial in drawn for _, time, _ in trial.curve), default=0)
+    last = max((time for trial in drawn for _, time, _ in trial.curve), default=1)
+    rungs = [rung for rung in state.rungs if rung <= last and not state.warning]
+    counts = "training_iteration" if state.warning or not state.rungs else state.time
+    axis = "iteration" if counts == "training_iteration" else short(counts, 24)
+    label = f"{axis} (dotted: rungs)" if rungs else axis
+    plot = svg.Plot((min(first, 0), max(last, 1)), (low, high), label=label)
     for rung in rungs:
         plot.vertical(rung)
     for trial in reversed(drawn):  # the best is the first, and drawn on top
-        points = (*trial.curve[: -1 : len(trial.curve) // _POINTS_DRAWN + 1], trial.curve[-1])
+        kept = (*trial.curve[: -1 : len(trial.curve) // _POINTS_DRAWN + 1], trial.curve[-1])
+        points = [(time, value) for _, time, value in kept]
         if trial is state.best:
             plot.curve(points, svg.MAIN)
             plot.legend([(f"trial {trial.number}", svg.MAIN, "")])
         else:
             plot.curve(points, "currentColor", width=1, opacity=0.35)
     plot.ticks([(value, number(value)) for value in {int(last), *rungs}])
-    return plot.svg(f"{state.metric or 'metric'} of {len(drawn)} trials by iteration")
+    return plot.svg(f"{state.metric or 'metric'} of {len(drawn)} trials by {axis}")
+
+
+def _warning(state: SweepState) -> Markup:
+    return (
+        Markup("<div>{}</div>").format(cards.mark("wait", state.warning)) if state.warning else cards.NOTHING
+    )
 
 
 def _table(state: SweepState, trials: Sequence[TrialState], *, more: int = 0) -> Markup:
@@ -129,7 +141,11 @@ def _row(trial: TrialState, names: Sequence[str], *, is_best: bool) -> tuple[str
 
 
 def _value(value: Any) -> str:
-    return short(number(value), 18)
+    """A number in short; a long text without its middle, because objects often differ at the end."""
+    if isinstance(value, (int, float)):
+        return number(value)
+    text = " ".join(str(value).split())
+    return text if len(text) <= _VALUE_SHOWN else f"{text[:9]}…{text[-8:]}"
 
 
 def _parameters(state: SweepState) -> list[str]:
@@ -151,8 +167,8 @@ def _counted(state: SweepState) -> str:
     return " · ".join(_counts(state).values()) or "no trial"
 
 
-def _progress(state: SweepState, now: float) -> str:
-    if not state.first_trial_at and not state.done:  # a restored sweep may have trials that are over
+def _progress(state: SweepState, now: float | None = None) -> str:
+    if state.start_seconds is None and not state.done:  # a restored sweep may have trials that are over
         return "starting the first trial's process"
     left = state.eta(now)
     eta = "" if left is None else f" · about {seconds(left)} left" if left >= 1 else " · nearly done"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet
 import torch
 
-DIGITS = Path(__file__).resolve().parents[2] / "labkit/datasets/files/digits.parquet"
+DIGITS = Path(__file__).resolve().parents[2] / "datasets/digits.parquet"
 
 
 def load_digits():

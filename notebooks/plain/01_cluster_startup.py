@@ -31,7 +31,8 @@ class Counter:
         return self.count
 
 
-ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else 3, log_to_driver=False)
+address = os.environ.get("RAY_ADDRESS", "local")  # a cluster of its own, even if one runs here
+ray.init(address, num_cpus=3 if address == "local" else None, log_to_driver=False)
 print(ray.cluster_resources()["CPU"], "CPUs")
 
 labels = ray.put(np.arange(30_000) % 10)  # stored once, read by all tasks of a node

@@ -16,7 +16,7 @@ import pyarrow.parquet
 import ray
 from ray.data.expressions import col
 
-DIGITS = Path(__file__).resolve().parents[2] / "labkit/datasets/files/digits.parquet"
+DIGITS = Path(__file__).resolve().parents[2] / "datasets/digits.parquet"
 filesystem, root = pyarrow.fs.FileSystem.from_uri(os.environ.get("STORAGE") or tempfile.mkdtemp())
 
 
@@ -47,7 +47,8 @@ def scale(batch):
 
 
 write_images()
-ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else 2, log_to_driver=False)
+address = os.environ.get("RAY_ADDRESS", "local")  # a cluster of its own, even if one runs here
+ray.init(address, num_cpus=2 if address == "local" else None, log_to_driver=False)
 found = filesystem.get_file_info(pyarrow.fs.FileSelector(root, recursive=True))
 names = [file.path for file in found if file.is_file]
 rows = ray.data.from_items(names, override_num_blocks=4).map(fetch).materialize()

@@ -12,12 +12,11 @@ import ray.train
 import torch
 from ray.train.torch import TorchTrainer, prepare_model
 
-DIGITS = Path(__file__).resolve().parents[2] / "labkit/datasets/files/digits.parquet"
+DIGITS = Path(__file__).resolve().parents[2] / "datasets/digits.parquet"
 
 
 def train_loop(config):
-    model = prepare_model(config["model"])
-    plain = getattr(model, "module", model)  # one worker has no wrapper
+    plain, model = config["model"], prepare_model(config["model"])  # with two workers, in DDP's wrapper
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     first, checkpoint = 0, ray.train.get_checkpoint()
     if checkpoint:  # after a failure
@@ -43,7 +42,8 @@ def train_loop(config):
 
 workers, gpu = int(os.environ.get("NUM_WORKERS", 2)), os.environ.get("USE_GPU") == "1"
 storage = os.environ.get("STORAGE") or tempfile.mkdtemp()
-ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else workers + 1, log_to_driver=False)
+address = os.environ.get("RAY_ADDRESS", "local")  # a cluster of its own, even if one runs here
+ray.init(address, num_cpus=workers + 1 if address == "local" else None, log_to_driver=False)
 digits = pyarrow.parquet.read_table(DIGITS)
 model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
 result = TorchTrainer(

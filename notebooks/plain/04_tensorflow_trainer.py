@@ -14,7 +14,7 @@ import tensorflow as tf
 from ray.train.tensorflow import TensorflowTrainer
 from ray.train.tensorflow.keras import ReportCheckpointCallback
 
-DIGITS = Path(__file__).resolve().parents[2] / "labkit/datasets/files/digits.parquet"
+DIGITS = Path(__file__).resolve().parents[2] / "datasets/digits.parquet"
 
 
 def load_digits():
@@ -43,7 +43,7 @@ def train_loop(config):
 
 
 if __name__ == "__main__":
-    ray.init(num_cpus=3)
+    ray.init("local", num_cpus=3)
     images, labels = load_digits()
     trainer = TensorflowTrainer(
         train_loop,

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
 
-DIGITS = str(Path(__file__).resolve().parents[2] / "labkit/datasets/files/digits.parquet")
+DIGITS = str(Path(__file__).resolve().parents[2] / "datasets/digits.parquet")
 
 
 def train(path, epochs):

@@ -53,7 +53,7 @@ def train_loop(config):
     return {"first": first}
 
 
-ray.init(num_cpus=3, log_to_driver=False)
+ray.init("local", num_cpus=3, log_to_driver=False)
 run = ray.train.RunConfig(storage_path=tempfile.mkdtemp(), failure_config=ray.train.FailureConfig(1))
 scaling = ray.train.ScalingConfig(num_workers=2)
 result = TorchTrainer(train_loop, scaling_config=scaling, run_config=run).fit()

@@ -42,7 +42,8 @@ def terms(workers, rows, megabytes):  # of serial, per row, alpha and beta
 
 
 most = int(os.environ.get("NUM_WORKERS", 4))
-ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else most, log_to_driver=False)
+address = os.environ.get("RAY_ADDRESS", "local")  # a cluster of its own, even if one runs here
+ray.init(address, num_cpus=most if address == "local" else None, log_to_driver=False)
 short = [(1, 256, 0), (1, 64, 0), (2, 64, 1), (2, 64, 64)]
 whole = [(workers, 256 // workers, 16) for workers in range(1, most + 1)]
 trainer = TorchTrainer(

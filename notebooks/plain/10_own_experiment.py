@@ -16,9 +16,9 @@ from ray.train.torch import TorchTrainer, prepare_model
 
 
 def train(arm, seed, rank, world):
+    torch.manual_seed(seed)
     x = images.mean(dim=3, keepdim=True).expand_as(images) if arm == "grey" else images
     mine = torch.arange(valid.stop, len(x) - (len(x) - valid.stop) % world)[rank::world]
-    torch.manual_seed(seed)
     plain = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(x[0].numel(), len(names)))
     model, optimizer = prepare_model(plain), torch.optim.Adam(plain.parameters(), lr=0.001)
     for rows in torch.cat([mine[torch.randperm(len(mine))] for epoch in range(8)]).split(16):
@@ -45,9 +45,8 @@ def train_loop(config):  # all trainings in one run: the workers start once
 folder = Path(os.environ.get("FOLDER") or tempfile.mkdtemp())
 for number in range(0 if "FOLDER" in os.environ else 400):  # greenish or reddish noise
     (folder / str(number % 2)).mkdir(exist_ok=True)
-    colour = [(88, 100, 100), (100, 88, 100)][number % 2]
-    noise = np.random.default_rng(number).normal(colour, 40, (16, 16, 3)).clip(0, 255)
-    Image.fromarray(noise.astype("uint8")).save(folder / str(number % 2) / f"{number}.png")
+    noise = np.random.default_rng(number).normal(np.roll([88, 100, 100], number % 2), 40, (16, 16, 3))
+    Image.fromarray(noise.clip(0, 255).astype("uint8")).save(folder / str(number % 2) / f"{number}.png")
 files = np.random.default_rng(0).permutation(sorted(folder.glob("*/*")))
 names = sorted({file.parent.name for file in files})
 labels = torch.tensor([names.index(file.parent.name) for file in files])
@@ -56,5 +55,6 @@ test, valid = slice(0, len(files) // 4), slice(len(files) // 4, len(files) * 2 /
 keep = ray.train.CheckpointConfig(1, "loss", checkpoint_score_order="min")
 run = ray.train.RunConfig(storage_path=tempfile.mkdtemp(), checkpoint_config=keep)
 scaling = ray.train.ScalingConfig(num_workers=int(os.environ.get("NUM_WORKERS", 2)))
+ray.init("local", num_cpus=scaling.num_workers)
 for arm, found in TorchTrainer(train_loop, scaling_config=scaling, run_config=run).fit().return_value.items():
     print(f"{arm}: accuracy {np.mean(found):.3f} ± {np.std(found, ddof=1):.3f}")

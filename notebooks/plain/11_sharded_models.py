@@ -7,7 +7,6 @@ Prints the loss, and that of the loaded model, which is the same.
 import os
 import tempfile
 
-import ray
 import ray.train
 import torch
 import torch.distributed.checkpoint as dcp
@@ -52,7 +51,8 @@ def train_loop(config):
 
 
 workers, checkpoint = int(os.environ.get("NUM_WORKERS", 2)), None
-ray.init(num_cpus=None if "RAY_ADDRESS" in os.environ else workers + 1, log_to_driver=False)
+address = os.environ.get("RAY_ADDRESS", "local")  # a cluster of its own, even if one runs here
+ray.init(address, num_cpus=workers + 1 if address == "local" else None, log_to_driver=False)
 for ranks, steps in ((workers, 20), (workers + 1, 0)):
     loop, scaling = {"steps": steps, "checkpoint": checkpoint}, ray.train.ScalingConfig(num_workers=ranks)
     result = TorchTrainer(train_loop, train_loop_config=loop, scaling_config=scaling).fit()

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
+import classroom
+from classroom import plan
 from jupyterlab import ARTEFACTS, browser
-from labkit import classroom
-from labkit.classroom import plan
 
 pytestmark = pytest.mark.browser
 
@@ -40,9 +40,9 @@ def place(tmp_path):
             "doctor": ["Java"] if number % 9 == 4 else [],
         }
         (place / f"{number:016x}.json").write_text(json.dumps(said))
-    (place / "deep.json").write_text("[" * 50_000)
-    (place / "link.json").symlink_to("/etc/passwd")
-    with (place / "large.json").open("wb") as file:
+    (place / f"{98:016x}.json").write_text("[" * 50_000)
+    (place / f"{99:016x}.json").symlink_to("/etc/passwd")
+    with (place / f"{100:016x}.json").open("wb") as file:
         file.truncate(1 << 30)
     return place
 

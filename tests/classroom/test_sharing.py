@@ -5,15 +5,16 @@ import os
 import subprocess
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
 import labkit.__main__
-from labkit import classroom
+from classroom import __main__ as command
+from classroom import join, show
 from labkit.errors import LabError
-from labkit.exercises import hint, predict
+from labkit.exercises import hint, kept, predict
 from labkit.runs import RunRecord
+from labs import runs, until
 
 
 @pytest.fixture
@@ -35,29 +36,28 @@ def shared(place):
 
 def test_nothing_is_shared_before_joining(home, place):
     predict("03-a", 2)
-    assert "nothing is shared" in repr(classroom.show())
+    assert "nothing is shared" in repr(show())
     assert not list(place.iterdir()) and not (home / "class.json").exists()
 
 
 def test_what_is_shared_is_what_is_shown(home, place):
-    told = {"run_id": "a", "engine": "x", "state": "finished", "started_at": datetime.now(UTC).isoformat()}
-    told["config"] = {"path": "/private"}
-    for name, workers, rate in (("03-one-process", 1, 100.0), ("03-torch", 2, 150.0), ("my-secret", 2, 1.0)):
-        record = RunRecord(name=name, workers=workers, rows_per_second=rate, **told)
-        record.write(home / "runs" / name / "a")
     predict("03-a", 2)
     hint("03-2"), hint("03-2")
-    shown = classroom.join(str(place), "ann")
+    runs = {
+        "03-one-process": {"workers": 1, "rows/s": 100.0},
+        "03-torch": {"workers": 2, "rows/s": 150.0},
+        "03b-two": {"workers": 2, "rows/s": 150.0},
+    }
+    kept.update(lambda content: content.update(runs=runs, doctor=["Java"], later={"path": "/private"}))
+    shown = join(str(place), "ann")
     content = shared(place)
     assert json.loads(shown.content) | {"at": 0} == content | {"at": 0}
-    assert content["nickname"] == "ann" and content["hints"] == {"03-2": 2}
+    assert content["nickname"] == "ann" and content["hints"] == {"03-2": 2} and content["doctor"] == ["Java"]
     assert content["predictions"] == {"03-a": "open"}  # not the guess
-    assert content["runs"] == {
-        "03-one-process": {"workers": 1, "rows/s": 100.0},
-        "03-torch": {"workers": 2, "rows/s": 150.0, "speed-up": 1.5},
-    }
+    runs["03-torch"]["speed-up"] = 1.5  # 03b is another lesson
+    assert content["runs"] == runs
     text = json.dumps(content)
-    assert "secret" not in text and "private" not in text and str(home) not in text
+    assert "private" not in text and str(home) not in text
     (file,) = place.iterdir()
     assert file.stat().st_mode & 0o777 == 0o644 and file.stat().st_size < 2000
     assert (home / "class.json").stat().st_mode & 0o777 == 0o600
@@ -66,7 +66,7 @@ def test_what_is_shared_is_what_is_shown(home, place):
 @pytest.mark.parametrize("name", ["", "  ", "a\nb", "\u202eann", "x" * 41, None])
 def test_a_nickname_is_short_and_printable(home, place, name):
     with pytest.raises(LabError, match="nickname"):
-        classroom.join(str(place), name)
+        join(str(place), name)
     assert not list(place.iterdir()) and not (home / "class.json").exists()
 
 
@@ -74,33 +74,45 @@ def test_a_nickname_is_short_and_printable(home, place, name):
 def test_a_place_that_cannot_be_used(home, place, where):
     (place / "file").touch()
     with pytest.raises(LabError):
-        classroom.join(where if "://" in where else str(place / where), "ann")
+        join(where if "://" in where else str(place / where), "ann")
     assert not (place / "none").exists() and not (home / "class.json").exists()
 
 
 def test_to_leave_deletes_what_was_shared(home, place, capsys):
-    assert labkit.__main__.main(["class", "join", str(place), "--as", "ann"]) == 0
+    assert command.main(["join", str(place), "--as", "ann"]) == 0
     assert '"nickname": "ann"' in capsys.readouterr().out
-    assert labkit.__main__.main(["class", "leave"]) == 0
+    assert command.main(["leave"]) == 0
     assert not list(place.iterdir()) and not (home / "class.json").exists()
-    labkit.__main__.main(["class", "leave"])
-    labkit.__main__.main(["class", "show"])
+    command.main(["leave"])
+    command.main(["show"])
     assert capsys.readouterr().out.count("no class") == 2
+    assert command.main(["join", str(place / "none"), "--as", "ann"]) == 2
+
+
+def test_the_old_command_works_for_one_more_release(place, capsys):
+    assert labkit.__main__.main(["class", "join", str(place), "--as", "ann"]) == 0
+    out, err = capsys.readouterr()
+    assert '"nickname": "ann"' in out and "use python -m classroom" in err
+    assert labkit.__main__.main(["class", "board", str(place), "--once", "--output", f"{place}.html"]) == 0
+    with pytest.raises(SystemExit, match="^0$"):
+        labkit.__main__.main(["class", "--help"])
 
 
 def test_to_join_another_class_leaves_the_first(place, tmp_path):
     (tmp_path / "other").mkdir()
-    classroom.join(str(place), "ann")
-    classroom.join(str(tmp_path / "other"), "../../<b>ann</b>")  # a name leads nowhere
+    join(str(place), "ann")
+    join(str(tmp_path / "other"), "../../<b>ann</b>")  # a name leads nowhere
     assert not list(place.iterdir()) and shared(tmp_path / "other")["nickname"] == "../../<b>ann</b>"
 
 
 NOTEBOOK = """
-import json, os, pathlib, shutil, sys, time
+import json, os, pathlib, psutil, shutil, sys, time
 from IPython.core.interactiveshell import InteractiveShell
-from labkit import classroom
-from labkit.classroom import plan
+import classroom
+from labkit.exercises import sections
 
+sections._PAUSE = 0.2
+sections._doctors_topics = lambda: ["Java"]
 place = pathlib.Path(sys.argv[1])
 shell = InteractiveShell.instance()
 classroom.join(str(place), "ann")
@@ -109,7 +121,7 @@ classroom.join(str(place), "ann")
 def wait(true):
     end = time.monotonic() + 60
     while not true():
-        assert time.monotonic() < end
+        assert time.monotonic() < end, repr(classroom.show())
         time.sleep(0.05)
 
 # Another user puts a link in place of the file: it is replaced, and not written through.
@@ -117,17 +129,19 @@ victim = place.parent / "victim"
 victim.write_text("mine")
 file.unlink()
 file.symlink_to(victim)
-cells = [source for source, section in plan.read().section_of.items() if section == "03 The loop you know"]
+cells = [source for source, section in sections._section_of().items() if section == "03 The loop you know"]
 run = lambda source: shell.run_cell(source, silent=False, store_history=True)
+said = lambda: json.loads(file.read_text())
 run("from labkit.exercises import predict; predict('03-a', 2)")
 wait(lambda: not file.is_symlink())
 assert victim.read_text() == "mine"
-assert json.loads(file.read_text())["predictions"] == {"03-a": "open"}
+wait(lambda: said()["predictions"] == {"03-a": "open"} and said()["doctor"] == ["Java"])
+assert said()["runs"] == {"03-torch": {"workers": 2, "rows/s": 150.0}}
 
 # Minutes go to the section of the cell, even if it fails.
 run(cells[0]); time.sleep(1.3); run(cells[1])
-wait(lambda: json.loads(file.read_text())["minutes"].get("03 The loop you know", 0) > 0)
-assert json.loads(file.read_text())["section"]["name"] == "03 The loop you know"
+wait(lambda: said()["minutes"].get("03 The loop you know", 0) > 0)
+assert said()["section"]["name"] == "03 The loop you know"
 
 # The share is gone: cells go on, nothing is printed, and `show` says it.
 shutil.rmtree(place)
@@ -135,15 +149,22 @@ print("gone", flush=True)
 run("predict('03-b', 2)")
 wait(lambda: "last try failed" in repr(classroom.show()))
 assert not place.exists()
-print("fine", flush=True)
+print("fine", *(child.pid for child in psutil.Process().children()), flush=True)
+os._exit(0)  # killed: nothing is cleared up
 """
 
 
-def test_in_a_notebook(place, tmp_path):
+def test_in_a_notebook(place, home, tmp_path):
+    told = {"run_id": "a", "engine": "x", "state": "finished", "started_at": datetime.now(UTC).isoformat()}
+    for name, rate in (("03-torch", 150.0), ("my-secret", 1.0)):
+        RunRecord(name=name, workers=2, rows_per_second=rate, **told).write(home / "runs" / name / "a")
     code = tmp_path / "cells.py"
     code.write_text(NOTEBOOK)
-    environment = {**os.environ, "PYTHONPATH": str(Path(labkit.__file__).parents[1])}
-    command = [sys.executable, str(code), str(place)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    (tmp_path / "select.py").write_text("raise SystemExit('a file of the learner')")
+    environment = {**os.environ, "PYTHONPATH": str(labkit.settings.CHECKOUT)}
+    command = [sys.executable, "-P", str(code), str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.partition("gone")[2].split() == ["03-b", "·", "you", "say", "2", "fine"]
+    said = done.stdout.partition("gone")[2].split()
+    assert said[:-1] == ["03-b", "·", "you", "say", "2", "fine"]
+    until(lambda: not runs(int(said[-1])), 30)  # the process that shares ends with its kernel

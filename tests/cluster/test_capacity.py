@@ -3,7 +3,7 @@
 import pytest
 
 from labkit.cluster.capacity import Node, check_task_fits, check_worker_capacity
-from labkit.errors import ClusterError
+from labkit.errors import LabError
 
 
 def node(cpus, name="head", **resources):
@@ -35,16 +35,28 @@ def test_what_fits_is_let_through(nodes, wanted):
         ([node(2)], {"workers": 1, "cpus_per_worker": 4}, ["1 worker with 4 CPU", "room for 0"]),
         ([node(8)], {"workers": 1, "gpus_per_worker": 1}, ["and 1 GPU each", "room for 0"]),
         ([node(8, GPU=1)], {"workers": 2, "gpus_per_worker": 1}, ["room for 1", "head 8 CPU 1 GPU"]),
-        ([node(2)], {"workers": 2, "data": True}, ["fed by Ray Data", "2 of 2 CPUs", "one worker less"]),
+        ([node(2)], {"workers": 2, "data": True}, ["fed by Ray Data", "2 of 2 CPUs", "one worker fewer"]),
         ([], {"workers": 1}, ["room for 0"]),
     ],
 )
 def test_what_does_not_fit_is_refused(nodes, wanted, said):
-    for growable in (False, True):  # only the lab's own cluster can be grown by the lab
-        with pytest.raises(ClusterError) as refused:
-            check_worker_capacity(nodes, growable=growable, **wanted)
-        assert all(part in str(refused.value) for part in said)
-        assert ("lab.add_node" in refused.value.fix) == growable
+    with pytest.raises(LabError) as refused:
+        check_worker_capacity(nodes, ours=True, **wanted)
+    assert all(part in str(refused.value) for part in said)
+    assert "lab.add_node" in refused.value.fix
+    # Other clusters may scale by themselves, and the request is what makes them grow.
+    with pytest.warns(UserWarning, match="an autoscaler may add nodes") as warned:
+        check_worker_capacity(nodes, ours=False, **wanted)
+    assert all(part in str(warned[0].message) for part in said)
+
+
+def test_a_cluster_whose_head_has_no_cpu_and_that_starts_nodes_on_demand_is_used():
+    """As in docs/clusters/kuberay-cluster.yaml before the first run."""
+    head = Node("labkit-head", "a" * 56, True, {"memory": 2e9}, "10.0.0.7")
+    with pytest.warns(UserWarning, match="room for 0"):
+        check_worker_capacity([head], workers=2)
+    with pytest.warns(UserWarning, match="no node has that"):
+        check_task_fits([head], {}, attempt="run validations", ours=False)
 
 
 NODES = [node(2, GPU=1), node(4, "node-2", validation=1.0)]
@@ -73,6 +85,6 @@ def test_a_task_that_some_node_can_run(options):
     ],
 )
 def test_a_task_that_no_node_can_ever_run(options, said):
-    with pytest.raises(ClusterError, match="run validations") as refused:
+    with pytest.raises(LabError, match="run validations") as refused:
         check_task_fits(NODES, options, attempt="run validations")
     assert said in refused.value.fact and "wait forever" in refused.value.fact

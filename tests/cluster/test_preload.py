@@ -11,7 +11,8 @@ import pytest
 import ray
 
 from labkit import cluster
-from labkit.cluster import lifecycle, preload
+from labkit.cluster import preload
+from labkit.errors import LabError
 from labkit.system import overview as inventory
 from labkit.system.process_registry import ProcessRegistry
 from labs import python
@@ -54,7 +55,7 @@ def test_each_node_has_a_server_that_forks_its_workers(home, lab):
     for name in found:
         (node,) = (node for node in lab.nodes if node.name == name)
         told = about(num_cpus=1, label_selector={"ray.io/node-id": node.id})
-        said = (lab._launcher.folder.parent / f"forkserver-{name}.log").read_text()
+        said = (lab._launcher.folder / f"forkserver-{name}.log").read_text()
         assert told["parent"] == found[name] and told["loaded"], said
 
 
@@ -83,12 +84,17 @@ def test_torch_has_as_many_threads_as_the_worker_has_cpus(lab, cpus):
     assert about(num_cpus=cpus)["threads"] == cpus
 
 
-def test_a_task_works_too_and_a_variable_for_one_is_seen(lab):
-    @ray.remote(runtime_env={"env_vars": {"WORD": "here"}})
-    def task():
-        return os.environ["WORD"], "torch" in sys.modules
+def test_a_variable_for_one_task_takes_a_new_python_and_the_card_says_so(lab):
+    """A library may read it at its import."""
 
-    assert ray.get(task.remote(), timeout=90) == ("here", True)
+    def task():
+        return os.environ.get("WORD"), "torch" in sys.modules
+
+    assert ray.get(ray.remote(task).remote(), timeout=90) == (None, True)
+    assert "new Pythons" not in lab._repr_html_()
+    other = ray.remote(task).options(runtime_env={"env_vars": {"WORD": "here"}})
+    assert ray.get(other.remote(), timeout=90) == ("here", False)
+    assert "as new Pythons (refused: it differs in WORD)" in lab._repr_html_()
 
 
 def test_rays_own_tools_ask_this_cluster_in_a_worker(lab, tmp_path):
@@ -187,6 +193,18 @@ def test_it_can_be_switched_off(lab):
     assert any(line.endswith("default_worker.py None") for line in told), told
 
 
+def test_a_module_that_may_be_edited_is_not_imported_ahead(tmp_path, monkeypatch):
+    """After an edit, forked workers would have the old code, and workers on a cluster the new one."""
+    (tmp_path / "my_model.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(LabError, match="my_model is not an installed package"):
+        preload.modules_of(["numpy", "my_model"])
+    assert preload.modules_of(["numpy", "json", "sys", "ray.train"]) == ("numpy", "json", "sys", "ray.train")
+    for wrong in ("torhc", 7, ["no_such_module"]):
+        with pytest.raises(LabError):
+            preload.modules_of(wrong)
+
+
 def test_what_a_fork_takes_over_is_one_thread(tmp_path):
     """A lock that another thread held at the fork would be held forever. jemalloc takes care of its own."""
     code = (
@@ -195,7 +213,7 @@ def test_what_a_fork_takes_over_is_one_thread(tmp_path):
         "for task in os.listdir('/proc/self/task'):\n"
         "    print('thread', open(f'/proc/self/task/{task}/comm').read().strip())"
     )
-    imported = python(code, *lifecycle.TENSORFLOW, OMP_NUM_THREADS="1")  # torch's list is that of `lab`
+    imported = python(code, *preload.TENSORFLOW, OMP_NUM_THREADS="1")  # torch's list is that of `lab`
     assert imported.returncode == 0, imported.stdout
     threads = [line for line in imported.stdout.splitlines() if line.startswith("thread ")]
     assert set(threads) <= {"thread python", "thread jemalloc_bg_thd"}, threads

@@ -59,7 +59,7 @@ def test_ray_data_says_nothing_also_where_it_was_imported_before_the_start(capfd
     from ray.util.debug import reset_log_once
 
     ray.data.DataContext.get_current().enable_progress_bars = True  # as after its import
-    connection.set_environment(None)
+    connection.set_environment(None, authenticate=None)
     assert not ray.data.DataContext.get_current().enable_progress_bars
     reset_log_once("ray_data_progress_manager_disabled")
     assert ray.data.range(10).materialize().count() == 10
@@ -93,6 +93,7 @@ def test_a_failure_shows_the_readers_line_and_error(capfd, function, line, messa
     shown = capfd.readouterr()
     assert line in shown.out and message in shown.out
     assert "UserCodeException" not in shown.out and "streaming_executor" not in shown.err
+    assert "the panel above shows in which line" in caught.value.fix
 
 
 def test_a_file_that_is_no_image_is_the_fact_and_rays_advice_is_not(tmp_path):
@@ -101,6 +102,15 @@ def test_a_file_that_is_no_image_is_the_fact_and_rays_advice_is_not(tmp_path):
         ray.data.read_images(str(tmp_path)).materialize()
     assert caught.value.fact.startswith("ValueError: PIL couldn't load image file")
     assert "retry" not in caught.value.fact + caught.value.fix
+    assert "no line of yours is in it" in caught.value.fix
+
+
+def test_an_error_before_any_worker_starts_names_the_readers_line(tmp_path, capfd):
+    (tmp_path / "notes.doc").write_text("no image")
+    with pytest.raises(RunFailed) as caught, DataPanel("images"):
+        ray.data.read_images(str(tmp_path))
+    assert "No input files found" in caught.value.fact
+    assert "test_data_progress.py, line" in capfd.readouterr().out
 
 
 def test_ray_data_is_quiet_without_a_panel_and_before_it_is_imported():
@@ -115,12 +125,3 @@ def test_ray_data_is_quiet_without_a_panel_and_before_it_is_imported():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     said = done.stdout + done.stderr
     assert "a WARNING line" in said and "INFO line" not in said and "ERROR line" not in said
-
-
-def test_a_ray_data_without_the_private_names_is_executed_without_a_panel(monkeypatch):
-    monkeypatch.delitem(sys.modules, "labkit.data.executor", raising=False)
-    monkeypatch.setitem(sys.modules, "ray.data._internal.execution.execution_callback", None)
-    with DataPanel("blind") as panel:
-        monkeypatch.undo()  # Ray Data itself needs them
-        assert ray.data.range(10).materialize().count() == 10
-    assert (panel.state.status, panel.state.executions) == ("finished", [])

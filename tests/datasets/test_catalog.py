@@ -6,17 +6,19 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from labkit import datasets
 from labkit.datasets import load
 from labkit.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-SHIPPED = ROOT / "labkit" / "datasets" / "files"
+SHIPPED = ROOT / "datasets"
 
 
 def test_the_digits_ship():
@@ -41,23 +43,64 @@ def test_the_readme_tells_the_checksum_and_the_licence():
     assert len(content) < 1_000_000
 
 
-def test_an_installed_package_has_the_digits(tmp_path):
-    """Not from the checkout: a wheel is built from a copy, unpacked, and used."""
-    copy, unpacked = tmp_path / "copy", tmp_path / "unpacked"
-    shutil.copytree(ROOT / "labkit", copy / "labkit", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md"):
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """A wheel, built offline from a copy of what it needs."""
+    copy = tmp_path_factory.mktemp("copy")
+    for folder in ("labkit", "datasets"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.py", "README.md"):
         shutil.copy(ROOT / name, copy)
-    build = "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
-    subprocess.run([sys.executable, "-c", build], cwd=copy, check=True, capture_output=True, timeout=120)
-    (wheel,) = copy.glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(unpacked)
-    shutil.rmtree(copy)
-    use = "import labkit.datasets as sets; print(sets.load('digits', 'test'), sets.__file__)"
-    variables = {**os.environ, "PYTHONPATH": str(unpacked)}
-    command = [sys.executable, "-c", use]
-    said = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    shown = "<Dataset digits, test: 360 images of 28×28, 10 classes>"
-    assert said.stdout == f"{shown} {unpacked / 'labkit' / 'datasets' / '__init__.py'}\n", said.stderr[-2000:]
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "."]
+    subprocess.run(command, cwd=copy, check=True, capture_output=True, timeout=120)
+    (built,) = copy.glob("*.whl")
+    return built
+
+
+def run(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", code]
+    variables = {**os.environ, **env}
+    return subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+def test_an_installed_package_has_the_data(wheel, tmp_path):
+    """Not from the checkout: the wheel is unpacked and used."""
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    names = {path.name for path in (tmp_path / "site" / "labkit" / "datasets" / "files").iterdir()}
+    assert names == {path.name for path in SHIPPED.iterdir() if path.suffix not in (".py", "")}
+    assert not (tmp_path / "site" / "datasets").exists()  # that would be Hugging Face's
+    code = "from labkit.datasets import load, shipped; print(load('digits', 'test'), shipped('README.md'))"
+    said = run(code, tmp_path, PYTHONPATH=str(tmp_path / "site"))
+    place = tmp_path / "site" / "labkit" / "datasets" / "files" / "README.md"
+    assert said.stdout == f"<Dataset digits, test: 360 images of 28×28, 10 classes> {place}\n", said.stderr[
+        -2000:
+    ]
+
+
+def test_an_editable_install_has_the_data():
+    """It is a path to the checkout, where shipped() looks first."""
+    assert datasets.shipped("digits.parquet") == SHIPPED / "digits.parquet"
+
+
+def test_a_node_with_the_package_alone_says_how_to_get_the_data(tmp_path):
+    """What Ray's `py_modules` brings to a node of a remote cluster."""
+    shutil.copytree(ROOT / "labkit", tmp_path / "labkit", ignore=shutil.ignore_patterns("__pycache__"))
+    said = run("from labkit import datasets; datasets.load('digits')", tmp_path, PYTHONPATH=str(tmp_path))
+    assert "LabError: could not find the shipped file digits.parquet" in said.stderr
+    assert "pass the rows in train_loop_config" in said.stderr
+
+
+def test_hugging_faces_datasets_is_the_package_and_not_the_folder():
+    """From the checkout's root, where a bare folder `datasets` could be taken for it."""
+    code = (
+        "import datasets, transformers; from transformers import Trainer; print(datasets.Dataset.__name__, "
+    )
+    code += "transformers.utils.is_datasets_available(), len(datasets.Dataset.from_dict({'a': [1, 2]})))"
+    said = run(code, ROOT, PYTHONPATH=str(ROOT))
+    assert said.stdout.split() == ["Dataset", "True", "2"], said.stderr[-2000:]
+    assert not (SHIPPED / "__init__.py").exists()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert "datasets" in project["optional-dependencies"]["recipes"]
 
 
 def test_the_default_is_what_the_settings_say(monkeypatch):

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from labkit.datasets import Dataset, read_rows
-from labkit.errors import DatasetError
+from labkit.errors import LabError
 
 TEN = tuple("0123456789")
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 28, 28), dtype=np.uint8)
@@ -54,7 +54,7 @@ def test_rows_and_parts(data):
     ],
 )
 def test_other_arrays_are_refused(images, labels, fact):
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(LabError) as caught:
         Dataset(images, labels, "tiny", "train", TEN)
     assert fact in caught.value.fact
 
@@ -85,7 +85,7 @@ def test_a_folder_of_files_and_a_part_of_its_rows(data, tmp_path):
     parts = [read_rows(str(tmp_path), part=k, parts=3) for k in range(3)]
     for k, (images, labels) in enumerate(parts):
         assert np.array_equal(images, IMAGES[k::3]) and np.array_equal(labels, LABELS[k::3])
-    with pytest.raises(DatasetError, match="part is 3"):
+    with pytest.raises(LabError, match="part is 3"):
         read_rows(str(tmp_path), part=3, parts=3)
 
 
@@ -111,11 +111,11 @@ def test_damaged_files_are_refused(data, tmp_path):
     flipped[len(whole) // 2] ^= 1
     for content in (b"", b"<html>please log in</html>" * 10, whole[: len(whole) // 2], bytes(flipped)):
         path.write_bytes(content)
-        with pytest.raises(DatasetError, match=r"x\.parquet"):
+        with pytest.raises(LabError, match=r"x\.parquet"):
             read_rows(str(path))
 
 
 def test_other_columns_are_refused(tmp_path):
     pq.write_table(pa.table({"image": ["x"] * 40, "label": LABELS}), tmp_path / "x.parquet")
-    with pytest.raises(DatasetError, match=r"x\.parquet"):
+    with pytest.raises(LabError, match=r"x\.parquet"):
         read_rows(str(tmp_path / "x.parquet"))

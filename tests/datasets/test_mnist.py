@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from labkit.datasets import load, mnist
-from labkit.errors import DatasetError
+from labkit.errors import LabError
 from labkit.settings import DATASETS, Settings
 from web import file_server
 
@@ -50,7 +50,7 @@ def server(monkeypatch):
 
 
 def refused(settings):
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(LabError) as caught:
         load("mnist", settings=settings)
     return caught.value
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,8 +91,9 @@ def test_a_cell_has_a_name_of_its_own_or_is_a_cell(monkeypatch):
 
     text = printed(("/tmp/ipykernel_1/2.py", 3, "loop"))
     assert shorten_text(text) == "loop, in a cell, line 3\nValueError: x"
-    monkeypatch.setattr(IPython, "get_ipython", type("Shell", (), {"compile": object()}))
-    assert shorten_text(text) == "loop, in a cell, line 3\nValueError: x"
+    named = SimpleNamespace(format_code_name=lambda file: ("Cell", "In[14]"))
+    monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(compile=named))
+    assert shorten_text(text) == "loop, cell 14, line 3\nValueError: x"
 
 
 def test_of_a_chain_the_last_and_of_a_group_the_first():

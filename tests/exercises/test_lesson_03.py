@@ -82,6 +82,67 @@ def stops(decide, epochs=10, answer=lambda epoch: epoch + 1):
     return train_together
 
 
+def rows_of(rank):
+    """Images of the two classes that a mean tells apart; other ones on each rank."""
+    numbers = torch.Generator().manual_seed(rank)
+    labels = torch.arange(32) % 2
+    return torch.rand(32, 28, 28, generator=numbers) * (0.2 + 0.8 * labels[:, None, None]), labels
+
+
+def judged(judge):
+    """A loop that trains on its own rows, and stops when judge(rank, plain model, last loss) is true."""
+
+    def train_together(config):
+        rank = ray.train.get_context().get_world_rank()
+        model = prepare_model(build())
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+        x, y = rows_of(rank)
+        for epoch in range(10):
+            for _ in range(10):
+                optimizer.zero_grad()
+                loss = torch.nn.functional.cross_entropy(model(x), y)
+                loss.backward()
+                optimizer.step()
+            if judge(rank, inside(model), loss.item()):
+                return epoch + 1
+        return 10
+
+    return train_together
+
+
+def accuracy(model, rows):
+    with torch.no_grad():
+        return (model(rows[0]).argmax(dim=1) == rows[1]).float().mean().item()
+
+
+def common(rank, model, loss):
+    return accuracy(model, rows_of(2)) > 0.9
+
+
+def only_rank_0(rank, model, loss):
+    return rank == 0 and common(rank, model, loss)
+
+
+def by_its_own_rows(rank, model, loss):
+    return accuracy(model, rows_of(rank)) > 0.9
+
+
+def by_its_own_loss(rank, model, loss):
+    return loss < 0.3
+
+
+def by_the_mean(rank, model, loss):
+    total = torch.tensor(accuracy(model, rows_of(rank)))
+    torch.distributed.all_reduce(total)
+    return total.item() / 2 > 0.9
+
+
+def by_rank_0(rank, model, loss):
+    stop = torch.tensor(float(rank == 0 and accuracy(model, rows_of(2)) > 0.9))
+    torch.distributed.broadcast(stop, 0)
+    return bool(stop)
+
+
 def resumes(next_epoch=1, new=0, model_too=True, optimizer_too=True, into=inside):
     def resume(model, optimizer):
         checkpoint = ray.train.get_checkpoint()
@@ -113,6 +174,15 @@ SAID = {
         (stops(lambda rank, epoch, model: epoch == 2), "stops after 3 epochs of a model that learns nothing"),
         (stops(lambda rank, epoch, model: False), "it returns 10"),
         (stops(lambda rank, epoch, model: sure(model), answer=lambda epoch: None), "epochs is expected"),
+        (
+            judged(lambda rank, model, loss: rank == 0 and common(rank, model, loss)),
+            "one rank leaves the loop",
+        ),
+        (judged(by_its_own_rows), "was luck"),
+        (judged(by_its_own_loss), "was luck"),
+        (judged(common), "solved"),
+        (judged(by_the_mean), "solved"),
+        (judged(by_rank_0), "solved"),
     ],
     "03-3": [
         (resumes(new=1), "counted from 0"),

@@ -4,10 +4,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import ray.train
 from ray.train import ReportedCheckpointStatus
 
-from labkit.exercises import check, lesson_06
+from labkit.exercises import check, registry
 from verdicts import Runs, replaced, verdicts
+
+lesson_06 = registry.load("06")
 
 
 def inside(n, t, v):
@@ -46,10 +49,29 @@ FIVE, THREE = (NO, NO, SOME, NO, ALL), (NO, NO, ALL)
 )
 def test_not_after_every_epoch(five, three, said, monkeypatch):
     runs = iter((five, three))
-    result = SimpleNamespace(path="", filesystem=None)
+    result = SimpleNamespace(path="", filesystem=None, return_value=[])
     monkeypatch.setattr(lesson_06, "run_loop", lambda *args, **options: (result, []))
     monkeypatch.setattr("labkit.train.reported_checkpoints", lambda *args: reported(*next(runs)))
     assert said in repr(check("06-2", lambda config: 1))
+
+
+def test_a_validation_without_a_timeout_is_refused(monkeypatch):
+    runs = iter((FIVE, THREE))
+
+    def run_loop(loop, config, **options):
+        monkeypatch.setattr(ray.train, "report", lambda metrics, **options: None)
+        return SimpleNamespace(path="", filesystem=None, return_value=loop(config)), []
+
+    def train_sparsely(config):
+        for epoch in range(config["epochs"]):
+            last = epoch == config["epochs"] - 1
+            task = ray.train.ValidationTaskConfig(fn_kwargs={"rows": None}, timeout_s=None if last else 9)
+            ray.train.report({"epoch": epoch}, validation=task)
+
+    monkeypatch.setattr(lesson_06, "run_loop", run_loop)
+    monkeypatch.setattr("labkit.train.reported_checkpoints", lambda *args: reported(*next(runs)))
+    said = repr(check("06-2", train_sparsely))
+    assert "epoch index 4 (0 to 4): its ValidationTaskConfig has no timeout_s" in said
 
 
 RESULT = SimpleNamespace(checkpoint=None, metrics={"val_accuracy": 0.9})

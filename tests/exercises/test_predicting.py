@@ -67,7 +67,11 @@ def test_the_table_counts_what_was_answered():
         predict(id, guess)
     for id in ("03-a", "03-b", "04-a"):
         reveal(id, 10.0)
+    predict("03b-a", 10)
+    reveal("03b-a", 10.0)
     assert predictions("03").line == "1 of 2 right, 1 close"
+    assert predictions("03b").line == "1 of 1 right, 0 close"
+    predict("03b-a", 99)
     assert predictions().line == "2 of 3 right, 1 close"
     predict("03-b", 10)  # a new guess has no answer yet
     assert predictions("03").line == "1 of 1 right, 0 close"

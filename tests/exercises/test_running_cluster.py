@@ -6,10 +6,13 @@ import ray.train
 from ray import tune
 from ray.data import ActorPoolStrategy
 
+from labkit.exercises import registry
 from labkit.exercises.answers import NotAttempted, Wrong
-from labkit.exercises.running import in_a_task, limited, mapped, run_loop, run_tuner
+from labkit.exercises.running import limited, run_loop
 from labs import idle
 
+mapped, in_a_task = registry.load("02").mapped, registry.load("06").in_a_task
+run_tuner = registry.load("05").run_tuner
 ROWS = [{"x": 1}, {"x": 2}]
 
 

@@ -1,4 +1,4 @@
-"""What an interruption costs: each epoch's rows are counted. The runs take too long for a suite."""
+"""What a preemption costs: each epoch's rows are counted. The runs take too long for a suite."""
 
 import pytest
 

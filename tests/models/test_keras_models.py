@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.errors import RunError
+from labkit.errors import LabError
+from labkit.models import torch as torch_models
 from labkit.models.keras import networks as keras_models
-from labkit.models.torch import networks as torch_models
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (7, 28, 28), dtype=np.uint8)
 CALLS = [
@@ -39,12 +39,12 @@ def test_distance():
     weights[1][0] += 0.25
     assert keras_models.weights_distance(model, weights) == pytest.approx(0.25)
     assert keras_models.weights_distance(model, model) == 0
-    with pytest.raises(RunError, match="shape"):
+    with pytest.raises(LabError, match="shape"):
         keras_models.weights_distance(model, keras_models.mlp((9,)))
 
 
 def test_input_is_bytes_made_numbers():
     made = keras_models.to_input(np.array([[[0, 255]]], dtype=np.uint8)).numpy()
     assert made.dtype == np.float32 and made.tolist() == [[[0.0, 1.0]]]
-    with pytest.raises(RunError, match="float32"):
+    with pytest.raises(LabError, match="float32"):
         keras_models.to_input(np.zeros((1, 28, 28), dtype=np.float32))

@@ -4,11 +4,12 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from labkit import runs
 from labkit.errors import LabError
 from labkit.models.keras.callback import PanelCallback
-from labkit.models.keras.networks import mlp, tf
+from labkit.models.keras.networks import mlp
 from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from labkit import datasets
-from labkit.errors import RunError
+from labkit.errors import LabError
 from labkit.models.torch import cnn, mlp, parameter_distance, to_input
 
 IMAGES = np.random.default_rng(0).integers(0, 256, size=(5, 28, 28), dtype=np.uint8)
@@ -74,5 +74,5 @@ def test_to_input_scales_once_and_does_not_change_the_data_set():
         assert x.dtype == torch.float32
         assert np.allclose(x.numpy(), IMAGES / 255.0)
     assert torch.equal(tensor, torch.tensor(IMAGES))
-    with pytest.raises(RunError, match="float32"):
+    with pytest.raises(LabError, match="float32"):
         to_input(to_input(IMAGES))

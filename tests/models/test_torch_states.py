@@ -9,9 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from labkit.errors import RunError
-from labkit.models.torch import load_state, mlp, parameter_distance, save_state
-from labkit.models.torch.checkpoint import STATE_FILE
+from labkit.errors import LabError
+from labkit.models.torch import STATE_FILE, load_state, mlp, parameter_distance, save_state
 
 X = torch.rand(16, 28, 28, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(16) % 10
@@ -90,7 +89,7 @@ def test_a_schedule_and_the_rest_go_on_too(tmp_path):
     assert torch._dynamo.utils.counters["frames"]["ok"] >= 1  # it was compiled
     load_state(tmp_path, plain := Network(9))
     assert parameter_distance(whole[0], plain) == 0.0
-    with pytest.raises(RunError, match="it has no state of ema"):
+    with pytest.raises(LabError, match="it has no state of ema"):
         load_state(tmp_path, plain, ema=plain)
 
 
@@ -139,7 +138,7 @@ def test_a_damaged_file_is_an_error_that_changes_nothing_and_runs_nothing(damage
     path = save_state(tmp_path, *training(), 0)
     DAMAGES[damage](path)
     again, its_optimizer = training(seed=9)
-    with pytest.raises(RunError, match="no such file" if damage == "missing" else "damaged") as caught:
+    with pytest.raises(LabError, match="no such file" if damage == "missing" else "damaged") as caught:
         load_state(tmp_path, again, its_optimizer)
     assert str(path) in caught.value.attempt
     assert parameter_distance(again, training(seed=9)[0]) == 0.0
@@ -155,5 +154,5 @@ def test_distance():
     with torch.no_grad():
         next(b.parameters())[0, 0] = float("nan")
     assert np.isnan(parameter_distance(a, b))
-    with pytest.raises(RunError, match="shape"):
+    with pytest.raises(LabError, match="shape"):
         parameter_distance(a, mlp((9,)))

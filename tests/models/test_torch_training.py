@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from labkit.errors import RunError
+from labkit.errors import LabError
 from labkit.models.torch import batches, evaluate, mlp, parameter_distance, to_input, train_epoch
 
 LOSS = nn.CrossEntropyLoss()
@@ -43,7 +43,7 @@ def test_each_row_comes_once_and_with_its_label():
     rows = (x[:, 0, 0] * 255).round().long()
     assert sorted(rows.tolist()) == list(range(50))
     assert torch.equal(y, torch.tensor(labels)[rows])
-    with pytest.raises(RunError, match="50 images and 49 labels"):
+    with pytest.raises(LabError, match="50 images and 49 labels"):
         batches(images, labels[:-1], size=16)
 
 
@@ -114,9 +114,9 @@ def test_evaluating_changes_nothing():
 
 def test_no_batch_is_an_error_and_a_loss_that_is_nan_is_a_result():
     model = mlp(seed=0)
-    with pytest.raises(RunError, match="no batch"):
+    with pytest.raises(LabError, match="no batch"):
         train_epoch(model, iter(()), LOSS, sgd(model))
-    with pytest.raises(RunError, match="no batch"):
+    with pytest.raises(LabError, match="no batch"):
         evaluate(model, [])
     images, labels = stripes(40)
     wild = train_epoch(model, batches(images, labels, size=8), LOSS, sgd(model, lr=1e30))

@@ -46,8 +46,8 @@ def test_each_kind_passes_its_own_tests(here, root):
     arguments = {
         "made": [],
         "pictures": ["--data", "folder:photos"],
-        "names": ["--data", "table:EXPERIMENT.csv:big"],
-        "amounts": ["--data", "table:table.csv:stars", "--task", "regression", "--drop", "big"],
+        "names": ["--data", "table:EXPERIMENT.csv:big", "--categories", "colour"],
+        "amounts": ["--data", "table:table.csv:stars", "--task", "regression", "--drop", "big", "colour"],
         "words": ["--data", "text:text.txt", "--task", "language"],
     }
     for name, given in arguments.items():
@@ -95,7 +95,8 @@ def test_a_damaged_image_is_found_before_anything_is_written(here, capsys):
     image = next((here / "photos").rglob("*.png"))
     image.write_bytes(image.read_bytes()[:45])  # its header is whole
     assert main(["new", "x", "--data", "folder:photos"]) == 2
-    assert f"{image.name} is no image" in capsys.readouterr().err and not (here / "x").exists()
+    assert f"{image.name}: image file is truncated" in capsys.readouterr().err
+    assert not (here / "x").exists()
 
 
 def test_not_among_the_lessons(here, monkeypatch, capsys):

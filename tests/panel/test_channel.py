@@ -4,7 +4,6 @@ import contextlib
 import gc
 import logging
 import multiprocessing
-import os
 import pickle
 import signal
 import socket
@@ -148,43 +147,6 @@ def test_a_listener_is_on_loopback_and_no_text_shows_its_key(listener, sender, c
     sender.send({})
     out, err = capfd.readouterr()
     assert key not in out + err + caplog.text
-
-
-CROWD = """
-import resource, socket, sys, time
-most = min(10_200, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-crowd = [socket.socket() for _ in range(most - 200)]
-for one in crowd:
-    one.setblocking(False)
-    one.connect_ex(("127.0.0.1", int(sys.argv[1])))
-print(len(crowd), flush=True)
-time.sleep(300)
-"""
-
-
-def test_a_stranger_with_ten_thousand_connections_stops_nobody_who_is_known(
-    listener, sender, heard, own_threads
-):
-    """They cost a bounded number of threads and descriptors, and are disconnected one after the other."""
-    sender.send({"n": 0})
-    arrived(heard, 1)
-    descriptors = len(os.listdir("/proc/self/fd"))
-    port, late = str(listener.address.port), Sender(listener.address)
-    crowd = subprocess.Popen([sys.executable, "-c", CROWD, port], stdout=subprocess.PIPE, text=True)
-    try:
-        assert int(crowd.stdout.readline()) >= 800
-        until(lambda: listener._strangers._value == 0)
-        for n in range(1, 1000):
-            sender.send({"n": n})
-        assert sender.flush(30) and arrived(heard, 1000)[-1] == {"n": 999}
-        assert len(own_threads("labkit-channel-peer")) <= channel._STRANGERS + 1
-        assert len(os.listdir("/proc/self/fd")) - descriptors <= 2 * channel._STRANGERS + 10
-        late.send({"late": 1})
-    finally:
-        crowd.kill()
-        crowd.wait()
-    until(lambda: late.send({"late": 2}) or {"late": 2} in heard)
 
 
 # -- what is not an event -------------------------------------------------------------------------------

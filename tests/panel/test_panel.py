@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import gc
-import json
 import os
 import pickle
 import signal
@@ -13,7 +12,6 @@ import threading
 import time
 import warnings
 import weakref
-from multiprocessing.connection import Client
 
 import pytest
 
@@ -347,46 +345,6 @@ def test_it_is_drawn_five_times_a_second_at_most(settings):
         reporter.drawn.clear()
         time.sleep(1.5)  # where nothing happens only the clock moves
         assert 1 <= drawn <= took * 5 + 2 and 1 <= len(reporter.drawn) <= 3
-
-
-EVENTS = int(os.environ.get("FLOOD_EVENTS", "16000"))  # 100,000 were tried
-FLOOD = {
-    "phase": lambda n: {"name": f"phase {n}"},
-    "step": lambda n: {"epoch": n, "step": n, "rows": n, "seconds": n, "waiting": 0, "metrics": {f"m{n}": n}},
-    "worker": lambda n: {"rank": n, "pid": n, "workers": n % 7},
-    "report": lambda n: {"metrics": {"loss": n, f"metric {n}": 1.0}},
-    "checkpoint": lambda n: {"path": f"/c/{n}", "status": "pending"},
-    "validation": lambda n: {"path": f"/c/{n}", "done": True, "text": "x" * 500},
-    "print": lambda n: {"text": "x" * 500},
-    "failure": lambda n: {"text": "x" * 500},
-}
-
-
-def test_a_flood_of_events_fills_neither_the_panel_nor_the_kernel(settings):
-    """Events of a worker that knows the key, each with something new in it, and one of 10 MB."""
-    drawn = []
-
-    class Drawing(NullReporter):
-        def draw(self, snapshot):
-            drawn.append(len(snapshot.body))
-
-    panel = Panel("00-flood", settings=settings, reporter=Drawing(), world_size=2)
-    with panel:
-        host, port, key = panel.where_to_report()[1]
-        with Client((host, port), authkey=key.encode()) as wild:
-            for n in range(EVENTS // len(FLOOD)):
-                for kind, more in FLOOD.items():
-                    event = {"kind": kind, "run": panel.run_id, **more(n)}
-                    wild.send_bytes(json.dumps(event).encode())
-            until(lambda: panel.state.printed == n + 1, 120)
-            before = len(drawn)
-            with contextlib.suppress(OSError):
-                wild.send_bytes(json.dumps({"kind": "print", "text": "x" * 10_000_000}).encode())
-        until(lambda: len(drawn) > before)  # it still moves
-        kept = pickle.dumps([vars(panel.state.workers), panel.state.history, panel.state.prints])
-        assert len(kept) < 2_000_000 and len(panel.state.checkpoints) == min(10_000, n + 1)
-    assert panel.state.printed == n + 1 and max(drawn) < 400_000
-    assert records.read(records.folder_of(settings.home, "00-flood", panel.run_id)).state == "finished"
 
 
 @pytest.mark.parametrize("where", ["open", "draw", "close"])

@@ -195,24 +195,21 @@ def test_a_screen_reader_is_told_of_phases_and_failures_and_not_of_steps(reporte
 
 def test_what_has_not_changed_is_not_sent_again(reporter):
     run, sent = reporter.begin(), []
-    for widget in (reporter._title, reporter._body, reporter._details, reporter._output):
+    for widget in (reporter._title, reporter._body, reporter._prints):
         widget.observe(sent.append)
     for _ in range(5):
         reporter.show(run)
     assert sent == []
 
 
-def test_the_toggles(reporter):
+def test_the_last_prints_are_always_shown(reporter):
     run = reporter.begin()
-    assert reporter._details.value == "" and reporter._output.description == "output"
-    reporter.show(run("print", text="hello <world>"))
-    assert reporter._output.description == "output (1)"  # so the reader sees that there is something
-    reporter._output.value = True  # a click; it is drawn at once and not at the next event
-    assert "hello &lt;world&gt;" in reporter._details.value
-    reporter._files.value = True
-    assert "/logs/of &lt;run&gt;" in reporter._details.value
-    reporter._output.value = False
-    assert "hello" not in reporter._details.value and "/logs" in reporter._details.value
+    assert reporter._prints.value == ""
+    for number in range(9):
+        run("print", text=f"hello <world> {number}")
+    reporter.show(run)
+    shown = re.findall(r"hello &lt;world&gt; (\d)", reporter._prints.value)
+    assert shown == list("345678")
 
 
 def test_a_click_that_comes_after_the_end_interrupts_nothing(reporter, interrupts):

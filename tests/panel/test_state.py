@@ -203,6 +203,96 @@ def test_an_elastic_run_shows_the_workers_that_it_has():
     assert run.state.sizes == [(T0 + 1, 3), (T0 + 9, 2), (T0 + 20, 3)]
 
 
+# -- loops that are counted from outside, and loops that count otherwise --------------------------------
+
+
+def counted(run, at, *, epoch, step, made, pid=100, **data):
+    """A step event of hooks: they count from the first epoch of their process."""
+    data = {"seconds": step / 10, "counted": True, **data}
+    return run.step(at, epoch=epoch, step=step, made=made, pid=pid, total=10, **data)
+
+
+def test_steps_after_the_last_checkpoint_that_arrived_are_repeated():
+    run = Run(engine="Ray Train", epochs=4)
+    counted(run, 1, epoch=0, step=1, made=1)
+    counted(run, 2, epoch=0, step=10, made=10, done=True)
+    run("saved", 2, epoch=1, step=10).saved(0, 2)
+    counted(run, 3, epoch=1, step=10, made=20, done=True)
+    run("saved", 3, epoch=2, step=20)  # on its way to the store
+    counted(run, 4, epoch=2, step=3, made=23)
+    run("failure", 5, text="boom")("worker", 6, pid=200)
+    assert run.state.repeated == 0  # none is made again yet
+    counted(run, 7, epoch=0, step=1, made=1, pid=200)
+    assert (run.state.repeated, run.state.made, run.state.workers[0].epoch) == (13, 11, 1)
+    assert run.state.fraction() == pytest.approx(11 / 40)
+    run("saved", 8, pid=200, epoch=1, step=10).saved(1, 8)
+    run("worker", 9, pid=300)
+    counted(run, 10, epoch=0, step=1, made=1, pid=300)
+    assert (run.state.repeated, run.state.made, run.state.workers[0].epoch) == (13, 21, 2)
+
+
+def test_a_run_that_goes_on_from_an_earlier_one_begins_at_its_epoch():
+    run = Run(epochs=4)
+    run.state.earlier = 2
+    counted(run, 1, epoch=0, step=5, made=5)
+    run("report", metrics={"loss": 1.0})
+    assert (run.state.workers[0].epoch, run.state.fraction()) == (2, pytest.approx(2.5 / 4))
+    assert run.state.history == [{"loss": 1.0, "epoch": 2}]
+
+
+def test_a_length_in_steps():
+    run = Run(steps=40)
+    counted(run, 1, epoch=0, step=10, made=10, seconds=1.0)
+    counted(run, 2, epoch=1, step=10, made=20, seconds=1.0)
+    assert run.state.fraction() == 0.5 and run.state.eta(T0 + 2) == pytest.approx(2)
+    assert Run(epochs=3, steps=40).state.steps is None  # then these are something else
+
+
+def test_more_passes_than_epochs_have_no_bar():
+    run = Run(epochs=2)
+    counted(run, 1, epoch=1, step=10, made=20)
+    assert run.state.fraction() == 1.0
+    counted(run, 2, epoch=2, step=1, made=21)
+    assert run.state.fraction() is None and run.state.eta(T0 + 3) is None
+
+
+def test_a_loop_without_a_loader_has_neither_rows_nor_waiting():
+    run = Run()
+    counted(run, 1, epoch=0, step=1, made=1, fed=False, rows=0)
+    counted(run, 2, epoch=0, step=9, made=9, fed=False, rows=0)
+    assert run.state.waiting_share() is None and run.state.rows_per_second() == 0
+
+
+def test_the_first_step_belongs_to_the_training():
+    """Hooks tell of it when it is over."""
+    run = Run()
+    counted(run, 10, epoch=0, step=1, made=1, seconds=3.0, waiting=1.0, first_wait=1.0)
+    run.state.end("finished", T0 + 10)
+    assert run.state.time_breakdown() == {
+        "start": 8.0, "data": 0.0, "training": 2.0, "between epochs": 0.0, "rest": 0.0,
+    }  # fmt: skip
+
+
+def test_epochs_that_are_counted_from_1():
+    run = Run(epochs=3)
+    for epoch in (1, 2, 3):
+        run.epoch(epoch, epoch * 10, epochs=3, total=10)
+        run("report", epoch * 10 + 9, metrics={"epoch": epoch, "loss": 1 / epoch})
+        run.saved(epoch, epoch * 10 + 9)
+        assert run.state.fraction() == pytest.approx(epoch / 3)
+    assert [one["epoch"] for one in run.state.history] == [0, 1, 2]
+    assert [one.label for one in run.state.checkpoints] == ["epoch 1", "epoch 2", "epoch 3"]
+    assert max(x for x, _ in run.state.curve) <= 3 if run.state.curve else True
+
+
+def test_steps_from_0_and_reports_from_1():
+    run = Run(epochs=2)
+    for epoch in (0, 1):
+        run.epoch(epoch, epoch * 10, epochs=2, total=10)
+        run("report", metrics={"epoch": epoch + 1})
+    assert [one["epoch"] for one in run.state.history] == [0, 1] and run.state.fraction() == 1.0
+
+
 # -- metrics --------------------------------------------------------------------------------------------
 
 
@@ -281,19 +371,6 @@ def test_prints_and_failures(run):
     many = Run(world_size=2)("print", text="hello", rank=1, pid=9)("failure", rank=1, text="ValueError: no")
     assert list(many.state.prints) == ["[rank 1] hello"]
     assert [(failure.rank, failure.message) for failure in many.state.failures] == [(1, "ValueError: no")]
-
-
-def test_the_last_of_many_failures_is_kept(run):
-    for number in range(30):
-        run("failure", text=f"ValueError: {number}")
-    messages = [failure.message for failure in run.state.failures]
-    assert messages == [*(f"ValueError: {number}" for number in range(19)), "ValueError: 29"]
-
-
-def test_epochs_without_end_take_no_memory_without_end(run):
-    for epoch in range(11_000):
-        run.step(epoch, epoch=epoch, step=1, metrics={"loss": float(epoch)})
-    assert len(run.state.epoch_seconds) < 10_001 and run.state.metrics() == {"loss": 10_999.0}
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from labkit.__main__ import main
 from labkit.runs.record import RunRecord, folder_of, this_process
 from labkit.system.process_registry import ProcessRegistry
 
-SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 STARTED = "2026-01-31T12:00:00+00:00"
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
 @pytest.fixture
@@ -50,94 +50,74 @@ def clean(*options):
 
 
 def test_what_is_old_is_shown_and_removed_and_nothing_else(home, capsys):
-    mine = ["exercises.json", "credentials", "notebook.ipynb", "datasets/mnist/images", "ray/starting"]
-    mine += [
-        "objects/credentials",
-        "objects/rclone/digits/0.png",
-        "objects/rclone/lab/data/x",
-        "spark/java/bin",
-    ]
+    mine = ["exercises.json", "credentials", "datasets/mnist/images", "objects/rclone/digits/0.png"]
+    mine += ["objects/rclone/lab/data/x", "spark/java/bin", "runs/a file", "runs/no-record/x/state"]
     for path in mine:
         file(home / path)
-    old = ["runs/05-tune/sweep/tuner.pkl", "runs/fit/checkpoint_0/state", "runs/fit/snapshot.json"]
-    old += ["ray/t/session_1/logs/raylet.out", "ray/fork-01-2", "spark/spark-1/logs/driver.log"]
-    old += ["objects/rclone/lab/.rclone_temp_1", "workspaces/default.json", "processes/ray-1/7.json"]
-    for path in old:
+    for path in (
+        "ray/t/session_2026/logs/raylet.out",
+        "spark/spark-1/logs/driver.log",
+        "runs/own/sweep/state",
+    ):
         file(home / path)
     file(home / "objects/rclone/lab/runs/a/checkpoint_0/state")
-    for run_id, path in (("a", "lab/runs/a"), ("b", "digits"), ("c", f"{home}/objects"), ("d", str(home))):
+    # Nothing but a run's own folder is taken for its checkpoints.
+    places = {
+        "a": "lab/runs/a",
+        "b": "digits",
+        "c": f"{home}/objects",
+        "d": str(home),
+        "e": f"{home}/runs/own",
+    }
+    places |= {"f": f"{home}/runs/own/sweep", "g": "s3://lab/runs/gone", "h": "../../../outside/x"}
+    for run_id, path in places.items():
         run(home, run_id, storage_path=path)
     age(home)
-    new = file(home / "runs/05-tune/later/tuner.pkl")
+    outside = file(home.parent / "outside" / "x" / "state")
+    age(home.parent)
     assert clean("--older", "11d") == 0 and "nothing old" in capsys.readouterr().out
     assert clean() == 0
-    shown = capsys.readouterr().out
-    assert files(home) - {"runs/.index.json"} == {*mine, str(new.relative_to(home))}
-    assert not (home / "runs" / "03-torch").exists()
-    rows = [line.split("  ") for line in shown.splitlines()]
-    assert {row[0] for row in rows[1:-2]} == {
-        *("run", "checkpoints", "interrupted upload", "Ray session", "Spark session", "socket", "workspace"),
-        "records of ended processes",
-    }
-    assert rows[-2][0].startswith("13 things") and rows[-1] == ["removed 13 of 13"]
+    assert files(home) == set(mine) and outside.exists()
+    shown = capsys.readouterr().out.splitlines()
+    assert f"8 folders in {home}/runs/03-torch" in shown and shown[-1] == "removed 12 of 12"
+    assert shown[-2].startswith("12 folders with ")
 
 
 def test_what_runs_or_is_marked_stays_with_its_checkpoints(home):
-    for run_id, fields in {
-        "running": {"state": "running", "process": this_process()},
-        "tagged": {"tags": ["paper"]},
-        "noted": {"note": "too fast"},
-        "old": {},
-    }.items():
+    kept = {"running": {"state": "running", "process": this_process()}, "tagged": {"tags": ["paper"]}}
+    kept |= {"noted": {"note": "too fast"}, "young": {}}
+    for run_id, fields in {**kept, "old": {}}.items():
         run(home, run_id, storage_path=f"lab/runs/{run_id}", **fields)
-        file(home / "objects" / "rclone" / "lab" / "runs" / run_id / "state")
-    path = file(home / "runs" / "elsewhere" / "sweep" / "state").parent
-    run(home, "sweep", storage_path=str(path), tags=["paper"])
+        file(home / f"objects/rclone/lab/runs/{run_id}/state")
+    run(home, "shares", storage_path="lab/runs/tagged")
     age(home)
+    file(home / "objects/rclone/lab/runs/young/checkpoint_1/state")
     assert clean() == 0
-    left = {path.split("/")[-2] for path in files(home) if path.endswith(("state", "run_record.json"))}
-    assert left == {"running", "tagged", "noted", "sweep"}
-    assert path.exists()
-
-
-def test_what_a_living_process_may_use_stays_whatever_the_age(home, tmp_path):
-    run(home, "a", storage_path="lab/runs/a")
-    run(home, "b")
-    stored = file(home / "objects/rclone/lab/runs/a/state")
-    upload = file(home / "objects/rclone/lab/.rclone_temp_1")
-    age(home)
-    registry = ProcessRegistry(home)
-    registry.start(SLEEP, role="object server", group_id="store-1", log=tmp_path / "log")
-    registry.acquire("ray-2")  # this process, whose cluster has ended
-    file(home / "processes/ray-3/7.json")
-    used = [file(home / "ray/t/session_2/logs/raylet.out"), file(home / "ray/fork-02-3")]
-    assert clean("--older", "0h") == 0
-    assert all(path.exists() for path in (*used, upload, stored))
-    assert os.listdir(home / "runs" / "03-torch") == ["a"]  # b was written before the process started
-    assert registry.groups() == ["ray-2", "ray-3", "store-1"]
-    registry.release("ray-2")
-    registry.stop("store-1")
-    assert clean("--older", "0h") == 0
-    assert not any(path.exists() for path in (*used, upload, stored)) and registry.groups() == []
+    assert {path.name for path in (home / "runs/03-torch").iterdir()} == set(kept)
+    assert {path.name for path in (home / "objects/rclone/lab/runs").iterdir()} == set(kept)
 
 
 def test_no_link_is_followed(home, tmp_path):
-    outside = [file(tmp_path / "outside" / name / "state") for name in ("a", "b", "c", "d")]
+    outside = [file(tmp_path / "outside" / name / "state") for name in ("a", "b", "c")]
     run(home, "a")
     (home / "runs/03-torch/a/link").symlink_to(outside[0].parent)
-    (home / "runs/03-torch/b").symlink_to(outside[1].parent)
-    (home / "runs/theirs").symlink_to(outside[2].parent.parent)
-    (home / "objects" / "rclone").mkdir(parents=True)
-    (home / "objects" / "rclone" / "lab").symlink_to(tmp_path / "outside")
-    run(home, "stored", storage_path="lab/d")
-    run(home, "above", storage_path="../../../outside/d")
-    run(home, "absolute", storage_path=str(tmp_path / "outside" / "d"))
-    run(home, "home", storage_path=str(home))
-    kept = file(home / "exercises.json")
+    run(tmp_path / "other", "b")
+    (home / "runs/03-torch/b").symlink_to(tmp_path / "other/runs/03-torch/b")
+    (home / "objects/rclone").mkdir(parents=True)
+    (home / "objects/rclone/lab").symlink_to(tmp_path / "outside")
+    run(home, "c", storage_path="lab/c")
     age(tmp_path)
     assert clean() == 0
-    assert all(path.exists() for path in (*outside, kept))
-    assert set(os.listdir(home / "runs" / "03-torch")) == {"b", "stored", "above"}
+    assert all(path.exists() for path in outside) and (home / "runs/03-torch/b/run_record.json").exists()
+    assert [path.name for path in (home / "runs/03-torch").iterdir()] == ["b"]
+
+
+def test_a_lab_that_runs_is_not_cleaned(home, tmp_path, capsys):
+    folder = run(home, "a")
+    age(home)
+    ProcessRegistry(home).start(SLEEP, role="object server", group_id="store-1", log=tmp_path / "log")
+    assert clean() == 2 and "python -m labkit stop" in capsys.readouterr().err and folder.exists()
+    assert main(["stop"]) == 0 and clean() == 0 and not folder.exists()
 
 
 def test_it_asks_and_takes_no_answer_for_a_no(home, monkeypatch, capsys):

@@ -1,21 +1,15 @@
-"""Two runs compared, and one restored: what differs, what comes back, and what does not."""
+"""Two runs compared: what differs, and nothing else."""
 
 import math
 
 import pytest
-from ray import cloudpickle
 
 from labkit import runs
-from labkit.errors import RunError
-from labkit.panel import Panel
+from labkit.errors import LabError
 from labkit.runs.record import RunRecord, folder_of
-from labkit.settings import Settings
 
-CODE = """def train_loop(config, times=2):
-    def inner():
-        return math.sqrt(config["lr"] * scale)
-
-    return inner() * times
+CODE = """def train_loop(config):
+    return math.sqrt(config["lr"] * scale)
 """
 HEAD = {"name": "own", "engine": "Ray Train", "state": "finished", "started_at": "2026-01-31T12:00:00+00:00"}
 
@@ -66,44 +60,6 @@ def test_a_comparison_has_what_differs_and_nothing_else(home):
 def test_equal_runs_have_equal_code(home):
     record = runs.get("a", home)
     found = runs.compare(record, record)
-    assert found.table.empty and found.code == "" and record.code_hash in repr(found)
-    with pytest.raises(RunError, match="run_id='c'"):
+    assert found.table.empty and found.code == "" and "the code is equal" in repr(found)
+    with pytest.raises(LabError, match="run_id='c'"):
         runs.compare("a", "c", home)
-
-
-def test_a_rerun_restores_function_and_settings(home, monkeypatch):
-    import __main__
-
-    monkeypatch.setattr(__main__, "math", math, raising=False)
-    monkeypatch.setattr(__main__, "scale", 40, raising=False)
-    monkeypatch.setattr(__main__, "train_loop", "mine", raising=False)
-    again = runs.rerun("a", home=home)
-    assert again.config == {"lr": 0.1, "model": {"width": 64}, "epochs": 2}
-    assert again.loop(again.config) == 4.0 and __main__.train_loop == "mine"
-    monkeypatch.setattr(__main__, "scale", 90)  # defined in a later cell, as a new panel is
-    assert again.loop(again.config) == 6.0
-    assert cloudpickle.loads(cloudpickle.dumps(again.loop))({"lr": 0.1}, times=1) == 3.0  # for a worker
-    with Panel("next", settings=Settings(home=home, panel="none")) as panel:
-        panel.loop = again.loop
-    with panel:
-        pass
-    assert runs.get(panel.run_id, home).code == CODE  # so it can be restored again
-    assert any(line.startswith("torch 2.13: here it is") for line in again.missing)
-
-
-def test_a_rerun_says_what_it_could_not_restore(home):
-    (lacks,) = [line for line in runs.rerun("a", home=home).missing if "what it uses" in line]
-    assert lacks.startswith("what it uses: math, scale;")
-    write(
-        home, "c", config={"key": "AKIA", "rows": [0] * 100, "lr": 1}, code="x = 1\nfor _ in range(3): ...\n"
-    )
-    again = runs.rerun("c", home=home)
-    assert again.loop is None and again.config == {"lr": 1} and again.record.run_id == "c"
-    said = repr(again)
-    for part in ("config['rows']: the record has only 'list of 100'", "(secret)", "its seed", "its data"):
-        assert part in said
-    write(home, "d", code="@missing_decorator\ndef f(): ...\n")
-    write(home, "e")
-    write(home, "f", code="login(token='(secret)')\n")
-    for run, word in {"d": "NameError", "e": "the record has none", "f": "secrets in its code"}.items():
-        assert word in repr(runs.rerun(run, home=home))

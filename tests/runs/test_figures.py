@@ -6,8 +6,8 @@ import warnings
 
 import pytest
 
-from labkit.errors import RunError
-from labkit.runs.figures import plot
+from labkit.errors import LabError
+from labkit.runs.figures import draw
 from labkit.runs.record import RunRecord
 
 SECONDS = "where the time went"
@@ -28,12 +28,12 @@ def history(*losses, name="loss"):
 
 
 def axes_of(*records, metrics=None):
-    return {axes.get_title(loc="left"): axes for axes in plot(records, metrics).axes}
+    return {axes.get_title(loc="left"): axes for axes in draw(records, metrics).axes}
 
 
 def test_curves_show_the_values_of_each_run_from_epoch_1():
-    figure = plot([record("b", 1, history=history(3.0, 2.0)), record("a", 0, history=history(1.0))], None)
-    first, second = figure.axes[0].get_lines()  # the older run first
+    figure = draw([record("a", 0, history=history(1.0)), record("b", 1, history=history(3.0, 2.0))])
+    first, second = figure.axes[0].get_lines()
     assert (list(first.get_xdata()), list(first.get_ydata())) == ([1], [1.0])
     assert (list(second.get_xdata()), list(second.get_ydata())) == ([1, 2], [3.0, 2.0])
     assert [t.get_text() for t in figure.legends[0].get_texts()] == ["a", "b"]
@@ -51,8 +51,8 @@ def test_metrics_may_be_one_name_and_need_not_be_loss_or_accuracy():
     assert set(axes_of(run)) == {"rmse", "r2", SECONDS}
     assert set(axes_of(run, metrics=[])) == set(axes_of(record())) == {SECONDS}
     for unknown in ("acc", ["rmse", "loss"], "ok"):
-        with pytest.raises(RunError, match="rmse, r2, mae"):
-            plot([run], unknown)
+        with pytest.raises(LabError, match="rmse, r2, mae"):
+            draw([run], unknown)
 
 
 def test_bars_show_where_the_seconds_went():
@@ -84,6 +84,6 @@ def test_odd_records_are_drawn_too_and_a_notebook_shows_the_figure_once():
     odd = [record("_$x$" * 20, minute, history=entries, seconds={"start": 1.0}) for minute in range(12)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        plot(odd, None).savefig(io.BytesIO())
+        draw(odd, None).savefig(io.BytesIO())
     assert plt.get_fignums() == before
     assert plt.rcParams["text.color"] == style  # the reader's own figures stay the same

@@ -1,4 +1,4 @@
-"""A record says where its run comes from: code, commit, seed, data; secrets stay out of it."""
+"""A record says where its run comes from: code, commit, seed, data."""
 
 import functools
 import inspect
@@ -14,8 +14,6 @@ from labkit.runs.origin import called_by, git_commit, source_of
 from labkit.runs.record import RunRecord, folder_of
 from labkit.settings import Settings
 
-HASH = "ab" * 20
-
 
 class Trainable:
     def step(self):
@@ -23,17 +21,11 @@ class Trainable:
 
 
 def loop(config):
-    api_key = "AKIA-1"
-    hf_token: str = "hunter2"  # noqa: S105
-    login = {"password": "hunter2", "url": "https://me:hunter2@host/x"}
-    monkey = "a banana"
-    return api_key == "no" or hf_token, login, monkey
+    return config["lr"]
 
 
-def test_code_is_kept_as_text_without_secrets():
-    text = source_of(functools.partial(loop, 3))
-    assert text.startswith("def loop(config):\n") and "a banana" in text and 'api_key == "no"' in text
-    assert "AKIA" not in text and "hunter2" not in text and text.count("(secret)") == 3
+def test_code_is_kept_as_text():
+    assert source_of(functools.partial(loop, 3)) == 'def loop(config):\n    return config["lr"]\n'
     assert source_of(Trainable).startswith("class Trainable:\n    def step")
     assert source_of(len) == source_of(None) == source_of(Trainable()) == ""
 
@@ -75,10 +67,8 @@ def test_another_model_is_a_difference_though_the_loop_is_equal(tmp_path):
         record.write(folder_of(tmp_path, "x", run_id))
     found = runs.compare("a", "b", tmp_path)
     assert "-def model(): relu" in found.code and "+def model(): gelu" in found.code
-    assert found.a.code_hash != found.b.code_hash
     page = runs.report(tmp_path / "page.html", title="both", home=tmp_path).read_text()
     assert "relu" in page and "gelu" in page
-    assert any(".record.called" in line for line in runs.rerun("a", home=tmp_path).missing)
 
 
 def git(*command, folder):
@@ -116,9 +106,9 @@ def test_a_panel_records_code_seed_and_data(settings):
     with Panel("own", dataset=data(), config={"seed": 7, "rows": [0] * 100}, settings=settings):
         pass
     first = runs.latest("own", settings.home)
-    assert "def test_a_panel_records_code_seed_and_data" in first.code and len(first.code_hash) == 12
+    assert "def test_a_panel_records_code_seed_and_data" in first.code
     assert (first.seed, first.dataset, first.data_fingerprint) == (7, "own", data().fingerprint)
-    assert first.abridged == ["rows"] and first.versions["python"] and first.host["cpus"]
+    assert first.config["rows"] == "list of 100" and first.versions["python"] and first.host["cpus"]
     with Panel("own", dataset=data(first=1), seed=3, settings=settings):
         pass
     second = runs.latest("own", settings.home)
@@ -133,11 +123,3 @@ def test_the_panel_of_a_run_is_no_difference(settings):
     one, other = runs.table(settings.home, columns=["run_id"])["run_id"]
     found = runs.compare(one, other, settings.home).table.index
     assert "config.lr" in found and "config.panel" not in found
-
-
-def test_tags_of_a_running_run_are_kept_at_its_end(settings):
-    with Panel("own", settings=settings) as panel:
-        runs.tag(panel.run_id, "paper", home=settings.home)
-        runs.note(panel.run_id, "watch this", home=settings.home)
-    record = runs.get(panel.run_id, settings.home)
-    assert (record.state, record.tags, record.note) == ("finished", ["paper"], "watch this")

@@ -1,12 +1,13 @@
 """The report: one file with all that the records say, in which nothing of a record is code."""
 
+import math
 import re
 
 import matplotlib.pyplot as plt
 import pytest
 
 from labkit import runs
-from labkit.errors import RunError
+from labkit.errors import LabError
 from labkit.runs.record import RunRecord, folder_of
 
 EVIL = "<script>alert(1)</script>"
@@ -34,7 +35,7 @@ def home(tmp_path, monkeypatch):
 
 def cells(page):
     """The rows of all tables, as tuples of texts."""
-    rows = re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", page, re.DOTALL)
     return [tuple(re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row, re.DOTALL)) for row in rows]
 
 
@@ -57,6 +58,31 @@ def test_a_report_has_groups_runs_settings_code_and_origin(home):
     assert "Code of all runs" in page and "def loop(config): ..." in page
 
 
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ((0.5, math.inf, 0.7), ("3", "inf", "nan")),
+        ((0.5, math.nan, 0.7), ("3", "nan", "nan")),
+        ((math.inf, -math.inf), ("2", "nan", "nan")),
+        ((1e308, -1e308), ("2", "0", "inf")),
+        ((0.5, 10**400), ("1", "0.5", "–")),
+    ],
+)
+def test_a_run_that_diverged_is_in_its_group_and_in_the_page(values, said, tmp_path, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    for number, value in enumerate(values):
+        write(tmp_path, number, "high", value)
+    write(tmp_path, 9, "low", 0.25)
+    rows = cells(runs.report(tmp_path / "page.html", tmp_path, title="t", by="arm").read_text())
+    assert ("high", "accuracy", *said) in rows and ("low", "accuracy", "1", "0.25", "–") in rows
+
+
+def test_a_long_text_is_not_cut(home):
+    write(home, 4, "colour", 0.5, note="x" * 500, config={"arm": "a" * 150})
+    page = runs.report(home / "page.html", home, title="t").read_text()
+    assert "x" * 500 in page and "a" * 150 in page
+
+
 def test_nothing_of_a_record_is_code_and_nothing_is_loaded(home):
     everywhere = {"metrics": {EVIL: 1.0}, "config": {"arm": EVIL, "lr": EVIL}, "tags": [EVIL]}
     write(home, 4, "", 0.5, code=EVIL, commit=EVIL, note=EVIL, **everywhere)
@@ -77,11 +103,11 @@ def test_a_figure_of_ones_own_is_in_it(home):
 
 
 def test_what_cannot_be_reported_is_explained(home):
-    with pytest.raises(RunError, match="no run has 'camera'"):
+    with pytest.raises(LabError, match="no run has 'camera'"):
         runs.report(home / "page.html", home, title="t", by="camera")
-    with pytest.raises(RunError, match="accuracy"):
+    with pytest.raises(LabError, match="accuracy"):
         runs.report(home / "page.html", home, title="t", metrics="f1")
-    with pytest.raises(RunError, match="a file that you can write to"):
+    with pytest.raises(LabError, match="a file that you can write to"):
         runs.report(home, home, title="t")
     assert not (home / "page.html").exists()
 

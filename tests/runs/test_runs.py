@@ -1,15 +1,14 @@
 """Past runs: the table and the figure say what the records say."""
 
+import argparse
 import math
-import os
-import shutil
 import subprocess
 import sys
 
 import pytest
 
 from labkit import runs
-from labkit.errors import RunError
+from labkit.errors import LabError
 from labkit.runs.record import RunRecord
 
 
@@ -67,17 +66,17 @@ def test_table_plot_and_latest_can_be_narrowed(home, tmp_path):
     assert runs.latest().run_id == "run-1"  # one that failed has nothing to compare
     assert runs.latest(state=None).run_id == runs.latest("03-torch", state="failed").run_id == "run-2"
     assert runs.latest("00-baseline").metrics["accuracy"] == 0.91
-    with pytest.raises(RunError, match="no run yet"):
+    with pytest.raises(LabError, match="no run yet"):
         runs.table(tmp_path / "empty")
-    with pytest.raises(RunError, match=r"name='03-torhc'(.|\n)*'03-torch'"):
+    with pytest.raises(LabError, match=r"name='03-torhc'(.|\n)*name is '00-baseline', '03-torch'"):
         runs.latest("03-torhc")
 
 
 def test_a_latest_run_that_did_not_finish_is_told(tmp_path):
     write(tmp_path, 1, state="failed", error="ValueError: boom")
-    with pytest.raises(RunError, match="boom") as caught:
+    with pytest.raises(LabError, match="boom") as caught:
         runs.latest("03-torch", tmp_path)
-    assert "run-1, is failed" in caught.value.fact and "state=None" in caught.value.fix
+    assert "run-1, is failed (ValueError: boom)" in caught.value.fact and "state=None" in caught.value.fix
 
 
 def test_the_table_tells_how_the_runs_differ_and_where_their_models_are(tmp_path):
@@ -117,7 +116,7 @@ def test_columns_are_fields_parts_of_fields_metrics_and_settings(tmp_path):
     ]
     row = runs.table(tmp_path, columns=names).loc[2]
     assert list(row) == ["run-1", 0.1, 64, 64, 0.123456, "mse", "2.13", history]
-    with pytest.raises(RunError, match="'momentum'"):
+    with pytest.raises(LabError, match="'momentum'"):
         runs.table(tmp_path, columns=["momentum"])
 
 
@@ -127,9 +126,11 @@ def test_filters_take_any_column(tmp_path):
     assert list(runs.table(tmp_path, lr=0.2)["id"]) == ["run-2", "run-1"]
     assert list(runs.table(tmp_path, lr=0.2, seed=[0, 1])["id"]) == ["run-1"]
     assert runs.latest("03-torch", tmp_path, seed=0).run_id == "run-0"
-    with pytest.raises(RunError) as caught:
+    with pytest.raises(LabError) as caught:
         runs.table(tmp_path, lr=0.3, seed=1)
     assert "lr is 0.1, 0.2; seed is 0, 1, 2" in caught.value.fact
+    with pytest.raises(LabError, match="tag is"):
+        runs.table(tmp_path, tag="paper")
 
 
 def test_the_best_run_is_found(tmp_path):
@@ -142,43 +143,92 @@ def test_the_best_run_is_found(tmp_path):
     assert runs.best("loss", tmp_path, mode="max").name == "other"
     assert runs.best("loss", tmp_path, mode="max", name="03-torch").run_id == "run-0"
     assert runs.best("loss", tmp_path, mode="min", state=None).state == "failed"
-    with pytest.raises(RunError, match="report loss"):
+    with pytest.raises(LabError, match="report loss"):
         runs.best("accuracy", tmp_path, mode="max")
-    with pytest.raises(RunError, match="'lowest'"):
+    with pytest.raises(LabError, match="'lowest'"):
         runs.best("loss", tmp_path, mode="lowest")
     assert runs.get("run-0", tmp_path) == runs.get(runs.get("run-0", tmp_path))
 
 
-def test_the_index_follows_the_files(tmp_path):
-    """Also a file that is replaced by one of the same size, a damaged index, and one of another version."""
-    losses = lambda: list(runs.table(tmp_path).get("loss", []))  # noqa: E731
-    write(tmp_path, 1, metrics={"loss": 0.5})
-    write(tmp_path, 2, metrics={"loss": 0.25}, name="other")
-    index = tmp_path / "runs" / ".index.json"
-    assert losses() == [0.25, 0.5] and index.exists()
-    write(tmp_path, 1, metrics={"loss": 0.7})
-    assert losses() == [0.25, 0.7]
-    assert list(runs.table(tmp_path, name="other")["loss"]) == [0.25]
-    for text in ("", "[1]", index.read_text().replace('"fields": ["name"', '"fields": ["title"')):
-        index.write_text(text)
-        assert losses() == [0.25, 0.7]
-    shutil.rmtree(tmp_path / "runs" / "other")
-    assert losses() == [0.7] and losses() == [0.7]
-    index.unlink()
-    index.mkdir()  # it cannot be written
-    assert losses() == [0.7]
+HUGE = 10**400  # a float can't have it
+ODD = [
+    [0, 2**127],  # numpy's advice: log the entropy of a SeedSequence, which has 128 bits
+    [0, 2**64],
+    [0, 2**63],
+    [0.5, 2**127],
+    [0, HUGE],
+    [0.5, HUGE],
+    [2**60 + 1, None],
+    [True, 2],
+    ["a", 1.5],
+    [[1, 2], {"a": math.inf}],
+    [math.nan, -math.inf],
+]
 
 
-def test_the_index_of_many_runs_is_used(tmp_path):
-    """A record that cannot be read any more is listed, because its file has not changed."""
-    for minute in range(30):
-        write(tmp_path, minute, metrics={"loss": minute / 10})
-    assert len(runs.table(tmp_path)) == 30
-    path = tmp_path / "runs" / "03-torch" / "run-3" / "run_record.json"
-    stat, text = path.stat(), path.read_text()
-    path.write_text("x" * len(text))
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    assert len(runs.table(tmp_path)) == 30
-    path.touch()
-    with pytest.warns(UserWarning, match="run-3"):
-        assert len(runs.table(tmp_path)) == 29
+@pytest.mark.parametrize("values", ODD, ids=lambda values: f"{values[0]} and {values[1]}"[:20])
+def test_no_value_breaks_a_view(values, tmp_path, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    for minute, value in enumerate(values):
+        history = [{"epoch": 0, "loss": value}, {"epoch": value, "loss": 1.0}]
+        about = {"metrics": {"loss": value, "f1": 0.5}, "history": history, "seconds": {"training": value}}
+        write(tmp_path, minute, config={"seed": value, "odd": value}, **about)
+    shown = [value for value in reversed(values) if not isinstance(value, (dict, float))]
+    assert [one for one in runs.table(tmp_path)["odd"] if one in shown] == shown
+    assert repr(list(runs.table(tmp_path, columns=["odd", "loss"])["odd"])) == repr(values[::-1])
+    assert runs.best("f1", tmp_path, mode="max").run_id == "run-1"
+    assert runs.best("loss", tmp_path, mode="max", seed=values[0]) if values[0] == 0 else True
+    assert runs.plot(tmp_path).axes and runs.plot(tmp_path, by="odd").axes
+    assert "odd" in runs.compare("run-0", "run-1", tmp_path)._repr_html_()
+    assert runs.report(tmp_path / "page.html", tmp_path, title="t", by="odd").exists()
+
+
+def test_names_of_metrics_and_settings_may_be_anything(tmp_path):
+    names = [
+        "my config x",
+        "config lr",
+        "config.lr",
+        "val/loss",
+        "seconds.total",
+        "versions.torch",
+        "checkpoint",
+    ]
+    names += ["a b", "größe", ".", "tag", "metrics", "config", ""]
+    for minute in range(2):
+        values = {name: minute + place for place, name in enumerate(names)}
+        write(
+            tmp_path, minute, metrics=values, config=values | {"lr": 0.1 * minute}, checkpoint=f"c-{minute}"
+        )
+    table = runs.table(tmp_path)
+    assert list(table["checkpoint"]) == ["c-1", "c-0"] and table.columns.is_unique
+    for place, name in enumerate(names):
+        if name in (
+            "tag",
+            "config.lr",
+            "metrics",
+            "config",
+            "checkpoint",
+        ):  # fields and parts of them, and tags
+            continue
+        assert list(runs.table(tmp_path, columns=[name])[name]) == [place + 1, place], name
+        assert [one.run_id for one in [runs.latest(home=tmp_path, **{name: place})]] == ["run-0"]
+    assert list(runs.table(tmp_path, columns=["config lr"])["config lr"]) == [2, 1]  # the metric
+    assert list(runs.table(tmp_path, columns=["config.lr"])["config.lr"]) == [0.1, 0.0]  # the setting
+
+
+def test_a_configuration_need_not_be_a_dict(tmp_path, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    write(tmp_path, 0, config={"lr": 0.1})
+    write(tmp_path, 1, config=argparse.Namespace(lr=0.2))
+    assert list(runs.table(tmp_path)["lr"].fillna(0)) == [0, 0.1]
+    assert runs.get("run-1", tmp_path).config == "Namespace(lr=0.2)"
+    assert runs.compare("run-0", "run-1", tmp_path).table.loc["config", "run-1"] == "Namespace(lr=0.2)"
+    assert runs.report(tmp_path / "page.html", tmp_path, title="t", by="lr").exists()
+
+
+def test_a_column_is_of_one_kind(tmp_path):
+    """A run that failed before its first report has no loss; its setting of that name is something else."""
+    write(tmp_path, 1, config={"loss": "mse"}, metrics={"loss": 0.5})
+    write(tmp_path, 2, config={"loss": "mse"}, state="failed")
+    assert list(runs.table(tmp_path, columns=["id", "loss"])["loss"].fillna(-1)) == [-1, 0.5]
+    assert list(runs.table(tmp_path, columns=["config loss"])["config loss"]) == ["mse", "mse"]

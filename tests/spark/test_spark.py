@@ -11,11 +11,11 @@ import pytest
 
 from kernels import kernel
 from labkit import spark
-from labkit.errors import ClusterError, RunStopped
-from labkit.spark import lifecycle
+from labkit.errors import LabError, RunStopped
+from labkit.spark import driver
 from labkit.system import overview as inventory
-from labkit.system.process_registry import ProcessRecord, ProcessRegistry
-from labs import python, until, wait_until_nothing_lives
+from labkit.system.process_registry import GROUP_VARIABLE, ProcessRecord, ProcessRegistry
+from labs import processes_of, python, until, wait_until_nothing_lives
 
 
 def driver_of(home) -> ProcessRecord:
@@ -28,9 +28,9 @@ def test_one_jvm(home):
     assert (lab.master, lab.slots) == ("local[2]", 2)
     assert lab.spark.range(10).count() == 10
     assert spark.session(slots=2) is lab  # the cell is run a second time
-    driver = driver_of(home)
+    jvm = driver_of(home)
     assert "driver" in repr(inventory.processes())
-    assert str(driver.pid) in lab._repr_html_()
+    assert str(jvm.pid) in lab._repr_html_()
     secret_file = home / "spark" / lab.group_id / "conf" / "spark-defaults.conf"
     assert stat.S_IMODE(secret_file.stat().st_mode) == 0o600
     lab.stop()
@@ -39,7 +39,7 @@ def test_one_jvm(home):
     assert "stopped" in lab._repr_html_()
     assert spark.current() is None
     assert not secret_file.exists()
-    assert not driver.alive
+    assert not jvm.alive
     wait_until_nothing_lives(home)
 
 
@@ -83,7 +83,7 @@ def test_a_java_home_that_does_not_work(home, tmp_path, monkeypatch, broken):
         program.write_text("#!/bin/sh\necho 'Error: could not create the Java Virtual Machine' >&2; exit 1\n")
         program.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(ClusterError, match="could not create the Java" if broken else "gateway") as raised:
+    with pytest.raises(LabError, match="could not create the Java" if broken else "gateway") as raised:
         spark.session(slots=1)
     assert f"unset JAVA_HOME ({tmp_path})" in raised.value.fix
     assert [e for e in ProcessRegistry(home).records() if e.alive] == []
@@ -105,6 +105,40 @@ def test_a_kernel_that_is_killed(home):
         one.kill()
         wait_until_nothing_lives(home)
     assert [e for e in ProcessRegistry(home).records() if e.alive] == []
+
+
+@pytest.mark.fault
+def test_labkit_stop_ends_the_spark_of_a_living_kernel(home):
+    with kernel() as one:
+        begun = one.run("from labkit import spark; lab = spark.session(workers=2); lab")
+        assert begun.error is None, begun.error
+        done = python("from labkit.__main__ import main; main(['stop'])")
+        assert "stopped spark: driver" in done.stdout
+        assert [e for e in ProcessRegistry(home).records() if e.alive] == []
+        assert not any("java" in line for line in processes_of(home))
+        again = one.run("lab = spark.session(slots=1); lab.spark.range(3).count()")
+        assert again.error is None, again.error
+        one.kill()
+    wait_until_nothing_lives(home)
+
+
+def test_what_another_thread_starts_meanwhile_is_not_sparks(home):
+    """No variable of this process marks processes as those of a start."""
+    over, marks = threading.Event(), set()
+
+    def look():
+        while not over.wait(0.01):
+            marks.add(os.environ.get(GROUP_VARIABLE))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        with spark.session(slots=1):
+            pass
+    finally:
+        over.set()
+        thread.join()
+    assert marks == {None}
 
 
 def test_a_session_that_lost_its_jvm_is_begun_anew(home):
@@ -141,7 +175,7 @@ def test_an_interrupt_at_the_very_end_of_a_start(home, monkeypatch):
 
     before = ports()
     with monkeypatch.context() as patch, pytest.raises(RunStopped, match="the start of Spark"):
-        patch.setattr(lifecycle, "Session", interrupted)
+        patch.setattr(driver, "Session", interrupted)
         spark.session(slots=1)
     assert ports() <= before
     wait_until_nothing_lives(home)
@@ -161,11 +195,11 @@ def test_an_interrupted_stop_is_carried_out(home):
 @pytest.mark.fault
 def test_a_jvm_that_hangs_is_stopped_all_the_same(home):
     lab = spark.session(slots=1)
-    driver = driver_of(home)
-    psutil.Process(driver.pid).suspend()
+    jvm = driver_of(home)
+    psutil.Process(jvm.pid).suspend()
     lab.cancel()
     lab.stop()
-    assert not driver.alive
+    assert not jvm.alive
     wait_until_nothing_lives(home)
 
 
@@ -176,5 +210,5 @@ def test_a_session_of_somebody_elses(home, monkeypatch):
         master = "yarn"
 
     monkeypatch.setattr(SparkContext, "_active_spark_context", Theirs())
-    with pytest.raises(ClusterError, match=r"did not start \(yarn\)"):
+    with pytest.raises(LabError, match=r"did not start \(yarn\)"):
         spark.session(slots=1)

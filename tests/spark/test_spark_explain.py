@@ -2,13 +2,13 @@
 
 import pytest
 
-from labkit.spark import explain as spark_faults
+from labkit.spark import output as spark_faults
 
 
 @pytest.mark.parametrize(
     "text, cure",
     [
-        ("ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "gloo"),
+        ("GPU resources were not configured properly on the driver.", "use_gpu=False"),
         ("ValueError: x", None),
     ],
 )

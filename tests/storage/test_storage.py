@@ -11,7 +11,7 @@ from pyarrow.fs import FileSelector, FileType
 
 import labs
 import object_servers
-from labkit.errors import StorageError
+from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.storage import store as storage
 from labkit.storage.client import ObjectFiles, arrow, read_keys
@@ -64,7 +64,7 @@ def test_what_is_not_there(store, place):
     assert store.filesystem.get_file_info(f"{place}/no").type == FileType.NotFound
     with pytest.raises(FileNotFoundError):
         get(store.filesystem, f"{place}/no")
-    with pytest.raises(StorageError, match="no such bucket"), store.explained("write"):
+    with pytest.raises(LabError, match="NoSuchBucket"), store.explained("write"):
         store.files.pipe_file("there-is-none/a", b"1")
 
 
@@ -103,7 +103,7 @@ def test_buckets_are_made_once_and_shown(store):
     name = f"test-{secrets.token_hex(4)}"
     assert store.bucket(name) == store.bucket(name) == name
     assert name in store._repr_html_()
-    with pytest.raises(StorageError, match="make the bucket 'A'"):
+    with pytest.raises(LabError, match="make the bucket 'A'"):
         store.bucket("A")
     assert store.storage_path() == "lab" and store.storage_path("runs", "03-torch") == "lab/runs/03-torch"
     assert store.files.find(f"{store.home_bucket}/.labkit") == []  # the first check leaves nothing
@@ -164,7 +164,7 @@ def test_a_store_on_this_machine_is_reached_without_the_proxy(own, tmp_path, mon
         monkeypatch.delenv(name, raising=False)
     put(own.filesystem, "lab/a", b"found")
     assert read_elsewhere(own.filesystem, "lab/a") == "found"
-    with pytest.raises(StorageError, match="the proxy .* does not reach") as caught:
+    with pytest.raises(LabError, match="ProxyConnectionError") as caught:
         connect("http://store.example:9000", "key", "secret", home=tmp_path)
     assert "no_proxy" in caught.value.fix
 
@@ -178,12 +178,14 @@ def connect(*args, home, **options):
 
 def test_connect_to_one_that_runs(own, tmp_path):
     access, secret = read_keys(own.keys)
-    dead = tmp_path / "objects" / f"keys-{platform.node()}-{2**30}-ab"
+    dead = tmp_path / "objects" / f"keys-{platform.node()}-ab"
     dead.parent.mkdir()
     dead.write_text("of a process that was killed")
-    elsewhere = dead.with_name(f"keys-{platform.node()}-2-{2**30}-ab")  # of another machine with this home
+    elsewhere = dead.with_name("keys-another-machine-ab")
     elsewhere.write_text("of a process that runs")
+    first = connect(own.endpoint, access, secret, home=tmp_path)
     other = connect(own.endpoint, access, secret, home=tmp_path)
+    assert first.keys.exists()  # it is locked
     assert "not started by the lab" in other._repr_html_()
     assert other.keys.exists() and not dead.exists() and elsewhere.exists()
     other.stop()
@@ -197,9 +199,9 @@ def test_connect_to_one_that_runs(own, tmp_path):
 
 def test_wrong_keys(own, tmp_path):
     access, secret = read_keys(own.keys)
-    with pytest.raises(StorageError, match="does not know this access key"):
+    with pytest.raises(LabError, match="InvalidAccessKeyId"):
         connect(own.endpoint, "NOBODY", secret, home=tmp_path)
-    with pytest.raises(StorageError, match="secret key is not the one") as caught:
+    with pytest.raises(LabError, match="SignatureDoesNotMatch") as caught:
         connect(own.endpoint, access, "guessed-wrongly", home=tmp_path)
     assert access not in str(caught.value) and "guessed-wrongly" not in str(caught.value)
     assert not list(tmp_path.glob("objects/keys*"))  # what did not serve is not kept
@@ -208,18 +210,18 @@ def test_wrong_keys(own, tmp_path):
 @pytest.mark.parametrize(
     ("answers", "fact"),
     [
-        ([(404, "NoSuchBucket"), (403, "AccessDenied")], "make the bucket 'lab'\n.*no right"),
-        ([(404, "NoSuchBucket"), (409, "BucketAlreadyExists")], "error code BucketAlreadyExists"),
-        ([(403, "AccessDenied")], "no right"),
+        ([(404, "NoSuchBucket"), (403, "AccessDenied")], "make the bucket 'lab'\n.*right to do that"),
+        ([(404, "NoSuchBucket"), (409, "BucketAlreadyExists")], "BucketAlreadyExists"),
+        ([(403, "AccessDenied")], "right to do that"),
         ([(403, "RequestTimeTooSkewed")], "clock"),
-        ([(500, "InternalError")], "says"),
+        ([(500, "InternalError")], "error code InternalError"),
         ([(403, "")], "not as an S3 store"),  # a web page
         ([(404, "")], "S3 endpoint, not its web console"),
     ],
     ids=str,
 )
 def test_refusals(answers, fact, tmp_path):
-    with object_servers.answering(*answers) as url, pytest.raises(StorageError, match=f"(?s){fact}"):
+    with object_servers.answering(*answers) as url, pytest.raises(LabError, match=f"(?s){fact}"):
         connect(url, "key", "secret", home=tmp_path)
 
 
@@ -228,10 +230,35 @@ def test_nobody_answers(own, tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(StorageError, match="nothing listens"):
+        with pytest.raises(LabError, match="does not answer: EndpointConnectionError"):
             connect(url, "key", "secret", home=tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(StorageError, match="not answer"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(LabError, match="Timeout"),
+    ):
         connect(f"http://127.0.0.1:{silent.getsockname()[1]}", "key", "secret", home=tmp_path)
-    with pytest.raises(StorageError, match="does not speak TLS") as caught:
+    with pytest.raises(LabError, match="SSLError") as caught:
         connect(own.endpoint.replace("http:", "https:"), "key", "secret", home=tmp_path)
     assert "http://" in caught.value.fix and "AWS_CA_BUNDLE" in caught.value.fix
+
+
+@pytest.mark.parametrize("keys", [("A", None), (None, "s"), ("A", "")])
+def test_half_of_a_pair_of_keys_is_refused(own, tmp_path, keys):
+    """Otherwise the given key would be ignored, and AWS's own keys would be used."""
+    with pytest.raises(LabError, match="there is no (access|secret) key"):
+        connect(own.endpoint, *keys, home=tmp_path)
+    with pytest.raises(LabError, match="there is no secret key"):
+        settings = Settings(home=tmp_path, s3_endpoint=own.endpoint, s3_access_key="A")
+        storage.start(settings=settings)
+
+
+def test_the_readers_own_keys_are_not_hidden(own, tmp_path):
+    """The lab's file is set on its session, and in no environment."""
+    own_file = tmp_path / "aws"
+    own_file.write_text("[default]\naws_access_key_id = MINE\naws_secret_access_key = mine\n")
+    put(own.filesystem, "lab/a", b"found")
+    assert read_elsewhere(own.filesystem, "lab/a", AWS_SHARED_CREDENTIALS_FILE=str(own_file)) == "found"
+    look = "import botocore.session as s; from labkit import storage; storage.start(); "
+    look += "print(s.Session().get_credentials().access_key)"
+    done = labs.python(look, AWS_SHARED_CREDENTIALS_FILE=str(own_file), LABKIT_HOME=str(own._server.home))
+    assert done.stdout.strip() == "MINE"

@@ -3,7 +3,8 @@
 import pytest
 from botocore import exceptions as boto
 
-from labkit.storage.explain import explain, hint_for
+from labkit.storage import Store, hint_for
+from labkit.storage.explain import explain
 
 URL = "http://127.0.0.1:9000"
 
@@ -13,31 +14,37 @@ def refusal(code):
 
 
 @pytest.mark.parametrize(
-    ("error", "fact"),
+    ("error", "fact", "fix"),
     [
-        (refusal("403"), "no right"),
-        (refusal("Teapot"), "says: An error occurred (Teapot)"),
-        (boto.ConnectTimeoutError(endpoint_url=URL), "does not answer"),
-        (boto.ConnectionClosedError(endpoint_url=URL), "closed the connection"),
-        (boto.NoCredentialsError(), "there are no keys"),
+        (refusal("403"), "refused it: 403", "the right"),
+        (refusal("Teapot"), "An error occurred (Teapot)", "error code Teapot"),
+        (boto.ConnectTimeoutError(endpoint_url=URL), "does not answer", "does the store run"),
+        (boto.ConnectionClosedError(endpoint_url=URL), "does not answer", "does the store run"),
+        (boto.NoCredentialsError(), "NoCredentialsError", "LABKIT_S3_ACCESS_KEY"),
+        (boto.ProxyConnectionError(proxy_url="http://me:password@proxy"), "ProxyConnection", "no_proxy"),
+        (OSError("http://me:password@proxy is away"), "OSError", "does the store run"),
     ],
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
-def test_the_fact_names_the_store_and_the_fix_says_what_to_do(error, fact):
-    found, fix = explain(error, "http://user:password@127.0.0.1:9000")
-    assert fact in found and "127.0.0.1:9000" in found and fix
-    assert "password" not in found + fix
+def test_the_fact_names_the_store_and_the_fix_says_what_to_do(error, fact, fix):
+    found, what = explain(error, "http://user:password@127.0.0.1:9000")
+    assert fact in found and "127.0.0.1:9000" in found and fix in what
+    assert "password" not in found + what
 
 
 @pytest.mark.parametrize(
     "text, known",
     [
-        ('botocore.exceptions.EndpointConnectionError: Could not connect to "http://127.0.0.1:1/lab"', True),
-        ("aiobotocore.httpsession.ReadTimeoutError: Read timeout", True),
+        ('EndpointConnectionError: Could not connect to "http://127.0.0.1:9000/lab"', True),
+        ('ReadTimeoutError: Read timeout on endpoint URL: "http://127.0.0.1:9000/lab/a"', True),
+        ('ReadTimeoutError: HTTPSConnectionPool(host="huggingface.co", port=443): Read timed out.', False),
+        ("aiohttp.client_exceptions.ServerDisconnectedError: Server disconnected", False),
         ("TimeoutError: the barrier", False),
-        ("ConnectionRefusedError: somewhere else", False),
+        ("ValueError: http://127.0.0.1:9000 is odd", False),
     ],
 )
-def test_advice_for_what_a_worker_tells(text, known):
+def test_only_a_store_that_is_named_is_blamed(text, known):
+    store = Store(URL, None, "lab")  # of this process
     said = hint_for(text)
     assert (said is not None and "storage.start()" in said) == known
+    del store

@@ -12,7 +12,9 @@ from ray import cloudpickle
 import labs
 import object_servers
 from labkit import cluster, datasets
+from labkit.errors import LabError
 from labkit.storage.uploads import upload, upload_shards
+from labkit.train import TrainPanel
 
 pytestmark = pytest.mark.fault
 
@@ -88,7 +90,23 @@ def loop(config):
             ray.train.report({"epoch": epoch}, checkpoint=ray.train.Checkpoint.from_directory(folder))
 
 
-def test_ray_train_keeps_checkpoints_there_and_finds_the_run_again(store):
+def test_ray_data_reads_from_a_folder_whose_name_looks_like_a_pattern(store):
+    import pyarrow.parquet
+    import ray
+
+    for name, rows in (("a[b] 50% #1*", 3), ("axb", 4)):
+        table = pyarrow.table({"x": range(rows)})
+        path = store.storage_path("named", name)
+        pyarrow.parquet.write_table(table, f"{path}/part.parquet", filesystem=store.filesystem)
+    path = store.storage_path("named", "a[b] 50% #1*")
+    data = ray.data.read_parquet(path, filesystem=store.filesystem)
+    assert data.count() == 3
+    data.write_parquet(path + "2", filesystem=store.filesystem)
+    assert ray.data.read_parquet(path + "2", filesystem=store.filesystem).count() == 3
+
+
+@pytest.mark.parametrize("name", ["kept", "a[b] 50%? #1*"])
+def test_ray_train_keeps_checkpoints_there_and_finds_the_run_again(store, name):
     from ray.train import CheckpointConfig, Result, RunConfig, ScalingConfig
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
@@ -96,15 +114,29 @@ def test_ray_train_keeps_checkpoints_there_and_finds_the_run_again(store):
         loop,
         scaling_config=ScalingConfig(num_workers=1),
         run_config=RunConfig(
-            name="kept",
+            name=name,
             storage_path=store.storage_path("runs"),
             storage_filesystem=store.filesystem,
             checkpoint_config=CheckpointConfig(num_to_keep=2),
         ),
     )
     trainer.fit()
-    again = Result.from_path(store.storage_path("runs", "kept"), storage_filesystem=store.filesystem)
+    again = Result.from_path(store.storage_path("runs", name), storage_filesystem=store.filesystem)
     with again.checkpoint.as_directory() as folder, open(f"{folder}/epoch.json") as file:
         assert json.load(file) == 2
-    kept = [path for path in store.files.find(store.storage_path("runs", "kept")) if "epoch.json" in path]
+    kept = [path for path in store.files.find(store.storage_path("runs", name)) if "epoch.json" in path]
     assert len(kept) == 2
+    store.files.pipe_file(store.storage_path("runs", "axb", "f"), b"kept")
+    store.filesystem.delete_dir(store.storage_path("runs", name))
+    assert store.files.find(store.storage_path("runs")) == [store.storage_path("runs", "axb", "f")]
+
+
+def test_a_name_that_ray_cannot_carry_is_refused_before_the_start(store):
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+    panel = TrainPanel("named")
+    config = RunConfig(name="größe", storage_path=store.storage_path("runs"), callbacks=[panel.callback()])
+    with pytest.raises(LabError, match="ASCII") as raised:
+        panel.watch(DataParallelTrainer(loop, scaling_config=ScalingConfig(num_workers=1), run_config=config))
+    assert raised.value.fix == "RunConfig(name='grosse')"

@@ -11,7 +11,7 @@ from PIL import Image
 
 import object_servers
 from labkit import datasets
-from labkit.errors import StorageError
+from labkit.errors import LabError
 from labkit.storage.uploads import upload, upload_shards
 
 
@@ -56,7 +56,7 @@ def test_each_image_is_a_png_with_its_label_in_the_key(store, bucket, digits):
     assert (again.sent, again.skipped, again.objects) == (3, 57, 60)
     assert store.files.cat_file(second) == body
     store.files.pipe_file(f"{bucket}/digits/train/stranger.txt", b"1")
-    with pytest.raises(StorageError, match=r"1 other objects.*stranger\.txt") as caught:
+    with pytest.raises(LabError, match=r"1 other objects.*stranger\.txt") as caught:
         upload(digits, store, bucket)
     assert f'store.files.rm("{bucket}/digits/train", recursive=True)' in caught.value.fix
 
@@ -93,7 +93,7 @@ def test_a_full_disk(tmp_path, digits):
         server = store._server
         resource.prlimit(object_servers.process(store).pid, resource.RLIMIT_FSIZE, (1 << 14, 1 << 14))
         noise = np.random.default_rng(0).integers(0, 256, (60, 28, 28), dtype=np.uint8)
-        with pytest.raises(StorageError, match="no room") as caught:
+        with pytest.raises(LabError, match="no room") as caught:
             upload_shards(dataclasses.replace(digits, images=noise), store, "lab")
     assert str(server.folder) in caught.value.fact
     assert "LABKIT_HOME" in caught.value.fix and "storage.start()" not in caught.value.fix
@@ -103,13 +103,13 @@ def test_a_full_disk(tmp_path, digits):
 @pytest.mark.parametrize("send", [upload, upload_shards])
 def test_what_cannot_be_uploaded(store, digits, send):
     for given in ((digits.images, store), (None, store), (digits[:0], store), (digits, "digits")):
-        with pytest.raises(StorageError, match="Dataset of images that has rows, and a Store"):
+        with pytest.raises(LabError, match="Dataset of images that has rows, and a Store"):
             send(*given, "lab")
 
 
 @pytest.mark.parametrize("rows", [0, -25, 2.5, "25"])
 def test_shards_without_rows(store, digits, rows):
-    with pytest.raises(StorageError, match="rows_per_shard=.* is not a whole number"):
+    with pytest.raises(LabError, match="rows_per_shard=.* is not a whole number"):
         upload_shards(digits, store, "lab", rows_per_shard=rows)
 
 

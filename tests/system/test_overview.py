@@ -5,7 +5,7 @@ import sys
 import psutil
 import pytest
 
-from labkit.errors import ClusterError
+from labkit.errors import LabError
 from labkit.system import overview
 from labkit.system.process_registry import ProcessRegistry
 from labs import until
@@ -64,9 +64,9 @@ def test_says_from_where_a_port_is_reached(tmp_path, start):
 
 
 def test_a_lab_that_runs_nothing_is_said_so(tmp_path, start):
-    with pytest.raises(ClusterError, match="cluster.start"):
+    with pytest.raises(LabError, match="cluster.start"):
         overview.processes()
     process = start("watchdog", "pass")
     process.wait()
-    with pytest.raises(ClusterError):
+    with pytest.raises(LabError):
         overview.ports()

@@ -10,11 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from labkit.errors import SetupError
+from labkit import machine
+from labkit.__main__ import main
+from labkit.errors import LabError
 from labkit.system import process_info
 from labkit.system.process_info import ProcessIdentity
 from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
@@ -86,7 +89,7 @@ def test_what_is_started_is_recorded(registry, start, tmp_path):
     assert entry.alive and registry.groups() == ["one"]
     until(lambda: (tmp_path / "log").read_text() == "before\nhello one\nerr\n")
     assert stat.S_IMODE((registry._folder / "one").stat().st_mode) == 0o700
-    with pytest.raises(SetupError, match="no/such/program"):
+    with pytest.raises(LabError, match="no/such/program"):
         start(["/no/such/program"])
     time.sleep(0.02)  # the system counts in hundredths of a second
     start(role="later", group_id="another")
@@ -118,7 +121,7 @@ def test_a_folder_that_cannot_be_written(tmp_path, below):
     (tmp_path / "file").touch()
     home = tmp_path / ("file" if below == "home" else "dir") / "home"
     log = tmp_path / ("file" if below == "log" else "dir") / "log"
-    with pytest.raises(SetupError) as caught:
+    with pytest.raises(LabError) as caught:
         ProcessRegistry(home).start(SLEEP, role="sleeper", group_id="unwritable-test", log=log)
     assert "file" in str(caught.value) and "LABKIT_HOME" in caught.value.fix
     assert marked("unwritable-test") == set()  # what can't be found again does not run
@@ -310,6 +313,55 @@ def test_damaged_records_are_passed_over_and_their_processes_are_found(registry,
     assert registry.groups() == [] and not runs(lost.pid)
 
 
+# -- another machine or container with the same home --------------------------------------------------------
+
+
+def test_nobody_stops_or_forgets_what_runs_on_another_machine(registry, start, monkeypatch, capsys):
+    """Its records look like those of ended processes here, and its watchdog stops what has no records."""
+    sleeper = start(role="head: raylet")
+    registry.start_watchdog("one", seconds=60)
+    monkeypatch.setenv("LABKIT_HOME", str(registry._home))
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(machine, "host_id", lambda: "other1")
+        elsewhere.setattr(process_info, "_boot", lambda: "another-boot")
+        elsewhere.setattr("platform.node", lambda: "seat-7")
+        other = ProcessRegistry(registry._home)
+        assert (other.groups(), other.records(), other.stop_all()) == ([], [], [])
+        assert not other.has_owner("one") and other.elsewhere() == [os.uname().nodename]
+        assert main(["stop"]) == 0
+        said = capsys.readouterr().out
+        other.acquire("two")
+    assert "nothing of this lab" in said and os.uname().nodename in said
+    time.sleep(5)  # longer than the watchdog does without records
+    assert runs(sleeper.pid) and registry.has_owner("one") and len(registry.records("one")) == 2
+    assert registry.elsewhere() == []  # an owner alone runs nothing
+
+
+@pytest.mark.parametrize("space", ["pid", "net"])
+def test_each_container_and_each_boot_is_a_host_of_its_own(monkeypatch, space):
+    here, stat, read = machine.host_id(), os.stat, machine._read
+    assert here == machine.host_id() and len(here) == 6
+    with monkeypatch.context() as container:
+        other = SimpleNamespace(st_ino=17)
+        container.setattr(
+            os, "stat", lambda path, **k: other if str(path).endswith(space) else stat(path, **k)
+        )
+        assert machine.host_id() != here
+    with monkeypatch.context() as boot:
+        boot.setattr(machine, "_read", lambda path: "other" if path.name == "boot_id" else read(path))
+        assert machine.host_id() != here
+
+
+def test_a_file_of_the_readers_beside_the_notebook_does_not_break_the_watchdog(owned_in, tmp_path):
+    """`python -m` puts the current folder first on the path of modules."""
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "numbers.py").write_text("raise SystemExit('the reader's own')")
+    owner, sleeper = owned_in(tmp_path / "notebooks")
+    owner.kill()
+    owner.wait()
+    until(lambda: not runs(sleeper))
+
+
 # -- what a command leaves running ----------------------------------------------------------------------
 
 
@@ -343,14 +395,24 @@ time.sleep(120)
 
 
 @pytest.fixture
-def owned(registry, tmp_path):
-    """A lab whose owner is another process: (owner, pid of what it started)."""
-    command = [sys.executable, "-c", OWNER, str(tmp_path / "home"), "0.5"]
-    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    pid = int(owner.stdout.readline())
-    yield owner, pid
-    owner.kill()
-    owner.communicate()
+def owned_in(registry, tmp_path):
+    """A lab whose owner is another process, in a folder: (owner, pid of what it started)."""
+    owners = []
+
+    def owned_in(folder):
+        command = [sys.executable, "-P", "-c", OWNER, str(tmp_path / "home"), "0.5"]
+        owners.append(subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True))
+        return owners[-1], int(owners[-1].stdout.readline())
+
+    yield owned_in
+    for owner in owners:
+        owner.kill()
+        owner.communicate()
+
+
+@pytest.fixture
+def owned(owned_in, tmp_path):
+    return owned_in(tmp_path)
 
 
 def test_a_killed_kernel_leaves_nothing(registry, owned):

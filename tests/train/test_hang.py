@@ -3,6 +3,7 @@
 import inspect
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -15,8 +16,9 @@ from ray.train.torch import TorchTrainer
 
 from labkit import faults, storage
 from labkit.errors import RunStopped
+from labkit.panel.state.workers import WorkerState
 from labkit.settings import Settings
-from labkit.train import TrainPanel
+from labkit.train import TrainPanel, hang
 
 pytestmark = pytest.mark.fault
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -88,6 +90,14 @@ def all_is_well(config):
     for _ in config["panel"].steps(range(4000), epoch=0):
         time.sleep(0.02)
         torch.distributed.all_reduce(torch.ones(1))
+
+
+def test_a_pid_of_another_machine_is_not_looked_up_on_this_one():
+    """In containers pids are small, so this machine has a process of that number, too."""
+    workers = [WorkerState(0, "gpu-node-17", os.getpid()), WorkerState(1, socket.gethostname(), os.getpid())]
+    first, second = hang.explain(workers)
+    assert first == f"rank 0: its process {os.getpid()} is on another machine (gpu-node-17)"
+    assert second.startswith("rank 1: ") and "another machine" not in second
 
 
 @pytest.fixture

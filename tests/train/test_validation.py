@@ -237,9 +237,9 @@ def test_a_data_set_that_travels_along_is_refused(lab, home, panel):
     def with_images(checkpoint):
         return {"mean": float(validation_images.mean()) * small["rate"]}
 
-    with pytest.raises(LabError, match=r"'validation_images' \(1.6 MB\)") as refused:
+    with pytest.raises(LabError, match=r"it has 1\.6 MB") as refused:
         panel.watch(trainer_of(panel, home, fn=with_images))
-    assert "load it inside the function" in refused.value.fix
+    assert "load data inside the function" in refused.value.fix
     assert panel.state.status == "ready"
 
 

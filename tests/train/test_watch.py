@@ -1,11 +1,12 @@
 """`panel.watch` and loops that know nothing of labkit."""
 
-import json
 import os
+import re
 import runpy
 import signal
 import sys
 import tempfile
+import threading
 import time
 from types import SimpleNamespace
 
@@ -19,9 +20,11 @@ from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from torch.utils.data import DataLoader, TensorDataset
 
 from labkit import runs
+from labkit.errors import LabError
 from labkit.panel.reporters import NullReporter
 from labkit.panel.tracking import hooks
 from labkit.train import TrainPanel
+from labs import until
 
 # The workers cannot import this file: what is in it travels by value, as from a notebook.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -62,8 +65,8 @@ def train_loop(config):
             loss.backward()
             optimizer.step()
             steps += 1
-            if config.get("dies") == (epoch, number) and not os.path.exists(config["died"]):
-                time.sleep(0.5)  # what it did so far is heard of
+            rank = ray.train.get_context().get_world_rank()
+            if config.get("dies") == (rank, epoch, number) and not os.path.exists(config["died"]):
                 open(config["died"], "w").close()
                 os.kill(os.getpid(), signal.SIGKILL)
         with torch.no_grad():
@@ -126,12 +129,31 @@ def test_two_workers(lab, home, panel):
 def test_steps_of_a_failed_attempt_after_its_last_checkpoint_are_repeated(lab, home, panel):
     run = {"failure_config": FailureConfig(max_failures=1)}
     died = str(home / "died")
-    panel.fit(trainer_of(home, workers=2, run=run, dies=(1, 2), died=died, epochs=3))
+    panel.fit(trainer_of(home, workers=2, run=run, dies=(1, 1, 2), died=died, epochs=3))
     state = panel.state
     assert (state.status, state.workers.restarts, len(state.history)) == ("finished", 1, 3)
     assert state.repeated == 3  # of its second epoch, after the checkpoint of the first
     assert (state.made, state.workers[0].epoch, state.fraction()) == (12, 2, 1.0)
     assert runs.latest("watched").seconds["restart"] > 0
+
+
+@pytest.mark.parametrize(
+    ("config", "given", "epochs", "steps"),
+    [
+        ({"num_epochs": 4}, {}, 4, None),
+        ({"max_epochs": 4, "max_steps": 9}, {}, 4, None),
+        ({"max_steps": 40}, {}, None, 40),
+        ({"steps": 40}, {}, None, 40),
+        ({"epochs": 4}, {"epochs": 7}, 4, None),
+        ({}, {"epochs": 7}, 7, None),
+        ({}, {}, None, None),
+    ],
+)
+def test_the_length_of_a_run_is_in_its_configuration_or_told(home, config, given, epochs, steps):
+    panel = TrainPanel("watched", reporter=NullReporter(), **given)
+    in_this_process = ScalingConfig(num_workers=0)
+    panel.watch(TorchTrainer(train_loop, train_loop_config=config, scaling_config=in_this_process))
+    assert (panel.state.epochs, panel.state.steps) == (epochs, steps)
 
 
 def over_a_shard(config):
@@ -161,7 +183,7 @@ def test_a_rank_whose_shard_is_empty_is_named(lab, home, panel):
             last = batch
         ray.train.report({"rows": len(last["id"])})
 
-    with pytest.raises(Exception, match=r"rank \d.*rank \d had no rows: the shard is empty"):
+    with pytest.raises(LabError, match=r"rank \d.*rank \d had no rows: the shard is empty"):
         panel.fit(trainer_of(home, workers=2, loop=loop, datasets={"train": ray.data.range(1)}))
 
 
@@ -172,8 +194,9 @@ def test_a_metric_that_is_an_array_is_named(lab, home, panel):
         with tempfile.TemporaryDirectory() as folder:
             ray.train.report({"loss": 1.0, "confusion": np.eye(3)}, checkpoint=written(folder, 0))
 
-    with pytest.raises(Exception, match=r"report the metric 'confusion'.*numpy\.ndarray of shape \(3, 3\)"):
+    with pytest.raises(LabError, match="could not report the metric 'confusion'"):
         panel.fit(trainer_of(home, workers=1, loop=loop))
+    assert "numpy.ndarray of shape (3, 3)" in panel.state.failures[-1].text
 
 
 def test_a_module_that_workers_lack_is_named_with_the_way_to_ship_it(lab, home, panel, monkeypatch):
@@ -183,13 +206,12 @@ def test_a_module_that_workers_lack_is_named_with_the_way_to_ship_it(lab, home, 
     monkeypatch.syspath_prepend(str(folder))
     import train_it
 
-    trainer = trainer_of(home, workers=1, loop=train_it.loop)
-    with pytest.raises(Exception, match="no module 'train_it'") as failed:
-        panel.fit(trainer)
-    assert "Traceback" not in str(failed.value).splitlines()[0] + failed.value.fact
-    shipped = failed.value.fix.partition("RunConfig(worker_runtime_env=")[2].partition(") ships")[0]
-    run = {"worker_runtime_env": json.loads(shipped.replace("'", '"'))}
-    panel.fit(trainer_of(home, workers=1, loop=train_it.loop, run=run))
+    with pytest.raises(LabError, match="No module named 'train_it'") as failed:
+        panel.fit(trainer_of(home, workers=1, loop=train_it.loop))
+    assert "Traceback" not in failed.value.fact and str(folder / "train_it.py") in failed.value.fix
+    [call] = re.findall(r"ray\.cloudpickle\.register_pickle_by_value\(train_it\)", failed.value.fix)
+    eval(call)
+    panel.fit(trainer_of(home, workers=1, loop=train_it.loop))
     assert panel.state.status == "finished"
 
 
@@ -212,3 +234,23 @@ def test_the_plain_script_of_lesson_03(lab, home, panel, root, monkeypatch, caps
     assert sum(worker.rows for worker in state.workers.values()) in (6 * 1437, 6 * 1436)
     assert {worker.made for worker in state.workers.values()} == {6 * 12}
     assert len(state.epoch_seconds) == 6 and len(state.history) == 6
+
+
+def test_workers_that_live_and_are_not_heard_are_told_with_the_reason(home, panel, monkeypatch):
+    monkeypatch.setattr("labkit.train.panel._PATIENCE", 0.2)
+    monkeypatch.setattr("labkit.train.panel._workers_live", lambda: True)
+    over = threading.Event()
+    watching = threading.Thread(target=panel._watch_for_hangs, args=[over])
+    try:
+        panel.state.start()
+        host, port, _ = panel.listen().address
+        watching.start()
+        until(lambda: panel.state.silence)
+        assert f"they cannot reach {host}:{port}" in panel.state.silence
+        assert panel.state.silence in dict(panel.view.snapshot(panel.state, panel.state.now()).lines).values()
+        panel.receive({"kind": "worker", "run": panel.run_id, "workers": 2})
+        assert panel.state.silence == ""
+    finally:
+        over.set()
+        watching.join()
+        panel._listener.close()

@@ -7,15 +7,18 @@ import sys
 import threading
 import time
 
+import optuna
 import pytest
 from ray import cloudpickle, tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+from ray.tune.search.optuna import OptunaSearch
 
 from labkit import runs
-from labkit.errors import RunError, RunFailed, RunStopped, StorageError
+from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
 from labkit.tune import saved
 from labkit.tune.panel import SweepPanel
+from labkit.tune.view import SweepView
 
 pytestmark = pytest.mark.fault
 
@@ -86,9 +89,7 @@ def sweep(lab, home):
             trainable,
             param_space=space,
             tune_config=tune.TuneConfig(**{"metric": metric, "mode": "max", "reuse_actors": True, **options}),
-            run_config=tune.RunConfig(
-                name=panel.run_id, storage_path=str(home / "runs"), callbacks=[panel.callback()], stop=stop
-            ),
+            run_config=tune.RunConfig(storage_path=str(home / "runs"), stop=stop),
         )
         with panel.watch(tuner):
             sweep.results = tuner.fit()
@@ -111,6 +112,7 @@ def test_a_grid_of_four_twice(sweep, home, capfd):
     assert sum(record.seconds.values()) == pytest.approx(record.seconds_total)
     listed = dict(sweep.panel.files())
     assert listed["results and checkpoints"] == sweep.results.experiment_path
+    assert listed["results and checkpoints"].endswith(sweep.panel.run_id)  # the sweep had no name
     said = capfd.readouterr()
     assert "Trial" not in said.out + said.err  # Tune's own tables are off
 
@@ -140,10 +142,60 @@ def test_a_sweep_of_which_nothing_is_left_says_so(sweep):
 
 
 def test_a_metric_that_is_never_reported(sweep):
-    with pytest.raises(RunError, match="'skore'") as refused:
+    with pytest.raises(LabError, match="'skore'") as refused:
         sweep(climb, {"x": tune.grid_search([1, 2])}, metric="skore")
     assert "they report 'score'" in refused.value.fact
     assert set(sweep.panel.state.counts()) <= {"cut off"}
+
+
+def nested(config):
+    for epoch in range(10, 91, 10):
+        tune.report({"val": {"score": config["scale"](epoch)}, "epoch": epoch})
+
+
+def double(x):
+    return 2 * x
+
+
+def test_a_nested_metric_rungs_in_epochs_and_a_grid_of_functions(sweep):
+    grid = {"scale": tune.grid_search([double, abs, int.__neg__]), "x": 1}
+    asha = ASHAScheduler(time_attr="epoch", max_t=90, grace_period=10, reduction_factor=3)
+    results = sweep(nested, grid, metric="val/score", scheduler=asha, max_concurrent_trials=1)
+    state, record = sweep.panel.state, runs.latest("sweep")
+    assert state.best.config["scale"] == "double" and state.best.value == 180
+    assert state.best.curve[-1] == (9, 90, 180.0) and state.warning == ""
+    assert (record.config, record.metrics) == ({"scale": "double", "x": 1}, {"val/score": 180.0})
+    early = sum(result.metrics["training_iteration"] < 9 for result in results)
+    assert state.counts()["stopped early"] == early > 0
+    assert results.get_best_result().config["scale"].__name__ == "double"
+
+
+def test_a_time_that_no_result_has_is_told(sweep, capsys):
+    asha = ASHAScheduler(time_attr="epochs", max_t=9)
+    sweep(climb, {"x": tune.grid_search([1, 2])}, scheduler=asha)
+    warning = sweep.panel.state.warning
+    assert "no result has 'epochs', the time_attr of" in warning and "results have score" in warning
+    assert warning in SweepView().summary(sweep.panel.state, ()).unescape()
+
+
+def test_the_metric_of_the_searcher_counts(sweep):
+    searcher = OptunaSearch({"x": optuna.distributions.FloatDistribution(1, 2)}, metric="score", mode="min")
+    sweep(climb, {}, metric=None, mode=None, search_alg=searcher, num_samples=2)
+    values = [trial.value for trial in sweep.panel.state.trials.values()]
+    assert sweep.panel.state.best.value == min(values) and len(values) == 2
+
+
+def test_sweeps_without_a_name_keep_apart_and_the_configuration_is_the_readers(lab, home):
+    """Tune names a sweep after its second."""
+    run = tune.RunConfig(storage_path=str(home / "unnamed"))
+    tuners = [tune.Tuner(climb, param_space={"x": tune.grid_search([1])}, run_config=run) for _ in "ab"]
+    paths = set()
+    for tuner in tuners:
+        with SweepPanel("sweep", reporter=NullReporter()).watch(tuner):
+            paths.add(tuner.fit().experiment_path)
+        assert tuner._local_tuner._run_config.callbacks is None and run.name is None
+    assert len(paths) == 2 == len(list((home / "unnamed").iterdir()))
+    assert all(tune.Tuner.can_restore(path) for path in paths)
 
 
 def test_a_reset_that_fails_is_shown_with_its_reason(sweep):
@@ -224,19 +276,16 @@ def test_an_interrupt_while_the_sweep_starts_is_not_lost(lab, home, moment):
     assert panel.state.status == "stopped"
 
 
-def test_one_panel_at_a_time_and_only_with_its_callback(lab, home):
+def test_one_panel_at_a_time_and_only_with_a_tuner(lab, home):
     first = SweepPanel("first", reporter=NullReporter())
     space = {"x": tune.grid_search([1])}
-    deaf = tune.RunConfig(name="deaf", storage_path=str(home / "runs"))
-    with pytest.raises(RunError, match="no callback of this panel"):
-        first.watch(tune.Tuner(climb, param_space=space, run_config=deaf))
-    with pytest.raises(RunError, match="it watches no tuner"), first:
+    with pytest.raises(LabError, match="it watches no tuner"), first:
         pass
     run = tune.RunConfig(name="hears", storage_path=str(home / "runs"), callbacks=[first.callback()])
     tuner = tune.Tuner(climb, param_space=space, run_config=run)
     with (
         first.watch(tuner),
-        pytest.raises(RunError, match="'first' is open"),
+        pytest.raises(LabError, match="'first' is open"),
         SweepPanel("second").watch(tuner),
     ):
         pass
@@ -261,7 +310,7 @@ def test_a_state_that_cannot_be_kept_does_not_cost_the_sweep(sweep, monkeypatch)
 
     def full(*given):
         attempts.append(given)
-        raise StorageError("save the sweep", "No space left on device", "make room")
+        raise LabError("save the sweep", "No space left on device", "make room")
 
     monkeypatch.setattr(saved, "save", full)
     with pytest.warns(UserWarning, match="(?s)not be restored after a kill.*No space left") as said:

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import time
 
 import pyarrow.fs
 import pytest
@@ -34,6 +35,7 @@ def stored(tmp_path):
 
 def write(folder, session, trials):
     """What Tune writes, in short."""
+    time.sleep(0.01)  # so that files have different times
     (folder / f"experiment_state-{session}.json").write_text(json.dumps({"trials": trials}))
     (folder / SEARCHER.format(session)).write_bytes(pickle.dumps({"counter": trials}))
 
@@ -80,6 +82,30 @@ def test_a_restored_run_saves_its_own_files(files, staging, stored):
     assert known(stored, SECOND) == (4, 4) and known(stored, FIRST) == (3, 3)
 
 
+@pytest.mark.parametrize("restored", [1, 2])
+def test_a_clock_that_was_set_back_does_not_bring_back_the_older_state(files, staging, stored, restored):
+    """The end of summer time: the later session has the name that sorts first, and Tune reads the last."""
+    write(staging, SECOND, 3)
+    saved.save(files, str(stored), staging)
+    for trials in range(4, 4 + restored):
+        write(staging, FIRST, trials)
+        saved.save(files, str(stored), staging)
+    write(stored, SECOND, 3)
+    write(stored, FIRST, 4)
+    saved.restore(files, str(stored))
+    newest = max(saved.states(files, str(stored))).removeprefix("experiment_state-").removesuffix(".json")
+    assert known(stored, newest) == (3 + restored, 3 + restored)
+
+
+def test_a_state_that_version_0_1_saved(files, staging, stored):
+    write(staging, SECOND, 4)
+    old = {path.name: path.read_bytes().decode("latin-1") for path in staging.iterdir()}
+    (stored / saved.NAME).write_text(json.dumps(old))
+    write(stored, FIRST, 3)
+    saved.restore(files, str(stored))
+    assert known(stored, SECOND) == (4, 4)
+
+
 def test_a_later_run_without_a_panel_is_not_undone(files, staging, stored):
     write(staging, FIRST, 3)
     saved.save(files, str(stored), staging)
@@ -95,3 +121,13 @@ def test_a_folder_without_a_saved_state(files, stored):
     write(stored, FIRST, 3)
     saved.restore(files, str(stored))
     assert known(stored, FIRST) == (3, 3) and saved.is_valid(files, str(stored))
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff", b"[]", b"{}", b'{"experiment_state-2026.json": "{}", "../outside": "x"}']
+)
+def test_a_saved_state_that_was_damaged_writes_nothing_elsewhere(files, stored, content):
+    (stored / saved.NAME).write_bytes(content)
+    saved.restore(files, str(stored))
+    assert not (stored.parent / "outside").exists()
+    assert saved.is_valid(files, str(stored)) == (b"experiment_state" in content)

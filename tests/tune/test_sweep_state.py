@@ -62,7 +62,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends(state):
     for iteration in range(1, 1001):
         report(state, "t0", iteration, iteration / 1000)
     curve = state.trials["t0"].curve
-    assert len(curve) <= 200 and curve[0] == (1, 0.001) and curve[-1] == (1000, 1.0)
+    assert len(curve) <= 200 and curve[0] == (1, 1, 0.001) and curve[-1] == (1000, 1000, 1.0)
 
 
 def test_the_record_has_the_best_trial_and_all_others(state):

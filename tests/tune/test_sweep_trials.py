@@ -1,33 +1,86 @@
 """What is read of Tune's trials: configurations, ends, failures."""
 
 import contextlib
+import functools
+import json
 from types import SimpleNamespace
 
 import numpy
 import pytest
+import torch
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    ResourceChangingScheduler,
+)
+from ray.tune.search import ConcurrencyLimiter
+from ray.tune.search.optuna import OptunaSearch
+from torch import nn
 
-from labkit.tune import trials
+from labkit.tune import trials, view
 from labkit.tune.callback import SweepCallback
 from labkit.tune.state import SweepState
 from labkit.tune.trials import TunerPlan
 from labkit.tune.view import SweepView
 
 
-def test_a_configuration_is_shown_flat_and_without_what_nobody_can_read():
+class Net:
+    """As most objects, it has no `repr` of its own."""
+
+    def __init__(self, width):
+        self.width = width
+
+
+def clipped(x):
+    return min(x, 1)
+
+
+# fmt: off
+LAMBDAS = [lambda x: x, lambda x: -x]
+# fmt: on
+
+
+def test_a_configuration_is_shown_flat_and_with_plain_numbers():
     model = {"width": 3, "kind": "cnn", "deep": None}
-    config = {"lr": numpy.float64(0.5), "model": model, "data": object(), "fn": print, "on": True}
-    shown = trials.shown_config(config | {"weights": numpy.ones(3)})
-    assert shown == {"lr": 0.5, "model/width": 3, "model/kind": "cnn", "model/deep": None, "on": True}
+    shown = trials.shown_config({"lr": numpy.float64(0.5), "model": model, "on": True, "units": (8, 16)})
+    expected = {"lr": 0.5, "model/width": 3, "model/kind": "cnn", "model/deep": None, "on": True}
+    assert shown == {**expected, "units": [8, 16]}
     assert type(shown["lr"]) is float
+
+
+@pytest.mark.parametrize(
+    "choices, words",
+    [
+        ([nn.ReLU, nn.Tanh], ["ReLU", "Tanh"]),
+        ([nn.ReLU(), clipped, print], ["ReLU()", "clipped", "print"]),
+        ([Net(8), Net(16)], ["Net(width=8)", "Net(width=16)"]),
+        ([functools.partial(clipped, 1), functools.partial(clipped, 2)], None),
+        ([[nn.ReLU, 1], [nn.Tanh, 1]], [["ReLU", 1], ["Tanh", 1]]),
+        ([torch.float32, torch.bfloat16], ["torch.float32", "torch.bfloat16"]),
+        (LAMBDAS, None),
+        ([nn.Sequential(nn.Linear(99, 9), nn.Linear(9, 9), nn.Linear(9, width)) for width in (1, 2)], None),
+    ],
+)
+def test_classes_functions_and_objects_of_a_grid_are_told_apart(choices, words):
+    shown = [trials.shown_config({"activation": one})["activation"] for one in choices]
+    assert shown == words or words is None
+    assert len({json.dumps(one) for one in shown}) == len(choices)
+    assert "0x" not in str(shown)
+    assert len({view._value(one) for one in shown}) == len(choices)  # in the table, too
+
+
+def test_what_is_large_is_cut():
+    assert len(trials.readable(numpy.arange(100_000))) <= 80
 
 
 def test_a_restored_sweep_keeps_the_numbers_of_its_trials(monkeypatch):
     state = SweepState("killed", metric="count")
     state.total = 4
     state.start()
-    panel = SimpleNamespace(update=lambda: contextlib.nullcontext(state), state=state)
+    plan = TunerPlan(print, {}, tune.TuneConfig(metric="count"), None)
+    panel = SimpleNamespace(update=lambda: contextlib.nullcontext(state), state=state, plan=plan)
     monkeypatch.setattr(SweepCallback, "panel", panel)
 
     def restored(x, status):
@@ -42,24 +95,74 @@ def test_a_restored_sweep_keeps_the_numbers_of_its_trials(monkeypatch):
     assert "1 of 4 trials are over" in str(SweepView().body(state, 0.0))
 
 
+def ended(scheduler, results):
+    """Why the scheduler ends trials that report these results one after the other; as Tune asks it."""
+    plan = TunerPlan(print, {}, tune.TuneConfig(scheduler=scheduler), None)
+    outer = plan.options.scheduler
+    asked = [
+        tune.experiment.Trial("none", trial_id=f"t{number}", stub=True) for number in range(len(results))
+    ]
+    controller = SimpleNamespace(get_live_trials=list)
+    with plan.noting_stops():
+        for trial, of_trial in zip(asked, results, strict=True):
+            outer.on_trial_add(controller, trial)
+            for result in of_trial:
+                if outer.on_trial_result(controller, trial, result) == "STOP":
+                    break
+    assert "on_trial_result" not in vars(outer)
+    return [plan.stopped.get(trial.trial_id) for trial in asked]
+
+
+ASHA = {"metric": "score", "mode": "max", "reduction_factor": 3}
+
+
 @pytest.mark.parametrize(
-    "iteration, accuracy, done, early",
+    "options, times, why",
     [
-        (3, 0.5, True, True),
-        (1, 0.5, True, True),
-        (3, 0.5, False, False),
-        (3, 0.95, True, False),  # a stop criterion
-        (5, 0.5, True, False),  # the trainable said so itself
-        (9, 0.5, True, False),  # the scheduler's longest
+        ({"max_t": 9}, range(1, 10), "stopped at rung 1"),
+        ({"max_t": 90, "grace_period": 10, "time_attr": "epoch"}, range(10, 91, 10), "stopped at rung 10"),
+        ({"max_t": 9, "time_attr": "epoch"}, range(9), "stopped at rung 1"),
+        ({"max_t": 100, "grace_period": 20, "time_attr": "epoch"}, range(7, 99, 7), "stopped at rung 20"),
     ],
 )
-def test_which_trials_the_scheduler_has_stopped_early(iteration, accuracy, done, early):
-    options = tune.TuneConfig(scheduler=ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3))
-    plan = TunerPlan(print, {}, options, None)
-    assert plan.rungs == (1, 3, 9)
-    trial = SimpleNamespace(stopping_criterion={"accuracy": 0.9, "training_iteration": 20})
-    result = {"training_iteration": iteration, "accuracy": accuracy, "done": done}
-    assert plan.ended_early(trial, result) is early
+def test_a_trial_that_asha_ends_is_stopped_early_in_whatever_it_counts(options, times, why):
+    name = options.get("time_attr", "training_iteration")
+    results = [[{name: time, "score": x * (1 + time)} for time in times] for x in (9, 8, 1)]
+    assert ended(ASHAScheduler(**ASHA, **options), results) == [None, why, why]
+    around = ResourceChangingScheduler(ASHAScheduler(**ASHA, **options))
+    assert TunerPlan(print, {}, tune.TuneConfig(scheduler=around), None).rungs
+
+
+def test_a_trial_that_another_scheduler_ends_is_stopped_early():
+    rule = MedianStoppingRule("training_iteration", "score", "max", grace_period=1, min_samples_required=2)
+    results = [[{"training_iteration": 1, "score": x}] for x in (9, 8, 1)]
+    assert ended(rule, results) == [None, None, "stopped by MedianStoppingRule"]
+
+
+def test_a_paused_trial_that_hyperband_ends_is_stopped_early():
+    plan = TunerPlan(print, {}, tune.TuneConfig(scheduler=HyperBandScheduler()), None)
+    for last, why in (
+        ({"score": 1}, "stopped by HyperBandScheduler"),
+        ({"score": 1, "done": True}, ""),
+        ({}, ""),
+    ):
+        assert plan.stopped_in_a_pause(SimpleNamespace(run_metadata=SimpleNamespace(last_result=last))) == why
+
+
+@pytest.mark.parametrize(
+    "given, compared",
+    [
+        ({"metric": "loss", "mode": "min"}, ("loss", "min")),
+        ({"scheduler": ASHAScheduler(metric="loss", mode="min")}, ("loss", "min")),
+        ({"search_alg": OptunaSearch(metric="loss", mode="min")}, ("loss", "min")),
+        ({"search_alg": ConcurrencyLimiter(OptunaSearch(metric="loss", mode="min"), 2)}, ("loss", "min")),
+        ({"search_alg": OptunaSearch(metric=["loss", "size"], mode=["min", "max"])}, (None, "max")),
+        ({}, (None, "max")),
+    ],
+)
+def test_the_metric_is_found_wherever_it_is_named(given, compared):
+    plan = TunerPlan(print, {}, tune.TuneConfig(**given), None)
+    assert (plan.metric, plan.mode) == compared
 
 
 def test_names_that_are_the_trainables_own():

@@ -1,15 +1,15 @@
 """A process that has done the imports of Ray's workers, and forks one for each that Ray starts.
 
-``python -P -m labkit.cluster.forkserver.server MODULE…``, started by `labkit.cluster.preload`. It starts
-before its node exists and imports what does not depend on Ray. Then a message on its standard input, a Unix
-socket, brings Ray's environment and the listening socket for requests.
+``python -P -m labkit.cluster.forkserver.server MODULE…``, started by `labkit.cluster.preload`. Its standard
+input is a Unix socket that listens. It starts before its node exists and imports what does not depend on Ray.
+Then the kernel connects and sends Ray's environment; all later connections are requests for a worker.
 
 Ray starts each worker as a new Python, and on two cores a short run spends most of its time on their imports.
 Here they are done once, and forks share them, as in `multiprocessing.forkserver` and Android's zygote.
 
 The clients (`labkit.cluster.forkserver.client`) stay as long as their workers live, so that ending one ends
 the other. A request that a fork cannot serve as a new Python would is refused, and the client then becomes a
-new Python.
+new Python. In doubt it is refused: that costs time, and a worker that differs from a new Python costs truth.
 """
 
 import contextlib
@@ -22,29 +22,27 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.cluster.forkserver.ids import actor_ids_from_urandom, forks_draw_same_ids
-from labkit.cluster.forkserver.worker import Request, become
+from labkit.cluster.forkserver.worker import REFUSED, UNFIT, Request, become
 
 _MAX_MESSAGE = 1 << 20
 _OWNER_EVERY = 1.0  # seconds between two looks at whether the kernel lives
+_PATIENCE = 1.0  # seconds for a client to send its request, which it does at once
 _IDLE = 0.2  # seconds without a request; before the first one ten times as many, since it is on its way
 
-# What libraries read when they are imported: a worker with another value needs imports of its own.
-_READ_AT_IMPORT = {
-    "sys": ("PYTHON", "LD_", "MALLOC_"),
-    "ray": ("RAY_",),
-    "pyarrow": ("ARROW_",),
-    "numpy": ("OMP_", "OPENBLAS_", "MKL_", "NUMEXPR_"),
-    "torch": ("TORCH",),
-    "tensorflow": ("TF_", "KERAS_", "XLA_"),
-}
-# Variables that a raylet or Ray Train sets, and that are read only when they are used.
-_READ_LATER = ("RAY_TRAIN_", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "RAY_LD_PRELOAD_ON_WORKERS")
-_READ_LATER += ("RAY_ADDRESS", "RAY_DATA_SHUFFLE_", "PYTHONBREAKPOINT")
+# A library may read any variable when it is imported. These may differ: a raylet, Ray Train or a shell sets
+# them for a single worker, and they are read only when they are used.
+_READ_LATER = {"PWD", "OLDPWD", "SHLVL", "_", "SPT_NOENV", "PYTHONBREAKPOINT", "CUDA_VISIBLE_DEVICES"}
+_READ_LATER |= {"RAY_ADDRESS", "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC", "RAY_LD_PRELOAD_ON_WORKERS"}
+_READ_LATER |= {"RAY_DATA_SHUFFLE_MAP_WORKER", "RAY_DATA_SHUFFLE_REDUCE_WORKER", "__RAY_DATA_OPERATOR_ID"}
+# Ray Tune passes these to its trials.
+_READ_LATER |= {"PL_DISABLE_FORK", "RAY_CHDIR_TO_TRIAL_DIR", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+_READ_LATER |= {"AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"}
+_RAY_TRAIN, _AT_IMPORT = "RAY_TRAIN_", {"RAY_TRAIN_V2_ENABLED"}
 # Packages that do not import Ray, and so can be imported before a node exists.
 _EARLY = {"PIL", "aiobotocore", "numpy", "pandas", "pyarrow", "pydantic", "requests", "rich", "s3fs"}
 _EARLY |= {"tensorflow", "tf_keras", "torch"}
@@ -71,28 +69,36 @@ def serve(modules: list[str]) -> None:
         modules: names to import. One that cannot be imported is reported in the log.
     """
     owner, given = os.getppid(), dict(os.environ)
+    listener = socket.socket(fileno=os.dup(0))
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)  # number 0 stays taken
     early = [m for m in modules if m.partition(".")[0] in _EARLY and m not in _LATER]
-    # As Ray sets it for a worker of one CPU; one that gets more tells torch (`worker.become`).
+    # As Ray sets it for a worker of one CPU; one that gets more tells torch and numpy (`worker.become`).
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     _import(early)
-    starter = socket.socket(fileno=sys.stdin.fileno())
-    message, descriptors, _, _ = socket.recv_fds(starter, _MAX_MESSAGE, 1)
-    starter.detach()  # number 0 stays taken
-    if not message:
-        return  # the node did not start
-    environment = json.loads(message)
+    environment, path = _prepared(listener, owner)
     os.environ |= environment
-    listener = socket.socket(fileno=descriptors[0])
-    path = listener.getsockname()
     _import(m for m in modules if m not in {*early, *_LATER})
-    request = None
     if _can_fork():
         later = [module for module in modules if module in _LATER]
-        request = _until_forked(listener, given | environment, owner, later)
-    if request is not None:
-        become(request)
+        request = _Server(listener, given | environment, owner, later).until_forked()
+        if request is not None:
+            become(request)
     with contextlib.suppress(OSError):  # the kernel may have removed it
         os.unlink(path)
+
+
+def _prepared(listener: socket.socket, owner: int) -> tuple[dict[str, str], str]:
+    """Ray's environment, and the path of the socket: the kernel sends them once the node runs."""
+    listener.settimeout(_OWNER_EVERY)
+    while os.getppid() == owner:
+        with contextlib.suppress(TimeoutError):
+            with listener.accept()[0] as kernel:
+                kernel.settimeout(_PATIENCE)
+                told = json.loads(kernel.recv(_MAX_MESSAGE))
+            listener.settimeout(None)
+            return told["environment"], told["path"]
+    sys.exit("the process that started this has ended")
 
 
 def _import(modules: Iterable[str]) -> None:
@@ -106,8 +112,13 @@ def _import(modules: Iterable[str]) -> None:
 
 def _can_fork() -> bool:
     """Whether forks can be taken after what was imported; the log says why not."""
+    why = ""
     if forks_draw_same_ids():
-        print("two forks draw the same ids: one of these modules has drawn some at its import", flush=True)
+        why = "two forks draw the same ids: one of these modules has drawn some at its import"
+    elif gpus := open_gpus():
+        why = f"one of these modules has opened {gpus[0]} at its import, and CUDA does not work in forks"
+    if why:
+        print(f"{UNFIT}{why}", flush=True)
         return False
     # What exists by now is never freed: the collector would only touch, and so copy, shared pages.
     gc.collect()
@@ -116,58 +127,92 @@ def _can_fork() -> bool:
     return True
 
 
-def _until_forked(
-    listener: socket.socket, given: Mapping[str, str], owner: int, later: list[str]
-) -> Request | None:
-    """The request, in a forked process; None in this one, when it is not needed any more."""
-    selector = selectors.DefaultSelector()
-    selector.register(listener, selectors.EVENT_READ)
-    workers: set[_Worker] = set()
-    idle = 10 * _IDLE
-    # When its owner has ended, it stays for its workers: a detached actor outlives the kernel.
-    while os.getppid() == owner or workers:
-        ready = selector.select(idle if later else _OWNER_EVERY)
-        if not ready and later:
-            _import([later.pop(0)])
-            if not _can_fork():
-                later.clear()
-                selector.unregister(listener)
-                listener.close()  # clients are refused from here on
-        for key, _ in ready:
-            worker = key.data
-            if worker is None:
-                client, _ = listener.accept()
-                pid, request = _fork_for(client, given)
-                if pid == 0:
-                    # A copy of another worker's connection would hide from its client that this server ended.
-                    for one in workers:
-                        os.close(one.pidfd)
-                        one.client.close()
-                    for mine in (client, listener, selector):
-                        mine.close()
-                    return request
-                if pid is not None:
+class _Server:
+    """Forks workers for the clients that connect.
+
+    Args:
+        listener: where they connect.
+        given: the environment in which the modules were imported.
+        owner: pid of the kernel.
+        later: modules to import when no request has come for a while.
+    """
+
+    def __init__(
+        self, listener: socket.socket, given: Mapping[str, str], owner: int, later: list[str]
+    ) -> None:
+        self._listener, self._given, self._owner, self._later = listener, given, owner, later
+        self._workers: set[_Worker] = set()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    def until_forked(self) -> Request | None:
+        """The request, in a forked process; None in this one, when it is not needed any more."""
+        idle = 10 * _IDLE
+        # When its owner has ended, it stays for its workers: a detached actor outlives the kernel.
+        while os.getppid() == self._owner or self._workers:
+            ready = self._selector.select(idle if self._later else _OWNER_EVERY)
+            if not ready and self._later:
+                self._import_later()
+            for key, _ in ready:
+                worker = key.data
+                if worker is None:
+                    if (request := self._accept()) is not None:
+                        return request
                     idle = _IDLE
-                    workers.add(worker := _Worker(pid, os.pidfd_open(pid), client))
-                    selector.register(worker.pidfd, selectors.EVENT_READ, worker)
-                    selector.register(client, selectors.EVENT_READ, worker)
-            elif key.fd == worker.pidfd:
-                workers.remove(worker)
-                _, status = os.waitpid(worker.pid, 0)
-                for one in (worker.pidfd, worker.client):
-                    with contextlib.suppress(KeyError, ValueError):
-                        selector.unregister(one)
-                os.close(worker.pidfd)
-                _answer(worker.client, os.waitstatus_to_exitcode(status))
-                worker.client.close()
-            elif worker in workers:
-                # A client never writes again: what can be read is its end, and ending it means its worker.
-                selector.unregister(worker.client)
-                with contextlib.suppress(OSError):
-                    os.killpg(worker.pid, signal.SIGKILL)
-                with contextlib.suppress(OSError):  # it may not have made its group yet
-                    signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
-    return None
+                elif key.fd == worker.pidfd:
+                    self._worker_ended(worker)
+                elif worker in self._workers:
+                    self._client_ended(worker)
+        return None
+
+    def _import_later(self) -> None:
+        _import([self._later.pop(0)])
+        if not _can_fork():
+            self._later.clear()
+            self._selector.unregister(self._listener)
+            self._listener.close()  # clients are refused from here on
+
+    def _accept(self) -> Request | None:
+        """Fork for the client that has connected. Returns its request in the fork, None in this process."""
+        try:
+            client, _ = self._listener.accept()
+        except OSError as error:  # too many open files
+            print(f"{REFUSED}{error}", flush=True)
+            time.sleep(_IDLE)
+            return None
+        pid, request = _fork_for(client, self._given)
+        if pid == 0:
+            # A copy of another worker's connection would hide from its client that this server ended.
+            for one in self._workers:
+                os.close(one.pidfd)
+                one.client.close()
+            for mine in (client, self._listener, self._selector):
+                mine.close()
+            return request
+        if pid is not None:
+            worker = _Worker(pid, os.pidfd_open(pid), client)
+            self._workers.add(worker)
+            self._selector.register(worker.pidfd, selectors.EVENT_READ, worker)
+            self._selector.register(client, selectors.EVENT_READ, worker)
+        return None
+
+    def _worker_ended(self, worker: _Worker) -> None:
+        self._workers.remove(worker)
+        _, status = os.waitpid(worker.pid, 0)
+        for one in (worker.pidfd, worker.client):
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(one)
+        os.close(worker.pidfd)
+        _answer(worker.client, os.waitstatus_to_exitcode(status))
+        worker.client.close()
+
+    def _client_ended(self, worker: _Worker) -> None:
+        """A client never writes again: what can be read is its end, and ending it means its worker."""
+        self._selector.unregister(worker.client)
+        with contextlib.suppress(OSError):
+            os.killpg(worker.pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):  # it may not have made its group yet
+            signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
 
 
 def _fork_for(client: socket.socket, given: Mapping[str, str]) -> tuple[int | None, Request | None]:
@@ -177,10 +222,10 @@ def _fork_for(client: socket.socket, given: Mapping[str, str]) -> tuple[int | No
     """
     pid, streams = None, []
     try:
-        client.settimeout(10)
+        client.settimeout(_PATIENCE)
         message, streams, _, _ = socket.recv_fds(client, _MAX_MESSAGE, 3)
         request = Request(**json.loads(message), streams=streams)
-        if different := differing_variables(given, request.environment, sys.modules):
+        if different := differing_variables(given, request.environment):
             raise ValueError(f"it differs in {', '.join(different)}")
         # A lock that another thread holds would stay held in the fork. Some threads have just started and
         # have no name of their own yet, or are about to end.
@@ -196,7 +241,7 @@ def _fork_for(client: socket.socket, given: Mapping[str, str]) -> tuple[int | No
         _answer(client, pid)
         return pid, request
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        print(f"refused: {error}", flush=True)
+        print(f"{REFUSED}{error}", flush=True)
         client.close()
         return None, None
     finally:
@@ -223,13 +268,20 @@ def other_threads() -> list[str]:
     return names
 
 
-def differing_variables(
-    here: Mapping[str, str], there: Mapping[str, str], loaded: Container[str]
-) -> list[str]:
-    """Names of the variables that differ, of those that a loaded module reads at its import."""
-    prefixes = tuple(p for module, read in _READ_AT_IMPORT.items() if module in loaded for p in read)
-    names = sorted(name for name in {*here, *there} if name.startswith(prefixes))
-    return [n for n in names if not n.startswith(_READ_LATER) and here.get(n) != there.get(n)]
+def open_gpus() -> list[str]:
+    """Device files of NVIDIA that this process has open: CUDA is initialized, and can't be used in a fork."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+    return [path for path in found if path.startswith("/dev/nvidia")]
+
+
+def differing_variables(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
+    """Names of the variables that differ, except those that no module reads at its import."""
+    names = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
+    late = {name for name in names if name.startswith(_RAY_TRAIN)} - _AT_IMPORT | _READ_LATER
+    return [name for name in names if name not in late]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import os
 import random
@@ -10,7 +11,10 @@ import sys
 import threading
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
+
+REFUSED, UNFIT = "refused: ", "cannot fork: "  # how lines of the server's log begin that say why
 
 
 @dataclass
@@ -35,6 +39,7 @@ def become(request: Request) -> NoReturn:
     for number, stream in enumerate(request.streams):
         os.dup2(stream, number)
         os.close(stream)
+    _set_oom_score(request.environment)
     os.nice(max(request.niceness - os.getpriority(os.PRIO_PROCESS, 0), 0))
     os.chdir(request.folder)
     os.environ.clear()
@@ -43,7 +48,7 @@ def become(request: Request) -> NoReturn:
     random.seed()
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
-    sys.addaudithook(_set_torch_threads)
+    sys.addaudithook(_set_threads)
     sys.argv = list(request.argv)
     sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
     _exit(_run(sys.argv[0]))
@@ -77,9 +82,34 @@ def _exit(status: int) -> NoReturn:
     os._exit(status & 0xFF)
 
 
-def _set_torch_threads(event: str, args: tuple) -> None:
-    """Ray sets OMP_NUM_THREADS when it gives a worker its CPUs; torch has read it before, at its import."""
-    if event == "os.putenv" and args[0] == b"OMP_NUM_THREADS" and args[1].isdigit():
-        torch = sys.modules.get("torch")
-        if torch is not None:
-            torch.set_num_threads(int(args[1]))
+def _set_oom_score(environment: dict[str, str]) -> None:
+    """When memory runs out, let Linux end workers first, as the raylet does with each process it starts.
+
+    What the raylet has started is the client. Linux would choose one of those, which use no memory.
+    """
+    score = environment.get("RAY_worker_oom_score_adjustment", "1000")  # Ray's default
+    with contextlib.suppress(OSError):  # a container may forbid it
+        Path("/proc/self/oom_score_adj").write_text(score)
+
+
+def _set_threads(event: str, args: tuple) -> None:
+    """Ray sets OMP_NUM_THREADS when it gives a worker its CPUs; torch and numpy have read it before.
+
+    What the reader sets later has no effect, as in any Python that has imported them.
+    """
+    if event == "os.putenv" and args[0] == b"OMP_NUM_THREADS" and "OMP_NUM_THREADS" not in os.environ:
+        number = int(args[1]) if args[1].isdigit() else 0
+        if number and (torch := sys.modules.get("torch")):
+            torch.set_num_threads(number)
+        if number:
+            _set_openblas_threads(number)
+
+
+def _set_openblas_threads(number: int) -> None:
+    """Set how many threads numpy's and scipy's OpenBLAS use; each wheel brings one with names of its own."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    names = ("openblas_set_num_threads", "openblas_set_num_threads64_")
+    for path in {line.split(maxsplit=5)[-1] for line in lines if "openblas" in line}:
+        for name in (*names, *(f"scipy_{name}" for name in names)):
+            with contextlib.suppress(AttributeError, OSError):
+                getattr(ctypes.CDLL(path), name)(number)

@@ -1,15 +1,12 @@
 """Which Keras a process uses, and how quiet TensorFlow is: both are decided before its import.
 
-    keras_settings.prepare()                                  # in the notebook, before TensorFlow is imported
+    backend.prepare()                                         # in the notebook, before TensorFlow is imported
     RunConfig(worker_runtime_env={"env_vars": KERAS_2})       # in the workers
 
-Keras 3 came with TensorFlow 2.16. Its ``model.fit`` does not work with MultiWorkerMirroredStrategy: with
-two workers it raises "PerReplica … unsupported type" (ray issue 47464, keras issue 20585, both open). Keras 2
-lives on as the package ``tf-keras``, which TensorFlow uses as ``tf.keras`` if TF_USE_LEGACY_KERAS=1.
-
-Ray's trainer sets that variable in its workers, too, but too late: importing ``ray.train.tensorflow`` already
-asks for ``tf.keras`` (an annotation in ``TensorflowCheckpoint.from_model``). Measured with Ray 2.60, the
-variable is 1 in such a worker, and ``tf.keras`` is Keras 3.
+Keras 3's ``model.fit`` does not work with MultiWorkerMirroredStrategy: with two workers it raises
+"PerReplica … unsupported type" (ray issue 47464, keras issue 20585, both open). Keras 2 lives on as the
+package ``tf-keras``, which TensorFlow uses as ``tf.keras`` if TF_USE_LEGACY_KERAS=1. Ray's trainer sets that
+variable in its workers, but too late: importing ``ray.train.tensorflow`` already asks for ``tf.keras``.
 """
 
 import contextlib
@@ -18,24 +15,22 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-from labkit.errors import RunError
+from labkit.errors import LabError
 
 _QUIET = {
     "TF_CPP_MIN_LOG_LEVEL": "3",  # errors of TensorFlow's own come as Python exceptions anyway
     "TF_ENABLE_ONEDNN_OPTS": "0",  # no notice about other roundings, and no other roundings
 }
+# The environment of a process in which ``tf.keras`` is Keras 2 (the package ``tf-keras``), or Keras 3.
 KERAS_2 = {**_QUIET, "TF_USE_LEGACY_KERAS": "1"}
-"""Environment of a process in which ``tf.keras`` is Keras 2 (the package ``tf-keras``)."""
-
 KERAS_3 = {**_QUIET, "TF_USE_LEGACY_KERAS": "0"}
-"""Environment of a process in which ``tf.keras`` is Keras 3."""
 
 
 def prepare() -> str:
     """Set `KERAS_2` in this process, import TensorFlow quietly, and return both versions in words.
 
     Raises:
-        RunError: TensorFlow was imported before, with Keras 3.
+        LabError: TensorFlow was imported before, with Keras 3.
     """
     os.environ.update(KERAS_2)
     with _quiet_stderr():
@@ -46,7 +41,7 @@ def prepare() -> str:
     if not version.startswith("2."):
         fact = f"TensorFlow was imported before, and took Keras {version}"
         fix = "restart the kernel, and let this cell come before every import of TensorFlow"
-        raise RunError("use Keras 2 in this process", fact, fix)
+        raise LabError("use Keras 2 in this process", fact, fix)
     return f"TensorFlow {tf.__version__}, Keras {version}"
 
 

@@ -4,15 +4,13 @@
     >>> model(to_input(images)).shape  # images: uint8 [n, 28, 28]
     TensorShape([64, 10])
 
-They are built with ``tf.keras``, whichever that is in this process: Keras 3, or Keras 2 (``tf-keras``) where
-``TF_USE_LEGACY_KERAS=1`` was set before TensorFlow was imported (see `labkit.models.keras.backend`).
+They are built with ``tf.keras``, whichever that is in this process (see `labkit.models.keras.backend`).
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from labkit.models.weights import CLASSES, SIDE, distance, initial_weights, not_uint8
 
@@ -27,10 +25,11 @@ def mlp(hidden: Sequence[int] = (128, 64), *, seed: int | None = None) -> Any:
         seed: the same seed gives the same weights in every process, and the same as torch's model has;
             None gives other weights each time.
     """
+    import tensorflow as tf
+
     layers = tf.keras.layers
-    stack = [layers.Flatten()]
-    stack += [layers.Dense(width, activation="relu") for width in hidden]
-    return _with_weights([*stack, layers.Dense(CLASSES)], seed)
+    stack = [layers.Dense(width, activation="relu") for width in hidden]
+    return _with_weights([layers.Flatten(), *stack, layers.Dense(CLASSES)], seed)
 
 
 def cnn(*, seed: int | None = None) -> Any:
@@ -39,6 +38,8 @@ def cnn(*, seed: int | None = None) -> Any:
     Takes and gives what `mlp` does, with the same `seed`; 20,490 weights. As in `labkit.models.torch`, but
     with channels last, as TensorFlow computes on a CPU: torch has [n, 32, 7, 7], this has [n, 7, 7, 32].
     """
+    import tensorflow as tf
+
     layers = tf.keras.layers
     stack = [layers.Reshape((SIDE, SIDE, 1))]
     for width in (16, 32):
@@ -46,21 +47,10 @@ def cnn(*, seed: int | None = None) -> Any:
     return _with_weights([*stack, layers.Flatten(), layers.Dense(CLASSES)], seed, flattened=(32, 7, 7))
 
 
-def to_input(images: Any) -> tf.Tensor:
-    """Convert uint8 images (array or tensor) to float32 in 0..1, of the same shape.
-
-    Raises:
-        RunError: the images are not uint8. Scaled twice they would all be nearly black, and the
-            training would just be slow to learn, without an error.
-    """
-    tensor = tf.convert_to_tensor(images)
-    if tensor.dtype != tf.uint8:
-        raise not_uint8(tensor.dtype.name)
-    return tf.cast(tensor, tf.float32) / 255
-
-
 def _with_weights(layers: list, seed: int | None, flattened: tuple[int, ...] = ()) -> Any:
     """A model of `layers` with the first weights of `seed`; `flattened` is what torch flattens last."""
+    import tensorflow as tf
+
     model = tf.keras.Sequential([tf.keras.Input((SIDE, SIDE)), *layers])
     # Keras has kernels as [in, out] and [3, 3, in, out], torch as [out, in] and [out, in, 3, 3].
     shapes = [[*reversed(weight.shape[-2:]), *weight.shape[:-2]] for weight in model.weights]
@@ -74,14 +64,28 @@ def _with_weights(layers: list, seed: int | None, flattened: tuple[int, ...] = (
     return model
 
 
-def weights_distance(a: Any, b: Any) -> float:
-    """The largest absolute difference between two models' weights: 0.0 where they are equal.
-
-    Args:
-        a, b: models, or what their ``get_weights()`` gives. NaN in a weight gives NaN.
+def to_input(images: Any) -> Any:
+    """Convert uint8 images (array or tensor) to a tensor of float32 in 0..1, of the same shape.
 
     Raises:
-        RunError: they do not have as many weights of the same shapes.
+        LabError: the images are not uint8.
+    """
+    import tensorflow as tf
+
+    tensor = tf.convert_to_tensor(images)
+    if tensor.dtype != tf.uint8:
+        raise not_uint8(tensor.dtype.name)
+    return tf.cast(tensor, tf.float32) / 255
+
+
+def weights_distance(a: Any, b: Any) -> float:
+    """The largest absolute difference between two models' weights: 0.0 where they are equal, NaN for a NaN.
+
+    Args:
+        a, b: models, or what their ``get_weights()`` gives.
+
+    Raises:
+        LabError: they do not have as many weights of the same shapes.
     """
     weights = (model.get_weights() if hasattr(model, "get_weights") else model for model in (a, b))
     return distance(*({str(n): np.asarray(array) for n, array in enumerate(arrays)} for arrays in weights))

@@ -38,7 +38,7 @@ def load_data():  # a table made on the spot; datasets.from_table("flats.csv", t
     size, district = numbers.uniform(25, 140, 900), numbers.choice(["north", "south", "port"], 900)
     price = 40 + 3 * size + 90 * (district == "port") + numbers.normal(0, 25, 900)
     flats = pandas.DataFrame({"size": size, "district": district, "price": price})
-    return datasets.from_table(flats, target="price")
+    return datasets.from_table(flats, target="price", categories=["district"])
 
 
 # %% tags=["given"]

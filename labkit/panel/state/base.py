@@ -14,7 +14,6 @@ from labkit.machine import installed_versions, this_host
 from labkit.runs.record import RunRecord, folder_of, read, this_process
 
 _PRINTS_KEPT = 200  # lines; a loop that prints each step must not fill the kernel
-_FAILURES_KEPT = 20
 # The line above a traceback's frames, also behind the name of what passes it on; it says nothing itself.
 _IS_A_HEAD = re.compile(r"(^|: ?|traceback: )Traceback( \(most recent call last\):?)?:?$")
 
@@ -45,7 +44,7 @@ class State:
         engine: what runs it, in the record's words ("one process", "Ray Train", …).
         status: "ready", "running", "finished", "failed" or "stopped".
         started_at, ended_at: Unix seconds, 0 before.
-        failures: the first of them, and the last.
+        failures: in the order in which they came.
         prints: the latest lines; `printed` counts all of them.
         version: grows with each event, so a panel is drawn only when there is something new.
     """
@@ -86,7 +85,6 @@ class State:
 
     def fail(self, text: str, rank: int | None = None) -> None:
         """Something raised; `text` is its short traceback."""
-        del self.failures[_FAILURES_KEPT - 1 :]
         self.failures.append(Failure(rank, text))
 
     def print(self, line: str) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 from labkit.panel.tracking.events import whole
 
-_KEPT = 10_000  # of the latest: a worker that goes wild must not fill the kernel
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
 
 
@@ -129,7 +128,5 @@ class Checkpoints(list[CheckpointState]):
     def _find(self, event: dict[str, Any], epoch: int) -> CheckpointState:
         path = event["path"]
         if path not in self._by_path:
-            if len(self) >= _KEPT:
-                del self._by_path[self.pop(0).path]
             self.append(self._by_path.setdefault(path, CheckpointState(path, epoch, event["at"])))
         return self._by_path[path]

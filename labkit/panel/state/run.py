@@ -1,6 +1,7 @@
 """The state of a training: it takes in events, as `labkit.panel.tracking.events` describes them."""
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +13,6 @@ from labkit.panel.tracking.events import whole
 _VALIDATING = ("validating", "evaluating")  # phases of a loop that validates in itself
 _POINTS_KEPT = 240  # about one per pixel of the curve
 _SPANS_KEPT = 900
-_REPORTS_KEPT = 10_000  # and the latest
-_EPOCHS_KEPT = 10_000
-_NAMES_KEPT = 2000  # of metrics and of phases
-_SIZES_KEPT = 20
 
 
 @dataclass
@@ -45,9 +42,13 @@ class Positions:
         self._lost += max(self.reached - self.base[1], 0)
         self.reached = self.base[1]
 
+    def seen(self, made: int) -> None:
+        """A process has made so many steps. All ranks make the same ones: one may tell more than rank 0."""
+        self.reached = max(self.reached, self.base[1] + made)
+
     def step(self, made: int) -> int:
         """Rank 0's process has made so many steps; returns how many of the lost ones are made again."""
-        self.reached = self.base[1] + made
+        self.seen(made)
         again, self._lost = self._lost, 0
         return again
 
@@ -108,7 +109,7 @@ class RunState(State):
         self._open_epoch: int | None = None  # rank 0 has not said that it is done
         self._begun_at = 0.0  # the fraction that was done before the first step: a resumed run has some
         self._failed_at: float | None = None  # when workers failed that were not replaced yet
-        self.spans: list[Span] = []
+        self.spans: deque[Span] = deque(maxlen=_SPANS_KEPT)
         self._points: list[tuple[int, int, dict[str, Any]]] = []  # (epoch, step, metrics)
         self._lengths: dict[int, int] = {}  # epoch -> its steps, or the most seen so far
         self._stride, self._seen = 1, 0  # every `_stride`-th point is kept
@@ -271,7 +272,6 @@ class RunState(State):
             self.world_size = event["workers"]
             if not self.sizes or self.sizes[-1][1] != self.world_size:
                 self.sizes.append((event["at"], self.world_size))
-                del self.sizes[1:-_SIZES_KEPT]
             self.workers.keep(self.world_size)
 
     def on_phase(self, event: dict[str, Any]) -> None:
@@ -294,6 +294,7 @@ class RunState(State):
         is_new, begins, at = not worker.begun, worker.begins_loop(event), event["at"]
         seconds, waiting = worker.update(event)
         if worker.rank != 0:
+            self._positions.seen(worker.made)
             return
         self._enter("training", at)
         if worker.counted:
@@ -317,9 +318,7 @@ class RunState(State):
         self.epochs = event.get("epochs") or self.epochs
         self._open_epoch = None if event.get("done") else worker.epoch
         if worker.step:
-            self._know(event.get("metrics", {}))
-        if worker.epoch not in self._lengths and len(self._lengths) >= _EPOCHS_KEPT:
-            return
+            self._latest |= event.get("metrics", {})
         if worker.step:
             self._epoch_seconds[worker.epoch] = worker.epoch_seconds
         longest = max(self._lengths.get(worker.epoch, 0), worker.step)
@@ -346,13 +345,12 @@ class RunState(State):
             self._reports_from = 1 if leader is None or leader.epoch == 0 else 0
         epoch = self._reports + self.earlier if epoch is None else max(epoch - self._reports_from, 0)
         self._reports += 1
-        self.history[_REPORTS_KEPT:] = []
         self.history.append({**metrics, "epoch": epoch})
         if not _undefined(metrics):
             self._nan_since = None
         elif self._nan_since is None:
             self._nan_since = epoch
-        self._know(metrics)
+        self._latest |= metrics
         if self._open_epoch is not None and self._open_epoch <= epoch:
             self._open_epoch = None  # a loop that was left by `break` did not say that it is done
 
@@ -397,12 +395,6 @@ class RunState(State):
             self._counts_from = int(epoch == 1 and not self._goes_on())
         return max(epoch - self._counts_from, 0)
 
-    def _know(self, metrics: dict[str, Any]) -> None:
-        """Take in the latest values, also of new names unless there are too many."""
-        if len(self._latest) > _NAMES_KEPT:
-            metrics = {name: value for name, value in metrics.items() if name in self._latest}
-        self._latest |= metrics
-
     def _steps_before(self, worker: WorkerState) -> int:
         return worker.step + sum(n for epoch, n in self._lengths.items() if epoch < worker.epoch)
 
@@ -415,7 +407,6 @@ class RunState(State):
             self._phases[self.phase] += max(now - self._phase_began, 0.0)
             if self.phase in _VALIDATING:
                 self._add(self._in_loop(now))
-        name = name if name in self._phases or len(self._phases) < _NAMES_KEPT else "other phases"
         self.phase, self._phase_began = name, now
         self._phases.setdefault(name, 0.0)
 
@@ -426,7 +417,6 @@ class RunState(State):
 
     def _add(self, span: Span) -> Span:
         self.spans.append(span)
-        del self.spans[:-_SPANS_KEPT]
         return span
 
     def _epoch(self) -> int:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-_MOST = 10_000  # ranks, and processes that are no more
 _STANDS_OUT = 0.1  # share of time or rate: smaller differences are noise
 
 
@@ -123,10 +122,8 @@ class Workers(dict[int, WorkerState]):
     def of(self, event: dict[str, Any]) -> WorkerState | None:
         """The worker that sent the event, or None if another process has taken over its rank."""
         process = event["rank"], event["node"], event["pid"]
-        if process in self._gone or event["rank"] >= _MOST:
+        if process in self._gone:
             return None
-        if len(self._gone) >= _MOST:
-            self._gone.clear()
         worker = self.get(event["rank"])
         if worker is not None and (worker.rank, worker.node, worker.pid) != process:
             self._gone.add((worker.rank, worker.node, worker.pid))

@@ -30,7 +30,6 @@ _RETRY_AFTER = 5.0  # seconds before a sender that failed tries again
 _LOOK_EVERY = 5.0  # seconds between two looks at whether the listener is still there, if nothing is sent
 _QUEUE_SIZE = 1000  # messages; the oldest are dropped
 _MAX_MESSAGE = 1 << 18  # bytes
-_STRANGERS = 64  # connections at a time that have not proved yet that they know the key
 _GREETING_TIMEOUT = 5.0  # seconds in which a client has to prove that it knows the key
 _FLUSH_TIMEOUT = 2.0  # seconds that the end of a training function waits for its last messages to be sent
 
@@ -61,7 +60,6 @@ class Listener:
         self.address = Address(host, self._server.getsockname()[1], secrets.token_hex(16))
         self._waiting: dict[socket.socket, bool] = {}  # whether a client's thread waits for its next message
         self._lock = threading.Lock()  # around the end of a connection
-        self._strangers = threading.BoundedSemaphore(_STRANGERS)  # further ones wait in the system's queue
         self._closed = False
         threading.Thread(target=self._accept, name="labkit-channel", daemon=True).start()
 
@@ -90,16 +88,13 @@ class Listener:
 
     def _accept(self) -> None:
         while not self._closed:
-            self._strangers.acquire()
             try:
                 client, _ = self._server.accept()
             except OSError:
-                self._strangers.release()
                 time.sleep(0.1)  # closed, or this process has no file descriptor left at the moment
                 continue
             with self._lock:
                 if self._closed:  # while this one was accepted: nobody would ever disconnect it
-                    self._strangers.release()
                     client.close()
                     return
                 self._waiting[client] = False
@@ -107,12 +102,9 @@ class Listener:
             threading.Thread(target=self._serve, args=(client,), name=name, daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        strange = True
         try:
             with Connection(os.dup(client.fileno())) as connection:
                 self._authenticate(client, connection)
-                self._strangers.release()
-                strange = False
                 while True:
                     self._waiting[client] = True
                     connection.poll(None)
@@ -123,8 +115,6 @@ class Listener:
         except (OSError, EOFError, AuthenticationError):
             pass  # it hung up, does not know the key, or sent too long a message
         finally:
-            if strange:
-                self._strangers.release()
             with self._lock:
                 del self._waiting[client]
                 client.close()

@@ -111,7 +111,6 @@ class Follower:
         self._loss: Any = None  # of the latest `backward`
         self._shown: Any = None  # of the one before the latest step
         self._scaled = False
-        self.tensor: type | None = None  # torch's class of tensors
         self._loading = self._empty = False
 
     # -- what the hooks call -------------------------------------------------------------------------
@@ -149,7 +148,10 @@ class Follower:
         finally:
             self._inside = False
         one.batches += 1
-        self._called_next(one, began, rows_of(batch))
+        try:
+            self._called_next(one, began, rows_of(batch))
+        except Exception:  # a batch may be anything, and to count is never worth an error
+            self._on = False
         return batch
 
     def _pass_of(self, iterator: Any) -> Pass:
@@ -169,7 +171,12 @@ class Follower:
 
     def backward(self, loss: Any) -> None:
         # A DTensor may have to ask all ranks for its value: only a tensor of this process is read.
-        if self._sees() and not self._scaled and type(loss) is self.tensor and loss.numel() == 1:
+        if (
+            self._sees()
+            and not self._scaled
+            and type(loss) is sys.modules["torch"].Tensor
+            and loss.numel() == 1
+        ):
             self._loss = loss.detach()
 
     def scaled(self, scaler: Any) -> None:
@@ -303,18 +310,21 @@ class Follower:
 
     def install(self) -> None:
         """Set the hooks in the modules that are there, and in others when they are imported."""
-        later = {name: hook for name, hook in _HOOKS.items() if name not in sys.modules}
-        for name in _HOOKS.keys() - later.keys():
+        later = {name for name in _HOOKS if name not in sys.modules}
+        for name in _HOOKS.keys() - later:
             self.hook(name)
         finder = _Finder(self, later)
         sys.meta_path.insert(0, finder)
         self._undo.append(lambda: sys.meta_path.remove(finder) if finder in sys.meta_path else None)
 
     def hook(self, name: str) -> None:
-        # Without a name that its engine does not document, the panel shows less.
-        with contextlib.suppress(AttributeError, KeyError):
-            for undo in _HOOKS[name](sys.modules[name], self):
-                self._undo.append(undo)
+        module = sys.modules[name]
+        if name == _OPTIMIZERS:
+            self._undo.append(module.register_optimizer_step_pre_hook(self.before_step).remove)
+            self._undo.append(module.register_optimizer_step_post_hook(self.after_step).remove)
+        for owner, attribute, make in _HOOKS[name]:
+            if (cls := getattr(module, owner, None)) is not None:
+                self._undo.append(_replaced(cls, attribute, functools.partial(make, self)))
 
     def leave(self) -> None:
         """Take all hooks away: the loop calls `steps` itself, or is over."""
@@ -383,9 +393,48 @@ def leave() -> None:
 
 # -- the places -------------------------------------------------------------------------------------------
 
+_Make = Callable[["Follower", Callable], Callable]  # from what is there, what replaces it
 
-def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
-    """Replace an attribute of a class or a module, and return what puts it back."""
+
+def _iterate(*, watched: bool) -> _Make:
+    return lambda follower, original: lambda self: follower.iterate(original, self, watched=watched)
+
+
+def _draw(follower: Follower, original: Callable) -> Callable:
+    return lambda self: follower.draw(original, self)
+
+
+def _first(observe: Callable[[Follower, Any], None]) -> _Make:
+    def make(follower: Follower, original: Callable) -> Callable:
+        def replacement(self: Any, *args: Any, **kwargs: Any) -> Any:
+            observe(follower, self)
+            return original(self, *args, **kwargs)
+
+        return replacement
+
+    return make
+
+
+_OPTIMIZERS = "torch.optim.optimizer"  # has hooks of its own
+_HOOKS: dict[str, list[tuple[str, str, _Make]]] = {
+    _OPTIMIZERS: [],
+    "torch._tensor": [("Tensor", "backward", _first(Follower.backward))],
+    "torch.amp.grad_scaler": [("GradScaler", "scale", _first(Follower.scaled))],
+    "torch.utils.data.dataloader": [
+        ("DataLoader", "__iter__", _iterate(watched=False)),
+        ("_BaseDataLoaderIter", "__next__", _draw),
+    ],
+    "ray.train.torch.train_loop_utils": [("_WrappedDataLoader", "__iter__", _iterate(watched=True))],
+    "ray.data.iterator": [("_IterableFromIterator", "__iter__", _iterate(watched=True))],
+    "accelerate.data_loader": [
+        ("DataLoaderShard", "__iter__", _iterate(watched=True)),
+        ("DataLoaderDispatcher", "__iter__", _iterate(watched=True)),
+    ],
+}
+
+
+def _replaced(owner: type, name: str, make: Callable[[Callable], Callable]) -> Callable[[], None]:
+    """Replace a method of a class, and return what puts it back."""
     original = vars(owner)[name]
     replacement = functools.wraps(original)(make(original))
     setattr(owner, name, replacement)
@@ -397,79 +446,10 @@ def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[],
     return undo
 
 
-def _iterating(cls: type, follower: Follower, *, watched: bool = False) -> Callable[[], None]:
-    return _replaced(
-        cls, "__iter__", lambda original: lambda self: follower.iterate(original, self, watched=watched)
-    )
-
-
-def _dataloader(module: ModuleType, follower: Follower) -> Iterator[Callable[[], None]]:
-    yield _iterating(module.DataLoader, follower)
-    yield _replaced(
-        module._BaseDataLoaderIter,
-        "__next__",
-        lambda original: lambda self: follower.draw(original, self),
-    )
-
-
-def _wrapped_dataloader(module: ModuleType, follower: Follower) -> Iterator[Callable[[], None]]:
-    yield _iterating(module._WrappedDataLoader, follower, watched=True)
-
-
-def _accelerate(module: ModuleType, follower: Follower) -> Iterator[Callable[[], None]]:
-    for name in ("DataLoaderShard", "DataLoaderDispatcher", "SkipDataLoader"):
-        cls = getattr(module, name, None)
-        if cls is not None and "__iter__" in vars(cls):
-            yield _iterating(cls, follower, watched=True)
-
-
-def _ray_data(module: ModuleType, follower: Follower) -> Iterator[Callable[[], None]]:
-    yield _iterating(module._IterableFromIterator, follower, watched=True)
-
-
-def _optimizers(module: ModuleType, follower: Follower) -> Iterator[Callable[[], None]]:
-    yield module.register_optimizer_step_pre_hook(follower.before_step).remove
-    yield module.register_optimizer_step_post_hook(follower.after_step).remove
-
-
-def _tensor(module: ModuleType, follower: Follower) -> Iterator[Callable[[], None]]:
-    def make(original: Callable) -> Callable:
-        def backward(self: Any, *args: Any, **kwargs: Any) -> Any:
-            follower.backward(self)
-            return original(self, *args, **kwargs)
-
-        return backward
-
-    follower.tensor = module.Tensor
-    yield _replaced(module.Tensor, "backward", make)
-
-
-def _scaler(module: ModuleType, follower: Follower) -> Iterator[Callable[[], None]]:
-    def make(original: Callable) -> Callable:
-        def scale(self: Any, *args: Any, **kwargs: Any) -> Any:
-            follower.scaled(self)
-            return original(self, *args, **kwargs)
-
-        return scale
-
-    yield _replaced(module.GradScaler, "scale", make)
-
-
-_HOOKS: dict[str, Callable[[ModuleType, Follower], Iterator[Callable[[], None]]]] = {
-    "torch._tensor": _tensor,
-    "torch.amp.grad_scaler": _scaler,
-    "torch.optim.optimizer": _optimizers,
-    "torch.utils.data.dataloader": _dataloader,
-    "ray.train.torch.train_loop_utils": _wrapped_dataloader,
-    "ray.data.iterator": _ray_data,
-    "accelerate.data_loader": _accelerate,
-}
-
-
 class _Finder:
     """Hooks a module as soon as its import is over."""
 
-    def __init__(self, follower: Follower, names: Mapping[str, Any]) -> None:
+    def __init__(self, follower: Follower, names: set[str]) -> None:
         self._follower, self._names = follower, names
 
     def find_spec(

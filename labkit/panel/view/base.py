@@ -12,6 +12,7 @@ from labkit.panel.state.base import Failure, State
 
 _TEXT_SHOWN = 16_000  # characters of printed lines; all of them are in the logs
 _FAILURE_SHOWN = 4_000
+_PRINTS_SHOWN, _LINE_SHOWN = 6, 160  # lines of a live panel, characters of each
 _NAME_SHOWN = 80
 _KINDS = {"finished": "ok", "failed": "bad", "stopped": "wait"}
 
@@ -26,7 +27,7 @@ class Snapshot:
         subtitle: what it runs on, behind the name.
         over, seconds: whether the run has ended, and how long it took so far.
         body: below the head of the live panel.
-        output, details: the label of the first toggle, and what it opens.
+        prints: the latest printed lines, below the body.
         lines: the latest of a log, each with a key that stays the same, so it is printed once. The last one
             of a run that is over says how it ended.
         summary: what stays in the notebook when the run is over.
@@ -37,21 +38,14 @@ class Snapshot:
     over: bool
     seconds: float
     body: Markup
-    output: str
-    details: Markup
+    prints: Markup
     files: Files
     lines: tuple[tuple[Hashable, str], ...]
     summary: Markup
 
 
 class View:
-    """Draws a state; a subclass says how the body, the result and the news of its engine look.
-
-    Attributes:
-        output: label of the toggle that opens `details`.
-    """
-
-    output = "output"
+    """Draws a state; a subclass says how the body, the result and the news of its engine look."""
 
     def snapshot(self, state: Any, now: float, files: Files = ()) -> Snapshot:
         """What there is to show at `now` (Unix seconds). The state must not change meanwhile."""
@@ -62,8 +56,7 @@ class View:
             over=state.over,
             seconds=state.elapsed(now),
             body=cards.NOTHING if state.over else cards.part(self.body(state, now)),
-            output=self.output + (f" ({state.printed})" if state.printed else ""),
-            details=self.details(state),
+            prints=cards.NOTHING if state.over or not state.prints else cards.part(_latest(state)),
             files=files,
             lines=tuple(self.lines(state)),
             summary=self.summary(state, files) if state.over else cards.NOTHING,
@@ -110,7 +103,7 @@ class View:
         return f"{state.status} after {duration(state.elapsed())}"
 
     def details(self, state: Any) -> Markup:
-        """What the first toggle opens: the printed lines."""
+        """What the summary unfolds: the printed lines."""
         return cards.pre(_printed(state) or "nothing was printed so far")
 
     # -- the same for all ----------------------------------------------------------------------------
@@ -142,6 +135,11 @@ class View:
             if state.status == "failed" and state.failures:
                 yield "traceback", state.failures[-1].text
             yield "end", self.last_line(state)
+
+
+def _latest(state: State) -> Markup:
+    """The last few printed lines; the summary has more, and the logs have all."""
+    return cards.pre("\n".join(short(line, _LINE_SHOWN) for line in list(state.prints)[-_PRINTS_SHOWN:]))
 
 
 def _printed(state: State) -> str:

@@ -97,10 +97,10 @@ class RunView(View):
         # Loading and training alternate in every epoch; once each is news, after that the epochs are.
         for name in state.phase_seconds() if not state.history else ():
             yield ("phase", name), _PHASES.get(name, name)
-        of = f"/{state.epochs}" if state.epochs else ""
         rate = f"{count(state.rows_per_second())} rows/s" if state.rows_per_second() >= 1 else ""
         for number_, report in list(enumerate(state.history))[-_REPORTS_TOLD:]:
             # A loop that counts steps has its step among the metrics.
+            of = f"/{state.epochs}" if report["epoch"] < (state.epochs or 0) else ""
             epoch = "" if state.counts_steps else f"epoch {report['epoch'] + 1}{of}"
             yield ("report", number_, report["epoch"]), _joined(epoch, short_metrics(report), rate)
         for told in filter(None, (state.undefined, state.silence, _empty(state))):

@@ -1,0 +1,12 @@
+"""What a teacher uses: a board of the class, a table of results, and assignments for nbgrader.
+
+    $ python -m classroom board /mnt/class
+
+Learners share their progress with `join`, and `show` prints what is shared. Of labkit this package uses
+errors, files, settings and storage, and the one file that labkit keeps: ``HOME/exercises.json``.
+"""
+
+from classroom.page import board
+from classroom.sharing import join, leave, show
+
+__all__ = ["board", "join", "leave", "show"]

@@ -1,0 +1,145 @@
+"""The place that a teacher names for a class: a shared folder, or a bucket of an object store.
+
+Everybody in the class may write to it, so nothing in it is trusted: links are not followed, only regular
+files are opened, and only the first 64 kB of them are read.
+"""
+
+import contextlib
+import itertools
+import os
+import re
+import stat
+import time
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from labkit.errors import LabError
+from labkit.files import atomic_path
+from labkit.settings import Settings
+
+LIMIT = 64 << 10  # bytes of a learner's file; one with all lessons done has about 5 kB
+NAME = re.compile(r"[0-9a-f]{16}\.json")  # of a learner's file; all others are ignored
+_MOST, _LISTED = 500, 5000  # files that are read; names that are looked at
+
+# name, content or why there is none, when it was written (seconds since 1970)
+Found = tuple[str, bytes | str, float]
+
+
+class Folder:
+    """A folder that all machines of the class have mounted."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path).expanduser().absolute()
+
+    def write(self, name: str, content: bytes) -> None:
+        os.scandir(self.path).close()  # atomic_path would create the folder of a share that is gone
+        with atomic_path(self.path / name) as partial, partial.open("xb") as file:
+            os.fchmod(file.fileno(), 0o644)  # the teacher is another user
+            file.write(content)
+
+    def delete(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+    def read(self, known: Collection[str] = ()) -> Iterator[Found]:
+        """Read at most 500 files, those with a `known` name first."""
+        with os.scandir(self.path) as entries:
+            names = [entry.name for entry in itertools.islice(entries, _LISTED)]
+        for name in _chosen(known, names):
+            try:
+                yield self._read(name)
+            except FileNotFoundError:
+                pass  # its learner has left the class
+            except OSError as error:
+                yield name, str(error.strerror), 0.0
+
+    def _read(self, name: str) -> Found:
+        if (self.path / name).is_symlink():
+            return name, "it is a link, which is not followed", 0.0
+        # Without O_NONBLOCK, opening a FIFO waits until something writes to it.
+        handle = os.open(self.path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(handle, "rb", buffering=0) as file:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                return name, "it is not a regular file", 0.0
+            return name, file.read(LIMIT + 1), status.st_mtime
+
+
+class Bucket:
+    """A bucket, or a folder in one: ``https://host:9000/bucket/class``."""
+
+    def __init__(self, endpoint: str, path: str) -> None:
+        from labkit.storage.client import ObjectFiles  # a second of CPU, only for those who have a bucket
+
+        self.path = path
+        self.files = ObjectFiles(endpoint=endpoint, keys=str(keys_file()), hasty=True)
+
+    def write(self, name: str, content: bytes) -> None:
+        self.files.pipe_file(f"{self.path}/{name}", content)
+
+    def delete(self, name: str) -> None:
+        self.files.rm_file(f"{self.path}/{name}")
+
+    def read(self, known: Collection[str] = ()) -> Iterator[Found]:
+        """Read at most 500 objects, those with a `known` name first."""
+        listed = self._listed()
+        names = _chosen(known, listed)
+        paths = [f"{self.path}/{name}" for name in names]
+        bodies = self.files.cat_ranges(paths, 0, LIMIT + 1, on_error="return") if names else []
+        for name, body in zip(names, bodies, strict=True):
+            if not isinstance(body, FileNotFoundError):  # its learner has left the class
+                content = f"{type(body).__name__}: {body}" if isinstance(body, Exception) else body
+                yield name, content, listed.get(name, time.time())
+
+    def _listed(self) -> dict[str, float]:
+        """The first names in the folder, and when each was written."""
+        bucket, _, folder = self.path.partition("/")
+        asked = {"Bucket": bucket, "Prefix": f"{folder}/" if folder else "", "Delimiter": "/"}
+        found: dict[str, float] = {}
+        while True:
+            page = self.files.call_s3("list_objects_v2", **asked)
+            for one in page.get("Contents", ()):
+                found[one["Key"].rpartition("/")[2]] = one["LastModified"].timestamp()
+            if not page.get("IsTruncated") or len(found) >= _LISTED:
+                return found
+            asked["ContinuationToken"] = page["NextContinuationToken"]
+
+
+def keys_file() -> Path:
+    """Where `classroom.join` keeps the keys of a class's bucket."""
+    return Settings.from_env().home / "class-keys"
+
+
+def open_place(place: str) -> Folder | Bucket:
+    """Return the place with this name: the path of a folder, or the URL of a bucket.
+
+    Raises:
+        LabError: it is neither.
+    """
+    if "://" not in place:
+        return Folder(place)
+    if match := re.fullmatch(r"(https?://[^\s/?#@]+)/([^\s?#]*[^\s?#/])/?", place):
+        return Bucket(match[1], match[2])
+    fact = "it is neither the path of a folder nor the address of a bucket (which has no keys in it)"
+    fix = "name it like /mnt/class or https://host:9000/bucket/class"
+    raise LabError("use the place of a class", fact, fix)
+
+
+@contextlib.contextmanager
+def explained(attempt: str, place: Folder | Bucket) -> Iterator[None]:
+    """Raise what fails in this block as a LabError that names the place."""
+    try:
+        yield
+    except LabError:
+        raise
+    except Exception as error:
+        fact = f"{place.path}: {getattr(error, 'strerror', None) or f'{type(error).__name__}: {error}'}"
+        fix = "ask for the right folder, and for the right to write to it"
+        if isinstance(place, Bucket):
+            fix = "does the store run, does the bucket exist, and are LABKIT_S3_ACCESS_KEY and "
+            fix += "LABKIT_S3_SECRET_KEY right?"
+        raise LabError(attempt, fact[:300], fix) from error
+
+
+def _chosen(known: Collection[str], names: Iterable[str]) -> list[str]:
+    """The names of learners' files that are read: so no flood of other files hides those known already."""
+    return list(dict.fromkeys([*sorted(known), *sorted(filter(NAME.fullmatch, names))]))[:_MOST]

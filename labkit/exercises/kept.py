@@ -1,0 +1,105 @@
+"""What a reader has done, in ``HOME/exercises.json``:
+
+    {"format": 1,
+     "solved": {"03-1": "2026-01-02T10:00:00+00:00"},
+     "hints": {"03-2": 2},
+     "predictions": {"03-a": {"guess": 2, "answer": 0.7, "verdict": "off"}},
+     "minutes": {"03 The loop": {"minutes": 12.5, "from": 1767348000.0, "to": 1767348750.0}},
+     "runs": {"03-torch": {"workers": 2, "rows/s": 18300.0}},
+     "doctor": ["Java"]}
+
+The last three are of readers who are in a class (see `labkit.exercises.sections`). A section that this
+version does not know is written back unchanged.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from labkit.files import atomic_write
+from labkit.settings import Settings
+
+_SECTIONS: dict[str, Callable[[Any], bool]] = {
+    "solved": lambda when: isinstance(when, str),
+    "hints": lambda tier: isinstance(tier, int),
+    "predictions": lambda one: isinstance(one, dict) and isinstance(one.get("guess"), str | int | float),
+    "minutes": lambda one: isinstance(one, dict) and isinstance(one.get("minutes"), int | float),
+}
+
+
+def load(section: str) -> dict[str, Any]:
+    """Return the entries of "solved", "hints", "predictions" or "minutes" by id, without damaged ones.
+
+    A file that can't be read has no entries. Use `update` to change something: it reads the file itself.
+    """
+    try:
+        entries = _read(Settings.from_env().home / "exercises.json").get(section, {})
+    except (OSError, ValueError):
+        return {}
+    return {id: one for id, one in entries.items() if _SECTIONS[section](one)}
+
+
+def keep(section: str, id: str, value: Any, merge: Callable[[Any, Any], Any] = lambda new, old: new) -> str:
+    """Keep `value` in a section; if there is a value already, `merge` makes one out of the two.
+
+    Returns:
+        What `update` returns.
+    """
+
+    def change(content: dict[str, Any]) -> None:
+        entries = content.setdefault(section, {})
+        has_one = id in entries and _SECTIONS[section](entries[id])
+        entries[id] = merge(value, entries[id]) if has_one else value
+
+    return update(change)
+
+
+def update(change: Callable[[dict[str, Any]], None]) -> str:
+    """Read the file, let `change` edit its content, and write it; several kernels may do so at once.
+
+    A damaged file is moved to ``exercises.unreadable``. A file that can't be read for another reason (a
+    network drive that is gone for a moment) is left alone.
+
+    Returns:
+        Why nothing was kept, for the end of a line; or nothing.
+    """
+    from filelock import FileLock
+
+    path = Settings.from_env().home / "exercises.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A separate lock file: exercises.json is replaced, and a lock on a replaced file locks nothing.
+        with FileLock(path.parent / ".exercises.lock", timeout=10):
+            try:
+                content = _read(path)
+            except ValueError:
+                os.replace(path, path.with_suffix(".unreadable"))
+                content = {}
+            change(content)
+            atomic_write(path, json.dumps({"format": 1, **content}, indent=1))
+    except OSError as error:
+        return f" (not kept: {error})"
+    return ""
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the content of the file; {} if there is none.
+
+    Raises:
+        ValueError: it is damaged.
+        OSError: it can't be read.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"it has a {type(content).__name__} and not an object")
+    for section in _SECTIONS:
+        if not isinstance(content.get(section, {}), dict):
+            raise ValueError(f"its section {section!r} is not an object")
+    return content

@@ -1,0 +1,142 @@
+"""How far a reader in a class has come: minutes per section, the latest runs, and what the doctor would fix.
+
+``python -m classroom join`` writes ``HOME/class.json``. While that file exists, an IPython hook notes each
+cell. A thread adds the cells up in ``exercises.json`` and starts the process that shares this file, which
+ends with this kernel. No cell waits for the thread. Without ``class.json`` nothing of this runs.
+"""
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from labkit.errors import LabError
+from labkit.exercises import kept, registry
+from labkit.settings import Settings
+
+_PAUSE = 5.0  # seconds from one update of the file to the next
+_IDLE = 15 * 60  # seconds without a cell that still count as work
+
+
+def attend() -> None:
+    """Note each cell from now on, if this reader is in a class."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is None or not _in_class():
+        return
+    if _attendance().note not in shell.events.callbacks["post_run_cell"]:
+        shell.events.register("post_run_cell", _attendance().note)
+
+
+class _Attendance:
+    """The cells of this kernel, and the thread that adds them up."""
+
+    def __init__(self) -> None:
+        self._cells: deque[tuple[str, float]] = deque(maxlen=1000)  # (source, when it ended), to be counted
+        self._section, self._since, self._ended = "", 0.0, 0.0  # of the last cell that was counted
+        self._sharing: subprocess.Popen | None = None
+        self._news = threading.Event()
+        threading.Thread(target=self._work, name="labkit-class", daemon=True).start()
+
+    def note(self, result: Any) -> None:
+        """Called by IPython after each cell."""
+        self._cells.append((str(result.info.raw_cell), time.time()))
+        self._news.set()
+
+    def _work(self) -> None:
+        while self._news.wait():
+            self._news.clear()
+            with contextlib.suppress(Exception):  # nothing of this may show up in a lesson
+                if _in_class():
+                    found = {"runs": _latest_runs(), "doctor": _doctors_topics()}
+                    kept.update(lambda content, found=found: self._add(content, found))
+                    self._share()
+            time.sleep(_PAUSE)
+
+    def _add(self, content: dict[str, Any], found: dict[str, Any]) -> None:
+        """Add the time since the cell before to the section of each cell."""
+        minutes = content.setdefault("minutes", {})
+        while self._cells:
+            source, ended = self._cells.popleft()
+            before, self._ended = self._ended or ended, ended
+            section = _section_of().get(source.strip(), self._section)
+            if section != self._section:
+                self._section, self._since = section, before
+            if section:
+                spent = min(max(ended - before, 0), _IDLE) / 60
+                spent = round(minutes.get(section, {}).get("minutes", 0) + spent, 2)
+                minutes[section] = {"minutes": spent, "from": self._since, "to": ended}
+        content.update(found)
+
+    def _share(self) -> None:
+        """Start the process that shares the file. One that has failed would fail again."""
+        if self._sharing is not None and self._sharing.poll() != 0:
+            return
+        # The process ends when its input does, which this kernel's end closes. With -P no file of the
+        # notebook's folder can take the place of one of Python's modules.
+        command = [sys.executable, "-P", "-m", "classroom", "share"]
+        with open(Settings.from_env().home / "class-problem", "w") as problem:
+            self._sharing = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=problem
+            )
+
+
+_attendance = cache(_Attendance)  # one for this kernel
+
+
+def _in_class() -> bool:
+    return (Settings.from_env().home / "class.json").exists()
+
+
+@cache
+def _section_of() -> dict[str, str]:
+    """Map the source of each code cell of the lessons to its section, such as "03 The loop you know".
+
+    A cell that occurs in several sections is left out.
+    """
+    sections: dict[str, str] = {}
+    with contextlib.suppress(LabError):  # labkit is installed without the lessons
+        for path in sorted((registry.root() / "notebooks").glob("[0-9][0-9]*_*.ipynb")):
+            for source, heading in _cells_of(path):
+                section = f"{path.name.partition('_')[0]} {heading}"
+                sections[source] = section if sections.get(source, section) == section else ""
+    return {source: section for source, section in sections.items() if section}
+
+
+def _cells_of(path: Path) -> list[tuple[str, str]]:
+    """(source, heading above it) of the code cells of a notebook."""
+    found, heading = [], ""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # a notebook of the reader's own
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            source = "".join(cell["source"]).strip()
+            if cell["cell_type"] == "code":
+                found.append((source, heading))
+            elif title := re.match(r"##? (?:\d\db? · )?(.+)", source):
+                heading = title[1]
+    return found
+
+
+def _latest_runs() -> dict[str, dict[str, float]]:
+    """Workers and rows/s of the latest finished run of each name that begins like a lesson ("03-")."""
+    records = Settings.from_env().home.glob("runs/[0-9][0-9]*-*/*/run_record.json")
+    found = {}
+    for path in sorted(records, key=lambda path: path.stat().st_mtime):
+        with contextlib.suppress(ValueError, AttributeError, KeyError, TypeError):  # damaged
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if record.get("state") == "finished" and (rate := record.get("rows_per_second")):
+                found[record["name"]] = {"workers": record.get("workers") or 1, "rows/s": round(rate, 1)}
+    return found
+
+
+@cache
+def _doctors_topics() -> list[str]:
+    """The topics that the doctor would fix; its texts have paths and addresses."""
+    from labkit.system import doctor
+
+    return [finding.topic for finding in doctor().findings if not finding.ok]

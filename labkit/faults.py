@@ -1,0 +1,363 @@
+"""Fault injection: break a running training run on purpose, and read what that cost.
+
+    fault = faults.kill_rank(1).at(panel, epoch=2, step=6)      # as the loop counts them, from 0
+    with panel.watch(trainer):
+        result = trainer.fit()
+    fault                                                       # what was done, and what it cost
+
+    faults.freeze_store(store, seconds=3).now()
+
+A fault happens at its moment and undoes itself. Only processes that the lab has recorded are touched: no
+cluster of another user, and nothing else on this machine. What cannot be done is refused, and the card of the
+fault says why.
+"""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import psutil
+
+from labkit.display import cards
+from labkit.display.formatting import duration
+from labkit.errors import LabError
+from labkit.panel.run import Panel
+from labkit.settings import Settings
+from labkit.system.process_registry import ProcessRegistry
+
+if TYPE_CHECKING:
+    from labkit.storage import Store
+
+__all__ = [
+    "Fault", "drain_node", "freeze_rank", "freeze_store", "kill_controller", "kill_node", "kill_rank",
+    "slow_rank",
+]  # fmt: skip
+
+_EVERY = 0.02  # seconds between two looks
+_PERIOD = 0.1  # seconds in which a slowed process runs once and stops once
+_STEPS_AGAIN = 5  # events of rank 0 after which training goes on; one or two may still have been on their way
+_Position = tuple[int, int, int]  # pid, epoch and step of rank 0
+_Victims = Callable[[Panel | None], list[psutil.Process]]
+
+
+@dataclass(repr=False, eq=False)
+class Fault:
+    """Something that is broken on purpose. Displays itself: what was done, and what it cost.
+
+    Attributes:
+        name: what it breaks, such as "kill rank 1".
+        make: does it, for the panel of a run or for None, and returns what was done.
+        seconds: after which `undo` is called; until then `during`, again and again.
+        outcome: "not armed", "armed", "made", "refused" (`did` says why) or "missed" (no run came there).
+        did: what was done, to which process; or why it was refused.
+        moment: (epoch, step) of rank 0 at that time, both from 0.
+        noticed: seconds until the panel heard of a failure; None if there was none.
+        standstill: seconds without a step of rank 0, from its last step before the fault to the next one.
+        repeated: steps that rank 0 trained a second time, because they came after the last checkpoint.
+    """
+
+    name: str
+    make: Callable[[Panel | None], str]
+    seconds: float = 0.0
+    during: Callable[[], None] = lambda: None
+    undo: Callable[[], None] = lambda: None
+    outcome: str = "not armed"
+    did: str = ""
+    moment: tuple[int, int] | None = None
+    noticed: float | None = None
+    standstill: float | None = None
+    repeated: int | None = None
+    _panel: Panel | None = None
+    _thread: threading.Thread | None = None
+
+    def at(self, panel: Panel, *, epoch: int = 0, step: int = 0) -> Self:
+        """Arm it: it is made when rank 0 of the panel's next run is at `step` of `epoch`, both from 0.
+
+        Raises:
+            LabError: the panel is not one of a training run, or the fault was armed before.
+        """
+        if not isinstance(panel, Panel):
+            fix = "fault.now() in a thread of its own, while the sweep or the pipeline runs"
+            raise LabError(f"arm the fault {self.name!r}", f"{panel!r} has no epochs and no ranks", fix)
+        return self._arm(panel, (epoch, step))
+
+    def now(self) -> Self:
+        """Make it at once, and wait until it is undone."""
+        return self._arm(None, (0, 0)).wait()
+
+    def _arm(self, panel: Panel | None, moment: tuple[int, int]) -> Self:
+        if self._thread is not None:
+            raise LabError(f"arm the fault {self.name!r}", "it was armed before", "make a new one")
+        self.outcome, self._panel = "armed", panel
+        # In a thread of its own, because fit() keeps the cell's.
+        self._thread = threading.Thread(target=self._run, args=[moment], name="labkit-fault", daemon=True)
+        self._thread.start()
+        return self
+
+    def wait(self, seconds: float | None = None) -> Self:
+        """Wait until it is over: made, undone and, during a run, training again."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+        return self
+
+    def __repr__(self) -> str:
+        rows = (f"  {name}: {what}" for name, what in self._rows())
+        return "\n".join([f"{self.name}: {self.outcome}", *rows])
+
+    def _repr_html_(self) -> str:
+        kind = {"made": "ok", "armed": "dim"}.get(self.outcome, "wait")
+        table = cards.rule(cards.table((), self._rows()))
+        return str(cards.card(f"Fault: {self.name}", (kind, self.outcome), table))
+
+    def _rows(self) -> list[tuple[str, str]]:
+        rows = [
+            ("done", self.did or None, "{}".format),
+            ("at", self.moment, lambda at: f"epoch {at[0] + 1}, step {at[1]}"),
+            ("noticed after", self.noticed, duration),
+            ("no step for", self.standstill, duration),
+            ("steps trained twice", self.repeated, str),
+        ]
+        return [(what, words(value)) for what, value, words in rows if value is not None]
+
+    def _run(self, moment: tuple[int, int]) -> None:
+        if not self._reached(moment):
+            self.outcome = "missed"
+            return
+        failures, before = self._failures(), self._position()
+        self.moment = before[1:] if before else None
+        try:
+            self.did = self.make(self._panel)
+            self.outcome = "made"
+            self._follow(failures, before)
+        except (LabError, psutil.Error, OSError) as error:
+            self.outcome, self.did = "refused", str(error)
+        finally:
+            self.undo()
+
+    def _reached(self, moment: tuple[int, int]) -> bool:
+        """Wait for the moment; False if the run ended before."""
+        if self._panel is None:
+            return True
+        earlier = self._panel.run_id if self._panel.state.over else None
+        while self._panel.run_id == earlier or not self._panel.state.over:
+            position = self._position()
+            if self._panel.run_id != earlier and position is not None and position[1:] >= moment:
+                return True
+            time.sleep(_EVERY)
+        return False
+
+    def _follow(self, failures: int, position: _Position | None) -> None:
+        """Look until rank 0 makes steps again, or the run is over; undo when the time has come."""
+        made = advanced = time.monotonic()
+        undone, steps, repeated = False, 0, self._panel.state.repeated if self._panel is not None else 0
+        while steps < _STEPS_AGAIN and not (self._panel is not None and self._panel.state.over):
+            self.during()
+            time.sleep(_EVERY)
+            now = time.monotonic()
+            if not undone and now - made >= self.seconds:
+                self.undo()
+                undone = True
+            if self._panel is None:
+                steps += undone
+                continue
+            if self.noticed is None and self._failures() > failures:
+                self.noticed = now - made
+            here = self._position()
+            if here is not None and here != position:
+                self.standstill = max(self.standstill or 0.0, now - advanced)
+                if position is not None and here[0] != position[0]:
+                    self.repeated = self._panel.state.repeated - repeated
+                steps += undone
+                position, advanced = here, now
+
+    def _failures(self) -> int:
+        return len(self._panel.state.failures) if self._panel is not None else 0
+
+    def _position(self) -> _Position | None:
+        leader = self._panel.state.workers.leader if self._panel is not None else None
+        # One that has no batch yet is not in an epoch.
+        return (leader.pid, leader.epoch, leader.step) if leader is not None and leader.begun else None
+
+
+def kill_rank(rank: int) -> Fault:
+    """Kill the process of one rank (SIGKILL), as the kernel does when memory runs out."""
+    return kill(f"kill rank {rank}", lambda panel: _rank(panel, rank))
+
+
+def freeze_rank(rank: int, *, seconds: float = 3.0) -> Fault:
+    """Stop the process of one rank for a while (SIGSTOP), as a disk or a network that hangs does."""
+    return freeze(f"freeze rank {rank}", lambda panel: _rank(panel, rank), seconds)
+
+
+def slow_rank(rank: int, *, share: float = 0.5, seconds: float = 5.0) -> Fault:
+    """Let one rank run for a `share` (0 to 1) of the time only: a straggler, for which all others wait."""
+    if not 0 < share < 1:
+        raise LabError(f"slow rank {rank} down", f"share is {share!r}", "pass a number between 0 and 1")
+    return freeze(f"slow rank {rank} down", lambda panel: _rank(panel, rank), seconds, share)
+
+
+def kill_node(name: str) -> Fault:
+    """Kill all processes of a node (SIGKILL), as if its plug were pulled. The head is refused."""
+    return kill(f"kill {name}", lambda panel: node_processes(panel, name))
+
+
+def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
+    """Announce that a node goes away in `deadline` seconds, as a cloud does before it takes a spot machine.
+
+    A loop sees the notice by `ray.train.get_preemption_info()`. Ray moves the workers at the deadline.
+    """
+
+    def make(panel: Panel | None) -> str:
+        from labkit import cluster
+
+        node_processes(panel, name)  # one of the lab's, and not the head
+        lab = cluster.current()
+        found = [one.id for one in lab.nodes if one.name == name] if lab is not None else []
+        if not found:
+            raise LabError(f"drain {name}", "Ray does not list it", "see lab.nodes for those that live")
+        _announce(lab.address, found[0], deadline, name)
+        return f"a preemption notice: {deadline:g} s left"
+
+    return Fault(f"drain {name}", make, seconds=deadline)
+
+
+def _announce(address: str, node: str, deadline: float, name: str) -> None:
+    """Do what `ray drain-node` does; the command takes seconds to import Ray, often the whole deadline."""
+    from ray._raylet import GcsClient
+    from ray.core.generated.autoscaler_pb2 import DRAIN_NODE_REASON_PREEMPTION
+    from ray.exceptions import RayError
+
+    ends = int((time.time() + deadline) * 1000)
+    try:
+        client = GcsClient(address=address)
+        accepted, why = client.drain_node(node, DRAIN_NODE_REASON_PREEMPTION, "labkit.faults", ends)
+    except RayError as error:
+        accepted, why = False, error
+    if not accepted:
+        raise LabError(f"drain {name}", f"Ray refused: {why}", "see the head's logs, in lab.log_dir")
+
+
+def kill_controller() -> Fault:
+    """Kill the process that directs the run's workers. `fit()` raises, and nothing repeats it."""
+
+    def victims(panel: Panel | None) -> list[psutil.Process]:
+        if found := [one for one in _recorded(panel) if "TrainController" in _title(one)]:
+            return found
+        raise LabError("kill the controller", "none runs here", "use a trainer of Ray Train")
+
+    return kill("kill the controller", victims)
+
+
+def freeze_store(store: "Store", *, seconds: float = 3.0) -> Fault:
+    """Stop the embedded object store for a while: requests are neither answered nor refused."""
+
+    def victims(panel: Panel | None) -> list[psutil.Process]:
+        records = _registry(panel).records()
+        found = [psutil.Process(one.pid) for one in records if one.role == "object server" and one.alive]
+        if not found or not store.endpoint.startswith("http://127.0.0.1:"):
+            fact = f"the lab did not start {store.endpoint} on this machine"
+            raise LabError("freeze the store", fact, "use the embedded one: storage.start()")
+        return found
+
+    return freeze("freeze the store", victims, seconds)
+
+
+def kill(name: str, victims: _Victims) -> Fault:
+    """A fault that kills what `victims` finds."""
+
+    def make(panel: Panel | None) -> str:
+        processes = victims(panel)
+        _send(processes, signal.SIGKILL)
+        return f"SIGKILL to {_who(processes)}"
+
+    return Fault(name, make)
+
+
+def freeze(name: str, victims: _Victims, seconds: float, share: float = 0.0) -> Fault:
+    """A fault that stops what `victims` finds for `seconds`; with a `share`, it runs for part of them."""
+    frozen: list[psutil.Process] = []
+
+    def make(panel: Panel | None) -> str:
+        frozen.extend(victims(panel))
+        _send(frozen, signal.SIGSTOP)
+        partly = f", which runs {share:.0%} of it" if share else ""
+        return f"SIGSTOP to {_who(frozen)} for {seconds:g} s{partly}"
+
+    def during() -> None:
+        if share:
+            _send(frozen, signal.SIGCONT)
+            time.sleep(_PERIOD * share)
+            _send(frozen, signal.SIGSTOP)
+            time.sleep(_PERIOD * (1 - share))
+
+    def undo() -> None:
+        _send(frozen, signal.SIGCONT)
+        frozen.clear()
+
+    return Fault(name, make, seconds, during, undo)
+
+
+def _registry(panel: Panel | None) -> ProcessRegistry:
+    """That of the run's home; of this process's, where a fault is made without a run."""
+    return ProcessRegistry((Settings.from_env() if panel is None else panel.settings).home)
+
+
+def _recorded(panel: Panel | None) -> list[psutil.Process]:
+    """All running processes of the clusters that the home of a run has a record of."""
+    if panel is None:
+        raise LabError("find the processes of a run", "no run was named", "arm it with fault.at(panel)")
+    registry = _registry(panel)
+    return [one for group in registry.groups() if group.startswith("ray-") for one in registry.members(group)]
+
+
+def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
+    processes, attempt = _recorded(panel), f"touch rank {rank}"
+    worker = panel.state.workers.get(rank)
+    if worker is None:
+        known = ", ".join(map(str, sorted(panel.state.workers)))
+        raise LabError(attempt, f"this run has the ranks {known}", "name one of them")
+    found = [process for process in processes if process.pid == worker.pid]
+    if found and worker.node in _nodes(panel):  # on another machine, the same pid is another process
+        return found
+    fact = f"its process {worker.pid} on {worker.node} is none that the lab started on this machine"
+    raise LabError(attempt, fact, "use a cluster that cluster.start() has started here")
+
+
+def _nodes(panel: Panel | None) -> set[str]:
+    records = [one for one in _registry(panel).records() if one.alive]
+    return {one.role.partition(":")[0] for one in records if one.role.endswith(": raylet")}
+
+
+def node_processes(panel: Panel | None, name: str) -> list[psutil.Process]:
+    """All processes of a node that the lab has started, and that is not the head."""
+    others = _nodes(panel) - {"head"}
+    if name not in others:
+        head = name == "head"
+        fact = "it is the head: the cluster would end" if head else "the lab has started no such node"
+        raise LabError(
+            f"touch {name}", fact, f"one of these: {', '.join(sorted(others)) or 'lab.add_node()'}"
+        )
+    registry = _registry(panel)
+    records = [one for one in registry.records() if one.alive and one.role.startswith(f"{name}:")]
+    sessions = {one.session: one.group_id for one in records}
+    return [one for session, group in sessions.items() for one in registry.members(group, session=session)]
+
+
+def _title(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def _who(processes: list[psutil.Process]) -> str:
+    return f"process {processes[0].pid}" if len(processes) == 1 else f"{len(processes)} processes"
+
+
+def _send(processes: list[psutil.Process], number: int) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+            process.send_signal(number)

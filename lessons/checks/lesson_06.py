@@ -1,0 +1,181 @@
+"""Lesson 06: the last metric, not after every epoch, a validator to fix, the best checkpoint."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from labkit.exercises.answers import Wrong, close_to, describe, expect_function, result_of, returns
+from labkit.exercises.registry import Lesson
+from labkit.exercises.running import learners_errors, reports_to, run_loop
+
+LESSON = Lesson("06", "Validation alongside training")
+
+
+@LESSON.exercise(
+    "06-1 · When is the last metric there?",
+    "Draw the bars of three epochs, once with v shorter than t and once with v longer.",
+    "Outside of the loop, a validation starts when its checkpoint is there and the one before has ended.",
+    "If `v <= t`, only the last comes after the training. Else they queue from `t` on.",
+)
+def _last_metric(inside: Any, alongside: Any) -> None:
+    # n epochs of t seconds, v seconds for a validation; the answers
+    for n, t, v, in_loop, outside in (
+        (10, 5.0, 2.0, 70, 52),
+        (4, 3.0, 3.0, 24, 15),
+        (5, 2.0, 6.0, 40, 32),
+        (1, 4.0, 9.0, 13, 13),
+    ):
+        near = {n * t: "that is the training alone", n * t + v: "only one validation is in it"}
+        returns(inside, (n, t, v), in_loop, name="inside", mistakes=near)
+        near = {
+            n * t: "the last checkpoint is there only when the training ends",
+            n * t + v: "validations that take longer than an epoch queue, one after the other",
+            n * v: "the first of them cannot start before the first epoch is over",
+            n * (t + v): "then nothing would overlap",
+            t + n * v: "a validation that is shorter than an epoch waits for the next checkpoint",
+        }
+        returns(alongside, (n, t, v), outside, name="alongside", mistakes=near)
+
+
+@LESSON.exercise(
+    "06-2 · Not after every epoch",
+    "Three values are possible: two kinds of `ValidationTaskConfig`, and `False`.",
+    "Look at the last epoch first: it may be a third one as well.",
+    '`ValidationTaskConfig(fn_kwargs={"rows": 1000}, timeout_s=60)` where `epoch % 3 == 2`, unless it is the '
+    "last epoch.",
+    seconds=120,
+    stuck="a validation that doesn't end, or a cluster without a free CPU",
+)
+def _sparse(train_sparsely: Any) -> None:
+    """Runs with a validator that returns the rows it was asked for. No timeout is inherited."""
+    expect_function(train_sparsely, "train_sparsely")
+    from labkit.train import reported_checkpoints
+
+    for epochs, expected in ((5, {2: 1000, 4: "all"}), (3, {2: "all"})):
+        options = {"num_workers": 1, "validate": _rows_asked_for, "name": "train_sparsely"}
+        result, _ = run_loop(_noting_timeouts(train_sparsely), {"epochs": epochs}, **options)
+        found = reported_checkpoints(result.path, result.filesystem)
+        if len(found) != epochs:
+            raise Wrong(f"{len(found)} checkpoints were reported in {epochs} epochs")
+        for one in found:
+            _same_rows(one, expected.get(one.metrics["epoch"]), epochs)
+        if result.return_value:
+            which = f"epoch index {result.return_value[0]} (0 to {epochs - 1})"
+            raise Wrong(f"{which}: its ValidationTaskConfig has no timeout_s, so fit() would wait forever")
+
+
+def _same_rows(reported: Any, wanted: Any, epochs: int) -> None:
+    status, rows = reported.status.name, reported.metrics.get("rows")
+    which = f"epoch index {reported.metrics['epoch']} (0 to {epochs - 1})"
+    if status == "VALIDATION_FAILED":
+        allowed = 'it must be False, True or a ValidationTaskConfig, with fn_kwargs={"rows": …}'
+        raise Wrong(f"{which}: Ray could not validate with your value of validation; {allowed}")
+    if status not in ("VALIDATED", "COMMITTED"):
+        raise Wrong(f"{which}: its validation has the status {status}")
+    if wanted is None and status == "VALIDATED":
+        raise Wrong(f"{which} was validated, and needs no validation: False")
+    if wanted is not None and status != "VALIDATED":
+        raise Wrong(f"{which} was not validated")
+    if wanted is not None and rows != wanted:
+        asked = {"default": "without fn_kwargs", "all": "on all rows"}.get(rows, f"on {rows} rows")
+        raise Wrong(f"{which} was validated {asked}; it should be {wanted} rows")
+
+
+def _noting_timeouts(loop: Callable) -> Callable:
+    """The loop, which then returns the epochs whose validation has no timeout."""
+
+    def noting(config: dict) -> list[int]:
+        import ray.train
+
+        missing, report = [], ray.train.report
+
+        def noted(metrics: dict, *args: Any, **options: Any) -> None:
+            asked = options.get("validation")
+            if isinstance(asked, ray.train.ValidationTaskConfig) and asked.timeout_s is None:
+                missing.append(metrics.get("epoch"))
+            report(metrics, *args, **options)
+
+        with reports_to(loop, noted):
+            loop(config)
+        return missing
+
+    return noting
+
+
+def _rows_asked_for(checkpoint: Any, rows: Any = "default") -> dict[str, Any]:
+    return {"rows": "all" if rows is None else rows}
+
+
+@LESSON.exercise(
+    "06-3 · Fix this validator",
+    "Which names does the function use and not create? What does dropout do while a model is trained?",
+    "Read the rows inside, as `validate` does. Call `.eval()`. And Ray expects a dict of metrics.",
+    '`read_rows("lab-06/validation", store.filesystem)`, `model.eval()`, `{"val_accuracy": …}`.',
+    seconds=90,
+    stuck="the function waits for something in its process",
+)
+def _validator(fixed_validator: Any, result: Any) -> None:
+    """Runs twice in a task of the cluster: with dropout, two runs differ."""
+    once, twice = (in_a_task(fixed_validator, result.checkpoint, name="fixed_validator") for _ in range(2))
+    if not isinstance(once, dict) or "val_accuracy" not in once:
+        raise Wrong(f'it returns {describe(once)}, and {{"val_accuracy": …}} is expected')
+    if type(once["val_accuracy"]) is not float:
+        raise Wrong(f"val_accuracy is {describe(once['val_accuracy'])}, and a plain float is expected")
+    if once != twice:
+        raise Wrong("two runs on the same checkpoint differ: dropout is still active")
+    known = result.metrics["val_accuracy"]
+    near = {known * 100: "a share from 0 to 1 is expected"}
+    close_to(once["val_accuracy"], known, abs=0.002, what="val_accuracy", mistakes=near)
+
+
+@LESSON.exercise(
+    "06-4 · The best of them",
+    "Which of them have a `val_accuracy` that you can trust? Their `status` says so.",
+    "First keep those with `ReportedCheckpointStatus.VALIDATED`, then choose the largest.",
+    "`max(…, key=lambda one: one.metrics['val_accuracy'], default=None)`; then its `checkpoint`.",
+)
+def _best_of(best_of: Any) -> None:
+    for rows, expected in (
+        ([("VALIDATED", 0.7), ("VALIDATED", 0.9), ("VALIDATED", 0.8)], 1),
+        ([("VALIDATED", 0.6), ("VALIDATION_FAILED", None), ("VALIDATED", 0.5)], 0),
+        ([("VALIDATION_TIMEOUT", None), ("VALIDATED", 0.2), ("PENDING_VALIDATION", None)], 1),
+        # A loop may report a value under that name, too: it is not a validated one.
+        ([("VALIDATED", 0.6), ("VALIDATION_FAILED", 0.99)], 0),
+        ([("VALIDATION_FAILED", None), ("COMMITTED", None)], None),
+    ):
+        entries = [_reported(place, *row) for place, row in enumerate(rows)]
+        listed = ", ".join(f"{status} {'–' if value is None else value}" for status, value in rows)
+        answer = result_of(best_of, list(entries), what="best_of")
+        if any(answer is one for one in entries):
+            raise Wrong("best_of returns the whole entry, and its `checkpoint` is expected")
+        found = {id(one.checkpoint): one.checkpoint.path for one in entries}.get(id(answer), describe(answer))
+        if expected is None and answer is not None:
+            raise Wrong(f"of {listed}, none is validated, and best_of returns {found}")
+        if expected is not None and answer is not entries[expected].checkpoint:
+            raise Wrong(f"of {listed}, best_of returns {found}, and not the one at place {expected}")
+
+
+def _reported(place: int, status: str, value: float | None) -> Any:
+    """What Ray has for a reported checkpoint."""
+    from ray.train import ReportedCheckpointStatus
+
+    metrics = {"epoch": place, "loss": 0.1} | ({} if value is None else {"val_accuracy": value})
+    checkpoint = SimpleNamespace(path=f"the one at place {place}")
+    return SimpleNamespace(checkpoint=checkpoint, metrics=metrics, status=ReportedCheckpointStatus[status])
+
+
+def in_a_task(function: Callable, *args: Any, name: str) -> Any:
+    """Send the learner's `function` to a process of the cluster that is connected, and return its result.
+
+    Raises:
+        Wrong: it raises, or it takes more than a megabyte along.
+    """
+    import ray
+    from ray import cloudpickle
+
+    expect_function(function, name)
+    size = len(cloudpickle.dumps(function))
+    if size > 1e6:
+        raise Wrong(f"pickled, {name} has {size / 1e6:.1f} MB: it takes data of this notebook along")
+    with learners_errors(name):
+        return ray.get(ray.remote(num_cpus=0)(function).remote(*args))

@@ -1,0 +1,182 @@
+"""Connecting to clusters that the lab did not start, with Ray's own ways to name a token, or without one."""
+
+import os
+import sys
+from concurrent import futures
+from pathlib import Path
+
+import grpc
+import pytest
+
+from labkit import cluster
+from labkit.cluster import connection
+from labkit.cluster.connection import check_reachable, read_token
+from labkit.errors import LabError
+from labkit.machine import free_port
+from labkit.system.process_registry import ProcessRegistry
+from labs import python, until
+
+pytestmark = pytest.mark.fault
+TOKEN = "e" * 64
+
+
+@pytest.fixture
+def user(tmp_path, monkeypatch):
+    """A user without any variable of Ray; returns the home folder."""
+    for name in [name for name in os.environ if name.startswith("RAY_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def serve():
+    """Starts a server that asks for a token, or for none; returns its address."""
+    servers = []
+
+    def serve(token):
+        def answer(_, context):
+            if token and ("authorization", f"Bearer {token}") not in context.invocation_metadata():
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "no token")
+            return b""
+
+        class Handler(grpc.GenericRpcHandler):
+            def service(self, _):
+                return grpc.unary_unary_rpc_method_handler(answer)
+
+        servers.append(grpc.server(futures.ThreadPoolExecutor(2)))
+        servers[-1].add_generic_rpc_handlers([Handler()])
+        port = servers[-1].add_insecure_port("127.0.0.1:0")
+        servers[-1].start()
+        return f"127.0.0.1:{port}"
+
+    yield serve
+    for server in servers:
+        server.stop(0)
+
+
+def give(user: Path, way: str, token: str, monkeypatch) -> None:
+    if way == "RAY_AUTH_TOKEN":
+        monkeypatch.setenv(way, token)
+    else:
+        path = user / ("named" if way == "RAY_AUTH_TOKEN_PATH" else ".ray/auth_token")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"{token}\n")
+        if way == "RAY_AUTH_TOKEN_PATH":
+            monkeypatch.setenv(way, str(path))
+
+
+def test_a_token_is_found_where_ray_looks_and_in_its_order(user, serve, monkeypatch):
+    """Kubernetes and Docker Compose pass it in a variable, which the lab once did not look at."""
+    address = serve(TOKEN)
+    with pytest.raises(LabError, match="refused the token: none was found"):
+        check_reachable(address, read_token())
+    for way in ("~/.ray/auth_token", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"):
+        give(user, way, TOKEN, monkeypatch)
+        assert check_reachable(address, read_token()) is True
+        give(user, way, "f" * 64, monkeypatch)  # the next one counts before this one
+        with pytest.raises(LabError, match="refused the token\n"):
+            check_reachable(address, read_token())
+
+
+def test_a_cluster_without_authentication_is_asked_without_a_token(user, serve, monkeypatch):
+    give(user, "~/.ray/auth_token", TOKEN, monkeypatch)  # `ray.init()` makes one
+    wants = check_reachable(serve(None), read_token())
+    assert wants is False
+    try:
+        connection.set_environment(None, authenticate=wants)
+        assert os.environ["RAY_AUTH_MODE"] == "disabled"
+        connection.set_environment(user / "token", authenticate=True)
+        assert os.environ["RAY_AUTH_MODE"] == "token"
+    finally:
+        connection.disconnect()
+    assert "RAY_AUTH_MODE" not in os.environ
+
+
+CONNECT = """
+import os, sys, warnings
+from labkit import cluster
+lab = cluster.connect(sys.argv[1])
+import ray
+print(ray.get(ray.remote(lambda: "a task ran").remote()), len(lab.nodes), lab.is_running)
+ray.shutdown()
+print(cluster.connect(sys.argv[1]) is lab, ray.get(ray.remote(lambda: "and again").remote()))
+with warnings.catch_warnings():
+    warnings.simplefilter("error")  # such as to add a node, which the lab can't do there
+    print("start", cluster.start(nodes=2) is lab)
+print("capacity", lab.check_capacity(workers=64))
+lab.stop()
+print({name for name in os.environ if name.startswith("RAY_")} - {"RAY_CLIENT_MODE"})  # Ray's own
+"""
+
+
+@pytest.mark.parametrize("way", ["RAY_AUTH_TOKEN", "none"])
+def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
+    """As in the containers of docs/clusters, and as on a cluster without authentication."""
+    registry, port = ProcessRegistry(tmp_path), free_port()
+    auth = {"RAY_AUTH_MODE": "token", way: TOKEN} if way != "none" else {"RAY_AUTH_MODE": "disabled"}
+    command = ["-m", "ray.scripts.scripts", "start", "--head", f"--port={port}", "--num-cpus=2"]
+    command += [
+        "--include-dashboard=false",
+        f"--temp-dir={home}/r",
+        f"--ray-client-server-port={free_port()}",
+    ]
+    command += ["--min-worker-port=0", "--max-worker-port=0", "--object-store-memory=80000000"]
+    environment = {**os.environ, **auth, "HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
+    head = registry.start(
+        [sys.executable, *command], role="head", group_id="plain", log=tmp_path / "log", env=environment
+    )
+    try:
+        assert head.wait(90) == 0, (tmp_path / "log").read_text()
+        registry.record_session(head, role="head", group_id="plain")
+        address = next(
+            line.split("'")[1] for line in (tmp_path / "log").read_text().splitlines() if "--address=" in line
+        )
+        given = {way: TOKEN} if way != "none" else {}
+        done = python(CONNECT, address, HOME=str(tmp_path), LABKIT_HOME=str(home), **given)
+        assert done.returncode == 0, done.stdout
+        assert (
+            "start True" in done.stdout
+            and "a task ran 1 True" in done.stdout
+            and "True and again" in done.stdout
+        )
+        assert "capacity None" in done.stdout and "may add nodes" in done.stdout, done.stdout
+        assert f"{set(given) or set()}" in done.stdout.splitlines()[-1]
+    finally:
+        registry.stop("plain")
+
+
+OWN = """
+import ray
+from labkit import cluster
+from labkit.errors import LabError
+ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+kept = ray.put("kept")
+for call in (cluster.start, lambda: cluster.connect("127.0.0.1:1")):
+    try:
+        call()
+    except LabError as error:
+        print("ray.shutdown()" in error.fix, error.fact)
+print(ray.get(kept), cluster.current())
+"""
+
+
+def test_a_session_of_the_readers_own_is_not_ended(home, tmp_path):
+    done = python(OWN, RAY_TMPDIR=str(home))
+    assert done.returncode == 0, done.stdout
+    said = done.stdout.splitlines()
+    assert sum(line.startswith("True this process has a Ray session") for line in said) == 2, said
+    assert said[-1] == "kept None" and ProcessRegistry(home).groups() == []
+
+
+def test_a_head_on_another_machine_that_falls_silent_is_noticed(monkeypatch):
+    """Ray would end the kernel a minute later."""
+    from labkit.cluster import handle
+
+    monkeypatch.setattr(handle, "_SILENT_FOR", 0.2)
+    monkeypatch.setattr(handle, "_HEAD_EVERY", 0.05)
+    lab = cluster.Cluster("127.0.0.1:1")
+    lab._running = True
+    lab._watch_head()
+    assert not lab.is_running
+    until(lambda: cluster.current() is None)

@@ -1,0 +1,258 @@
+"""Images of your own: what good folders become, and what is said about the others."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+from PIL import Image, PngImagePlugin
+
+from labkit import machine
+from labkit.datasets import folders, from_folder
+from labkit.errors import LabError
+
+
+def paint(path, value=90, size=(12, 10), mode="RGB", **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.full((*size, 3), value, np.uint8)).convert(mode).save(path, **options)
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path):
+    for name, grey in (("cat", 40), ("dog", 200)):
+        for number in range(20):
+            paint(tmp_path / "photos" / name / f"{number}.png", grey + number % 5)
+    return tmp_path / "photos"
+
+
+def refused(path, **options) -> LabError:
+    with pytest.raises(LabError) as caught:
+        from_folder(path, **options)
+    return caught.value
+
+
+def pair(tmp_path, content: bytes):
+    """One image of each of two classes, with the same bytes."""
+    for name in "ab":
+        (tmp_path / "two" / name).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "two" / name / "1.png").write_bytes(content)
+    return tmp_path / "two"
+
+
+def png(image, **options) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, options.pop("format", "PNG"), **options)
+    return stream.getvalue()
+
+
+def test_a_folder_of_images(photos):
+    own = from_folder(photos)
+    assert repr(own) == "<photos: 40 images of 12×10×3, classification, 2 classes>"
+    assert own.classes == ("cat", "dog") and own.x.dtype == np.uint8 and own.y.dtype == np.int64
+    np.testing.assert_array_equal(
+        own.x.mean(axis=(1, 2, 3)) > 100, own.y == 1
+    )  # no image has another's label
+    assert np.flatnonzero(np.diff(own.y)).size > 5  # and they are not in the order of the folders
+    assert own._repr_html_().count("<img") == 8
+    assert own.fingerprint == from_folder(photos).fingerprint != from_folder(photos, seed=1).fingerprint
+    assert from_folder(photos, size=np.array([8, 6])).x.shape[1:] == (8, 6, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *[("1.jfif", {"format": "JPEG"}), ("1.JPE", {"format": "JPEG"}), ("photo-1", {"format": "PNG"})],
+        *[("1.ppm", {}), ("1.jp2", {}), ("1.webp", {}), ("1.bmp", {}), ("1.gif", {}), ("1.tif", {})],
+        *[("1.avif", {}), ("1.jpg", {"format": "WEBP"}), ("1.txt", {"format": "PNG"})],
+    ],
+)
+def test_an_image_is_what_pillow_opens_whatever_its_name(photos, name, options):
+    paint(photos / "cat" / name, **options)
+    assert len(from_folder(photos)) == 41
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "labels.csv", "1.heic", "1.svg", "2.jpg"])
+def test_a_file_that_is_no_image_is_not_passed_over(photos, name):
+    (photos / "cat" / name).write_bytes(b"\0\0\0\x18ftypheic")
+    error = refused(photos)
+    assert f"1 file is no image that Pillow can read:\n    {photos / 'cat' / name}" in error.fact
+    (photos / "cat" / name).rename(photos / name)
+    assert f"{name} is in no class folder" in refused(photos).fact
+
+
+def test_damaged_images_are_named_together(photos):
+    half = (photos / "dog" / "0.png").read_bytes()[:45]
+    for name in ("0.png", "a.png", "b.png", "c.png", "d.png", "e.png", "f.png"):
+        (photos / "dog" / name).write_bytes(half)
+    fact = refused(photos).fact
+    assert "7 files are no images" in fact and "a.png" in fact and "and 2 more" in fact
+    (photos / "cat" / "0.png").write_bytes(half)  # the first, whose size counts
+    assert "cat/0.png" in refused(photos).fact
+
+
+SYSTEM = [
+    *(".DS_Store", "._0.jpg", ".ipynb_checkpoints/0.png", "Thumbs.db", "ehthumbs_vista.db", "desktop.ini"),
+    *("@eaDir/0.jpg/SYNOPHOTO_THUMB_M.jpg", "#recycle/0.jpg", "$RECYCLE.BIN/$I123.jpg", "lost+found/x"),
+    *("System Volume Information/x.dat", "__MACOSX/cat/._0.jpg", ".Trash-1000/files/0.jpg", "~$notes.docx"),
+    *("Icon\r", "@Recycle/0.jpg", ".thumbnails/0.jpg", ".git/HEAD"),
+]
+
+
+@pytest.mark.parametrize("name", SYSTEM)
+def test_what_a_system_left_is_passed_over(photos, name):
+    for place in (photos / name, photos / "cat" / name):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(b"no image")
+    own = from_folder(photos)
+    assert len(own) == 40 and own.classes == ("cat", "dog")
+
+
+def test_a_class_may_have_a_strange_name(tmp_path):
+    names = ("#1", "$5", "@", "_", "train", "bus", "crash test", "train station", "lost")
+    for name in names:
+        paint(tmp_path / "signs" / name / "_DSC0001.jpg")
+    assert from_folder(tmp_path / "signs").classes == tuple(sorted(names))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        *[("Training", "Testing"), ("training_set", "test_set"), ("seg_train", "seg_test", "seg_pred")],
+        *[("train", "valid"), ("TRAIN", "VAL"), ("trainingSet", "testSet"), ("train2017", "val2017")],
+        *[
+            ("train_images", "test"),
+            ("Train Data", "Validation-Data"),
+            ("train",),
+            ("asl_train", "asl_test", "doc"),
+        ],
+        *[("trainval", "test"), ("dev", "train"), ("cat_train", "cat_test", "dog_train", "dog_test")],
+    ],
+)
+def test_folders_that_are_splits_are_no_classes(tmp_path, names):
+    for name in names:
+        for kind in ("cat", "dog"):
+            paint(tmp_path / "pets" / name / kind / "1.png")
+            paint(tmp_path / "by class" / kind / name / "1.png")
+            paint(tmp_path / "deep" / "pets" / name / kind / "1.png")
+    error = refused(tmp_path / "pets")
+    assert "have the names of splits" in error.fact
+    code = re.search(r"from_folder\('.*?'\)", error.fix)[0]
+    assert eval(code, {"from_folder": from_folder}).classes == ("cat", "dog")
+    assert "have the names of splits" in refused(tmp_path / "by class").fact
+    assert "have the names of splits" in refused(tmp_path / "deep").fact
+
+
+def test_folders_that_are_no_classes(photos):
+    assert "no such folder" in refused(photos / "bird").fact
+    error = refused(photos.parent)
+    assert "its only folder is photos" in error.fact
+    assert eval(error.fix.partition(", ")[2], {"from_folder": from_folder}).classes == ("cat", "dog")
+    (photos / "bird").mkdir()
+    assert "bird has no image" in refused(photos).fact
+    (photos.parent / "none").mkdir()
+    assert "has no image" in refused(photos.parent / "none").fact
+    (photos / "bird").rmdir()
+    for name in ("Ka\u0308se", "K\u00e4se"):
+        paint(photos / name / "1.png")
+    assert "the same name, written in two ways" in refused(photos).fact
+
+
+def test_links_are_followed(photos):
+    for number in range(5):
+        paint(photos.parent / "elsewhere" / f"more-{number}.png")
+    (photos / "cat" / "more").symlink_to(photos.parent / "elsewhere")
+    (photos / "bird").symlink_to(photos.parent / "elsewhere")
+    (photos / "dog" / "one.png").symlink_to(photos.parent / "elsewhere" / "more-0.png")
+    own = from_folder(photos)
+    assert own.classes == ("bird", "cat", "dog") and np.bincount(own.y).tolist() == [5, 25, 21]
+    (photos / "cat" / "gone.png").symlink_to(photos / "nowhere")
+    assert "gone.png is a link to nothing" in refused(photos).fact
+    (photos / "cat" / "gone.png").unlink()
+    (photos / "cat" / "loop").symlink_to(photos)
+    assert "loop is a link to a folder that it is in" in refused(photos).fact
+
+
+def test_images_of_two_sizes(photos):
+    paint(photos / "dog" / "large.jpg", size=(30, 40))
+    error = refused(photos)
+    assert "large.jpg has 30×40 pixels, and" in error.fact and "12×10 (height×width)" in error.fact
+    size = eval(error.fix.partition("size=")[2])
+    assert from_folder(photos, size=size).x.shape == (41, 12, 10, 3)
+    for wrong in (16, (16,), (0, 4), "44", (1.5, 2)):
+        assert "is no height and width" in refused(photos, size=wrong).fact
+    for options in ({"test": 2}, {"test": "0.2"}, {"seed": -1}, {"seed": "x"}):
+        assert refused(photos, **options)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_a_black_drawing_on_a_transparent_ground_is_on_white(tmp_path, mode):
+    alpha = np.zeros((16, 16), np.uint8)
+    alpha[4:12, 2:8] = 255
+    image = Image.fromarray(np.dstack([np.zeros((16, 16, 3), np.uint8), alpha]))
+    content = png(image.convert(mode)) if mode != "P" else b""
+    if mode == "P":
+        image = Image.fromarray((alpha > 0).astype(np.uint8), "P")
+        image.putpalette([0, 0, 0, 0, 0, 0])
+        content = png(image, transparency=0)
+    x = from_folder(pair(tmp_path, content)).x
+    assert x.ndim == (3 if mode == "LA" else 4)
+    np.testing.assert_array_equal(x[0].reshape(16, 16, -1)[..., 0] == 0, alpha > 0)
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 16])
+@pytest.mark.parametrize("kind", ["uint16 png", "uint16 tiff", "int32 tiff", "float32 tiff"])
+def test_grey_images_of_more_than_8_bits(tmp_path, kind, bits):
+    dtype, format = kind.split()
+    deep = np.linspace(0, 2**bits - 1, 64).reshape(8, 8).astype(dtype)
+    x = from_folder(pair(tmp_path, png(Image.fromarray(deep), format=format))).x
+    assert x.shape == (2, 8, 8) and len(np.unique(x)) == 64 and (x.min(), x.max()) == (0, 255)
+    paint(tmp_path / "two" / "a" / "grey.png", 7, size=(8, 8), mode="L")  # of 8 bits: it stays what it is
+    assert sorted(image.max() for image in from_folder(tmp_path / "two").x) == [7, 255, 255]
+
+
+def test_grey_only_if_all_are(photos):
+    paint(photos / "cat" / "0.png", mode="L")
+    assert from_folder(photos).x.shape[1:] == (12, 10, 3)
+    for file in photos.rglob("*.png"):
+        paint(file, mode="1" if file.name == "1.png" else "L")
+    assert from_folder(photos).x.shape[1:] == (12, 10)
+
+
+def test_an_image_is_turned_as_its_camera_says(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # its top is on the right
+    left_is_white = np.repeat([[255] * 6 + [0] * 6], 10, axis=0).astype(np.uint8)
+    x = from_folder(pair(tmp_path, png(Image.fromarray(left_is_white), format="JPEG", exif=exif))).x
+    assert x.shape[1:] == (12, 10) and x[0, :4].mean() > 200 and x[0, -4:].mean() < 50
+
+
+@pytest.mark.parametrize("exif", [b"Exif\0\0garbage", b"II*\0\xff\xff\xff\x7f", b"MM\0*\0\0\0\x08\0\x01"])
+@pytest.mark.filterwarnings("error")
+def test_exif_data_that_cannot_be_read(tmp_path, exif):
+    image = Image.new("RGB", (10, 12), "red")
+    assert from_folder(pair(tmp_path, png(image, format="JPEG", exif=exif))).x.shape[1:] == (12, 10, 3)
+    text = PngImagePlugin.PngInfo()
+    text.add_text("Raw profile type exif", "\nexif\n       9\n" + exif.hex())
+    assert from_folder(pair(tmp_path, png(image, pnginfo=text))).x.shape[1:] == (12, 10, 3)
+    text = PngImagePlugin.PngInfo()
+    text.add(b"eXIf", exif)
+    assert from_folder(pair(tmp_path, png(image, pnginfo=text))).x.shape[1:] == (12, 10, 3)
+
+
+def test_a_huge_scan_is_read_and_there_is_a_limit(tmp_path, monkeypatch):
+    paint(pair(tmp_path, png(Image.new("1", (20_000, 10_000)))) / "b" / "1.png")
+    before = Image.MAX_IMAGE_PIXELS
+    assert from_folder(tmp_path / "two", size=(8, 8)).x.shape == (2, 8, 8, 3)
+    assert before == Image.MAX_IMAGE_PIXELS
+    monkeypatch.setattr(folders, "_MOST_PIXELS", 10**8)
+    error = refused(tmp_path / "two", size=(8, 8))
+    assert "20,000×10,000 pixels" in error.fact and "100 million pixels" in error.fix
+
+
+def test_more_images_than_memory(photos, monkeypatch):
+    monkeypatch.setattr(machine, "memory", lambda: (10**9, 10_000))
+    error = refused(photos)
+    assert "GB of memory" in error.fact and "pass a smaller size=; larger data" in error.fix
+    monkeypatch.setattr(machine, "memory", lambda: (10**9, 20_000))
+    assert len(from_folder(photos, size=(4, 4))) == 40

@@ -1,0 +1,438 @@
+"""Tables of your own: what is read, what is refused, and that each fix works when it is pasted."""
+
+import datetime
+import decimal
+import gzip
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pyarrow
+import pytest
+
+from labkit import datasets
+from labkit.datasets import from_table
+from labkit.errors import LabError
+
+N = 60
+NUMBERS = np.random.default_rng(0)
+FLATS = pandas.DataFrame(
+    {
+        "size": NUMBERS.normal(size=N).round(3),
+        "colour": ["red", "blue", "grün"] * 20,
+        "price": np.arange(N) + 0.5,
+    }
+)
+
+
+def refused(source, **options) -> LabError:
+    with pytest.raises(LabError) as caught:
+        from_table(source, **{"target": "price", **options})
+    return caught.value
+
+
+def pasted(error: LabError, **options) -> dict:
+    """The options that a fix names, as code."""
+    first = error.fix.partition("\n")[0]
+    return {**options, **eval(f"dict({re.sub(r'^(leave it out|pass):? ', '', first)})")}
+
+
+def csv_of(folder: Path, text: str | bytes, name: str = "flats.csv") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+# -- the same from everywhere ------------------------------------------------------------------------------
+
+WRITERS = {
+    "csv": lambda path: FLATS.to_csv(path, index=False),
+    "CSV": lambda path: FLATS.to_csv(path, index=False, sep=";"),
+    "csv.gz": lambda path: FLATS.to_csv(path, index=False),
+    "tsv": lambda path: FLATS.to_csv(path, index=False, sep="\t"),
+    "parquet": FLATS.to_parquet,
+    "utf8.csv": lambda path: path.write_bytes(b"\xef\xbb\xbf" + FLATS.to_csv(index=False).encode()),
+    "utf16.csv": lambda path: path.write_bytes(FLATS.to_csv(index=False, sep="\t").encode("utf-16")),
+    "excel.csv": lambda path: path.write_text("sep=;\n" + FLATS.to_csv(index=False, sep=";")),
+    "mac.csv": lambda path: path.write_bytes(FLATS.to_csv(index=False, lineterminator="\r").encode()),
+}
+
+
+@pytest.mark.parametrize("kind", [*WRITERS, "frame", "arrow", "text", "two files", "a folder"])
+def test_a_table_is_the_same_from_everywhere(tmp_path, kind):
+    given = {"frame": FLATS, "arrow": pyarrow.Table.from_pandas(FLATS), "text": FLATS.astype(str)}
+    source = given.get(kind, tmp_path / f"flats.{kind}")
+    if kind in WRITERS:
+        WRITERS[kind](source)
+    elif kind not in given:
+        FLATS[:20].to_csv(tmp_path / "1.csv", index=False)
+        FLATS[20:][["price", "colour", "size"]].to_parquet(tmp_path / "2.parquet")
+        (tmp_path / "._1.csv").write_bytes(b"\0\5\x16\7\0\xb0")  # of a Mac
+        (tmp_path / "_SUCCESS").write_text("")  # of Spark
+        source = tmp_path if kind == "a folder" else sorted(tmp_path.glob("*.*"))
+    own = from_table(source, target="price", categories=["colour"])
+    assert own.columns == ("size", "colour=blue", "colour=grün", "colour=red")
+    assert own.x.dtype == own.y.dtype == np.float32 and own.task == "regression"
+    np.testing.assert_array_equal(own.x[:, 0], FLATS["size"].to_numpy(np.float32))
+    np.testing.assert_array_equal(own.x[:, 3] == 1, FLATS["colour"] == "red")
+    assert own.fingerprint == from_table(FLATS, target="price", categories=["colour"]).fingerprint
+
+
+def test_types_of_columns():
+    frame = pandas.DataFrame(
+        {
+            "decimal": [decimal.Decimal(i) / 4 for i in range(N)],
+            "nullable": pandas.array(range(N), dtype="Int64"),
+            "arrow": pandas.array(range(N), dtype="int64[pyarrow]"),
+            "sparse": pandas.arrays.SparseArray(np.r_[np.zeros(N - 1), 1.0]),
+            "category": pandas.Categorical(["a", "b", "c"] * 20),
+            "flag": [True, False] * 30,
+            0: np.arange(N, dtype=np.uint8),
+            "price": FLATS["price"],
+        }
+    )
+    own = from_table(frame, target="price", categories=["category", "flag"])
+    assert own.columns == (
+        *("decimal", "nullable", "arrow", "sparse", "category=a", "category=b", "category=c"),
+        *("flag=False", "flag=True", "0"),
+    )
+    assert own.x[5].tolist() == [1.25, 5, 5, 0, 0, 0, 1, 1, 0, 5]
+    assert own._repr_html_().count("<tr") == 9  # a head and eight rows
+
+
+def test_names_of_columns_may_be_numbers_and_one_needs_no_list():
+    wine = pandas.DataFrame(NUMBERS.normal(size=(N, 4))).assign(**{"id": range(N)})
+    wine[3] = np.arange(N) % 3
+    assert from_table(wine, target=3, task="classification").classes == ("0", "1", "2")
+    assert from_table(wine, target="3", task="regression", drop=[0, "id"]).columns == ("1", "2")
+    assert from_table(wine, target=0, drop="id").columns == ("1", "2", "3")
+    assert from_table(wine, target=0, categories=3, drop=None).columns[-4:] == ("3=0", "3=1", "3=2", "id")
+
+
+@pytest.mark.parametrize("text", ["NA", "None", "null", "n/a", "nan", "-", "", " "])
+def test_a_text_that_pandas_takes_for_missing_is_a_value(tmp_path, text):
+    path = csv_of(tmp_path, "country,size,risk\n" + f"DE,1.5,2.5\n{text},2.5,1.5\n" * 20)
+    error = refused(path, target="risk")
+    assert f"'country' has 'DE', {text!r}" in error.fact
+    own = from_table(path, **pasted(error, target="risk"))
+    assert set(own.columns) == {"country=DE", f"country={text}", "size"}
+
+
+def test_a_label_that_is_whole_in_one_file_and_a_float_in_the_other(tmp_path):
+    one = pandas.DataFrame({"size": [0.5, 1.5] * 5, "shop": [1, 2] * 5, "label": [10, 9] * 5})
+    for kind in ("csv", "parquet"):
+        (tmp_path / kind).mkdir()
+        for part, frame in {"a": one, "b": one.astype({"shop": float, "label": float})}.items():
+            path = tmp_path / kind / f"{part}.{kind}"
+            frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path)
+        own = from_table(tmp_path / kind, target="label", task="classification", categories="shop")
+        assert own.classes == ("9", "10") and own.columns == ("size", "shop=1", "shop=2")
+        assert own.y[:2].tolist() == own.y[10:12].tolist() == [1, 0]
+
+
+def test_the_order_of_classes_does_not_depend_on_the_hash_seed(tmp_path):
+    code = "import pandas; from labkit.datasets import from_table; f = pandas.DataFrame({'x': range(8), "
+    code += "'y': list('hgfedcba')}); own = from_table(f, target='y'); print(own.classes, own.fingerprint)"
+    said = set()
+    for seed in ("0", "1", "2"):
+        variables = {"PYTHONHASHSEED": seed, "PATH": "", "PYTHONPATH": ":".join(sys.path)}
+        command = [sys.executable, "-c", code]
+        said.add(subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout)
+    assert len(said) == 1 and "('a', 'b', 'c'" in said.pop()
+
+
+# -- what is refused, by its columns -----------------------------------------------------------------------
+
+LIST = [np.arange(3.0)] * N
+ODD = {  # the cells of a column -> whether its fix names it as a category
+    "money": (["$11,593.50", "$7,942.00", "€5", "900 €", "£1.2m", "-3"] * 10, False),
+    "thousands": (["1,234,567", "950", "12,345"] * 20, False),
+    "brackets": (["(1,234)", "(55)", "9"] * 20, False),
+    "no-break spaces": (["1\xa0234,5", "55,0", "9"] * 20, False),
+    "apostrophes": (["1'234", "55", "9"] * 20, False),
+    "percent": (["12%", "5%", "9%"] * 20, False),
+    "decimal commas": (["40,5", "55,0", "9"] * 20, False),
+    "units": (["12 km", "5 km", "9 km"] * 20, False),
+    "dates": (["2024-03-30", "2024-03-31"] * 30, False),
+    "moments": (["2024-03-30T10:00:00Z", "2024-03-31T10:00:00+02:00"] * 30, False),
+    "days first": (["24.12.2024", "3/1/2024", "3 Jan 2024"] * 20, False),
+    "a year and a month": (["2024-01", "2024-02"] * 30, False),
+    "hours": (["08:30", "17:45"] * 30, False),
+    "real dates": (list(pandas.date_range("2024", periods=N)), False),
+    "date objects": ([datetime.date(2024, 1, 1)] * N, False),
+    "dates without signs": ([20240101 + i for i in range(N)], False),
+    "leading zeros": (["01067", "10115"] * 30, False),
+    "one typo": (["1.5"] * (N - 1) + ["abc"], False),
+    "one NA": (["1.5"] * (N - 1) + ["NA"], False),
+    "one empty": ([1.5] * (N - 1) + [None], False),
+    "infinite": ([1.5] * (N - 1) + [float("inf")], False),
+    "flags": ([True, False] * 30, True),
+    "names": (["Ann", "Bob"] * 30, True),
+    "flats": ([f"flat {i}" for i in range(N)], False),
+    "lists": (LIST, False),
+    "dicts": ([{"a": 1}] * N, False),
+    "sets": ([{1}] * N, False),
+    "bytes": ([b"x"] * N, False),
+    "ids": ([10**17 + i for i in range(N)], False),
+    "powers": ([2**60 + i for i in range(N)], False),
+    "ids as text": ([str(10**25 + i) for i in range(N)], False),
+    "milliseconds": ([1630175280000 + 60_000 * i for i in range(N)], False),
+    "seconds": ([1630175280.25 + i for i in range(N)], False),
+    "too large": ([1e39] * N, False),
+    "too small": ([i * 1e-50 for i in range(N)], False),
+    "unicode digits": (["١٢"] * N, False),
+    "Unnamed: 0": (list(range(N)), False),
+    "": (list(range(N)), False),
+    " ": (list(range(N)), False),
+    "__index_level_0__": (list(range(N)), False),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_column_that_is_neither_numbers_nor_named_is_refused_and_the_fix_works(name):
+    cells, as_category = ODD[name]
+    frame = FLATS[["size", "price"]].assign(**{name: cells})
+    error = refused(frame)
+    assert f"1 column is neither numbers nor named:\n    {name!r} has " in error.fact
+    assert error.fact.count("'" + name + "'") == 1
+    options = pasted(error, target="price")
+    assert options == {"target": "price", "categories" if as_category else "drop": [name]}
+    own = from_table(frame, **options)
+    assert as_category or own.columns == ("size",)
+    with_others = refused(frame.assign(colour=FLATS["colour"]), drop="size")
+    assert pasted(with_others)["drop"] == ["size"] + [name] * (not as_category)
+
+
+@pytest.mark.parametrize("name", [name for name in ODD if name not in ("lists", "dicts", "sets", "bytes")])
+def test_the_same_of_a_file(tmp_path, name):
+    FLATS[["size", "price"]].assign(**{name: ODD[name][0]}).to_csv(tmp_path / "flats.csv", index=False)
+    error = refused(tmp_path / "flats.csv")
+    named = name if name.strip() else "Unnamed: 2"
+    assert f"{named!r} has " in error.fact
+    from_table(tmp_path / "flats.csv", **pasted(error, target="price"))
+
+
+def test_an_only_column_that_can_be_names_is_one():
+    """Because drop= would leave nothing to predict from."""
+    days = pandas.DataFrame({"day": pandas.date_range("2024", periods=300).strftime("%Y/%m/%d")})
+    days["price"] = np.arange(300) + 0.5
+    error = refused(days)
+    assert "'2024/01/01', '2024/01/02', '2024/01/03'" in error.fact
+    assert len(from_table(days, **pasted(error, target="price")).columns) == 300
+    lists = refused(pandas.DataFrame({"lists": LIST, "price": FLATS["price"]}))
+    assert "no other column is left" in lists.fix and "drop=" not in lists.fix.partition("\n")[0]
+
+
+def test_all_columns_are_in_one_error_and_one_line_is_enough():
+    frame = FLATS.assign(day="2024-01-01", id=range(10**9, 10**9 + N), price=FLATS["price"])
+    error = refused(frame, drop="size", categories=())
+    assert error.fact.startswith("3 columns are neither numbers nor named:")
+    assert pasted(error) == {"categories": ["colour"], "drop": ["size", "day", "id"]}
+    from_table(frame, **pasted(error, target="price"))
+
+
+def test_a_few_bad_cells_are_counted():
+    cells = [*["1.5"] * (N - 4), "x", "y", "z", "w"]
+    assert "'odd' has 'x', 'y', 'z' in 4 of 60 rows" in refused(FLATS.assign(odd=cells)).fact
+
+
+def test_numbers_that_float32_keeps_are_used():
+    good = {
+        "years": np.arange(N) + 1964,
+        "large": (np.arange(N) + 1) * 2**24,
+        "small": NUMBERS.normal(size=N) * 1e-9,
+    }
+    good |= {"places": 52.52 + NUMBERS.normal(size=N) / 100, "constant": 0.1, "avogadro": 6.022e23}
+    own = from_table(FLATS[["price"]].assign(**good, text=[" 1.", ".5", "+1e5"] * 20), target="price")
+    assert own.columns == (*good, "text") and own.x[:3, -1].tolist() == [1, 0.5, 1e5]
+    many = pandas.DataFrame({"x": NUMBERS.normal(size=100_000), "price": NUMBERS.normal(size=100_000)})
+    assert len(from_table(many, target="price")) == 100_000
+
+
+def test_a_category_has_names():
+    for cells, said in (
+        (LIST, "cells of type ndarray"),
+        ([f"flat {i}" for i in range(1001)], "1,001 different values"),
+    ):
+        frame = pandas.DataFrame({"size": np.arange(len(cells)) / 2, "odd": cells, "price": 1.5})
+        frame.loc[0, "price"] = 0.5
+        error = refused(frame, categories=["odd"])
+        assert said in error.fact
+        assert from_table(frame, **pasted(error, target="price")).columns == ("size",)
+
+
+@pytest.mark.parametrize(
+    "values", [("red", "red "), ("red", "Red"), ("K\u00e4se", "Ka\u0308se"), ("1.1", "1.10"), ("01", "1")]
+)
+def test_two_spellings_are_not_two_names(values):
+    table = pandas.DataFrame(
+        {"size": np.arange(N) / 2, "kind": [*values, "blue"] * 20, "price": FLATS["price"]}
+    )
+    for options in ({"categories": ["kind"]}, {"target": "kind", "task": "classification"}):
+        error = refused(table, **options)
+        assert "differ only in their spelling" in error.fact
+        fixed = {"table": table.copy()}
+        exec(error.fix.removeprefix("in a DataFrame: "), fixed)
+        own = from_table(fixed["table"], **{"target": "price", **options})
+        assert len(own.classes) == 2 or sum(column.startswith("kind") for column in own.columns) == 2
+
+
+# -- the target --------------------------------------------------------------------------------------------
+
+
+def test_what_the_target_is():
+    rooms = FLATS[["size"]].assign(rooms=np.arange(N) % 12, price=FLATS["price"], name="x")
+    assert "classes, or amounts?" in refused(rooms, target="rooms", drop="name").fact
+    classes = from_table(rooms, target="rooms", drop="name", task="classification")
+    assert classes.classes == tuple(map(str, range(12))) and classes.y.tolist() == rooms["rooms"].tolist()
+    assert from_table(rooms, target="rooms", drop="name", task="regression").y.dtype == np.float32
+    survey = FLATS[["size"]].assign(answer=["Yes", "No", "None"] * 20)
+    assert from_table(survey, target="answer").classes == ("No", "None", "Yes")
+    assert "use rows of several classes" in refused(rooms, target="name").fix
+    assert "one of classification, regression" in refused(rooms, task="cluster").fix
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in ODD if name.strip("_ ") and not name.startswith(("Un", "__"))]
+)
+def test_a_target_is_never_a_classification_without_a_word(name):
+    cells, is_sure = ODD[name]
+    table = FLATS[["size"]].assign(goal=cells)
+    if is_sure:  # names without a digit
+        assert from_table(table, target="goal").task == "classification"
+        return
+    error = refused(table, target="goal")
+    if "pass task='classification'" in error.fix and len(set(map(str, cells))) > 1:
+        from_table(table, target="goal", task="classification")
+    if "scale it in a DataFrame: " in error.fix and name not in ("ids as text", "too large"):
+        fixed = {"table": table.copy()}
+        exec(error.fix.partition("scale it in a DataFrame: ")[2], fixed)
+        own = from_table(fixed["table"], target="goal")
+        assert own.task == "regression" and len(np.unique(own.y)) == N
+
+
+def test_rows_without_a_target_are_left_out(tmp_path):
+    for missing in (None, ""):
+        table = FLATS.astype(object)
+        table.loc[[3, 7], "price"] = missing
+        error = refused(table, categories="colour")
+        assert "'price' is empty in 2 of 60 rows" in error.fact
+        fixed = {"table": table}
+        exec(error.fix.partition(": ")[2], fixed)
+        assert len(from_table(fixed["table"], target="price", categories="colour")) == N - 2
+
+
+# -- files -------------------------------------------------------------------------------------------------
+
+ROWS = [f"{50 + i}.5,{i % 4 + 1},{900 + i}.5" for i in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda row: f"{row},", "pandas.read_csv(PATH, index_col=False)"),  # a comma at each line's end
+        (lambda row: f"{row},0.75", "pandas.read_csv(PATH, index_col=False)"),
+        (lambda row: f"{row},0.75,0.5", "pandas.read_csv(PATH, index_col=False)"),
+        (lambda row: f"a{row},{row[:4]}", "pandas.read_csv(PATH)"),  # R: the first is the name of the row
+        (lambda row: row + ",7" * row.startswith("60"), "pandas.read_csv(PATH, on_bad_lines='skip')"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::pandas.errors.ParserWarning")
+def test_a_row_with_more_fields_than_the_header(tmp_path, change, code):
+    path = csv_of(tmp_path, "\n".join(["area,rooms,price", *map(change, ROWS)]))
+    error = refused(path)
+    assert "fields, and the header has 3" in error.fact
+    assert (code := code.replace("PATH", repr(str(path)))) in error.fix
+    table = eval(code)
+    own = from_table(table, target="price", test=0)
+    assert own.columns == ("area", "rooms")
+    if not change(ROWS[0]).startswith("a"):
+        assert own.x[0].tolist() == [50.5, 1] and own.y[0] == 900.5
+
+
+def test_a_row_with_fewer_fields(tmp_path):
+    error = refused(csv_of(tmp_path, "area,rooms,price\n1,2,3.5\n\n4,5.5\n"))
+    assert "line 4 of " in error.fact and "has 2 fields, and the header has 3: ['4', '5.5']" in error.fact
+
+
+def run_of(code: str):
+    return eval(code, {"pandas": pandas, "Path": Path})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        (
+            "latin.csv",
+            "größe,price\n1.5,2.5\n2.5,1.5\n".encode("latin-1"),
+            "isn't UTF-8: there is a byte 0xf6 in line 1",
+        ),
+        ("twice.csv", b"size,size,price\n1.5,2.5,3.5\n2.5,1.5,0.5\n", "two columns 'size'"),
+        ("flats.txt", b"size,price\n1.5,2.5\n2.5,1.5\n", "doesn't end with .csv"),
+    ],
+)
+def test_what_pandas_reads_is_said_as_code(tmp_path, name, content, said):
+    path = csv_of(tmp_path, content, name)
+    error = refused(path)
+    assert said in error.fact
+    code = re.search(r"pandas\.read_csv\(.*?\)", error.fix)[0]
+    assert str(path) in code and len(from_table(run_of(code), target="price")) == 2
+
+
+def test_other_files(tmp_path):
+    FLATS.to_parquet(tmp_path / "parts", partition_cols=["colour"])
+    error = refused(tmp_path / "parts")
+    assert "partitioned" in error.fact
+    own = from_table(run_of(error.fix.removeprefix("pass ")), target="price", categories="colour")
+    assert "colour=grün" in own.columns
+    for name, content, said in (
+        ("empty.csv", b"", "has no rows"),
+        ("header.csv", b"size,price\n", "has no rows"),
+        ("open.csv", b'size,price\n1.5,"2.5\n2.5,1.5', "'2.5\\n2.5,1.5'"),
+        ("html.csv", b"<!DOCTYPE html>\n<html><body>Please log in</body></html>\n", "no column 'price'"),
+        ("nul.csv", b"size,price\n1.5,2.5\n\0\0\0,3.5\n", r"'\x00\x00\x00' in 1 of 2 rows"),
+        ("bad.csv.gz", gzip.compress(b"size,price\n1.5,2.5\n" * 99)[:40], "can't be read"),
+        ("bad.parquet", b"PAR1 and then nothing", "can't be read"),
+    ):
+        assert said in str(refused(csv_of(tmp_path, content, name))), name
+    assert "no file or folder" in refused(tmp_path / "none.csv").fact
+    assert "no file or folder" in refused("https://example.org/flats.csv").fact
+    assert "is of type int" in refused(7).fact
+    assert "is of type Series" in refused(FLATS["price"]).fact
+    (tmp_path / "mixed").mkdir()
+    FLATS.to_csv(tmp_path / "mixed" / "a.csv", index=False)
+    FLATS.drop(columns="size").to_csv(tmp_path / "mixed" / "b.csv", index=False)
+    assert "b.csv has the columns colour, price" in refused(tmp_path / "mixed").fact
+    csv_of(tmp_path / "mixed", "read me", "README.md")
+    assert "README.md doesn't end with" in refused(tmp_path / "mixed").fact
+
+
+def test_a_long_text_and_lines_in_a_cell(tmp_path):
+    text = "x" * 200_000
+    path = csv_of(tmp_path, f'size,note,price\n1.5,"{text}",2.5\n2.5,"two\nlines, ""quoted""",1.5\n')
+    assert from_table(path, target="price", drop="note").x.ravel().tolist() == [1.5, 2.5]
+
+
+def test_columns_that_are_not_there():
+    for options in ({"target": "rent"}, {"drop": ["colours"]}, {"categories": "room"}, {"target": None}):
+        error = refused(FLATS, **options)
+        assert "it has no column" in error.fact and "['size', 'colour', 'price']" in error.fix
+    spaced = refused(FLATS.rename(columns={"price": " price"}))
+    assert spaced.fix == "write ' price', with its spaces"
+    assert "nothing to predict" in refused(FLATS, drop=["price"]).fact
+    assert "nothing to predict" in refused(FLATS, drop=["size", "colour"]).fact
+    twins = refused(pandas.DataFrame(np.ones((3, 3)), columns=["a", "a", "price"]))
+    fixed = {"table": pandas.DataFrame(np.arange(9.5)[:9].reshape(3, 3), columns=["a", "a", "price"])}
+    assert from_table(
+        eval(twins.fix.partition(": ")[2], fixed), target="price", task="regression"
+    ).columns == ("a",)
+
+
+def test_a_card_shows_columns_called_y():
+    own = from_table(pandas.DataFrame({"y": [1.0, 2], "pm2.5": [3.0, 4], "rent": [9.5, 10]}), target="rent")
+    rows = own._repr_html_().split("<tr>")[1:]
+    assert re.findall("<td>(.*?)</td>", rows[0]) == ["1.0", "3.0", "9.5"]
+    assert datasets.OwnData is type(own) and repr(own) == "<table: 2 rows of 2 numbers, regression>"

@@ -1,0 +1,152 @@
+"""Texts of your own: as tokens for a language model, or with a class for each."""
+
+import pickle
+import re
+
+import numpy as np
+import pandas
+import pytest
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
+
+from labkit.datasets import from_text
+from labkit.errors import LabError
+
+WORDS = [f"w{i}" for i in range(50)]
+FILMS = pandas.DataFrame({"text": ["good", "bad, truly"] * 30, "stars": [10, 9] * 30})
+
+
+def refused(source, **options) -> LabError:
+    with pytest.raises(LabError) as caught:
+        from_text(source, **{"length": 8, **options})
+    return caught.value
+
+
+def tokenizer(step=1):
+    """Its tokens are [UNK], [PAD], [CLS], [SEP] and 50 words; with a larger step there are gaps."""
+    tokens = {"[UNK]": 0, "[PAD]": 1, "[CLS]": 2, "[SEP]": 3}
+    tokens |= {word: step * number + 4 for number, word in enumerate(WORDS)}
+    one = Tokenizer(models.WordLevel(tokens, unk_token="[UNK]"))
+    one.pre_tokenizer = pre_tokenizers.Whitespace()
+    return one
+
+
+def test_text_for_a_language_model(tmp_path):
+    text = "".join(np.random.default_rng(0).choice(list("abcdé \n"), 5000))
+    (tmp_path / "plays.txt").write_text(text, encoding="utf-8")
+    own = from_text(str(tmp_path / "plays.txt"), length=32)
+    assert (own.task, own.vocabulary, own.x.dtype) == ("language", 256, np.int64)
+    assert own._repr_html_().count("<tr") == 9  # a head and eight rows
+    np.testing.assert_array_equal(own.x.ravel()[1:], own.y.ravel()[:-1])  # what follows
+    assert bytes(own.x.ravel().astype(np.uint8)) == text.encode()[: own.x.size]
+    (tmp_path / "short.txt").write_text("short")
+    assert "5 tokens are fewer than a row of 32" in refused(tmp_path / "short.txt", length=32).fact
+    for length in (0, 1.5, "8", None):
+        assert "length" in refused(tmp_path / "plays.txt", length=length).fact
+
+
+def test_files_of_a_folder(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfto be\r\nor ")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "b.txt").write_text("not to be, n\u00f6t", encoding="utf-16")
+    for name in ("._a.txt", ".hidden.txt", "Thumbs.db"):
+        (tmp_path / name).write_bytes(b"\0\5\x16\7 of a Mac")
+    for source in (tmp_path, [tmp_path / "a.txt", tmp_path / "._a.txt", tmp_path / "b" / "b.txt"]):
+        own = from_text(source, length=4)
+        assert bytes(own.x.ravel().astype(np.uint8)).decode() == "to be\nor not to be, "
+    (tmp_path / "notes.md").write_text("x" * 99)
+    assert "notes.md doesn't end with .txt" in refused(tmp_path).fact
+    assert len(from_text(tmp_path / "notes.md", length=8)) == 12
+    (tmp_path / "latin.txt").write_bytes(b"abc\n" * 500_000 + "é".encode("latin-1"))
+    assert "0xe9 in line 500,001" in refused(tmp_path / "latin.txt").fact
+    assert "no file or folder" in refused(tmp_path / "none.txt").fact
+    assert "is of type int" in refused(7).fact
+
+
+SET_UP = {
+    "plain": lambda one: None,
+    "truncation": lambda one: one.enable_truncation(max_length=512),
+    "padding": lambda one: one.enable_padding(length=32_000, pad_id=1, pad_token="[PAD]"),
+    "special": lambda one: setattr(
+        one,
+        "post_processor",
+        processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SET_UP)
+def test_all_of_the_text_becomes_rows_and_nothing_else(tmp_path, kind):
+    (tmp_path / "plays.txt").write_text(" ".join(WORDS[i % 50] for i in range(20_000)))
+    SET_UP[kind](one := tokenizer())
+    before = one.to_str()
+    own = from_text(tmp_path / "plays.txt", length=16, tokenizer=one)
+    assert len(own) == 1249 and own.vocabulary == 54 and own.x[0].tolist() == [*range(4, 20)]
+    assert one.to_str() == before
+    assert (
+        own._repr_html_().count("w0 w1 w2") and pickle.loads(pickle.dumps(own)).text(own.x[0])[:5] == "w0 w1"
+    )
+
+
+def test_each_token_is_smaller_than_the_vocabulary(tmp_path):
+    (tmp_path / "plays.txt").write_text(" ".join(WORDS) + " <new>" * 20)
+    assert from_text(tmp_path / "plays.txt", length=16, tokenizer=tokenizer(2)).vocabulary == 103
+    added = tokenizer()
+    added.add_tokens([AddedToken("<new>")])
+    own = from_text(tmp_path / "plays.txt", length=16, tokenizer=added)
+    assert own.vocabulary == 55 and own.y.max() == 54
+
+
+def test_a_short_text_is_filled_up_with_the_tokenizers_padding():
+    films = FILMS.assign(text=["w0 w1", "w2"] * 30)
+    for set_up in ("plain", "padding", "truncation"):
+        SET_UP[set_up](one := tokenizer())
+        assert from_text(films, length=3, target="stars", tokenizer=one).x[0].tolist() == [4, 5, 1]
+    none = Tokenizer(models.WordLevel({"w0": 0, "w1": 1, "w2": 2}, unk_token="w0"))
+    none.pre_tokenizer = pre_tokenizers.Whitespace()
+    assert from_text(films, length=3, target="stars", tokenizer=none).x[0].tolist() == [0, 1, 0]
+
+
+def test_a_tokenizer_of_transformers_and_one_that_is_none(tmp_path):
+    (tmp_path / "plays.txt").write_text(" ".join(WORDS))
+
+    class OfTransformers:
+        backend_tokenizer = tokenizer()
+
+    assert from_text(tmp_path / "plays.txt", length=16, tokenizer=OfTransformers()).x[0, 0] == 4
+    assert "the tokenizer is 'gpt2'" in refused(tmp_path / "plays.txt", tokenizer="gpt2").fact
+
+
+@pytest.mark.parametrize("kind", ["frame", "csv", "tsv", "parquet"])
+def test_a_class_for_each_text(tmp_path, kind):
+    path = tmp_path / f"films.{kind}"
+    if kind == "parquet":
+        FILMS.to_parquet(path)
+    elif kind != "frame":
+        FILMS.to_csv(path, index=False, sep="\t" if kind == "tsv" else ",")
+    own = from_text(FILMS if kind == "frame" else path, length=5, target="stars")
+    assert own.classes == ("9", "10") and own.y[:2].tolist() == [1, 0] and own.vocabulary == 256
+    assert [bytes(row).rstrip(b"\0") for row in own.x[:2].astype(np.uint8)] == [b"good", b"bad, "]
+    assert re.findall("<td>(.*?)</td>", own._repr_html_())[:3] == ["good", "103 111 111 100 0", "10"]
+
+
+def test_texts_without_a_class_are_for_a_language_model():
+    own = from_text(FILMS.rename(columns={"text": "review"}), length=4, column="review")
+    assert own.task == "language" and bytes(own.x.ravel()[:16].astype(np.uint8)) == b"good\nbad, truly\n"
+
+
+def test_texts_that_cannot_be_used(tmp_path):
+    assert "no column 'review'" in refused(FILMS, target="stars", column="review").fact
+    assert "no column 'rating'" in refused(FILMS, target="rating").fact
+    for missing in (None, ""):
+        error = refused(FILMS.assign(text=["good", missing] * 30), target="stars")
+        assert "'text' is empty in 30 of 60 rows" in error.fact
+        fixed = {"table": FILMS.assign(text=["good", missing] * 30, stars=[1, 1, 2, 2] * 15)}
+        exec(error.fix.partition(": ")[2], fixed)
+        assert len(from_text(fixed["table"], length=8, target="stars")) == 30
+    words = FILMS.assign(tags=[[0, 1], [1]] * 30)
+    assert "cells of type list" in refused(words, target="tags").fact
+    assert "cells of type list" in refused(words, target="stars", column="tags").fact
+    assert "all rows have the same 'stars': '-1'" in refused(FILMS.assign(stars=-1), target="stars").fact
+    films = FILMS.assign(text=["null", "n/a"] * 30)
+    films.to_csv(tmp_path / "films.csv", index=False)
+    assert bytes(from_text(tmp_path / "films.csv", length=3, target="stars").x[1].astype(np.uint8)) == b"n/a"

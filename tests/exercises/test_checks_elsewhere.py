@@ -1,0 +1,81 @@
+"""Checks that run code on workers, where neither the kernel nor a worker can import a file of the lessons."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import labkit
+import labs
+from labkit.settings import CHECKOUT
+
+START = """
+import shutil
+from labkit.exercises import check, registry
+
+lessons = registry.lessons()
+registry.lessons = lambda: lessons
+shutil.rmtree("../lessons")  # no process that starts from here on can read it
+"""
+RAY = """
+from labkit import cluster
+
+def train_together(config):
+    import ray.train, torch
+    from ray.train.torch import prepare_model
+
+    model = prepare_model(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = [one.detach().clone() for one in model.parameters()]
+    for epoch in range(10):
+        optimizer.zero_grad()
+        model(torch.ones(4, 2)).sum().backward()
+        optimizer.step()
+        if any((a != b).any() for a, b in zip(before, model.parameters())):
+            return epoch + 1
+    return 10
+
+def resume(model, optimizer):
+    import ray.train, torch
+    from labkit.models.torch import load_state
+
+    if (checkpoint := ray.train.get_checkpoint()) is None:
+        return 0
+    with checkpoint.as_directory() as folder:
+        return load_state(folder, getattr(model, "module", model), optimizer)["epoch"] + 1
+
+with cluster.start(nodes=2, cpus_per_node=2):
+    print(check("03-2", train_together), check("03-3", resume))
+"""
+SPARK = """
+def fixed_total():
+    import os, torch, torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    total = torch.tensor(float(os.environ["RANK"]) + 1)
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    return total.item()
+
+from labkit import spark
+
+with spark.session():
+    print(check("07-2", fixed_total))
+"""
+
+
+@pytest.fixture
+def given(tmp_path):
+    """labkit as a wheel installs it, and the notebooks' folder next to the checks, as a teacher gives it."""
+    shutil.copytree(Path(labkit.__file__).parent, tmp_path / "site" / "labkit")
+    shutil.copytree(CHECKOUT / "lessons" / "checks", tmp_path / "given" / "lessons" / "checks")
+    (tmp_path / "given" / "notebooks").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("code, solved", [(RAY, ["03-2", "03-3"]), (SPARK, ["07-2"])], ids=["ray", "spark"])
+def test_on_workers_that_have_no_lessons(given, monkeypatch, code, solved):
+    with labs.home():
+        monkeypatch.chdir(given / "given" / "notebooks")
+        done = labs.python(START + code, timeout=280, PYTHONPATH=str(given / "site"))
+        assert [f"{id} solved" in done.stdout for id in solved] == [True] * len(solved), done.stdout

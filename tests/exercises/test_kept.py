@@ -1,0 +1,97 @@
+"""What a reader has done is kept in exercises.json: nothing of it is lost, whatever happens to the file."""
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.exercises import hint, kept, predict, progress_table, reveal
+
+
+@pytest.fixture
+def path(home):
+    return home / "exercises.json"
+
+
+def content(path):
+    return json.loads(path.read_text())
+
+
+def test_a_read_that_fails_once_loses_nothing(path, monkeypatch):
+    kept.keep("solved", "03-1", "then")
+    before = path.read_bytes()
+    with monkeypatch.context() as patch:
+        stale = OSError(errno.ESTALE, "Stale file handle")
+        reads = iter([stale])  # the first one fails, as on a network drive
+        original = Path.read_bytes
+
+        def read_bytes(self):
+            for error in reads:
+                raise error
+            return original(self)
+
+        patch.setattr(Path, "read_bytes", read_bytes)
+        said = kept.keep("hints", "03-2", 1)
+    assert "not kept" in said and "Stale file handle" in said and path.read_bytes() == before
+    assert kept.keep("hints", "03-2", 1) == ""
+    assert content(path)["solved"] == {"03-1": "then"} and not path.with_suffix(".unreadable").exists()
+
+
+def test_sections_of_a_later_version_stay(path):
+    later = {"format": 2, "solved": {}, "badges": {"03": ["gold"]}}
+    path.write_text(json.dumps(later))
+    kept.keep("solved", "03-1", "then")
+    assert content(path) == later | {"solved": {"03-1": "then"}}
+
+
+def test_a_file_of_version_0_1_0_is_read(path):
+    old = Path(__file__).with_name("exercises_0.1.0.json").read_text()
+    path.write_text(old)
+    table = repr(progress_table())
+    assert "1 of 4" in table and "0 of 1" in table
+    reveal("00-b", "both")
+    hint("03-3")
+    found = content(path)
+    assert found.pop("predictions")["00-b"] == {"guess": "both", "answer": "both", "verdict": "right"}
+    assert found["hints"] == {"03-3": 2}  # more than the one that was given now
+    assert all(found[section] == json.loads(old)[section] for section in ("format", "solved", "minutes"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"solved": [1]}', "[" * 100_000, "\xff"])
+def test_a_damaged_file_is_moved_aside(path, text):
+    path.write_text(text, encoding="latin-1")
+    assert "0 of 4" in repr(progress_table())
+    assert kept.keep("solved", "03-1", "then") == ""
+    assert content(path)["solved"] == {"03-1": "then"}
+    assert path.with_suffix(".unreadable").read_text(encoding="latin-1") == text
+
+
+def test_damaged_entries_are_passed_over(path):
+    path.write_text(
+        '{"solved": {"00-1": 3}, "hints": {"03-2": "x"}, "predictions": {"03-a": [], "03-b": {}}}'
+    )
+    assert "0 of 4" in repr(progress_table())
+    reveal("03-a", 2)
+    predict("03-b", 2)
+    assert hint("03-2").tier == 1
+    assert content(path)["hints"] == {"03-2": 1}
+
+
+KERNEL = """
+from labkit.exercises import kept, sections
+
+sections._section_of = lambda: {"cell": "03 A section"}
+attendance = sections._Attendance()
+for number in range(31):
+    attendance._cells.append(("cell", 60.0 * (number + 1)))
+    assert kept.update(lambda content: attendance._add(content, {})) == ""
+"""
+
+
+def test_minutes_of_several_kernels_are_added_up(path):
+    kernels = [subprocess.Popen([sys.executable, "-c", KERNEL]) for _ in range(3)]
+    assert [kernel.wait(timeout=60) for kernel in kernels] == [0, 0, 0]
+    assert content(path)["minutes"]["03 A section"]["minutes"] == 90

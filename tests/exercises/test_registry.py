@@ -1,0 +1,114 @@
+"""The checks are loaded by path, and their functions run where no file of the lessons is: in any worker."""
+
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark.cloudpickle
+import pytest
+import ray.cloudpickle
+
+import labkit
+from labkit.errors import LabError
+from labkit.exercises import lessons, registry
+from labkit.settings import CHECKOUT
+
+CHECK = """
+from labkit.exercises.answers import close_to
+from labkit.exercises.registry import Lesson
+
+LESSON = Lesson("{number}", "A lesson")
+_RIGHT = 7
+
+
+@LESSON.exercise("03-{place} · One number", "a", "b", "c")
+def _one(answer):
+    close_to(answer, _right())
+
+
+def _right():
+    return _RIGHT
+"""
+
+
+@pytest.fixture
+def site(tmp_path):
+    """labkit as a wheel installs it: without the lessons."""
+    shutil.copytree(Path(labkit.__file__).parent, tmp_path / "site" / "labkit")
+    return tmp_path / "site"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """What a teacher gave: notebooks, and the checks of lessons 03 and 03b next to them."""
+    checks = tmp_path / "given" / "lessons" / "checks"
+    checks.mkdir(parents=True)
+    (tmp_path / "given" / "notebooks" / "solutions").mkdir(parents=True)
+    for place, number in enumerate(("03", "03b"), start=1):
+        (checks / f"lesson_{number}.py").write_text(CHECK.format(number=number, place=place))
+    (checks / "lesson_draft.py").write_text("raise OSError")
+    return tmp_path / "given"
+
+
+def run(code, *, site, cwd, input=None):
+    """Run code in a process that can't import anything of this checkout."""
+    environment = {"PYTHONPATH": str(site), "LABKIT_HOME": str(site.parent / "home"), "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, cwd=cwd, input=input, capture_output=True, timeout=100)
+
+
+def test_no_check_is_left_in_sys_modules():
+    assert [lesson.number for lesson in lessons()][:2] == ["00", "01"]
+    assert registry.load("03") is registry.load("03")
+    loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    assert registry.load("03").__file__ not in loaded
+
+
+@pytest.mark.parametrize("pickler", [ray.cloudpickle, pyspark.cloudpickle], ids=lambda one: one.__name__)
+def test_a_function_of_a_check_runs_in_a_process_without_a_checkout(pickler, site, tmp_path):
+    """It brings along what it calls in its module; what it uses of labkit the other process imports."""
+    row_of = registry.load("02")._row_of
+    code = (
+        "import pickle, sys\n"
+        "function = pickle.loads(sys.stdin.buffer.read())\n"
+        "import labkit.exercises.answers as answers\n"
+        "try:\n"
+        "    function(lambda name, payload: 3, 'a', b'', 'an object')\n"
+        "except answers.Wrong as wrong:\n"
+        "    print(wrong)\n"
+    )
+    done = run(code, site=site, cwd=tmp_path, input=pickler.dumps(row_of))
+    assert b"for an object you return 3" in done.stdout, done.stderr.decode()
+    with pytest.raises((pickle.PicklingError, AttributeError, ImportError)):
+        pickle.dumps(row_of)  # by its name it can't be found anywhere
+
+
+@pytest.mark.parametrize("cwd", ["notebooks", "notebooks/solutions", "."])
+def test_an_installed_labkit_finds_the_checks_next_to_the_notebooks(site, folder, cwd):
+    code = (
+        "from labkit.exercises import check, lessons, progress_table\n"
+        "print([one.number for one in lessons()], check('03-2', 7), check('03-1', 8), progress_table())"
+    )
+    done = run(code, site=site, cwd=folder / cwd)
+    said = done.stdout.decode()
+    assert "['03', '03b'] 03-2 solved" in said and "03-1 not yet" in said, done.stderr.decode()
+
+
+def test_without_the_checks_the_error_says_what_to_do(site, tmp_path):
+    (tmp_path / "lessons" / "checks").mkdir(parents=True)  # in a folder above, which anybody may have made
+    (tmp_path / "work").mkdir()
+    done = run("from labkit.exercises import check; check('03-1', 7)", site=site, cwd=tmp_path / "work")
+    assert b"find the checks" in done.stderr and b"fix: open the notebook in a checkout" in done.stderr
+
+
+def test_the_checks_of_this_checkout_are_those_that_are_used(monkeypatch, folder):
+    find = registry.root.__wrapped__
+    monkeypatch.chdir(folder / "notebooks")
+    assert find() == CHECKOUT
+    monkeypatch.setattr(registry, "CHECKOUT", folder.parent)
+    assert find() == folder
+    monkeypatch.chdir("/")
+    with pytest.raises(LabError, match="lab-learners.zip"):
+        find()

@@ -1,0 +1,205 @@
+"""Fault injection on a real cluster: each fault is made, seen, undone and survived."""
+
+import contextlib
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import ray.train
+from ray import cloudpickle
+from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+from labkit import faults, storage
+from labkit.errors import LabError, RunFailed
+from labkit.system.process_registry import ProcessRegistry
+from labkit.train import TrainPanel
+from labkit.tune import SweepPanel
+from labs import until
+
+pytestmark = pytest.mark.fault
+
+EPOCHS, STEPS = 3, 12
+
+
+# Workers cannot import this module, so the loop goes to them by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def loop(config):
+    """Epochs of steps in which the ranks wait for one another; one checkpoint for each epoch."""
+    import torch
+
+    start, checkpoint = 0, ray.train.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as folder:
+            start = int(Path(folder, "epoch").read_text()) + 1
+    for epoch in range(start, EPOCHS):
+        for _ in config["panel"].steps(range(STEPS), epoch=epoch, epochs=EPOCHS):
+            time.sleep(0.05)
+            torch.distributed.all_reduce(torch.ones(1))
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "epoch").write_text(str(epoch))
+            first = ray.train.get_context().get_world_rank() == 0
+            ray.train.report(
+                {"epoch": epoch}, checkpoint=Checkpoint.from_directory(folder) if first else None
+            )
+        # Ray's controller looks for reports five times a second. What a fault later on finds is then certain.
+        ray.train.get_all_reported_checkpoints(ray.train.CheckpointConsistencyMode.COMMITTED)
+
+
+@pytest.fixture
+def panel(lab):
+    return TrainPanel("faults")
+
+
+@pytest.fixture
+def fit(panel, tmp_path):
+    def fit():
+        trainer = TorchTrainer(
+            loop,
+            train_loop_config={"panel": panel, "epochs": EPOCHS},
+            scaling_config=ScalingConfig(num_workers=2, placement_strategy="SPREAD"),
+            run_config=RunConfig(
+                name="faults",
+                storage_path=str(tmp_path),
+                callbacks=[panel.callback()],
+                failure_config=FailureConfig(max_failures=1),
+            ),
+        )
+        with panel.watch(trainer):
+            return trainer.fit()
+
+    return fit
+
+
+def test_a_killed_rank_is_replaced_and_the_card_says_what_that_cost(panel, fit):
+    fault = faults.kill_rank(1).at(panel, epoch=1, step=6)
+    assert fit().metrics == {"epoch": EPOCHS - 1}
+    assert fault.wait(10).outcome == "made"
+    epoch, step = fault.moment
+    assert (epoch, step) >= (1, 6)
+    assert 0 <= fault.noticed < fault.standstill
+    # Rank 0 may have made one step more before it waited for the dead one.
+    assert step <= fault.repeated <= step + 2
+    assert panel.state.workers.restarts == 1
+    assert f"steps trained twice: {fault.repeated}" in repr(fault) and "SIGKILL" in fault._repr_html_()
+
+
+def test_a_frozen_rank_holds_up_all_and_nobody_fails(panel, fit):
+    fault = faults.freeze_rank(1, seconds=1.5).at(panel, epoch=1, step=3)
+    fit()
+    assert fault.wait(10).outcome == "made"
+    assert fault.standstill > 1.2 and fault.noticed is None and fault.repeated is None
+    assert panel.state.workers.restarts == 0
+
+
+def test_a_slow_rank_slows_all_down_and_runs_on_afterwards(panel, fit):
+    fault = faults.slow_rank(0, share=0.3, seconds=1.5).at(panel, epoch=1)
+    fit()
+    assert fault.wait(10).outcome == "made" and fault.noticed is None
+    for process in faults._recorded(panel):
+        with contextlib.suppress(psutil.NoSuchProcess):  # Ray ends the workers of a finished run, now or soon
+            assert process.status() != psutil.STATUS_STOPPED
+
+
+def test_a_killed_node_is_survived_on_the_other(panel, fit, lab):
+    fault = faults.kill_node("node-2").at(panel, epoch=1, step=6)
+    fit()
+    assert fault.wait(10).outcome == "made" and fault.repeated >= 6
+    until(lambda: "node-2" not in [node.name for node in lab.nodes])
+    lab.add_node(cpus=2)
+
+
+def test_the_nodes_are_those_of_the_home_of_the_run(panel, lab, tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    (name, *_) = [node.name for node in lab.nodes if node.name != "head"]
+    assert faults.node_processes(panel, name)
+
+
+def test_without_its_controller_a_run_fails_and_the_next_one_resumes(panel, fit):
+    fault = faults.kill_controller().at(panel, epoch=1, step=2)
+    with pytest.raises(RunFailed):
+        fit()
+    assert fault.wait(10).outcome == "made"
+    fit()
+    assert panel.state.history[0]["epoch"] == 1  # the first epoch was not trained again
+
+
+def test_a_notice_reaches_the_node(lab, home):
+    added = lab.add_node(cpus=1)
+    fault = faults.drain_node(added.name, deadline=2).now()
+    assert fault.outcome == "made", fault
+    # Idle and drained, so Ray ends it, but not its fork server.
+    until(lambda: added.name not in [node.name for node in lab.nodes])
+    registry = ProcessRegistry(home)
+    records = [record for group in registry.groups() for record in registry.records(group)]
+    left = [record for record in records if record.role.startswith(f"{added.name}:")]
+    assert any(record.alive for record in left)
+    lab.remove_node(lab.add_node(cpus=1))
+    assert not any(record.alive for record in left)
+
+
+def test_a_moment_that_no_run_reaches(panel, fit):
+    fault = faults.kill_rank(0).at(panel, epoch=99)
+    fit()
+    assert fault.wait(5).outcome == "missed"
+
+
+@pytest.mark.parametrize(
+    "fault, why",
+    [
+        (lambda: faults.kill_node("head"), "the cluster would end"),
+        (lambda: faults.kill_node("node-77"), "started no such node"),
+        (lambda: faults.drain_node("node-77"), "started no such node"),
+        (lambda: faults.kill_rank(0), "no run was named"),
+        (lambda: faults.kill_controller(), "no run was named"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_with_a_reason(lab, fault, why):
+    made = fault().now()
+    assert made.outcome == "refused" and why in made.did and "fix:" in made.did
+
+
+def test_wrong_use_is_an_error(panel):
+    with pytest.raises(LabError, match="between 0 and 1"):
+        faults.slow_rank(0, share=2)
+    armed = faults.kill_rank(0).at(panel, epoch=99)
+    with pytest.raises(LabError, match="armed before"):
+        armed.now()
+
+
+def test_a_sweep_has_no_rank_to_wait_for(home):
+    fault = faults.kill_rank(0)
+    with pytest.raises(LabError, match="no epochs and no ranks"):
+        fault.at(SweepPanel("sweep"))
+    assert fault.outcome == "not armed"
+
+
+def test_a_rank_on_another_machine_is_not_mistaken_for_a_local_process(panel, lab):
+    """It has the pid of one of the lab's own processes here."""
+    pid = faults._recorded(panel)[0].pid
+    worker = SimpleNamespace(pid=pid, node="elsewhere")
+    stand_in = SimpleNamespace(settings=panel.settings, state=SimpleNamespace(workers={0: worker}))
+    with pytest.raises(LabError, match="on elsewhere is none that the lab started on this machine"):
+        faults._rank(stand_in, 0)
+    worker.node = lab.nodes[0].name
+    assert [process.pid for process in faults._rank(stand_in, 0)] == [pid]
+
+
+def test_a_frozen_store_answers_again(home):
+    with storage.start() as store:
+        bucket = store.bucket("frozen")
+        fault = faults.freeze_store(store, seconds=1.5)
+        threading.Thread(target=fault.now).start()
+        time.sleep(0.3)
+        before = time.monotonic()
+        store.files.invalidate_cache()
+        assert store.files.ls(bucket) == []
+        assert time.monotonic() - before > 0.8
+        assert fault.wait(5).outcome == "made"

@@ -1,0 +1,40 @@
+"""The recipe of docs/runs.md: it is taken from the page and run, and TensorBoard's files have the values."""
+
+import re
+import struct
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from labkit import runs
+
+
+def scalars(folder):
+    """(name, step, value) of all event files: records of a length, its checksum, data, and their checksum."""
+    found = []
+    for path in folder.rglob("*tfevents*"):
+        data = path.read_bytes()
+        while data:
+            (length,) = struct.unpack("<Q", data[:8])
+            event = Event.FromString(data[12 : 12 + length])
+            found += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
+            data = data[16 + length :]
+    return found
+
+
+def test_the_recipe_for_tensorboard_writes_each_epoch_once(root, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    blocks = re.findall(r"```python\n(.*?)```", (root / "docs" / "runs.md").read_text(), re.DOTALL)
+    (recipe,) = [block for block in blocks if "tensorboardX" in block]
+    scope = {}
+    exec(recipe, scope)
+    panel, losses = scope["panel"], [0.5, 0.25, float("nan")]
+    with panel:
+        for epoch, loss in enumerate(losses):
+            panel.report({"loss": loss, "word": "no number", "epoch": epoch})
+            panel._keep()  # as happens every five seconds
+    expected = [("loss", epoch, pytest.approx(loss, nan_ok=True)) for epoch, loss in enumerate(losses)]
+    assert scalars(tmp_path / "tensorboard" / "own") == expected
+    scope["tensorboard"]("tensorboard/old")(runs.latest("own"))
+    assert scalars(tmp_path / "tensorboard" / "old") == expected

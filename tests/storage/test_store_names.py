@@ -1,0 +1,126 @@
+"""Names as people give them: each can be written, read, listed, copied, moved and deleted."""
+
+import pytest
+from pyarrow.fs import FileSelector, FileType
+
+import object_servers
+from labkit.errors import LabError
+from labkit.storage.names import check_run_name
+
+NAMES = [
+    "lr=0.1", "a b", " a", "größe", "日本 🚀", "50%", "50%25", "%2F", "a+b", "#1", "a&b=c", "a:b;c", "a\\b",
+    "a'b\"c", "{a,b}", "a?b", "a?", "?", "a*b", "*", "**", "a**b", "a[b]", "a]b", "[!a]", "[a-z]", "~",
+    "$HOME", "a?versionId=3", "...",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=object_servers.KINDS)
+def store(request, tmp_path_factory):
+    with object_servers.start(request.param, tmp_path_factory.mktemp("home")) as store:
+        yield store
+
+
+@pytest.fixture
+def neighbours(store):
+    """Objects that the names match as patterns."""
+    kept = [f"lab/t/{name}/d/f" for name in ("axb", "ab", "b", "abc")]
+    store.files.pipe(dict.fromkeys(kept, b"kept"))
+    yield sorted(kept)
+    store.files.rm("lab", recursive=True)
+    store.bucket("lab")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_through_pyarrows_file_system(store, neighbours, name):
+    fs, place = store.filesystem, f"lab/t/{name}"
+    with fs.open_output_stream(f"{place}/d/f") as stream:
+        stream.write(b"1")
+    assert fs.open_input_stream(f"{place}/d/f").read() == b"1"
+    assert fs.get_file_info(place).type == FileType.Directory
+    assert fs.get_file_info(f"{place}/d/f").size == 1
+    listed = [one.path for one in fs.get_file_info(FileSelector(place, recursive=True))]
+    assert listed == [f"{place}/d", f"{place}/d/f"]
+    assert place in [one.path for one in fs.get_file_info(FileSelector("lab/t"))]
+    fs.copy_file(f"{place}/d/f", f"{place}/e/g{name}")
+    fs.move(f"{place}/e", f"{place}/h")
+    assert store.files.find(place) == sorted([f"{place}/d/f", f"{place}/h/g{name}"])
+    fs.move(f"{place}/h/g{name}", f"{place}/i{name}")
+    fs.delete_file(f"{place}/i{name}")
+    assert store.files.find(place) == [f"{place}/d/f"]
+    fs.delete_dir_contents(place)
+    assert store.files.find("lab/t") == neighbours
+    store.files.pipe_file(f"{place}/f", b"1")
+    fs.delete_dir(place)
+    assert store.files.find("lab/t") == neighbours
+
+
+@pytest.mark.parametrize("name", ["a?b", "a*b", "a[b]", "**"])
+def test_through_fsspec(store, neighbours, name, tmp_path):
+    files, place = store.files, f"lab/t/{name}"
+    (tmp_path / "given" / name).mkdir(parents=True)
+    for folder in (name, "axb"):
+        (tmp_path / "given" / folder).mkdir(exist_ok=True)
+        (tmp_path / "given" / folder / "f").write_text(folder)
+    files.put(str(tmp_path / "given" / name), place, recursive=True)
+    assert files.find(place) == [f"{place}/f"] and files.cat(f"{place}/f") == name.encode()
+    assert files.exists(place) and files.isdir(place) and files.isfile(f"{place}/f")
+    files.get(place, str(tmp_path / "got"), recursive=True)
+    files.get(f"{place}/f", str(tmp_path / "one"))
+    assert [path.name for path in (tmp_path / "got").iterdir()] == ["f"]
+    assert (tmp_path / "one").read_text() == (tmp_path / "got" / "f").read_text() == name
+    files.copy(place, f"{place}2", recursive=True)
+    files.rm(place, recursive=True)
+    assert files.find(f"{place}2") == [f"{place}2/f"]
+    files.rm(f"{place}2/f")
+    assert files.find("lab/t") == neighbours
+    assert files.glob("lab/t/a?b/d/*") == ["lab/t/axb/d/f"]  # here a pattern is one
+
+
+def test_a_folder_goes_into_one_that_exists(store, neighbours):
+    store.files.copy("lab/t/ab", "lab/t/b", recursive=True)
+    assert store.files.cat("lab/t/b/ab/d/f") == b"kept"
+    with pytest.raises(FileNotFoundError):
+        store.files.copy("lab/t/none", "lab/t/b", recursive=True)
+    with pytest.raises(FileNotFoundError):
+        store.filesystem.delete_dir("lab/t/none")
+
+
+@pytest.mark.parametrize("path", ["lab/t/../x", "lab/./x", "lab/t/.."])
+def test_dots_that_an_http_client_takes_away_are_refused_at_once(store, path):
+    with pytest.raises(LabError, match="no HTTP client"):
+        store.files.pipe_file(path, b"1")
+
+
+# -- names of runs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["03-torch", "exp/lr=0.1 [a] 50%? *", "x" * 255, "a.b", "..."])
+def test_a_name_that_works(name):
+    check_run_name(name)
+
+
+def test_ray_tune_carries_what_is_not_ascii():
+    check_run_name("größe", only_ascii=False)
+    with pytest.raises(LabError, match="260 bytes"):
+        check_run_name("ö" * 130, only_ascii=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "why", "instead"),
+    [
+        ("größe", "'ö'", "'grosse'"),
+        (3, "type int", "'3'"),
+        ("日本", "'日'", "'my-run'"),
+        ("lr\n3", r"'\\n'", "'lr_3'"),
+        ("a//b", "empty", "'a/b'"),
+        ("/a", "empty", "'a'"),
+        ("../up", "empty", "'up'"),
+        ("x" * 256, "256", f"'{'x' * 255}'"),
+        ("/".join(["y" * 200] * 4), "803", ""),
+    ],
+)
+def test_a_name_that_would_fail_after_the_start(name, why, instead):
+    with pytest.raises(LabError, match=why) as raised:
+        check_run_name(name)
+    assert f"RunConfig(name={instead}" in raised.value.fix
+    check_run_name(raised.value.fix.removeprefix("RunConfig(name='").removesuffix("')"))
