@@ -114,7 +114,7 @@ def test_a_name_is_told_from_its_namesakes(code, name, used):
 @pytest.mark.parametrize("name", [name for name in LESSONS if name not in _SECOND_EDITION])
 def test_a_lesson_is_not_dense(name):
     """Density, not length, is the limit: what tires is a new name in every second line."""
-    found = figures.measure(lesson.number(name), LESSONS[name])
+    found = figures.measure(lesson.number(Path(name)), LESSONS[name])
     assert found.names <= 40 and found.words >= 40 * found.names
     assert found.brackets <= 1 and found.short <= 0.1
     assert all(found.grades) and (name == "tour" or found.runs >= 2)

@@ -24,7 +24,7 @@ def complete(source: Path, cells: list[Cell]) -> list[Cell]:
         LabError: a picture or the script is missing.
     """
     root = source.parent.parent.parent if lesson.is_recipe(source) else source.parent.parent
-    time = figures.measure(lesson.number(source.stem), cells).time
+    time = figures.measure(lesson.number(source), cells).time
     used = _names("\n".join(cell.source for cell in cells if cell.kind == "code"))
     terms = set(glossary(root))
     done = []

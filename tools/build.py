@@ -109,11 +109,11 @@ def pages(folder: Path = FOLDER) -> Iterator[tuple[Path, str]]:
     table = readme.read_text(encoding="utf-8") if readme.exists() else ""
     for source in sources(folder):
         cells = lesson.read(source)
-        time = figures.measure(lesson.number(source.stem), cells).time
+        time = figures.measure(lesson.number(source), cells).time
         row = rf"(\| \[[^|]*\(notebooks/{source.stem}\.ipynb\) \|[^|]*\|)[^|]*\|"
         table = re.sub(row, rf"\1 {time} |", table)
         notes = "\n".join("- " + " ".join(cell.source.split()) for cell in cells if cell.is_note)
-        page = folder.parent / "docs" / "teaching" / f"{lesson.number(source.stem)}.md"
+        page = folder.parent / "docs" / "teaching" / f"{lesson.number(source)}.md"
         if notes and page.exists():
             before, heading, text = page.read_text(encoding="utf-8").partition(NOTES)
             yield page, before + heading + notes + "\n\n" + text[text.index("## ") :]
@@ -217,7 +217,7 @@ def main(arguments: list[str] | None = None, folder: Path = FOLDER) -> int:
     options = parser.parse_args(arguments)
     try:
         if options.table:
-            print(figures.table({lesson.number(path.stem): lesson.read(path) for path in sources(folder)}))
+            print(figures.table({lesson.number(path): lesson.read(path) for path in sources(folder)}))
             return 0
         if options.nbgrader:
             solved = {path.stem: built for _, path, built in lessons(folder) if path.parent != folder}

@@ -57,7 +57,7 @@ class Cell:
 
 
 def number(path: Path) -> str:
-    """The number of the lesson that a source, a notebook or a script belongs to: "03" or "03b"."""
+    """The number of the lesson that a source, a notebook or a script belongs to: "03", "03b"; "tour" for the tour."""
     return path.stem.partition("_")[0]
 
 
@@ -73,11 +73,6 @@ def read(source: Path) -> list[Cell]:
     for fact, fix in itertools.chain(_faults_of_head(source, cells), _faults_of_cells(cells)):
         raise LabError(f"build the lesson {source.name}", fact, fix)
     return cells
-
-
-def number(stem: str) -> str:
-    """The number of the lesson whose source has this stem: "03", "03b"; "tour" for the tour."""
-    return stem.partition("_")[0]
 
 
 def _with_extra(cells: list[Cell]) -> Iterator[Cell]:

@@ -54,7 +54,7 @@ transition: "none", plugins: [RevealNotes]});</script>
 
 
 def main(numbers: list[str]) -> None:
-    chosen = [path for path in build.sources() if not numbers or lesson.number(path.stem) in numbers]
+    chosen = [path for path in build.sources() if not numbers or lesson.number(path) in numbers]
     for target in make(chosen, SLIDES):
         print(target)
 
