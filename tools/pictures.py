@@ -310,6 +310,30 @@ def timeline(d: Drawing) -> None:
     d.text(20, 256, "time", style="n")
 
 
+@picture(760, 236)
+def hang(d: Drawing) -> None:
+    """A run that hangs.
+
+    Two ranks make the steps of two epochs. Then rank 0 leaves the loop, because its model is good enough.
+    Rank 1 starts epoch 3 and waits in backward for gradients that never come, until the process group
+    gives up and the run fails.
+    """
+    for top, name in ((48, "rank 0"), (108, "rank 1")):
+        d.text(20, top + 24, name, style="b", room=90)
+    for number, left in ((1, 110), (2, 270)):
+        d.text(left, 34, f"epoch {number}", style="b")
+        d.box(left, 48, 84, 38, "steps")
+        d.box(left + 86, 48, 64, 38, "test", kind="data")
+        d.box(left, 108, 84, 38, "steps")
+    d.text(430, 34, "epoch 3", style="b")
+    d.box(430, 48, 130, 38, "returns", kind="stop")
+    d.box(430, 108, 240, 38, "waits in backward()", kind="stop")
+    d.line((671, 40), (671, 154), dashed=True)
+    d.text(671, 172, "timeout", style="n", anchor="middle")
+    d.arrow((110, 200), (740, 200))
+    d.text(20, 204, "time", style="n")
+
+
 @picture(760, 306)
 def life_of_metrics(d: Drawing) -> None:
     """The life of a checkpoint's metrics.
