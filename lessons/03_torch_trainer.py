@@ -117,7 +117,11 @@ with panel.watch(trainer):
 from labkit import runs
 
 panel = TrainPanel("03-one-process")
-trainer = TorchTrainer(train_loop, train_loop_config=config, scaling_config=ScalingConfig(num_workers=0))
+trainer = TorchTrainer(
+    train_loop,
+    train_loop_config=config,
+    scaling_config=ScalingConfig(num_workers=0),
+)
 with panel.watch(trainer):
     trainer.fit()
 
@@ -221,7 +225,7 @@ check("03-4", same_model, scaled)
 #   inside the wrapper, `model.module`.
 #
 # ## Measure on all workers
-# Rank 0 could test the model alone while the others wait. With many test images it's better to share the work: each rank counts on its own part, and an all-reduce adds up the counts.
+# Rank 0 could test the model by itself while the others wait. With many test images it's better to share the work: each rank counts on its own part, and an all-reduce adds up the counts.
 #
 # ### Exercise 03-5 ★★ · Accuracy over all ranks
 # Each rank has its own list of batches `(x, y)`, and the lists don't have equally many rows. Return the accuracy over the rows of *all* ranks, on every rank. The check runs your function on two workers.

@@ -10,8 +10,8 @@
 
 # %% [markdown]
 # In 2022, Meta trained OPT-175B on 992 GPUs. In two months, hardware failures caused at least 35 manual restarts, and about 70 more were automatic
-# ([Zhang et al.](https://arxiv.org/abs/2205.01068), section 2.5). Each time the run continued from its latest checkpoint. At that scale nobody asks whether a run will be interrupted. The question is
-# how much work is lost when it is.
+# ([Zhang et al.](https://arxiv.org/abs/2205.01068), section 2.5). Each time the run continued from its latest checkpoint. At that scale a run *will* be
+# interrupted, and the only question is how much work is lost each time.
 #
 # ## A place for checkpoints
 # A restarted worker may run on another machine, so a checkpoint on a local disk may be out of reach. An **object store** such as S3 can be reached from everywhere. This cell starts a small one on your machine:
@@ -69,13 +69,16 @@ def difference(a, b):
 
 
 # %%
+import tempfile
+
 torch.set_num_threads(1)
 uninterrupted, optimizer = new()
 train_epochs(uninterrupted, optimizer, 6)
 
 model, optimizer = new()
 train_epochs(model, optimizer, 3)
-torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 2}, "state.pt")
+file = f"{tempfile.mkdtemp()}/state.pt"
+torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 2}, file)
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** Which of the resumed runs ends with the same weights as the uninterrupted one?
@@ -86,7 +89,7 @@ from labkit.exercises import check, hint, predict, reveal
 predict("03b-a", ..., choices=["weights only", "weights and optimizer", "both", "neither"])
 
 # %%
-state = torch.load("state.pt", weights_only=True)
+state = torch.load(file, weights_only=True)
 
 model, optimizer = new()
 model.load_state_dict(state["model"])
@@ -109,7 +112,7 @@ assert with_optimizer == 0 and weights_only > 1e-4
 # An optimizer with momentum remembers earlier gradients, and Adam remembers even more. Without that memory the run starts to drift the moment it resumes, and no error tells you. So a checkpoint contains everything that changes while you
 # train: weights, optimizer, the epoch, and the learning-rate schedule if there is one.
 #
-# The argument `weights_only=True` asks PyTorch to accept tensors and plain values only. It's designed not to run code from the file, which matters when the file comes from somebody else.
+# The argument `weights_only=True` asks PyTorch to accept tensors and plain values only. It's designed not to run code from the file, which matters when you didn't write the file yourself.
 #
 # ## The loop, in a file
 # Here is the loop from lesson 03, and two functions around it. Run this cell: it writes the file `my_loop.py`, which later lessons use again.
@@ -195,10 +198,10 @@ def train_loop(config):
 import importlib
 
 import my_loop
-import ray
+from ray import cloudpickle
 
 importlib.reload(my_loop)
-ray.cloudpickle.register_pickle_by_value(my_loop)
+cloudpickle.register_pickle_by_value(my_loop)
 
 # %% [markdown]
 # `RunConfig` sets where checkpoints are saved and how many are kept: here the two with the highest accuracy, and always the latest.
@@ -250,6 +253,7 @@ assert my_loop.accuracy(model, test) == max(metrics["accuracy"] for _, metrics i
 # Why should you care about barriers? Because this innocent loop never ends. It saves time: as soon as the model is good enough, rank 0 stops.
 
 # %%
+import ray.train
 from ray.train.torch import prepare_data_loader, prepare_model
 
 
@@ -306,18 +310,20 @@ assert one_worker.return_value < 10  # no wrapper, so nothing waits in backward(
 # What if a run of yours hangs *now*? Find the workers, and ask one of them where it is:
 #
 # ```text
-# $ pgrep -f RayTrainWorker
+# $ pgrep -f ray::RayTrainWorker
 # 48213
 # 48214
 # $ py-spy dump --pid 48214
-# Thread 48214 (active): "MainThread"
-#     _engine_run_backward (torch/autograd/graph.py:869)
-#     backward (torch/autograd/__init__.py:381)
+# …
+# Thread 48290 (idle): "TrainingThread(train_fn_with_final_checkpoint_flush)"
+#     _engine_run_backward (torch/autograd/graph.py:979)
+#     backward (torch/autograd/__init__.py:395)
 #     backward (torch/_tensor.py:631)
 #     train_until (1240127741.py:12)
+#     …
 # ```
 #
-# Read it from the bottom: the loop is in its line 12, `loss.backward()`, and waits inside PyTorch. Compare the ranks. The one that is *somewhere else* caused the hang. The lab's panel does this for you when a run stalls.
+# Look for your own function in the thread called `TrainingThread`: the loop is in its line 12, `loss.backward()`, and waits inside PyTorch. Compare the ranks. The one that is *somewhere else* caused the hang. The lab's panel does this for you when a run stalls.
 
 # %% [markdown]
 # ### Exercise 03-2 ★★ · Stop together

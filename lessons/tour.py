@@ -4,7 +4,7 @@
 # Three minutes, and nothing to type. Run the cells one after the other with **Shift+Enter**, and look at what each of them shows.
 #
 # You'll train a small network on handwritten digits with two worker processes. In the middle of the run, one of the workers is killed, the way Linux kills a process
-# when memory runs out. The run resumes by itself from its last checkpoint. At the end you compare its weights with those of a single process that nobody disturbed.
+# when memory runs out. The run resumes by itself from its last checkpoint. At the end you compare its weights with the weights of a single, undisturbed process.
 #
 # Machines do fail: while Meta trained Llama 3 on 16,384 GPUs, 419 unexpected interruptions hit the job in 54 days, about one every three hours
 # ([The Llama 3 Herd of Models](https://arxiv.org/abs/2407.21783), section 3.3.4).
@@ -38,7 +38,7 @@ def make_model():
 
 
 # %% [markdown]
-# Each worker runs this loop. You know most of it: a `DataLoader`, a loss, `backward()`, `step()`. Two calls make it distributed. `prepare_model` makes the workers
+# Each worker runs this loop, and you know most of it: a `DataLoader`, a loss, `backward()`, `step()`. Only two calls make it distributed: `prepare_model` makes the workers
 # average their gradients in every step, and `prepare_data_loader` gives each worker its own part of the images.
 #
 # `save` and `load` below write and read a checkpoint. The pause stands in for a larger model, so that there is something to watch.
@@ -115,7 +115,7 @@ alone = TorchTrainer(
 
 # %% [markdown]
 # ## Two workers, and one of them dies
-# Two workers take 64 images each, so a step still uses 128. `max_failures=1` allows one restart. The fault below kills the worker with rank 1 in the fourth epoch.
+# Two workers take 64 images each, so a step still uses 128. The setting `max_failures=1` allows one restart. The fault below kills the worker with rank 1 in the fourth epoch.
 #
 # Watch the panel: the epochs, the loss, the moment when a worker dies, and the restart.
 
@@ -141,7 +141,7 @@ with panel.watch(trainer):
 fault
 
 # %% [markdown]
-# The epoch that was cut short had to start over, so a few steps were trained twice. And the model?
+# The epoch that was cut short had to start over, so a few steps were trained twice. What happened to the model?
 
 # %%
 one, two = alone.return_value, together.return_value
@@ -155,7 +155,7 @@ assert largest < 1e-4
 # %% [markdown]
 # The weights agree up to rounding. Two processes and a crash in between led to the same model as one undisturbed process, and you didn't have to do anything about it.
 #
-# That isn't luck. Three things have to be right: both runs use the same 128 images in each step, the checkpoint contains the optimizer as well as the weights,
+# That isn't luck, because three things are right here: both runs use the same 128 images in each step, the checkpoint contains the optimizer as well as the weights,
 # and the loop resumes with the epoch after the checkpoint. In these lessons you build each of them, and break each of them once.
 #
 # ## Where to go next
