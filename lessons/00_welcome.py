@@ -85,7 +85,11 @@ from labkit.train import TrainPanel
 from ray.train import ScalingConfig
 
 panel = TrainPanel("00-first")
-trainer = TorchTrainer(train_loop, train_loop_config={"images": images, "epochs": 20}, scaling_config=ScalingConfig(num_workers=2))
+trainer = TorchTrainer(
+    train_loop,
+    train_loop_config={"images": images, "epochs": 20},
+    scaling_config=ScalingConfig(num_workers=2),
+)
 with panel.watch(trainer):
     trainer.fit()
 

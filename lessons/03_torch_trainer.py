@@ -51,19 +51,28 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 digits = datasets.load(split="train")
-images = TensorDataset(torch.tensor(digits.images[:1408]).unsqueeze(1) / 255, torch.tensor(digits.labels[:1408]))
+images = TensorDataset(
+    torch.tensor(digits.images[:1408]).unsqueeze(1) / 255, torch.tensor(digits.labels[:1408])
+)
 
 
 def make_model():
     torch.manual_seed(0)
-    layers = [torch.nn.Conv2d(1, 16, 5, stride=2), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(2304, 10)]
+    layers = [
+        torch.nn.Conv2d(1, 16, 5, stride=2),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(2304, 10),
+    ]
     return torch.nn.Sequential(*layers)
 
 
+# %%
 def train_loop(config):
     model = prepare_model(make_model())  # 1
     optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
-    loader = prepare_data_loader(DataLoader(config.get("images", images), batch_size=config["batch_size"]))  # 2
+    rows = config.get("images", images)
+    loader = prepare_data_loader(DataLoader(rows, batch_size=config["batch_size"]))  # 2
     for epoch in range(config["epochs"]):
         for x, y in loader:
             loss = cross_entropy(model(x), y)
@@ -71,7 +80,8 @@ def train_loop(config):
             loss.backward()
             optimizer.step()
         ray.train.report({"epoch": epoch, "loss": loss.item()})  # 3
-    return {name: weights.detach().numpy() for name, weights in getattr(model, "module", model).named_parameters()}
+    weights = getattr(model, "module", model).state_dict()  # the model without its wrapper
+    return {name: tensor.numpy() for name, tensor in weights.items()}
 
 
 # %% [markdown]
@@ -168,6 +178,7 @@ pandas.DataFrame({record.name: record.seconds for record in (one, two)}).round(2
 
 # %%
 predict("03-b", ..., choices=["exactly equal", "equal up to rounding", "different models"])
+
 
 # %%
 def largest_difference(a, b):
@@ -356,6 +367,8 @@ check("03-1", train_blanks)
 # | older tutorials | today |
 # |---|---|
 # | `ray.util.sgd`, `TrainingOperator`, `register(models=…, schedulers=…)` | a training function and `TorchTrainer` |
+#
+# Three recipes go on from here, each with one idea: `notebooks/recipes/feed_it_faster.ipynb`, `two_models_in_one_loop.ipynb` (a GAN) and `unused_weights.ipynb` (a model with several heads).
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab

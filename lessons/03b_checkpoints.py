@@ -41,13 +41,19 @@ test = as_rows(datasets.load(split="test"))
 
 def make_model():
     torch.manual_seed(0)
-    layers = [torch.nn.Conv2d(1, 16, 5, stride=2), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(2304, 10)]
+    layers = [
+        torch.nn.Conv2d(1, 16, 5, stride=2),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(2304, 10),
+    ]
     return torch.nn.Sequential(*layers)
 
 
 # %% [markdown]
 # ## What has to be in a checkpoint?
 # The weights, obviously. What else? Let's try it in plain PyTorch, without any worker. We train for six epochs in one go, and compare that with three epochs, a checkpoint, and three more.
+
 
 # %%
 def train_epochs(model, optimizer, epochs):
@@ -119,7 +125,7 @@ assert with_optimizer == 0 and weights_only > 1e-4
 
 # %% tags=["long"]
 # %%writefile my_loop.py
-"""A training loop that saves checkpoints and resumes from them. Lesson 03b writes this file and explains it."""
+"""A training loop that saves checkpoints and resumes: lesson 03b writes this file and explains it."""
 
 import tempfile
 
@@ -233,7 +239,9 @@ with panel.watch(trainer):
 # Everything the run produced is in the store. Another process, on another machine and a week later, finds it by its path:
 
 # %%
-found = Result.from_path(f"{store.storage_path('runs', '03b')}/{panel.run_id}", storage_filesystem=store.filesystem)
+found = Result.from_path(
+    f"{store.storage_path('runs', '03b')}/{panel.run_id}", storage_filesystem=store.filesystem
+)
 best = found.get_best_checkpoint("accuracy", "max")
 with best.as_directory() as folder:
     state = torch.load(f"{folder}/state.pt", weights_only=True)
@@ -318,7 +326,7 @@ assert one_worker.return_value < 10  # no wrapper, so nothing waits in backward(
 # Thread 48290 (idle): "TrainingThread(train_fn_with_final_checkpoint_flush)"
 #     _engine_run_backward (torch/autograd/graph.py:979)
 #     backward (torch/autograd/__init__.py:395)
-#     backward (torch/_tensor.py:631)
+#     backward (torch/_tensor.py:623)
 #     train_until (1240127741.py:12)
 #     …
 # ```
@@ -453,7 +461,7 @@ assert started == 4
 # |---|---|
 # | `resume_from_checkpoint=`, `Trainer.restore` | the same name and storage, or a checkpoint in `train_loop_config` |
 #
-# [The script of lesson 03](plain/03_torch_trainer.py) has all of this in plain Ray and PyTorch.
+# The script at the end of lesson 03 saves and resumes in plain Ray and PyTorch, without the lab.
 
 # %% [markdown] tags=["links"]
 # ## Official pages

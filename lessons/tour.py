@@ -34,7 +34,9 @@ images = TensorDataset(torch.tensor(digits.images[:1280]) / 255, torch.tensor(di
 
 def make_model():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    return torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(784, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
+    )
 
 
 # %% [markdown]
@@ -78,7 +80,10 @@ def save(model, optimizer, epoch, loss):
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = None
         if ray.train.get_context().get_world_rank() == 0:  # one worker writes the file
-            torch.save({"weights": weights_of(model), "optimizer": optimizer.state_dict(), "epoch": epoch}, f"{folder}/state.pt")
+            torch.save(
+                {"weights": weights_of(model), "optimizer": optimizer.state_dict(), "epoch": epoch},
+                f"{folder}/state.pt",
+            )
             checkpoint = ray.train.Checkpoint.from_directory(folder)
         ray.train.report({"loss": loss.item()}, checkpoint=checkpoint)  # all of them report
 

@@ -1,4 +1,4 @@
-"""A training loop that saves checkpoints and resumes from them. Lesson 03b writes this file and explains it."""
+"""A training loop that saves checkpoints and resumes: lesson 03b writes this file and explains it."""
 
 import tempfile
 

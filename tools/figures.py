@@ -17,10 +17,11 @@ _GRADES = {"★★★": 15, "★★": 8, "★": 3, "": 8}  # minutes of an exerc
 
 # Minutes that the cells compute in small mode, measured on two cores.
 _COMPUTING = {
-    "00": 0.3,
+    "00": 0.4,
     "01": 1.0,
     "02": 0.8,
-    "03": 1.2,
+    "03": 0.5,
+    "03b": 0.7,
     "04": 1.3,
     "05": 0.7,
     "06": 1.0,

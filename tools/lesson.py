@@ -57,7 +57,7 @@ class Cell:
 
 
 def number(path: Path) -> str:
-    """The number of the lesson that a source, a notebook or a script belongs to: "03", "03b"; "tour" for the tour."""
+    """The number of the lesson that a source, a notebook or a script belongs to: "03", "03b", or "tour"."""
     return path.stem.partition("_")[0]
 
 

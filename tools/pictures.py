@@ -29,7 +29,7 @@ _WIDTH_OF_A_LETTER = {"": 6.9, "b": 7.4, "n": 6.4, "c": 7.3}  # pixels, at most
 
 
 class Drawing:
-    """An SVG under construction; x and y are those of a box's upper left corner."""
+    """An SVG under construction; x and y are a box's upper left corner."""
 
     def __init__(self, width: int, height: int, title: str, description: str) -> None:
         self._parts = [

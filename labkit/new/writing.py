@@ -48,7 +48,7 @@ def new(
         raise SetupError(attempt, f"{folder} is in the folder of the lessons", "change to another folder")
     columns = {"drop": list(drop), "categories": list(categories)}
     if any(columns.values()) and not (data or "").startswith("table:"):
-        fact = f"{', '.join([*drop, *categories])} should be a column, and --data is no table"
+        fact = f"{', '.join([*drop, *categories])} should be a column, and --data isn't a table"
         raise SetupError(attempt, fact, "leave out --drop and --categories, or use --data table:PATH:TARGET")
     call, fitting = _load(data, task, columns, attempt) if data else ("", {"made", "numbers", "regression"})
     if task not in (None, *fitting):

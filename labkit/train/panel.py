@@ -89,8 +89,8 @@ class TrainPanel(Panel):
         scaling, run_config = (getattr(trainer, f"{part}_config", None) for part in ("scaling", "run"))
         if not isinstance(run_config, ray.train.RunConfig) or isinstance(trainer, type):
             raise LabError(
-                f"follow a training with the panel {self.state.name!r}",
-                f"{reprlib.repr(trainer)} is no trainer of Ray Train",
+                f"follow a run with the panel {self.state.name!r}",
+                f"{reprlib.repr(trainer)} is not a Ray Train trainer",
                 "panel.watch(TorchTrainer(...)), or another trainer of ray.train",
             )
         # A tuple is the smallest and the largest number of workers of an elastic training.
@@ -353,7 +353,7 @@ def _missing_module(text: str) -> str | None:
         return f"install the package of the module {name!r} on the cluster's nodes"
     path = next(iter(spec.submodule_search_locations or [spec.origin]))
     return (
-        f"the workers do not find {path}: put it beside the notebook, or ship it with the loop: "
+        f"the workers do not find {path}: put it next to the notebook, or ship it with the loop: "
         f"ray.cloudpickle.register_pickle_by_value({name}). For a whole cluster: "
         f"ray.init(runtime_env={{'py_modules': [{path!r}]}}), or its folder as 'working_dir'"
     )

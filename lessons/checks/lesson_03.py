@@ -46,7 +46,9 @@ def _blanks(train_blanks: Any) -> None:
     config, name = {"rows": rows, "global_batch": _BATCH}, "train_blanks"
     _, reports = _run(train_blanks, config, name=name)
     if _gap(rows, _BATCH, _weights_of(reports, "in one process")) > 1e-4:
-        raise Wrong("in one process, the weights in the checkpoint differ from those that a run on all rows ends with")
+        raise Wrong(
+            "in one process, the weights in the checkpoint differ from those that a run on all rows ends with"
+        )
     _, reports = _run(_on_its_own_part(train_blanks), config, num_workers=2, name=name)
     weights = _weights_of(reports, "with two workers")
     if any(value.isnan().any() for value in weights.values()):
@@ -258,7 +260,7 @@ def _weights_of(reports: list[tuple[dict, Any]], where: str) -> dict[str, Any]:
 
 
 def _gap(rows: Any, size: int, weights: dict[str, Any], every: int = 1) -> float:
-    """How far `weights` are from a training in one process, on every second row if `every` is 2."""
+    """How far `weights` are from a run in one process, on every second row if `every` is 2."""
     import torch
     from torch.utils.data import DataLoader, Subset
 

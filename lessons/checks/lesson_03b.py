@@ -61,7 +61,7 @@ def _together(train_together: Any) -> None:
     seconds=90,
 )
 def _resumed(resume: Any, store: Any = None) -> None:
-    """A training on two workers that fails after two epochs, and goes on with the learner's function."""
+    """A run on two workers that fails after two epochs, and goes on with the learner's function."""
     _require_no_blank(resume)
     config, name = {"resume": resume}, "resume"
     result, _ = _run(_first_of_a_new_run, config, name=name)

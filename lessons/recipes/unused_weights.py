@@ -38,7 +38,9 @@ def train_heads(config):
 
 
 def steps_made(**options):
-    trainer = TorchTrainer(train_heads, train_loop_config=options, scaling_config=ScalingConfig(num_workers=2))
+    trainer = TorchTrainer(
+        train_heads, train_loop_config=options, scaling_config=ScalingConfig(num_workers=2)
+    )
     return trainer.fit().return_value
 
 

@@ -42,7 +42,7 @@ def python(*arguments, **env):
 
 
 def test_each_kind_passes_its_own_tests(here, root):
-    """In one process: most of the time is that of importing torch and Ray."""
+    """In one process: most of the time goes into importing torch and Ray."""
     arguments = {
         "made": [],
         "pictures": ["--data", "folder:photos"],
@@ -81,7 +81,7 @@ def test_each_kind_passes_its_own_tests(here, root):
         (["x", "--data", "folder:photos", "--task", "regression"], "is for classification"),
         (["x", "--task", "language"], "is for regression"),
         (["x", "--data", "table:table.csv:stars", "--drop", "id"], "no column 'id'"),
-        (["x", "--data", "folder:photos", "--drop", "id"], "should be a column, and --data is no table"),
+        (["x", "--data", "folder:photos", "--drop", "id"], "should be a column, and --data isn't a table"),
     ],
 )
 def test_what_cannot_be_made(here, capsys, arguments, said):
