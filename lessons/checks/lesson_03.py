@@ -30,39 +30,6 @@ _BATCHES = ([(6, 3), (2, 2)], [(4, 1), (1, 0), (1, 0)])
 
 
 @LESSON.exercise(
-    "03-1 · Make this loop distributed",
-    "The four changes at the start of the lesson are all you need. Which rows does one worker use in an update, and who saves?",
-    "`prepare_model`, `get_world_size`, `prepare_data_loader`; `.module` of the wrapper is the plain model.",
-    '`config["global_batch"] // ray.train.get_context().get_world_size()`, `prepare_data_loader(loader)`, '
-    'and `getattr(model, "module", model).state_dict()`.',
-    seconds=90,
-    stuck="a rank waits for the others: does each of them call `ray.train.report`?",
-)
-def _blanks(train_blanks: Any) -> None:
-    """A loop over ``config["rows"]`` that saves weights.pt, against the training of one process."""
-    if _has_dots(train_blanks):
-        raise NotAttempted
-    rows = _random_rows()
-    config, name = {"rows": rows, "global_batch": _BATCH}, "train_blanks"
-    _, reports = _run(train_blanks, config, name=name)
-    if _gap(rows, _BATCH, _weights_of(reports, "in one process")) > 1e-4:
-        raise Wrong(
-            "in one process, the weights in the checkpoint differ from those that a run on all rows ends with"
-        )
-    _, reports = _run(_on_its_own_part(train_blanks), config, num_workers=2, name=name)
-    weights = _weights_of(reports, "with two workers")
-    if any(value.isnan().any() for value in weights.values()):
-        raise Wrong("with two workers, each of them trained on all rows instead of its own part")
-    if _gap(rows, _BATCH, weights) < 1e-4:
-        return
-    if _gap(rows, 2 * _BATCH, weights) < 1e-4:
-        raise Wrong("with two workers, an update used twice the global batch: each worker took all of it")
-    if _gap(rows, _BATCH // 2, weights, every=2) < 1e-4:
-        raise Wrong("with two workers, rank 0 trained alone: the gradients were not averaged")
-    raise Wrong("with two workers, the weights are not those of one process with the global batch")
-
-
-@LESSON.exercise(
     "03-4 · Four workers",
     "The global batch is the batch of one worker times the number of workers. What is it in each column?",
     "An update uses one global batch. How many full ones are there in 50,000 images?",
@@ -174,6 +141,39 @@ def _over_ranks(accuracy_on_all_ranks: Any) -> None:
         1 - sum(right) / sum(rows): "that is the share that the model gets wrong",
     }
     close_to(first, sum(right) / sum(rows), rel=1e-4, mistakes=near, what="the accuracy of all ranks")
+
+
+@LESSON.exercise(
+    "03-1 · Make this loop distributed",
+    "The four changes at the start of the lesson are all you need. Which rows does one worker use in an update, and who saves?",
+    "`prepare_model`, `get_world_size`, `prepare_data_loader`; `.module` of the wrapper is the plain model.",
+    '`config["global_batch"] // ray.train.get_context().get_world_size()`, `prepare_data_loader(loader)`, '
+    'and `getattr(model, "module", model).state_dict()`.',
+    seconds=90,
+    stuck="a rank waits for the others: does each of them call `ray.train.report`?",
+)
+def _blanks(train_blanks: Any) -> None:
+    """A loop over ``config["rows"]`` that saves weights.pt, against the training of one process."""
+    if _has_dots(train_blanks):
+        raise NotAttempted
+    rows = _random_rows()
+    config, name = {"rows": rows, "global_batch": _BATCH}, "train_blanks"
+    _, reports = _run(train_blanks, config, name=name)
+    if _gap(rows, _BATCH, _weights_of(reports, "in one process")) > 1e-4:
+        raise Wrong(
+            "in one process, the weights in the checkpoint differ from those that a run on all rows ends with"
+        )
+    _, reports = _run(_on_its_own_part(train_blanks), config, num_workers=2, name=name)
+    weights = _weights_of(reports, "with two workers")
+    if any(value.isnan().any() for value in weights.values()):
+        raise Wrong("with two workers, each of them trained on all rows instead of its own part")
+    if _gap(rows, _BATCH, weights) < 1e-4:
+        return
+    if _gap(rows, 2 * _BATCH, weights) < 1e-4:
+        raise Wrong("with two workers, an update used twice the global batch: each worker took all of it")
+    if _gap(rows, _BATCH // 2, weights, every=2) < 1e-4:
+        raise Wrong("with two workers, rank 0 trained alone: the gradients were not averaged")
+    raise Wrong("with two workers, the weights are not those of one process with the global batch")
 
 
 def _run(*args: Any, **options: Any) -> Any:

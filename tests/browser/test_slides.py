@@ -30,7 +30,7 @@ def test_a_deck_asks_for_nothing_from_outside_and_each_slide_fits(deck, chromium
             slide = "() => [Reveal.getCurrentSlide().scrollHeight, Reveal.getCurrentSlide().innerText]"
             height, text = page.evaluate(slide)
             assert height <= 720, text
-            if text.startswith("Four changes"):
+            if text.startswith("What happens in a step"):
                 page.screenshot(path=ARTEFACTS / "slides-03.png")
             shown.append(text)
             page.keyboard.press("Space")
