@@ -283,7 +283,7 @@ def test_what_cannot_work_is_refused_before_anything_starts(lab, home, panel):
     with pytest.raises(LabError, match="fed by Ray Data"):
         panel.watch(trainer_of(panel, home, workers=4, datasets=data))
     for wrong in (None, "trainer", DataParallelTrainer, 3):
-        with pytest.raises(LabError, match="no trainer of Ray Train"):
+        with pytest.raises(LabError, match="not a Ray Train trainer"):
             panel.watch(wrong)
     with pytest.raises(LabError, match=r"with panel\.watch\(trainer\)"), TrainPanel("run"):
         pass
