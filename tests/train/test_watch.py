@@ -227,7 +227,7 @@ def test_the_plain_script_of_lesson_03(lab, home, panel, root, monkeypatch, caps
             return fit_of_ray(trainer)
 
     monkeypatch.setattr(TorchTrainer, "fit", followed)
-    monkeypatch.setattr(ray, "init", lambda **_: SimpleNamespace())
+    monkeypatch.setattr(ray, "init", lambda *_, **__: SimpleNamespace())
     monkeypatch.setenv("STORAGE", str(home / "plain"))
     [script] = (root / "notebooks" / "plain").glob("03_*.py")
     runpy.run_path(str(script), run_name="__main__")
