@@ -54,7 +54,7 @@ def from_text(
         LabError: a file or column is missing, isn't UTF-8 or is empty, or there are too few tokens for a row.
     """
     attempt = f"load the text {str(source)[:200] if isinstance(source, (str, Path)) else 'of a table'}"
-    expect_int(attempt, "length", length, error=LabError)
+    expect_int(attempt, "length", length)
     encode, decode, vocabulary, pad = _tokens(tokenizer, attempt)
     options = {"kind": "tokens", "vocabulary": vocabulary, "test": test, "seed": seed, "text": decode}
     if target is None and not _is_table(source):

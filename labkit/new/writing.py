@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from labkit import datasets
-from labkit.errors import SetupError
+from labkit.errors import LabError
 from labkit.files import atomic_write
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -41,20 +41,20 @@ def new(
     attempt, folder = f"make the experiment {name!r}", Path(where, name).resolve()
     if not (name.isidentifier() and name.isascii()) or keyword.iskeyword(name) or name.startswith("test_"):
         fix = "use letters, digits and _, as in my_experiment; it must not begin with test_"
-        raise SetupError(attempt, "Python could not import a module of that name", fix)
+        raise LabError(attempt, "Python could not import a module of that name", fix)
     if folder.exists():
-        raise SetupError(attempt, f"{folder} exists, and nothing is overwritten", "use another name")
+        raise LabError(attempt, f"{folder} exists, and nothing is overwritten", "use another name")
     if "notebooks" in folder.parts[:-1]:
-        raise SetupError(attempt, f"{folder} is in the folder of the lessons", "change to another folder")
+        raise LabError(attempt, f"{folder} is in the folder of the lessons", "change to another folder")
     columns = {"drop": list(drop), "categories": list(categories)}
     if any(columns.values()) and not (data or "").startswith("table:"):
         fact = f"{', '.join([*drop, *categories])} should be a column, and --data is no table"
-        raise SetupError(attempt, fact, "leave out --drop and --categories, or use --data table:PATH:TARGET")
+        raise LabError(attempt, fact, "leave out --drop and --categories, or use --data table:PATH:TARGET")
     call, fitting = _load(data, task, columns, attempt) if data else ("", {"made", "numbers", "regression"})
     if task not in (None, *fitting):
         likely = next(iter(fitting & {"classification", "regression", "language"}))
         fact = f"{data or 'the table made on the spot'} is for {likely}, and --task is {task}"
-        raise SetupError(attempt, fact, f"--task {likely}, or other data")
+        raise LabError(attempt, fact, f"--task {likely}, or other data")
 
     text = (_TEMPLATES / "experiment.py").read_text(encoding="utf-8")
     notebook = jupytext.reads(text.replace("EXPERIMENT", name), fmt="py:percent")
@@ -84,7 +84,7 @@ def _load(data: str, task: str | None, columns: dict[str, list[str]], attempt: s
         "text": (datasets.from_text, {"length": 64}),
     }
     if kind not in readers or not path or (kind == "table" and not target):
-        raise SetupError(attempt, f"--data is {data!r}", f"use --data {_DATA}")
+        raise LabError(attempt, f"--data is {data!r}", f"use --data {_DATA}")
     (read, options), path = readers[kind], str(Path(path).expanduser().resolve())
     options = {name: value for name, value in options.items() if value}
     own = read(path, **options)  # what is damaged is better known now than in the middle of a training
