@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LIMIT = 10.0  # seconds, for a check that does not name another
 _folders: list[tempfile.TemporaryDirectory] = []  # removed at the end of this process
-_AGAIN = 5.0  # code that catches the first interrupt gets another one after so many seconds
+_AGAIN = 5.0  # code that catches the first interrupt gets another one after this many seconds
 
 
 @contextlib.contextmanager

@@ -239,7 +239,7 @@ def shown_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def readable(value: Any) -> Any:
-    """Return numbers, texts and lists as they are, classes and functions by name, and objects in short."""
+    """Return numbers, texts and lists unchanged, classes and functions by name, and objects in short."""
     if isinstance(value, (str, os.PathLike)) or value is None:
         return value if value is None else str(value)
     if isinstance(value, (list, tuple)):
@@ -252,7 +252,7 @@ def readable(value: Any) -> Any:
     if isinstance(value, type) or inspect.isroutine(value):
         return value.__qualname__.rpartition("<locals>.")[2]
     text = " ".join(re.sub(r" at 0x[0-9a-f]+", "", _text_of(value)).split())
-    # What is cut ends in a checksum, so that two networks with the same first layers are told apart.
+    # What is cut ends in a checksum, so that two networks with the same first layers can be told apart.
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 10]}… {zlib.crc32(text.encode()):08x}"
 
 

@@ -44,7 +44,7 @@ def written(folder, epoch):
 
 
 def train_loop(config):
-    """Counts by hand, beside what it trains: the panel knows nothing of that."""
+    """Counts by hand, next to what it trains: the panel knows nothing of that."""
     torch.manual_seed(0)
     model = prepare_model(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -36,18 +36,18 @@ class Positions:
         self._saved.append((self.base[0] + epochs, self.base[1] + steps))
 
     def go_back(self) -> None:
-        """The workers begin again at the last checkpoint that has arrived."""
+        """The workers resume from the last checkpoint that has arrived."""
         del self._saved[self.committed :]
         self.base = self._saved[-1] if self._saved else (0, 0)
         self._lost += max(self.reached - self.base[1], 0)
         self.reached = self.base[1]
 
     def seen(self, made: int) -> None:
-        """A process has made so many steps. All ranks make the same ones: one may tell more than rank 0."""
+        """A process has made this many steps. All ranks make the same ones: one may tell more than rank 0."""
         self.reached = max(self.reached, self.base[1] + made)
 
     def step(self, made: int) -> int:
-        """Rank 0's process has made so many steps; returns how many of the lost ones are made again."""
+        """Rank 0's process has made this many steps; returns how many of the lost ones are made again."""
         self.seen(made)
         again, self._lost = self._lost, 0
         return again

@@ -94,7 +94,7 @@ class Listener:
                 time.sleep(0.1)  # closed, or this process has no file descriptor left at the moment
                 continue
             with self._lock:
-                if self._closed:  # while this one was accepted: nobody would ever disconnect it
+                if self._closed:  # while this one was accepted: nothing would ever disconnect it
                     client.close()
                     return
                 self._waiting[client] = False

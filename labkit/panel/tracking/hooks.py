@@ -371,7 +371,7 @@ def following(tracker: Tracker, loop: Any) -> Iterator[None]:
     """Follow `loop` while the block runs it in this thread; afterwards no hook is left in this process.
 
     `ray.train.report` is replaced, too, and the names under which the loop's module has it: so it is known
-    how many steps a checkpoint has, and without workers, where Ray calls nobody back, what was reported.
+    how many steps a checkpoint has, and without workers, where Ray has no callbacks, what was reported.
     """
     follower = Follower(tracker)
     _following.append(follower)
@@ -443,7 +443,7 @@ def _replaced(owner: type, name: str, make: Callable[[Callable], Callable]) -> C
     setattr(owner, name, replacement)
 
     def undo() -> None:
-        if vars(owner).get(name) is replacement:  # else somebody has replaced it once more
+        if vars(owner).get(name) is replacement:  # else other code has replaced it since
             setattr(owner, name, original)
 
     return undo
