@@ -344,6 +344,13 @@ def test_the_curve_of_a_stream_is_no_vertical_line(run):
     assert run.state.curve[-1][0] == pytest.approx(1.25)
 
 
+def test_a_phase_of_a_process_that_is_no_worker_takes_no_rank():
+    run = Run(engine="Ray Train", world_size=1)
+    run("phase", 1, pid=7, name="preparing data")("worker", 2, pid=200)
+    run("phase", 3, pid=7, name="evaluating").step(4, pid=200, step=5)
+    assert (run.state.workers[0].pid, run.state.workers[0].step, run.state.workers.restarts) == (200, 5, 0)
+
+
 def test_reports_of_other_ranks_are_no_epochs(run):
     for epoch in range(2):
         for rank in (1, 0):

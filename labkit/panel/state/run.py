@@ -283,6 +283,10 @@ class RunState(State):
             self.workers.keep(self.world_size)
 
     def on_phase(self, event: dict[str, Any]) -> None:
+        if self.engine != "one process" and not self.workers.has_had(event):
+            # No rank says that: a worker is heard of first. It is this kernel, which has no rank.
+            self._enter(event["name"], event["at"])
+            return
         worker = self._worker(event)
         if worker is not None and worker.rank == 0:
             self._enter(event["name"], event["at"])
