@@ -132,7 +132,7 @@ def test_two_workers(lab, home, panel):
 def test_steps_of_a_failed_attempt_after_its_last_checkpoint_are_repeated(lab, home, panel):
     run = {"failure_config": FailureConfig(max_failures=1)}
     died = str(home / "died")
-    panel.fit(trainer_of(home, workers=2, run=run, dies=(1, 1, 2), died=died, epochs=3))
+    panel.fit(trainer_of(home, workers=2, run=run, dies=(1, 1, 2), died=died, seconds=0.25))
     state = panel.state
     assert (state.status, state.workers.restarts, len(state.history)) == ("finished", 1, 3)
     assert state.repeated == 3  # of its second epoch, after the checkpoint of the first
