@@ -37,7 +37,7 @@ class Positions:
         self._saved.append((self.base[0] + epochs, self.base[1] + steps))
 
     def go_back(self) -> None:
-        """The workers begin again; with their first step it is known which checkpoints have arrived."""
+        """The workers start over; with their first step it is known which checkpoints have arrived."""
         self._goes_back = True
 
     def settle(self) -> None:
