@@ -80,7 +80,7 @@ lab: export JUPYTER_CONFIG_PATH := $(CURDIR)/.jupyter$(if $(JUPYTER_CONFIG_PATH)
 lab: setup
 	@$(PY) tools/build.py --stale
 	@home="$$($(PY) -m labkit home)" && JUPYTERLAB_WORKSPACES_DIR="$$home/workspaces" $(PY) -m jupyterlab $(AS_ROOT) --Application.log_level=WARN \
-		--LabApp.default_url=/lab/tree/notebooks/00_welcome.ipynb $(LAB_ARGS)
+		--LabApp.default_url=/lab/tree/notebooks/tour.ipynb $(LAB_ARGS)
 
 # What is tested (tests/tiers.py): `test` for each change, `all` for each night, `touched` by .ci/run.
 test: TIER := test

@@ -9,7 +9,7 @@ TensorFlow never meet. After each run
 
 - every checkpoint that Ray lists is whole, and has the weights of an undisturbed run at that epoch;
 - nothing was trained again that a checkpoint had when the fault was made;
-- the last model is that of an undisturbed run; all validations, trials and blocks have ended well;
+- the last model equals an undisturbed run's; all validations, trials and blocks have ended well;
 - no worker, placement group, stopped process, open port, temporary folder or secret is left;
 - a run that ended did so with an error of the lab's, and goes on when it is run again.
 """
@@ -98,7 +98,7 @@ class World:
     @classmethod
     @contextlib.contextmanager
     def started(cls, preload: str = "torch") -> Iterator["World"]:
-        """Start it, or find the one of this home; stop it in the end."""
+        """Start it, or find this home's; stop it in the end."""
         settings = Settings.from_env()
         folder = settings.make_home() / "tmp"
         folder.mkdir(exist_ok=True)
@@ -331,7 +331,7 @@ def _check_steps(plan: Plan, log: Path, kept: int, at: float) -> float:
 
 
 def _check_model(plan: Plan, name: str, world: World, result: Any) -> None:
-    """The result is that of an undisturbed run, and so are all checkpoints."""
+    """The result equals an undisturbed run's, and so are all checkpoints."""
     if plan.kind == "data":
         if result != [number**2 for number in range(plan.epochs * plan.steps)]:
             raise Broken(f"the pipeline gave {len(result)} rows, or others than it should")

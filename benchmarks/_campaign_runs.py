@@ -128,7 +128,7 @@ def _keras_epochs(config: dict, rank: int, first: int, weights: np.ndarray) -> I
 
 
 def train(name: str, config: dict[str, Any], store: Store) -> _Made:
-    """A training on two workers: "torch", "validation" (of each checkpoint, next to it) or "keras"."""
+    """A run on two workers: "torch", "validation" (of each checkpoint, next to it) or "keras"."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig, ValidationConfig
 
     from labkit.models.keras.backend import KERAS_2

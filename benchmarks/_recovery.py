@@ -1,6 +1,6 @@
 """What a preemption costs: steps that are trained twice, for three ways of saving.
 
-The runs are those of lesson 08: a step takes a tenth of a second, a checkpoint has the number of the next
+The runs are lesson 08's: a step takes a tenth of a second, a checkpoint has the number of the next
 step, and the rows of a step depend on nothing but that number. Every rank writes down each step and its
 rows. So the figures are counted in the steps that were made. Two things are checked after each run: of the
 steps that the final model is made of, every epoch has each row exactly once, and that model is the one that

@@ -1,4 +1,4 @@
-"""What the benchmarks of throughput share: the rows, the figures of a training, the options."""
+"""What the benchmarks of throughput share: the rows, the figures of a run, the options."""
 
 import argparse
 import json
@@ -27,7 +27,7 @@ GLOBAL_BATCH, WORKERS = 128, 2
 
 
 def arguments(about: str) -> argparse.ArgumentParser:
-    """Those of all benchmarks, and the epochs of a training and the ways to measure."""
+    """Those of all benchmarks, and the epochs of a run and the ways to measure."""
     made = parser(about, repeat=3, rows=60_000)
     made.add_argument("--epochs", type=int, default=4)
     made.add_argument("--ways", nargs="+", help="only these")
@@ -46,12 +46,12 @@ def rows_folder(settings: Settings, rows: int) -> str:
 
 
 def figures(seconds: list[float], whole: float) -> dict[str, float]:
-    """Of a training: the seconds of its epochs, and of all that it takes."""
+    """Of a run: the seconds of its epochs, and of all that it takes."""
     return {"first epoch": seconds[0], "later epochs": statistics.median(seconds[1:]), "whole": whole}
 
 
 def program_environment(**more: str) -> dict[str, str]:
-    """Of a training in processes of its own: one thread, and the modules of this folder."""
+    """Of a run in processes of its own: one thread, and the modules of this folder."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[1]), **more}
 
 
@@ -64,7 +64,7 @@ def told_by(output: str) -> list[float] | None:
 def compare(
     found: Found, ways: Mapping[str, Callable[[], dict[str, float]]], against: str, options: Any
 ) -> None:
-    """Measure the ways, or those that were asked for; the ratio is that of the later epochs."""
+    """Measure the ways, or those that were asked for; the ratio compares the later epochs."""
     ways = {way: do for way, do in ways.items() if not options.ways or way in options.ways}
     measure(ways, found, options.repeat)
     against = against if against in ways else found.ours

@@ -31,7 +31,7 @@ _VALIDATED_ROWS = 5000
 
 
 def train_loop(config: dict[str, Any]) -> list[float]:
-    """Train, and return the seconds that the loop stood still after each epoch."""
+    """Train, and return the seconds that the loop stalled after each epoch."""
     import ray.train
     import torch
     from ray.train import CheckpointUploadMode

@@ -36,7 +36,7 @@ from labkit.system import process_info
 from labkit.system.process_registry import ProcessRegistry
 
 _LOOK_EVERY = 1.0  # seconds; to look takes a tenth of one
-_EPOCHS = 4  # of each training; the first is not counted
+_EPOCHS = 4  # of each run; the first is not counted
 
 
 class Memory(threading.Thread):

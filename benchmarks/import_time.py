@@ -1,4 +1,4 @@
-"""What imports cost: `import labkit`, each of its modules, and what a Ray worker imports for a training.
+"""What imports cost: `import labkit`, each of its modules, and what a Ray worker imports for a run.
 
     .venv/bin/python -m benchmarks import_time [--repeat 5] [--json FILE]
 

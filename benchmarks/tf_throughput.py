@@ -112,7 +112,7 @@ def ray_loop(config: dict[str, Any]) -> None:
 
 
 def in_ray(feed: str, folder: str, options: Any) -> dict[str, float]:
-    """A training of two workers in Ray."""
+    """A run of two workers in Ray."""
     import ray.data
     from ray.train import RunConfig, ScalingConfig
     from ray.train.tensorflow import TensorflowTrainer

@@ -1,9 +1,9 @@
-"""Rows per second of a training: Ray Data in four ways, a DataLoader in Ray Train, torchrun, one process.
+"""Rows per second of a run: Ray Data in four ways, a DataLoader in Ray Train, torchrun, one process.
 
     .venv/bin/python -m benchmarks torch_throughput [--rows 60000] [--repeat 3] [--epochs 4] [--json FILE]
 
 The same rows (rendered digits, uint8, one Parquet file for each worker), the same `mlp` 784-128-64-10,
-plain SGD, global batch 128, one thread for each process. Each way is a training of its own; in each round
+plain SGD, global batch 128, one thread for each process. Each way is a run of its own; in each round
 all come in turn.
 
 - ray data, recipe: what lesson 03 comes to. Rows are read into Ray's object store once, before the training;
@@ -117,7 +117,7 @@ def ray_loop(config: dict[str, Any]) -> None:
 
 
 def in_ray(feed: str, folder: str, options: Any, workers: int = _throughput.WORKERS) -> dict[str, float]:
-    """A training in Ray."""
+    """A run in Ray."""
     import ray.data
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -187,7 +187,7 @@ if seconds:
 
 
 def as_program(way: str, folder: str, epochs: int, workers: int = _throughput.WORKERS) -> dict[str, float]:
-    """A training in processes of its own; `workers` of them in torchrun."""
+    """A run in processes of its own; `workers` of them in torchrun."""
     environment = _throughput.program_environment()
     with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
         program.write(_PROGRAM)

@@ -1,7 +1,7 @@
 """The lab's errors: each says what was attempted, the fact that stopped it, and the fix.
 
     >>> raise LabError(
-    ...     "start a training with 4 workers of 1 CPU each",
+    ...     "start a run with 4 workers of 1 CPU each",
     ...     "the cluster has 2 CPUs, and Ray would wait forever",
     ...     "set num_workers to 2, or lab.add_node(cpus=2)",
     ... )

@@ -105,7 +105,7 @@ def test_start_installs_once_without_an_index_and_opens_the_first_lesson(start):
     assert done.returncode == 0, done.stderr
     (install,) = (line for line in asked if line.startswith("-m pip install"))
     assert "--no-index --find-links wheels --constraint constraints.txt --editable .[recipes]" in install
-    assert "00_welcome.ipynb --no-browser" in asked[-2].replace(" --allow-root", "")
+    assert "tour.ipynb --no-browser" in asked[-2].replace(" --allow-root", "")
     assert asked[-1] == "tabs /their/home/workspaces"
     done, asked = start()
     assert asked and not any("pip" in line or "venv" in line for line in asked)

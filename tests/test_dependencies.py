@@ -45,7 +45,7 @@ def test_every_dependency_has_a_pin_that_satisfies_it(requirements, pins):
 
 def test_pins_that_were_chosen_on_purpose(pins):
     assert pins["torch"] == Version("2.13.0")
-    # Before 7.4 the kernel now and then missed a request and stood still (ipykernel issue 1554). From 7.4 on
+    # Before 7.4 the kernel now and then missed a request and stalled (ipykernel issue 1554). From 7.4 on
     # a click on Stop would wait for the cell; `labkit.panel.reporters` sees to that.
     assert Version("7.4") <= pins["ipykernel"] < Version("8")
     assert pins["jsonschema"] < Version("4.25")

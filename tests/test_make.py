@@ -81,13 +81,13 @@ def test_what_fails_is_told_and_the_lab_is_stopped_all_the_same(made):
     assert done.returncode != 0 and asked == ["-m ruff check .", "-m labkit stop"]
 
 
-def test_lab_builds_what_is_stale_and_opens_the_first_lesson(made, tmp_path):
+def test_lab_builds_what_is_stale_and_opens_the_tour(made, tmp_path):
     done, asked = made("lab", "LAB_ARGS=--no-browser --port 8890", JUPYTER_CONFIG_PATH="/theirs")
     assert done.returncode == 0
     build, _, lab, config, tabs = asked
     assert build == "tools/build.py --stale"
     assert lab.startswith("-m jupyterlab ")
-    assert "/lab/tree/notebooks/00_welcome.ipynb" in lab
+    assert "/lab/tree/notebooks/tour.ipynb" in lab
     assert lab.endswith("--no-browser --port 8890")
     assert not {"token", "password", "--ip", "ServerApp.ip"} & set(lab.replace("=", " ").split())
     assert config == f"config {tmp_path}/.jupyter:/theirs"

@@ -1,6 +1,6 @@
 """The templates in notebooks/own_experiment, each copied to an empty folder and run as a reader runs it.
 
-They share a cluster: a script uses the one of its home, and at its end leaves it to those that still use it.
+They share a cluster: a script uses that of its home, and at its end leaves it to those that still use it.
 """
 
 import os

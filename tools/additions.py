@@ -23,7 +23,8 @@ def complete(source: Path, cells: list[Cell]) -> list[Cell]:
     Raises:
         LabError: a picture or the script is missing.
     """
-    root, time = source.parent.parent, figures.measure(lesson.number(source), cells).time
+    root = source.parent.parent.parent if lesson.is_recipe(source) else source.parent.parent
+    time = figures.measure(lesson.number(source), cells).time
     used = _names("\n".join(cell.source for cell in cells if cell.kind == "code"))
     terms = set(glossary(root))
     done = []

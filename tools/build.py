@@ -1,6 +1,7 @@
 """Build the notebooks from their sources: ``lessons/NN_name.py`` (jupytext's percent format).
 
-    python tools/build.py            build all: NN_name.ipynb for learners, solutions/NN_name.ipynb
+    python tools/build.py            build all: NN_name.ipynb for learners, solutions/NN_name.ipynb;
+                                     recipes/name.ipynb from lessons/recipes
     python tools/build.py --stale    only what is missing or older than its source (`make lab`)
     python tools/build.py --check    change nothing; fail where a notebook differs from its source
     python tools/build.py --table    change nothing; print the figures of all lessons
@@ -77,9 +78,14 @@ def fingerprint(built: nbformat.NotebookNode) -> str:
 
 def lessons(folder: Path = FOLDER) -> Iterator[tuple[Path, Path, nbformat.NotebookNode]]:
     """(source, target, notebook) of every notebook of `folder`; the sources are in ``lessons`` next to it."""
-    for source in sources(folder):
+    for source in [*sources(folder), *recipes(folder)]:
         plain = lesson.read(source)
         minutes, cells = figures.sections(plain), additions.complete(source, plain)
+        if lesson.is_recipe(source):
+            cells = [replace(cell, source=additions.deeper(cell.source)) for cell in cells]
+            target = folder / "recipes" / f"{source.stem}.ipynb"
+            yield source, target, notebook(cells, solutions=False, minutes=minutes)
+            continue
         learners = notebook(cells, solutions=False, minutes=minutes)
         yield source, folder / source.with_suffix(".ipynb").name, learners
         cells = [replace(cell, source=additions.deeper(cell.source)) for cell in cells]
@@ -92,6 +98,11 @@ def sources(folder: Path = FOLDER) -> list[Path]:
     return sorted((folder.parent / "lessons").glob("*.py"))
 
 
+def recipes(folder: Path = FOLDER) -> list[Path]:
+    """The sources of all recipes."""
+    return sorted((folder.parent / "lessons" / "recipes").glob("*.py"))
+
+
 def pages(folder: Path = FOLDER) -> Iterator[tuple[Path, str]]:
     """(path, text) of README with the lessons' times, and of each teacher's page with its lesson's notes."""
     readme = folder.parent / "README.md"
@@ -99,6 +110,8 @@ def pages(folder: Path = FOLDER) -> Iterator[tuple[Path, str]]:
     for source in sources(folder):
         cells = lesson.read(source)
         time = figures.measure(lesson.number(source), cells).time
+        if source.stem == "tour":  # its code is there to be run, not to be read
+            time = "3 minutes"
         row = rf"(\| \[[^|]*\(notebooks/{source.stem}\.ipynb\) \|[^|]*\|)[^|]*\|"
         table = re.sub(row, rf"\1 {time} |", table)
         notes = "\n".join("- " + " ".join(cell.source.split()) for cell in cells if cell.is_note)
@@ -153,8 +166,10 @@ def differences(folder: Path = FOLDER) -> list[str]:
             found.append(f"{target.relative_to(folder.parent)} is missing or not a notebook")
         elif (cell := _first_difference(there, built)) is not None:
             found.append(f"{target.relative_to(folder.parent)} differs from lessons/{source.name}: {cell}")
-    for path in sorted([*folder.glob("*.ipynb"), *folder.glob("solutions/*.ipynb")]):
-        if lesson.NAME.fullmatch(path.stem) and path not in targets:
+    built_only = (*folder.glob("solutions/*.ipynb"), *folder.glob("recipes/*.ipynb"))
+    for path in sorted([*folder.glob("*.ipynb"), *built_only]):
+        is_ours = lesson.NAME.fullmatch(path.stem) or path.parent.name == "recipes"
+        if is_ours and ".mine-" not in path.name and path not in targets:
             found.append(f"{path.relative_to(folder.parent)} has no source: delete it")
     for path, text in pages(folder):
         if path.read_text(encoding="utf-8") != text:

@@ -4,7 +4,7 @@
     python tools/bundle.py              build/bundle/lab-….tar: the same, all wheels and start.sh
     python tools/bundle.py --site       with build/site; its pages show the solutions, folded
 
-The wheels are those of this machine's system and Python. pip keeps them in build/wheels, so a second bundle
+The wheels are for this machine's system and Python. pip keeps them in build/wheels, so a second bundle
 downloads what has changed and nothing else.
 """
 

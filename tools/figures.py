@@ -6,34 +6,32 @@ python tools/build.py --table     all lessons, as a Markdown table
 import ast
 import math
 import re
-import statistics
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import lesson
 from lesson import Cell
 
-MOST_CORE = 50  # minutes
-_WORDS, _LINES, _EXERCISE, _PREDICTION = 180, 12, 5, 1  # words and lines in a minute; minutes for one
+# Calibrated with two readers' logs of lessons 03 and 06: words and characters of code in a minute.
+_WORDS, _CHARACTERS, _PREDICTION = 100, 300, 1
+_GRADES = {"★★★": 15, "★★": 8, "★": 3, "": 8}  # minutes of an exercise, by the stars in its heading
 
-# Minutes that the cells compute, measured on two cores. Those of 00 to 07 are of the first edition, without
-# LABKIT_SMALL: measure them again on a quiet machine. README has what they take with it.
+# Minutes that the cells compute in small mode, measured on two cores.
 _COMPUTING = {
-    "00": 0.3,
-    "01": 0.8,
-    "02": 1.1,
-    "03": 1.5,
-    "04": 2.5,
-    "05": 1.3,
-    "06": 2.1,
-    "07": 4.6,
-    "08": 4.4,
-    "09": 3.1,
-    "10": 2.5,
-    "11": 2.0,
+    "00": 0.4,
+    "01": 1.0,
+    "02": 0.8,
+    "03": 0.5,
+    "03b": 0.7,
+    "04": 1.3,
+    "05": 0.7,
+    "06": 1.0,
+    "07": 2.0,
+    "08": 3.7,
+    "09": 2.1,
+    "10": 2.8,
+    "11": 1.9,
 }
 
-_ENGINES = {"keras", "optuna", "pyarrow", "pyspark", "ray", "s3fs", "tensorflow", "tf_keras", "torch"}
 _MARKUP = re.compile(r"```.*?```|<[^>]*>|!?\[([^\]]*)\]\([^)]*\)", re.DOTALL)
 
 
@@ -43,52 +41,56 @@ class Figures:
 
     Attributes:
         core, extra: minutes, by the rule of CONTRIBUTING.md.
-        lines: code lines of each code cell.
-        runs: how many of the `exercises` run an engine when they are checked.
+        words: in the core; `names` are what it has in backticks and could be typed, each counted once.
+        lines: code lines of each code cell of the core.
+        labkit_share: of the core's code lines those that use labkit, without calls of exercises.
+        grades: the stars of each exercise; `runs`: how many of them run an engine when they are checked.
         brackets: opening parentheses in 150 words, without those of code.
         short: the share of sentences with less than six words.
-        engine_calls, labkit_calls: calls of what was imported from an engine or labkit, or came from it.
     """
 
     core: float
     extra: float
     words: int
+    names: int
     lines: list[int]
-    exercises: int
+    labkit_share: float
+    grades: list[str]
     runs: int
     diagrams: int
     brackets: float
     short: float
-    engine_calls: int
-    labkit_calls: int
 
     @property
     def time(self) -> str:
         """For the head of the lesson and README, in steps of five minutes."""
         core, extra = (5 * math.ceil(minutes / 5) for minutes in (self.core, self.extra))
-        return f"{core} min" + (f", extra {extra} min" if extra else "")
+        return f"about {core} minutes" + (f", extra sections {extra}" if extra else "")
 
 
 def measure(number: str, cells: list[Cell]) -> Figures:
-    """The figures of the lesson `number`, such as "03"."""
+    """The figures of the lesson `number`, such as "03" or "03b"."""
     kept = [cell for cell in cells if not (cell.is_solution or cell.is_claim or cell.is_note)]
-    texts = [_MARKUP.sub(r"\1", cell.source) for cell in kept if cell.kind == "markdown"]
+    core = [cell for cell in kept if not cell.is_extra]
+    texts = [_MARKUP.sub(r"\1", cell.source) for cell in core if cell.kind == "markdown"]
     words = sum(len(text.split()) for text in texts)
     prose = " ".join(line for text in texts for line in text.splitlines() if not re.match(r"[#|]", line))
     sentences = [len(part.split()) for part in re.split(r"(?<=[.!?])\s+|\n\n", prose) if part.strip()]
-    lines = [len(_code_lines(cell)) for cell in kept if cell.kind == "code"]
-    ids = re.findall(r"(?m)^### Exercise (\S+)", "\n".join(texts))
+    exercises = re.findall(r"(?m)^### Exercise (\S+) *(★*)", "\n".join(texts))
     return Figures(
-        core=_minutes([cell for cell in kept if not cell.is_extra]) + _COMPUTING.get(number, 0),
+        core=_minutes(core) + _COMPUTING.get(number, 0),
         extra=_minutes([cell for cell in kept if cell.is_extra]),
         words=words,
-        lines=lines,
-        exercises=len(ids),
-        runs=sum(_runs_an_engine(id) for id in ids),
+        names=len(
+            {name for text in texts for name in re.findall(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`", text)}
+        ),
+        lines=[len(_code_lines(cell)) for cell in core if cell.kind == "code"],
+        labkit_share=_labkit_share(core),
+        grades=[grade for _, grade in exercises],
+        runs=sum(_runs_an_engine(id) for id, _ in exercises),
         diagrams=sum(cell.source.count("](images/") for cell in kept),
         brackets=150 * re.sub(r"`[^`]*`", "", prose).count("(") / max(words, 1),
         short=sum(length < 6 for length in sentences) / max(len(sentences), 1),
-        **_calls(kept),
     )
 
 
@@ -107,19 +109,17 @@ def sections(cells: list[Cell]) -> dict[str, float]:
 def table(lessons: dict[str, list[Cell]]) -> str:
     """A Markdown table of the figures of all `lessons`: the cells of each by its number."""
     head = (
-        "lesson | core min | extra min | words | lines per cell: median | p90 | longest | exercises that run "
-        "an engine | diagrams | ( per 150 words | sentences < 6 words | engine calls | labkit calls"
+        "lesson | minutes | extra | words | code lines | names | words per name | labkit lines | "
+        "exercises | that run an engine | pictures | longest cell | ( per 150 words | sentences < 6 words"
     )
     rows = [head, re.sub(r"[^|]+", "---", head)]
     for number, cells in lessons.items():
         one = measure(number, cells)
-        p90 = statistics.quantiles(one.lines, n=10, method="inclusive")[-1]
         figures = (
-            number,
-            *(f"{one.core:.0f}", f"{one.extra:.0f}", one.words),
-            *(statistics.median(one.lines), f"{p90:g}", max(one.lines)),
-            *(f"{one.runs} of {one.exercises}", one.diagrams, f"{one.brackets:.1f}", f"{one.short:.0%}"),
-            *(one.engine_calls, one.labkit_calls),
+            *(number, f"{one.core:.0f}", f"{one.extra:.0f}", one.words, sum(one.lines), one.names),
+            *(f"{one.words / max(one.names, 1):.0f}", f"{one.labkit_share:.0%}"),
+            *(" ".join(grade or "?" for grade in one.grades), one.runs, one.diagrams, max(one.lines)),
+            *(f"{one.brackets:.1f}", f"{one.short:.0%}"),
         )
         rows.append(" | ".join(map(str, figures)))
     return "\n".join(f"| {row} |" for row in rows)
@@ -129,14 +129,15 @@ def _minutes(cells: list[Cell]) -> float:
     """What a reader needs for these cells, without the time that they compute."""
     texts = [_MARKUP.sub(r"\1", cell.source) for cell in cells if cell.kind == "markdown"]
     words = sum(len(text.split()) for text in texts)
-    lines = sum(len(_code_lines(cell)) for cell in cells if cell.kind == "code")
-    exercises = len(re.findall(r"(?m)^### Exercise ", "\n".join(texts)))
+    lines = [line.strip() for cell in cells if cell.kind == "code" for line in _code_lines(cell)]
+    grades = re.findall(r"(?m)^### Exercise \S+ *(★*)", "\n".join(texts))
     predictions = sum("prediction" in cell.tags for cell in cells)
-    return words / _WORDS + lines / _LINES + _EXERCISE * exercises + _PREDICTION * predictions
+    exercises = sum(_GRADES[grade] for grade in grades)
+    return words / _WORDS + sum(map(len, lines)) / _CHARACTERS + exercises + _PREDICTION * predictions
 
 
 def _code_lines(cell: Cell) -> list[str]:
-    return [line for line in cell.source.splitlines() if line.strip()]
+    return [line for line in cell.source.splitlines() if line.strip() and not line.lstrip().startswith("#")]
 
 
 def _runs_an_engine(id: str) -> bool:
@@ -146,30 +147,28 @@ def _runs_an_engine(id: str) -> bool:
     return id in exercises and exercises[id].seconds > running.LIMIT
 
 
-def _calls(cells: list[Cell]) -> dict[str, int]:
-    """Calls by where their first name comes from; a variable comes from where its value does."""
-    origin: dict[str, str] = {}
-    count = {"engine_calls": 0, "labkit_calls": 0}
-    for cell in cells:
-        for node in _in_order(lesson.parse(cell.source)) if cell.kind == "code" else ():
+def _labkit_share(cells: list[Cell]) -> float:
+    """The share of code lines that import labkit, or use a name that came from it or holds what it made."""
+    ours: set[str] = set()
+    using = total = 0
+    for cell in (cell for cell in cells if cell.kind == "code"):
+        lines: set[int] = set()
+        tree = lesson.parse(cell.source)
+        for node in sorted(ast.walk(tree), key=lambda node: getattr(node, "lineno", 0)):
             if isinstance(node, (ast.Import, ast.ImportFrom)):
-                for alias in node.names:
-                    root = (getattr(node, "module", None) or alias.name).partition(".")[0]
-                    kind = "engine_calls" if root in _ENGINES else f"{root}_calls"
-                    origin[alias.asname or alias.name.partition(".")[0]] = kind
-            elif isinstance(node, ast.Assign) and (kind := origin.get(_root(node.value))):
-                names = (name for target in node.targets for name in ast.walk(target))
-                origin |= {name.id: kind for name in names if isinstance(name, ast.Name)}
-            elif isinstance(node, ast.Call) and origin.get(_root(node)) in count:
-                count[origin[_root(node)]] += 1
-    return count
-
-
-def _in_order(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes in the order of the text; `ast.walk` goes level by level."""
-    yield tree
-    for child in ast.iter_child_nodes(tree):
-        yield from _in_order(child)
+                module = getattr(node, "module", None) or node.names[0].name
+                if module.partition(".")[0] == "labkit" and module != "labkit.exercises":
+                    ours |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+                    lines.add(node.lineno)
+            elif isinstance(node, ast.Assign) and _root(node.value) in ours:
+                ours |= {n.id for target in node.targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+            elif isinstance(node, (ast.With, ast.AsyncWith)):
+                made = [i.optional_vars for i in node.items if _root(i.context_expr) in ours]
+                ours |= {name.id for name in made if isinstance(name, ast.Name)}
+        lines |= {node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in ours}
+        using += len(lines)
+        total += len(_code_lines(cell))
+    return using / max(total, 1)
 
 
 def _root(node: ast.AST) -> str | None:

@@ -11,7 +11,7 @@ import jupytext
 
 from labkit.errors import LabError
 
-NAME = re.compile(r"(\d\db?)_\w+")  # the number of a second half ends in b: 03b
+NAME = re.compile(r"(\d\db?)_\w+|tour")
 TAGS = {
     "claim",
     "extra",
@@ -57,7 +57,7 @@ class Cell:
 
 
 def number(path: Path) -> str:
-    """The number of the lesson that a source, a notebook or a script belongs to: "03" or "03b"."""
+    """The number of the lesson that a source, a notebook or a script belongs to: "03", "03b", or "tour"."""
     return path.stem.partition("_")[0]
 
 
@@ -84,11 +84,24 @@ def _with_extra(cells: list[Cell]) -> Iterator[Cell]:
         yield replace(cell, tags=(*cell.tags, "extra")) if extra and not cell.is_extra else cell
 
 
+def is_recipe(source: Path) -> bool:
+    """Whether a source is a recipe: one idea, at most ten minutes, without exercises."""
+    return source.parent.name == "recipes"
+
+
 def _faults_of_head(source: Path, cells: list[Cell]) -> Iterator[tuple[str, str]]:
     """(fact, fix) of what is wrong with the name and the first cell."""
+    if is_recipe(source):
+        if not cells or not cells[0].source.startswith("# "):
+            yield "its first cell is no title", "begin with a cell '# What the recipe does'"
+        if not any(cell.is_claim for cell in cells):
+            yield "nothing tests what it says", "add a cell of asserts, tagged 'claim'"
+        return
     name = NAME.fullmatch(source.stem)
     if name is None:
-        yield "its name is not NN_name.py", "name it like 03_torch_trainer.py"
+        yield "its name is not NN_name.py", "name it like 03_torch_trainer.py or 03b_checkpoints.py"
+        return
+    if name[1] is None:  # the tour has no exercises and needs nothing
         return
     head = cells[0].source if cells and cells[0].kind == "markdown" else ""
     objectives = "**You will be able to**" if "**You will be able to**" in head else "lesson you can"

@@ -29,7 +29,7 @@ _WIDTH_OF_A_LETTER = {"": 6.9, "b": 7.4, "n": 6.4, "c": 7.3}  # pixels, at most
 
 
 class Drawing:
-    """An SVG under construction; x and y are those of a box's upper left corner."""
+    """An SVG under construction; x and y are a box's upper left corner."""
 
     def __init__(self, width: int, height: int, title: str, description: str) -> None:
         self._parts = [
@@ -136,6 +136,32 @@ def nodes(d: Drawing) -> None:
     d.text(516, 84, "node-2's raylet reports to", style="n", room=220)
     d.text(516, 100, "the GCS: alive, 2 CPUs free", style="n", room=220)
     d.arrow((456, 271), (516, 271), both=True)
+
+
+@picture(760, 250)
+def buckets(d: Drawing) -> None:
+    """Gradients are exchanged in buckets while backward still computes.
+
+    Time goes from left to right. Backward computes the gradients of the last layers first. As soon as their
+    bucket is full, its all-reduce starts, while backward goes on with the layers before. Only the all-reduce
+    of the last bucket has to be waited for.
+    """
+    d.text(20, 30, "one rank, time from left to right", style="n")
+    d.text(20, 78, "compute", style="b")
+    d.text(20, 148, "network", style="b")
+    d.box(100, 52, 130, 44, "forward")
+    for place, layers in enumerate(("layers 9 to 7", "layers 6 to 4", "layers 3 to 1")):
+        d.box(240 + 125 * place, 52, 120, 44, "backward", layers)
+    d.box(665, 52, 75, 44, "step")
+    d.box(365, 122, 105, 44, "all-reduce", "bucket 1", kind="data")
+    d.box(490, 122, 105, 44, "all-reduce", "bucket 2", kind="data")
+    d.box(615, 122, 45, 44, "3", kind="data")
+    d.arrow((345, 96), (375, 122))
+    d.arrow((470, 96), (500, 122))
+    d.arrow((600, 96), (625, 122))
+    d.arrow((660, 144), (700, 144), (700, 96))
+    d.text(365, 196, "these two are exchanged while backward computes", style="n", room=380)
+    d.text(365, 216, "the step has to wait for the last one only", style="n", room=380)
 
 
 @picture(760, 300)
@@ -282,6 +308,30 @@ def timeline(d: Drawing) -> None:
     d.text(506, 34, "epoch 2", style="b")
     d.arrow((110, 252), (740, 252))
     d.text(20, 256, "time", style="n")
+
+
+@picture(760, 236)
+def hang(d: Drawing) -> None:
+    """A run that hangs.
+
+    Two ranks make the steps of two epochs. Then rank 0 leaves the loop, because its model is good enough.
+    Rank 1 starts epoch 3 and waits in backward for gradients that never come, until the process group
+    gives up and the run fails.
+    """
+    for top, name in ((48, "rank 0"), (108, "rank 1")):
+        d.text(20, top + 24, name, style="b", room=90)
+    for number, left in ((1, 110), (2, 270)):
+        d.text(left, 34, f"epoch {number}", style="b")
+        d.box(left, 48, 84, 38, "steps")
+        d.box(left + 86, 48, 64, 38, "test", kind="data")
+        d.box(left, 108, 84, 38, "steps")
+    d.text(430, 34, "epoch 3", style="b")
+    d.box(430, 48, 130, 38, "returns", kind="stop")
+    d.box(430, 108, 240, 38, "waits in backward()", kind="stop")
+    d.line((671, 40), (671, 154), dashed=True)
+    d.text(671, 172, "timeout", style="n", anchor="middle")
+    d.arrow((110, 200), (740, 200))
+    d.text(20, 204, "time", style="n")
 
 
 @picture(760, 306)

@@ -35,4 +35,4 @@ JUPYTERLAB_WORKSPACES_DIR="$("$python" -m labkit home)/workspaces"
 export JUPYTERLAB_WORKSPACES_DIR
 [ "$(id -u)" -ne 0 ] || set -- --allow-root "$@"
 exec "$python" -m jupyterlab --Application.log_level=WARN \
-    --LabApp.default_url=/lab/tree/notebooks/00_welcome.ipynb "$@"
+    --LabApp.default_url=/lab/tree/notebooks/tour.ipynb "$@"

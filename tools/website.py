@@ -186,7 +186,7 @@ def _page(source: Path, executed: Path, edit: str) -> nbformat.NotebookNode:
     told = f"{{download}}`Download this lesson as a notebook <../downloads/{source.stem}.ipynb>`"
     told += f" · [edit it]({edit})" if edit else ""
     page.cells.insert(
-        1, new_markdown_cell(f"{told} · its outputs here are those of the last test, on two cores")
+        1, new_markdown_cell(f"{told} · its outputs here come from the last test, on two cores")
     )
     return page
 

@@ -47,7 +47,7 @@ def start(
     If ``RAY_ADDRESS`` names a cluster, that one is used instead, and nothing is started.
 
     Args:
-        nodes: the head and ``nodes - 1`` further nodes (default: the head alone), each a set of real
+        nodes: the head and ``nodes - 1`` further nodes (default: only the head), each a set of real
             ``ray start`` processes. A cluster that runs already is not changed: a warning says so.
         cpus_per_node: logical CPUs of each. Default: together enough for the settings' workers and one more
             for Ray Data, and at least the machine's cores.

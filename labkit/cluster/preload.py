@@ -39,7 +39,7 @@ def modules_of(preload: str | Sequence[str]) -> tuple[str, ...]:
     Of ``a.b.c`` only the package ``a`` is looked for. The fork server's log has what else it cannot import.
 
     Raises:
-        LabError: it is no list, a package is missing, or one is not installed: workers would not see an edit.
+        LabError: it isn't a list, a package is missing or not installed: workers would not see an edit.
     """
     attempt = "import modules ahead for the workers"
     fix = 'preload="torch", preload="tensorflow", a list such as ["torch", "pandas"], or [] for none'

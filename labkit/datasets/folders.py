@@ -45,7 +45,7 @@ def from_folder(
         test, seed: as in `OwnData`; the order of the rows depends on the seed, too.
 
     Raises:
-        LabError: there is no such folder, its folders are splits, a file is no image, images differ in size
+        LabError: there is no folder, its folders are splits, a file isn't an image, images differ in size
             and there is no `size`, or they don't fit into memory.
     """
     folder, attempt = Path(path).expanduser(), f"load images from {path}"
@@ -147,7 +147,7 @@ def _large_images() -> Iterator[None]:
 
 
 def _each(what: str, files: list[tuple[str, Path]], look: Callable[[Path], Any], attempt: str) -> list:
-    """`look` at each file; one error names all that are no images."""
+    """`look` at each file; one error names all that aren't images."""
     from labkit.display.progress import Waiting
 
     found, wrong = [], []
@@ -163,7 +163,7 @@ def _each(what: str, files: list[tuple[str, Path]], look: Callable[[Path], Any],
     if wrong:
         listed = "".join(f"\n    {one}" for one in wrong[:_NAMED])
         listed += f"\n    and {len(wrong) - _NAMED:,} more" if len(wrong) > _NAMED else ""
-        counted = "1 file is no image" if len(wrong) == 1 else f"{len(wrong):,} files are no images"
+        counted = "1 file isn't an image" if len(wrong) == 1 else f"{len(wrong):,} files aren't images"
         fix = "repair what is damaged, save other formats as PNG or JPEG, and move the rest elsewhere"
         raise LabError(attempt, f"{counted} that Pillow can read:{listed}", fix)
     return found

@@ -227,7 +227,7 @@ def refuse_empty(column: str, cells: list, attempt: str) -> None:
 
 
 def classes_of(target: str, cells: list, attempt: str) -> tuple[str, ...]:
-    """The classes of a target, at least two; other errors are those of `kinds_of`."""
+    """The classes of a target, at least two; `kinds_of` raises the other errors."""
     refuse_empty(target, cells, attempt)
     classes = kinds_of(target, cells, attempt)
     if len(classes) == 1:

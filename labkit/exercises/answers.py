@@ -168,7 +168,7 @@ def result_of(function: Any, *args: Any, what: str = "your function") -> Any:
 def returns(function: Any, args: Sequence[Any], expected: float, *, name: str, **remarks: Any) -> None:
     """Require that the learner's `function`, called with `args`, returns the number `expected`.
 
-    The `remarks` are those of `close_to`: ``mistakes`` and ``otherwise``.
+    The `remarks` are passed to `close_to`: ``mistakes`` and ``otherwise``.
     """
     given = ", ".join(f"{arg:g}" if isinstance(arg, float) else str(arg) for arg in args)
     close_to(result_of(function, *args, what=name), expected, what=f"{name}({given})", **remarks)

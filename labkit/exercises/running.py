@@ -152,7 +152,7 @@ def run_loop(
 
 
 def returned(train_loop: Callable[[dict], Any], config: dict[str, Any] | None = None, **options: Any) -> Any:
-    """Return what a loop returns on two workers; the options are those of `run_loop`."""
+    """Return what a loop returns on two workers; the options go to `run_loop`."""
     return run_loop(train_loop, config, num_workers=2, **options)[0].return_value
 
 

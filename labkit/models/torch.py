@@ -157,7 +157,7 @@ def train_epoch(
 
     Returns:
         loss and, if the model classifies, accuracy (means over the rows, each taken before its batch's
-        update), rows, seconds. In a distributed run each is of this worker's rows alone.
+        update), rows, seconds. In a distributed run each is only of this worker's rows.
 
     Raises:
         LabError: there was no batch.
@@ -183,7 +183,7 @@ def evaluate(
 ) -> dict[str, float]:
     """Return loss, accuracy (means over the rows) and rows of `batches`; the model does not change.
 
-    A model that is wrapped for distributed training may be evaluated on one rank alone.
+    A model that is wrapped for distributed training may be evaluated on only one rank.
 
     Raises:
         LabError: there was no batch.

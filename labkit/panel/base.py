@@ -215,7 +215,7 @@ class LivePanel:
                 try:
                     ended = self.ended_by(error)
                     stopped = isinstance(ended, KeyboardInterrupt)
-                    # `sys.exit(3)` ends the script with that status; without one it is no failure.
+                    # `sys.exit(3)` ends the script with that status; without one it isn't a failure.
                     exits = isinstance(ended, SystemExit) and not ended.code
                     if ended is not None and not stopped and not exits:
                         with self._lock:
@@ -307,7 +307,7 @@ class LivePanel:
     def _draw(self, over: threading.Event) -> None:
         seen, last, pause, due = -1, 0.0, _PAUSE, time.monotonic() + _KEEP_EVERY
         while not over.wait(pause):
-            # Once a second even if nothing came: a clock that stands still looks like a hang.
+            # Once a second even if nothing came: a clock that stops looks like a hang.
             if self.state.version == seen and time.monotonic() - last < 1:
                 continue
             busy = time.thread_time()

@@ -1,4 +1,4 @@
-"""The panel of a training: it takes events in from the loop, wherever that runs, and shows them here.
+"""The panel of a training run: it takes events in from the loop, wherever that runs, and shows them here.
 
 panel = Panel("00-baseline")
 with panel:
@@ -27,7 +27,7 @@ from labkit.settings import Settings
 
 
 class Panel(LivePanel, Tracker):
-    """Follows one training: shows it while it lasts, keeps its record when it is over.
+    """Follows one run: shows it while it lasts, keeps its record when it is over.
 
     Use it as a context manager around the run, and its `steps`, `log`, `report` and `phase` (see `Tracker`)
     inside the loop. Pickled into another process (with the training function), it becomes a
@@ -40,7 +40,7 @@ class Panel(LivePanel, Tracker):
             `engine` (what runs it, "one process") and `world_size` (the number of workers).
 
     Raises:
-        LabError: the name is no text, or the panel is opened twice at the same time.
+        LabError: the name isn't a string, or the panel is opened twice at the same time.
     """
 
     view = RunView()

@@ -110,7 +110,7 @@ def _plain(label: str) -> str:
 
 
 def _shown(found: Sequence[RunRecord], metrics: str | Sequence[str] | None) -> list[str]:
-    """The metrics to draw: those asked for, or those that nearly every training has."""
+    """The metrics to draw: those asked for, or those that nearly every run has."""
     pairs = (pair for run in found for entry in run.history for pair in entry.items())
     reported = list(dict.fromkeys(name for name, v in pairs if name != "epoch" and number(v) is not None))
     if metrics is None:

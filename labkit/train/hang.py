@@ -1,4 +1,4 @@
-"""What the ranks of a run that stands still are waiting for.
+"""What the ranks of a run that hangs are waiting for.
 
 Most hangs of distributed training are one of a few: a rank that reports less often than the others, batches
 that do not divide evenly, a breakpoint, a frozen process, a store that does not answer. py-spy, which comes
@@ -93,7 +93,7 @@ def _names(ranks: list[Waiting]) -> str:
 
 
 def _is_here(node: str) -> bool:
-    """Whether a worker's node is this machine or container: elsewhere, its pid is that of another process."""
+    """Whether a worker's node is this machine or container: elsewhere, its pid belongs to another process."""
     if node == socket.gethostname():
         return True
     lab = cluster.peek()

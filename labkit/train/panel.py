@@ -89,8 +89,8 @@ class TrainPanel(Panel):
         scaling, run_config = (getattr(trainer, f"{part}_config", None) for part in ("scaling", "run"))
         if not isinstance(run_config, ray.train.RunConfig) or isinstance(trainer, type):
             raise LabError(
-                f"follow a training with the panel {self.state.name!r}",
-                f"{reprlib.repr(trainer)} is no trainer of Ray Train",
+                f"follow a run with the panel {self.state.name!r}",
+                f"{reprlib.repr(trainer)} is not a Ray Train trainer",
                 "panel.watch(TorchTrainer(...)), or another trainer of ray.train",
             )
         # A tuple is the smallest and the largest number of workers of an elastic training.

@@ -1,44 +1,169 @@
-"""Lesson 03: a loop for several workers, a run that hangs, resuming, and what more workers change."""
+"""Lesson 03: a loop for several workers, more workers, and a metric of all ranks."""
 
-import contextlib
-import tempfile
-from collections.abc import Callable, Iterator
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
-from zlib import crc32
 
-from labkit.exercises.answers import NotAttempted, Wrong, change_is, close_to, describe, expect_type, is_blank
+from labkit.exercises.answers import (
+    NotAttempted,
+    Wrong,
+    close_to,
+    describe,
+    expect_function,
+    expect_type,
+    is_blank,
+)
 from labkit.exercises.registry import Lesson
 from labkit.exercises.running import run_loop
 
-LESSON = Lesson("03", "From one process to many")
+LESSON = Lesson("03", "Your loop on two workers")
 _ROWS, _BATCH = 96, 32  # of all workers together: three updates
 # What torch says of a likely mistake, and what to say of it instead.
 _REMARKS = {
     "no attribute 'module'": "with one worker there is no wrapper, so the model has no `.module`",
-    '"module.': "`model` is the wrapper; load into the model inside it",
-    "Timed out waiting": "one rank leaves the loop, and the other waits for its gradients",
 }
+# Of 03-5: for each rank (rows, right answers) of its batches.
+_BATCHES = ([(6, 3), (2, 2)], [(4, 1), (1, 0), (1, 0)])
 
 
 @LESSON.exercise(
-    "03-1 · Four blanks",
-    "Which part of an update's rows does one worker process? Which model should the checkpoint fit?",
+    "03-4 · Four workers",
+    "The global batch is the batch of one worker times the number of workers. What is it in each column?",
+    "An update uses one global batch. How many full ones are there in 50,000 images?",
+    "Keep 128 in total: 32 for each worker. Or 4 · 128 = 512 in total: then the learning rate is four times 0.05.",
+)
+def _four_workers(same_model: Any, scaled: Any) -> None:
+    _fields(
+        same_model,
+        "same_model",
+        {
+            "batch_size": (
+                32,
+                {128: "four workers would use 512 images in an update", 512: "that is for one worker"},
+            ),
+            "steps per epoch": (
+                390,
+                {
+                    1562: "an update uses the images of all four workers, not only those of one",
+                    1563: "an update uses the images of all four workers, not only those of one",
+                    97: "that is with a global batch of 512",
+                    391: "only full global batches count",
+                    390.625: "there is no part of a step",
+                },
+            ),
+            "lr": (
+                0.05,
+                {
+                    0.2: "the global batch hasn't grown",
+                    0.0125: "DDP averages the gradients, so the same global batch needs the same rate",
+                },
+            ),
+        },
+    )
+    _fields(
+        scaled,
+        "scaled",
+        {
+            "batch_size": (128, {32: "that keeps the global batch"}),
+            "steps per epoch": (
+                97,
+                {
+                    390: "that is with a global batch of 128",
+                    391: "that is with a global batch of 128",
+                    1562: "an update uses more images than before, not fewer",
+                    98: "only full global batches count",
+                    97.65625: "there is no part of a step",
+                },
+            ),
+            "lr": (
+                0.2,
+                {
+                    0.05: "the global batch is four times larger, so each update can be bolder",
+                    0.1: "that is the square root of the factor; the linear rule uses the factor itself",
+                    0.0125: "that makes each update more careful, and there are fewer of them",
+                },
+            ),
+        },
+    )
+
+
+@LESSON.exercise(
+    "03-5 · Accuracy over all ranks",
+    "Which two numbers of each rank do you need, so that a rank with few rows counts less?",
+    "Count right answers and rows over all batches of this rank, and put both counts into one tensor.",
+    "`torch.distributed.all_reduce(counts)` once, after the loop and on every rank; then "
+    "`(counts[0] / counts[1]).item()`.",
+    seconds=90,
+    stuck="a rank waits for the others: does each of them call all_reduce, and equally often?",
+)
+def _over_ranks(accuracy_on_all_ranks: Any) -> None:
+    """The function on two workers, whose batches differ in number and length."""
+    name = "accuracy_on_all_ranks"
+    expect_function(accuracy_on_all_ranks, name)
+    config = {"measure": accuracy_on_all_ranks, "batches": _BATCHES}
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    trainer = partial(TorchTrainer, torch_config=TorchConfig(timeout_s=15))
+    try:
+        result, _ = run_loop(_measured, config, num_workers=2, trainer=trainer, name=name)
+    except Wrong as error:
+        if any(sign in str(error) for sign in ("imed out", "onnection closed", "gloo", "Gloo", "size")):
+            raise Wrong(
+                "a rank waits for the others: does each of them call all_reduce, and equally often?"
+            ) from None
+        raise
+    first, second = result.return_value
+    for rank, answer in enumerate((first, second)):
+        if not isinstance(answer, float):
+            raise Wrong(f"rank {rank} returns {answer}; a number is expected on every rank")
+    rows, right = ([sum(one[k] for one in batches) for batches in _BATCHES] for k in (0, 1))
+    shares = [hits / count for hits, count in zip(right, rows, strict=True)]
+    means = [sum(hits / count for count, hits in batches) / len(batches) for batches in _BATCHES]
+    if abs(first - second) > 1e-5:
+        own = all(abs(a - b) < 1e-5 for a, b in zip((first, second), shares, strict=True))
+        own = own or all(abs(a - b) < 1e-5 for a, b in zip((first, second), means, strict=True))
+        if own:
+            raise Wrong("each rank returns the accuracy of its own rows only")
+        raise Wrong(f"the ranks return different values, {first:.3g} and {second:.3g}: what do they add up?")
+    every = [hits / count for batches in _BATCHES for count, hits in batches]
+    weighed = "that is a mean of means: a batch or a rank with few rows counts as much as one with many"
+    near = {
+        sum(shares) / 2: weighed,
+        sum(means) / 2: weighed,
+        sum(every) / len(every): weighed,
+        sum(shares): "that is the sum of the ranks' accuracies",
+        sum(means): "that is the sum of the ranks' accuracies",
+        sum(right): "that is the number of right answers",
+        100 * sum(right) / sum(rows): "that is in percent; a share between 0 and 1 is expected",
+        1 - sum(right) / sum(rows): "that is the share that the model gets wrong",
+    }
+    close_to(first, sum(right) / sum(rows), rel=1e-4, mistakes=near, what="the accuracy of all ranks")
+
+
+@LESSON.exercise(
+    "03-1 · Make this loop distributed",
+    "The four changes at the start of the lesson are all you need. Which rows does one worker use in an update, and who saves?",
     "`prepare_model`, `get_world_size`, `prepare_data_loader`; `.module` of the wrapper is the plain model.",
     '`config["global_batch"] // ray.train.get_context().get_world_size()`, `prepare_data_loader(loader)`, '
     'and `getattr(model, "module", model).state_dict()`.',
     seconds=90,
     stuck="a rank waits for the others: does each of them call `ray.train.report`?",
 )
-def _blanks(train_blanks: Any, store: Any = None) -> None:
+def _blanks(train_blanks: Any) -> None:
     """A loop over ``config["rows"]`` that saves weights.pt, against the training of one process."""
-    _require_no_blank(train_blanks)
+    if _has_dots(train_blanks):
+        raise NotAttempted
     rows = _random_rows()
     config, name = {"rows": rows, "global_batch": _BATCH}, "train_blanks"
     _, reports = _run(train_blanks, config, name=name)
     if _gap(rows, _BATCH, _weights_of(reports, "in one process")) > 1e-4:
-        raise Wrong("in one process, the weights in the checkpoint are not those of a training on all rows")
-    _, reports = _run(_on_its_own_part(train_blanks), config, num_workers=2, store=store, name=name)
+        raise Wrong(
+            "in one process, the weights in the checkpoint differ from those that a run on all rows ends with"
+        )
+    _, reports = _run(_on_its_own_part(train_blanks), config, num_workers=2, name=name)
     weights = _weights_of(reports, "with two workers")
     if any(value.isnan().any() for value in weights.values()):
         raise Wrong("with two workers, each of them trained on all rows instead of its own part")
@@ -49,86 +174,6 @@ def _blanks(train_blanks: Any, store: Any = None) -> None:
     if _gap(rows, _BATCH // 2, weights, every=2) < 1e-4:
         raise Wrong("with two workers, rank 0 trained alone: the gradients were not averaged")
     raise Wrong("with two workers, the weights are not those of one process with the global batch")
-
-
-@LESSON.exercise(
-    "03-2 · Stop together",
-    "Which rank makes the decision, and how does the other one learn about it?",
-    "After each step all ranks have the same weights. What would each decide by the model's accuracy?",
-    "Let every rank test the model: `if accuracy(model) > 0.8: return epoch + 1`, without `rank == 0`.",
-    seconds=90,
-    stuck="one rank leaves the loop, and the other waits for its gradients",
-)
-def _together(train_together: Any) -> None:
-    """A loop that returns the number of its epochs: it stops before the tenth, on both ranks.
-
-    At last, rank 1 knows nothing of its own rows. Ranks that judge by different rows then disagree.
-    """
-    _require_no_blank(train_together)
-    options = {"name": "train_together", "trainer": _impatient_trainer()}
-    idle, trained, seen = _returned(_idle_and_trained, {"loop": train_together}, **options)
-    for epochs in (idle, trained):
-        if not isinstance(epochs, int):
-            raise Wrong(f"the loop returns {describe(epochs)}; the number of its epochs is expected")
-    if idle != 10:
-        raise Wrong(f"it stops after {idle} epochs of a model that learns nothing: what does it look at?")
-    if trained >= 10:
-        raise Wrong("it doesn't hang, but it returns 10: stop early, and return the number of epochs trained")
-    try:
-        _returned(_with_worse_rows, {"loop": train_together, "seen": seen}, **options)
-    except Wrong:
-        raise Wrong(
-            "each rank judges the model by other rows, and nothing makes them agree: "
-            "that they stopped together was luck"
-        ) from None
-
-
-@LESSON.exercise(
-    "03-3 · Resume",
-    "`ray.train.get_checkpoint()` is None in a new run. Otherwise it has the file that `report` wrote.",
-    "Read the file as in *What came back*. The weights are those of the model inside the wrapper.",
-    'Load `state["model"]` into `getattr(model, "module", model)`, `state["optimizer"]` into the optimizer, '
-    'and return `state["epoch"] + 1`.',
-    seconds=90,
-)
-def _resumed(resume: Any, store: Any = None) -> None:
-    """A training on two workers that fails after two epochs, and goes on with the learner's function."""
-    _require_no_blank(resume)
-    config, name = {"resume": resume}, "resume"
-    result, _ = _run(_first_of_a_new_run, config, name=name)
-    near = {1: "epochs are counted from 0"}
-    close_to(result.return_value, 0, what="without a checkpoint, the first epoch", mistakes=near)
-    result, _ = _run(_fails_once, config, num_workers=2, max_failures=1, store=store, name=name)
-    found = result.return_value
-    near = {
-        0: "that starts from scratch, and there is a checkpoint",
-        1: "that epoch is finished, and would be trained twice",
-    }
-    close_to(found["first"], 2, what="after epochs 0 and 1, the first epoch", mistakes=near)
-    if found["weight"] != 1.0:
-        raise Wrong("the model does not have the weights of the checkpoint")
-    if not found["momentum"]:
-        raise Wrong("the optimizer's state was not loaded: its momentum is lost")
-
-
-@LESSON.exercise(
-    "03-4 · What would change?",
-    "Each of the four workers takes 128 rows in a step, and all of them make one update together.",
-    "An epoch is one pass over the data. How many updates does it take if each sees four times more rows?",
-    "The global batch is four times larger. Every worker has the whole model, and a quarter of the rows.",
-)
-def _change(change: Any) -> None:
-    right = {
-        "images per update": ("more", "four workers process 128 images each before an update"),
-        "updates per epoch": ("less", "an update sees four times more images of the same data"),
-        "weights in each worker": ("same", "every worker has a copy of the whole model"),
-        "rows that each worker reads per epoch": ("less", "the rows of an epoch are divided among them"),
-    }
-    change_is(change, right)
-
-
-def _returned(*args: Any, **options: Any) -> Any:
-    return _run(*args, num_workers=2, **options)[0].return_value
 
 
 def _run(*args: Any, **options: Any) -> Any:
@@ -142,9 +187,48 @@ def _run(*args: Any, **options: Any) -> Any:
         raise
 
 
-def _require_no_blank(function: Any) -> None:
-    if is_blank(function) or ... in getattr(getattr(function, "__code__", None), "co_consts", ()):
+def _fields(answer: Any, name: str, fields: Mapping[str, tuple[float, Mapping[float, str]]]) -> None:
+    expect_type(answer, "dict", what=name)
+    if is_blank(answer):
         raise NotAttempted
+    if set(answer) != set(fields):
+        raise Wrong(f"{name} should have the keys {', '.join(fields)}")
+    for field, (right, mistakes) in fields.items():
+        close_to(answer[field], right, mistakes=mistakes, what=f"{name}[{field!r}]")
+
+
+def _measured(config: dict) -> list[float | str]:
+    """On every rank: what the learner's function returns for batches whose right answers are known."""
+    import numbers
+
+    import ray.train
+    import torch
+
+    rank, batches = ray.train.get_context().get_world_rank(), []
+    for rows, right in config["batches"][rank]:
+        labels = torch.arange(rows) % 3
+        answers = torch.where(torch.arange(rows) < right, labels, (labels + 1) % 3)
+        batches.append((torch.nn.functional.one_hot(answers, 3).float(), labels))
+    found = config["measure"](torch.nn.Identity(), batches)  # the input is the answer
+    if isinstance(found, torch.Tensor) and found.numel() == 1:
+        found = found.item()
+    number = isinstance(found, numbers.Real)
+    found = float(found) if number else repr(found)[:60]
+    together: list = [None, None]
+    torch.distributed.all_gather_object(together, found)
+    return together
+
+
+def _has_dots(function: Any) -> bool:
+    """Whether a line ``...`` is left in the function. The compiler drops it, so this looks at the source."""
+    if is_blank(function):
+        return True
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    lines = (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
+    return any(isinstance(line, ast.Constant) and line.value is ... for line in lines)
 
 
 def _random_rows() -> Any:
@@ -176,7 +260,7 @@ def _weights_of(reports: list[tuple[dict, Any]], where: str) -> dict[str, Any]:
 
 
 def _gap(rows: Any, size: int, weights: dict[str, Any], every: int = 1) -> float:
-    """How far `weights` are from a training in one process, on every second row if `every` is 2."""
+    """How far `weights` are from a run in one process, on every second row if `every` is 2."""
     import torch
     from torch.utils.data import DataLoader, Subset
 
@@ -204,117 +288,3 @@ def _on_its_own_part(loop: Callable) -> Callable:
         return loop(config | {"rows": TensorDataset(images, labels)})
 
     return spoiled
-
-
-def _impatient_trainer() -> Callable:
-    """A TorchTrainer whose ranks wait for each other for 20 seconds, and not for half an hour."""
-    from ray.train.torch import TorchConfig, TorchTrainer
-
-    return partial(TorchTrainer, torch_config=TorchConfig(timeout_s=20))
-
-
-def _idle_and_trained(config: dict) -> tuple[Any, Any, set[int]]:
-    """What the loop returns if no optimizer changes a weight; and what if they do, unless that was not 10.
-
-    In the second case also the rows that the models of this rank have seen.
-    """
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
-
-    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: optimizer.zero_grad())
-    try:
-        idle = config["loop"]({})
-    finally:
-        hook.remove()
-    if idle != 10:  # a rank that left early would disturb the others
-        return idle, 0, set()
-    seen: set[int] = set()
-    with _outputs(lambda rows, output: seen.update(rows)):
-        return idle, config["loop"]({}), seen
-
-
-def _with_worse_rows(config: dict) -> Any:
-    """The loop, but the models of rank 1 know nothing of a row that rank 0 didn't see in the run before."""
-    import ray.train
-    import torch
-
-    def worse(rows: list[int], output: Any) -> Any:
-        known = [row in config["seen"] for row in rows]
-        return output * torch.tensor(known, device=output.device).view(-1, *[1] * (output.dim() - 1))
-
-    if ray.train.get_context().get_world_rank() == 0:
-        return config["loop"]({})
-    with _outputs(worse):
-        return config["loop"]({})
-
-
-@contextlib.contextmanager
-def _outputs(change: Callable) -> Iterator[None]:
-    """Call change(checksums of the input's rows, output) after each call of a model, but not of its parts."""
-    from torch.nn.modules import module
-
-    depth = 0
-
-    def enter(*_: Any) -> None:
-        nonlocal depth
-        depth += 1
-
-    def leave(_: Any, inputs: tuple, output: Any) -> Any:
-        nonlocal depth
-        depth -= 1
-        if depth == 0 and inputs:
-            return change([crc32(row.numpy().tobytes()) for row in inputs[0].detach().cpu()], output)
-        return None
-
-    hooks = module.register_module_forward_pre_hook(enter), module.register_module_forward_hook(leave)
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _prepared() -> tuple[Any, Any]:
-    import torch
-    from ray.train.torch import prepare_model
-
-    model = prepare_model(torch.nn.Linear(4, 2))
-    return model, torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
-
-
-def _save(epoch: int, plain: Any, optimizer: Any) -> None:
-    import ray.train
-
-    from labkit.models.torch import save_state
-
-    with tempfile.TemporaryDirectory() as folder:
-        save_state(folder, plain, optimizer, epoch)
-        rank = ray.train.get_context().get_world_rank()
-        checkpoint = None if rank else ray.train.Checkpoint.from_directory(folder)
-        ray.train.report({"epoch": epoch}, checkpoint=checkpoint)
-
-
-def _first_of_a_new_run(config: dict) -> Any:
-    """In one process: the first epoch; and with a checkpoint, `resume` must not raise."""
-    model, optimizer = _prepared()
-    first = config["resume"](model, optimizer)
-    _save(0, model, optimizer)
-    config["resume"](model, optimizer)
-    return first
-
-
-def _fails_once(config: dict) -> dict[str, Any] | None:
-    """Save two epochs and fail; in the second attempt, return what `resume` came to."""
-    import ray.train
-    import torch
-
-    model, optimizer = _prepared()
-    first, plain = config["resume"](model, optimizer), getattr(model, "module", model)
-    if ray.train.get_checkpoint() is not None:
-        return {"first": first, "weight": plain.weight[0, 0].item(), "momentum": bool(optimizer.state)}
-    for epoch in (0, 1):
-        model(torch.ones(1, 4)).sum().backward()
-        optimizer.step()
-        torch.nn.init.constant_(plain.weight, epoch)
-        _save(epoch, plain, optimizer)
-    ray.train.get_all_reported_checkpoints()  # waits until Ray has taken in both reports
-    raise OSError("the disk is full")

@@ -21,7 +21,7 @@ _LOSSES = ((0.9, 0.8), (0.4, 0.8), (0.2, 0.7), (0.1, 0.3))  # of rank 0 and rank
     stuck="a rank waits for the others",
 )
 def _complete(save_state: Any, load_state: Any) -> None:
-    """A training on two workers that fails once, against one that doesn't."""
+    """A run on two workers that fails once, against one that doesn't."""
     expect_function(save_state, "save_state")
     expect_function(load_state, "load_state")
     config, name = {"save": save_state, "load": load_state}, "the training with your functions"

@@ -1,4 +1,4 @@
-"""Lesson 10: a leak, a difference and its error, a loop for a table, and a training that is repeatable."""
+"""Lesson 10: a leak, a difference and its error, a loop for a table, and a run that is repeatable."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""From names of images to batches for a training, with bad objects noted: lesson 02 in plain Ray.
+"""From names of images to batches for training, with bad objects noted: lesson 02 in plain Ray.
 
 Reads STORAGE (s3://bucket/prefix or a folder; a temporary one), with keys from AWS's usual places.
 Prints how many images were good, which were not, and the batches of an epoch; in about 40 s on two cores.

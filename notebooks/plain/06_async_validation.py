@@ -1,4 +1,4 @@
-"""Validate checkpoints alongside a training with Ray Train: what lesson 06 does, in plain Ray.
+"""Validate checkpoints alongside training with Ray Train: what lesson 06 does, in plain Ray.
 
 Reads NUM_WORKERS (1). Prints each checkpoint's metrics, those of the loop and those of the validator.
 """

@@ -1,4 +1,4 @@
-"""Kill a worker in the middle of a training, and let Ray Train resume it: what lesson 08 does, in plain Ray.
+"""Kill a worker in the middle of a run, and let Ray Train resume it: what lesson 08 does, in plain Ray.
 
 Prints at which step the second attempt began, in about 45 s on two cores.
 """
@@ -14,7 +14,7 @@ from ray.train.torch import TorchTrainer, prepare_model
 STEPS = 40
 
 
-def rows_of(step, rank, workers):  # they depend on the number of the step alone
+def rows_of(step, rank, workers):  # they depend only on the number of the step
     rows = torch.rand(64, 8, generator=torch.Generator().manual_seed(step))[rank::workers]
     return rows, rows.sum(dim=1, keepdim=True)
 

@@ -29,7 +29,7 @@ def train(arm, seed, rank, world):
     return plain, loss, (plain(x[test]).argmax(dim=1) == labels[test]).float().mean().item()
 
 
-def train_loop(config):  # all trainings in one run: the workers start once
+def train_loop(config):  # all settings in one run: the workers start once
     rank, world = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
     found = {"colour": [], "grey": []}
     for arm, seed in zip(3 * list(found), (0, 0, 1, 1, 2, 2), strict=True):

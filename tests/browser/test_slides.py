@@ -11,7 +11,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def deck(tmp_path_factory):
-    (source,) = (path for path in build.sources() if path.stem.startswith("03"))
+    (source,) = (path for path in build.sources() if path.stem.startswith("03_"))
     (path,) = slides.make([source], tmp_path_factory.mktemp("slides"))
     return path
 
@@ -30,7 +30,7 @@ def test_a_deck_asks_for_nothing_from_outside_and_each_slide_fits(deck, chromium
             slide = "() => [Reveal.getCurrentSlide().scrollHeight, Reveal.getCurrentSlide().innerText]"
             height, text = page.evaluate(slide)
             assert height <= 720, text
-            if text.startswith("Four changes"):
+            if text.startswith("What happens in a step"):
                 page.screenshot(path=ARTEFACTS / "slides-03.png")
             shown.append(text)
             page.keyboard.press("Space")
@@ -39,8 +39,8 @@ def test_a_deck_asks_for_nothing_from_outside_and_each_slide_fits(deck, chromium
     assert [url for url in asked if not url.startswith((deck.parent.as_uri(), "data:"))] == []
     assert (said, broken) == ([], 0)
     together = "\n".join(shown)
-    assert shown[0].startswith("03 · From one process to many")
-    assert "Exercise 03-2" in together and "Predict." in together and shown[-1].startswith("Key points")
-    assert "Extra:" not in together and "prepare_data_loader(loader)" not in together, "that's a solution"
+    assert shown[0].startswith("03 · Your loop on two workers")
+    assert "Exercise 03-4" in together and "Predict." in together and shown[-1].startswith("Key points")
+    assert "Extra:" not in together and "50_000 // 128" not in together, "that's a solution"
     assert any("slower" in note for note in notes)
     assert "We have two workers" not in together, "a note is for the speaker"

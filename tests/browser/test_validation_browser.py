@@ -49,7 +49,7 @@ with panel.watch(trainer):
     trainer.fit()
 """
 
-# The lines of phases that go on where the figure begins.
+# The lines of phases that continue at the figure's left edge.
 BEYOND = """card => [...card.querySelectorAll('.lk-steps')].filter(one => one.scrollWidth > one.clientWidth)
     .map(one => one.innerText)"""
 

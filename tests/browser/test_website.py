@@ -88,8 +88,8 @@ def test_a_solution_is_folded_and_a_panel_is_there(page, address):
     solution = page.locator("details", has_text="Show the solution").first
     assert not solution.locator("pre").first.is_visible()
     solution.locator("summary").click()
-    assert "prepare_model" in solution.locator("pre").first.inner_text()
-    assert "8 checkpoints" in page.locator(".lk-card", has_text="03-torch").first.inner_text()
+    assert "50_000 // 128" in solution.locator("pre").first.inner_text()
+    assert "finished" in page.locator(".lk-card", has_text="03-two-workers").first.inner_text()
     assert "assert" not in page.locator("article").inner_text(), "claims are for tests"
     assert "\r" not in page.content() and page.locator("text=node-2 · 3 s").count() <= 1
 

@@ -129,7 +129,7 @@ victim = place.parent / "victim"
 victim.write_text("mine")
 file.unlink()
 file.symlink_to(victim)
-cells = [source for source, section in sections._section_of().items() if section == "03 The loop you know"]
+cells = [source for source, section in sections._section_of().items() if section == "03 The loop you have"]
 run = lambda source: shell.run_cell(source, silent=False, store_history=True)
 said = lambda: json.loads(file.read_text())
 run("from labkit.exercises import predict; predict('03-a', 2)")
@@ -140,8 +140,8 @@ assert said()["runs"] == {"03-torch": {"workers": 2, "rows/s": 150.0}}
 
 # Minutes go to the section of the cell, even if it fails.
 run(cells[0]); time.sleep(1.3); run(cells[1])
-wait(lambda: said()["minutes"].get("03 The loop you know", 0) > 0)
-assert said()["section"]["name"] == "03 The loop you know"
+wait(lambda: said()["minutes"].get("03 The loop you have", 0) > 0)
+assert said()["section"]["name"] == "03 The loop you have"
 
 # The share is gone: cells go on, nothing is printed, and `show` says it.
 shutil.rmtree(place)

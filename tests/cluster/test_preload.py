@@ -213,7 +213,7 @@ def test_what_a_fork_takes_over_is_one_thread(tmp_path):
         "for task in os.listdir('/proc/self/task'):\n"
         "    print('thread', open(f'/proc/self/task/{task}/comm').read().strip())"
     )
-    imported = python(code, *preload.TENSORFLOW, OMP_NUM_THREADS="1")  # torch's list is that of `lab`
+    imported = python(code, *preload.TENSORFLOW, OMP_NUM_THREADS="1")  # `lab` preloads torch's list
     assert imported.returncode == 0, imported.stdout
     threads = [line for line in imported.stdout.splitlines() if line.startswith("thread ")]
     assert set(threads) <= {"thread python", "thread jemalloc_bg_thd"}, threads

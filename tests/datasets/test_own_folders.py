@@ -76,7 +76,7 @@ def test_an_image_is_what_pillow_opens_whatever_its_name(photos, name, options):
 def test_a_file_that_is_no_image_is_not_passed_over(photos, name):
     (photos / "cat" / name).write_bytes(b"\0\0\0\x18ftypheic")
     error = refused(photos)
-    assert f"1 file is no image that Pillow can read:\n    {photos / 'cat' / name}" in error.fact
+    assert f"1 file isn't an image that Pillow can read:\n    {photos / 'cat' / name}" in error.fact
     (photos / "cat" / name).rename(photos / name)
     assert f"{name} is in no class folder" in refused(photos).fact
 
@@ -86,7 +86,7 @@ def test_damaged_images_are_named_together(photos):
     for name in ("0.png", "a.png", "b.png", "c.png", "d.png", "e.png", "f.png"):
         (photos / "dog" / name).write_bytes(half)
     fact = refused(photos).fact
-    assert "7 files are no images" in fact and "a.png" in fact and "and 2 more" in fact
+    assert "7 files aren't images" in fact and "a.png" in fact and "and 2 more" in fact
     (photos / "cat" / "0.png").write_bytes(half)  # the first, whose size counts
     assert "cat/0.png" in refused(photos).fact
 

@@ -35,14 +35,17 @@ def train_together(config):
             return epoch + 1
     return 10
 
-def resume(model, optimizer):
+def resume(model, optimizer, scheduler):
     import ray.train, torch
-    from labkit.models.torch import load_state
 
     if (checkpoint := ray.train.get_checkpoint()) is None:
         return 0
     with checkpoint.as_directory() as folder:
-        return load_state(folder, getattr(model, "module", model), optimizer)["epoch"] + 1
+        state = torch.load(f"{folder}/state.pt", weights_only=True)
+    getattr(model, "module", model).load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    scheduler.load_state_dict(state["scheduler"])
+    return state["epoch"] + 1
 
 with cluster.start(nodes=2, cpus_per_node=2):
     print(check("03-2", train_together), check("03-3", resume))

@@ -57,110 +57,66 @@ def blanks(wrap=prepare_model, size=part, deal=prepare_data_loader, weights=None
 
 
 def unfilled(config):
-    model = ...
-    model.train()
+    prepare_model(build())
+
+    ...  # your answer
 
 
-def sure(model):
-    """Whether the model has learnt that all images are of class 0."""
-    return model(torch.ones(1, 28, 28)).softmax(dim=1)[0, 0] > 0.8
+def measures(count, reduce=True, mean=lambda counts: counts[0] / counts[1]):
+    """An answer to 03-5 that adds up what count(model, batches) returns."""
+
+    def accuracy_on_all_ranks(model, batches):
+        counts = count(model, batches)
+        if reduce:
+            torch.distributed.all_reduce(counts)
+        return mean(counts).item()
+
+    return accuracy_on_all_ranks
 
 
-def stops(decide, epochs=10, answer=lambda epoch: epoch + 1):
-    """A loop that leaves after an epoch for which decide(rank, epoch, model) is true."""
-
-    def train_together(config):
-        model = prepare_model(build())
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for epoch in range(epochs):
-            for _ in range(5):
-                step(model, optimizer, torch.ones(4, 28, 28), torch.zeros(4, dtype=torch.int64))
-            if decide(ray.train.get_context().get_world_rank(), epoch, inside(model)):
-                return answer(epoch)
-        return epochs
-
-    return train_together
+def right(model, x, y):
+    return (model(x).argmax(dim=1) == y).sum()
 
 
-def rows_of(rank):
-    """Images of the two classes that a mean tells apart; other ones on each rank."""
-    numbers = torch.Generator().manual_seed(rank)
-    labels = torch.arange(32) % 2
-    return torch.rand(32, 28, 28, generator=numbers) * (0.2 + 0.8 * labels[:, None, None]), labels
+def of_rows(model, batches):
+    return torch.tensor([sum(right(model, *batch) for batch in batches), sum(len(y) for _, y in batches)])
 
 
-def judged(judge):
-    """A loop that trains on its own rows, and stops when judge(rank, plain model, last loss) is true."""
-
-    def train_together(config):
-        rank = ray.train.get_context().get_world_rank()
-        model = prepare_model(build())
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
-        x, y = rows_of(rank)
-        for epoch in range(10):
-            for _ in range(10):
-                optimizer.zero_grad()
-                loss = torch.nn.functional.cross_entropy(model(x), y)
-                loss.backward()
-                optimizer.step()
-            if judge(rank, inside(model), loss.item()):
-                return epoch + 1
-        return 10
-
-    return train_together
+def of_this_rank(model, batches):
+    hits, rows = of_rows(model, batches)
+    return torch.tensor([hits / rows, 1.0])
 
 
-def accuracy(model, rows):
-    with torch.no_grad():
-        return (model(rows[0]).argmax(dim=1) == rows[1]).float().mean().item()
+def of_batches(model, batches):
+    return torch.tensor([sum(right(model, x, y) / len(y) for x, y in batches), len(batches)])
 
 
-def common(rank, model, loss):
-    return accuracy(model, rows_of(2)) > 0.9
+def in_each_batch(model, batches):
+    counts = torch.zeros(2)
+    for x, y in batches:
+        one = torch.tensor([right(model, x, y), len(y)])
+        torch.distributed.all_reduce(one)
+        counts += one
+    return (counts[0] / counts[1]).item()
 
 
-def only_rank_0(rank, model, loss):
-    return rank == 0 and common(rank, model, loss)
+def only_rank_0(model, batches):
+    counts = of_rows(model, batches)
+    if ray.train.get_context().get_world_rank() == 0:
+        torch.distributed.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
 
 
-def by_its_own_rows(rank, model, loss):
-    return accuracy(model, rows_of(rank)) > 0.9
+def four(batch_size=32, steps=390, lr=0.05):
+    return {"batch_size": batch_size, "steps per epoch": steps, "lr": lr}
 
 
-def by_its_own_loss(rank, model, loss):
-    return loss < 0.3
-
-
-def by_the_mean(rank, model, loss):
-    total = torch.tensor(accuracy(model, rows_of(rank)))
-    torch.distributed.all_reduce(total)
-    return total.item() / 2 > 0.9
-
-
-def by_rank_0(rank, model, loss):
-    stop = torch.tensor(float(rank == 0 and accuracy(model, rows_of(2)) > 0.9))
-    torch.distributed.broadcast(stop, 0)
-    return bool(stop)
-
-
-def resumes(next_epoch=1, new=0, model_too=True, optimizer_too=True, into=inside):
-    def resume(model, optimizer):
-        checkpoint = ray.train.get_checkpoint()
-        if checkpoint is None:
-            return new
-        with checkpoint.as_directory() as folder:
-            state = torch.load(f"{folder}/state.pt", weights_only=True)
-        if model_too:
-            into(model).load_state_dict(state["model"])
-        if optimizer_too:
-            optimizer.load_state_dict(state["optimizer"])
-        return state["epoch"] + next_epoch
-
-    return resume
+SAME, SCALED = four(), four(128, 97, 0.2)
 
 
 SAID = {
     "03-1": [
+        (blanks(), "solved"),
         (blanks(wrap=lambda model: model), "gradients were not averaged"),
         (blanks(deal=lambda loader: loader), "all rows instead of its own part"),
         (blanks(size=lambda batch: batch), "twice the global batch"),
@@ -170,28 +126,27 @@ SAID = {
         (blanks(weights=inside), "has the model itself"),
         (unfilled, "not attempted"),
     ],
-    "03-2": [
-        (stops(lambda rank, epoch, model: epoch == 2), "stops after 3 epochs of a model that learns nothing"),
-        (stops(lambda rank, epoch, model: False), "it returns 10"),
-        (stops(lambda rank, epoch, model: sure(model), answer=lambda epoch: None), "epochs is expected"),
-        (
-            judged(lambda rank, model, loss: rank == 0 and common(rank, model, loss)),
-            "one rank leaves the loop",
-        ),
-        (judged(by_its_own_rows), "was luck"),
-        (judged(by_its_own_loss), "was luck"),
-        (judged(common), "solved"),
-        (judged(by_the_mean), "solved"),
-        (judged(by_rank_0), "solved"),
+    "03-4": [
+        (SAME, SCALED, "solved"),
+        (four(steps=...), SCALED, "not attempted"),
+        (four(batch_size=128), SCALED, "512 images in an update"),
+        (four(steps=1562), SCALED, "not only those of one"),
+        (four(lr=0.2), SCALED, "hasn't grown"),
+        (SAME, four(128, 390, 0.2), "with a global batch of 128"),
+        (SAME, four(128, 97, 0.05), "can be bolder"),
+        (SAME, four(128, 97, 0.1), "square root"),
     ],
-    "03-3": [
-        (resumes(new=1), "counted from 0"),
-        (resumes(next_epoch=0), "trained twice"),
-        (resumes(model_too=False), "the weights of the checkpoint"),
-        (resumes(optimizer_too=False), "momentum is lost"),
-        (resumes(into=lambda model: model.module), "with one worker there is no wrapper"),
-        (resumes(into=lambda model: model), "is the wrapper; load into the model inside it"),
-        (lambda model, optimizer: 0, "starts from scratch"),
+    "03-5": [
+        (measures(of_rows), "solved"),
+        (measures(of_rows, reduce=False), "its own rows only"),
+        (measures(of_this_rank), "mean of means"),
+        (measures(of_batches), "mean of means"),
+        (measures(of_this_rank, mean=lambda counts: counts[0]), "sum of the ranks"),
+        (measures(of_rows, mean=lambda counts: counts[0]), "the number of right answers"),
+        (measures(of_rows, mean=lambda counts: 100 * counts[0] / counts[1]), "in percent"),
+        (in_each_batch, "does each of them call all_reduce"),
+        (only_rank_0, "does each of them call all_reduce"),
+        (lambda model, batches: "half", "a number is expected"),
     ],
 }
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from jupyter_client.manager import KernelManager
 
-# A cluster, and a training that lasts for minutes and does nothing but report.
+# A cluster, and a run that lasts for minutes and does nothing but report.
 SETUP = """
 import os, time
 import ray, ray.train

@@ -85,7 +85,7 @@ def test_shared_memory_of_a_default_container(look):
 
 
 def test_a_machine_without_127_0_0_1(look, monkeypatch):
-    """As in a network of IPv6 alone. Where it works, it has no line."""
+    """As in a network with only IPv6. Where it works, it has no line."""
     assert machine.loopback_problem() == ""
     with pytest.raises(ValueError):
         look("loopback")

@@ -317,7 +317,7 @@ def test_damaged_records_are_passed_over_and_their_processes_are_found(registry,
 
 
 def test_nobody_stops_or_forgets_what_runs_on_another_machine(registry, start, monkeypatch, capsys):
-    """Its records look like those of ended processes here, and its watchdog stops what has no records."""
+    """Its records look like records of ended processes here, and its watchdog stops what has no records."""
     sleeper = start(role="head: raylet")
     registry.start_watchdog("one", seconds=60)
     monkeypatch.setenv("LABKIT_HOME", str(registry._home))

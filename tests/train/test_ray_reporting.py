@@ -53,7 +53,7 @@ def loop(config, _=None):
             time.sleep(config.get("seconds_per_step", 0.01))
             panel.log(loss=1.0 / (step + 1))
             if config.get("breaks") == (rank, epoch, step):
-                raise ArithmeticError("the loss is no number")
+                raise ArithmeticError("the loss is not a number")
             if config.get("dies") == (rank, epoch, step) and not os.path.exists(config["died"]):
                 open(config["died"], "w").close()
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -139,14 +139,16 @@ def test_a_run_on_two_nodes_is_seen_whole(lab, home, panel):
 
 
 def test_what_a_worker_raises_is_shown_with_its_own_lines(lab, home, panel):
-    said = "rank 1 raised ArithmeticError: the loss is no number(.|\n)*logs. Then fit.* goes on from the last"
+    said = (
+        "rank 1 raised ArithmeticError: the loss is not a number(.|\n)*logs. Then fit.* goes on from the last"
+    )
     with pytest.raises(RunFailed, match=said):
         fit(panel, trainer_of(panel, home, breaks=(1, 1, 2)))
     (failure, *_) = panel.state.failures
     assert (failure.rank, panel.state.status) == (1, "failed")
-    assert 'raise ArithmeticError("the loss is no number")' in failure.text
+    assert 'raise ArithmeticError("the loss is not a number")' in failure.text
     assert failure.text.startswith("loop, ") and "site-packages" not in failure.text
-    assert runs.latest("run", state="failed").error == "ArithmeticError: the loss is no number"
+    assert runs.latest("run", state="failed").error == "ArithmeticError: the loss is not a number"
     assert idle(lab)
 
 

@@ -1,4 +1,4 @@
-"""The state of a training: it takes in events, as `labkit.panel.tracking.events` describes them."""
+"""The state of a training run: it takes in events, as `labkit.panel.tracking.events` describes them."""
 
 import math
 from collections import deque
@@ -62,7 +62,7 @@ class Positions:
 
 
 class RunState(State):
-    """All that is known of one training.
+    """All that is known of one run.
 
     Attributes:
         phase: what is being done now.

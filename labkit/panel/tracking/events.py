@@ -22,7 +22,7 @@ print      ``text``: a line that the training function printed
 failure    ``text``: the worker's traceback; the engine may start the workers again
 ========== =====================================================================================
 
-What arrives may come from a newer version, or from a training that reports anything. `read` checks and
+What arrives may come from a newer version, or from a run that reports anything. `read` checks and
 converts it once, so the states behind it rely on its types.
 """
 

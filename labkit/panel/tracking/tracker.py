@@ -8,7 +8,7 @@ A tracker costs a few microseconds per step: it reads a clock twice, and sends a
 `EVENTS_PER_SECOND` times a second; metrics are turned into numbers only then, so a loss on
 a GPU is waited for five times a second and not in every step.
 
-`labkit.panel.tracking.events` lists what an event has. The idea of a wrapped iterator is that of tqdm.
+`labkit.panel.tracking.events` lists what an event has. The idea of a wrapped iterator comes from tqdm.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The two figures of a training: its metrics over the epochs, and what took place when."""
+"""The two figures of a training run: its metrics over the epochs, and what took place when."""
 
 import math
 from collections.abc import Iterable

@@ -1,0 +1,475 @@
+# %% [markdown]
+# # 03b · Checkpoints, hangs, restarts
+#
+# By the end of this lesson you can
+# - save a checkpoint from which a run really resumes, and find it again later;
+# - explain why a distributed run hangs, and fix it (exercise 03-2);
+# - resume after a crash (03-3).
+#
+# **Time** … · **Needs** 03
+
+# %% [markdown]
+# In 2022, Meta trained OPT-175B on 992 GPUs. In two months, hardware failures caused at least 35 manual restarts, and about 70 more were automatic
+# ([Zhang et al.](https://arxiv.org/abs/2205.01068), section 2.5). Each time the run continued from its latest checkpoint. At that scale a run *will* be
+# interrupted, and the only question is how much work is lost each time.
+#
+# ## A place for checkpoints
+# A restarted worker may run on another machine, so a checkpoint on a local disk may be out of reach. An **object store** such as S3 can be reached from everywhere. This cell starts a small one on your machine:
+
+# %%
+from labkit import cluster, datasets, storage
+
+lab = cluster.start()
+store = storage.start()
+store
+
+# %% [markdown]
+# The data and the network are the ones from lesson 03. This time we also need test images.
+
+# %%
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def as_rows(digits):
+    return TensorDataset(torch.tensor(digits.images).unsqueeze(1) / 255, torch.tensor(digits.labels))
+
+
+train = as_rows(datasets.load(split="train"))
+test = as_rows(datasets.load(split="test"))
+
+
+def make_model():
+    torch.manual_seed(0)
+    layers = [
+        torch.nn.Conv2d(1, 16, 5, stride=2),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(2304, 10),
+    ]
+    return torch.nn.Sequential(*layers)
+
+
+# %% [markdown]
+# ## What has to be in a checkpoint?
+# The weights, obviously. What else? Let's try it in plain PyTorch, without any worker. We train for six epochs in one go, and compare that with three epochs, a checkpoint, and three more.
+
+
+# %%
+def train_epochs(model, optimizer, epochs):
+    for _ in range(epochs):
+        for x, y in DataLoader(train, batch_size=128):
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def new():
+    model = make_model()
+    return model, torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def difference(a, b):
+    return max((p - q).abs().max().item() for p, q in zip(a.parameters(), b.parameters(), strict=True))
+
+
+# %%
+import tempfile
+
+torch.set_num_threads(1)
+uninterrupted, optimizer = new()
+train_epochs(uninterrupted, optimizer, 6)
+
+model, optimizer = new()
+train_epochs(model, optimizer, 3)
+file = f"{tempfile.mkdtemp()}/state.pt"
+torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 2}, file)
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** Which of the resumed runs ends with the same weights as the uninterrupted one?
+
+# %%
+from labkit.exercises import check, hint, predict, reveal
+
+predict("03b-a", ..., choices=["weights only", "weights and optimizer", "both", "neither"])
+
+# %%
+state = torch.load(file, weights_only=True)
+
+model, optimizer = new()
+model.load_state_dict(state["model"])
+train_epochs(model, optimizer, 3)
+weights_only = difference(model, uninterrupted)
+
+model, optimizer = new()
+model.load_state_dict(state["model"])
+optimizer.load_state_dict(state["optimizer"])
+train_epochs(model, optimizer, 3)
+with_optimizer = difference(model, uninterrupted)
+
+print(f"difference with the weights only: {weights_only:.1e}, with the optimizer, too: {with_optimizer:.1e}")
+reveal("03b-a", "weights and optimizer")
+
+# %% tags=["claim"]
+assert with_optimizer == 0 and weights_only > 1e-4
+
+# %% [markdown]
+# An optimizer with momentum remembers earlier gradients, and Adam remembers even more. Without that memory the run starts to drift the moment it resumes, and no error tells you. So a checkpoint contains everything that changes while you
+# train: weights, optimizer, the epoch, and the learning-rate schedule if there is one.
+#
+# The argument `weights_only=True` asks PyTorch to accept tensors and plain values only. It's designed not to run code from the file, which matters when you didn't write the file yourself.
+#
+# ## The loop, in a file
+# Here is the loop from lesson 03, and two functions around it. Run this cell: it writes the file `my_loop.py`, which later lessons use again.
+
+# %% tags=["long"]
+# %%writefile my_loop.py
+"""A training loop that saves checkpoints and resumes: lesson 03b writes this file and explains it."""
+
+import tempfile
+
+import ray.train
+import torch
+from ray.train.torch import prepare_data_loader, prepare_model
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+
+
+def save(model, optimizer, epoch, metrics):
+    """Rank 0 writes a checkpoint, and every rank reports."""
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = None
+        if ray.train.get_context().get_world_rank() == 0:
+            weights = getattr(model, "module", model).state_dict()
+            state = {"model": weights, "optimizer": optimizer.state_dict(), "epoch": epoch}
+            torch.save(state, f"{folder}/state.pt")
+            checkpoint = ray.train.Checkpoint.from_directory(folder)
+        ray.train.report({"epoch": epoch, **metrics}, checkpoint=checkpoint)
+
+
+def resume(model, optimizer):
+    """Load the latest checkpoint of this run, if there is one. Returns the epoch to start with."""
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is None:
+        return 0
+    with checkpoint.as_directory() as folder:
+        state = torch.load(f"{folder}/state.pt", weights_only=True)
+    getattr(model, "module", model).load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["epoch"] + 1
+
+
+@torch.no_grad()
+def accuracy(model, rows):
+    """The share of `rows`, a dataset of tensors, that the plain `model` gets right."""
+    x, y = rows.tensors
+    return (model(x).argmax(dim=1) == y).float().mean().item()
+
+
+def train_loop(config):
+    """Train config["make_model"]() on config["train"]. Returns the epoch that it started with."""
+    model = prepare_model(config["make_model"]())
+    optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
+    loader = prepare_data_loader(DataLoader(config["train"], batch_size=config["batch_size"], shuffle=True))
+    first = resume(model, optimizer)
+    for epoch in range(first, config["epochs"]):
+        if hasattr(loader.sampler, "set_epoch"):
+            loader.sampler.set_epoch(epoch)  # otherwise all epochs have the same order
+        for x, y in loader:
+            loss = cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        right = accuracy(getattr(model, "module", model), config["test"])
+        save(model, optimizer, epoch, {"loss": loss.item(), "accuracy": right})
+    return first
+
+
+# %% [markdown]
+# Look at `save` first. All ranks have the same weights, so one of them, rank 0, writes the file. It saves the model *inside* the wrapper; otherwise each name in the file would start with `module.`, and no plain model could load it.
+# The folder becomes a `Checkpoint`, and Ray uploads it to the store.
+#
+# *Every* rank calls `report`, although only rank 0 has something to upload. That's because `report` is a **barrier**: each worker that reaches it waits until all the others are there, and then all of them continue.
+#
+# ![A run in time: start, data, steps, and report as a barrier at which rank 1 waits for rank 0's upload](images/timeline.svg)
+
+# %% [markdown] tags=["instructor"]
+# **Only rank 0 saves, but all report.** `report` is a barrier. A rank that doesn't call it leaves the others waiting.
+
+# %% [markdown]
+# Now import the file. The cell reloads it, so you can change the file and run both cells again. The last line makes Ray send the *code* of this module to the workers, because a worker on another machine doesn't have your file.
+
+# %%
+import importlib
+
+import my_loop
+from ray import cloudpickle
+
+importlib.reload(my_loop)
+cloudpickle.register_pickle_by_value(my_loop)
+
+# %% [markdown]
+# `RunConfig` sets where checkpoints are saved and how many are kept: here the two with the highest accuracy, and always the latest.
+
+# %%
+from labkit.train import TrainPanel
+from ray.train import CheckpointConfig, FailureConfig, Result, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+
+panel = TrainPanel("03b-first")
+trainer = TorchTrainer(
+    my_loop.train_loop,
+    train_loop_config={
+        "make_model": make_model, "train": train, "test": test, "epochs": 6, "batch_size": 64, "lr": 0.05,
+    },
+    scaling_config=ScalingConfig(num_workers=2),
+    run_config=RunConfig(
+        name=panel.run_id,
+        storage_path=store.storage_path("runs", "03b"),
+        storage_filesystem=store.filesystem,
+        checkpoint_config=CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="accuracy"),
+    ),
+)  # fmt: skip
+with panel.watch(trainer):
+    result = trainer.fit()
+
+# %% [markdown]
+# ## What came back
+# Everything the run produced is in the store. Another process, on another machine and a week later, finds it by its path:
+
+# %%
+found = Result.from_path(
+    f"{store.storage_path('runs', '03b')}/{panel.run_id}", storage_filesystem=store.filesystem
+)
+best = found.get_best_checkpoint("accuracy", "max")
+with best.as_directory() as folder:
+    state = torch.load(f"{folder}/state.pt", weights_only=True)
+model = make_model()
+model.load_state_dict(state["model"])
+print(f"epoch {state['epoch']}: accuracy on {len(test)} test images: {my_loop.accuracy(model, test):.3f}")
+
+# %% tags=["claim"]
+kept = [metrics["epoch"] for _, metrics in found.best_checkpoints]
+assert 2 <= len(kept) <= 3 and 5 in kept
+assert my_loop.accuracy(model, test) == max(metrics["accuracy"] for _, metrics in found.best_checkpoints)
+
+# %% [markdown]
+# If you ever write your own `report`: Ray keeps metrics on disk only if a checkpoint came with them.
+#
+# ## A loop that stops early, and hangs
+# Why should you care about barriers? Because this innocent loop never ends. It saves time: as soon as the model is good enough, rank 0 stops.
+
+# %%
+import ray.train
+from ray.train.torch import prepare_data_loader, prepare_model
+
+
+def train_until(config):
+    model = prepare_model(make_model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    loader = prepare_data_loader(DataLoader(train, batch_size=64))
+    for epoch in range(10):
+        for x, y in loader:
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        plain = getattr(model, "module", model)
+        if ray.train.get_context().get_world_rank() == 0 and my_loop.accuracy(plain, test) > 0.8:
+            return epoch + 1
+    return 10
+
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** With one process this loop works. What will rank 1 do after rank 0 has left the loop?
+
+# %%
+predict("03b-b", ..., choices=["it stops, too", "it keeps training", "it waits"])
+
+# %%
+try:
+    TorchTrainer(
+        train_until,
+        torch_config=TorchConfig(timeout_s=5),
+        scaling_config=ScalingConfig(num_workers=2),
+    ).fit()
+except ray.train.TrainingFailedError as error:
+    print(error)
+    reveal("03b-b", "it waits")
+
+# %% [markdown]
+# Rank 1 started its next epoch and got as far as `backward()`. Under DDP that is a synchronization point: it can't finish until every rank has sent its gradients, and rank 0 will never send any.
+#
+# ![Rank 0 leaves the loop after epoch 2; rank 1 waits in backward until the process group gives up](images/hang.svg)
+#
+# Here the wait ended after 5 seconds because of `timeout_s`. Ray's default is 30 minutes, and `report` waits forever unless the environment variable `RAY_TRAIN_COLLECTIVE_TIMEOUT_S` is set in the process that calls `fit()`. (On GPUs, NCCL ends the waiting
+# process instead of raising an error, so you see a lost worker.)
+
+# %% [markdown] tags=["instructor"]
+# **The hanging run in *A loop that stops early, and hangs*.** It ends after five seconds, because the cell sets `timeout_s=5`. Ray's default is 30 minutes.
+
+# %% tags=["claim"]
+assert TorchConfig().timeout_s == 30 * 60
+one_worker = TorchTrainer(train_until, scaling_config=ScalingConfig(num_workers=1)).fit()
+assert one_worker.return_value < 10  # no wrapper, so nothing waits in backward()
+
+# %% [markdown]
+# What if a run of yours hangs *now*? Find the workers, and ask one of them where it is:
+#
+# ```text
+# $ pgrep -f ray::RayTrainWorker
+# 48213
+# 48214
+# $ py-spy dump --pid 48214
+# …
+# Thread 48290 (idle): "TrainingThread(train_fn_with_final_checkpoint_flush)"
+#     _engine_run_backward (torch/autograd/graph.py:979)
+#     backward (torch/autograd/__init__.py:395)
+#     backward (torch/_tensor.py:623)
+#     train_until (1240127741.py:12)
+#     …
+# ```
+#
+# Look for your own function in the thread called `TrainingThread`: the loop is in its line 12, `loss.backward()`, and waits inside PyTorch. Compare the ranks. The one that is *somewhere else* caused the hang. The lab's panel does this for you when a run stalls.
+
+# %% [markdown]
+# ### Exercise 03-2 ★★ · Stop together
+# Fix the loop. With any number of workers it should still stop early, and all ranks should stop after the same epoch, whatever rows each of them has. Return the number of epochs trained, as above.
+
+
+# %%
+def train_together(config): ...  # your answer
+
+
+# %% tags=["solution"]
+def train_together(config):
+    model = prepare_model(make_model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    loader = prepare_data_loader(DataLoader(train, batch_size=64))
+    for epoch in range(10):
+        for x, y in loader:
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        if my_loop.accuracy(getattr(model, "module", model), test) > 0.8:  # equal weights, equal decisions
+            return epoch + 1
+    return 10
+
+
+# %%
+check("03-2", train_together)
+
+# %% [markdown]
+# If you're stuck, `hint("03-2")` shows the first of three hints.
+#
+# ## A worker is killed
+# Now we kill a worker, the way Linux does when memory runs out. `max_failures=1` lets Ray restart the run once. The loop then begins at its first line, in new processes. Ray can't know what your variables were, so
+# it's your code that has to ask for the latest checkpoint. That is the call of `resume` in `my_loop.py`.
+
+# %%
+from labkit import faults
+
+panel = TrainPanel("03b-crash")
+faults.kill_rank(1).at(panel, epoch=2, step=3)
+config = trainer.train_loop_config | {"epochs": 4}
+crashed = TorchTrainer(
+    my_loop.train_loop,
+    train_loop_config=config,
+    scaling_config=ScalingConfig(num_workers=2),
+    run_config=RunConfig(
+        name=panel.run_id,
+        storage_path=store.storage_path("runs", "03b"),
+        storage_filesystem=store.filesystem,
+        failure_config=FailureConfig(max_failures=1),
+    ),
+)
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** The loop counts epochs from 0, and the worker dies in the middle of epoch 2. With which epoch does the second attempt start?
+
+# %%
+predict("03b-c", ...)
+
+# %%
+with panel.watch(crashed):
+    safe = crashed.fit()
+
+reveal("03b-c", safe.return_value)
+
+# %% tags=["claim"]
+assert safe.return_value == 2
+assert sorted(metrics["epoch"] for _, metrics in safe.best_checkpoints) == [0, 1, 2, 3]
+
+# %% [markdown]
+# One worker died, and Ray restarted both, because the process group can't continue without one of its members. The steps of epoch 2 were lost and trained again. With a checkpoint per epoch, a crash costs at most one epoch and a start.
+#
+# ### Exercise 03-3 ★★ · Resume with a schedule
+# A loop of yours also has a learning-rate schedule, and its checkpoint contains `{"model": …, "optimizer": …, "scheduler": …, "epoch": …}` in `state.pt`. Write the function that it calls before its first epoch. If there is a checkpoint, load
+# all three and return the epoch to start with; otherwise return 0. The check makes a run on the cluster fail once.
+
+
+# %%
+def resume(model, optimizer, scheduler): ...  # your answer
+
+
+# %% tags=["solution"]
+def resume(model, optimizer, scheduler):
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is None:
+        return 0
+    with checkpoint.as_directory() as folder:
+        state = torch.load(f"{folder}/state.pt", weights_only=True)
+    getattr(model, "module", model).load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    scheduler.load_state_dict(state["scheduler"])
+    return state["epoch"] + 1
+
+
+# %%
+check("03-3", resume, store)
+
+# %% [markdown]
+# ## The trap of a reused name
+# A run also resumes when you call `fit()` again with the same name and storage. After a crash of your notebook that's what you want. At any other time it's a trap. Watch what happens to an experiment with a new learning rate
+# and an old name:
+
+# %%
+again = TorchTrainer(
+    my_loop.train_loop,
+    train_loop_config=config | {"lr": 0.001},
+    scaling_config=ScalingConfig(num_workers=2),
+    run_config=crashed.run_config,
+)
+started = again.fit().return_value
+print("starts with epoch", started, "of", config["epochs"])
+
+# %% tags=["claim"]
+assert started == 4
+
+# %% [markdown]
+# It "finished" at once and trained nothing, because the old run had done all four epochs. The new learning rate was never used, and nothing warned you. So give each experiment a fresh name, such as `panel.run_id`.
+#
+# ## Key points
+# - A checkpoint contains everything that changes during training. Without the optimizer's state a run resumes without an error and drifts away.
+# - Save the weights of the model inside the wrapper, and look for a checkpoint at the start of the loop.
+# - `report` is a barrier, and under DDP `backward()` synchronizes the ranks, too. Whatever decides how often they are called must be equal on all ranks.
+# - If you reuse the name of a run, you resume it.
+#
+# | older tutorials | today |
+# |---|---|
+# | `resume_from_checkpoint=`, `Trainer.restore` | the same name and storage, or a checkpoint in `train_loop_config` |
+#
+# The script at the end of lesson 03 saves and resumes in plain Ray and PyTorch, without the lab.
+
+# %% [markdown] tags=["links"]
+# ## Official pages
+
+# %% [markdown]
+# ## Stop
+# What is in the store stays.
+
+# %%
+store.stop()
+lab.stop()

@@ -1,0 +1,224 @@
+"""Lesson 03b: a run that hangs, and resuming."""
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from zlib import crc32
+
+from labkit.exercises.answers import NotAttempted, Wrong, close_to, describe, is_blank
+from labkit.exercises.registry import Lesson
+from labkit.exercises.running import run_loop
+
+LESSON = Lesson("03b", "Checkpoints, hangs, restarts")
+# What torch says of a likely mistake, and what to say of it instead.
+_REMARKS = {
+    "no attribute 'module'": "with one worker there is no wrapper, so the model has no `.module`",
+    '"module.': "`model` is the wrapper; load into the model inside it",
+    "Timed out waiting": "one rank leaves the loop, and the other waits for its gradients",
+}
+
+
+@LESSON.exercise(
+    "03-2 · Stop together",
+    "Which rank makes the decision, and how does the other one learn about it?",
+    "After each step all ranks have the same weights. What would each decide by the model's accuracy?",
+    "Let every rank test the model: `if accuracy(model) > 0.8: return epoch + 1`, without `rank == 0`.",
+    seconds=90,
+    stuck="one rank leaves the loop, and the other waits for its gradients",
+)
+def _together(train_together: Any) -> None:
+    """A loop that returns the number of its epochs: it stops before the tenth, on both ranks.
+
+    At last, rank 1 knows nothing of its own rows. Ranks that judge by different rows then disagree.
+    """
+    _require_no_blank(train_together)
+    options = {"name": "train_together", "trainer": _impatient_trainer()}
+    idle, trained, seen = _returned(_idle_and_trained, {"loop": train_together}, **options)
+    for epochs in (idle, trained):
+        if not isinstance(epochs, int):
+            raise Wrong(f"the loop returns {describe(epochs)}; the number of its epochs is expected")
+    if idle != 10:
+        raise Wrong(f"it stops after {idle} epochs of a model that learns nothing: what does it look at?")
+    if trained >= 10:
+        raise Wrong("it doesn't hang, but it returns 10: stop early, and return the number of epochs trained")
+    try:
+        _returned(_with_worse_rows, {"loop": train_together, "seen": seen}, **options)
+    except Wrong:
+        raise Wrong(
+            "each rank judges the model by other rows, and nothing makes them agree: "
+            "that they stopped together was luck"
+        ) from None
+
+
+@LESSON.exercise(
+    "03-3 · Resume with a schedule",
+    "`ray.train.get_checkpoint()` is None in a new run. Otherwise it has the file state.pt.",
+    "`my_loop.py` has such a function. What has to be loaded besides model and optimizer?",
+    'Load `state["model"]` into `getattr(model, "module", model)`, `state["optimizer"]` into the optimizer, '
+    '`state["scheduler"]` into the scheduler, and return `state["epoch"] + 1`.',
+    seconds=90,
+)
+def _resumed(resume: Any, store: Any = None) -> None:
+    """A run on two workers that fails after two epochs, and goes on with the learner's function."""
+    _require_no_blank(resume)
+    config, name = {"resume": resume}, "resume"
+    result, _ = _run(_first_of_a_new_run, config, name=name)
+    near = {1: "epochs are counted from 0"}
+    close_to(result.return_value, 0, what="without a checkpoint, the first epoch", mistakes=near)
+    result, _ = _run(_fails_once, config, num_workers=2, max_failures=1, store=store, name=name)
+    found = result.return_value
+    near = {
+        0: "that starts from scratch, and there is a checkpoint",
+        1: "that epoch is finished, and would be trained twice",
+    }
+    close_to(found["first"], 2, what="after epochs 0 and 1, the first epoch", mistakes=near)
+    if found["weight"] != 1.0:
+        raise Wrong("the model does not have the weights of the checkpoint")
+    if not found["momentum"]:
+        raise Wrong("the optimizer's state was not loaded: its momentum is lost")
+    if found["schedule"] != 2:
+        raise Wrong("the scheduler's state was not loaded: the learning rate starts from the top again")
+
+
+def _returned(*args: Any, **options: Any) -> Any:
+    return _run(*args, num_workers=2, **options)[0].return_value
+
+
+def _run(*args: Any, **options: Any) -> Any:
+    """`run_loop`, with a remark on a likely mistake in place of what torch says of it."""
+    try:
+        return run_loop(*args, **options)
+    except Wrong as error:
+        for sign, remark in _REMARKS.items():
+            if sign in str(error):
+                raise Wrong(remark) from None
+        raise
+
+
+def _require_no_blank(function: Any) -> None:
+    if is_blank(function) or ... in getattr(getattr(function, "__code__", None), "co_consts", ()):
+        raise NotAttempted
+
+
+def _impatient_trainer() -> Callable:
+    """A TorchTrainer whose ranks wait for each other for 20 seconds, and not for half an hour."""
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    return partial(TorchTrainer, torch_config=TorchConfig(timeout_s=20))
+
+
+def _idle_and_trained(config: dict) -> tuple[Any, Any, set[int]]:
+    """What the loop returns if no optimizer changes a weight; and what if they do, unless that was not 10.
+
+    In the second case also the rows that the models of this rank have seen.
+    """
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    hook = register_optimizer_step_pre_hook(lambda optimizer, *_: optimizer.zero_grad())
+    try:
+        idle = config["loop"]({})
+    finally:
+        hook.remove()
+    if idle != 10:  # a rank that left early would disturb the others
+        return idle, 0, set()
+    seen: set[int] = set()
+    with _outputs(lambda rows, output: seen.update(rows)):
+        return idle, config["loop"]({}), seen
+
+
+def _with_worse_rows(config: dict) -> Any:
+    """The loop, but the models of rank 1 know nothing of a row that rank 0 didn't see in the run before."""
+    import ray.train
+    import torch
+
+    def worse(rows: list[int], output: Any) -> Any:
+        known = [row in config["seen"] for row in rows]
+        return output * torch.tensor(known, device=output.device).view(-1, *[1] * (output.dim() - 1))
+
+    if ray.train.get_context().get_world_rank() == 0:
+        return config["loop"]({})
+    with _outputs(worse):
+        return config["loop"]({})
+
+
+@contextlib.contextmanager
+def _outputs(change: Callable) -> Iterator[None]:
+    """Call change(checksums of the input's rows, output) after each call of a model, but not of its parts."""
+    from torch.nn.modules import module
+
+    depth = 0
+
+    def enter(*_: Any) -> None:
+        nonlocal depth
+        depth += 1
+
+    def leave(_: Any, inputs: tuple, output: Any) -> Any:
+        nonlocal depth
+        depth -= 1
+        if depth == 0 and inputs:
+            return change([crc32(row.numpy().tobytes()) for row in inputs[0].detach().cpu()], output)
+        return None
+
+    hooks = module.register_module_forward_pre_hook(enter), module.register_module_forward_hook(leave)
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _prepared() -> tuple[Any, Any, Any]:
+    import torch
+    from ray.train.torch import prepare_model
+
+    model = prepare_model(torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
+    return model, optimizer, torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+
+
+def _save(epoch: int, model: Any, optimizer: Any, scheduler: Any) -> None:
+    import ray.train
+    import torch
+
+    with tempfile.TemporaryDirectory() as folder:
+        plain = getattr(model, "module", model)
+        state = {"model": plain.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(state | {"scheduler": scheduler.state_dict(), "epoch": epoch}, f"{folder}/state.pt")
+        rank = ray.train.get_context().get_world_rank()
+        checkpoint = None if rank else ray.train.Checkpoint.from_directory(folder)
+        ray.train.report({"epoch": epoch}, checkpoint=checkpoint)
+
+
+def _first_of_a_new_run(config: dict) -> Any:
+    """In one process: the first epoch; and with a checkpoint, `resume` must not raise."""
+    objects = _prepared()
+    first = config["resume"](*objects)
+    _save(0, *objects)
+    config["resume"](*objects)
+    return first
+
+
+def _fails_once(config: dict) -> dict[str, Any] | None:
+    """Save two epochs and fail; in the second attempt, return what `resume` came to."""
+    import ray.train
+    import torch
+
+    model, optimizer, scheduler = _prepared()
+    first, plain = config["resume"](model, optimizer, scheduler), getattr(model, "module", model)
+    if ray.train.get_checkpoint() is not None:
+        return {
+            "first": first,
+            "weight": plain.weight[0, 0].item(),
+            "momentum": bool(optimizer.state),
+            "schedule": scheduler.last_epoch,
+        }
+    for epoch in (0, 1):
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        torch.nn.init.constant_(plain.weight, epoch)
+        _save(epoch, model, optimizer, scheduler)
+    ray.train.get_all_reported_checkpoints()  # waits until Ray has taken in both reports
+    raise OSError("the disk is full")

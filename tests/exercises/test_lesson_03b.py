@@ -1,0 +1,165 @@
+"""The exercises of lesson 03b: what is said of a mistake. They run on a cluster."""
+
+import sys
+
+import pytest
+import ray.train
+import torch
+from ray import cloudpickle
+from ray.train.torch import prepare_model
+
+from labkit.exercises import check
+from labkit.models.torch import cnn
+from verdicts import verdicts
+
+pytestmark = pytest.mark.usefixtures("lab")
+# Workers cannot import this module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def build():
+    return cnn(seed=0)
+
+
+def step(model, optimizer, x, y):
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+
+
+def inside(model):
+    return getattr(model, "module", model)
+
+
+def sure(model):
+    """Whether the model has learnt that all images are of class 0."""
+    return model(torch.ones(1, 28, 28)).softmax(dim=1)[0, 0] > 0.8
+
+
+def stops(decide, epochs=10, answer=lambda epoch: epoch + 1):
+    """A loop that leaves after an epoch for which decide(rank, epoch, model) is true."""
+
+    def train_together(config):
+        model = prepare_model(build())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(epochs):
+            for _ in range(5):
+                step(model, optimizer, torch.ones(4, 28, 28), torch.zeros(4, dtype=torch.int64))
+            if decide(ray.train.get_context().get_world_rank(), epoch, inside(model)):
+                return answer(epoch)
+        return epochs
+
+    return train_together
+
+
+def rows_of(rank):
+    """Images of the two classes that a mean tells apart; other ones on each rank."""
+    numbers = torch.Generator().manual_seed(rank)
+    labels = torch.arange(32) % 2
+    return torch.rand(32, 28, 28, generator=numbers) * (0.2 + 0.8 * labels[:, None, None]), labels
+
+
+def judged(judge):
+    """A loop that trains on its own rows, and stops when judge(rank, plain model, last loss) is true."""
+
+    def train_together(config):
+        rank = ray.train.get_context().get_world_rank()
+        model = prepare_model(build())
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+        x, y = rows_of(rank)
+        for epoch in range(10):
+            for _ in range(10):
+                optimizer.zero_grad()
+                loss = torch.nn.functional.cross_entropy(model(x), y)
+                loss.backward()
+                optimizer.step()
+            if judge(rank, inside(model), loss.item()):
+                return epoch + 1
+        return 10
+
+    return train_together
+
+
+def accuracy(model, rows):
+    with torch.no_grad():
+        return (model(rows[0]).argmax(dim=1) == rows[1]).float().mean().item()
+
+
+def common(rank, model, loss):
+    return accuracy(model, rows_of(2)) > 0.9
+
+
+def only_rank_0(rank, model, loss):
+    return rank == 0 and common(rank, model, loss)
+
+
+def by_its_own_rows(rank, model, loss):
+    return accuracy(model, rows_of(rank)) > 0.9
+
+
+def by_its_own_loss(rank, model, loss):
+    return loss < 0.3
+
+
+def by_the_mean(rank, model, loss):
+    total = torch.tensor(accuracy(model, rows_of(rank)))
+    torch.distributed.all_reduce(total)
+    return total.item() / 2 > 0.9
+
+
+def by_rank_0(rank, model, loss):
+    stop = torch.tensor(float(rank == 0 and accuracy(model, rows_of(2)) > 0.9))
+    torch.distributed.broadcast(stop, 0)
+    return bool(stop)
+
+
+def resumes(next_epoch=1, new=0, model_too=True, optimizer_too=True, scheduler_too=True, into=inside):
+    def resume(model, optimizer, scheduler):
+        checkpoint = ray.train.get_checkpoint()
+        if checkpoint is None:
+            return new
+        with checkpoint.as_directory() as folder:
+            state = torch.load(f"{folder}/state.pt", weights_only=True)
+        if model_too:
+            into(model).load_state_dict(state["model"])
+        if optimizer_too:
+            optimizer.load_state_dict(state["optimizer"])
+        if scheduler_too:
+            scheduler.load_state_dict(state["scheduler"])
+        return state["epoch"] + next_epoch
+
+    return resume
+
+
+SAID = {
+    "03-2": [
+        (stops(lambda rank, epoch, model: epoch == 2), "stops after 3 epochs of a model that learns nothing"),
+        (stops(lambda rank, epoch, model: False), "it returns 10"),
+        (stops(lambda rank, epoch, model: sure(model), answer=lambda epoch: None), "epochs is expected"),
+        (
+            judged(lambda rank, model, loss: rank == 0 and common(rank, model, loss)),
+            "one rank leaves the loop",
+        ),
+        (judged(by_its_own_rows), "was luck"),
+        (judged(by_its_own_loss), "was luck"),
+        (judged(common), "solved"),
+        (judged(by_the_mean), "solved"),
+        (judged(by_rank_0), "solved"),
+    ],
+    "03-3": [
+        (resumes(new=1), "counted from 0"),
+        (resumes(next_epoch=0), "trained twice"),
+        (resumes(model_too=False), "the weights of the checkpoint"),
+        (resumes(optimizer_too=False), "momentum is lost"),
+        (resumes(scheduler_too=False), "the learning rate starts from the top"),
+        (resumes(), "solved"),
+        (resumes(into=lambda model: model.module), "with one worker there is no wrapper"),
+        (resumes(into=lambda model: model), "is the wrapper; load into the model inside it"),
+        (lambda model, optimizer, scheduler: 0, "starts from scratch"),
+    ],
+}
+
+
+@verdicts(SAID)
+def test_what_a_check_says(id, answers, said):
+    assert said in repr(check(id, *answers))
