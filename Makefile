@@ -122,7 +122,7 @@ lint: setup
 	$(PY) -m ruff format --check .
 	@$(PY) -c 'from importlinter.cli import lint_imports_command as lint; lint()' --no-cache --no-logo
 	$(PY) tools/prose.py
-	$(PY) -m codespell_lib README.md CONTRIBUTING.md docs benchmarks engines labkit lessons tests tools
+	$(PY) -m codespell_lib *.md docs benchmarks engines labkit lessons tests tools classroom datasets notebooks/AGENTS.md
 
 bench: setup
 	@$(PY) -m benchmarks $(BENCH_ARGS)

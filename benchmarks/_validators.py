@@ -24,7 +24,7 @@ from ray.train.torch import TorchTrainer, get_device
 from torch import nn
 
 from labkit.datasets import read_rows
-from labkit.errors import RunError
+from labkit.errors import LabError
 from labkit.models.torch import load_state, to_input
 
 ACCURACY, LOSS = "val_accuracy", "val_loss"
@@ -200,7 +200,7 @@ def _judge_all(
     model: nn.Module, images: np.ndarray, labels: np.ndarray, size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     if not len(labels):
-        raise RunError("validate a checkpoint", "there is no row to validate on", "look at the path")
+        raise LabError("validate a checkpoint", "there is no row to validate on", "look at the path")
     for first in range(0, len(labels), size):
         yield _judge(model, images[first : first + size], labels[first : first + size])
 

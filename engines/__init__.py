@@ -3,10 +3,7 @@
 The programs are in `engines/programs`. They differ only in what their launcher needs.
 """
 
-from labkit.faces import face
+from engines.comparison import Comparison, run
+from engines.launch import ENGINES, Engine, Result
 
-__getattr__, __dir__, __all__ = face(
-    __name__,
-    comparison=("Comparison", "run"),
-    launch=("ENGINES", "Engine", "Result"),
-)
+__all__ = ["ENGINES", "Comparison", "Engine", "Result", "run"]

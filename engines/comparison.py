@@ -22,7 +22,7 @@ from engines.launch import ENGINES, Engine, Result
 from labkit.cluster.preload import Preloader
 from labkit.display.cards import Table
 from labkit.display.progress import Waiting
-from labkit.errors import RunError, RunStopped
+from labkit.errors import LabError, RunStopped
 from labkit.settings import Settings
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def run(
         log: called with a line of text before each run.
 
     Raises:
-        RunError: the arguments cannot work, or the weights of two engines differ.
+        LabError: the arguments cannot work, or the weights of two engines differ.
         RunFailed: a program failed, or did not end in time.
         RunStopped: interrupted.
     """
@@ -213,7 +213,7 @@ def _check(engines: Sequence[Engine], kill_rank_of: Sequence[str], *counts: int)
     for what, holds in needed.items():
         if not holds:
             fact = f"one thing is not so: {what}"
-            raise RunError("compare engines", fact, "engines.run(rows=6_000, engines=engines.ENGINES[:2])")
+            raise LabError("compare engines", fact, "engines.run(rows=6_000, engines=engines.ENGINES[:2])")
 
 
 def _weight_difference(first: Path, other: Path, name: str) -> float:
@@ -221,7 +221,7 @@ def _weight_difference(first: Path, other: Path, name: str) -> float:
 
     difference, change = parameter_distance(_weights(first), _weights(other)), _max_weight_change(first)
     if not difference <= _TOLERANCE * change:
-        raise RunError(
+        raise LabError(
             f"compare {name} with {ENGINES[0].name}",
             f"their weights differ by up to {difference:.1e}, and the training changed them by {change:.1e} "
             "only: they did not train the same model",

@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 
 from engines.stopwatch import Stopwatch
 from labkit import datasets
-from labkit.errors import RunError, RunFailed
+from labkit.errors import LabError, RunFailed
 from labkit.settings import Settings
 from labkit.system import process_info
 from labkit.system.process_registry import ProcessRegistry
@@ -143,7 +143,7 @@ def write_rows(folder: Path, rows: int) -> int:
     """Write rendered digits as Parquet, complete and as the parts of two ranks; return the number of rows."""
     count = rows // BATCH * BATCH
     if count == 0:
-        raise RunError("compare engines", f"{rows} rows fill no batch of {BATCH}", "rows=6_000 or more")
+        raise LabError("compare engines", f"{rows} rows fill no batch of {BATCH}", "rows=6_000 or more")
     data = datasets.rendered(count, seed=0)
     data.to_parquet(folder / "rows.parquet")
     for rank in (0, 1):

@@ -1,4 +1,4 @@
-"""The lab's command line: ``python -m labkit doctor | new | stop | clean | home | class``."""
+"""The lab's command line: ``python -m labkit doctor | stop | clean | home``."""
 
 import argparse
 import importlib
@@ -34,29 +34,16 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name, run in (("doctor", _doctor), ("stop", _stop), ("home", _home)):
         commands.add_parser(name, help=run.__doc__, description=run.__doc__).set_defaults(run=run)
-    # With another prefix for options, `--help` and all others are arguments that are passed on.
-    command = commands.add_parser("class", help=_class.__doc__, add_help=False, prefix_chars="\0")
-    command.set_defaults(run=_class)
-    command.add_argument("arguments", nargs="*")
+    for name, run in (("class", _class), ("new", _new)):
+        # With another prefix for options, `--help` and all others are arguments that are passed on.
+        command = commands.add_parser(name, help=run.__doc__, add_help=False, prefix_chars="\0")
+        command.set_defaults(run=run)
+        command.add_argument("arguments", nargs="*")
     command = commands.add_parser("clean", help=_clean.__doc__, description=_clean.__doc__)
     command.set_defaults(run=_clean)
     age = "for how long nothing was written into it, as in 7d or 12h; default: 7d"
     command.add_argument("--older", metavar="AGE", type=_seconds, default="7d", help=age)
     command.add_argument("--yes", action="store_true", help="remove it without a question")
-    command = commands.add_parser("new", help=_new.__doc__, description=_new.__doc__)
-    command.set_defaults(run=_new)
-    command.add_argument("name", metavar="NAME", help="as in my_experiment; also the name of the new folder")
-    data = "folder:PATH (images, a folder for each class), table:PATH:TARGET (CSV or Parquet, and the column "
-    data += "to predict) or text:PATH; without it, a small table is made on the spot"
-    command.add_argument("--data", metavar="KIND:PATH", help=data)
-    command.add_argument("--task", choices=("classification", "regression", "language"))
-    for option, what in (
-        ("--drop", "to leave out, such as an id"),
-        ("--categories", "whose values are names"),
-    ):
-        command.add_argument(
-            option, metavar="COLUMN", nargs="+", default=[], help=f"columns of the table {what}"
-        )
     return parser
 
 
@@ -64,6 +51,12 @@ def _class(options: argparse.Namespace) -> int:
     """The old name of `python -m classroom`; it goes in the next release."""
     print("use python -m classroom: `python -m labkit class` goes in the next release", file=sys.stderr)
     return importlib.import_module("classroom.__main__").main(options.arguments)
+
+
+def _new(_: argparse.Namespace) -> int:
+    """Replaced by the templates in notebooks/own_experiment; it goes in the next release."""
+    print("copy a template of notebooks/own_experiment: `python -m labkit new` is gone", file=sys.stderr)
+    return 2
 
 
 def _doctor(_: argparse.Namespace) -> int:
@@ -124,18 +117,6 @@ def _clean(options: argparse.Namespace) -> int:
             print(f"could not remove {path}: {error.strerror}", file=sys.stderr)
     print(f"removed {len(found) - failed} of {len(found)}")
     return int(bool(failed))
-
-
-def _new(options: argparse.Namespace) -> int:
-    """Write an experiment of your own into a new folder: a script, a notebook and tests."""
-    from labkit.new import new
-
-    for path in new(
-        options.name, options.data, options.task, drop=options.drop, categories=options.categories
-    ):
-        print(f"wrote {path}")
-    print(f"run it: python {options.name}/{options.name}.py")
-    return 0
 
 
 def _home(_: argparse.Namespace) -> int:

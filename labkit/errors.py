@@ -1,6 +1,6 @@
 """The lab's errors: each says what was attempted, the fact that stopped it, and the fix.
 
-    >>> raise ClusterError(
+    >>> raise LabError(
     ...     "start a run with 4 workers of 1 CPU each",
     ...     "the cluster has 2 CPUs, and Ray would wait forever",
     ...     "set num_workers to 2, or lab.add_node(cpus=2)",
@@ -13,7 +13,7 @@ import numbers
 
 
 class LabError(Exception):
-    """Base class of the lab's errors.
+    """What the lab could not do, why, and what to do about it.
 
     Args:
         attempt: what was being done, as a verb phrase ("start a second node").
@@ -34,30 +34,6 @@ class LabError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
-class SettingsError(LabError):
-    """A setting has a value that cannot be used."""
-
-
-class SetupError(LabError):
-    """The machine lacks something that a lesson needs."""
-
-
-class DatasetError(LabError):
-    """A data set could not be found, downloaded, read or created."""
-
-
-class ClusterError(LabError):
-    """A cluster could not be started, reached, changed or stopped."""
-
-
-class StorageError(LabError):
-    """An object store could not be started, reached or used, or its content is not what was sent."""
-
-
-class RunError(LabError):
-    """A panel, a run record, a model or its saved state was used in a way that cannot work."""
-
-
 class RunFailed(LabError):
     """A training ended with an exception, of the learner's code or of the engine. The panel shows it."""
 
@@ -75,10 +51,8 @@ class RunStopped(LabError):
         return [str(self)]
 
 
-def expect_int(
-    attempt: str, name: str, value: object, *, least: int = 1, error: type[LabError] = LabError
-) -> None:
-    """Raise `error` unless `value` is a whole number from `least` on."""
+def expect_int(attempt: str, name: str, value: object, *, least: int = 1) -> None:
+    """Raise a `LabError` unless `value` is a whole number from `least` on."""
     if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
         fact = f"{name}={value!r} is not a whole number from {least} on"
-        raise error(attempt, fact, f"for example {name}={least + 1}")
+        raise LabError(attempt, fact, f"for example {name}={least + 1}")

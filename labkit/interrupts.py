@@ -89,12 +89,11 @@ def alone(
     seconds: float,
     check: Callable[[], None],
     attempt: str,
-    error: type[LabError] = LabError,
 ) -> Iterator[None]:
     """Hold a lock file: one process of a home starts something; the others wait, and then find it.
 
     Raises:
-        LabError: another process held it for `seconds`; the `error` of the caller.
+        LabError: another process held it for `seconds`.
     """
     from filelock import FileLock, Timeout
 
@@ -103,7 +102,7 @@ def alone(
         lock.acquire(cancel_check=check)
     except Timeout:
         fact = f"another process has been starting it for {seconds:.0f} s"
-        raise error(attempt, fact, "python -m labkit stop, and start again") from None
+        raise LabError(attempt, fact, "python -m labkit stop, and start again") from None
     try:
         yield
     finally:

@@ -75,9 +75,9 @@ def test_every_package_that_is_imported_is_declared(root, project):
     declared = {Requirement(line).name for line in project["dependencies"]}
     near = {Requirement(line).name for name in declared for line in metadata.requires(name) or []}
     allowed = {canonicalize_name(name) for name in declared | near}
-    providers = metadata.packages_distributions()  # EXPERIMENT is a name in a template
+    providers = metadata.packages_distributions()
     for path in (root / "labkit").rglob("*.py"):
-        for name in _imported(path) - set(sys.stdlib_module_names) - {"labkit", "EXPERIMENT"}:
+        for name in _imported(path) - set(sys.stdlib_module_names) - {"labkit"}:
             assert allowed & {canonicalize_name(provider) for provider in providers[name]}, f"{path}: {name}"
 
 

@@ -8,14 +8,14 @@ import sys
 import pytest
 
 from labkit import errors
-from labkit.errors import ClusterError, LabError, RunStopped
+from labkit.errors import LabError, RunStopped
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type)]
 PARTS = ("start 4 workers", "the cluster has 2 CPUs", "lower num_workers to 2")
 
 
 def test_three_lines_and_one_for_a_stop():
-    assert str(ClusterError(*PARTS)) == (
+    assert str(LabError(*PARTS)) == (
         "could not start 4 workers\n  because the cluster has 2 CPUs\n  fix: lower num_workers to 2"
     )
     stopped = RunStopped("03-torch", "stopped by you after 00:12", "The CPUs are free again")
@@ -41,14 +41,14 @@ from traitlets.config import Config
 config = Config()
 config.HistoryManager.enabled = False
 shell = InteractiveShell.instance(config=config, colors="NoColor")
-shell.run_cell("from labkit.errors import ClusterError, RunStopped")
-shell.run_cell("raise ClusterError('start a node', 'it failed', 'look into the log')")
+shell.run_cell("from labkit.errors import LabError, RunStopped")
+shell.run_cell("raise LabError('start a node', 'it failed', 'look into the log')")
 shell.run_cell("raise RunStopped('run', 'stopped by you after 00:01', 'The CPUs are free again')")
 """
     env = {"IPYTHONDIR": str(tmp_path), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=env)
     assert [line for line in done.stdout.splitlines() if line] == [
-        "ClusterError: could not start a node",
+        "LabError: could not start a node",
         "  because it failed",
         "  fix: look into the log",
         "run: stopped by you after 00:01. The CPUs are free again",

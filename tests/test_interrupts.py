@@ -77,20 +77,6 @@ def test_an_interrupt_between_the_last_check_and_the_old_handler_is_not_lost(mon
         monkeypatch.setattr(signal, "signal", put_back)
 
 
-def test_an_interrupt_while_a_room_is_imported_is_told_in_one_line(tmp_path, monkeypatch):
-    (tmp_path / "room").mkdir()
-    face = "from labkit.faces import face\n__getattr__, __dir__, __all__ = face(__name__, inner=('thing',))"
-    (tmp_path / "room" / "__init__.py").write_text(face)
-    inner = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nthing = 1"
-    (tmp_path / "room" / "inner.py").write_text(inner)
-    monkeypatch.syspath_prepend(tmp_path)
-    import room
-
-    with pytest.raises(RunStopped, match="the import of room: stopped by you"):
-        room.thing  # noqa: B018
-    assert room.thing == 1
-
-
 def test_who_insists_gets_out_of_a_call_that_never_checks(monkeypatch):
     monkeypatch.setattr(interrupts, "_INSIST", 0.0)
     with pytest.raises(RunStopped), interrupts.stoppable("x"):

@@ -144,7 +144,7 @@ display.gallery([IMAGES], ["a"])
 
 
 class _Rooms(dict):
-    """The faces of the rooms by name, imported when a call needs them."""
+    """The parts of labkit by name, imported when a call needs them."""
 
     def __missing__(self, name: str) -> object:
         return importlib.import_module("labkit.models.torch" if name == "torch" else f"labkit.{name}")

@@ -1,7 +1,7 @@
 """All names that labkit uses although their engine does not document them, and what is lost without each.
 
-One file per engine uses them, in functions that still work when a name is gone: the rooms' own tests show
-that. This test says, with the engine's version, which name to look at after an upgrade.
+One file per engine uses them. The versions are pinned; this test says, with the engine's version, which name
+to look at after an upgrade.
 """
 
 import importlib

@@ -19,17 +19,29 @@ LEFT = "left for make test-all: the hour of .ci/run is over"
 # The modules that take more than four seconds. All others are quick, but for browsers and faults.
 SLOW = {
     *("accessibility", "board_page", "browser", "slides", "sweep_browser", "validation_browser", "website"),
-    *("cluster", "forkserver", "kernel", "preload"),
-    *("data_progress", "catalog", "huggingface", "own"),
+    *("cluster", "connection", "forkserver", "kernel", "preload"),
+    *("data_progress", "catalog", "data_page", "own_folders", "own_tables", "own_texts"),
     *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_08", "lesson_10"),
-    *("running_cluster", "campaign", "deck"),
+    *("running_cluster", "checks_elsewhere", "campaign", "fault_injection"),
     *("keras_models", "keras_reporting", "keras_settings"),
     *("torch_models", "torch_training", "panel", "spark", "spark_panel"),
-    *("object_server", "storage", "storage_ray", "store_faults", "store_kernel", "uploads"),
-    *("new", "cli", "diagnosis", "process_registry", "additions", "build", "notebooks", "plain", "install"),
-    *("bundle", "damaged_inputs", "export", "grading"),
+    *("object_server", "storage", "storage_ray", "store_faults", "store_kernel", "store_names", "uploads"),
+    *(
+        "own_experiment",
+        "cli",
+        "diagnosis",
+        "process_registry",
+        "additions",
+        "build",
+        "notebooks",
+        "plain",
+        "install",
+        "registry",
+        "kept",
+    ),
+    *("bundle", "damaged_inputs", "grading"),
     *("class_bucket", "sharing"),
-    *("hang", "ray_reporting", "tensorflow", "validation"),
+    *("hang", "hooks", "ray_reporting", "tensorflow", "validation", "watch"),
     *("sweep_panel", "sweep_restore"),
 }
 
@@ -47,12 +59,13 @@ DEEP = {
         "test_after_stop_nothing_is_left",
     ),
     "preload": (),
+    "connection": ("test_a_cluster_of_a_plain_ray_start",),
     "process_registry": (
         "test_what_is_started_is_recorded",
         "test_stop_ends_and_forgets",
         "test_a_killed_kernel_leaves_nothing",
     ),
-    "deck": ("test_a_killed_rank_is_replaced", "test_what_cannot_be_made", "test_wrong_use"),
+    "fault_injection": ("test_a_killed_rank_is_replaced", "test_what_cannot_be_made", "test_wrong_use"),
     "campaign": (),
     "recovery": (),
     "hang": (),
@@ -79,6 +92,7 @@ DEEP = {
     "lesson_08": (),
     "lesson_10": (),
     "running_cluster": ("test_a_loop_on_two_workers",),
+    "checks_elsewhere": (),
     # what is shown and handed out
     "accessibility": (),
     "board_page": (),
@@ -89,8 +103,7 @@ DEEP = {
     "website": (),
     "bundle": (),
     "grading": (),
-    "new": (),
-    "export": (),
+    "own_experiment": (),
     "keras_settings": (),
     "keras_reporting": (),
     "damaged_inputs": (),
@@ -100,7 +113,7 @@ DEEP = {
 }
 
 # What a change below these paths can break, riskiest first: modules of deep tests, "*" for all of them.
-_KILLS = ("kernel", "cluster", "process_registry", "deck")
+_KILLS = ("kernel", "cluster", "connection", "process_registry", "fault_injection")
 _PANELS = (
     "ray_reporting",
     "validation",
@@ -123,17 +136,18 @@ TOUCHED = {
     "labkit/tune/": ("sweep_panel", "sweep_restore", "sweep_browser"),
     "labkit/spark/": ("spark", "spark_panel"),
     "labkit/storage/": ("storage_ray", "store_faults", "store_kernel", "class_bucket"),
-    "labkit/faults/": ("deck", "campaign", "recovery"),
+    "labkit/faults.py": ("fault_injection", "campaign", "recovery"),
     "labkit/interrupts.py": ("kernel", "benchmarks"),
     "labkit/models/": ("keras_settings", "keras_reporting", "tensorflow"),
-    "labkit/exercises/": ("lesson_03", "lesson_08", "lesson_10", "running_cluster"),
-    "labkit/runs/": ("export",),
-    "labkit/classroom/": ("class_bucket", "board_page"),
-    "labkit/new/": ("new",),
+    "labkit/exercises/": ("lesson_03", "lesson_08", "lesson_10", "running_cluster", "checks_elsewhere"),
+    "lessons/checks/": ("lesson_03", "lesson_08", "lesson_10", "checks_elsewhere"),
+    "classroom/": ("class_bucket", "board_page", "grading"),
+    "notebooks/own_experiment/": ("own_experiment",),
     "labkit/datasets/": ("damaged_inputs", "plain", "storage_ray"),
+    "datasets/": ("plain", "bundle"),
     "engines/": ("comparison", "launch"),
     "benchmarks/": ("benchmarks", "campaign", "recovery"),
-    "tools/": ("bundle", "grading", "additions", "slides"),
+    "tools/": ("bundle", "additions", "slides"),
     "docs/api.md": ("additions",),
     "tools/website.py": ("website",),
 }

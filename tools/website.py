@@ -35,6 +35,7 @@ PARTS = {  # of the table of contents
         "docs/setups/*.md",
         "docs/troubleshooting.md",
         "docs/data.md",
+        "notebooks/own_experiment/README.md",
         "docs/runs.md",
         "docs/settings.md",
         "docs/clusters/README.md",
@@ -55,6 +56,7 @@ _OTHERS = [
     "LICENSE",
     "docs/**/*",
     "datasets/README.md",
+    "notebooks/own_experiment/*.py",
     "notebooks/plain/*",
 ]
 _SETTINGS = {

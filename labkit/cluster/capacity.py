@@ -95,7 +95,7 @@ def refuse(attempt: str, fact: str, fix: str, *, ours: bool) -> None:
     """
     if ours:
         raise LabError(attempt, f"{fact}, and Ray would wait forever", fix)
-    text = f"{fact}. Unless you or an autoscaler add nodes, Ray waits forever: {fix}"
+    text = f"{fact}. Unless an autoscaler or a person may add nodes, Ray waits forever: {fix}"
     warnings.warn(f"{attempt}: {text}", stacklevel=2)
 
 

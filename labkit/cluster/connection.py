@@ -112,7 +112,7 @@ def set_environment(token_file: Path | None, *, authenticate: bool | None) -> No
     Args:
         token_file: of the cluster; None: Ray's own order counts.
         authenticate: whether the cluster wants a token. A process that wants one itself can't be used by a
-            cluster without. None: unknown, and Ray's own default counts.
+            cluster without. None: not known, and Ray's own default counts.
     """
     wanted: dict[str, str | None] = {k: v for k, v in ENVIRONMENT.items() if k not in os.environ}
     if token_file is not None:

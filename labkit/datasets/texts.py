@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.datasets.own import OwnData, check_split
+from labkit.datasets.own import OwnData
 from labkit.datasets.sources import TABLES, files_of, read_table, text_of
 from labkit.datasets.tables import classes_of, codes_of, column_names, refuse_empty, require
 from labkit.errors import LabError, expect_int
@@ -54,8 +54,7 @@ def from_text(
         LabError: a file or column is missing, isn't UTF-8 or is empty, or there are too few tokens for a row.
     """
     attempt = f"load the text {str(source)[:200] if isinstance(source, (str, Path)) else 'of a table'}"
-    check_split(test, seed, attempt)
-    expect_int(attempt, "length", length, error=LabError)
+    expect_int(attempt, "length", length)
     encode, decode, vocabulary, pad = _tokens(tokenizer, attempt)
     options = {"kind": "tokens", "vocabulary": vocabulary, "test": test, "seed": seed, "text": decode}
     if target is None and not _is_table(source):

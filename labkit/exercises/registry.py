@@ -36,7 +36,7 @@ class Exercise:
 
     Attributes:
         id, title: the two parts of its heading. The id of an exercise that moves to another lesson stays,
-            so that no learner's progress is lost.
+            so that no progress is lost.
         check: called with the answers; returns None or raises `labkit.exercises.answers.Wrong`.
     """
 

@@ -263,8 +263,8 @@ class LivePanel:
     def _write_record(self) -> RunRecord:
         with self._lock:
             record = record_of(self.state, self.run_id, self.settings.home, **self._origin)
+        self._records.put(record)  # first: what is on the disk has been sent
         record.write(record.folder)
-        self._records.put(record)
         return record
 
     def _keep(self, over: threading.Event) -> float:

@@ -188,9 +188,9 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
         RunStopped: interrupted; nothing is left running.
     """
     global _current
-    expect_int("start Spark", "workers", workers, least=0, error=LabError)
+    expect_int("start Spark", "workers", workers, least=0)
     if slots is not None:
-        expect_int("start Spark", "slots", slots, error=LabError)
+        expect_int("start Spark", "slots", slots)
         if workers:
             fix = (
                 f"spark.session(slots={slots}) for one JVM, or spark.session(workers={workers}) for executors"

@@ -154,7 +154,7 @@ class SparkPanel(Panel):
         return followed
 
     def _lost_port(self) -> bool:
-        """Whether torchrun found its port taken and met no rank: before that, no rank can have begun."""
+        """Whether torchrun has met no rank because its port was taken: before that, none can have begun."""
         begun = self._ranks_report or self.state.prints or self._distributor.local_mode
         return self._output.port_taken and not begun
 

@@ -109,11 +109,12 @@ class ObjectFiles(s3fs.S3FileSystem):
         """(bucket, key, None): a name may have "?versionId=" in it, too.
 
         Raises:
-            LabError: a part of the path is "." or "..".
+            LabError: a part of the path is empty, "." or "..".
         """
-        if bad_part(path):
-            fact = 'a part of it is "." or "..", which no HTTP client sends unchanged'
-            raise LabError(f"use {path!r:.200} in the store", fact, f"{posixpath.normpath(path)!r:.200}")
+        plain = self._strip_protocol(path).lstrip("/")
+        if plain and bad_part(plain):
+            fact = 'a part of it is empty, "." or "..", which HTTP clients and servers take away'
+            raise LabError(f"use {path!r:.200} in the store", fact, f"{posixpath.normpath(plain)!r:.200}")
         bucket, key, _ = super().split_path(path)
         return bucket, key and path.partition(f"{bucket}/")[2], None
 

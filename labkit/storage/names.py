@@ -29,8 +29,11 @@ def check_run_name(name: str, *, only_ascii: bool = True) -> None:
 
 
 def bad_part(path: str) -> bool:
-    """Whether a part of a path is "." or "..": HTTP clients remove these, so no request can name them."""
-    return not {".", ".."}.isdisjoint(path.split("/"))
+    """Whether a part between slashes is empty, "." or "..".
+
+    HTTP clients and servers take these away, so a request for such an object asks for another one, or hangs.
+    """
+    return not {"", ".", ".."}.isdisjoint(path.split("/"))
 
 
 def _problem(name: str, only_ascii: bool) -> str:
@@ -41,7 +44,7 @@ def _problem(name: str, only_ascii: bool) -> str:
     if not name.isprintable():
         strange = next(one for one in name if not one.isprintable())
         return f"the name has {strange!r}, which not every store can have in a path"
-    if not all(parts) or bad_part(name):
+    if bad_part(name):
         return 'the name becomes a path in the store, and a part between slashes is empty, "." or ".."'
     size = len(name.encode())
     if max(len(part.encode()) for part in parts) > _PART or size > _WHOLE:

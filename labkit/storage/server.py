@@ -129,7 +129,7 @@ def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Serve
     base = settings.make_home() / "objects"
     try:
         base.mkdir(exist_ok=True, mode=0o700)
-        with alone(base / "starting", seconds=_START_TIMEOUT, check=check, attempt=_ATTEMPT, error=LabError):
+        with alone(base / "starting", seconds=_START_TIMEOUT, check=check, attempt=_ATTEMPT):
             found = _noted(settings.home)
             if found is not None and found.host in ("", this_host()):
                 # An owner first: another kernel that stops meanwhile lets the server run.

@@ -76,7 +76,7 @@ def upload_shards(
     Args, Raises: as in `upload`; default of the prefix: ``NAME/SPLIT-shards``.
     """
     _check(dataset, store)
-    expect_int("upload a data set", "rows_per_shard", rows_per_shard, error=LabError)
+    expect_int("upload a data set", "rows_per_shard", rows_per_shard)
     starts = range(0, len(dataset), rows_per_shard)
     keys = [f"part-{number:05}.parquet" for number in range(len(starts))]
     path = f"{bucket}/{prefix or f'{dataset.name}/{dataset.split}-shards'}"

@@ -353,7 +353,7 @@ def _missing_module(text: str) -> str | None:
         return f"install the package of the module {name!r} on the cluster's nodes"
     path = next(iter(spec.submodule_search_locations or [spec.origin]))
     return (
-        f"the workers do not find {path}: put it next to the notebook, or ship it with the loop: "
+        f"the workers do not find {path}: put it into the folder of the notebook, or ship it with the loop: "
         f"ray.cloudpickle.register_pickle_by_value({name}). For a whole cluster: "
         f"ray.init(runtime_env={{'py_modules': [{path!r}]}}), or its folder as 'working_dir'"
     )

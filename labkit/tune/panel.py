@@ -164,7 +164,7 @@ class SweepPanel(LivePanel):
 
     @contextlib.contextmanager
     def _reporting_here(self, run: tune.RunConfig) -> Iterator[None]:
-        """Let Tune call this panel, and print nothing itself; the reader's configuration is unchanged."""
+        """Let Tune call this panel, and print nothing itself; the reader's configuration stays unchanged."""
         before = run.callbacks, run.verbose, run.progress_reporter
         if not any(isinstance(one, SweepCallback) for one in run.callbacks or []):
             run.callbacks = [*(run.callbacks or []), self.callback()]

@@ -252,7 +252,7 @@ def readable(value: Any) -> Any:
     if isinstance(value, type) or inspect.isroutine(value):
         return value.__qualname__.rpartition("<locals>.")[2]
     text = " ".join(re.sub(r" at 0x[0-9a-f]+", "", _text_of(value)).split())
-    # What is cut ends in a checksum, so that two networks with the same first layers differ.
+    # What is cut ends in a checksum, so that two networks with the same first layers stay distinct.
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 10]}… {zlib.crc32(text.encode()):08x}"
 
 

@@ -45,7 +45,7 @@ def test_what_does_not_fit_is_refused(nodes, wanted, said):
     assert all(part in str(refused.value) for part in said)
     assert "lab.add_node" in refused.value.fix
     # Other clusters may scale by themselves, and the request is what makes them grow.
-    with pytest.warns(UserWarning, match="an autoscaler may add nodes") as warned:
+    with pytest.warns(UserWarning, match="an autoscaler or a person may add nodes") as warned:
         check_worker_capacity(nodes, ours=False, **wanted)
     assert all(part in str(warned[0].message) for part in said)
 

@@ -44,17 +44,14 @@ def test_the_readme_tells_the_checksum_and_the_licence():
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    """A wheel, built offline from a copy of what it needs."""
-    copy = tmp_path_factory.mktemp("copy")
-    for folder in ("labkit", "datasets"):
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+def copy(tmp_path_factory) -> Path:
+    """A copy of what a wheel is built from."""
+    folder = tmp_path_factory.mktemp("copy")
+    for name in ("labkit", "datasets"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md"):
-        shutil.copy(ROOT / name, copy)
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "."]
-    subprocess.run(command, cwd=copy, check=True, capture_output=True, timeout=120)
-    (built,) = copy.glob("*.whl")
-    return built
+        shutil.copy(ROOT / name, folder)
+    return folder
 
 
 def run(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess:
@@ -63,8 +60,13 @@ def run(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
-def test_an_installed_package_has_the_data(wheel, tmp_path):
-    """Not from the checkout: the wheel is unpacked and used."""
+def test_an_installed_package_has_the_data(copy, tmp_path):
+    """Not from the checkout: a wheel is built offline, unpacked and used."""
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "."]
+    subprocess.run(
+        [*command, "--wheel-dir", tmp_path], cwd=copy, check=True, capture_output=True, timeout=120
+    )
+    (wheel,) = tmp_path.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     names = {path.name for path in (tmp_path / "site" / "labkit" / "datasets" / "files").iterdir()}
     assert names == {path.name for path in SHIPPED.iterdir() if path.suffix not in (".py", "")}
@@ -77,9 +79,19 @@ def test_an_installed_package_has_the_data(wheel, tmp_path):
     ]
 
 
-def test_an_editable_install_has_the_data():
-    """It is a path to the checkout, where shipped() looks first."""
-    assert datasets.shipped("digits.parquet") == SHIPPED / "digits.parquet"
+def test_an_editable_install_has_the_data(copy, tmp_path):
+    build = f"from setuptools import build_meta; build_meta.build_editable({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=copy, check=True, capture_output=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    place, others = str(tmp_path / "site"), str(Path(np.__file__).parents[1])
+    code = f"import site, sys; sys.path[:0] = [{place!r}, {others!r}]; site.addsitedir({place!r}); "
+    code += "from labkit.datasets import load, shipped; "
+    code += "print(len(load('digits')), shipped('digits.parquet'))"
+    command = [sys.executable, "-S", "-c", code]
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"1437 {copy / 'datasets' / 'digits.parquet'}\n", done.stderr[-2000:]
 
 
 def test_a_node_with_the_package_alone_says_how_to_get_the_data(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 import engines
 from engines import ENGINES, Comparison, Engine, Result
-from labkit.errors import RunError
+from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.system.process_registry import ProcessRegistry
 
@@ -54,7 +54,7 @@ def test_two_engines_come_to_the_same_weights(settings):
 
 def test_a_program_with_another_learning_rate_is_not_compared(settings, tmp_path):
     other = own_engine(tmp_path, "other", "lr=0.05", "lr=0.04")
-    with pytest.raises(RunError, match="did not train the same model"):
+    with pytest.raises(LabError, match="did not train the same model"):
         engines.run(rows=256, epochs=1, engines=[PLAIN, other], settings=settings)
 
 
@@ -86,7 +86,7 @@ def test_own_engines_and_two_comparisons_at_once(settings, tmp_path):
     ],
 )
 def test_what_cannot_be_compared(settings, wrong):
-    with pytest.raises(RunError, match="compare engines"):
+    with pytest.raises(LabError, match="compare engines"):
         engines.run(**{"rows": 256, "settings": settings, **wrong})
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from labkit.exercises import hint, kept, predict, progress_table, reveal
+from labkit.exercises import checking, hint, kept, predict, progress_table, reveal
 
 
 @pytest.fixture
-def path(home):
+def path(home, monkeypatch):
+    monkeypatch.setattr(checking, "_hints_given", {})  # those of other tests
     return home / "exercises.json"
 
 

@@ -186,7 +186,7 @@ def one_ahead(hand):
 
 
 def repeated(hand):
-    """The shorter loader restarts within an epoch."""
+    """The shorter loader starts over within an epoch."""
     short = DataLoader(TensorDataset(X[:8], X[:8, :1]), batch_size=4)
     for _ in range(2):
         hand.epoch()

@@ -181,12 +181,14 @@ def test_a_panel_keeps_no_listener_of_earlier_runs(panel):
 def test_a_record_is_written_while_the_loop_goes_on(settings, monkeypatch):
     """And never over the last one."""
     monkeypatch.setattr(base, "_KEEP_EVERY", 0.1)
-    writing, may_end, write = threading.Event(), threading.Event(), records.RunRecord.write
+    writing, may_end, written = threading.Event(), threading.Event(), []
+    write = records.RunRecord.write
 
     def slow(record, folder):
         if record.history and record.state == "running":
             writing.set()
-            may_end.wait(30)
+            may_end.wait(10)
+            written.append(record)
         return write(record, folder)
 
     monkeypatch.setattr(records.RunRecord, "write", slow)
@@ -194,7 +196,7 @@ def test_a_record_is_written_while_the_loop_goes_on(settings, monkeypatch):
         train(panel, epochs=1)
         assert writing.wait(30)
         panel.phase("still heard")  # takes the panel's lock
-        assert panel.state.phase == "still heard"
+        assert panel.state.phase == "still heard" and written == []
         threading.Timer(0.2, may_end.set).start()
     assert records.read(settings.home / "runs" / "run" / panel.run_id).state == "finished"
 

@@ -225,8 +225,8 @@ def test_steps_after_the_last_checkpoint_that_arrived_are_repeated():
     counted(run, 7, epoch=0, step=1, made=1, pid=200)
     assert (run.state.repeated, run.state.made, run.state.workers[0].epoch) == (13, 11, 1)
     assert run.state.fraction() == pytest.approx(11 / 40)
-    run("saved", 8, pid=200, epoch=1, step=10).saved(1, 8)
-    run("worker", 9, pid=300)
+    run("saved", 8, pid=200, epoch=1, step=10)
+    run("worker", 9, pid=300).saved(1, 9)  # the engine tells of it later than it happened
     counted(run, 10, epoch=0, step=1, made=1, pid=300)
     assert (run.state.repeated, run.state.made, run.state.workers[0].epoch) == (13, 21, 2)
 
@@ -342,6 +342,13 @@ def test_the_curve_of_a_stream_is_no_vertical_line(run):
     assert [x for x, _ in run.state.curve][5] == pytest.approx(0.25)
     run.step(102, epoch=1, step=50, metrics={"loss": 1.0}).step(103, epoch=1, step=60)
     assert run.state.curve[-1][0] == pytest.approx(1.25)
+
+
+def test_a_phase_of_a_process_that_is_no_worker_takes_no_rank():
+    run = Run(engine="Ray Train", world_size=1)
+    run("phase", 1, pid=7, name="preparing data")("worker", 2, pid=200)
+    run("phase", 3, pid=7, name="evaluating").step(4, pid=200, step=5)
+    assert (run.state.workers[0].pid, run.state.workers[0].step, run.state.workers.restarts) == (200, 5, 0)
 
 
 def test_reports_of_other_ranks_are_no_epochs(run):

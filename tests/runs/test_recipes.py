@@ -2,6 +2,7 @@
 
 import re
 import struct
+import threading
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event
@@ -33,7 +34,7 @@ def test_the_recipe_for_tensorboard_writes_each_epoch_once(root, tmp_path, monke
     with panel:
         for epoch, loss in enumerate(losses):
             panel.report({"loss": loss, "word": "no number", "epoch": epoch})
-            panel._keep()  # as happens every five seconds
+            panel._keep(threading.Event())  # as happens every five seconds
     expected = [("loss", epoch, pytest.approx(loss, nan_ok=True)) for epoch, loss in enumerate(losses)]
     assert scalars(tmp_path / "tensorboard" / "own") == expected
     scope["tensorboard"]("tensorboard/old")(runs.latest("own"))

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -155,22 +156,21 @@ def test_a_rank_that_is_killed(local, lab):
     assert ranks(lab) == []
 
 
-def meet():
-    import torch
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo")
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    dist.destroy_process_group()
-    return total.item()
-
-
 @pytest.mark.fault
 @pytest.mark.parametrize("kind", ["function", "file"])
 def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors, lab, tmp_path, kind):
     """TorchDistributor chooses a free port and releases it; torchrun binds it seconds later."""
     taken, over = [], threading.Event()
+
+    def meet():
+        import torch
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        dist.destroy_process_group()
+        return total.item()
 
     def take() -> None:
         while not taken and not over.wait(0.02):
@@ -180,7 +180,9 @@ def test_a_port_that_another_program_takes_before_torchrun_binds_it(on_executors
                     if found and not taken:
                         taken.append(socket.create_server(("127.0.0.1", int(found[1]))))
 
-    (tmp_path / "train.py").write_text(inspect.getsource(meet) + "\nprint('total', meet())\n")
+    (tmp_path / "train.py").write_text(
+        textwrap.dedent(inspect.getsource(meet)) + "\nprint('total', meet())\n"
+    )
     thief = threading.Thread(target=take, daemon=True)
     thief.start()
     try:

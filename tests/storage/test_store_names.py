@@ -85,10 +85,12 @@ def test_a_folder_goes_into_one_that_exists(store, neighbours):
         store.filesystem.delete_dir("lab/t/none")
 
 
-@pytest.mark.parametrize("path", ["lab/t/../x", "lab/./x", "lab/t/.."])
-def test_dots_that_an_http_client_takes_away_are_refused_at_once(store, path):
-    with pytest.raises(LabError, match="no HTTP client"):
+@pytest.mark.parametrize("path", ["lab/t/../x", "lab/./x", "lab/t/..", "lab/t//x", "s3://lab//x"])
+def test_parts_that_http_takes_away_are_refused_at_once(store, path):
+    with pytest.raises(LabError, match='empty, "." or ".."') as raised:
         store.files.pipe_file(path, b"1")
+    store.files.exists(raised.value.fix.strip("'"))
+    assert store.files.exists("s3://lab/") and store.files.exists("/lab/")
 
 
 # -- names of runs -----------------------------------------------------------------------------------

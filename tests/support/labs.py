@@ -100,7 +100,7 @@ def wait_until_nothing_lives(home: Path) -> None:
 def solved_exercises(home: Path) -> set[str]:
     """The ids of the exercises that are recorded as solved in `home`."""
     path = home / "exercises.json"
-    return set(json.loads(path.read_text())["solved"]) if path.exists() else set()
+    return set(json.loads(path.read_text()).get("solved", ())) if path.exists() else set()
 
 
 def idle(lab: "cluster.Cluster", seconds: float = 30) -> bool:

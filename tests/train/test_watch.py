@@ -44,7 +44,7 @@ def written(folder, epoch):
 
 
 def train_loop(config):
-    """Counts by hand, in addition to what it trains: the panel knows nothing of that."""
+    """Counts by hand, next to what it trains: the panel knows nothing of that."""
     torch.manual_seed(0)
     model = prepare_model(torch.nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -75,7 +75,7 @@ def train_loop(config):
         with tempfile.TemporaryDirectory() as folder:
             saved = written(folder, epoch) if ray.train.get_context().get_world_rank() == 0 else None
             report({"loss": loss.item(), "epoch": epoch, "step": steps}, checkpoint=saved)
-    return steps
+    return {"steps": steps, "weights": [one.tolist() for one in model.parameters()]}
 
 
 def trainer_of(home, *, workers, run=None, loop=train_loop, datasets=None, shared=None, **config):
@@ -95,13 +95,14 @@ def test_without_workers(home, panel):
     name = trainer.run_config.name
     result = panel.fit(trainer)
     assert (panel.state.status, panel.state.engine, panel.state.epochs) == ("finished", "one process", 3)
-    assert panel.state.workers[0].made == result.return_value == 24
+    assert panel.state.workers[0].made == result.return_value["steps"] == 24
     assert panel.state.workers[0].rows == 3 * 64 and len(panel.state.epoch_seconds) == 3
     assert [one["epoch"] for one in panel.state.history] == [0, 1, 2]
     assert panel.state.fraction() == 1.0 and 0 < panel.state.waiting_share() < 1
     record = runs.latest("watched")
     assert record.seconds["between epochs"] > 0 and len(record.seconds_per_epoch) == 3
     assert any("loss" in metrics for _, metrics in panel.state.curve)
+    assert trainer.fit().return_value == result.return_value  # the weights are those without a panel
     # Nothing is left in this process, nor in the trainer.
     assert module.report is original and report is original and hooks._following == []
     assert trainer.train_loop_per_worker is train_loop
@@ -114,11 +115,13 @@ def test_two_workers(lab, home, panel):
     result = panel.fit(trainer)
     state = panel.state
     assert (state.status, state.world_size, state.epochs, state.fraction()) == ("finished", 2, 3, 1.0)
-    assert {worker.made for worker in state.workers.values()} == {12} == {result.return_value}
+    assert {worker.made for worker in state.workers.values()} == {12} == {result.return_value["steps"]}
     assert {worker.rows for worker in state.workers.values()} == {96}
     assert [one["epoch"] for one in state.history] == [0, 1, 2] and state.checkpoints.kept == 3
     assert result.path == str(home / "runs" / panel.run_id)
     assert shared.callbacks == []
+    alone = trainer_of(home, workers=2, run={"name": "alone"}).fit()
+    assert alone.return_value == result.return_value  # the weights are those without a panel
     # A run without a name gets one of its own: two in one second would go on from each other.
     first = panel.run_id
     panel.fit(trainer)
@@ -129,7 +132,7 @@ def test_two_workers(lab, home, panel):
 def test_steps_of_a_failed_attempt_after_its_last_checkpoint_are_repeated(lab, home, panel):
     run = {"failure_config": FailureConfig(max_failures=1)}
     died = str(home / "died")
-    panel.fit(trainer_of(home, workers=2, run=run, dies=(1, 1, 2), died=died, epochs=3))
+    panel.fit(trainer_of(home, workers=2, run=run, dies=(1, 1, 2), died=died, seconds=0.25))
     state = panel.state
     assert (state.status, state.workers.restarts, len(state.history)) == ("finished", 1, 3)
     assert state.repeated == 3  # of its second epoch, after the checkpoint of the first
@@ -224,7 +227,7 @@ def test_the_plain_script_of_lesson_03(lab, home, panel, root, monkeypatch, caps
             return fit_of_ray(trainer)
 
     monkeypatch.setattr(TorchTrainer, "fit", followed)
-    monkeypatch.setattr(ray, "init", lambda **_: SimpleNamespace())
+    monkeypatch.setattr(ray, "init", lambda *_, **__: SimpleNamespace())
     monkeypatch.setenv("STORAGE", str(home / "plain"))
     [script] = (root / "notebooks" / "plain").glob("03_*.py")
     runpy.run_path(str(script), run_name="__main__")

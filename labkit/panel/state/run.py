@@ -30,13 +30,21 @@ class Positions:
     committed: int = 0
     _saved: list[tuple[int, int]] = field(default_factory=list)
     _lost: int = 0  # steps after the last checkpoint, that will be made again
+    _goes_back: bool = False
 
     def saved(self, epochs: int, steps: int) -> None:
         """The loop has given a checkpoint to the engine."""
         self._saved.append((self.base[0] + epochs, self.base[1] + steps))
 
     def go_back(self) -> None:
-        """The workers restart from the last checkpoint that has arrived."""
+        """The workers start over; with their first step it is known which checkpoints have arrived."""
+        self._goes_back = True
+
+    def settle(self) -> None:
+        """A worker steps: if it has begun again, then at the last checkpoint that has arrived."""
+        if not self._goes_back:
+            return
+        self._goes_back = False
         del self._saved[self.committed :]
         self.base = self._saved[-1] if self._saved else (0, 0)
         self._lost += max(self.reached - self.base[1], 0)
@@ -275,6 +283,10 @@ class RunState(State):
             self.workers.keep(self.world_size)
 
     def on_phase(self, event: dict[str, Any]) -> None:
+        if self.engine != "one process" and not self.workers.has_had(event):
+            # No rank says that: a worker is heard of first. It is this kernel, which has no rank.
+            self._enter(event["name"], event["at"])
+            return
         worker = self._worker(event)
         if worker is not None and worker.rank == 0:
             self._enter(event["name"], event["at"])
@@ -290,6 +302,7 @@ class RunState(State):
         worker = self._worker(event)
         if worker is None:
             return
+        self._positions.settle()
         event = {**event, "epoch": self._epoch_of(worker, event)}
         is_new, begins, at = not worker.begun, worker.begins_loop(event), event["at"]
         seconds, waiting = worker.update(event)

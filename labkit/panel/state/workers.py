@@ -119,6 +119,14 @@ class Workers(dict[int, WorkerState]):
         """The worker with the lowest rank: its epoch and step are shown for all."""
         return self[min(self)] if self else None
 
+    def has_had(self, event: dict[str, Any]) -> bool:
+        """Whether the process of an event is, or was, a worker."""
+        process = event["rank"], event["node"], event["pid"]
+        worker = self.get(event["rank"])
+        return process in self._gone or (
+            worker is not None and (worker.rank, worker.node, worker.pid) == process
+        )
+
     def of(self, event: dict[str, Any]) -> WorkerState | None:
         """The worker that sent the event, or None if another process has taken over its rank."""
         process = event["rank"], event["node"], event["pid"]

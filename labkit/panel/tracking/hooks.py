@@ -53,10 +53,9 @@ class Pass:
         self.epoch: Epoch | None = None  # that it trains, once that is known
         self.total = _length(loader)
         self.began = 0.0
-        self.batches = self.rows = 0
-        self.waiting = self.first_wait = (
-            seconds  # `rows` and `waiting` are those that no step has claimed yet
-        )
+        self.batches = 0
+        self.rows, self.waiting = 0, seconds  # those that no step has claimed yet
+        self.first_wait = seconds
         self.interval = self.candidate = -1  # between which steps it was drawn from; in which it might train
         self.over = False
 
@@ -170,13 +169,10 @@ class Follower:
             self._stepped()
 
     def backward(self, loss: Any) -> None:
+        if not self._sees() or self._scaled:
+            return
         # A DTensor may have to ask all ranks for its value: only a tensor of this process is read.
-        if (
-            self._sees()
-            and not self._scaled
-            and type(loss) is sys.modules["torch"].Tensor
-            and loss.numel() == 1
-        ):
+        if type(loss) is sys.modules["torch"].Tensor and loss.numel() == 1:
             self._loss = loss.detach()
 
     def scaled(self, scaler: Any) -> None:
@@ -298,13 +294,20 @@ class Follower:
             waiting=epoch.waiting,
             first_wait=first.first_wait if first is not None else 0.0,
             between=epoch.between,
-            metrics=numbers({} if self._shown is None or self._scaled else {"loss": self._shown}),
+            metrics=numbers({"loss": self._shown} if self._may_read() else {}),
             done=done,
             counted=True,
             fed=first is not None,
             **memory(),
         )
         self._sent = perf_counter()
+
+    def _may_read(self) -> bool:
+        """Whether there is a loss to show. Reading it while a CUDA graph is captured would spoil that."""
+        if self._shown is None or self._scaled:
+            return False
+        cuda = sys.modules["torch"].cuda
+        return not (cuda.is_initialized() and cuda.is_current_stream_capturing())
 
     # -- begin and end -------------------------------------------------------------------------------
 
@@ -368,7 +371,7 @@ def following(tracker: Tracker, loop: Any) -> Iterator[None]:
     """Follow `loop` while the block runs it in this thread; afterwards no hook is left in this process.
 
     `ray.train.report` is replaced, too, and the names under which the loop's module has it: so it is known
-    how many steps a checkpoint has, and without workers, where Ray has no callback, what was reported.
+    how many steps a checkpoint has, and without workers, where Ray has no callbacks, what was reported.
     """
     follower = Follower(tracker)
     _following.append(follower)
@@ -440,7 +443,7 @@ def _replaced(owner: type, name: str, make: Callable[[Callable], Callable]) -> C
     setattr(owner, name, replacement)
 
     def undo() -> None:
-        if vars(owner).get(name) is replacement:  # otherwise it was replaced it once more
+        if vars(owner).get(name) is replacement:  # else other code has replaced it since
             setattr(owner, name, original)
 
     return undo

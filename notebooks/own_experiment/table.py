@@ -1,0 +1,132 @@
+# %% [markdown]
+# # A table of your own
+# Copy this file and change it; README.md, in the same folder, explains each part.
+# `python table.py` trains on a small table that it makes, and `python table.py flats.csv` on yours.
+# JupyterLab and VS Code open this file as a notebook, too.
+
+# %%
+import argparse
+import sys
+import tempfile
+
+import numpy as np
+import pandas
+import ray.train
+import torch
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, random_split
+
+from labkit import cluster, datasets, runs, storage
+from labkit.settings import Settings
+from labkit.train import TrainPanel
+
+NAME = "table"
+CONFIG = {"epochs": 10, "batch_size": 32, "lr": 0.02, "width": 32, "seed": 0}
+parser = argparse.ArgumentParser()
+parser.add_argument("path", nargs="?", help="your data; without it, a small table is made")
+parser.add_argument("--resume", action="store_true", help="continue the last run after its latest checkpoint")
+given = parser.parse_args([] if "ipykernel" in sys.modules else None)  # in a notebook: ["flats.csv"]
+
+
+# %%
+def load_data():  # a row of x has the numbers of a flat, y is its price
+    rng = np.random.default_rng(0)
+    size, district = rng.uniform(25, 140, 900), rng.choice(["north", "south", "port"], 900)
+    price = 40 + 3 * size + 90 * (district == "port") + rng.normal(0, 25, 900)
+    flats = pandas.DataFrame({"size": size, "district": district, "price": price})
+    return datasets.from_table(given.path or flats, target="price", categories=["district"])
+
+
+data, split = load_data(), torch.Generator().manual_seed(CONFIG["seed"])
+train, test = (TensorDataset(*map(torch.tensor, data.load(part))) for part in ("train", "test"))
+train, valid = random_split(train, [0.8, 0.2], split)  # the validation rows choose the checkpoint
+
+
+# %%
+class Network(nn.Module):
+    def __init__(self, x, y, width):
+        super().__init__()
+        for name, rows in (("x", x), ("y", y)):  # scales of the training rows, saved with the weights
+            self.register_buffer(f"{name}_mean", rows.mean(dim=0))
+            self.register_buffer(f"{name}_std", rows.std(dim=0) + 1e-6)
+        self.layers = nn.Sequential(nn.Linear(x.shape[1], width), nn.ReLU(), nn.Linear(width, 1))
+
+    def forward(self, x):
+        return self.layers((x - self.x_mean) / self.x_std).squeeze(1) * self.y_std + self.y_mean
+
+
+@torch.no_grad()
+def measure(model, rows):
+    model.eval()
+    device = next(model.parameters()).device
+    errors = [model(x.to(device)) - y.to(device) for x, y in DataLoader(rows, batch_size=1024)]
+    return {"rmse": torch.cat(errors).square().mean().sqrt().item()}  # in the unit of y
+
+
+# %%
+def train_loop(config):
+    rank, world = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
+    plain = config["model"]
+    model = prepare_model(plain)  # with several workers, DDP's wrapper around plain
+    optimizer, first = torch.optim.Adam(model.parameters(), lr=config["lr"]), 0
+    if checkpoint := ray.train.get_checkpoint():  # after a failure, and with --resume
+        with checkpoint.as_directory() as folder:
+            state = torch.load(f"{folder}/state.pt", map_location="cpu", weights_only=True)
+        plain.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        first = state["epoch"] + 1
+    # Each worker gets its part of the rows, and its part of each batch.
+    loader = prepare_data_loader(DataLoader(config["train"], config["batch_size"] // world, shuffle=True))
+    for epoch in range(first, config["epochs"]):
+        model.train()
+        if world > 1:
+            loader.sampler.set_epoch(epoch)  # else each epoch has the same order
+        for x, y in loader:
+            loss = nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        metrics, checkpoint = {"epoch": epoch}, None
+        with tempfile.TemporaryDirectory() as folder:
+            if rank == 0:
+                metrics |= measure(plain, config["valid"])
+                state = {"model": plain.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+                torch.save(state, f"{folder}/state.pt")
+                checkpoint = ray.train.Checkpoint.from_directory(folder)
+            ray.train.report(metrics, checkpoint=checkpoint)  # every rank calls it and waits for the others
+
+
+# %%
+settings, lab, store = Settings.from_env(), cluster.start(), storage.start()
+torch.manual_seed(CONFIG["seed"])
+model = Network(*train[:], CONFIG["width"])
+trainer = TorchTrainer(
+    train_loop,
+    train_loop_config=CONFIG | {"model": model, "train": train, "valid": valid},
+    scaling_config=ScalingConfig(num_workers=settings.num_workers, use_gpu=settings.use_gpu),
+    run_config=RunConfig(
+        # Ray continues the run that had this name. Without a name, the panel finds a new one.
+        name=runs.latest(NAME, state=None).storage_path.rpartition("/")[2] if given.resume else None,
+        storage_path=store.storage_path("runs", NAME),
+        storage_filesystem=store.filesystem,
+        checkpoint_config=CheckpointConfig(1, "rmse", checkpoint_score_order="min"),
+        failure_config=FailureConfig(max_failures=1),
+    ),
+)
+with TrainPanel(NAME, dataset=data).watch(trainer) as panel:
+    result = trainer.fit()
+
+# %%
+# The test rows are used once, for the model that the validation rows have chosen.
+with result.get_best_checkpoint("rmse", "min").as_directory() as folder:
+    model.load_state_dict(torch.load(f"{folder}/state.pt", map_location="cpu", weights_only=True)["model"])
+found = ", ".join(f"{name} {value:.4g}" for name, value in measure(model, test).items())
+print(f"on {len(test)} test rows: {found}")
+runs.note(panel.run_id, f"test: {found}")
+print(runs.table(name=NAME, columns=["started", "state", "lr", "width", "rmse", "note"]))
+
+# %%
+store.stop()
+lab.stop()

@@ -1,0 +1,136 @@
+# %% [markdown]
+# # A text of your own
+# Copy this file and change it; README.md, in the same folder, explains each part.
+# `python text.py` trains on sentences that ship with the lab, and `python text.py plays.txt` on yours.
+# JupyterLab and VS Code open this file as a notebook, too.
+
+# %%
+import argparse
+import sys
+import tempfile
+
+import pandas
+import ray.train
+import torch
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, random_split
+
+from labkit import cluster, datasets, runs, storage
+from labkit.settings import Settings
+from labkit.train import TrainPanel
+
+NAME = "text"
+CONFIG = {"epochs": 10, "batch_size": 16, "lr": 0.01, "width": 64, "seed": 0}
+parser = argparse.ArgumentParser()
+parser.add_argument("path", nargs="?", help="your data; without it, sentences that ship with the lab")
+parser.add_argument("--resume", action="store_true", help="continue the last run after its latest checkpoint")
+given = parser.parse_args([] if "ipykernel" in sys.modules else None)  # in a notebook: ["plays.txt"]
+
+
+# %%
+def load_data():  # x has 64 bytes of text, y the byte after each of them
+    sentences = pandas.read_table(datasets.shipped("sentences.tsv"), names=["label", "text"], quoting=3)
+    return datasets.from_text(given.path or sentences, length=64)
+
+
+data, split = load_data(), torch.Generator().manual_seed(CONFIG["seed"])
+train, test = (TensorDataset(*map(torch.tensor, data.load(part))) for part in ("train", "test"))
+train, valid = random_split(train, [0.8, 0.2], split)  # the validation rows choose the checkpoint
+
+
+# %%
+class Network(nn.Module):
+    def __init__(self, vocabulary, width):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.recurrent = nn.GRU(width, 2 * width, batch_first=True)
+        self.last = nn.Linear(2 * width, vocabulary)
+
+    def forward(self, x):  # [rows, length] → [rows, length, vocabulary]
+        return self.last(self.recurrent(self.embedding(x))[0])
+
+
+@torch.no_grad()
+def measure(model, rows):
+    model.eval()
+    device = next(model.parameters()).device
+    logits = ((model(x.to(device)).transpose(1, 2), y.to(device)) for x, y in DataLoader(rows, batch_size=64))
+    losses = [nn.functional.cross_entropy(*one, reduction="none") for one in logits]
+    return {"perplexity": torch.cat(losses).mean().exp().item()}
+
+
+# %%
+def train_loop(config):
+    rank, world = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
+    plain = config["model"]
+    model = prepare_model(plain)  # with several workers, DDP's wrapper around plain
+    optimizer, first = torch.optim.Adam(model.parameters(), lr=config["lr"]), 0
+    if checkpoint := ray.train.get_checkpoint():  # after a failure, and with --resume
+        with checkpoint.as_directory() as folder:
+            state = torch.load(f"{folder}/state.pt", map_location="cpu", weights_only=True)
+        plain.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        first = state["epoch"] + 1
+    # Each worker gets its part of the rows, and its part of each batch.
+    loader = prepare_data_loader(DataLoader(config["train"], config["batch_size"] // world, shuffle=True))
+    for epoch in range(first, config["epochs"]):
+        model.train()
+        if world > 1:
+            loader.sampler.set_epoch(epoch)  # else each epoch has the same order
+        for x, y in loader:
+            loss = nn.functional.cross_entropy(model(x).transpose(1, 2), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        metrics, checkpoint = {"epoch": epoch}, None
+        with tempfile.TemporaryDirectory() as folder:
+            if rank == 0:
+                metrics |= measure(plain, config["valid"])
+                state = {"model": plain.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
+                torch.save(state, f"{folder}/state.pt")
+                checkpoint = ray.train.Checkpoint.from_directory(folder)
+            ray.train.report(metrics, checkpoint=checkpoint)  # every rank calls it and waits for the others
+
+
+# %%
+settings, lab, store = Settings.from_env(), cluster.start(), storage.start()
+torch.manual_seed(CONFIG["seed"])
+model = Network(data.vocabulary, CONFIG["width"])
+trainer = TorchTrainer(
+    train_loop,
+    train_loop_config=CONFIG | {"model": model, "train": train, "valid": valid},
+    scaling_config=ScalingConfig(num_workers=settings.num_workers, use_gpu=settings.use_gpu),
+    run_config=RunConfig(
+        # Ray continues the run that had this name. Without a name, the panel finds a new one.
+        name=runs.latest(NAME, state=None).storage_path.rpartition("/")[2] if given.resume else None,
+        storage_path=store.storage_path("runs", NAME),
+        storage_filesystem=store.filesystem,
+        checkpoint_config=CheckpointConfig(1, "perplexity", checkpoint_score_order="min"),
+        failure_config=FailureConfig(max_failures=1),
+    ),
+)
+with TrainPanel(NAME, dataset=data).watch(trainer) as panel:
+    result = trainer.fit()
+
+# %%
+# The test rows are used once, for the model that the validation rows have chosen.
+with result.get_best_checkpoint("perplexity", "min").as_directory() as folder:
+    model.load_state_dict(torch.load(f"{folder}/state.pt", map_location="cpu", weights_only=True)["model"])
+found = ", ".join(f"{name} {value:.4g}" for name, value in measure(model, test).items())
+print(f"on {len(test)} test rows: {found}")
+runs.note(panel.run_id, f"test: {found}")
+print(runs.table(name=NAME, columns=["started", "state", "lr", "width", "perplexity", "note"]))
+
+# %%
+# What the model makes of the beginning of a test row.
+tokens = test[:1][0][:, :20]
+with torch.no_grad():
+    for _ in range(60):
+        tokens = torch.cat([tokens, model(tokens)[:, -1:].argmax(dim=2)], dim=1)
+print(data.text(tokens[0].numpy()))
+
+# %%
+store.stop()
+lab.stop()
