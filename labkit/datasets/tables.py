@@ -136,9 +136,9 @@ def visible(folder: Path, attempt: str, above: tuple[Path, ...] = ()) -> list[Pa
     """All files below a folder, in order, without those of a system. Links are followed."""
     found, above = [], (*above, folder.resolve())
     for one in sorted(one for one in folder.iterdir() if not SYSTEM.fullmatch(one.name)):
-        if not one.exists() or one.resolve() in above:
-            fact = f"{one} is a link to nothing, or to a folder that it is in"
-            raise LabError(attempt, fact, "remove the link")
+        if not (one.is_dir() or one.is_file()) or one.resolve() in above:
+            fact = f"{one} is no file, or a link to nothing or to a folder that it is in"
+            raise LabError(attempt, fact, "remove it")
         found += visible(one, attempt, above) if one.is_dir() else [one]
     return found
 
@@ -214,7 +214,7 @@ def _rows(file: Path, attempt: str) -> tuple[list[str], list[list[str]]]:
             fix = f"repair that line, or leave such lines out: {read}, on_bad_lines='skip')"
             if not rows:
                 fix = "name all fields in the header; or, if you don't need those at the end of each line, "
-                fix += f"pass {read}, index_col=False); or, if the first is the name of a row, {read})"
+                fix += f"pass {read}, index_col=False); or, if each begins with a row's name, {read})"
             raise LabError(attempt, f"{fact} {len(header)}: {row!r:.200}", fix)
         rows.append(row)
     return header, rows
@@ -281,6 +281,8 @@ def _refuse_others(features: dict[str, list], named: list[str], drop: list[str],
     others = [column for column in wrong if column not in names]
     options = {"categories": [*named, *names], "drop": [*drop, *others]}
     fix = ", ".join(f"{option}={columns!r}" for option, columns in options.items() if columns)
+    if len(others) == len(features):
+        fix = "make numbers of one of these, since no other column is left to predict from"
     fix += "\n    (categories= has columns whose values are names, and drop= those to leave out;"
     fix += "\n    how to make numbers of dates, money and the like: docs/data.md, Make numbers)"
     counted = "1 column is" if len(wrong) == 1 else f"{len(wrong)} columns are"
@@ -365,7 +367,7 @@ def _task_of(target: str, cells: list, task: str | None, attempt: str) -> str:
         return "classification"
     if wrong := _not_numbers(target, cells):
         fix = "" if _not_names(target, cells) else "if these are classes, pass task='classification'; else "
-        raise LabError(attempt, f"the target {wrong}, not numbers", fix + _MAKE)
+        raise LabError(attempt, f"the target isn't plain numbers: {wrong}", fix + _MAKE)
     kinds = {float(cell) for cell in cells}
     if task is None and len(kinds) <= _FEW and all(kind.is_integer() for kind in kinds):
         fact = f"the target {target!r} has {len(kinds)} different whole numbers: classes, or amounts?"

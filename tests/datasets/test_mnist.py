@@ -97,13 +97,6 @@ def test_other_bytes_are_not_kept(server, settings, body, announced, fact):
     assert len(load("mnist", settings=settings)) == 30
 
 
-def test_a_mirror_is_asked_and_no_other_address(settings):
-    with file_server() as school:
-        error = refused(replace(settings, mirror=f"{school.url}/school/"))
-        assert school.requests == ["school/mnist/train-images-idx3-ubyte.gz"]
-    assert f"{school.url}/school/mnist: HTTPError: 404" in error.fact and "amazonaws" not in str(error)
-
-
 def test_a_folder_can_be_the_mirror(monkeypatch, settings, tmp_path):
     stick = tmp_path / "stick" / "mnist"
     stick.mkdir(parents=True)

@@ -70,13 +70,3 @@ def test_a_panel_records_code_seed_and_data(settings):
         pass
     second = runs.latest("own", settings.home)
     assert second.seed == 3 and second.data_fingerprint != first.data_fingerprint
-
-
-def test_the_panel_of_a_run_is_no_difference(settings):
-    for rate in (0.1, 0.2):
-        panel = Panel("own", settings=settings)
-        with Panel("own", config={"panel": panel, "lr": rate}, settings=settings):
-            pass
-    one, other = runs.table(settings.home, columns=["run_id"])["run_id"]
-    found = runs.compare(one, other, settings.home).table.index
-    assert "config.lr" in found and "config.panel" not in found
