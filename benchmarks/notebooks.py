@@ -23,7 +23,7 @@ import nbformat
 import psutil
 
 from benchmarks._paired import Found, memory_of, parser
-from labkit.runs import index
+from labkit.runs import record as records
 from labkit.system.process_registry import ProcessRegistry
 
 LIMIT = 12 * 60
@@ -97,7 +97,7 @@ def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float,
         )
         first = first or begin
         cells.append((end - begin, cell.source))
-    starts = [record.seconds_to_start or 0 for record in index.find(home)]
+    starts = [record.seconds_to_start or 0 for record in records.find(home)]
     up = (first or began) - began
     up += sum(seconds for seconds, source in cells if any(start in source for start in STARTS)) + sum(starts)
     longest = sorted(((seconds, source.strip().splitlines()[0]) for seconds, source in cells), reverse=True)[

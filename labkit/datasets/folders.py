@@ -5,28 +5,22 @@
 """
 
 import contextlib
-import operator
 import re
 import unicodedata
 import warnings
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.datasets.own import OwnData, check_memory, check_split
-from labkit.datasets.sources import is_system, visible
+from labkit import machine
+from labkit.datasets.own import OwnData, check_split
+from labkit.datasets.tables import SYSTEM, visible
 from labkit.errors import LabError
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 _SPLITS = {"train", "training", "trainval", "test", "testing", "val", "valid", "validation", "dev", "holdout"}
 _FILLERS = {"", "images", "image", "imgs", "img", "pictures", "folder", "split"}
 _MOST_PIXELS = 400_000_000  # of one image: 1.2 GB in colour
-_GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N", "F")  # Pillow's modes
-_NAMED = 5  # files in an error
+_GREY = ("1", "L", "LA", "La")  # Pillow's modes, next to those of more than 8 bits
 
 
 def from_folder(
@@ -35,8 +29,8 @@ def from_folder(
     """Read images from one folder per class, with all folders below it.
 
     Every visible file must be an image that Pillow opens, whatever its name; hidden files and what systems
-    leave in folders are passed over (`labkit.datasets.sources.is_system`). The result is grey if all images
-    are, else in colour. Transparent parts are white, and images are turned as their EXIF data say.
+    leave in folders are passed over. The result is grey if all images are, else in colour. Transparent parts
+    are white, and images are turned as their EXIF data say.
 
     Args:
         path: the folder of the classes.
@@ -49,44 +43,30 @@ def from_folder(
             and there is no `size`, or they don't fit into memory.
     """
     folder, attempt = Path(path).expanduser(), f"load images from {path}"
-    check_split(test, seed, attempt)
-    size = _pair(size, attempt)
-    files = _labelled(folder, attempt)
-    classes = sorted({name for name, _ in files})
-    with _large_images():
-        modes = _each("looking at images", files, _mode, attempt)
-        mode = "L" if all(grey for grey, _ in modes) else "RGB"
-        top = max(peak for _, peak in modes)
-
-        def pixels(file: Path) -> np.ndarray:
-            return _pixels(file, mode, top, size)
-
-        shape = _each("reading an image", files[:1], pixels, attempt)[0].shape
-        check_memory(2 * len(files) * int(np.prod(shape)), attempt, "pass a smaller size=")
-        images = _each("reading images", files, pixels, attempt)
-    for (_, file), image in zip(files, images, strict=True):
-        if image.shape != shape:
-            fact = f"{file} has {image.shape[0]}×{image.shape[1]} pixels, and {files[0][1]} has "
+    check_split(test, seed)
+    if size is not None:
+        if np.shape(size) != (2,) or np.asarray(size).dtype.kind not in "iu" or min(size) < 1:
+            raise LabError(attempt, f"size={size!r} is no height and width", "for example size=(32, 48)")
+        size = int(size[0]), int(size[1])
+    labels, files = zip(*_labelled(folder, attempt), strict=True)
+    images, brightest = _read(files, size, attempt)
+    shape = images[0].shape[:2]
+    for file, image in zip(files, images, strict=True):
+        if image.shape[:2] != shape:
+            fact = f"{file} has {image.shape[0]}×{image.shape[1]} pixels, and {files[0]} has "
             fact += f"{shape[0]}×{shape[1]} (height×width)"
-            raise LabError(attempt, fact, f"scale all of them, whatever their aspect ratio: size={shape[:2]}")
+            raise LabError(attempt, fact, f"scale all of them, whatever their aspect ratio: size={shape}")
+    classes = sorted(set(labels))
+    x = np.empty((len(images), *shape, 3), np.uint8)
+    for row, image in zip(x, images, strict=True):
+        row[:] = _eight_bits(image, brightest).reshape(*shape, -1)
+    x = x[..., 0] if all(image.ndim == 2 for image in images) else x
+    y = np.array([classes.index(label) for label in labels], np.int64)
     order = np.random.default_rng((seed, 1)).permutation(len(files))
     return OwnData(
         name=folder.resolve().name, kind="images", task="classification", classes=tuple(classes),
-        x=np.stack(images)[order], y=np.array([classes.index(name) for name, _ in files], np.int64)[order],
-        test=test, seed=seed,
+        x=x[order], y=y[order], test=test, seed=seed,
     )  # fmt: skip
-
-
-def _pair(size: object, attempt: str) -> tuple[int, int] | None:
-    if size is None:
-        return None
-    try:
-        height, width = map(operator.index, size)
-        if min(height, width) > 0:
-            return height, width
-    except (TypeError, ValueError):
-        pass
-    raise LabError(attempt, f"size={size!r} is no height and width", "for example size=(32, 48)")
 
 
 def _labelled(folder: Path, attempt: str) -> list[tuple[str, Path]]:
@@ -103,16 +83,17 @@ def _labelled(folder: Path, attempt: str) -> list[tuple[str, Path]]:
             inside.setdefault(folder.joinpath(*parts[:depth]), set()).add(name)
     for parent, names in inside.items():
         _refuse_splits(parent, sorted(names), attempt)
-    classes = sorted(inside.get(folder, ()))
-    if len(classes) == 1 and len(inside.get(folder / classes[0], ())) > 1:
-        fact = f"its only folder is {classes[0]}, which has folders of its own"
-        raise LabError(attempt, fact, f"if these are the classes, from_folder({str(folder / classes[0])!r})")
-    there = {one.name for one in folder.iterdir() if one.is_dir() and not is_system(one.name)}
-    if empty := sorted(there.difference(classes)) or (not classes and ["it"]):
-        fact = f"{empty[0]} has no image"
-        raise LabError(attempt, fact, "put the images of each class into a folder of its own")
+    classes = inside.get(folder, set())
+    there = {one.name for one in folder.iterdir() if one.is_dir() and not SYSTEM.fullmatch(one.name)}
+    if len(there) < 2:
+        fact = f"its only folder is {', '.join(there)}" if there else "it has no folder"
+        fix = "put the images of each class into a folder of its own"
+        fix += "".join(f"; or, if it has the classes, from_folder({str(folder / name)!r})" for name in there)
+        raise LabError(attempt, fact, fix)
+    if empty := sorted(there - classes):
+        raise LabError(attempt, f"{empty[0]} has no image", "put images into it, or remove it")
     if len({unicodedata.normalize("NFC", name).strip() for name in classes}) < len(classes):
-        fact = f"two of its folders have the same name, written in two ways: {classes!r:.200}"
+        fact = f"two of its folders have the same name, written in two ways: {sorted(classes)!r:.200}"
         raise LabError(attempt, fact, "move the images of that class into one folder")
     return [(parts[0], file) for parts, file in files]
 
@@ -133,82 +114,71 @@ def _refuse_splits(folder: Path, names: list[str], attempt: str) -> None:
         raise LabError(attempt, fact, fix)
 
 
-@contextlib.contextmanager
-def _large_images() -> Iterator[None]:
-    """Pillow takes an image of more than 179 million pixels for an attack, and warns of damaged EXIF data."""
+def _read(files: tuple[Path, ...], size: tuple | None, attempt: str) -> tuple[list[np.ndarray], float]:
+    """All images, and their brightest pixel; one error names the first five that are none."""
     from PIL import Image
 
-    before, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
-    try:
-        with warnings.catch_warnings(action="ignore", category=UserWarning):
-            yield
-    finally:
-        Image.MAX_IMAGE_PIXELS = before
-
-
-def _each(what: str, files: list[tuple[str, Path]], look: Callable[[Path], Any], attempt: str) -> list:
-    """`look` at each file; one error names all that aren't images."""
     from labkit.display.progress import Waiting
 
-    found, wrong = [], []
-    with Waiting(what, unit="images") as line:
-        for number, (_, file) in enumerate(files):
-            try:
-                found.append(look(file))
-            except LabError:
-                raise
-            except Exception as error:  # a damaged image can raise anything
-                wrong.append(f"{file}: {str(error).replace(str(file), 'the file') or type(error).__name__}")
-            line(number, len(files))
+    images, brightest, wrong, most = [], 0.0, [], Image.MAX_IMAGE_PIXELS
+    _, free = machine.memory()
+    Image.MAX_IMAGE_PIXELS = _MOST_PIXELS // 2  # Pillow warns from here on, and raises from twice as many on
+    try:
+        with Waiting("reading images", unit="images") as line, warnings.catch_warnings(action="ignore"):
+            for number, file in enumerate(files):
+                try:
+                    image, peak = _pixels(file, size)
+                except Exception as error:  # a damaged image can raise anything
+                    wrong.append(f"\n    {file}: {str(error).replace(str(file), 'the file')}")
+                else:
+                    images.append(image)
+                    brightest = max(brightest, peak)
+                if len(images) == 1 and (needed := 2 * len(files) * images[0].nbytes) > 0.75 * free:
+                    fact = (
+                        f"it would need {needed / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are free"
+                    )
+                    fix = "pass a smaller size=; larger data are a job for Ray Data, lesson 02"
+                    raise LabError(attempt, fact, fix)
+                line(number, len(files))
+    finally:
+        Image.MAX_IMAGE_PIXELS = most
     if wrong:
-        listed = "".join(f"\n    {one}" for one in wrong[:_NAMED])
-        listed += f"\n    and {len(wrong) - _NAMED:,} more" if len(wrong) > _NAMED else ""
-        counted = "1 file isn't an image" if len(wrong) == 1 else f"{len(wrong):,} files aren't images"
+        counted = "1 file is no image" if len(wrong) == 1 else f"{len(wrong):,} files are no images"
+        listed = "".join(wrong[:5]) + "\n    …" * (len(wrong) > 5)
         fix = "repair what is damaged, save other formats as PNG or JPEG, and move the rest elsewhere"
         raise LabError(attempt, f"{counted} that Pillow can read:{listed}", fix)
-    return found
+    return images, brightest
 
 
-@contextlib.contextmanager
-def _opened(file: Path) -> "Iterator[Image.Image]":
-    from PIL import Image
+def _pixels(file: Path, size: tuple | None) -> tuple[np.ndarray, float]:
+    """What a viewer shows on a white page: uint8 [height, width] or, in colour, [height, width, 3].
 
-    with Image.open(file) as image:
-        if image.width * image.height > _MOST_PIXELS:
-            fact = f"{file} has {image.width:,}×{image.height:,} pixels"
-            fix = f"scale it down, or cut it into images of up to {_MOST_PIXELS / 1e6:,.0f} million pixels"
-            raise LabError("load a large image", fact, fix)
-        yield image
-
-
-def _mode(file: Path) -> tuple[bool, float]:
-    """Whether an image is grey; and the brightest pixel of one with more than 8 bits, else 0."""
-    with _opened(file) as image:
-        deep = image.mode[0] in "IF"
-        return image.mode in _GREY, float(np.nan_to_num(np.asarray(image)).max()) if deep else 0.0
-
-
-def _pixels(file: Path, mode: str, top: float, size: tuple[int, int] | None) -> np.ndarray:
-    """uint8 [height, width], or [height, width, 3]: what a viewer shows on a white page.
-
-    Args:
-        top: the brightest pixel of all images with more than 8 bits, which decides how many bits they use:
-            8, 12 or 16, say. So they stay comparable.
+    An image of more than 8 bits is float32 [height, width]; only then, its brightest pixel is not 0.
     """
     from PIL import Image, ImageOps
 
-    with _opened(file) as image:
+    peak = 0.0
+    with Image.open(file) as image:
         if size:
             image.draft(None, (max(size), max(size)))  # JPEG: read an eighth of the pixels if that's enough
         image.load()
         with contextlib.suppress(Exception):  # EXIF data that can't be read
             image = ImageOps.exif_transpose(image)
         if image.mode[0] in "IF":
-            white = 1.0 if 0 < top <= 1 else max(255.0, 2.0 ** np.ceil(np.log2(top + 1)) - 1)
-            grey = np.nan_to_num(np.asarray(image, np.float64)) / white * 255
-            image = Image.fromarray(grey.round().clip(0, 255).astype(np.uint8))
-        if image.has_transparency_data:
-            image = image.convert("RGBA")
-            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-        image = image.convert(mode)
-        return np.asarray(image.resize(size[::-1]) if size else image)
+            image = Image.fromarray(np.nan_to_num(np.asarray(image, np.float32)))
+            peak = image.getextrema()[1]
+        else:
+            mode = "L" if image.mode in _GREY else "RGB"
+            if image.has_transparency_data:
+                image = image.convert("RGBA")
+                image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+            image = image.convert(mode)
+        return np.asarray(image.resize(size[::-1]) if size else image), peak
+
+
+def _eight_bits(image: np.ndarray, brightest: float) -> np.ndarray:
+    """All images of more than 8 bits are divided by the same number, so they stay comparable."""
+    if image.dtype == np.uint8:
+        return image
+    white = 1.0 if 0 < brightest <= 1 else max(255.0, 2.0 ** np.ceil(np.log2(brightest + 1)) - 1)
+    return (image / white * 255).round().clip(0, 255).astype(np.uint8)

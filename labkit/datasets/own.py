@@ -1,4 +1,4 @@
-"""Data of your own: rows of two columns, ``x`` and ``y``, in memory, and how they are split.
+"""Data of your own: rows of ``x`` and ``y`` in memory, and how they are split.
 
 `from_folder`, `from_table` and `from_text` make it. Whether a row is for testing depends only on `seed` and
 on the row's position, so every run has the same split.
@@ -8,7 +8,7 @@ import functools
 import hashlib
 import html
 import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,12 +18,9 @@ from labkit.display.images import gallery
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
-    import pyarrow
     import pyarrow.fs
 
-Batch = tuple[np.ndarray, np.ndarray]  # x and y of some rows
-
-_BATCH = 1024  # rows
+_SHOWN = 8  # rows in the display
 _FILE_BYTES = 64 << 20  # of a Parquet file, at most
 
 
@@ -59,7 +56,7 @@ class OwnData:
     text: Callable[[np.ndarray], str] = str
 
     def __post_init__(self) -> None:
-        check_split(self.test, self.seed, f"split {self.name}")
+        check_split(self.test, self.seed)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -73,7 +70,7 @@ class OwnData:
             digest.update(np.ascontiguousarray(values))
         return digest.hexdigest()[:12]
 
-    def load(self, split: str) -> Batch:
+    def load(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows of "train" or "test" as arrays ``x`` and ``y``.
 
         Raises:
@@ -89,12 +86,6 @@ class OwnData:
             fact = f"none of its {len(self):,} rows is in it"
             raise LabError(attempt, fact, "use more rows, or another test= or seed=")
         return self.x[rows], self.y[rows]
-
-    def batches(self, split: str) -> Iterator[Batch]:
-        """Yield the same rows, up to 1,024 at a time."""
-        x, y = self.load(split)
-        for first in range(0, len(y), _BATCH):
-            yield x[first : first + _BATCH], y[first : first + _BATCH]
 
     def write(
         self, path: str, *, filesystem: "pyarrow.fs.FileSystem | None" = None, rows_per_file: int = 4096
@@ -116,7 +107,7 @@ class OwnData:
         if files.get_file_info(pyarrow.fs.FileSelector(path, recursive=True, allow_not_found=True)):
             raise LabError(f"write {self.name}", f"{path} is not empty", "use another folder")
         count = min(rows_per_file, max(1, _FILE_BYTES // max(1, self.x[0].nbytes)))
-        written = {}
+        written = {"train": 0, "test": 0}
         for split in ("train", "test") if self.test else ("train",):
             x, y = self.load(split)
             files.create_dir(f"{path}/{split}")
@@ -126,7 +117,7 @@ class OwnData:
                 file = f"{path}/{split}/part-{number:05}.parquet"
                 pyarrow.parquet.write_table(table, file, filesystem=files, compression="zstd")
             written[split] = len(y)
-        return {"train": 0, "test": 0} | written
+        return written
 
     def __repr__(self) -> str:
         what = {
@@ -140,41 +131,29 @@ class OwnData:
     def _repr_html_(self) -> str:
         import pandas
 
-        x, y = self.x[:8], self.y[:8]
-        titles = [self.classes[label] for label in y] if self.classes else [str(label) for label in y]
+        x, y = self.x[:_SHOWN], self.y[:_SHOWN]
+        titles = [self.classes[label] for label in y] if self.classes else list(map(_start, y))
         if self.kind == "images":
             sample = gallery(x, titles)
-        elif self.kind == "numbers":
-            rows = pandas.DataFrame(x, columns=self.columns)
-            rows.insert(len(self.columns), "y", titles, allow_duplicates=True)  # a column may be "y"
-            sample = rows.to_html(index=False)
         else:
-            titles = titles if self.classes else [_start(row) for row in y]
-            rows = {"text": map(self.text, x), "x": map(_start, x), "y": titles}
-            sample = pandas.DataFrame(rows).to_html(index=False)
+            texts = {"text": map(self.text, x), "x": map(_start, x)} if self.kind == "tokens" else None
+            rows = pandas.DataFrame(texts) if texts else pandas.DataFrame(x, columns=self.columns)
+            rows.insert(rows.shape[1], "y", titles, allow_duplicates=True)  # a column may be "y"
+            sample = rows.to_html(index=False)
         return f"<div>{html.escape(repr(self)[1:-1])}</div>{sample}"
 
 
-def check_split(test: object, seed: object, attempt: str) -> None:
+def _start(values: np.ndarray) -> str:
+    return " ".join(map(str, np.ravel(values)[:6])) + " …" * (np.size(values) > 6)
+
+
+def check_split(test: object, seed: object) -> None:
     """Raise a `LabError` unless `test` is a share below 1 and `seed` a whole number from 0 on."""
+    attempt = "split rows into training and test rows"
     if isinstance(test, bool) or not isinstance(test, numbers.Real) or not 0 <= test < 1:
         raise LabError(attempt, f"test is {test!r}", "pass the share of the rows for testing: test=0.2")
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
         raise LabError(attempt, f"seed is {seed!r}", "pass a whole number from 0 on: seed=0")
-
-
-def check_memory(needed: int, attempt: str, fix: str) -> None:
-    """Raise a `LabError` if so many bytes would not leave a quarter of the free memory."""
-    from labkit import machine
-
-    _, free = machine.memory()
-    if needed > 0.75 * free:
-        fact = f"it would need {needed / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are free"
-        raise LabError(attempt, fact, f"{fix}; larger data are a job for Ray Data, lesson 02")
-
-
-def _start(tokens: np.ndarray) -> str:
-    return " ".join(map(str, tokens[:6])) + (" …" if len(tokens) > 6 else "")
 
 
 def _column(values: np.ndarray) -> "pyarrow.Array":

@@ -6,31 +6,42 @@
 Only numbers are used without being asked for. Each other column is named in `categories` or in `drop`.
 """
 
+import codecs
+import csv
+import gzip
+import io
 import re
 import unicodedata
+import zlib
 from collections.abc import Iterable, Sequence
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.datasets.own import OwnData, check_memory
-from labkit.datasets.sources import Table, read_table
+from labkit.datasets.own import OwnData
 from labkit.errors import LabError
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-_TASKS = ("classification", "regression")
+TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
+# What systems and programs leave in folders: a Mac, Windows, Synology, QNAP, Office, Spark.
+SYSTEM = re.compile(
+    r"\..*|~\$.*|@\w.*|\$[a-z].*|#(recycle|snapshot)|(eh)?thumbs.*\.db|desktop\.ini|icon\r|lost\+found"
+    r"|system volume information|recycler|__macosx|network trash folder|_success|_(common_)?metadata",
+    re.IGNORECASE,
+)
 _NUMBER = re.compile(r" *[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)? *")
 _WHOLE = re.compile(r" *[+-]?[0-9]+(\.0*)? *")
 _NO_NAME = re.compile(r"\s*|Unnamed: \d+.*|__index_level_\d+__")
 _EXACT = 2**24  # float32 has all whole numbers up to here
+_ROUNDED = 1e-4  # of a column's range: the largest error that float32 may bring
 _MOST = 1000  # values of a category, or classes
 _FEW = 20  # whole numbers that may be classes; values of a column that an error proposes as a category
-_ROUNDED = 1e-4  # of a column's range: the largest error that float32 may bring
+_MAKE = "make numbers of it: docs/data.md, Make numbers"
 
 
 def from_table(
@@ -60,117 +71,263 @@ def from_table(
     """
     attempt = f"load the table {str(source)[:200]}" if isinstance(source, (str, Path)) else "load the table"
     name, table = read_table(source, attempt)
-    if task not in (None, *_TASKS):
-        raise LabError(attempt, f"the task is {task!r}", f"use one of {', '.join(_TASKS)}")
-    target, named, drop = str(target), column_names(categories), column_names(drop)
+    target, named, drop = str(target), _names(categories), _names(drop)
     require([target, *named, *drop], table, attempt)
-    goal = table.pop(target)
-    features = {column: cells for column, cells in table.items() if column not in drop}
+    goal = table[target].tolist()
+    features = {column: table[column].tolist() for column in table if column not in (target, *drop)}
     if target in drop or not features:
-        fact = f"without {', '.join({target: 0, **dict.fromkeys(drop)})} there is nothing to predict it from"
-        raise LabError(attempt, fact, "keep the target, and columns to predict it from")
+        raise LabError(attempt, "there is nothing to predict, or to predict it from", "drop fewer columns")
     task = _task_of(target, goal, "classification" if target in named else task, attempt)
     classes = classes_of(target, goal, attempt) if task == "classification" else ()
     _refuse_others(features, named, drop, attempt)
-    kinds = {column: kinds_of(column, features[column], attempt) for column in features if column in named}
-    width = len(features) + sum(map(len, kinds.values()))
-    check_memory(4 * width * len(goal), attempt, "name fewer categories=")
     columns, blocks = [], []
     for column, cells in features.items():
-        values = kinds.get(column)
-        columns += [f"{column}={value}" for value in values] if values else [column]
-        one_hot = codes_of(cells, values)[:, None] == np.arange(len(values)) if values else None
-        blocks.append(_floats(cells)[:, None] if one_hot is None else one_hot.astype(np.float32))
+        kinds = _kinds_of(column, cells, attempt) if column in named else ()
+        columns += [f"{column}={kind}" for kind in kinds] or [column]
+        block = codes_of(cells, kinds)[:, None] == np.arange(len(kinds)) if kinds else _floats(cells)[:, None]
+        blocks.append(block.astype(np.float32))
     return OwnData(
         name=name, kind="numbers", task=task, columns=tuple(columns), classes=classes,
         x=np.hstack(blocks), y=codes_of(goal, classes) if classes else _floats(goal), test=test, seed=seed,
     )  # fmt: skip
 
 
-def column_names(given: Any) -> list[str]:
+def _names(given: Any) -> list[str]:
     """`drop=` and `categories=` as a list: one name or several, texts or numbers, or None."""
     several = isinstance(given, Iterable) and not isinstance(given, str)
-    return [str(name) for name in given] if several else [] if given is None else [str(given)]
+    return list(map(str, given)) if several else [] if given is None else [str(given)]
 
 
-def require(names: Iterable[str], table: Table, attempt: str) -> None:
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+def read_table(source: Any, attempt: str) -> "tuple[str, pandas.DataFrame]":
+    """The name and the cells of a DataFrame, an Arrow table or files with the same columns.
+
+    Each cell is a text, so that a table is the same from everywhere. An empty one is "". Only a list, a dict,
+    bytes and the like stay what they are.
+    """
+    import pandas
+    import pyarrow
+
+    if isinstance(source, (pandas.DataFrame, pyarrow.Table)):
+        name, table = "table", _as_texts(source, "the table", attempt)
+    else:
+        name, files = files_of(source, TABLES, attempt)
+        parts = [_read(file, attempt) for file in files]
+        for file, part in zip(files, parts, strict=True):
+            if set(part) != set(parts[0]):
+                fact = f"{file} has the columns {', '.join(part)}, and {files[0]} has {', '.join(parts[0])}"
+                raise LabError(attempt, fact[:500], "give all files the same columns")
+        table = pandas.concat(parts, ignore_index=True)
+    if table.empty:
+        raise LabError(attempt, "it has no rows", "check the file")
+    return name, table
+
+
+def require(names: Iterable[str], table: "pandas.DataFrame", attempt: str) -> None:
     """Raise a `LabError` unless the table has all these columns."""
     for name in names:
         if name not in table:
-            spaced = [one for one in table if one.strip() == name.strip()]
-            fix = f"write {spaced[0]!r}, with its spaces" if spaced else f"use one of {list(table)!r:.500}"
-            raise LabError(attempt, f"it has no column {name!r}", fix)
+            raise LabError(attempt, f"it has no column {name!r}", f"use one of {list(table)!r:.500}")
 
 
-# -- numbers -----------------------------------------------------------------------------------------------
+def visible(folder: Path, attempt: str, above: tuple[Path, ...] = ()) -> list[Path]:
+    """All files below a folder, in order, without those of a system. Links are followed."""
+    found, above = [], (*above, folder.resolve())
+    for one in sorted(one for one in folder.iterdir() if not SYSTEM.fullmatch(one.name)):
+        if not (one.is_dir() or one.is_file()) or one.resolve() in above:
+            fact = f"{one} is no file, or a link to nothing or to a folder that it is in"
+            raise LabError(attempt, fact, "remove it")
+        found += visible(one, attempt, above) if one.is_dir() else [one]
+    return found
+
+
+def files_of(source: Any, suffixes: tuple[str, ...], attempt: str) -> tuple[str, list[Path]]:
+    """The name of the first file or folder, and all files, whose names end with one of `suffixes`."""
+    given = source if isinstance(source, (list, tuple)) else [source]
+    if not given or not all(isinstance(one, (str, Path)) for one in given):
+        fix = "pass a file, a folder, a list of files or a pandas.DataFrame, such as source.to_pandas()"
+        raise LabError(attempt, f"the source is of type {type(source).__name__}", fix)
+    files: list[Path] = []
+    for path in (Path(one).expanduser() for one in given):
+        if not path.exists():
+            raise LabError(attempt, f"there is no file or folder {path}", "check the path")
+        below = visible(path, attempt) if path.is_dir() else [path]
+        if any("=" in str(file.relative_to(path).parent) for file in below):
+            fact = f"{path} is partitioned: the names of its folders are values"
+            raise LabError(attempt, fact, f"pass pandas.read_parquet({str(path)!r})")
+        files += [file for file in below if not SYSTEM.fullmatch(file.name)]
+    if wrong := [file for file in files if not file.name.lower().endswith(suffixes)]:
+        fact = f"the name of {wrong[0]} doesn't end with {' or '.join(suffixes)}"
+        fix = f"move it elsewhere; or, if it is a table, pass pandas.read_csv({str(wrong[0])!r})"
+        raise LabError(attempt, fact, fix)
+    if not files:
+        raise LabError(attempt, f"there is no file in {given[0]}", f"add one that ends with {suffixes[0]}")
+    first = Path(given[0]).expanduser().resolve()
+    return first.name if first.is_dir() else Path(first.name.removesuffix(".gz")).stem, files
+
+
+def text_of(file: Path, attempt: str) -> str:
+    """The text of a file, packed or not: UTF-8, or UTF-16 with a byte order mark."""
+    try:
+        content = file.read_bytes()
+        content = gzip.decompress(content) if file.suffix.lower() == ".gz" else content
+        utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        return content.decode("utf-16" if utf16 else "utf-8-sig")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        fix = "save it as UTF-8, or leave it out; if it is a table in another encoding, pass "
+        fix += f"pandas.read_csv({str(file)!r}, encoding='latin-1')"
+        raise LabError(attempt, f"{file} can't be read: {error}", fix) from None
+
+
+def _read(file: Path, attempt: str) -> "pandas.DataFrame":
+    import pandas
+    import pyarrow.parquet
+
+    if file.suffix.lower() != ".parquet":
+        header, rows = _rows(file, attempt)
+        names = [name if name.strip() else f"Unnamed: {place}" for place, name in enumerate(header)]
+        return _as_texts(pandas.DataFrame(rows, columns=names, dtype=object), file, attempt)
+    try:
+        return _as_texts(pyarrow.parquet.ParquetFile(file).read(), file, attempt)
+    except LabError:
+        raise
+    except Exception as error:  # a damaged description for pandas can raise anything
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise LabError(attempt, f"{file} can't be read: {reason}", "repair it, or leave it out") from None
+
+
+def _rows(file: Path, attempt: str) -> tuple[list[str], list[list[str]]]:
+    """The header and the rows of a text file, without empty lines. pandas would cut or fill up a row."""
+    text, read = text_of(file, attempt), f"pandas.read_csv({str(file)!r}"
+    marked = re.match("sep=(.)\r?\n", text)  # Excel's first line
+    separators = "\t" if ".tsv" in file.name.lower() else ",;\t|"
+    separator = next((one for one in separators if one in text.partition("\n")[0]), ",")
+    stream = io.StringIO(text[marked.end() if marked else 0 :], newline="")
+    csv.field_size_limit(2**31 - 1)
+    lines = csv.reader(stream, delimiter=marked[1] if marked else separator)
+    header, rows = next(filter(None, lines), []), []
+    for row in filter(None, lines):
+        if len(row) != len(header):
+            fact = f"line {lines.line_num:,} of {file} has {len(row)} fields, and the header has"
+            fix = f"repair that line, or leave such lines out: {read}, on_bad_lines='skip')"
+            if not rows:
+                fix = "name all fields in the header; or, if you don't need those at the end of each line, "
+                fix += f"pass {read}, index_col=False); or, if each begins with a row's name, {read})"
+            raise LabError(attempt, f"{fact} {len(header)}: {row!r:.200}", fix)
+        rows.append(row)
+    return header, rows
+
+
+def _as_texts(table: Any, where: object, attempt: str) -> "pandas.DataFrame":
+    import pandas
+
+    def text(value: Any) -> Any:
+        scalar = pandas.api.types.is_scalar(value) and not isinstance(value, (str, bytes))
+        return str(value) if scalar else value
+
+    frame = table if isinstance(table, pandas.DataFrame) else table.to_pandas(integer_object_nulls=True)
+    names = list(map(str, frame.columns))
+    if twins := [name for name in names if names.count(name) > 1]:
+        fix = "rename one, or keep the first of a DataFrame: table.loc[:, ~table.columns.duplicated()]"
+        raise LabError(attempt, f"{where} has two columns {twins[0]!r}", fix)
+    frame = frame.set_axis(names, axis=1).astype(object)
+    return frame.where(frame.notna(), "").map(text)
+
+
+# -- numbers and names -------------------------------------------------------------------------------------
 
 
 def _floats(cells: list) -> np.ndarray:
     return np.array(cells, np.float64).astype(np.float32)
 
 
-def not_numbers(cells: list) -> tuple[list, str]:
-    """The cells that can't be used as 32-bit numbers, and why; all of them for the same reason."""
-    if odd := [cell for cell in cells if not (isinstance(cell, str) and _NUMBER.fullmatch(cell))]:
-        return odd, ""
+def _not_numbers(column: str, cells: list) -> str:
+    """Why a column can't be used as 32-bit numbers, with the first three values; "" if it can."""
+    if _NO_NAME.fullmatch(column):
+        odd, why = cells, ": a column without a name, such as the row numbers that pandas writes"
+    elif odd := [cell for cell in cells if not (isinstance(cell, str) and _NUMBER.fullmatch(cell))]:
+        why = ""
+    else:
+        odd, why = _rounded(cells), ", which a 32-bit float would round"
+    first = list({repr(cell)[:40]: None for cell in odd})[:3]
+    some = f" in {len(odd):,} of {len(cells):,} rows" if len(odd) < len(cells) else ""
+    return f"{column!r} has {', '.join(first)}{some}{why}" if odd else ""
+
+
+def _rounded(cells: list[str]) -> list[str]:
+    """The numbers that float32 would change: whole ones at all, others by too much."""
     values = np.array(cells, np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         single = values.astype(np.float32).astype(np.float64)
         spread = values.max() - values.min()
         lost = ~np.isfinite(single) | (np.abs(values - single) > (_ROUNDED * spread or np.inf))
     for row in np.flatnonzero(np.isfinite(single) & (np.abs(values) > _EXACT)):
-        if _WHOLE.fullmatch(cells[row]) and Decimal(cells[row].strip()) != Decimal(single[row]):
-            lost[row] = True
-    return [cells[row] for row in np.flatnonzero(lost)], ", which a 32-bit float would round"
+        whole = _WHOLE.fullmatch(cells[row])
+        lost[row] |= bool(whole) and Decimal(cells[row].strip()) != Decimal(single[row])
+    return [cells[row] for row in np.flatnonzero(lost)]
 
 
-def _refuse_others(features: Table, named: list[str], drop: list[str], attempt: str) -> None:
+def _refuse_others(features: dict[str, list], named: list[str], drop: list[str], attempt: str) -> None:
     """Raise one error about all columns that are neither numbers nor named."""
-    facts, names, others = [], [], []
-    for column, cells in features.items():
-        odd, why = not_numbers(cells)
-        if nameless := _NO_NAME.fullmatch(column):
-            odd, why = cells, ": a column without a name, such as the row numbers that pandas writes"
-        if column in named or not odd:
-            continue
-        facts.append(f"\n    {_fact(column, odd, len(cells))}{why}")
-        short = not nameless and not _problem(column, cells) and 1 < len(set(cells)) <= _FEW
-        (names if short and not _has_digits(cells) else others).append(column)
-    if not facts:
+    wrong = {one: _not_numbers(one, cells) for one, cells in features.items() if one not in named}
+    wrong = {column: fact for column, fact in wrong.items() if fact}
+    if not wrong:
         return
-    if len(others) == len(features):  # nothing would be left
-        names = [column for column in others if not _problem(column, features[column])]
-        others = [column for column in others if column not in names]
+    names = [column for column in wrong if _are_words(column, features[column])]
+    if not names and len(wrong) == len(features):  # drop= would leave nothing
+        names = [column for column in wrong if not _not_names(column, features[column])]
+    others = [column for column in wrong if column not in names]
     options = {"categories": [*named, *names], "drop": [*drop, *others]}
     fix = ", ".join(f"{option}={columns!r}" for option, columns in options.items() if columns)
     if len(others) == len(features):
         fix = "make numbers of one of these, since no other column is left to predict from"
     fix += "\n    (categories= has columns whose values are names, and drop= those to leave out;"
     fix += "\n    how to make numbers of dates, money and the like: docs/data.md, Make numbers)"
-    counted = "1 column is" if len(facts) == 1 else f"{len(facts)} columns are"
-    raise LabError(attempt, f"{counted} neither numbers nor named:{''.join(facts)}", fix)
+    counted = "1 column is" if len(wrong) == 1 else f"{len(wrong)} columns are"
+    listed = "".join(f"\n    {fact}" for fact in wrong.values())
+    raise LabError(attempt, f"{counted} neither numbers nor named:{listed}", fix)
 
 
-def _fact(column: str, odd: list, rows: int) -> str:
-    first = list({repr(cell)[:40]: None for cell in odd})[:3]
-    some = f" in {len(odd):,} of {rows:,} rows" if len(odd) < rows else ""
-    return f"{column!r} has {', '.join(first)}{some}"
+def _not_names(column: str, cells: list) -> tuple[str, str] | None:
+    """Why a column can't be used as names, and the fix; None if it can."""
+    drop = f"leave it out: drop=[{column!r}]"
+    if others := [cell for cell in cells if not isinstance(cell, str)]:
+        return f"{column!r} has cells of type {type(others[0]).__name__}, such as {others[0]!r:.40}", drop
+    kinds = set(map(_name, cells))
+    if len(kinds) > _MOST:
+        return f"{column!r} has {len(kinds):,} different values, and at most {_MOST:,} can be names", drop
+    spelled: dict[Any, list[str]] = {}
+    for kind in sorted(kinds):
+        spelled.setdefault(_spelling(kind), []).append(kind)
+    if twins := {other: same[0] for same in spelled.values() for other in same[1:]}:
+        other, one = next(iter(twins.items()))
+        fact = f"{column!r} has {one!r} and {other!r}, which differ only in their spelling"
+        return fact, f"in a DataFrame: table[{column!r}] = table[{column!r}].replace({twins!r})"
+    return None
 
 
-# -- names -------------------------------------------------------------------------------------------------
+def _are_words(column: str, cells: list) -> bool:
+    """Whether they are names for sure: a few words without digits."""
+    few = len(set(map(str, cells))) <= _FEW and not _NO_NAME.fullmatch(column)
+    return few and not _not_names(column, cells) and not any(re.search(r"\d", cell) for cell in cells)
 
 
-def _has_digits(cells: list) -> bool:
-    return any(re.search("[0-9]", cell) for cell in cells)
+def _name(cell: str) -> str:
+    """1.0 is 1: pandas makes floats of whole numbers where one is missing."""
+    return cell.removesuffix(".0") if _WHOLE.fullmatch(cell) else cell
 
 
-def kinds_of(column: str, cells: list, attempt: str) -> tuple[str, ...]:
-    """The different values of a column of names: by size if all are numbers, else by the alphabet.
+def _spelling(kind: str) -> Any:
+    """Equal for 1.1 and 1.10, for "red" and "Red ", and for the two ways to write ä in Unicode."""
+    text = " ".join(unicodedata.normalize("NFC", kind).casefold().split())
+    return Decimal(text) if _NUMBER.fullmatch(text.lstrip("0")) else text
 
-    Raises:
-        LabError: there are too many, cells are lists, or two values differ only in their spelling.
-    """
-    if problem := _problem(column, cells):
+
+def _kinds_of(column: str, cells: list, attempt: str) -> tuple[str, ...]:
+    """The different values of a column of names: by size if all are numbers, else by the alphabet."""
+    if problem := _not_names(column, cells):
         raise LabError(attempt, *problem)
     kinds = set(map(_name, cells))
     return tuple(sorted(kinds, key=Decimal if all(map(_NUMBER.fullmatch, kinds)) else None))
@@ -182,42 +339,6 @@ def codes_of(cells: list, kinds: Sequence[str]) -> np.ndarray:
     return np.array([places[_name(cell)] for cell in cells], np.int64)
 
 
-def _name(cell: str) -> str:
-    """1.0 is 1: pandas makes floats of whole numbers where one is missing."""
-    return cell.removesuffix(".0") if _WHOLE.fullmatch(cell) else cell
-
-
-def _problem(column: str, cells: list) -> tuple[str, str] | None:
-    """Why a column can't be names, and the fix; None if it can."""
-    fix = f"leave it out: drop=[{column!r}]"
-    if others := [cell for cell in cells if not isinstance(cell, str)]:
-        return f"{column!r} has cells of type {type(others[0]).__name__}, such as {others[0]!r:.40}", fix
-    kinds = sorted(set(map(_name, cells)), key=lambda kind: (len(kind), kind))
-    if len(kinds) > _MOST:
-        return f"{column!r} has {len(kinds):,} different values, and at most {_MOST:,} can be names", fix
-    first: dict[Any, str] = {}
-    for kind in kinds:
-        first.setdefault(_spelling(kind), kind)
-    if twins := {kind: first[_spelling(kind)] for kind in kinds if first[_spelling(kind)] != kind}:
-        other, one = next(iter(twins.items()))
-        fact = f"{column!r} has {one!r} and {other!r}, which differ only in their spelling"
-        return fact, f"in a DataFrame: table[{column!r}] = table[{column!r}].replace({twins!r})"
-    return None
-
-
-def _spelling(kind: str) -> Any:
-    """Equal for 1.1 and 1.10, for "red" and "Red ", and for the two ways to write ä in Unicode."""
-    text = " ".join(unicodedata.normalize("NFC", kind).casefold().split())
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        return text
-    return number if number.is_finite() else text
-
-
-# -- the target --------------------------------------------------------------------------------------------
-
-
 def refuse_empty(column: str, cells: list, attempt: str) -> None:
     """Raise a `LabError` if a cell is empty in a column that can't be left out."""
     if empty := sum(isinstance(cell, str) and not cell.strip() for cell in cells):
@@ -227,9 +348,9 @@ def refuse_empty(column: str, cells: list, attempt: str) -> None:
 
 
 def classes_of(target: str, cells: list, attempt: str) -> tuple[str, ...]:
-    """The classes of a target, at least two; `kinds_of` raises the other errors."""
+    """The classes of a target, at least two."""
     refuse_empty(target, cells, attempt)
-    classes = kinds_of(target, cells, attempt)
+    classes = _kinds_of(target, cells, attempt)
     if len(classes) == 1:
         fact = f"all rows have the same {target!r}: {classes[0]!r}"
         raise LabError(attempt, fact, "use rows of several classes, or another target=")
@@ -238,22 +359,17 @@ def classes_of(target: str, cells: list, attempt: str) -> tuple[str, ...]:
 
 def _task_of(target: str, cells: list, task: str | None, attempt: str) -> str:
     """What the cells of the target are for, if that is certain; otherwise a `LabError` asks."""
+    choices = "task='classification' or task='regression'"
+    if task not in (None, "classification", "regression"):
+        raise LabError(attempt, f"the task is {task!r}", f"pass {choices}")
     refuse_empty(target, cells, attempt)
-    odd, why = not_numbers(cells)
-    if task == "classification":
-        return task
-    if not odd:
-        kinds = {float(cell) for cell in cells}
-        if task is None and len(kinds) <= _FEW and all(kind.is_integer() for kind in kinds):
-            fact = f"the target {target!r} has {len(kinds)} different whole numbers: classes, or amounts?"
-            raise LabError(attempt, fact, f"pass task={_TASKS[0]!r} or task={_TASKS[1]!r}")
-        return "regression"
-    can_be_names = not _problem(target, cells)
-    if task is None and can_be_names and not _has_digits(cells):
+    if task == "classification" or (task is None and _are_words(target, cells)):
         return "classification"
-    column = f"table[{target!r}]"
-    scaled = f"{column} = ({column} - {column}.min()) / ({column}.max() - {column}.min())"
-    fix = f"scale it in a DataFrame: {scaled}" if why else "make numbers of it: docs/data.md, Make numbers"
-    if can_be_names:
-        fix = f"if these are classes, pass task='classification'; if they are amounts, {fix}"
-    raise LabError(attempt, f"the target {_fact(target, odd, len(cells))}{why or ', not numbers'}", fix)
+    if wrong := _not_numbers(target, cells):
+        fix = "" if _not_names(target, cells) else "if these are classes, pass task='classification'; else "
+        raise LabError(attempt, f"the target isn't plain numbers: {wrong}", fix + _MAKE)
+    kinds = {float(cell) for cell in cells}
+    if task is None and len(kinds) <= _FEW and all(kind.is_integer() for kind in kinds):
+        fact = f"the target {target!r} has {len(kinds)} different whole numbers: classes, or amounts?"
+        raise LabError(attempt, fact, f"pass {choices}")
+    return "regression"

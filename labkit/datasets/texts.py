@@ -6,7 +6,7 @@
 <reviews: 800 rows of 64 tokens out of 256, classification, 5 classes>
 """
 
-import contextlib
+import copy
 import functools
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.datasets.own import OwnData
-from labkit.datasets.sources import TABLES, files_of, read_table, text_of
-from labkit.datasets.tables import classes_of, codes_of, column_names, refuse_empty, require
+from labkit.datasets.tables import (
+    TABLES,
+    classes_of,
+    codes_of,
+    files_of,
+    read_table,
+    refuse_empty,
+    require,
+    text_of,
+)
 from labkit.errors import LabError, expect_int
 
 if TYPE_CHECKING:
@@ -58,12 +66,13 @@ def from_text(
     encode, decode, vocabulary, pad = _tokens(tokenizer, attempt)
     options = {"kind": "tokens", "vocabulary": vocabulary, "test": test, "seed": seed, "text": decode}
     if target is None and not _is_table(source):
-        name, files = files_of(source, (".txt",) if _is_folder(source) else ("",), attempt)
-        texts: Iterable[str] = (text_of(file, attempt) for file in files)
+        folder = isinstance(source, (str, Path)) and Path(source).expanduser().is_dir()
+        name, files = files_of(source, (".txt",) if folder else ("",), attempt)
+        texts = [text_of(file, attempt) for file in files]
     else:
         name, table = read_table(source, attempt)
-        require([str(column), *column_names(target)], table, attempt)
-        texts = table[str(column)]
+        require([str(column)] if target is None else [str(column), str(target)], table, attempt)
+        texts = table[str(column)].tolist()
         if others := [cell for cell in texts if not isinstance(cell, str)]:
             fact = f"{column!r} has cells of type {type(others[0]).__name__}, such as {others[0]!r:.40}"
             raise LabError(attempt, fact, "pass column= with the name of a column of texts")
@@ -72,18 +81,14 @@ def from_text(
     if target is None:
         x, y = _next_tokens(encode, texts, length, attempt)
         return OwnData(name=name, task="language", x=x, y=y, **options)
-    goal = table[str(target)]
+    goal = table[str(target)].tolist()
     classes = classes_of(str(target), goal, attempt)
     x = np.full((len(goal), length), pad, np.int64)
-    for row, text in enumerate(texts):
+    for row, text in zip(x, texts, strict=True):
         tokens = encode([text])[:length]
-        x[row, : len(tokens)] = tokens
+        row[: len(tokens)] = tokens
     y = codes_of(goal, classes)
     return OwnData(name=name, task="classification", classes=classes, x=x, y=y, **options)
-
-
-def _is_folder(source: Any) -> bool:
-    return isinstance(source, (str, Path)) and Path(source).expanduser().is_dir()
 
 
 def _is_table(source: Any) -> bool:
@@ -113,46 +118,32 @@ def _chunks(text: str) -> Iterator[str]:
 def _tokens(tokenizer: Any, attempt: str) -> tuple[Callable, Callable, int, int]:
     """encode(texts) -> int64 [n], decode(row) -> text, the vocabulary's size and the padding token."""
     if tokenizer is None:
-
-        def encode(texts: Iterable[str]) -> np.ndarray:
-            return np.frombuffer("".join(texts).encode(errors="replace"), np.uint8).astype(np.int64)
-
-        return encode, _decode_bytes, 256, 0
+        return _encode_bytes, _decode_bytes, 256, 0
     tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)  # of transformers
-    if not (hasattr(tokenizer, "get_vocab") and hasattr(tokenizer, "no_truncation")):
-        fact = f"the tokenizer is {tokenizer!r:.60}"
+    if not hasattr(tokenizer, "no_truncation"):
         fix = "pass tokenizers.Tokenizer.from_file('tokenizer.json'), or leave it out for bytes"
-        raise LabError(attempt, fact, fix)
+        raise LabError(attempt, f"the tokenizer is {tokenizer!r:.60}", fix)
     pads = filter(None, map(tokenizer.token_to_id, _PADS))
     pad = tokenizer.padding["pad_id"] if tokenizer.padding else next(pads, 0)
     vocabulary = max([pad, *tokenizer.get_vocab().values()]) + 1  # some have gaps
+    plain = copy.deepcopy(tokenizer)
+    plain.no_truncation()  # models that ship switch both on
+    plain.no_padding()
+    return functools.partial(_encode, plain), functools.partial(_decode, plain), vocabulary, pad
 
-    def encode(texts: Iterable[str]) -> np.ndarray:
-        with _plain(tokenizer):
-            ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
-        return np.array(sum(ids, []), np.int64)
 
-    return encode, functools.partial(_decode, tokenizer), vocabulary, pad
+def _encode(tokenizer: Any, texts: Iterable[str]) -> np.ndarray:
+    ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+    return np.array(sum(ids, []), np.int64)
 
 
 def _decode(tokenizer: Any, row: np.ndarray) -> str:
     return tokenizer.decode(row.tolist())
 
 
+def _encode_bytes(texts: Iterable[str]) -> np.ndarray:
+    return np.frombuffer("".join(texts).encode(errors="replace"), np.uint8).astype(np.int64)
+
+
 def _decode_bytes(row: np.ndarray) -> str:
     return row.astype(np.uint8).tobytes().rstrip(b"\0").decode(errors="replace")
-
-
-@contextlib.contextmanager
-def _plain(tokenizer: Any) -> Iterator[None]:
-    """Without truncation and padding, as models that ship switch them on."""
-    truncation, padding = tokenizer.truncation, tokenizer.padding
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    try:
-        yield
-    finally:
-        if truncation:
-            tokenizer.enable_truncation(**truncation)
-        if padding:
-            tokenizer.enable_padding(**padding)

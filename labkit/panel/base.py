@@ -25,7 +25,7 @@ from labkit.errors import LabError, RunStopped
 from labkit.panel.reporters import NullReporter, choose
 from labkit.panel.state.base import State, record_of
 from labkit.panel.view.base import Snapshot, View
-from labkit.runs.origin import called_by, git_commit, source_of
+from labkit.runs.origin import git_commit, source_of
 from labkit.runs.record import FILE_NAME, RunRecord
 from labkit.settings import Settings
 
@@ -170,7 +170,7 @@ class LivePanel:
             self.renew()
         with interrupts.stoppable(f"the start of {self.state.name}", left="Nothing has been started"):
             loop = self.loop if source_of(self.loop) else _caller()
-            self._origin = {"code": source_of(loop), "called": called_by(loop), "commit": git_commit()}
+            self._origin = {"code": source_of(loop), "commit": git_commit()}
         self._following = self._follow()
         self._following.__enter__()
         return self

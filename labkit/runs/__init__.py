@@ -5,10 +5,9 @@ Each panel writes a `RunRecord` below ``LABKIT_HOME/runs``. The functions here r
 mark one. Python alone is enough to find a record; pandas and matplotlib are imported where they are used.
 """
 
-from labkit.runs.browse import best, get, latest, table
+from labkit.runs.browse import best, get, latest, note, table, tag
 from labkit.runs.comparison import compare
 from labkit.runs.figures import plot
-from labkit.runs.marks import note, tag
 from labkit.runs.record import RunRecord
 from labkit.runs.reporting import report
 

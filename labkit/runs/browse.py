@@ -1,9 +1,11 @@
-"""Past runs: a table of them, the latest one, the best one.
+"""Past runs: a table of them, the latest one, the best one, and the reader's tags and notes.
 
     >>> runs.table(last=3, columns=["id", "lr", "loss", "seed"])
     >>> runs.latest("03-torch").metrics["accuracy"]
     0.967
     >>> runs.best("loss", mode="min", lr=0.1).run_id
+    >>> runs.tag("20260131-120000-a1b2c3", "paper")
+    ['paper']
 
 All of them read the run records below ``LABKIT_HOME/runs``, whatever engine wrote them. A *column* is a
 column of `table`, a field of `RunRecord` ("seed") or a part of one ("versions.torch"), a metric, or a setting
@@ -11,6 +13,7 @@ column of `table`, a field of `RunRecord` ("seed") or a part of one ("versions.t
 A *filter* is a column and its value, or a list of values; ``tag="paper"`` is one, too.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -21,7 +24,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import LabError
-from labkit.runs.record import Home, RunRecord, find, number, read
+from labkit.files import atomic_write
+from labkit.runs.record import MARKS_NAME, Home, RunRecord, find, number, read
 from labkit.settings import Settings
 
 if TYPE_CHECKING:  # takes a second to import, and `latest` doesn't need it
@@ -30,6 +34,7 @@ if TYPE_CHECKING:  # takes a second to import, and `latest` doesn't need it
 _METRICS_SHOWN = 4
 _DIGITS = {"start s": 1, "epoch s": 2, "total s": 1}
 _EXACT = 2**53  # a float has all digits of whole numbers up to here
+_PATIENCE = 10  # seconds, while another process marks the same run
 _FIELDS = [f.name for f in fields(RunRecord)]
 _COLUMNS: dict[str, Callable[[RunRecord], Any]] = {
     "run": attrgetter("name"),
@@ -102,11 +107,10 @@ def _frame(columns: dict[str, list]) -> "pandas.DataFrame":
 
     def dtype(values: list) -> Any:
         kinds = {type(value) for value in values if value is not None}
-        if any(isinstance(value, int) and abs(value) > _EXACT for value in values):
+        large = any(isinstance(value, int) and abs(value) > _EXACT for value in values)
+        if large or not kinds or not kinds <= {int, float}:
             return object  # pandas has no type for a seed of 128 bits
-        if kinds == {int}:
-            return "Int64" if None in values else "int64"
-        return "float64" if kinds and kinds <= {int, float} else object
+        return "float64" if float in kinds else "Int64" if None in values else "int64"
 
     made = {name: pandas.Series(values, dtype=dtype(values)) for name, values in columns.items()}
     frame = pandas.DataFrame(made)
@@ -244,3 +248,41 @@ def _metrics(found: Sequence[RunRecord]) -> list[str]:
 
 def _rounded(value: Any) -> Any:
     return None if number(value) is None else round(value, 4)
+
+
+def tag(run: str | RunRecord, *tags: str, remove: bool = False, home: Home = None) -> list[str]:
+    """Add tags to a run, given by its id or its record, or remove them; return those that it has then.
+
+    Raises:
+        LabError: there is no such run, or its folder cannot be written to.
+    """
+    given = list(dict.fromkeys(map(str, tags)))
+
+    def change(record: RunRecord) -> dict[str, Any]:
+        kept = [one for one in record.tags if one not in given]
+        return {"tags": kept if remove else kept + given}
+
+    return _mark(run, home, change)["tags"]
+
+
+def note(run: str | RunRecord, text: str, *, home: Home = None) -> None:
+    """Write a note on a run, in place of an earlier one; errors are those of `tag`."""
+    _mark(run, home, lambda _: {"note": str(text)})
+
+
+def _mark(run: str | RunRecord, home: Home, change: Callable[[RunRecord], dict[str, Any]]) -> dict[str, Any]:
+    """Change the marks of a run, one process after the other, and return them.
+
+    They have their own file, because the panel of a running run writes its record every few seconds.
+    """
+    from filelock import FileLock
+
+    path = Path(get(run, home).folder) / MARKS_NAME
+    try:
+        with FileLock(path.with_name(f".{MARKS_NAME}.lock"), timeout=_PATIENCE):
+            record = read(path.parent)  # those of version 0.1.0 have their marks in the record
+            marks = {"tags": record.tags, "note": record.note} | change(record)
+            atomic_write(path, json.dumps(marks, indent=1))
+    except OSError as error:
+        raise LabError(f"mark the run in {path.parent}", str(error), "make that folder writable") from error
+    return marks

@@ -2,7 +2,7 @@
 
 import difflib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markupsafe import escape
 
@@ -29,7 +29,7 @@ class Comparison:
     Attributes:
         a, b: the records.
         table: a row for each field that differs ("config.lr"), with a column for each run.
-        code: a unified diff of the training functions and what they call; "" if they are equal.
+        code: a unified diff of the training functions; "" if they are equal.
     """
 
     a: RunRecord
@@ -42,17 +42,14 @@ class Comparison:
         """The curves of both, and where their seconds went."""
         return figures.draw([self.a, self.b])
 
-    def __repr__(self) -> str:
-        return f"{self.table}\n\n{self.code or self._same_code()}"
-
     def _repr_html_(self) -> str:
         # It may scroll, which the keyboard can do only where the focus is.
-        code = f'<pre tabindex="0">{escape(self.code or self._same_code())}</pre>'
+        code = f'<pre tabindex="0">{escape(self.code or "The code is equal.")}</pre>'
         picture = f'<img alt="curves of both runs" src="{figures.data_uri(self.figure)}">'
         return f"{self.table.to_html()}{code}{picture}"
 
-    def _same_code(self) -> str:
-        return "the code is equal" if self.a.code else "neither record has its code"
+    def __repr__(self) -> str:
+        return f"{self.table}\n\n{self.code or 'The code is equal.'}"
 
 
 def compare(a: str | RunRecord, b: str | RunRecord, home: Home = None) -> Comparison:
@@ -64,17 +61,12 @@ def compare(a: str | RunRecord, b: str | RunRecord, home: Home = None) -> Compar
     import pandas
 
     one, other = get(a, home), get(b, home)
-    left, right = _compared(one), _compared(other)
+    left, right = (flat({name: getattr(run, name) for name in _COMPARED}) for run in (one, other))
     # As texts: NaN equals NaN then.
     names = [name for name in {**left, **right} if repr(left.get(name)) != repr(right.get(name))]
     names.sort(key=lambda name: _COMPARED.index(name.partition(".")[0]))
     rows = [(left.get(name), right.get(name)) for name in names]
     table = pandas.DataFrame(rows, index=names, columns=[one.run_id, other.run_id], dtype=object)
-    lines = (run.all_code.splitlines() for run in (one, other))
+    lines = (run.code.splitlines() for run in (one, other))
     code = "\n".join(difflib.unified_diff(*lines, one.run_id, other.run_id, lineterm=""))
     return Comparison(one, other, table, code)
-
-
-def _compared(run: RunRecord) -> dict[str, Any]:
-    found = flat({name: getattr(run, name) for name in _COMPARED})
-    return {name: value for name, value in found.items() if value not in (None, "", [])}

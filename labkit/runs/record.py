@@ -5,10 +5,9 @@
     >>> RunRecord.from_json(record.to_json()) == record
     True
 
-Panels and benchmarks write records. The reader's tags and note are in a second file in the same folder
-(`labkit.runs.marks`), so that marking a run and writing its record never overwrite each other; `read` merges
-both. Records of other versions of the lab can be read: unknown fields are ignored, and missing ones take
-their defaults.
+Panels and benchmarks write records. The reader's tags and note are in a second file in the same folder, so
+that marking a run and writing its record never overwrite each other; `read` merges both. Records of other
+versions of the lab can be read: unknown fields are ignored, and missing ones take their defaults.
 """
 
 import hashlib
@@ -60,7 +59,6 @@ class RunRecord:
         seed: `config`'s "seed", or what the panel was given.
         code: the training function as text; for a loop in a ``with`` block, the cell, the function or the
             script around it. "" if unknown.
-        called: the functions and classes of the same notebook or file that it calls, as text.
         commit: of the git repository that the run was started in; None if there was none.
         scaling: the workers' resources: "num_workers", "use_gpu", "resources_per_worker".
         storage_path: the folder of its checkpoints, as `ray.train.Result.from_path` takes it.
@@ -94,7 +92,6 @@ class RunRecord:
     config: Any = field(default_factory=dict)  # a dict, or whatever the reader gave the panel
     seed: Any = None
     code: str = ""
-    called: str = ""
     commit: str | None = None
     scaling: Any = field(default_factory=dict)
     storage_path: str | None = None
@@ -123,11 +120,6 @@ class RunRecord:
         object.__setattr__(self, "epochs", epochs)
         if self.seed is None and isinstance(self.config, Mapping):
             object.__setattr__(self, "seed", self.config.get("seed"))
-
-    @property
-    def all_code(self) -> str:
-        """`code` and what it calls."""
-        return "\n\n".join(filter(None, (self.code, self.called)))
 
     @property
     def started(self) -> datetime:

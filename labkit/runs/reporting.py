@@ -95,8 +95,8 @@ def _runs(found: Sequence[RunRecord], curves: Markup) -> Iterator[Markup]:
 
 
 def _codes(found: Sequence[RunRecord]) -> Iterator[Markup]:
-    for code in dict.fromkeys(run.all_code for run in found):
-        ids = [run.run_id for run in found if run.all_code == code]
+    for code in dict.fromkeys(run.code for run in found):
+        ids = [run.run_id for run in found if run.code == code]
         yield _heading(f"Code of {'all runs' if len(ids) == len(found) else ', '.join(ids)}")
         yield Markup('<pre tabindex="0">{}</pre>').format(code or "It is not recorded.")
 

@@ -1,7 +1,6 @@
 """The data sets by their names: what ships, what is drawn, samples, and requests that are refused."""
 
 import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -13,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit import datasets
 from labkit.datasets import load
 from labkit.settings import Settings
 
@@ -115,12 +113,6 @@ def test_hugging_faces_datasets_is_the_package_and_not_the_folder():
     assert "datasets" in project["optional-dependencies"]["recipes"]
 
 
-def test_the_default_is_what_the_settings_say(monkeypatch):
-    assert load(settings=Settings(dataset="digits")).name == "digits"
-    monkeypatch.setenv("LABKIT_DATASET", "rendered")
-    assert load(n=10).name == "rendered"
-
-
 def test_small_mode_bounds_every_set():
     small = Settings(small=True)
     assert len(load("rendered", settings=small)) == 1500
@@ -137,13 +129,3 @@ def test_a_sample_is_drawn_by_its_seed():
     assert len({image.tobytes() for image in more.images}) == 100
     assert {image.tobytes() for image in more.images} <= {image.tobytes() for image in whole.images}
     assert len(load("digits", n=1437)) == 1437
-
-
-def test_the_sentences_that_ship():
-    """Short text with a label, and a tokenizer that knows its words: a recipe of lesson 07."""
-    lines = datasets.shipped("sentences.tsv").read_text(encoding="utf-8").splitlines()
-    labels, texts = zip(*(line.split("\t") for line in lines), strict=True)
-    assert min(labels.count("0"), labels.count("1")) > 100 and set(labels) == {"0", "1"}
-    assert len(set(texts)) > 0.98 * len(texts)
-    words = json.loads(datasets.shipped("tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
-    assert {"[PAD]", "[UNK]", "worker"} <= set(words)

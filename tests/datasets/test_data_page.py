@@ -87,7 +87,7 @@ def test_hugging_face_and_lesson_03(run):
     assert texts.classes == ("cat", "dog") and texts.y[:3].tolist() == [1, 0, 1]
     assert repr(images) == "<photos_by_class: 59 images of 32×32, classification, 2 classes>"
     np.testing.assert_array_equal(images.x.mean(axis=(1, 2)) > 99, images.y == 1)
-    with pytest.raises(LabError, match=r"fix: pass source.to_pandas\(\)"):
+    with pytest.raises(LabError, match=r"source.to_pandas\(\)"):
         datasets.from_table(films, target="label")
     names = run("Your images in lesson 03")
     assert names["train"].images.shape[1:] == (28, 28) and names["test"].classes == ("cat", "dog")

@@ -28,11 +28,6 @@ def test_it_says_what_it_is(data):
     assert "<b>" not in Dataset(IMAGES, LABELS, "<b>", "train", TEN)._repr_html_()
 
 
-def test_some_images_can_be_shown_with_captions(data):
-    assert repr(data.show([3, 17])) == "<Gallery of 2 images: 3, 7>"
-    assert "is 3, said 8" in data.show([3], ["is 3, said 8"])._repr_html_()
-
-
 def test_rows_and_parts(data):
     image, label = data[13]
     assert np.array_equal(image, IMAGES[13]) and label == 3
@@ -113,9 +108,3 @@ def test_damaged_files_are_refused(data, tmp_path):
         path.write_bytes(content)
         with pytest.raises(LabError, match=r"x\.parquet"):
             read_rows(str(path))
-
-
-def test_other_columns_are_refused(tmp_path):
-    pq.write_table(pa.table({"image": ["x"] * 40, "label": LABELS}), tmp_path / "x.parquet")
-    with pytest.raises(LabError, match=r"x\.parquet"):
-        read_rows(str(tmp_path / "x.parquet"))

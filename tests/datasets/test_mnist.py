@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labkit.datasets import load, mnist
+from labkit.datasets import catalog, load
 from labkit.errors import LabError
 from labkit.settings import DATASETS, Settings
 from web import file_server
@@ -29,9 +29,9 @@ def as_mnist(monkeypatch, addresses=()):
     """Let the data set `mnist` be `ARRAYS`; returns its files by their names."""
     packed = [idx(array) for split in ("train", "test") for array in ARRAYS[split]]
     sha256 = tuple(hashlib.sha256(content).hexdigest() for content in packed)
-    source = replace(mnist.SOURCES["mnist"], addresses=addresses, sha256=sha256)
-    monkeypatch.setitem(mnist.SOURCES, "mnist", source)
-    return dict(zip(mnist.FILES, packed, strict=True))
+    source = replace(catalog.SOURCES["mnist"], addresses=addresses, sha256=sha256)
+    monkeypatch.setitem(catalog.SOURCES, "mnist", source)
+    return dict(zip(catalog.FILES, packed, strict=True))
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_it_is_downloaded_once_from_the_first_address_that_has_it(server, settin
             data.images[0] = 0  # torch wants arrays that can be written
     asked = [path for path in server.requests if path.startswith("set/")]
     assert sorted(asked) == sorted(server.files)
-    assert {path.name for path in (settings.home / "datasets" / "mnist").iterdir()} == {*mnist.FILES}
+    assert {path.name for path in (settings.home / "datasets" / "mnist").iterdir()} == {*catalog.FILES}
 
 
 def test_no_address_has_it(server, settings):
@@ -74,7 +74,7 @@ def test_no_address_has_it(server, settings):
     assert "http://127.0.0.1:9: ConnectionError" in error.fact
     assert f"{server.url}/set: HTTPError: 404" in error.fact
     path = settings.home / "datasets/mnist/train-images-idx3-ubyte.gz"
-    sha256 = mnist.SOURCES["mnist"].sha256[0]
+    sha256 = catalog.SOURCES["mnist"].sha256[0]
     for help_with in ("LABKIT_MIRROR", sha256, str(path), "LABKIT_DATASET=digits"):
         assert help_with in error.fix
 
@@ -95,13 +95,6 @@ def test_other_bytes_are_not_kept(server, settings, body, announced, fact):
     assert list((settings.home / "datasets" / "mnist").iterdir()) == []
     server.files[name], server.announced = right, {}
     assert len(load("mnist", settings=settings)) == 30
-
-
-def test_a_mirror_is_asked_and_no_other_address(settings):
-    with file_server() as school:
-        error = refused(replace(settings, mirror=f"{school.url}/school/"))
-        assert school.requests == ["school/mnist/train-images-idx3-ubyte.gz"]
-    assert f"{school.url}/school/mnist: HTTPError: 404" in error.fact and "amazonaws" not in str(error)
 
 
 def test_a_folder_can_be_the_mirror(monkeypatch, settings, tmp_path):
@@ -126,7 +119,7 @@ def test_a_password_in_an_address_is_not_told(settings, capfd, caplog, port):
 
 
 def test_the_sources_are_complete():
-    assert {*mnist.SOURCES} | {"digits", "rendered"} == {*DATASETS}
-    for source in mnist.SOURCES.values():
-        assert len(set(source.sha256)) == len(mnist.FILES) == 4
+    assert {*catalog.SOURCES} | {"digits", "rendered"} == {*DATASETS}
+    for source in catalog.SOURCES.values():
+        assert len(set(source.sha256)) == len(catalog.FILES) == 4
         assert len(source.addresses) > 1 and len(source.classes) == 10

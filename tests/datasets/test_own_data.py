@@ -21,20 +21,15 @@ def test_rows_for_testing_are_no_others_than_those_for_training():
     assert len(y) + len(y_test) == 10_000 == len(data) and len(y_test) == pytest.approx(2000, abs=150)
     assert not set(x.ravel()) & set(x_test.ravel())
     assert [x.mean(), x_test.mean()] == pytest.approx([0.5, 0.5], abs=0.03)
-    again = from_table(TABLE, target="price").load("test")[0]
-    assert np.array_equal(x_test, again)
-    assert not np.array_equal(from_table(TABLE, target="price", seed=1).load("test")[0][:100], again[:100])
-    parts = list(data.batches("test"))
-    assert len(parts) > 1 and np.array_equal(np.concatenate([part for part, _ in parts]), x_test)
-    copy = pickle.loads(pickle.dumps(data))
-    assert np.array_equal(copy.load("test")[0], x_test) and copy.fingerprint == data.fingerprint
+    again = pickle.loads(pickle.dumps(from_table(TABLE, target="price")))
+    assert np.array_equal(x_test, again.load("test")[0]) and again.fingerprint == data.fingerprint
+    other = from_table(TABLE, target="price", seed=1).load("test")[0]
+    assert not np.array_equal(other[:100], x_test[:100])
 
 
-def test_equal_data_have_equal_fingerprints(tmp_path):
+def test_equal_data_have_equal_fingerprints():
     first = from_table(TABLE, target="price").fingerprint
     assert first == "0c8aa10cd97c"  # the same on every machine, and tomorrow
-    TABLE.to_csv(tmp_path / "flats.csv", index=False)
-    assert from_table(tmp_path / "flats.csv", target="price").fingerprint == first
     others = [TABLE.assign(size=TABLE["size"].where(TABLE.index != 9999, 1)), TABLE[::-1], TABLE[:-1]]
     found = {from_table(other, target="price").fingerprint for other in others}
     found |= {from_table(TABLE, target="price", **how).fingerprint for how in ({"seed": 1}, {"test": 0.3})}
@@ -45,7 +40,6 @@ def test_equal_data_have_equal_fingerprints(tmp_path):
 def test_written_files_have_each_row_once(tmp_path, monkeypatch):
     data = from_table(TABLE, target="price")
     rows = data.write(str(tmp_path / "out"), rows_per_file=1000)
-    assert rows == {split: len(data.load(split)[1]) for split in ("train", "test")}
     for split in rows:
         files = sorted((tmp_path / "out" / split).iterdir())
         tables = [pyarrow.parquet.read_table(file) for file in files]
@@ -57,11 +51,8 @@ def test_written_files_have_each_row_once(tmp_path, monkeypatch):
     with pytest.raises(LabError, match="is not empty"):
         data.write(str(tmp_path / "out"))
     monkeypatch.setattr(own, "_FILE_BYTES", 4 * 3000)  # files of large rows have fewer of them
-    assert from_table(TABLE, target="price", test=0).write(str(tmp_path / "whole")) == {
-        "train": 10_000,
-        "test": 0,
-    }
-    assert len(list((tmp_path / "whole" / "train").iterdir())) == 4
+    whole = from_table(TABLE, target="price", test=0).write(str(tmp_path / "whole"))
+    assert whole == {"train": 10_000, "test": 0} and len(list((tmp_path / "whole/train").iterdir())) == 4
 
 
 def test_what_cannot_be_split():
@@ -69,6 +60,6 @@ def test_what_cannot_be_split():
     for split, fact in (("dev", "no split"), ("test", "none of its 3 rows")):
         with pytest.raises(LabError, match=fact):
             data.load(split)
-    for options in ({"test": 2}, {"test": 1}, {"test": "x"}, {"test": True}, {"seed": -1}, {"seed": None}):
+    for options in ({"test": 1}, {"test": "x"}, {"test": True}, {"seed": -1}, {"seed": None}):
         with pytest.raises(LabError, match="test is|seed is"):
             from_table(TABLE, target="price", **options)

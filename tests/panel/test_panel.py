@@ -24,7 +24,6 @@ from labkit.panel.state.base import State
 from labkit.panel.tracking import events
 from labkit.panel.tracking.remote import RemoteTracker
 from labkit.panel.view.base import View
-from labkit.runs import index
 from labkit.runs import record as records
 from labkit.settings import Settings
 from labs import until
@@ -85,7 +84,7 @@ def test_a_run_that_ends_well(settings):
     with panel as same:
         assert same is panel
         # A kernel that dies leaves this record: the next look calls the run lost.
-        (record,) = index.find(settings.home)
+        (record,) = records.find(settings.home)
         assert (record.run_id, record.state, record.error) == (panel.run_id, "running", None)
         assert record.process["pid"] == os.getpid()
         train(panel)
@@ -114,7 +113,7 @@ def test_an_error_passes_through(panel, settings):
     assert signal.getsignal(signal.SIGINT) is handler
     (failure,) = panel.state.failures
     assert failure.message == "ValueError: boom <b>" and "test_an_error_passes_through" in failure.text
-    (record,) = index.find(settings.home)
+    (record,) = records.find(settings.home)
     assert (record.state, record.error, record.epochs) == ("failed", "ValueError: boom <b>", 2)
 
 
@@ -129,7 +128,7 @@ def test_a_stop_is_one_calm_line(panel, settings, how):
     (line,) = caught.value._render_traceback_()
     assert "\n" not in line and line.startswith("00-baseline: stopped by you after ")
     assert caught.value.__suppress_context__
-    assert index.find(settings.home)[0].state == "stopped"
+    assert records.find(settings.home)[0].state == "stopped"
     gc.collect()  # the loop that was left is closed now, while another run is there
     with panel:
         train(panel, epochs=1)
@@ -212,7 +211,7 @@ def test_a_failure_from_which_a_run_went_on_is_not_what_ended_it(panel, settings
                 panel.state.apply(events.read({**worker, **failure}))
         {}["acuracy"]
     assert [failure.message for failure in panel.state.failures] == ["OSError: gone", "KeyError: 'acuracy'"]
-    assert index.find(settings.home)[0].error == "KeyError: 'acuracy'"
+    assert records.find(settings.home)[0].error == "KeyError: 'acuracy'"
 
 
 def test_what_a_worker_said_is_kept_if_it_says_more(panel):
@@ -262,7 +261,7 @@ def test_a_second_run_is_a_new_one(panel, settings):
         for run in (first, None, "another"):
             panel.receive({"kind": "print", "run": run, "text": "stale"})
     assert len(first_state.history) == 2 and list(first_state.prints) == ["in time"]
-    assert panel.state.printed == 0 and len(index.find(settings.home)) == 2
+    assert panel.state.printed == 0 and len(records.find(settings.home)) == 2
 
 
 @pytest.mark.parametrize("call", [train, lambda panel: panel.phase("saving")])
@@ -360,7 +359,7 @@ def test_a_reporter_that_fails_does_not_fail_the_run(settings, where):
             train(panel)
             until(lambda: where != "draw" or reporter.calls.count("draw") > 1)
         assert len(said) == 1 and panel.state.status == "finished"
-    assert len(index.find(settings.home)) == 2
+    assert len(records.find(settings.home)) == 2
 
 
 # -- what an engine's panel adds to it ------------------------------------------------------------------
@@ -400,7 +399,7 @@ def test_the_panel_of_an_engine(settings):
         assert copy.deepcopy([panel])[0] is panel
         assert pickle.loads(pickle.dumps(panel)) == "CountPanel('count', running)"
     assert panel.around == ["in", "running", "out", "running"] and CountPanel.current() is None
-    (record,) = index.find(settings.home)
+    (record,) = records.find(settings.home)
     assert (record.state, record.metrics, record.workers) == ("finished", {"counted": 1}, 3)
     assert reporter.closed_with[1]["run record"].endswith(f"{panel.run_id}/run_record.json")
 
@@ -532,7 +531,7 @@ def test_the_record_of_a_killed_process_shows_how_far_it_came(settings):
     )
     environment = os.environ | {"LABKIT_HOME": str(settings.home), "LABKIT_PANEL": "none"}
     assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60).returncode == -9
-    (record,) = index.find(settings.home)
+    (record,) = records.find(settings.home)
     assert (record.state, record.metrics) == ("lost", {"loss": 0.5})
 
 

@@ -60,6 +60,6 @@ def test_a_comparison_has_what_differs_and_nothing_else(home):
 def test_equal_runs_have_equal_code(home):
     record = runs.get("a", home)
     found = runs.compare(record, record)
-    assert found.table.empty and found.code == "" and "the code is equal" in repr(found)
+    assert found.table.empty and found.code == "" and "The code is equal" in repr(found)
     with pytest.raises(LabError, match="run_id='c'"):
         runs.compare("a", "c", home)

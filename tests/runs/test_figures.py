@@ -40,11 +40,6 @@ def test_curves_show_the_values_of_each_run_from_epoch_1():
     assert first.get_linestyle() != second.get_linestyle()  # not by colour alone
 
 
-def test_a_metric_may_have_any_name():
-    run = record(history=[{"epoch": 0, "seconds": 3.0, ".": 0.5, "loss": 2.0}])
-    assert set(axes_of(run, metrics=["loss", "seconds", "."])) == {"loss", "seconds", ".", SECONDS}
-
-
 def test_metrics_may_be_one_name_and_need_not_be_loss_or_accuracy():
     run = record(history=[{"epoch": 0, "rmse": 3.0, "r2": 0.5, "mae": 2.0, "ok": True}])
     assert set(axes_of(run, metrics="r2")) == {"r2", SECONDS}

@@ -183,39 +183,6 @@ def test_no_value_breaks_a_view(values, tmp_path, monkeypatch):
     assert runs.report(tmp_path / "page.html", tmp_path, title="t", by="odd").exists()
 
 
-def test_names_of_metrics_and_settings_may_be_anything(tmp_path):
-    names = [
-        "my config x",
-        "config lr",
-        "config.lr",
-        "val/loss",
-        "seconds.total",
-        "versions.torch",
-        "checkpoint",
-    ]
-    names += ["a b", "größe", ".", "tag", "metrics", "config", ""]
-    for minute in range(2):
-        values = {name: minute + place for place, name in enumerate(names)}
-        write(
-            tmp_path, minute, metrics=values, config=values | {"lr": 0.1 * minute}, checkpoint=f"c-{minute}"
-        )
-    table = runs.table(tmp_path)
-    assert list(table["checkpoint"]) == ["c-1", "c-0"] and table.columns.is_unique
-    for place, name in enumerate(names):
-        if name in (
-            "tag",
-            "config.lr",
-            "metrics",
-            "config",
-            "checkpoint",
-        ):  # fields and parts of them, and tags
-            continue
-        assert list(runs.table(tmp_path, columns=[name])[name]) == [place + 1, place], name
-        assert [one.run_id for one in [runs.latest(home=tmp_path, **{name: place})]] == ["run-0"]
-    assert list(runs.table(tmp_path, columns=["config lr"])["config lr"]) == [2, 1]  # the metric
-    assert list(runs.table(tmp_path, columns=["config.lr"])["config.lr"]) == [0.1, 0.0]  # the setting
-
-
 def test_a_configuration_need_not_be_a_dict(tmp_path, monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "agg")
     write(tmp_path, 0, config={"lr": 0.1})

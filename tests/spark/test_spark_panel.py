@@ -19,7 +19,7 @@ import pytest
 from labkit import spark
 from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
-from labkit.runs import index
+from labkit.runs import record as records
 from labkit.spark import panel as spark_panel
 from labkit.spark.panel import SparkPanel
 from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
@@ -93,7 +93,7 @@ def test_ranks_report_to_the_panel(distributor, lab, capsys):
     state = panel.state
     assert (state.status, state.world_size, len(state.workers)) == ("finished", 2, 2)
     assert state.metrics()["loss"] == 0.5
-    (record,) = [r for r in index.find(os.environ["LABKIT_HOME"]) if r.run_id == panel.run_id]
+    (record,) = [r for r in records.find(os.environ["LABKIT_HOME"]) if r.run_id == panel.run_id]
     assert (record.engine, record.workers, record.state) == ("TorchDistributor", 2, "finished")
     assert record.epochs == 2
     printed = capsys.readouterr()

@@ -107,7 +107,7 @@ def record_of(state: State, run_id: str, home: Path, **origin: Any) -> RunRecord
     """The record of a run, over or not, to be written to its folder. Its tags and its note stay.
 
     Args:
-        origin: its code, what that calls, and its commit, as `RunRecord` has them.
+        origin: its code and its commit, as `RunRecord` has them.
     """
     failed = state.status == "failed" and state.failures
     folder, own = folder_of(home, state.name, run_id), {}
