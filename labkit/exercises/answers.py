@@ -154,7 +154,7 @@ def result_of(function: Any, *args: Any, what: str = "your function") -> Any:
 
 
 def returns(function: Any, args: Sequence[Any], expected: float, *, name: str, **remarks: Any) -> None:
-    """Require that `function`, called with `args`, returns `expected`; the remarks are those of `close_to`."""
+    """Require that `function`, called with `args`, returns `expected`; remarks: see `close_to`."""
     given = ", ".join(f"{arg:g}" if isinstance(arg, float) else str(arg) for arg in args)
     close_to(result_of(function, *args, what=name), expected, what=f"{name}({given})", **remarks)
 
