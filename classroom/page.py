@@ -7,6 +7,7 @@ the page.
 """
 
 import base64
+import contextlib
 import hashlib
 import statistics
 import sys
@@ -40,17 +41,15 @@ def board(
             printed, and the board goes on.
     """
     target, path = open_place(place), Path(path).absolute()
-    try:
-        _write(target, path, stuck, every)
-        print(f"open {path} in a browser" + ("" if once else "; Ctrl-C ends the board"), flush=True)
+    _write(target, path, stuck, every)
+    print(f"open {path} in a browser" + ("" if once else "; Ctrl-C ends the board"), flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
         while not once:
             time.sleep(every)
             try:
                 _write(target, path, stuck, every)
             except LabError as error:
                 print(error, file=sys.stderr, flush=True)
-    except KeyboardInterrupt:
-        pass
     return path
 
 

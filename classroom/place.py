@@ -72,7 +72,7 @@ class Bucket:
         try:
             listed = self.files.ls(self.path, detail=True, refresh=True)
         except FileNotFoundError:
-            return  # nobody has joined
+            return  # the folder has no file yet
         written = {one["name"].rpartition("/")[2]: one.get("LastModified") for one in listed}
         names = sorted(filter(NAME.fullmatch, written))[:_MOST]
         paths = [f"{self.path}/{name}" for name in names]

@@ -124,8 +124,8 @@ def with_fit(config):
     """`fit` from the same weights on, with rows that are sharded by hand or by TensorFlow."""
     import tensorflow as tf
 
-    from labkit.models.keras.callback import PanelCallback
     from labkit.models.keras import mlp
+    from labkit.models.keras.callback import PanelCallback
 
     strategy, (rank, world) = tf.distribute.MultiWorkerMirroredStrategy(), place()
     assert strategy.num_replicas_in_sync == world
@@ -243,8 +243,8 @@ def resumable(config):
 def outside_of_the_scope(config):
     import tensorflow as tf
 
-    from labkit.models.keras.callback import PanelCallback
     from labkit.models.keras import mlp
+    from labkit.models.keras.callback import PanelCallback
 
     strategy, (rank, world) = tf.distribute.MultiWorkerMirroredStrategy(), place()
     assert strategy.num_replicas_in_sync == world
