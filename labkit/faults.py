@@ -318,8 +318,9 @@ def node_processes(panel: Panel | None, name: str) -> list[psutil.Process]:
     """All processes of a node that the lab has started, and that is not the head."""
     others, registry = _nodes(panel) - {"head"}, _registry(panel)
     if name not in others:
-        is_head = "it is the head: the cluster would end"
-        fact = is_head if name == "head" else "the lab has started no such node"
+        fact = "the lab has started no such node"
+        if name == "head":
+            fact = "it is the head: the cluster would end"
         raise LabError(f"touch {name}", fact, f"name one of {', '.join(sorted(others))}, or lab.add_node()")
     records = [one for one in registry.records() if one.alive and one.role.startswith(f"{name}:")]
     sessions = {one.session: one.group_id for one in records}
