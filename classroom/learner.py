@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Collection
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +11,10 @@ from classroom.place import LIMIT, Bucket, Folder
 _MOST = 300  # entries of one kind
 _TEXT = {"type": "string"}
 _NUMBER = {"type": "number", "minimum": 0, "exclusiveMaximum": 1e12}
-
-
 _TEXTS = {"type": "array", "maxItems": _MOST, "items": _TEXT}
 _NUMBERS = {"type": "object", "maxProperties": _MOST, "additionalProperties": _NUMBER}
+_SECTION = {"type": "object", "required": ["name", "minutes"]}
+_SECTION["properties"] = {"name": _TEXT, "minutes": _NUMBER}
 _PARTS = {
     "nickname": _TEXT,
     "at": _TEXT,
@@ -23,11 +22,7 @@ _PARTS = {
     "hints": _NUMBERS,
     "predictions": _NUMBERS | {"additionalProperties": _TEXT},
     "minutes": _NUMBERS,
-    "section": {
-        "type": "object",
-        "required": ["name", "minutes"],
-        "properties": {"name": _TEXT, "minutes": _NUMBER},
-    },
+    "section": _SECTION,
     "runs": _NUMBERS | {"additionalProperties": _NUMBERS},
     "doctor": _TEXTS,
 }
@@ -49,7 +44,7 @@ class Learner(SimpleNamespace):
         return self.section["minutes"] + self.seen if self.section["name"] else 0.0
 
 
-def read(place: Folder | Bucket, known: Collection[str] = ()) -> tuple[list[Learner], list[tuple[str, str]]]:
+def read(place: Folder | Bucket) -> tuple[list[Learner], list[tuple[str, str]]]:
     """Everybody by nickname; and (file, why) of each file that is refused.
 
     Raises:
@@ -58,7 +53,7 @@ def read(place: Folder | Bucket, known: Collection[str] = ()) -> tuple[list[Lear
     from jsonschema import ValidationError
 
     found, refused = [], []
-    for file, content, written in place.read(known):
+    for file, content, written in place.read():
         try:
             found.append(_learner(file, content, max(time.time() - written, 0) / 60))
         except RecursionError:

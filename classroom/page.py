@@ -7,6 +7,7 @@ the page.
 """
 
 import base64
+import contextlib
 import hashlib
 import statistics
 import sys
@@ -40,29 +41,25 @@ def board(
             printed, and the board goes on.
     """
     target, path = open_place(place), Path(path).absolute()
-    try:
-        known = _write(target, path, set(), stuck, every)
-        print(f"open {path} in a browser" + ("" if once else "; Ctrl-C ends the board"), flush=True)
+    _write(target, path, stuck, every)
+    print(f"open {path} in a browser" + ("" if once else "; Ctrl-C ends the board"), flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
         while not once:
             time.sleep(every)
             try:
-                known = _write(target, path, known, stuck, every)
+                _write(target, path, stuck, every)
             except LabError as error:
                 print(error, file=sys.stderr, flush=True)
-    except KeyboardInterrupt:
-        pass
     return path
 
 
-def _write(target: Folder | Bucket, path: Path, known: set[str], stuck: float, every: float) -> set[str]:
-    """Write the page; returns the names of the files that are learners'."""
+def _write(target: Folder | Bucket, path: Path, stuck: float, every: float) -> None:
     with explained("read the files of the class", target):
-        learners, refused = read(target, known)
+        learners, refused = read(target)
     try:
         atomic_write(path, _page(learners, refused, stuck, every))
     except OSError as error:
         raise LabError(f"write the board {path}", str(error), "name a file that you can write to") from error
-    return {one.file for one in learners}
 
 
 def _page(learners: list[Learner], refused: list[tuple[str, str]], stuck: float, every: float) -> str:

@@ -1,16 +1,14 @@
 """The place that a teacher names for a class: a shared folder, or a bucket of an object store.
 
-Everybody in the class may write to it, so nothing in it is trusted: links are not followed, only regular
-files are opened, and only the first 64 kB of them are read.
+Everybody in the class may write to it, so nothing in it is trusted: links are not followed, and only the
+first 64 kB of a file are read.
 """
 
 import contextlib
-import itertools
 import os
 import re
-import stat
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from labkit.errors import LabError
@@ -19,7 +17,7 @@ from labkit.settings import Settings
 
 LIMIT = 64 << 10  # bytes of a learner's file; one with all lessons done has about 5 kB
 NAME = re.compile(r"[0-9a-f]{16}\.json")  # of a learner's file; all others are ignored
-_MOST, _LISTED = 500, 5000  # files that are read; names that are looked at
+_MOST = 500  # files that are read
 
 # name, content or why there is none, when it was written (seconds since 1970)
 Found = tuple[str, bytes | str, float]
@@ -40,28 +38,18 @@ class Folder:
     def delete(self, name: str) -> None:
         (self.path / name).unlink(missing_ok=True)
 
-    def read(self, known: Collection[str] = ()) -> Iterator[Found]:
-        """Read at most 500 files, those with a `known` name first."""
-        with os.scandir(self.path) as entries:
-            names = [entry.name for entry in itertools.islice(entries, _LISTED)]
-        for name in _chosen(known, names):
+    def read(self) -> Iterator[Found]:
+        """Read at most 500 files."""
+        for name in sorted(filter(NAME.fullmatch, os.listdir(self.path)))[:_MOST]:
             try:
-                yield self._read(name)
+                # Without O_NONBLOCK, opening a FIFO waits until something writes to it.
+                handle = os.open(self.path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                with os.fdopen(handle, "rb", buffering=0) as file:
+                    yield name, file.read(LIMIT + 1) or b"", os.fstat(handle).st_mtime
             except FileNotFoundError:
                 pass  # its learner has left the class
             except OSError as error:
                 yield name, str(error.strerror), 0.0
-
-    def _read(self, name: str) -> Found:
-        if (self.path / name).is_symlink():
-            return name, "it is a link, which is not followed", 0.0
-        # Without O_NONBLOCK, opening a FIFO waits until something writes to it.
-        handle = os.open(self.path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(handle, "rb", buffering=0) as file:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                return name, "it is not a regular file", 0.0
-            return name, file.read(LIMIT + 1), status.st_mtime
 
 
 class Bucket:
@@ -79,29 +67,20 @@ class Bucket:
     def delete(self, name: str) -> None:
         self.files.rm_file(f"{self.path}/{name}")
 
-    def read(self, known: Collection[str] = ()) -> Iterator[Found]:
-        """Read at most 500 objects, those with a `known` name first."""
-        listed = self._listed()
-        names = _chosen(known, listed)
+    def read(self) -> Iterator[Found]:
+        """Read at most 500 objects."""
+        try:
+            listed = self.files.ls(self.path, detail=True, refresh=True)
+        except FileNotFoundError:
+            return  # the folder has no file yet
+        written = {one["name"].rpartition("/")[2]: one.get("LastModified") for one in listed}
+        names = sorted(filter(NAME.fullmatch, written))[:_MOST]
         paths = [f"{self.path}/{name}" for name in names]
         bodies = self.files.cat_ranges(paths, 0, LIMIT + 1, on_error="return") if names else []
         for name, body in zip(names, bodies, strict=True):
             if not isinstance(body, FileNotFoundError):  # its learner has left the class
                 content = f"{type(body).__name__}: {body}" if isinstance(body, Exception) else body
-                yield name, content, listed.get(name, time.time())
-
-    def _listed(self) -> dict[str, float]:
-        """The first names in the folder, and when each was written."""
-        bucket, _, folder = self.path.partition("/")
-        asked = {"Bucket": bucket, "Prefix": f"{folder}/" if folder else "", "Delimiter": "/"}
-        found: dict[str, float] = {}
-        while True:
-            page = self.files.call_s3("list_objects_v2", **asked)
-            for one in page.get("Contents", ()):
-                found[one["Key"].rpartition("/")[2]] = one["LastModified"].timestamp()
-            if not page.get("IsTruncated") or len(found) >= _LISTED:
-                return found
-            asked["ContinuationToken"] = page["NextContinuationToken"]
+                yield name, content, written[name].timestamp() if written[name] else time.time()
 
 
 def keys_file() -> Path:
@@ -138,8 +117,3 @@ def explained(attempt: str, place: Folder | Bucket) -> Iterator[None]:
             fix = "does the store run, does the bucket exist, and are LABKIT_S3_ACCESS_KEY and "
             fix += "LABKIT_S3_SECRET_KEY right?"
         raise LabError(attempt, fact[:300], fix) from error
-
-
-def _chosen(known: Collection[str], names: Iterable[str]) -> list[str]:
-    """The names of learners' files that are read: so no flood of other files hides those known already."""
-    return list(dict.fromkeys([*sorted(known), *sorted(filter(NAME.fullmatch, names))]))[:_MOST]

@@ -49,9 +49,8 @@ def join(place: str, nickname: str) -> Shared:
     """Share your progress from now on, in `place`, under `nickname`; returns what is shared.
 
     Args:
-        place: the path of a folder, or the address of a bucket. The keys of a bucket come from
-            ``LABKIT_S3_ACCESS_KEY`` and ``LABKIT_S3_SECRET_KEY`` and are kept in ``LABKIT_HOME``, or are
-            those that AWS's tools find.
+        place: the path of a folder, or the address of a bucket. Its keys come from ``LABKIT_S3_ACCESS_KEY``
+            and ``LABKIT_S3_SECRET_KEY`` and are kept in ``LABKIT_HOME``, or are those that AWS's tools find.
 
     Raises:
         LabError: the nickname is not one, or the place cannot be written to.
@@ -79,8 +78,7 @@ def join(place: str, nickname: str) -> Shared:
 def leave() -> bool:
     """Share nothing any more, and delete what is shared; whether there was a class to leave.
 
-    Raises:
-        LabError: the file cannot be deleted from the place. From then on nothing is shared all the same.
+    A `LabError` says that the file cannot be deleted from the place. Even then nothing is shared any more.
     """
     if not (member := _member()):
         return False
@@ -157,17 +155,15 @@ def _content(member: dict[str, str]) -> bytes:
 
 def _kept() -> dict[str, Any]:
     """The content of ``exercises.json``; {} if there is none, or it is damaged."""
-    try:
+    with contextlib.suppress(FileNotFoundError, ValueError, RecursionError):
         content = json.loads((_home() / "exercises.json").read_bytes())
-    except (FileNotFoundError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        return content if isinstance(content, dict) else {}
+    return {}
 
 
 def _entries(kept: dict[str, Any], section: str, kind: type) -> dict[str, Any]:
-    entries = kept.get(section)
-    found = entries.items() if isinstance(entries, dict) else ()
-    return {name: one for name, one in found if isinstance(one, kind)}
+    entries = kept.get(section) or {}
+    return {name: one for name, one in entries.items() if isinstance(one, kind)}
 
 
 def _with_speed_up(runs: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:

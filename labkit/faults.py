@@ -7,9 +7,8 @@
 
     faults.freeze_store(store, seconds=3).now()
 
-A fault happens at its moment and undoes itself. Only processes that the lab has recorded are touched: no
-cluster of another user, and nothing else on this machine. What cannot be done is refused, and the card of the
-fault says why.
+A fault happens at its moment and undoes itself. Only processes that the lab has recorded are touched. What
+cannot be done is refused, and the card of the fault says why.
 """
 
 import contextlib
@@ -40,7 +39,6 @@ __all__ = [
 _EVERY = 0.02  # seconds between two looks
 _PERIOD = 0.1  # seconds in which a slowed process runs once and stops once
 _STEPS_AGAIN = 5  # events of rank 0 after which training goes on; one or two may still have been on their way
-_Position = tuple[int, int, int]  # pid, epoch and step of rank 0
 _Victims = Callable[[Panel | None], list[psutil.Process]]
 
 
@@ -105,8 +103,7 @@ class Fault:
         return self
 
     def __repr__(self) -> str:
-        rows = (f"  {name}: {what}" for name, what in self._rows())
-        return "\n".join([f"{self.name}: {self.outcome}", *rows])
+        return "\n  ".join([f"{self.name}: {self.outcome}", *map(": ".join, self._rows())])
 
     def _repr_html_(self) -> str:
         kind = {"made": "ok", "armed": "dim"}.get(self.outcome, "wait")
@@ -115,7 +112,7 @@ class Fault:
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [
-            ("done", self.did or None, "{}".format),
+            ("done", self.did or None, str),
             ("at", self.moment, lambda at: f"epoch {at[0] + 1}, step {at[1]}"),
             ("noticed after", self.noticed, duration),
             ("no step for", self.standstill, duration),
@@ -127,7 +124,7 @@ class Fault:
         if not self._reached(moment):
             self.outcome = "missed"
             return
-        failures, before = self._failures(), self._position()
+        before, failures = self._position(), len(self._panel.state.failures) if self._panel else 0
         self.moment = before[1:] if before else None
         try:
             self.did = self.make(self._panel)
@@ -150,36 +147,31 @@ class Fault:
             time.sleep(_EVERY)
         return False
 
-    def _follow(self, failures: int, position: _Position | None) -> None:
-        """Look until rank 0 makes steps again, or the run is over; undo when the time has come."""
-        made = advanced = time.monotonic()
-        undone, steps, repeated = False, 0, self._panel.state.repeated if self._panel is not None else 0
-        while steps < _STEPS_AGAIN and not (self._panel is not None and self._panel.state.over):
+    def _follow(self, failures: int, position: tuple[int, int, int] | None) -> None:
+        """Undo it when the time has come, and look until rank 0 makes steps again, or the run is over."""
+        made = advanced = now = time.monotonic()
+        state, undone, steps = self._panel.state if self._panel else None, False, 0
+        repeated = state.repeated if state else 0
+        while not undone or (state and steps < _STEPS_AGAIN and not state.over):
             self.during()
             time.sleep(_EVERY)
             now = time.monotonic()
-            if not undone and now - made >= self.seconds:
+            if not undone and (now - made >= self.seconds or (state and state.over)):
                 self.undo()
                 undone = True
-            if self._panel is None:
-                steps += undone
-                continue
-            if self.noticed is None and self._failures() > failures:
+            if state and self.noticed is None and len(state.failures) > failures:
                 self.noticed = now - made
             here = self._position()
             if here is not None and here != position:
                 self.standstill = max(self.standstill or 0.0, now - advanced)
                 if position is not None and here[0] != position[0]:
-                    self.repeated = self._panel.state.repeated - repeated
+                    self.repeated = state.repeated - repeated
                 steps += undone
                 position, advanced = here, now
 
-    def _failures(self) -> int:
-        return len(self._panel.state.failures) if self._panel is not None else 0
-
-    def _position(self) -> _Position | None:
+    def _position(self) -> tuple[int, int, int] | None:
+        """pid, epoch and step of rank 0; before its first batch it is not in an epoch."""
         leader = self._panel.state.workers.leader if self._panel is not None else None
-        # One that has no batch yet is not in an epoch.
         return (leader.pid, leader.epoch, leader.step) if leader is not None and leader.begun else None
 
 
@@ -212,6 +204,10 @@ def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
     """
 
     def make(panel: Panel | None) -> str:
+        # What `ray drain-node` does; the command takes seconds to import Ray, often the whole deadline.
+        from ray._raylet import GcsClient
+        from ray.core.generated.autoscaler_pb2 import DRAIN_NODE_REASON_PREEMPTION
+
         from labkit import cluster
 
         node_processes(panel, name)  # one of the lab's, and not the head
@@ -219,34 +215,23 @@ def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
         found = [one.id for one in lab.nodes if one.name == name] if lab is not None else []
         if not found:
             raise LabError(f"drain {name}", "Ray does not list it", "see lab.nodes for those that live")
-        _announce(lab.address, found[0], deadline, name)
+        ends, client = int((time.time() + deadline) * 1000), GcsClient(address=lab.address)
+        accepted, why = client.drain_node(found[0], DRAIN_NODE_REASON_PREEMPTION, "labkit.faults", ends)
+        if not accepted:
+            raise LabError(f"drain {name}", f"Ray refused: {why}", "see the head's logs, in lab.log_dir")
         return f"a preemption notice: {deadline:g} s left"
 
     return Fault(f"drain {name}", make, seconds=deadline)
-
-
-def _announce(address: str, node: str, deadline: float, name: str) -> None:
-    """Do what `ray drain-node` does; the command takes seconds to import Ray, often the whole deadline."""
-    from ray._raylet import GcsClient
-    from ray.core.generated.autoscaler_pb2 import DRAIN_NODE_REASON_PREEMPTION
-    from ray.exceptions import RayError
-
-    ends = int((time.time() + deadline) * 1000)
-    try:
-        client = GcsClient(address=address)
-        accepted, why = client.drain_node(node, DRAIN_NODE_REASON_PREEMPTION, "labkit.faults", ends)
-    except RayError as error:
-        accepted, why = False, error
-    if not accepted:
-        raise LabError(f"drain {name}", f"Ray refused: {why}", "see the head's logs, in lab.log_dir")
 
 
 def kill_controller() -> Fault:
     """Kill the process that directs the run's workers. `fit()` raises, and nothing repeats it."""
 
     def victims(panel: Panel | None) -> list[psutil.Process]:
-        if found := [one for one in _recorded(panel) if "TrainController" in _title(one)]:
-            return found
+        for process in _recorded(panel):
+            with contextlib.suppress(psutil.Error):
+                if "TrainController" in " ".join(process.cmdline()):
+                    return [process]
         raise LabError("kill the controller", "none runs here", "use a trainer of Ray Train")
 
     return kill("kill the controller", victims)
@@ -270,9 +255,7 @@ def kill(name: str, victims: _Victims) -> Fault:
     """A fault that kills what `victims` finds."""
 
     def make(panel: Panel | None) -> str:
-        processes = victims(panel)
-        _send(processes, signal.SIGKILL)
-        return f"SIGKILL to {_who(processes)}"
+        return f"SIGKILL to {_send(victims(panel), signal.SIGKILL)}"
 
     return Fault(name, make)
 
@@ -283,9 +266,8 @@ def freeze(name: str, victims: _Victims, seconds: float, share: float = 0.0) -> 
 
     def make(panel: Panel | None) -> str:
         frozen.extend(victims(panel))
-        _send(frozen, signal.SIGSTOP)
         partly = f", which runs {share:.0%} of it" if share else ""
-        return f"SIGSTOP to {_who(frozen)} for {seconds:g} s{partly}"
+        return f"SIGSTOP to {_send(frozen, signal.SIGSTOP)} for {seconds:g} s{partly}"
 
     def during() -> None:
         if share:
@@ -334,30 +316,20 @@ def _nodes(panel: Panel | None) -> set[str]:
 
 def node_processes(panel: Panel | None, name: str) -> list[psutil.Process]:
     """All processes of a node that the lab has started, and that is not the head."""
-    others = _nodes(panel) - {"head"}
+    others, registry = _nodes(panel) - {"head"}, _registry(panel)
     if name not in others:
-        head = name == "head"
-        fact = "it is the head: the cluster would end" if head else "the lab has started no such node"
-        raise LabError(
-            f"touch {name}", fact, f"one of these: {', '.join(sorted(others)) or 'lab.add_node()'}"
-        )
-    registry = _registry(panel)
+        fact = "the lab has started no such node"
+        if name == "head":
+            fact = "it is the head: the cluster would end"
+        raise LabError(f"touch {name}", fact, f"name one of {', '.join(sorted(others))}, or lab.add_node()")
     records = [one for one in registry.records() if one.alive and one.role.startswith(f"{name}:")]
     sessions = {one.session: one.group_id for one in records}
     return [one for session, group in sessions.items() for one in registry.members(group, session=session)]
 
 
-def _title(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):
-        return " ".join(process.cmdline())
-    return ""
-
-
-def _who(processes: list[psutil.Process]) -> str:
-    return f"process {processes[0].pid}" if len(processes) == 1 else f"{len(processes)} processes"
-
-
-def _send(processes: list[psutil.Process], number: int) -> None:
+def _send(processes: list[psutil.Process], number: int) -> str:
+    """Send a signal, and return to whom."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
             process.send_signal(number)
+    return f"process {processes[0].pid}" if len(processes) == 1 else f"{len(processes)} processes"

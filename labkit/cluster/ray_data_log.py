@@ -11,12 +11,9 @@ _shown_from = logging.NOTSET
 
 
 class _Hidden(logging.LogRecord):
-    """A record that Ray Data's console handler passes over, and its file handler does not.
+    """A record that Ray Data's console handler passes over, and its file handler does not."""
 
-    The class has the mark: Ray sets it on records itself, which must not have it already.
-    """
-
-    hide = True
+    hide = True  # of the class: Ray sets it on records itself, which must not have it already
 
 
 def _make(*args: Any, **kwargs: Any) -> logging.LogRecord:

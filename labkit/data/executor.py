@@ -9,7 +9,6 @@ from typing import Any
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 
 from labkit.data import panel as panels
-from labkit.data.state import OperatorState
 
 _EVERY = 0.25  # seconds between two looks
 
@@ -19,7 +18,7 @@ class Follower(ExecutionCallback):
 
     def before_execution_starts(self, executor: Any) -> None:
         operators = [op for op in executor._topology if type(op).__name__ != "InputDataBuffer"]
-        self._pairs = [(OperatorState(op.name), op) for op in operators]
+        self._pairs = [(panels.OperatorState(op.name), op) for op in operators]
         self._panel, self._next = panels.DataPanel.current(), 0.0
         if self._panel is not None:
             with self._panel.update() as state:
@@ -45,7 +44,7 @@ class Follower(ExecutionCallback):
                 state.sample()
 
 
-def _update(known: OperatorState, op: Any, state: Any, *, last: bool) -> None:
+def _update(known: panels.OperatorState, op: Any, state: Any, *, last: bool) -> None:
     metrics = op.metrics
     known.rows = metrics.row_outputs_taken
     known.blocks = metrics.block_outputs_taken

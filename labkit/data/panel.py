@@ -13,22 +13,25 @@ nothing of such a dataset.
 
 import contextlib
 import logging
+import math
 import os
 import re
 import traceback
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import ray
+from markupsafe import Markup
 
 from labkit.cluster.ray_data_log import quiet
-from labkit.data import view
-from labkit.data.state import ExecutionState
-from labkit.display import tracebacks
+from labkit.display import cards, tracebacks
 from labkit.display.figures import GREY, figure_style
-from labkit.display.formatting import count, seconds, short, size
+from labkit.display.formatting import UNKNOWN, count, seconds, short, size
 from labkit.errors import RunFailed
 from labkit.panel.base import LivePanel
+from labkit.panel.state.base import State
+from labkit.panel.view.base import View
 from labkit.settings import variables_set
 
 if TYPE_CHECKING:
@@ -39,6 +42,141 @@ _FOLLOWER = "labkit.data.executor.Follower"
 _CAUSE = "The above exception was the direct cause"
 # The notes that Ray Data adds to an exception: how often it tried, and how to let it try more often.
 _NOTES = re.compile(r"^(Failed to .* after \d+/\d+ attempts|To change retry attempts).*\n?", re.MULTILINE)
+_MAX_SAMPLES = 2000
+_HEAD = {  # widths in percent: a live table must not jump
+    "operator": 24, "rows": 9, "blocks": 8, "tasks": 8, "waiting": 8, "task seconds": 10, "of them CPU": 10,
+    "held back": 8, "rows/s": 8, "MB": 7,
+}  # fmt: skip
+_SHOWN = 12  # operators
+
+
+@dataclass
+class OperatorState:
+    """One operator of a chain (list, read, map, …). All work at once, each on what the one before it gave.
+
+    Attributes:
+        name: Ray Data's: "ReadImage", "MapBatches(scale)", …
+        rows, blocks, bytes: that came out so far; a block is a piece of the table.
+        running, finished: tasks.
+        queued: blocks that wait to be processed.
+        memory, memory_peak: bytes in the object store that are its own, now and at most.
+        backpressure_seconds: time with input ready but no CPU or object-store budget to start a task.
+        seconds, cpu_seconds: of all its tasks, and those in which a core was busy; known when they are done.
+    """
+
+    name: str
+    rows: int = 0
+    blocks: int = 0
+    bytes: int = 0
+    running: int = 0
+    finished: int = 0
+    queued: int = 0
+    memory: int = 0
+    memory_peak: int = 0
+    backpressure_seconds: float = 0.0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    @property
+    def rows_per_second(self) -> float:
+        """Rows in each second of its tasks; NaN while no time is known."""
+        return self.rows / self.seconds if self.seconds else math.nan
+
+
+class ExecutionState(State):
+    """What Ray Data executed between the opening of a panel and its closing."""
+
+    engine = "Ray Data"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.executions: list[list[OperatorState]] = []  # of each dataset, its operators in their order
+        self.samples: list[tuple[float, int]] = []  # (seconds since the start, bytes in the object store)
+
+    @property
+    def operators(self) -> list[OperatorState]:
+        return [operator for execution in self.executions for operator in execution]
+
+    @property
+    def rows(self) -> int:
+        return self.executions[-1][-1].rows if self.executions and self.executions[-1] else 0
+
+    @property
+    def rows_per_second(self) -> float:
+        """Of the whole block: waiting included."""
+        return self.rows / self.elapsed() if self.elapsed() else 0.0
+
+    @property
+    def bytes(self) -> int:
+        return sum(operator.bytes for operator in self.operators)
+
+    @property
+    def memory_peak(self) -> int:
+        return max((stored for _, stored in self.samples), default=0)
+
+    def sample(self) -> None:
+        """Note the memory that is used now; of a long run, less and less often."""
+        self.samples.append((self.elapsed(), sum(operator.memory for operator in self.operators)))
+        if len(self.samples) > _MAX_SAMPLES:
+            del self.samples[1::2]
+
+    def to_record(self) -> dict[str, Any]:
+        operators = [asdict(operator) for operator in self.operators]
+        return {
+            "rows": self.rows or None,
+            "rows_per_second": self.rows_per_second or None,
+            "extra": {"operators": operators, "object_store_peak": self.memory_peak},
+        }
+
+
+class ExecutionView(View):
+    """Draws a `DataPanel`: the same table while Ray Data works and afterwards."""
+
+    def body(self, state: ExecutionState, now: float) -> Markup:
+        if not state.operators:
+            return cards.text("nothing is executed yet")
+        words = " · ".join(part for part in (seconds(state.elapsed(now)), _rate(state)) if part)
+        return cards.join([cards.rule(cards.mark("dim", words)), self.figures(state)])
+
+    def figures(self, state: ExecutionState) -> Markup:
+        rows, more = map(_row, state.operators[:_SHOWN]), len(state.operators) - _SHOWN
+        table = cards.table(list(_HEAD), rows, more=more, widths=list(_HEAD.values()))
+        return cards.rule(table) if state.operators else cards.NOTHING
+
+    def result(self, state: ExecutionState) -> str:
+        if not state.operators:
+            return "nothing was executed here"
+        return " · ".join(part for part in (f"{state.rows:,} rows", _rate(state)) if part)
+
+    def lines(self, state: ExecutionState) -> Iterator[tuple[Hashable, str]]:
+        if state.over:  # a dataset is executed in seconds, so one line is enough
+            yield from ((("failure", number), one.text) for number, one in enumerate(state.failures))
+            yield "end", self.last_line(state)
+
+    def last_line(self, state: ExecutionState) -> str:
+        chain = " → ".join(f"{short(o.name)} {count(o.rows)}" for o in state.operators[:_SHOWN])
+        return " · ".join(part for part in (super().last_line(state), self.result(state), chain) if part)
+
+
+def _row(operator: OperatorState) -> tuple[str, ...]:
+    """An operator's figures as `_HEAD` names them; MB is its peak in the object store."""
+    known, held = bool(operator.seconds), operator.backpressure_seconds
+    return (
+        short(operator.name, 48),
+        f"{operator.rows:,}",
+        f"{operator.blocks:,}",
+        f"{operator.finished:,}" + (f" + {operator.running}" if operator.running else ""),
+        f"{operator.queued:,}" if operator.queued else UNKNOWN,
+        f"{operator.seconds:.2f}" if known else UNKNOWN,
+        f"{operator.cpu_seconds:.2f}" if known else UNKNOWN,
+        f"{held:.1f} s" if held >= 0.05 else UNKNOWN,
+        count(operator.rows_per_second),
+        f"{operator.memory_peak / 1e6:.1f}",
+    )
+
+
+def _rate(state: ExecutionState) -> str:
+    return f"{count(state.rows_per_second)} rows/s" if state.rows_per_second else ""
 
 
 class DataPanel(LivePanel):
@@ -52,7 +190,7 @@ class DataPanel(LivePanel):
         RunStopped: the reader stopped it.
     """
 
-    view = view.ExecutionView()
+    view = ExecutionView()
     exclusive = True
 
     def new_state(self) -> ExecutionState:
@@ -75,7 +213,7 @@ class DataPanel(LivePanel):
         """
         import matplotlib.pyplot as plt
 
-        operators = self.state.operators[: view.SHOWN]
+        operators = self.state.operators[:_SHOWN]
         bars = {
             "seconds of its tasks": ([o.seconds for o in operators], seconds),
             "rows in a task second": ([o.rows / o.seconds if o.seconds else 0.0 for o in operators], count),

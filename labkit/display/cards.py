@@ -14,35 +14,17 @@ from labkit.display.style import STYLE
 
 NOTHING = Markup()
 
-_PAGE = Markup("""<!doctype html><html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width"><title>{title}</title><style>
-:root{{color-scheme:light dark}}
-body{{max-width:60rem;margin:2rem auto;padding:0 1rem;font:16px/1.5 system-ui,sans-serif}}
-table{{border-collapse:collapse;display:block;overflow-x:auto;font-size:14px}}
-th,td{{text-align:left;vertical-align:top;padding:.2rem 1.2rem .2rem 0;border-bottom:1px solid #8886;
-font-variant-numeric:tabular-nums}}
-th{{font-weight:600}}pre{{overflow-x:auto;padding:.8rem;border:1px solid #8886;font-size:13px}}
-td:first-child{{white-space:nowrap}}img{{max-width:100%}}</style>{head}</head>
-<body><main><h1>{title}</h1>{parts}</main></body></html>
-""")
 _STATUS = {"running": "dim", "finished": "ok", "failed": "bad", "stopped": "wait"}  # kinds of `mark`
 
 
 def card(title: str, status: str | tuple[str, str], *parts: str, dim: str = "") -> Markup:
-    """A card that stands alone.
+    """A card that stands alone: title, status and a dim text in its head, and `parts` below.
 
     Args:
-        title, dim: the left of its head, and the text after the status.
         status: "running", "finished", "failed", "stopped", or (kind, words) with a kind of `mark`.
-        parts: the sections below the head.
     """
     kind, words = (_STATUS[status], status) if isinstance(status, str) else status
     return frame(head(title, mark(kind, words), mark("dim", dim)), *parts)
-
-
-def page(title: str, *parts: str, head: str = NOTHING) -> Markup:
-    """A whole page that needs no other file, in light and dark; `head` is added to its head."""
-    return _PAGE.format(title=title, parts=join(parts), head=head)
 
 
 def frame(*parts: str) -> Markup:
@@ -115,19 +97,15 @@ def steps(marks: Iterable[tuple[str, str]]) -> Markup:
 def bar(words: str, fraction: float | None) -> Markup:
     """A progress bar with a line above it; striped if the fraction is unknown."""
     line = _div("lk-dim lk-num", words) if words else NOTHING
-    percent = None if fraction is None else 100 * min(max(fraction, 0.0), 1.0)
+    percent = 100.0 if fraction is None else 100 * min(max(fraction, 0.0), 1.0)
     # A screen reader says the words; without a value, it says that the end is unknown.
-    values = Markup(' aria-valuemin="0" aria-valuemax="100" aria-valuenow="{:.0f}"')
-    value = NOTHING if percent is None else values.format(percent)
+    value = NOTHING
+    if fraction is not None:
+        value = Markup(' aria-valuemin="0" aria-valuemax="100" aria-valuenow="{:.0f}"').format(percent)
     return line + Markup(
         '<div class="lk-bar{}" role="progressbar" aria-label="progress" aria-valuetext="{}"{}>'
         '<i style="width:{:.1f}%"></i></div>'
-    ).format(
-        " lk-unknown" if percent is None else "",
-        words or "not known yet",
-        value,
-        100.0 if percent is None else percent,
-    )
+    ).format(" lk-unknown" if fraction is None else "", words or "not known yet", value, percent)
 
 
 def tiles(pairs: Iterable[tuple[str, str]]) -> Markup:
@@ -146,15 +124,17 @@ def table(
         more: rows that are not shown: a line below says how many.
         widths: of the columns in percent, for a live table that must not jump.
     """
-    style = [Markup(' style="width:{}%"').format(width) for width in widths] or [NOTHING] * len(head)
-    # A column without a name has no header: a screen reader would read out an empty one.
-    headers = (Markup('<th scope="col"{}>{}</th>') if name else Markup("<td{}>{}</td>") for name in head)
-    names = join(cell.format(*pair) for cell, *pair in zip(headers, style, head, strict=True))
-    body = join(map(_row, rows))
+    cells = []
+    for number, name in enumerate(head):
+        style = Markup(' style="width:{}%"').format(widths[number]) if widths else NOTHING
+        # A column without a name has no header: a screen reader would read out an empty one.
+        cell = '<th scope="col"{}>{}</th>' if name else "<td{}>{}</td>"
+        cells.append(Markup(cell).format(style, name))
+    lines = [join(cells), *(join(Markup("<td>{}</td>").format(cell) for cell in row) for row in rows)]
     if more > 0:
-        body += Markup('<tr><td class="lk-dim" colspan="{}">and {} more</td></tr>').format(len(head), more)
+        lines.append(Markup('<td class="lk-dim" colspan="{}">and {} more</td>').format(len(head), more))
     fixed = Markup(' style="table-layout:fixed"') if widths else NOTHING
-    return Markup("<table{}><tr>{}</tr>{}</table>").format(fixed, names, body)
+    return Markup("<table{}>{}</table>").format(fixed, join(Markup("<tr>{}</tr>").format(x) for x in lines))
 
 
 def files(pairs: Iterable[tuple[str, str]]) -> Markup:
@@ -164,13 +144,7 @@ def files(pairs: Iterable[tuple[str, str]]) -> Markup:
 
 
 class Table:
-    """Rows under a head, and a line below. It displays itself, in a terminal and in a notebook.
-
-    Attributes:
-        head: names of the columns.
-        rows: each as long as the head; numbers and strings.
-        line: what there is to say about all rows together.
-    """
+    """Rows of numbers and strings under a head, and a line below; displays itself, also in a terminal."""
 
     def __init__(self, head: Sequence[str], rows: Sequence[Sequence[object]], line: str = "") -> None:
         self.head, self.rows, self.line = tuple(head), [tuple(row) for row in rows], line
@@ -187,7 +161,3 @@ class Table:
 
 def _div(kind: str, *parts: str) -> Markup:
     return Markup('<div class="{}">{}</div>').format(kind, join(parts))
-
-
-def _row(cells: Sequence[object]) -> Markup:
-    return Markup("<tr>{}</tr>").format(join(Markup("<td>{}</td>").format(cell) for cell in cells))

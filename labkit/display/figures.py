@@ -21,14 +21,8 @@ def figure_style() -> dict[str, Any]:
     """Return matplotlib settings for figures that are legible in light and dark JupyterLab."""
     from cycler import cycler
 
-    grey = (
-        "text.color",
-        "xtick.color",
-        "ytick.color",
-        "axes.labelcolor",
-        "axes.edgecolor",
-        "axes.titlecolor",
-    )
+    axes = ("labelcolor", "edgecolor", "titlecolor")
+    grey = ("text.color", "xtick.color", "ytick.color", *(f"axes.{one}" for one in axes))
     return {
         **dict.fromkeys(grey, GREY),
         **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
@@ -46,10 +40,6 @@ def stacked_bars(
 
     A part's place in `parts` decides its colour and hatching, so it looks the same in every figure. A part
     that is zero in all bars is left out.
-
-    Args:
-        parts: for each part, its length in each bar.
-        ends: the text at the end of each bar.
     """
     rows, lengths = range(len(labels)), [0.0] * len(labels)
     for (part, values), colour, hatch in zip(parts.items(), cycle(COLOURS), cycle(_HATCHES), strict=False):

@@ -16,11 +16,10 @@ from labkit.errors import LabError
 if TYPE_CHECKING:
     import numpy as np
 
-_PIXELS = 56  # side of an image on the page: twice its own, so that pixels can be seen
 _ROW = "display:flex;flex-wrap:wrap;gap:8px;margin:6px 0"
 _FIGURE = "margin:0;text-align:center;font-size:12px;line-height:1.5"
-_IMAGE = (
-    f"display:block;width:{_PIXELS}px;height:{_PIXELS}px;margin:0 auto;border-radius:4px;"
+_IMAGE = (  # twice its own size, so that pixels can be seen
+    "display:block;width:56px;height:56px;margin:0 auto;border-radius:4px;"
     "image-rendering:pixelated;border:1px solid var(--jp-border-color2,#8886)"
 )
 
@@ -45,16 +44,12 @@ def gallery(images: Iterable["np.ndarray"], captions: Sequence[str]) -> str:
     Args:
         images: each uint8 [height, width] or, in colour, [height, width, 3].
     """
-    arrays = list(images)
-    if len(arrays) != len(captions) or not all(map(_is_image, arrays)):
+    try:
+        figures = [_figure(image, text) for image, text in zip(images, captions, strict=True)]
+    except (TypeError, ValueError, AttributeError, OSError):
         fact = "each image is a uint8 array [height, width] or [height, width, 3], and each has a caption"
-        raise LabError("show images", fact, "gallery(images[:2], ['7', '2'])")
-    return f'<div style="{_ROW}">{"".join(map(_figure, arrays, captions))}</div>'
-
-
-def _is_image(array: "np.ndarray") -> bool:
-    shape = getattr(array, "shape", ())
-    return (len(shape) == 2 or (len(shape) == 3 and shape[2] == 3)) and str(array.dtype) == "uint8"
+        raise LabError("show images", fact, "gallery(images[:2], ['7', '2'])") from None
+    return f'<div style="{_ROW}">{"".join(figures)}</div>'
 
 
 def png(image: "np.ndarray") -> bytes:

@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from labkit.display import formatting
 from labkit.display.cards import join
 
-MAIN, OK, WAIT, BAD = "var(--lk-main)", "var(--lk-ok)", "var(--lk-wait)", "var(--lk-bad)"
+MAIN, OK, BAD = "var(--lk-main)", "var(--lk-ok)", "var(--lk-bad)"
 Points = Sequence[tuple[float, float]]
 
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600)  # seconds
@@ -50,13 +50,12 @@ def bar(
 
 def _tag(name: str, *content: str, **attributes: object) -> Markup:
     """An element. ``stroke_width`` is the attribute ``stroke-width``; None leaves one out."""
-    pairs = [
-        (key.rstrip("_").replace("_", "-"), round(value, 1) if isinstance(value, float) else value)
-        for key, value in attributes.items()
-        if value is not None
-    ]
-    # Escaped by hand: Markup.format() takes ten times as long, and a panel is drawn five times a second.
-    given = "".join(f' {key}="{escape(value)}"' for key, value in pairs)
+    given = ""
+    for key, value in attributes.items():
+        if value is not None:
+            value = round(value, 1) if isinstance(value, float) else value
+            # Escaped by hand: Markup.format() takes ten times as long, and a panel is drawn often.
+            given += f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
     return Markup(f"<{name}{given}>{join(content)}</{name}>")
 
 
@@ -81,8 +80,8 @@ class Axis:
         parts = []
         for number in range(int(seconds / step + 1e-9) + 1):
             x, at = self(self.low + number * step), number * step
-            parts.append(line([(x, 0), (x, bottom)], width=1, opacity=0.15))
             words = formatting.clock(at) if step >= 60 else f"{at:g} s"
+            parts.append(line([(x, 0), (x, bottom)], width=1, opacity=0.15))
             parts.append(text(x, bottom + 14, words, "end" if x > self.end - 20 else "middle"))
         return join(parts)
 
@@ -96,7 +95,7 @@ class Plot:
         label: below the x axis.
     """
 
-    width, height, _top = 300.0, 150.0, 22.0
+    width, height, _top, _left = 300.0, 150.0, 22.0, 34.0
     _bottom = height - 28  # of the frame
 
     def __init__(
@@ -107,18 +106,15 @@ class Plot:
         right: tuple[float, float] | None = None,
         label: str = "",
     ) -> None:
-        left, end = 34.0, self.width - (34.0 if right else 8.0)
-        self.x = Axis(*x, left, end)
-        self.y, self.right = self._scale(y), self._scale(right)
+        left, end = self._left, self.width - (self._left if right else 8.0)
+        self.x, self.y, self.right = Axis(*x, left, end), self._scale(y), self._scale(right)
         corners = [(left, self._top), (left, self._bottom), (end, self._bottom), (end, self._top)]
-        self._parts = [
-            text((left + end) / 2, self._bottom + 24, label, "middle"),
-            line(corners if right else corners[:3], width=1, opacity=0.35),
-        ]
+        frame = line(corners if right else corners[:3], width=1, opacity=0.35)
+        self._parts = [text((left + end) / 2, self._bottom + 24, label, "middle"), frame]
         for axis, place, anchor in ((self.y, left - 4, "end"), (self.right, end + 4, "start")):
             if axis is not None:
-                self.add(text(place, self._top + 4, formatting.number(axis.high), anchor))
-                self.add(text(place, self._bottom, formatting.number(axis.low), anchor))
+                self._parts.append(text(place, self._top + 4, formatting.number(axis.high), anchor))
+                self._parts.append(text(place, self._bottom, formatting.number(axis.low), anchor))
 
     def _scale(self, values: tuple[float, float] | None) -> Axis | None:
         if values is None:
@@ -126,22 +122,18 @@ class Plot:
         low, high = values if values[1] > values[0] else (values[0] - 0.5, values[0] + 0.5)
         return Axis(low, high, self._bottom, self._top)
 
-    def add(self, *parts: str) -> None:
-        """Put parts made by this module on top."""
-        self._parts += parts
-
     def curve(self, points: Points, stroke: str, *, right: bool = False, **look: float | str) -> None:
         """A line through (x, y) values, with a dot at its end."""
         axis = self.right if right else self.y
         places = [(self.x(x), axis(y)) for x, y in points]
         x, y = places[-1]
-        self.add(line(places, stroke, **look))
-        self.add(_tag("circle", cx=x, cy=y, r=2.5, fill=stroke, opacity=look.get("opacity", 1)))
+        dot = _tag("circle", cx=x, cy=y, r=2.5, fill=stroke, opacity=look.get("opacity", 1))
+        self._parts += [line(places, stroke, **look), dot]
 
     def vertical(self, x: float) -> None:
         """A dotted line over the whole height."""
-        place = self.x(x)
-        self.add(line([(place, self._top), (place, self._bottom)], width=1, dash="2 3", opacity=0.3))
+        ends = [(self.x(x), self._top), (self.x(x), self._bottom)]
+        self._parts.append(line(ends, width=1, dash="2 3", opacity=0.3))
 
     def ticks(self, values: Iterable[tuple[float, str]]) -> None:
         """(value, words) below the x axis; from the right, those that have room."""
@@ -149,15 +141,16 @@ class Plot:
         for value, words in sorted(values, reverse=True):
             place, half = self.x(value), len(words) * _CHARACTER / 2 + 3
             if place + half <= taken:
-                anchor = "end" if place + half > self.width else "middle"
-                self.add(text(self.width if anchor == "end" else place, self._bottom + 12, words, anchor))
+                at_end = place + half > self.width
+                x, anchor = (self.width, "end") if at_end else (place, "middle")
+                self._parts.append(text(x, self._bottom + 12, words, anchor))
                 taken = place - half
 
     def legend(self, entries: Iterable[tuple[str, str, str]]) -> None:
         """(words, stroke, dash) above the frame, so that no curve crosses its name."""
-        x = 34.0
+        x = self._left
         for words, stroke, dash in entries:
-            self.add(line([(x, 8), (x + 16, 8)], stroke, dash=dash), text(x + 20, 11.5, words))
+            self._parts += [line([(x, 8), (x + 16, 8)], stroke, dash=dash), text(x + 20, 11.5, words)]
             x += 20 + len(words) * _CHARACTER + 12
 
     def svg(self, label: str) -> Markup:

@@ -51,14 +51,12 @@ class Timeline:
         return f"{tasks} on {where}, at most {self.at_once} at once, {self.seconds:.1f} s"
 
     def _repr_html_(self) -> str:
-        bottom = _ROW * len(self._workers)
-        axis = svg.Axis(0.0, self.seconds, _LEFT, _WIDTH - _RIGHT)
+        bottom, axis = _ROW * len(self._workers), svg.Axis(0.0, self.seconds, _LEFT, _WIDTH - _RIGHT)
         parts = [axis.time_grid(bottom)]
         for row, (node, pid) in enumerate(self._workers):
             parts.append(svg.text(0, row * _ROW + 14, f"{node} · {pid}"))
         for begin, end, *worker in self._spans:
             left, right = axis(begin - self._zero), axis(end - self._zero)
-            top, words = self._workers.index(tuple(worker)) * _ROW + 3, f"{end - begin:.2f} s"
-            width = max(right - left - 1.5, 1)  # a little short, so that there is a gap between bars
-            parts.append(svg.bar(left, top, width, _ROW - 6, svg.MAIN, words, opacity=0.75))
+            top, width = self._workers.index(tuple(worker)) * _ROW + 3, max(right - left - 1.5, 1)
+            parts.append(svg.bar(left, top, width, _ROW - 6, svg.MAIN, f"{end - begin:.2f} s", opacity=0.75))
         return str(cards.figure(repr(self), svg.svg(_WIDTH, bottom + 24, repr(self), *parts)))

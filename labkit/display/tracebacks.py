@@ -15,9 +15,7 @@ import labkit
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)$')
 _LIBRARY = sysconfig.get_path("stdlib")
-_FRAMES_KEPT = 3
-_MESSAGE_LINES = 6
-_MESSAGE_WIDTH = 300
+_FRAMES_KEPT, _MESSAGE_LINES, _MESSAGE_WIDTH = 3, 6, 300
 
 
 def shorten(error: BaseException) -> str:
@@ -49,36 +47,30 @@ def has_own_frame(text: str) -> bool:
 
 
 def _parse(text: str) -> tuple[list[tuple[str, int, str]], list[str]]:
-    """(frames, lines of the message) of the last exception in `text`."""
+    """(frames, lines of the message) of the last exception in `text`, which is what the reader sees."""
     frames: list[tuple[str, int, str]] = []
     message: list[str] = []
     for line in text.splitlines():
-        found = _FRAME.match(line)
-        if found:
+        if found := _FRAME.match(line):
             frames.append((found["file"], int(found["line"]), found["function"]))
             message = []
         elif line.startswith("Traceback (most recent call last)"):
-            frames, message = [], []  # a cause before it: the last exception is what the reader sees
+            frames, message = [], []  # before it was the cause of the exception that follows
         elif line.strip() and (message or not line.startswith(" ")):
             message.append(line)  # the first line is not indented; later ones may be
     return frames, message
 
 
 def is_own(file: str) -> bool:
-    path = Path(file)
-    return not (
-        file.startswith("<frozen")
-        or {"site-packages", "dist-packages"} & set(path.parts)
-        or path.is_relative_to(_LIBRARY)
-        or _is_of_labkit(path)
-    )
-
-
-def _is_of_labkit(path: Path) -> bool:
-    """Whether it is a file of this package, or of a copy of it: Ray ships labkit to other machines."""
-    package = Path(labkit.__file__).parent
+    """Whether a file is the reader's, and not Python's, an installed package's or labkit's."""
+    path, package = Path(file), Path(labkit.__file__).parent
+    if file.startswith("<frozen") or path.is_relative_to(_LIBRARY):
+        return False
+    if {"site-packages", "dist-packages"} & set(path.parts):
+        return False
+    # A file of labkit, or of the copy of it that Ray ships to other machines.
     places = [index + 1 for index, part in enumerate(path.parts) if part == package.name]
-    return any(package.joinpath(*path.parts[place:]).is_file() for place in places)
+    return not any(package.joinpath(*path.parts[place:]).is_file() for place in places)
 
 
 def place(file: str) -> str:

@@ -4,8 +4,7 @@ The checks themselves are in ``lessons/checks``, next to the lessons. What a rea
 ``HOME/exercises.json`` (see `labkit.exercises.kept`).
 """
 
-from labkit.exercises.checking import check, hint
-from labkit.exercises.predicting import predict, predictions, progress_table, reveal
+from labkit.exercises.checking import check, hint, predict, predictions, progress_table, reveal
 from labkit.exercises.registry import Lesson, lessons
 
 __all__ = ["Lesson", "check", "hint", "lessons", "predict", "predictions", "progress_table", "reveal"]

@@ -4,9 +4,8 @@
         array_of(sizes, shape=(2,), what="the list of batch sizes")
         close_to(sizes[0], 64, mistakes={128: "that is the global batch"}, what="the first")
 
-Each function returns if the answer is right and raises `Wrong` if it is not. The message says what was
-found, never the solution. A check need not foresee every answer: whatever else it raises, the learner sees
-in one line as well. No check looks at seconds, because machines differ.
+Each function returns if the answer is right and raises `Wrong` if not. The message says what was found, never
+the solution. Whatever else a check raises, the learner sees in one line as well. No check looks at seconds.
 """
 
 import inspect
@@ -41,15 +40,14 @@ def is_blank(answer: Any) -> bool:
     code = getattr(answer, "__code__", None)
     if not inspect.iscode(code):
         return False
-    constants = {None, ..., answer.__doc__}
-    return code.co_code in _STUBS and all(constant in constants for constant in code.co_consts)
+    return code.co_code in _STUBS and {None, ..., answer.__doc__}.issuperset(code.co_consts)
 
 
 def describe(value: Any) -> str:
     """Describe any value in a few words: "'64' (a str)", "an array of shape (3, 28), uint8"."""
     kind = _a(type(value).__name__)
     try:
-        if hasattr(value, "shape") and hasattr(value, "dtype") and tuple(value.shape):
+        if hasattr(value, "dtype") and tuple(getattr(value, "shape", ())):
             return f"{kind} of shape {tuple(value.shape)}, {str(value.dtype).removeprefix('torch.')}"
         if callable(value) and hasattr(value, "__name__"):
             return f"the {'class' if isinstance(value, type) else 'function'} {value.__name__}"
@@ -62,15 +60,11 @@ def describe(value: Any) -> str:
 
 def number(answer: Any, what: str = "your answer") -> int | float:
     """Return `answer` as a number: a scalar array or tensor is one, NaN and True are not."""
-    value = answer
-    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:  # numpy and torch
+    value = answer.numpy() if hasattr(answer, "numpy") and getattr(answer, "ndim", None) == 0 else answer
+    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
         value = value.item()
-    elif hasattr(value, "numpy") and getattr(value, "ndim", None) == 0:  # TensorFlow
-        value = value.numpy().item()
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
         raise Wrong(f"{what} is {describe(answer)}, and a number is expected")
-    if math.isnan(value):
-        raise Wrong(f"{what} is NaN, not a number")
     return value
 
 
@@ -87,8 +81,7 @@ def close_to(
     """Require the number `expected`, up to the larger of the tolerances.
 
     Args:
-        mistakes: the remark for each likely wrong number: ``{64: "that is what ONE worker sees"}``. One that
-            is right this time does no harm.
+        mistakes: the remark for each likely wrong number: ``{64: "that is what ONE worker sees"}``.
         otherwise: the remark for every other wrong number.
     """
     value = number(answer, what)
@@ -110,18 +103,13 @@ def list_is(answer: Any, expected: Sequence[int], *, what: str, mistakes: Mappin
 
 
 def array_of(
-    answer: Any,
-    *,
-    shape: tuple[int, ...] | None = None,
-    dtype: str | None = None,
-    what: str = "your answer",
+    answer: Any, *, shape: tuple[int, ...] | None = None, dtype: str | None = None, what: str = "your answer"
 ) -> "numpy.ndarray":
     """Return `answer`, which may be a tensor or a list of numbers, as an array of a `shape` and `dtype`."""
     import numpy
 
-    value = answer.detach().cpu() if hasattr(answer, "detach") else answer
     try:
-        array = numpy.asarray(value)
+        array = numpy.asarray(answer.detach().cpu() if hasattr(answer, "detach") else answer)
     except Exception as error:
         raise Wrong(f"{what} is {describe(answer)}, and an array is expected") from error
     if array.dtype.kind not in "biuf":
@@ -166,10 +154,7 @@ def result_of(function: Any, *args: Any, what: str = "your function") -> Any:
 
 
 def returns(function: Any, args: Sequence[Any], expected: float, *, name: str, **remarks: Any) -> None:
-    """Require that the learner's `function`, called with `args`, returns the number `expected`.
-
-    The `remarks` are passed to `close_to`: ``mistakes`` and ``otherwise``.
-    """
+    """Require that `function`, called with `args`, returns `expected`; remarks: see `close_to`."""
     given = ", ".join(f"{arg:g}" if isinstance(arg, float) else str(arg) for arg in args)
     close_to(result_of(function, *args, what=name), expected, what=f"{name}({given})", **remarks)
 

@@ -21,24 +21,16 @@ from typing import Any
 from labkit.files import atomic_write
 from labkit.settings import Settings
 
-_SECTIONS: dict[str, Callable[[Any], bool]] = {
-    "solved": lambda when: isinstance(when, str),
-    "hints": lambda tier: isinstance(tier, int),
-    "predictions": lambda one: isinstance(one, dict) and isinstance(one.get("guess"), str | int | float),
-    "minutes": lambda one: isinstance(one, dict) and isinstance(one.get("minutes"), int | float),
-}
+_ENTRIES = {"solved": str, "hints": int, "predictions": dict, "minutes": dict}  # by section
 
 
 def load(section: str) -> dict[str, Any]:
-    """Return the entries of "solved", "hints", "predictions" or "minutes" by id, without damaged ones.
-
-    A file that can't be read has no entries. Use `update` to change something: it reads the file itself.
-    """
+    """Return the entries of a section by id, without damaged ones; of a file that can't be read, none."""
     try:
         entries = _read(Settings.from_env().home / "exercises.json").get(section, {})
     except (OSError, ValueError):
         return {}
-    return {id: one for id, one in entries.items() if _SECTIONS[section](one)}
+    return {id: one for id, one in entries.items() if isinstance(one, _ENTRIES[section])}
 
 
 def keep(section: str, id: str, value: Any, merge: Callable[[Any, Any], Any] = lambda new, old: new) -> str:
@@ -50,8 +42,8 @@ def keep(section: str, id: str, value: Any, merge: Callable[[Any, Any], Any] = l
 
     def change(content: dict[str, Any]) -> None:
         entries = content.setdefault(section, {})
-        has_one = id in entries and _SECTIONS[section](entries[id])
-        entries[id] = merge(value, entries[id]) if has_one else value
+        old = entries.get(id)
+        entries[id] = merge(value, old) if isinstance(old, _ENTRIES[section]) else value
 
     return update(change)
 
@@ -85,21 +77,13 @@ def update(change: Callable[[dict[str, Any]], None]) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return the content of the file; {} if there is none.
-
-    Raises:
-        ValueError: it is damaged.
-        OSError: it can't be read.
-    """
+    """Return the content of the file, {} if there is none; a ValueError says that it is damaged."""
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"it has a {type(content).__name__} and not an object")
-    for section in _SECTIONS:
-        if not isinstance(content.get(section, {}), dict):
-            raise ValueError(f"its section {section!r} is not an object")
+    if not isinstance(content, dict) or not all(isinstance(content.get(one, {}), dict) for one in _ENTRIES):
+        raise ValueError("it is not what this lab writes")
     return content

@@ -16,7 +16,6 @@ A lesson is found by its file name, ``lesson_03.py`` or ``lesson_03b.py``; there
 
 import difflib
 import importlib.util
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -27,34 +26,22 @@ from labkit.errors import LabError
 from labkit.exercises.running import LIMIT
 from labkit.settings import CHECKOUT
 
-_FILE = re.compile(r"lesson_(\d\db?)\.py")
-
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise of a lesson: what `Lesson.exercise` was given.
-
-    Attributes:
-        id, title: the two parts of its heading. The id of an exercise that moves to another lesson stays,
-            so that no progress is lost.
-        check: called with the answers; returns None or raises `labkit.exercises.answers.Wrong`.
-    """
+    """What `Lesson.exercise` was given. The id of an exercise that moves to another lesson stays."""
 
     id: str
     title: str
     hints: tuple[str, ...]
-    check: Callable[..., None]
+    check: Callable[..., None]  # returns None or raises `labkit.exercises.answers.Wrong`
     seconds: float
     stuck: str
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A lesson and its exercises, which the decorator `exercise` adds in their order.
-
-    Attributes:
-        number: two digits, for the second half of a lesson with a "b": "03", "03b".
-    """
+    """A lesson, with a number such as "03" or "03b", and its exercises in their order."""
 
     number: str
     title: str
@@ -82,13 +69,10 @@ class Lesson:
 
 @cache  # the checks stay the same in a notebook that changes its working folder
 def root() -> Path:
-    """Return the folder that has ``lessons/checks`` and ``notebooks``.
+    """Return the folder that has ``lessons/checks`` and ``notebooks``; without one, raise a `LabError`.
 
     It is the checkout that labkit is imported from. If labkit is installed without the lessons, it is the
     folder around the ``notebooks`` folder in which this kernel runs.
-
-    Raises:
-        LabError: there is no such folder.
     """
     here = Path.cwd()
     around = [folder.parent for folder in (here, *here.parents) if folder.name == "notebooks"]
@@ -103,14 +87,9 @@ def root() -> Path:
 
 
 def lessons() -> tuple[Lesson, ...]:
-    """Return all lessons that have exercises, by number.
-
-    Raises:
-        LabError: labkit is installed without the lessons.
-    """
-    paths = (root() / "lessons" / "checks").glob("lesson_*.py")
-    numbers = sorted(found[1] for path in paths if (found := _FILE.fullmatch(path.name)))
-    return tuple(load(number).LESSON for number in numbers)
+    """Return all lessons that have exercises, by number."""
+    paths = sorted((root() / "lessons" / "checks").glob("lesson_[0-9]*.py"))
+    return tuple(_load(path).LESSON for path in paths)
 
 
 def load(number: str) -> ModuleType:
@@ -129,15 +108,11 @@ def _load(path: Path) -> ModuleType:
 
 
 def find(id: str) -> Exercise:
-    """Return the exercise `id`.
-
-    Raises:
-        LabError: there is none.
-    """
+    """Return the exercise `id`; if there is none, raise a `LabError` that names similar ones."""
     known = {exercise.id: exercise for lesson in lessons() for exercise in lesson.exercises}
-    text = id if isinstance(id, str) else type(id).__name__
+    text = str(id)[:40]
     if text in known:
         return known[text]
     near = difflib.get_close_matches(text, known, n=3, cutoff=0.5) or sorted(known)[:3]
     fact = f"no lesson has it; there are {', '.join(map(repr, near))}"
-    raise LabError(f"find the exercise {text[:40]!r}", fact, "use the id in the exercise's heading")
+    raise LabError(f"find the exercise {text!r}", fact, "use the id in the exercise's heading")

@@ -1,11 +1,9 @@
 """A learner's code, run on an engine by a check: with a limit of seconds, in this process or on the cluster.
 
-    def _everyone_reports(train_loop):
-        result, reports = run_loop(train_loop, {"epochs": 2})     # in this process
-        found = returned(train_loop, {"epochs": 2})               # on two workers of the cluster
+    result, reports = run_loop(train_loop, {"epochs": 2})     # in this process
+    found = returned(train_loop, {"epochs": 2})               # on two workers of the cluster
 
-Whatever the learner's code raises becomes `Wrong`, and a ``...`` that is still in it `NotAttempted`. Nothing
-here asserts how long something took.
+Whatever the learner's code raises becomes `Wrong`, and a ``...`` that is still in it `NotAttempted`.
 """
 
 import contextlib
@@ -30,8 +28,8 @@ if TYPE_CHECKING:
     from labkit.storage import Store
 
 LIMIT = 10.0  # seconds, for a check that does not name another
-_folders: list[tempfile.TemporaryDirectory] = []  # removed at the end of this process
 _AGAIN = 5.0  # code that catches the first interrupt gets another one after this many seconds
+_folders: list[tempfile.TemporaryDirectory] = []  # removed at the end of this process
 
 
 @contextlib.contextmanager
@@ -97,11 +95,10 @@ def run_loop(
     *,
     name: str = "train_loop",
     num_workers: int = 0,
-    trainer: type | None = None,
+    trainer: Callable | None = None,
     datasets: Mapping[str, "Dataset"] | None = None,
     store: "Store | None" = None,
     max_failures: int = 0,
-    validate: Callable | None = None,
     **run_config: Any,
 ) -> tuple["Result", list[tuple[dict[str, Any], "Checkpoint | None"]]]:
     """Run a learner's training loop with Ray Train.
@@ -109,10 +106,9 @@ def run_loop(
     Args:
         name: of the loop, as in the lesson.
         num_workers: on the cluster that is connected; with 0 it runs in this process, without a cluster.
-        trainer: Ray's class for the framework; default: TorchTrainer.
+        trainer: what makes the trainer; default: TorchTrainer.
         store: for the checkpoints; default: a temporary folder of this machine.
         max_failures: how often Ray starts the loop again after it has failed.
-        validate: what Ray calls with a checkpoint whose report asks for a validation.
         run_config: further options of Ray's ``RunConfig``.
 
     Returns:
@@ -129,13 +125,11 @@ def run_loop(
         from ray.train.torch import TorchTrainer as trainer
 
     expect_function(train_loop, name)
-    folder, options = _new_folder(), {"datasets": dict(datasets or {})}
+    _folders.append(tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True))
+    folder = Path(_folders[-1].name)
     where: dict[str, Any] = {"storage_path": str(folder)}
     if store is not None:
         where = {"storage_path": store.storage_path("checks"), "storage_filesystem": store.filesystem}
-    if validate is not None:
-        limit = ray.train.ValidationTaskConfig(timeout_s=30)
-        options["validation_config"] = ray.train.ValidationConfig(fn=validate, task_config=limit)
     failures = ray.train.FailureConfig(max_failures=max_failures)
     with learners_errors(name):
         run = trainer(
@@ -143,7 +137,7 @@ def run_loop(
             train_loop_config=config or {},
             scaling_config=ray.train.ScalingConfig(num_workers=num_workers),
             run_config=ray.train.RunConfig(failure_config=failures, **where, **run_config),
-            **options,
+            datasets=dict(datasets or {}),
         )
         if not num_workers:
             return _fit_here(run, train_loop, folder)
@@ -154,11 +148,6 @@ def run_loop(
 def returned(train_loop: Callable[[dict], Any], config: dict[str, Any] | None = None, **options: Any) -> Any:
     """Return what a loop returns on two workers; the options go to `run_loop`."""
     return run_loop(train_loop, config, num_workers=2, **options)[0].return_value
-
-
-def _new_folder() -> Path:
-    _folders.append(tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True))
-    return Path(_folders[-1].name)
 
 
 def _fit_here(run: Any, train_loop: Callable, folder: Path) -> tuple["Result", list]:

@@ -14,10 +14,8 @@ import threading
 import time
 from collections import deque
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError
 from labkit.exercises import kept, registry
 from labkit.settings import Settings
 
@@ -101,25 +99,18 @@ def _section_of() -> dict[str, str]:
     A cell that occurs in several sections is left out.
     """
     sections: dict[str, str] = {}
-    with contextlib.suppress(LabError):  # labkit is installed without the lessons
-        for path in sorted((registry.root() / "notebooks").glob("[0-9][0-9]*_*.ipynb")):
-            for source, heading in _cells_of(path):
-                section = f"{path.name.partition('_')[0]} {heading}"
-                sections[source] = section if sections.get(source, section) == section else ""
-    return {source: section for source, section in sections.items() if section}
-
-
-def _cells_of(path: Path) -> list[tuple[str, str]]:
-    """(source, heading above it) of the code cells of a notebook."""
-    found, heading = [], ""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # a notebook of the reader's own
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+    for path in sorted((registry.root() / "notebooks").glob("[0-9][0-9]*_*.ipynb")):
+        number, heading, cells = path.name.partition("_")[0], "", []
+        with contextlib.suppress(ValueError, KeyError, OSError):  # a notebook of the reader's own
+            cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for cell in cells:
             source = "".join(cell["source"]).strip()
             if cell["cell_type"] == "code":
-                found.append((source, heading))
+                section = f"{number} {heading}"
+                sections[source] = section if sections.get(source, section) == section else ""
             elif title := re.match(r"##? (?:\d\db? · )?(.+)", source):
                 heading = title[1]
-    return found
+    return {source: section for source, section in sections.items() if section}
 
 
 def _latest_runs() -> dict[str, dict[str, float]]:

@@ -44,12 +44,12 @@ def mlp(hidden: Sequence[int] = (128, 64), *, seed: int | None = None) -> nn.Seq
         seed: the same seed gives the same weights in every process, and leaves torch's own random
             numbers where they were; None draws from those.
     """
-    widths = [SIDE * SIDE, *hidden]
+    layers, inputs = [nn.Flatten()], SIDE * SIDE
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
-        layers: list[nn.Module] = [nn.Flatten()]
-        for inputs, outputs in zip(widths, hidden, strict=False):
+        for outputs in hidden:
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-        return _with_weights(nn.Sequential(*layers, nn.Linear(widths[-1], CLASSES)), seed)
+            inputs = outputs
+        return _with_weights(nn.Sequential(*layers, nn.Linear(inputs, CLASSES)), seed)
 
 
 def cnn(*, seed: int | None = None) -> nn.Sequential:
@@ -58,21 +58,20 @@ def cnn(*, seed: int | None = None) -> nn.Sequential:
     Takes and gives what `mlp` does, with the same `seed`. It has fewer weights (20,490) than `mlp` (109,386)
     and computes far more with each: a worker exchanges less for the work it does.
     """
+    layers: list[nn.Module] = [nn.Unflatten(1, (1, SIDE))]
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
-        layers: list[nn.Module] = [nn.Unflatten(1, (1, SIDE))]
         for inputs, outputs in ((1, 16), (16, 32)):
             layers += [nn.Conv2d(inputs, outputs, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
         return _with_weights(nn.Sequential(*layers, nn.Flatten(), nn.Linear(32 * 7 * 7, CLASSES)), seed)
 
 
+@torch.no_grad()
 def _with_weights(model: nn.Sequential, seed: int | None) -> nn.Sequential:
     """`model` with the first weights of `seed`, or those that torch drew."""
     if seed is not None:
-        parameters = list(model.parameters())
-        arrays = initial_weights([parameter.shape for parameter in parameters], seed)
-        with torch.no_grad():
-            for parameter, array in zip(parameters, arrays, strict=True):
-                parameter.copy_(torch.from_numpy(array))
+        arrays = initial_weights([parameter.shape for parameter in model.parameters()], seed)
+        for parameter, array in zip(model.parameters(), arrays, strict=True):
+            parameter.copy_(torch.from_numpy(array))
     return model
 
 
@@ -94,10 +93,10 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def parameter_distance(a: nn.Module | Mapping, b: nn.Module | Mapping) -> float:
-    """The largest absolute difference between two models' weights: 0.0 where they are equal.
+    """The largest absolute difference between two models' weights: 0.0 where they are equal, NaN for a NaN.
 
     Args:
-        a, b: models, wrapped or not, or their ``state_dict()``. NaN in a weight gives NaN.
+        a, b: models, wrapped or not, or their ``state_dict()``.
 
     Raises:
         LabError: they do not have the same weights by name and shape.
@@ -115,8 +114,7 @@ class batches:  # noqa: N801, it is called as a function
     """An iterable over (x float32 [b, 28, 28] in 0..1, y int64 [b]); ``len()`` gives the number of steps.
 
     Args:
-        images: uint8 [n, 28, 28], array or tensor.
-        labels: int64 [n], array or tensor.
+        images, labels: uint8 [n, 28, 28] and int64 [n], arrays or tensors.
         size: rows in a batch; the last one has what is left.
         shuffle: in an order that depends on `seed` alone. Pass the epoch, so that each has its own.
 
@@ -174,7 +172,7 @@ def train_epoch(
         total.add(logits.detach(), loss.detach(), y)
         if on_step is not None:
             on_step(loss=loss.detach())
-    return {**total.means("train an epoch"), "seconds": time.perf_counter() - started}
+    return {**total.means(), "seconds": time.perf_counter() - started}
 
 
 @torch.no_grad()
@@ -188,17 +186,16 @@ def evaluate(
     Raises:
         LabError: there was no batch.
     """
-    model = unwrapped(model)
+    model, total = unwrapped(model), _Total()
     was_training = model.training
     model.eval()
-    total = _Total()
     try:
         for x, y in _on_device(batches, model):
             logits = model(x)
             total.add(logits, loss_fn(logits, y), y)
     finally:
         model.train(was_training)
-    return total.means("evaluate a model")
+    return total.means()
 
 
 class _Total:
@@ -215,9 +212,9 @@ class _Total:
         self._sums = {name: self._sums.get(name, 0) + value for name, value in sums.items()}
         self._rows += len(y)
 
-    def means(self, attempt: str) -> dict[str, float]:
+    def means(self) -> dict[str, float]:
         if not self._rows:
-            raise LabError(attempt, "there was no batch", "give batches with rows, and a fresh iterator")
+            raise LabError("run an epoch", "there was no batch", "give batches with rows, a fresh iterator")
         return {name: float(value) / self._rows for name, value in self._sums.items()} | {"rows": self._rows}
 
 
@@ -241,9 +238,7 @@ def _tensor(array: Any) -> torch.Tensor:
 def save_state(
     folder: Path | str, model: nn.Module, optimizer: torch.optim.Optimizer, epoch: int, **others: Any
 ) -> Path:
-    """Write ``state.pt`` into `folder`: all that a run needs to resume after `epoch`.
-
-    The file is written atomically. It is loaded by `load_state` into a wrapped or a plain model.
+    """Write ``state.pt`` into `folder`, atomically: all that a run needs to resume after `epoch`.
 
     Args:
         epoch: index of the epoch that is done, from 0.
@@ -266,7 +261,7 @@ def save_state(
 def load_state(
     folder: Path | str, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **others: Any
 ) -> dict[str, int]:
-    """Load what `save_state` wrote into `model`, `optimizer` and `others`, on the devices where they are.
+    """Load what `save_state` wrote into `model`, wrapped or not, `optimizer` and `others`.
 
     It runs no code out of the file (``weights_only=True``), so a checkpoint may come from a stranger.
 
@@ -278,28 +273,26 @@ def load_state(
         RuntimeError, ValueError: it is of another model or optimizer.
     """
     path = Path(folder) / STATE_FILE
-    attempt, parts = f"load the training state {path}", {"model": unwrapped(model), **others}
-    if optimizer is not None:
-        parts["optimizer"] = optimizer
+    parts = {"model": unwrapped(model), **({"optimizer": optimizer} if optimizer else {}), **others}
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-        saved, epoch = {name: state[name] for name in parts if name in state}, int(state["epoch"])
-    except FileNotFoundError as error:
-        fix = "give the folder that save_state wrote to, or train from the start"
-        raise LabError(attempt, "there is no such file", fix) from error
+        saved, epoch = {name: state[name] for name in parts}, int(state["epoch"])
     except Exception as error:  # damaged bytes make torch raise nearly anything
-        raise _damaged(attempt, error) from error
-    if missing := ", ".join(parts.keys() - saved.keys()):
-        fix = "pass what was passed to save_state, under the same names"
-        raise LabError(attempt, f"it has no state of {missing}", fix)
+        raise _unusable(path, error) from error
     try:
         for name, one in parts.items():
             one.load_state_dict(saved[name])
     except (LookupError, TypeError, AttributeError) as error:  # entries are missing, or are no tensors
-        raise _damaged(attempt, error) from error
+        raise _unusable(path, error) from error
     return {"epoch": epoch}
 
 
-def _damaged(attempt: str, error: Exception) -> LabError:
-    fact = f"the file is damaged: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
-    return LabError(attempt, fact, "take the checkpoint of an epoch before")
+def _unusable(path: Path, error: Exception) -> LabError:
+    fact = f"it is damaged, or saved without it: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
+    fix = "take the checkpoint of an epoch before, and pass what was passed to save_state"
+    if isinstance(error, FileNotFoundError):
+        fact, fix = (
+            "there is no such file",
+            "give the folder that save_state wrote to, or train from scratch",
+        )
+    return LabError(f"load the training state {path}", fact, fix)

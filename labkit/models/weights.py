@@ -16,14 +16,13 @@ SIDE, CLASSES = 28, 10  # of the images, and of the labels
 _STREAM = 1
 
 
-def initial_weights(shapes: Iterable[Sequence[int]], seed: int | None) -> list[np.ndarray]:
+def initial_weights(shapes: Iterable[Sequence[int]], seed: int) -> list[np.ndarray]:
     """Draw float32 weights for layers whose shapes are given as kernel, bias, kernel, bias, …
 
     Kernel and bias are uniform in ±1/sqrt(inputs of the layer), as torch initializes its layers. The same
-    `seed` gives the same weights in every process and every framework; None gives others each time.
+    `seed` gives the same weights in every process and every framework.
     """
-    draws = np.random.default_rng(None if seed is None else (seed, _STREAM))
-    arrays, bound = [], 0.0
+    draws, arrays, bound = np.random.default_rng((seed, _STREAM)), [], 0.0
     for shape in map(tuple, shapes):
         if len(shape) > 1:
             bound = 1 / math.sqrt(math.prod(shape[1:]))
@@ -32,11 +31,7 @@ def initial_weights(shapes: Iterable[Sequence[int]], seed: int | None) -> list[n
 
 
 def distance(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> float:
-    """The largest absolute difference between two models' weights: 0.0 where they are equal, NaN for a NaN.
-
-    Raises:
-        LabError: they do not have the same weights by name and shape.
-    """
+    """The largest absolute difference; a `LabError` unless names and shapes are the same."""
     first, second = ({name: weight.shape for name, weight in weights.items()} for weights in (a, b))
     if first != second:
         fact = f"the shapes of their weights are {first} and {second}"

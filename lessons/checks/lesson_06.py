@@ -1,5 +1,6 @@
 """Lesson 06: the last metric, not after every epoch, a validator to fix, the best checkpoint."""
 
+import functools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -52,7 +53,7 @@ def _sparse(train_sparsely: Any) -> None:
     from labkit.train import reported_checkpoints
 
     for epochs, expected in ((5, {2: 1000, 4: "all"}), (3, {2: "all"})):
-        options = {"num_workers": 1, "validate": _rows_asked_for, "name": "train_sparsely"}
+        options = {"num_workers": 1, "trainer": _validating_trainer(), "name": "train_sparsely"}
         result, _ = run_loop(_noting_timeouts(train_sparsely), {"epochs": epochs}, **options)
         found = reported_checkpoints(result.path, result.filesystem)
         if len(found) != epochs:
@@ -62,6 +63,14 @@ def _sparse(train_sparsely: Any) -> None:
         if result.return_value:
             which = f"epoch index {result.return_value[0]} (0 to {epochs - 1})"
             raise Wrong(f"{which}: its ValidationTaskConfig has no timeout_s, so fit() would wait forever")
+
+
+def _validating_trainer() -> Any:
+    from ray.train import ValidationConfig, ValidationTaskConfig
+    from ray.train.torch import TorchTrainer
+
+    validation = ValidationConfig(fn=_rows_asked_for, task_config=ValidationTaskConfig(timeout_s=30))
+    return functools.partial(TorchTrainer, validation_config=validation)
 
 
 def _same_rows(reported: Any, wanted: Any, epochs: int) -> None:

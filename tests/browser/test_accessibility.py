@@ -12,8 +12,7 @@ import pytest
 
 from jupyterlab import ARTEFACTS, accessible, browser
 from labkit import datasets, runs
-from labkit.data.state import ExecutionState, OperatorState
-from labkit.data.view import ExecutionView
+from labkit.data.panel import ExecutionState, ExecutionView, OperatorState
 from labkit.display import Timeline, cards
 from labkit.display.images import gallery
 from labkit.exercises.checking import Hint, Verdict

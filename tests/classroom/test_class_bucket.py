@@ -6,8 +6,6 @@ import pytest
 
 import classroom
 import object_servers
-from classroom import place as places
-from classroom.learner import read
 from labkit.errors import LabError
 from labkit.storage.client import read_keys
 
@@ -54,26 +52,6 @@ def test_a_class_in_a_bucket(store, place, tmp_path, monkeypatch):
     monkeypatch.delenv("LABKIT_S3_SECRET_KEY")
     assert classroom.leave() and not keys.exists()
     assert f"{folder}/{shown.file}" not in store.files.find(folder)
-
-
-def test_the_listing_of_a_bucket_is_bounded(store, place, monkeypatch):
-    shown = classroom.join(place, "ann")
-    folder = place.removeprefix(f"{store.endpoint}/")
-    for number in range(5):
-        store.files.pipe_file(f"{folder}/{number:016x}.json", b"")
-    bucket = places.open_place(place)
-    asked = []
-    original = bucket.files.call_s3
-
-    def call_s3(method, **options):
-        asked.append(options)
-        return original(method, **options, MaxKeys=2)
-
-    monkeypatch.setattr(bucket.files, "call_s3", call_s3)
-    monkeypatch.setattr(places, "_LISTED", 4)
-    learners, refused = read(bucket, {shown.file})
-    assert [one.name for one in learners] == ["ann"] and len(refused) <= 4 and len(asked) == 2
-    assert classroom.leave()
 
 
 def test_keys_of_an_earlier_class_are_not_used_again(place, tmp_path):

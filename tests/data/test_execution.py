@@ -4,9 +4,7 @@ import time
 
 import pytest
 
-from labkit.data import view as drawing
-from labkit.data.panel import DataPanel
-from labkit.data.state import ExecutionState, OperatorState
+from labkit.data.panel import DataPanel, ExecutionState, ExecutionView, OperatorState
 from labkit.settings import Settings
 
 
@@ -36,7 +34,7 @@ def test_peaks_and_ever_rarer_samples(state):
 
 
 def test_the_panel_shows_what_runs_and_afterwards_what_was(state):
-    view = drawing.ExecutionView()
+    view = ExecutionView()
     state.start()
     live = view.snapshot(state, time.time())
     for figure in ("1,200", "6 + 1", "2.00", "0.50", "1.2 s", "600", "0.7", "waiting"):
@@ -51,13 +49,6 @@ def test_the_panel_shows_what_runs_and_afterwards_what_was(state):
     ((_, failure), (_, line)) = over.lines
     assert line.startswith("failed after ") and "1,000 rows" in line and "MapBatches(<lambda>) 1.0 k" in line
     assert failure == "cell 3, line 2\nValueError: <no>"
-
-
-def test_nothing_was_executed():
-    state = ExecutionState("empty")
-    state.start()
-    state.end("finished")
-    assert "nothing was executed" in drawing.ExecutionView().snapshot(state, time.time()).summary
 
 
 def test_figures_have_a_bar_for_each_operator(state, tmp_path):

@@ -1,7 +1,6 @@
 """Cards: what their HTML says to those who do not see it."""
 
 from labkit.display import cards
-from labkit.display.style import STYLE
 
 
 def test_a_screen_reader_gets_words_and_values():
@@ -13,8 +12,3 @@ def test_a_screen_reader_gets_words_and_values():
     assert '<th scope="row">logs</th>' in cards.files([("logs", "/tmp")])
     assert 'aria-valuenow="0"' in cards.bar("", 0.0) and "width:0.0%" in cards.bar("", 0.0)
     assert cards.table(["rank"], [["0"]]).count('<th scope="col">') == 1
-
-
-def test_nothing_moves_by_itself():
-    """So there is no motion to leave out for people who prefer it reduced."""
-    assert not any(word in STYLE for word in ("animation", "transition", "@keyframes"))

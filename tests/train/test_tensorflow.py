@@ -99,7 +99,7 @@ def batches(rows, *, shard_again=False):
     import tensorflow as tf
     from ray.train.tensorflow import prepare_dataset_shard
 
-    from labkit.models.keras.networks import to_input
+    from labkit.models.keras import to_input
 
     train = datasets.load("digits", split="train")[:ROWS]
     arrays = to_input(train.images[rows]), train.labels[rows]
@@ -124,8 +124,8 @@ def with_fit(config):
     """`fit` from the same weights on, with rows that are sharded by hand or by TensorFlow."""
     import tensorflow as tf
 
+    from labkit.models.keras import mlp
     from labkit.models.keras.callback import PanelCallback
-    from labkit.models.keras.networks import mlp
 
     strategy, (rank, world) = tf.distribute.MultiWorkerMirroredStrategy(), place()
     assert strategy.num_replicas_in_sync == world
@@ -150,7 +150,7 @@ def by_hand(config):
     """`strategy.run` on layers and an optimizer of Keras 3."""
     import tensorflow as tf
 
-    from labkit.models.keras.networks import mlp, to_input
+    from labkit.models.keras import mlp, to_input
 
     assert tf.keras.Model.__module__.startswith("keras.")
     strategy, (rank, world) = tf.distribute.MultiWorkerMirroredStrategy(), place()
@@ -212,7 +212,7 @@ def resumable(config):
     """Adam, one epoch at a time, from the last checkpoint on."""
     import tensorflow as tf
 
-    from labkit.models.keras.networks import mlp
+    from labkit.models.keras import mlp
 
     strategy, (rank, world), first = tf.distribute.MultiWorkerMirroredStrategy(), place(), 0
     checkpoint = ray.train.get_checkpoint() or config.get("checkpoint")
@@ -243,8 +243,8 @@ def resumable(config):
 def outside_of_the_scope(config):
     import tensorflow as tf
 
+    from labkit.models.keras import mlp
     from labkit.models.keras.callback import PanelCallback
-    from labkit.models.keras.networks import mlp
 
     strategy, (rank, world) = tf.distribute.MultiWorkerMirroredStrategy(), place()
     assert strategy.num_replicas_in_sync == world
@@ -255,7 +255,7 @@ def outside_of_the_scope(config):
 def with_fit_of_keras_3(config):
     import tensorflow as tf
 
-    from labkit.models.keras.networks import mlp
+    from labkit.models.keras import mlp
 
     strategy, (rank, world) = tf.distribute.MultiWorkerMirroredStrategy(), place()
     with strategy.scope():

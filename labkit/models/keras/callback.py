@@ -8,13 +8,14 @@ an epoch are reported by Ray's ``ReportCheckpointCallback`` or ``ray.train.repor
 
 import json
 import os
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from labkit.errors import LabError
+
+_Logs = dict[str, Any] | None
 
 
 class PanelCallback(tf.keras.callbacks.Callback):
@@ -50,52 +51,43 @@ class PanelCallback(tf.keras.callbacks.Callback):
         self._rows_per_step, self._rows = rows_per_step, rows
         self._steps: Iterator = iter(())
         self._over, self._done = True, 0
-        self._seen: set[str] = set()  # names that Keras has logged
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: _Logs = None) -> None:
         _refuse_a_model_of_its_own(self.model)
 
-    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_begin(self, epoch: int, logs: _Logs = None) -> None:
         total = -(-self._rows // self._rows_per_step) if self._rows else self.params.get("steps")
         epochs = self._epochs or self.params.get("epochs")
         self._over, self._done = False, 0
         self._steps = self._panel.steps(self._batches(), epoch=epoch, epochs=epochs, total=total)
 
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_begin(self, batch: int, logs: _Logs = None) -> None:
         if not self._done:
             next(self._steps)  # the clock starts
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        if (replicas := _added_up(self.model)) > 1:
-            logs = {name: value / replicas for name, value in (logs or {}).items()}
-        self._panel.log(**(logs or {}))
+    def on_train_batch_end(self, batch: int, logs: _Logs = None) -> None:
+        replicas = _added_up(self.model)
+        self._panel.log(**{name: value / replicas for name, value in (logs or {}).items()})
         # Advance one batch late: with an unknown length Keras calls on_train_batch_begin once more than there
         # are batches.
         if self._done:
             next(self._steps)
         self._done += 1
 
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_test_begin(self, logs: _Logs = None) -> None:
         if not self._over:  # within `fit`: with its validation rows
             self._end_of_steps()
             self._panel.phase("evaluating")
 
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_epoch_end(self, epoch: int, logs: _Logs = None) -> None:
         self._end_of_steps()
         if self._report:
-            self._seen |= (logs or {}).keys()
             # Without validation data, or with `validation_freq=2`, an epoch has no val_accuracy.
             metrics = {name: logs[theirs] for name, theirs in self._report.items() if theirs in (logs or {})}
             self._panel.report({"epoch": epoch, **metrics}, epoch=epoch)
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        missing = [theirs for theirs in self._report.values() if theirs not in self._seen]
-        if missing and self._seen:
-            told = f"{', '.join(missing)}: never logged, so never reported"
-            warnings.warn(f"{told}. Keras logged {', '.join(sorted(self._seen))}", stacklevel=2)
-
     def _end_of_steps(self) -> None:
-        """Count the last step, and say that all are done."""
+        """Count the last step, and end the panel's steps."""
         self._over = True
         next(self._steps, None)
 
@@ -121,8 +113,7 @@ def _added_up(model: Any) -> int:
 def _refuse_a_model_of_its_own(model: Any) -> None:
     """Refuse a model that was built outside the scope: each worker would train its own, without an error."""
     workers = len(json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).get("worker", [0]))
-    replicas = model.distribute_strategy.num_replicas_in_sync
-    if workers > 1 and replicas < workers:
+    if model.distribute_strategy.num_replicas_in_sync < workers:
         fact = "it was built outside of the strategy's scope: every worker would train a model of its own"
         fix = "with strategy.scope(): model = …; model.compile(…)"
         raise LabError(f"train one model in {workers} workers", fact, fix)
