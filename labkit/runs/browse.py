@@ -266,7 +266,7 @@ def tag(run: str | RunRecord, *tags: str, remove: bool = False, home: Home = Non
 
 
 def note(run: str | RunRecord, text: str, *, home: Home = None) -> None:
-    """Write a note on a run, in place of an earlier one; errors are those of `tag`."""
+    """Write a note on a run, in place of an earlier one; errors belong to `tag`."""
     _mark(run, home, lambda _: {"note": str(text)})
 
 

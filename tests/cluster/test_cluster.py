@@ -192,14 +192,10 @@ def test_a_start_after_ray_was_shut_down_connects_again(lab):
     assert ray.get(where.remote()) in [node.id for node in lab.nodes]
 
 
-def test_clean_removes_nothing_of_a_cluster_that_runs(lab, home):
-    # The sockets of clusters that earlier tests ended are in the same home, and may go.
-    before = [path for path in lab.log_dir.parent.rglob("*") if path.is_socket()]
-    before += home.rglob("cluster.json")
-    assert len(before) > 2
-    assert main(["clean", "--older", "0h", "--yes"]) == 0
+def test_clean_is_refused_while_a_cluster_runs(lab, home, capsys):
+    assert main(["clean", "--older", "0h", "--yes"]) == 2
+    assert "python -m labkit stop, then clean again" in capsys.readouterr().err
     assert ray.get(where.remote()) and lab.log_dir.exists()
-    assert all(path.exists() for path in before)
 
 
 def test_a_script_that_ends_leaves_the_cluster_to_the_others(lab):
