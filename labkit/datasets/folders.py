@@ -143,7 +143,7 @@ def _read(files: tuple[Path, ...], size: tuple | None, attempt: str) -> tuple[li
     finally:
         Image.MAX_IMAGE_PIXELS = most
     if wrong:
-        counted = "1 file isn't an image" if len(wrong) == 1 else f"{len(wrong):,} files are no images"
+        counted = "1 file isn't an image" if len(wrong) == 1 else f"{len(wrong):,} files aren't images"
         listed = "".join(wrong[:5]) + "\n    …" * (len(wrong) > 5)
         fix = "repair what is damaged, save other formats as PNG or JPEG, and move the rest elsewhere"
         raise LabError(attempt, f"{counted} that Pillow can read:{listed}", fix)

@@ -88,7 +88,7 @@ def test_damaged_images_are_named_together(photos):
     for name in ("dog/0.png", "dog/1.png", "cat/0.png"):
         (photos / name).write_bytes(half)
     fact = refused(photos).fact
-    assert "3 files are no images" in fact and "dog/1.png" in fact and "cat/0.png" in fact
+    assert "3 files aren't images" in fact and "dog/1.png" in fact and "cat/0.png" in fact
 
 
 SYSTEM = [
