@@ -185,7 +185,8 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
         check()
         started = Session(_start(master, folder, registry), folder, registry, slots)
         check()
-        if (found := _executors(started)) < workers:
+        infos = started.spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+        if (found := len(infos) - 1) < workers:  # the driver is one of them
             raise LabError("start Spark", f"{found} of {workers} executors run", f"read {started.log_dir}")
     _current = started
     if "ipykernel" not in sys.modules:
@@ -279,11 +280,6 @@ def _start(master: str, folder: Path, registry: ProcessRegistry) -> "SparkSessio
         if named:
             fix += f", or unset JAVA_HOME ({named}): Spark 4 needs Java 17 or later, and the lab has one"
         raise LabError("start Spark's driver", fact.strip()[:300], fix) from error
-
-
-def _executors(started: Session) -> int:
-    tracker = started.spark.sparkContext._jsc.sc().statusTracker()
-    return len(tracker.getExecutorInfos()) - 1  # the driver is one of them
 
 
 def _end(registry: ProcessRegistry, folder: Path) -> None:

@@ -87,14 +87,6 @@ def test_a_port_that_is_taken_in_the_last_moment(settings, monkeypatch):
     taken[0].close()
 
 
-def test_an_interrupt_during_the_start_leaves_nothing(settings, monkeypatch):
-    """The loop that waits for the server raises it, and not whatever else runs at that moment."""
-    monkeypatch.setattr(object_server, "_listens", lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(RunStopped, match="the start of the object store"):
-        storage.start(settings=settings)
-    assert ProcessRegistry(settings.home).groups() == []
-
-
 def interrupted_before(monkeypatch, owner, name):
     """Let an interrupt come when `owner.name` is called."""
     call = getattr(owner, name)
@@ -169,13 +161,6 @@ def test_another_process_finds_it_leaves_it_and_can_stop_it(store, settings):
     done = labs.python("from labkit.__main__ import main; main(['stop'])", LABKIT_HOME=str(settings.home))
     assert f"stopped object server (process {pid})" in done.stdout
     assert not store._server.alive
-
-
-def test_a_script_stops_what_it_started(settings):
-    lines = "from labkit import storage; print(storage.start().endpoint)"
-    done = labs.python(lines, LABKIT_HOME=str(settings.home), timeout=30)
-    assert done.returncode == 0 and done.stdout.startswith("http://127.0.0.1:")
-    assert ProcessRegistry(settings.home).groups() == []
 
 
 def test_what_does_not_start_says_why_and_leaves_nothing(settings, tmp_path, monkeypatch):

@@ -69,14 +69,6 @@ def test_what_is_not_there(store, place):
         store.files.pipe_file("there-is-none/a", b"1")
 
 
-def test_a_tree_is_deleted_and_nothing_beside_it(store, place):
-    fs = store.filesystem
-    for name in ("tree/a", "tree/deep/b", "tree2/c"):
-        put(fs, f"{place}/{name}", b"1")
-    fs.delete_dir(f"{place}/tree")
-    assert store.files.find(place) == [f"{place}/tree2/c"]
-
-
 def test_create_dir_below_a_bucket_costs_nothing(store, place):
     """Ray Train makes its folders before it writes; a marker object for them is what some servers refuse."""
     store.filesystem.create_dir(f"{place}/a/b", recursive=True)
