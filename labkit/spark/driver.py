@@ -8,8 +8,6 @@
 Everything listens on loopback, and only for processes that know a secret, which is drawn for each start and
 is in a file of mode 0600. The JVMs carry the mark of a group in the process registry. So they are stopped by
 `stop`, by ``python -m labkit stop``, when the interpreter exits, and by the watchdog of a killed kernel.
-
-All undocumented names of pyspark are in this file.
 """
 
 import atexit
@@ -17,13 +15,12 @@ import contextlib
 import logging
 import os
 import secrets
-import shlex
 import shutil
 import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,19 +89,15 @@ class Session:
         group_id: of its processes in the registry.
     """
 
-    def __init__(
-        self, spark: "SparkSession", folder: Path, registry: ProcessRegistry, *, workers: int, slots: int
-    ) -> None:
+    def __init__(self, spark: "SparkSession", folder: Path, registry: ProcessRegistry, slots: int) -> None:
         self.spark, self.slots, self.master = spark, slots, spark.sparkContext.master
         self.group_id = folder.name
-        self._workers, self._folder, self._registry, self._running = workers, folder, registry, True
+        self._folder, self._registry, self._running = folder, registry, True
 
     @property
     def healthy(self) -> bool:
-        """Whether its driver and all of its executors are alive."""
-        if not (self._running and all(entry.alive for entry in self._registry.records(self.group_id))):
-            return False
-        return len(self._executors()) >= self._workers
+        """Whether its driver is alive, which restarts executors that end."""
+        return self._running and all(entry.alive for entry in self._registry.records(self.group_id))
 
     @property
     def log_dir(self) -> str:
@@ -125,47 +118,25 @@ class Session:
 
     def stop(self) -> None:
         """Stop Spark and all its processes. A second call does nothing."""
-        global _current
         if not self._running:
             return
         with interrupts.stoppable("session.stop()", left="Spark has been stopped all the same"):
             self._running = False
-            if _current is self:
-                _current = None
             atexit.unregister(self.stop)
-            try:
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", "Unable to cleanly shutdown", RuntimeWarning)
-                    _within(_PATIENCE, self.spark.stop)
-                _forget_jvm()
-            finally:
-                _end(self._registry, self._folder)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Unable to cleanly shutdown", RuntimeWarning)
+                _within(_PATIENCE, self.spark.stop)
+            _end(self._registry, self._folder)
 
     def __repr__(self) -> str:
         return f"Session({self.master}, {f'{self.slots} slots' if self._running else 'stopped'})"
 
     def _repr_html_(self) -> str:
         status = ("ok", "running") if self._running else ("dim", "stopped")
-        head = ("process", "pid", "what it is for")
-        table = [cards.rule(cards.table(head, self._rows()))] if self._running else []
-        return cards.card("Spark", status, *table, dim=self.master)
-
-    def _rows(self) -> Iterator[tuple[str, str, str]]:
-        work = f"runs them in {self.slots} slots" if not self._workers else "starts the executors as a master"
-        for entry in self._registry.records(self.group_id):
-            if entry.role == "spark: driver":
-                yield "driver", str(entry.pid), f"plans the jobs, and {work}"
-        for number, process in enumerate(self._executors(), start=1):
-            yield f"executor-{number}", str(process.pid), "runs tasks in one slot"
-
-    def _executors(self) -> list[psutil.Process]:
-        """The JVMs of the executors, the oldest first; none where the driver's JVM is the only one."""
-        found = []
-        for process in self._registry.members(self.group_id):
-            with contextlib.suppress(psutil.Error):
-                if "org.apache.spark.executor.CoarseGrainedExecutorBackend" in process.cmdline():
-                    found.append(process)
-        return sorted(found, key=lambda process: process.pid)
+        jvms = "one JVM is driver and executor"
+        if self.master.startswith("local-cluster"):
+            jvms = "the driver's JVM, and a JVM for each of the executors"
+        return cards.card("Spark", status, cards.text(f"{self.slots} slots: {jvms}"), dim=self.master)
 
     def __enter__(self) -> "Session":
         return self
@@ -191,16 +162,15 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
     expect_int("start Spark", "workers", workers, least=0)
     if slots is not None:
         expect_int("start Spark", "slots", slots)
-        if workers:
-            fix = (
-                f"spark.session(slots={slots}) for one JVM, or spark.session(workers={workers}) for executors"
-            )
-            raise LabError("start Spark", f"slots={slots} and workers={workers} make no session", fix)
+    if slots is not None and workers:
+        fix = f"spark.session(slots={slots}) for one JVM, or spark.session(workers={workers}) for executors"
+        raise LabError("start Spark", "slots and workers are two kinds of session", fix)
     settings = Settings.given(settings)
-    slots, running = workers or slots or settings.num_workers, current()
-    if running is not None and (running._workers, running.slots) == (workers, slots) and running.healthy:
-        return running
-    if running is not None:
+    slots = workers or slots or settings.num_workers
+    master = f"local-cluster[{workers},1,{_WORKER_MB}]" if workers else f"local[{slots}]"
+    if (running := current()) is not None:
+        if running.master == master and running.healthy:
+            return running
         running.stop()  # a process can have one Spark session only
     if (theirs := active()) is not None:
         fact = f"this process has a session that the lab did not start ({theirs.master})"
@@ -208,28 +178,20 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
         raise LabError("start Spark", fact, fix)
     registry = ProcessRegistry(settings.make_home())
     folder = settings.home / "spark" / f"spark-{secrets.token_hex(4)}"
-
-    def undo() -> None:
-        global _current
-        _current = None
-        _end(registry, folder)
-        _forget_jvm()
-
-    master = f"local-cluster[{workers},1,{_WORKER_MB}]" if workers else f"local[{slots}]"
-    with interrupts.stoppable("the start of Spark", undo=undo) as check:
+    with interrupts.stoppable("the start of Spark", undo=lambda: _end(registry, folder)) as check:
         # On record first: another kernel that starts meanwhile removes folders of what is on no record.
         registry.start_watchdog(folder.name, seconds=_KEEP_SECONDS)
         _prepare(folder, running=registry.groups(), workers=workers)
         check()
-        spark = _start(master, folder, registry)
-        _current = Session(spark, folder, registry, workers=workers, slots=slots)
+        started = Session(_start(master, folder, registry), folder, registry, slots)
         check()
-        if not _current.healthy:
-            fact = f"{len(_current._executors())} of {workers} executors run"
-            raise LabError("start Spark", fact, f"read the logs in {_current.log_dir}")
+        infos = started.spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+        if (found := len(infos) - 1) < workers:  # the driver is one of them
+            raise LabError("start Spark", f"{found} of {workers} executors run", f"read {started.log_dir}")
+    _current = started
     if "ipykernel" not in sys.modules:
-        atexit.register(_current.stop)
-    return _current
+        atexit.register(started.stop)
+    return started
 
 
 def current() -> Session | None:
@@ -265,42 +227,17 @@ def _prepare(folder: Path, *, running: list[str], workers: int) -> None:
         for old in folder.parent.glob("spark-*"):
             if old.name not in running:
                 shutil.rmtree(old, ignore_errors=True)
-        for name in ("conf", "home/bin", "scratch", "logs"):
+        for name in ("conf", "home", "scratch", "logs"):
             (folder / name).mkdir(parents=True, mode=0o700)
         lines = "".join(f"{name} {value}\n" for name, value in settings.items())
         private_file(folder / "conf" / "spark-defaults.conf", lines)
         (folder / "conf" / "log4j2.properties").write_text(_LOGGING)
-        for program in (installed / "bin").iterdir():
-            (folder / "home" / "bin" / program.name).symlink_to(program)
-        (folder / "home" / "jars").symlink_to(installed / "jars")
-        (folder / "home" / "work").symlink_to(folder / "logs")  # logs of the executors
-        _write_launcher(folder, installed / "bin" / "spark-submit")
+        links = {"bin": installed / "bin", "jars": installed / "jars", "work": folder / "logs"}
+        for name, place in links.items():  # "work" is for the logs of the executors
+            (folder / "home" / name).symlink_to(place)
     except OSError as error:
         fix = "make that folder writable, or set LABKIT_HOME to one that is"
         raise LabError(f"prepare {folder} for Spark", str(error), fix) from error
-
-
-def _write_launcher(folder: Path, submit: Path) -> None:
-    """Put a script in the place of ``spark-submit`` that sets the variables of Spark's processes.
-
-    Set in this process, whatever another thread starts meanwhile would have them, and end with Spark.
-    """
-    variables = {
-        GROUP_VARIABLE: folder.name,
-        "JAVA_HOME": java.home(folder.parent / "java"),
-        "SPARK_CONF_DIR": folder / "conf",
-        "SPARK_LAUNCHER_OPTS": _JVM,
-        "SPARK_LOCAL_DIRS": folder / "scratch",
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "GLOO_SOCKET_IFNAME": LOOPBACK,
-    }
-    lines = [f"export {name}={shlex.quote(str(value))}\n" for name, value in variables.items()]
-    script = folder / "home" / "bin" / "spark-submit"
-    script.unlink()
-    script.write_text(f'#!/bin/sh\n{"".join(lines)}exec {shlex.quote(str(submit))} "$@"\n')
-    script.chmod(0o700)
 
 
 def _start(master: str, folder: Path, registry: ProcessRegistry) -> "SparkSession":
@@ -316,9 +253,21 @@ def _start(master: str, folder: Path, registry: ProcessRegistry) -> "SparkSessio
     from pyspark.sql import SparkSession
 
     _forget_jvm()  # the JVM of a session that was started by hand and stopped lives on in pyspark
-    log, variables = folder / "logs" / "driver.log", {"PYSPARK_PYTHON": sys.executable}
+    log, named = folder / "logs" / "driver.log", os.environ.get("JAVA_HOME")
+    variables = {
+        GROUP_VARIABLE: folder.name,
+        "JAVA_HOME": java.home(folder.parent / "java"),
+        "SPARK_HOME": folder / "home",
+        "SPARK_CONF_DIR": folder / "conf",
+        "SPARK_LAUNCHER_OPTS": _JVM,
+        "SPARK_LOCAL_DIRS": folder / "scratch",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "GLOO_SOCKET_IFNAME": LOOPBACK,
+    }
     try:
-        with variables_set({"SPARK_HOME": str(folder / "home"), **variables}), log.open("ab") as output:
+        with variables_set({n: str(v) for n, v in variables.items()}), log.open("ab") as output:
             how = {"start_new_session": True, "stdout": output, "stderr": subprocess.STDOUT}
             gateway = launch_gateway(popen_kwargs=how)
             registry.record(gateway.proc.pid, role="spark: driver", group_id=folder.name)
@@ -328,7 +277,7 @@ def _start(master: str, folder: Path, registry: ProcessRegistry) -> "SparkSessio
         lines = log.read_text(errors="replace").strip().splitlines()
         fact = next((line for line in reversed(lines) if "rror" in line or "xception" in line), str(error))
         fix = f"read {log}"
-        if named := os.environ.get("JAVA_HOME"):
+        if named:
             fix += f", or unset JAVA_HOME ({named}): Spark 4 needs Java 17 or later, and the lab has one"
         raise LabError("start Spark's driver", fact.strip()[:300], fix) from error
 
@@ -336,6 +285,7 @@ def _start(master: str, folder: Path, registry: ProcessRegistry) -> "SparkSessio
 def _end(registry: ProcessRegistry, folder: Path) -> None:
     """Stop all processes of a start, and remove its secret and files. The logs stay until the next start."""
     with logs_held_back(logging.CRITICAL):  # py4j tells with a traceback that its JVM has gone
+        _forget_jvm()
         registry.stop(folder.name)
     for name in ("conf", "home", "scratch"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -345,9 +295,8 @@ def _forget_jvm() -> None:
     """Let pyspark forget a JVM that has no session, so that the next one starts a new JVM."""
     if (context := getattr(sys.modules.get("pyspark"), "SparkContext", None)) is None:
         return
-    for server in (context._gateway, getattr(active(), "_accumulatorServer", None)):
-        if server is not None:  # a context whose JVM was killed cannot stop, and leaves a port open
-            _within(_PATIENCE / 2, server.shutdown)
+    if context._gateway is not None:
+        _within(_PATIENCE / 2, context._gateway.shutdown)
     context._active_spark_context = context._gateway = context._jvm = None
     if (sql := sys.modules.get("pyspark.sql")) is not None:
         sql.SparkSession._instantiatedSession = sql.SparkSession._activeSession = None

@@ -8,6 +8,7 @@ torchrun, that into a task's, and that into a job's; only the text has all of th
 import contextlib
 import logging
 import re
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 _BYTES = 50_000  # of the log, at its end
-# Lines of torchrun, its warnings and pyspark, which the training did not print.
+# Lines of torchrun and pyspark.
 _NOISE = re.compile(
     r"^(\[rank\d+\]|\[?[EWI]\d{4} |\*{5}|Setting OMP_NUM|node_rank is only|Started |Finished |\s*$)"
 )
@@ -31,7 +32,6 @@ _TRACEBACK = re.compile(
 )
 _ROOT = re.compile(r"Root Cause.*?rank\s*: (\d+)", re.DOTALL)
 _KILLED = re.compile(r"rank\s*: (\d+) .*?\n\s*exitcode\s*: -(\d+)")
-_SIGNALS = {"6": "SIGABRT", "9": "SIGKILL", "11": "SIGSEGV"}
 # Pattern: fix; `{0}` is the pattern's group.
 _FIXES = {
     r"CONTEXT_ONLY_VALID_ON_DRIVER|cannot pickle '?[\w.]+'? object|Could not serialize object": (
@@ -49,11 +49,7 @@ _FIXES = {
 
 
 class Output:
-    """Splits what is printed in this process into pyspark's lines and all others.
-
-    Args:
-        log: the file for pyspark's lines.
-        on_line: called with each line that the training printed.
+    """Writes what pyspark's threads print to `log`, and calls `on_line` with the training's lines.
 
     Attributes:
         torchrun_failed: whether torchrun has reported that a rank failed.
@@ -130,25 +126,21 @@ def advice(text: str) -> str | None:
 def rank_error(text: str) -> tuple[int, str] | None:
     """(rank, traceback) of the rank that failed first, according to this text; None if none did.
 
-    torchrun puts ``[rank0]:`` before each line of a rank's traceback. A rank that was killed has no
-    traceback, and the others fail because it is gone. Ranks that torchrun ended (SIGTERM) are no cause.
+    A rank that was killed has no traceback, and the others fail because it is gone. Ranks that torchrun ended
+    (SIGTERM) are no cause. Once the ranks have met, ``[rank0]:`` is before each line of a traceback.
     """
     for rank, number in _KILLED.findall(text):
         if number != "15":
-            return int(rank), f"killed ({_SIGNALS.get(number, f'signal {number}')})"
-    tracebacks: dict[str, list[str]] = {}
+            return int(rank), f"killed ({signal.Signals(int(number)).name})"
+    root = _ROOT.search(text)  # torchrun names the rank that failed first
+    lines: dict[str, list[str]] = {}
     for rank, line in _RANK_LINE.findall(text):
-        tracebacks.setdefault(rank, []).extend([line] if line.strip() else [])
-    if tracebacks:
-        # torchrun ends the other ranks when the first one has failed, perhaps amid their tracebacks.
-        complete = [rank for rank, lines in tracebacks.items() if re.match(r"(?!Traceback \()\S", lines[-1])]
-        first = (complete or list(tracebacks))[0]
-        return int(first), "\n".join(tracebacks[first])
-    # Before there is a process group, lines have no rank, and torchrun names it at the end.
-    before, ended, after = text.partition("failed (exitcode")
-    found = _TRACEBACK.search(before) if ended else None
-    root = _ROOT.search(after)
-    return (int(root[1]) if root else 0, found[0]) if found else None
+        lines.setdefault(rank, []).append(line)
+    if lines:
+        first = root[1] if root and root[1] in lines else next(iter(lines))
+        return int(first), "\n".join(line for line in lines[first] if line.strip())
+    found = _TRACEBACK.search(text.partition("failed (exitcode")[0]) if root else None
+    return (int(root[1]), found[0]) if found else None
 
 
 def summary(text: str) -> str:

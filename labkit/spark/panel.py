@@ -1,16 +1,8 @@
 """The panel of TorchDistributor.
 
     panel = SparkPanel("07-local", epochs=3)
-
-    def train(epochs):                           # in each rank
-        for epoch in range(epochs):
-            for x, y in panel.steps(loader, epoch=epoch, epochs=epochs):
-                ...
-            panel.report({"loss": …}, epoch=epoch)     # rank 0
-
-    distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
     with panel.watch(distributor):
-        model = distributor.run(train, 3)
+        model = distributor.run(train, 3)       # `train` may use panel.steps, and on rank 0 panel.report
 
 TorchDistributor has no callbacks. The panel is pickled with the function, becomes a tracker in each rank, and
 the tracker sends its events to the kernel.
@@ -125,33 +117,34 @@ class SparkPanel(Panel):
         For a training file pyspark does not notice that this failed, and the other torchrun waits long.
         """
 
-        def launch(*args: Any, **kwargs: Any) -> Any:
-            ended = threading.Event()
-            watcher = threading.Thread(target=self._end_lost_launch, args=[ended], daemon=True)
-            watcher.start()
-            try:
-                with self._output.captured():
-                    return run(*args, **kwargs)
-            finally:
-                ended.set()
-                watcher.join()
-
         def followed(*args: Any, **kwargs: Any) -> Any:
+            failed: Exception | None = None
             try:
-                result = launch(*args, **kwargs)
-                if not self._lost_port():
-                    return result
-            except Exception:
-                if not self._lost_port():
-                    raise
-            if session := current():
-                session.cancel()
+                result = self._launch(run, *args, **kwargs)
+            except Exception as error:
+                failed = error
+            if not self._lost_port():
+                if failed is not None:
+                    raise failed
+                return result
+            self._cancel()
             with self.update() as state:
                 state.note = "launched twice: another program had taken the port of torchrun"
             self._output = Output(self._output.log.with_suffix(".again.log"), self._print)
-            return launch(*args, **kwargs)
+            return self._launch(run, *args, **kwargs)
 
         return followed
+
+    def _launch(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        ended = threading.Event()
+        watcher = threading.Thread(target=self._end_lost_launch, args=[ended], daemon=True)
+        watcher.start()
+        try:
+            with self._output.captured():
+                return run(*args, **kwargs)
+        finally:
+            ended.set()
+            watcher.join()
 
     def _lost_port(self) -> bool:
         """Whether torchrun has met no rank because its port was taken: before that, none can have begun."""
@@ -161,16 +154,18 @@ class SparkPanel(Panel):
     def _end_lost_launch(self, ended: threading.Event) -> None:
         while not ended.wait(0.5):
             if self._lost_port():
-                if session := current():
-                    session.cancel()
+                self._cancel()
                 return
+
+    def _cancel(self) -> None:
+        if session := current():
+            session.cancel()
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         if error is None and self._output is not None and self._output.torchrun_failed:
             error = _TorchrunFailed("torchrun ended with an error")
-        session = current()
-        if error is not None and session is not None:
-            session.cancel()
+        if error is not None:
+            self._cancel()
         return error
 
     def keep_failure(self, error: BaseException) -> None:
@@ -189,12 +184,10 @@ class SparkPanel(Panel):
         if isinstance(error, LabError) or not _of_spark(error):
             return None  # it was raised by the reader's own code
         failure = self.state.failures[-1]
-        if failure.text.startswith("killed"):
-            fact = f"rank {failure.rank} was {failure.text}"
-        elif failure.rank is not None:
-            fact = f"rank {failure.rank} raised {failure.message}"
-        else:
-            fact = failure.message if self._ranks_report else f"no rank was started: {failure.message}"
+        fact = failure.message if self._ranks_report else f"no rank was started: {failure.message}"
+        if failure.rank is not None:
+            how = f"was {failure.text}" if failure.text.startswith("killed") else f"raised {failure.message}"
+            fact = f"rank {failure.rank} {how}"
         fix = advice(f"{failure.text}\n{error}\n{self._printed()}")
         fix = fix or "the panel above shows where; the files that it lists have the complete output"
         return RunFailed(f"finish the run {self.state.name!r}", fact, fix)
@@ -203,17 +196,15 @@ class SparkPanel(Panel):
         """Say what is known while no rank has reported or printed anything: otherwise a hang has no words."""
         while not over.wait(1.0):
             heard = self._ranks_report or self.state.prints or self.state.hang
-            if not heard and self.state.elapsed() > _SILENT_SECONDS:
-                words = self._what_is_known()
-                with self.update() as state:
-                    state.hang = words
-
-    def _what_is_known(self) -> list[str]:
-        session, last = current(), self._printed().strip().rpartition("\n")[2]
-        words = [f"no word of a rank for {_SILENT_SECONDS:.0f} s"]
-        if session is not None:
-            words.append(f"{len(session.ranks())} of {self.state.world_size} rank processes run")
-        return [*words, f"printed last: {last[:200] or 'nothing'}"]
+            if heard or self.state.elapsed() <= _SILENT_SECONDS:
+                continue
+            words = [f"no word of a rank for {_SILENT_SECONDS:.0f} s"]
+            if session := current():
+                words.append(f"{len(session.ranks())} of {self.state.world_size} rank processes run")
+            last = (self._printed().strip().splitlines() or ["nothing"])[-1]
+            words.append(f"printed last: {last[:200]}")
+            with self.update() as state:
+                state.hang = words
 
     def _printed(self) -> str:
         return self._output.text() if self._output else ""

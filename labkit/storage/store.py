@@ -1,7 +1,6 @@
 """A handle on an object store: the embedded S3 server, or any other endpoint.
 
     store = storage.start()                  # or the store that LABKIT_S3_ENDPOINT names
-    store                                    # displays itself
     ray.data.read_images(store.storage_path("digits", "train"), filesystem=store.filesystem)
     RunConfig(name="03", storage_path=store.storage_path("runs"), storage_filesystem=store.filesystem)
 
@@ -11,15 +10,17 @@ elsewhere from their environment (``LABKIT_S3_ACCESS_KEY`` and ``LABKIT_S3_SECRE
 
 import atexit
 import contextlib
-import fcntl
 import functools
+import os
 import platform
 import re
 import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from labkit import interrupts
 from labkit.display import cards
@@ -35,7 +36,6 @@ if TYPE_CHECKING:  # s3fs and pyarrow take a second to import
     from labkit.storage.server import Server
 
 _handles: list["Store"] = []  # of this process on embedded servers; a server stops with its last handle
-_locked: dict[Path, TextIO] = {}  # files with keys; the system unlocks them when this process ends
 
 
 class Store:
@@ -52,7 +52,7 @@ class Store:
     ) -> None:
         self.endpoint, self.keys, self.home_bucket = endpoint, keys, home_bucket
         self._server, self._running = server, True
-        explain.stores.add(self)
+        explain.endpoints.add(endpoint)
 
     @functools.cached_property
     def files(self) -> "ObjectFiles":
@@ -77,27 +77,23 @@ class Store:
         return name
 
     def storage_path(self, *parts: str) -> str:
-        """A path for ``RunConfig(storage_path=…, storage_filesystem=store.filesystem)``, without ``s3://``.
-
-        Args:
-            parts: of the path below the store's home bucket.
-        """
+        """The path of `parts` below the home bucket, without ``s3://``, for ``RunConfig(storage_path=…)``."""
         return "/".join((self.home_bucket, *parts))
 
     @contextlib.contextmanager
     def explained(self, attempt: str, then: str = "") -> Iterator[None]:
         """Raise what fails in this block as a LabError that names the store; `then` follows its fix."""
-        server, again = self._server, None
-        if server is not None:
-            again = f"store = storage.start() starts it again on the same data; its log is {server.log}"
+        again = "are endpoint and port right, and does the store run there?"
+        if self._server is not None:
+            again = f"storage.start() starts it again on the same data; its log is {self._server.log}"
         try:
             yield
         except LabError:
             raise
         except Exception as error:
             fact, fix = explain.explain(error, self.endpoint, again)
-            if server is not None and explain.code_of(error) in ("InternalError", "500"):
-                fact, fix = server.full_disk() or (fact, fix)
+            if self._server is not None and explain.code_of(error) in ("InternalError", "500"):
+                fact, fix = self._server.full_disk() or (fact, fix)
             raise LabError(attempt, fact, fix + then) from error
 
     def stop(self) -> None:
@@ -110,10 +106,8 @@ class Store:
             if self._server is None:
                 if self.keys is not None:
                     self.keys.unlink(missing_ok=True)
-                    _locked.pop(self.keys).close()
                 return
-            if self in _handles:
-                _handles.remove(self)
+            _handles.remove(self)
             if all(handle._server != self._server for handle in _handles):
                 self._server.leave()
 
@@ -128,44 +122,29 @@ class Store:
         return f"Store({without_credentials(self.endpoint)}, {status})"
 
     def _repr_html_(self) -> str:
-        whose = "the lab's own, rclone" if self._server else "not started by the lab"
+        whose = "not started by the lab" if self._server is None else "the lab's own, rclone"
         dim = f"{without_credentials(self.endpoint)} · {whose} · keys ••••"
-        if not self._running:
-            return cards.card("Object store", "stopped", dim=dim)
-        names = []
-        try:
-            # A display must not wait for a store that is gone, and many keys are for one bucket only.
-            with self.explained("list the buckets"), contextlib.suppress(PermissionError):
-                names = self._files(hasty=True).ls("", detail=False)
-        except LabError as error:
-            words = cards.text(f"{error.fact}; {error.fix}")
-            return cards.card("Object store", ("bad", "not usable"), words, dim=dim)
-        words = f"buckets: {', '.join(names or [self.home_bucket])}"
-        return cards.card("Object store", ("ok", "running"), cards.text(words), dim=dim)
+        gone = self._server is not None and not self._server.alive
+        status = "stopped" if not self._running else ("bad", "not running") if gone else ("ok", "in use")
+        return cards.card("Object store", status, cards.text(f"bucket: {self.home_bucket}"), dim=dim)
 
     def _files(self, **options: Any) -> "ObjectFiles":
         from labkit.storage.client import ObjectFiles
 
         return ObjectFiles(endpoint=self.endpoint, keys=str(self.keys or ""), **options)
 
-    def _check_access(self) -> "Store":
-        """Make the home bucket; write, read and delete an object, or stop the store.
+    def _check_access(self) -> None:
+        """Make the home bucket; write, read and delete an object.
 
         Ray would meet the same errors minutes later, in a worker, with a long traceback.
         """
-        files, name = self._files(hasty=True), self.home_bucket
-        path = f"{name}/.labkit/check-{secrets.token_hex(4)}"
-        try:
-            with self.explained(f"make the bucket {name!r}"):
-                files.make_bucket(name)
-            with self.explained(f"write, read and delete an object in the bucket {name!r}"):
-                files.pipe_file(path, b"check")
-                files.cat_file(path)
-                files.rm_file(path)
-        except BaseException:
-            self.stop()
-            raise
-        return self
+        files, path = self._files(hasty=True), f"{self.home_bucket}/.labkit/check-{secrets.token_hex(4)}"
+        with self.explained(f"make the bucket {self.home_bucket!r}"):
+            files.make_bucket(self.home_bucket)
+        with self.explained(f"write, read and delete an object in the bucket {self.home_bucket!r}"):
+            files.pipe_file(path, b"check")
+            files.cat_file(path)
+            files.rm_file(path)
 
 
 def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
@@ -185,17 +164,17 @@ def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
     settings = Settings.given(settings)
     if settings.s3_endpoint:
         return connect(bucket=bucket, settings=settings)
-    opened: list[Store] = []
-    undo = interrupts.stoppable("the start of the object store", undo=lambda: [s.stop() for s in opened])
+    store: Store | None = None
+    undo = interrupts.stoppable("the start of the object store", undo=lambda: store and store.stop())
     with undo as check:
         server = object_server.start(settings, check)
         for handle in _handles:
             if handle._server == server and handle.home_bucket == bucket:
                 return handle
         store = Store(server.endpoint, server.keys, bucket, server)
-        opened.append(store)
+        _handles.append(store)
         check()
-        _handles.append(store._check_access())
+        store._check_access()
     # A script stops its store when it ends. A kernel leaves that to the watchdog, because it may restart.
     if "ipykernel" not in sys.modules:
         atexit.register(store.stop)
@@ -223,35 +202,33 @@ def connect(
         LabError: the store cannot be used; known within seconds.
     """
     settings = Settings.given(settings)
-    endpoint = str(endpoint or settings.s3_endpoint or "").rstrip("/")
-    if not re.fullmatch(r"https?://[^\s/?#]+", endpoint):
-        fact = f"the endpoint is {without_credentials(endpoint)!r}, which is not a URL"
+    url = str(endpoint or settings.s3_endpoint or "").rstrip("/")
+    shown = without_credentials(url)
+    if not re.fullmatch(r"https?://[^\s/?#]+", url):
         fix = 'storage.connect("http://host:9000"), or export LABKIT_S3_ENDPOINT=http://host:9000'
-        raise LabError("connect to an object store", fact, fix)
+        raise LabError("connect to an object store", f"the endpoint is {shown!r}, which is not a URL", fix)
     if access_key is None and secret_key is None:
         access_key, secret_key = settings.s3_access_key, settings.s3_secret_key
-    if bool(access_key) != bool(secret_key):
-        given, missing = ("access", "secret") if access_key else ("secret", "access")
-        fix = f"give both or none: storage.connect({without_credentials(endpoint)!r}, access_key, secret_key)"
-        raise LabError("connect to an object store", f"there is no {missing} key for the {given} key", fix)
+    if bool(access_key) != bool(secret_key):  # the given one would be ignored, and AWS's own pair used
+        fix = f"give both or none: storage.connect({shown!r}, access_key, secret_key)"
+        raise LabError("connect to an object store", "one of the two keys is missing", fix)
     keys = _keep_keys(settings.make_home() / "objects", access_key, secret_key) if access_key else None
-    store = Store(endpoint, keys, bucket)
+    store = Store(url, keys, bucket)
     atexit.register(store.stop)
-    what, left = f"the connection to {without_credentials(endpoint)}", "This process is not connected to it"
-    with interrupts.stoppable(what, undo=store.stop, left=left):
-        return store._check_access()
+    left = "This process is not connected to it"
+    with interrupts.stoppable(f"the connection to {shown}", undo=store.stop, left=left):
+        store._check_access()
+    return store
 
 
 def _keep_keys(folder: Path, access: str, secret: str) -> Path:
-    """Write keys to a file that this process locks, and delete those that no process locks any more."""
+    """Write keys to a file of this process, and delete those of processes that were killed."""
     from labkit.storage.client import write_keys
 
     folder.mkdir(exist_ok=True, mode=0o700)
-    for path in folder.glob(f"keys-{platform.node()}-*"):
-        with contextlib.suppress(OSError), path.open() as file:  # its process may delete it meanwhile
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
-    path = write_keys(folder / f"keys-{platform.node()}-{secrets.token_hex(8)}", access, secret)
-    _locked[path] = path.open()
-    fcntl.flock(_locked[path], fcntl.LOCK_SH)
-    return path
+    mine = f"keys-{platform.node()}"
+    for path in folder.glob(f"{mine}-*"):
+        pid = path.name.removeprefix(mine).split("-")[1]
+        if not (pid.isdecimal() and psutil.pid_exists(int(pid))):
+            path.unlink(missing_ok=True)
+    return write_keys(folder / f"{mine}-{os.getpid()}-{secrets.token_hex(4)}", access, secret)

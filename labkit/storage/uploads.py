@@ -1,15 +1,14 @@
 """A data set into an object store: one PNG for each image, or Parquet files with many rows each.
 
-    >>> upload(train, store, "digits")           # digits/train/7/00042.png and 1,436 more
-    >>> upload_shards(train, store, "digits", rows_per_shard=256)
+    upload(train, store, "digits")           # digits/digits/train/7/00042.png and 1,436 more
+    upload_shards(train, store, "digits", rows_per_shard=256)
 
 The key of an image is ``NAME/SPLIT/LABEL/ROW.png``, so that a reader gets the label without another request.
-If an upload was interrupted, call it again: what the store lists already is not sent twice.
+If an upload was interrupted, call it again: what the store has already is not sent twice.
 """
 
 import hashlib
 import io
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,24 +29,13 @@ class Uploaded:
 
     Attributes:
         path: ``bucket/prefix`` of the objects.
-        objects, bytes: all that are there now.
-        sent, skipped: objects that were sent, and those that were there already.
-        seconds: of all of it.
+        objects: how many are there now; `sent` of them were sent, and `skipped` were there already.
     """
 
     path: str
     objects: int
-    bytes: int
     sent: int
     skipped: int
-    seconds: float
-
-    def __repr__(self) -> str:
-        rate = self.sent / self.seconds if self.seconds else 0
-        return (
-            f"<{self.path}: {self.objects:,} objects, {self.bytes / 1e6:.1f} MB; {self.sent:,} sent in "
-            f"{self.seconds:.1f} s ({rate:,.0f} objects/s), {self.skipped:,} were there>"
-        )
 
 
 def upload(dataset: "Dataset", store: Store, bucket: str, *, prefix: str | None = None) -> Uploaded:
@@ -60,11 +48,11 @@ def upload(dataset: "Dataset", store: Store, bucket: str, *, prefix: str | None 
     Raises:
         LabError: the store failed, or other objects are below the prefix already.
     """
+    from labkit.display.images import png
+
     _check(dataset, store)
     keys = [f"{label}/{row:05}.png" for row, label in enumerate(dataset.labels.tolist())]
     path = f"{bucket}/{prefix or f'{dataset.name}/{dataset.split}'}"
-    from labkit.display.images import png
-
     return _send(store, bucket, path, keys, lambda row: png(dataset.images[row]))
 
 
@@ -75,6 +63,10 @@ def upload_shards(
 
     Args, Raises: as in `upload`; default of the prefix: ``NAME/SPLIT-shards``.
     """
+    import pyarrow.parquet
+
+    from labkit.datasets.images import PARQUET_OPTIONS, ROW_GROUP
+
     _check(dataset, store)
     expect_int("upload a data set", "rows_per_shard", rows_per_shard)
     starts = range(0, len(dataset), rows_per_shard)
@@ -82,7 +74,9 @@ def upload_shards(
     path = f"{bucket}/{prefix or f'{dataset.name}/{dataset.split}-shards'}"
 
     def body(number: int) -> bytes:
-        return _parquet(dataset[starts[number] : starts[number] + rows_per_shard])
+        rows, stream = dataset[starts[number] : starts[number] + rows_per_shard], io.BytesIO()
+        pyarrow.parquet.write_table(rows.to_arrow(), stream, row_group_size=ROW_GROUP, **PARQUET_OPTIONS)
+        return stream.getvalue()
 
     return _send(store, bucket, path, keys, body)
 
@@ -91,7 +85,7 @@ def _send(
     store: Store, bucket: str, path: str, keys: Sequence[str], body: Callable[[int], bytes]
 ) -> Uploaded:
     """Send the objects `keys` below `path`, unless they are there; the k-th consists of ``body(k)``."""
-    began, sent, size = time.monotonic(), 0, 0
+    sent = 0
     explained = store.explained(f"upload to {path}", "; then upload again: what is there is not sent twice")
     with explained, Waiting(f"uploading to {path}", unit="objects") as line:
         store.bucket(bucket)
@@ -103,24 +97,17 @@ def _send(
         for first in range(0, len(keys), _BATCH):
             batch = range(first, min(first + _BATCH, len(keys)))
             bodies = {f"{path}/{keys[number]}": body(number) for number in batch}
-            size += sum(map(len, bodies.values()))
             missing = {key: data for key, data in bodies.items() if not _is_same(there.get(key), data)}
             if missing:
-                # With fewer at once, fsspec warns of coroutines that it leaves behind after an error.
+                # With a smaller batch_size, fsspec warns of coroutines that it leaves behind after an error.
                 store.files.pipe(missing, batch_size=_BATCH)
             sent += len(missing)
             line(batch.stop, len(keys))
-    seconds = time.monotonic() - began
-    return Uploaded(
-        path=path, objects=len(keys), bytes=size, sent=sent, skipped=len(keys) - sent, seconds=seconds
-    )
+    return Uploaded(path=path, objects=len(keys), sent=sent, skipped=len(keys) - sent)
 
 
 def _is_same(there: dict | None, data: bytes) -> bool:
-    """Whether a listed object consists of `data`, as far as its ETag tells.
-
-    It is the MD5, unless the store encrypts the object (KMS) or got it in parts. Then it is sent again.
-    """
+    """Whether a listed object is `data`: its ETag is the MD5, or else it is sent again."""
     digest = hashlib.md5(data, usedforsecurity=False).hexdigest()
     return there is not None and there["ETag"].strip('"') == digest
 
@@ -129,19 +116,8 @@ def _check(dataset: "Dataset", store: Store) -> None:
     from labkit.datasets import Dataset
 
     if not isinstance(dataset, Dataset) or not len(dataset) or not isinstance(store, Store):
-        fact = (
-            f"it takes a Dataset of images that has rows, and a Store, not {dataset!r:.60} and {store!r:.60}"
+        fact = f"it takes a Dataset of images with rows and a Store, not {dataset!r:.60} and {store!r:.60}"
+        fix = (
+            'for a table: pyarrow.parquet.write_table(table, "bucket/a.parquet", filesystem=store.filesystem)'
         )
-        fix = "store = storage.start(), then upload(dataset, store, bucket). For a table: "
-        fix += 'pyarrow.parquet.write_table(table, "bucket/mine.parquet", filesystem=store.filesystem)'
         raise LabError("upload a data set", fact, fix)
-
-
-def _parquet(rows: "Dataset") -> bytes:
-    import pyarrow.parquet
-
-    from labkit.datasets.images import PARQUET_OPTIONS, ROW_GROUP
-
-    stream = io.BytesIO()
-    pyarrow.parquet.write_table(rows.to_arrow(), stream, row_group_size=ROW_GROUP, **PARQUET_OPTIONS)
-    return stream.getvalue()

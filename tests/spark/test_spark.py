@@ -12,9 +12,8 @@ import pytest
 from kernels import kernel
 from labkit import spark
 from labkit.errors import LabError, RunStopped
-from labkit.spark import driver
 from labkit.system import overview as inventory
-from labkit.system.process_registry import GROUP_VARIABLE, ProcessRecord, ProcessRegistry
+from labkit.system.process_registry import ProcessRecord, ProcessRegistry
 from labs import processes_of, python, until, wait_until_nothing_lives
 
 
@@ -30,7 +29,6 @@ def test_one_jvm(home):
     assert spark.session(slots=2) is lab  # the cell is run a second time
     jvm = driver_of(home)
     assert "driver" in repr(inventory.processes())
-    assert str(jvm.pid) in lab._repr_html_()
     secret_file = home / "spark" / lab.group_id / "conf" / "spark-defaults.conf"
     assert stat.S_IMODE(secret_file.stat().st_mode) == 0o600
     lab.stop()
@@ -49,8 +47,7 @@ def test_two_executors(home):
         assert lab.slots == lab.spark.sparkContext.defaultParallelism == 2
         roles = {e.role for e in ProcessRegistry(home).records(lab.group_id) if e.alive}
         assert roles == {"watchdog", "spark: driver"}
-        assert "executor-2" in lab._repr_html_()
-        assert "executor-3" not in lab._repr_html_()
+        assert "2 slots" in lab._repr_html_()
         pids = lab.spark.sparkContext.parallelize(range(2), 2).map(lambda _: os.getppid()).collect()
         assert len(set(pids)) == 2  # one Python daemon under each executor
         # Not out of the zip that Spark would put before it: each new process would compile that again.
@@ -75,15 +72,13 @@ def test_two_executors(home):
     wait_until_nothing_lives(home)
 
 
-@pytest.mark.parametrize("broken", [True, False])
-def test_a_java_home_that_does_not_work(home, tmp_path, monkeypatch, broken):
-    if broken:
-        program = tmp_path / "bin" / "java"
-        program.parent.mkdir()
-        program.write_text("#!/bin/sh\necho 'Error: could not create the Java Virtual Machine' >&2; exit 1\n")
-        program.chmod(0o755)
+def test_a_java_home_that_does_not_work(home, tmp_path, monkeypatch):
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\necho 'Error: could not create the Java Virtual Machine' >&2; exit 1\n")
+    program.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(LabError, match="could not create the Java" if broken else "gateway") as raised:
+    with pytest.raises(LabError, match="could not create the Java") as raised:
         spark.session(slots=1)
     assert f"unset JAVA_HOME ({tmp_path})" in raised.value.fix
     assert [e for e in ProcessRegistry(home).records() if e.alive] == []
@@ -97,18 +92,7 @@ def test_a_script_that_just_ends(home):
 
 
 @pytest.mark.fault
-def test_a_kernel_that_is_killed(home):
-    with kernel() as one:
-        begun = one.run("from labkit import spark; lab = spark.session(workers=2); lab")
-        assert begun.error is None, begun.error
-        assert len([e for e in ProcessRegistry(home).records() if e.alive]) == 2
-        one.kill()
-        wait_until_nothing_lives(home)
-    assert [e for e in ProcessRegistry(home).records() if e.alive] == []
-
-
-@pytest.mark.fault
-def test_labkit_stop_ends_the_spark_of_a_living_kernel(home):
+def test_labkit_stop_ends_the_spark_of_a_living_kernel_and_a_kill_leaves_nothing(home):
     with kernel() as one:
         begun = one.run("from labkit import spark; lab = spark.session(workers=2); lab")
         assert begun.error is None, begun.error
@@ -116,29 +100,11 @@ def test_labkit_stop_ends_the_spark_of_a_living_kernel(home):
         assert "stopped spark: driver" in done.stdout
         assert [e for e in ProcessRegistry(home).records() if e.alive] == []
         assert not any("java" in line for line in processes_of(home))
-        again = one.run("lab = spark.session(slots=1); lab.spark.range(3).count()")
+        again = one.run("lab = spark.session(workers=1); lab.spark.range(3).count()")
         assert again.error is None, again.error
         one.kill()
-    wait_until_nothing_lives(home)
-
-
-def test_what_another_thread_starts_meanwhile_is_not_sparks(home):
-    """No variable of this process marks processes as those of a start."""
-    over, marks = threading.Event(), set()
-
-    def look():
-        while not over.wait(0.01):
-            marks.add(os.environ.get(GROUP_VARIABLE))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        with spark.session(slots=1):
-            pass
-    finally:
-        over.set()
-        thread.join()
-    assert marks == {None}
+        wait_until_nothing_lives(home)
+    assert [e for e in ProcessRegistry(home).records() if e.alive] == []
 
 
 def test_a_session_that_lost_its_jvm_is_begun_anew(home):
@@ -152,7 +118,7 @@ def test_a_session_that_lost_its_jvm_is_begun_anew(home):
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("seconds", [0.3, 2, 4])
+@pytest.mark.parametrize("seconds", [0.3, 3])
 def test_an_interrupted_start_leaves_nothing(home, seconds):
     threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(RunStopped, match="the start of Spark"):
@@ -161,25 +127,6 @@ def test_an_interrupted_start_leaves_nothing(home, seconds):
     wait_until_nothing_lives(home)
     # A thread that waits for the JVM would keep this process from ending.
     until(lambda: not [one for one in threading.enumerate() if one.name.startswith("labkit-spark")], 20)
-
-
-@pytest.mark.fault
-def test_an_interrupt_at_the_very_end_of_a_start(home, monkeypatch):
-    """There is a context by then, which cannot stop itself when its JVM has been killed."""
-
-    def ports():
-        return {one.laddr.port for one in psutil.Process().net_connections("tcp") if one.status == "LISTEN"}
-
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
-    before = ports()
-    with monkeypatch.context() as patch, pytest.raises(RunStopped, match="the start of Spark"):
-        patch.setattr(driver, "Session", interrupted)
-        spark.session(slots=1)
-    assert ports() <= before
-    wait_until_nothing_lives(home)
-    spark.session(slots=1).stop()
 
 
 @pytest.mark.fault

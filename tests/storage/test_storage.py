@@ -15,6 +15,7 @@ from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.storage import store as storage
 from labkit.storage.client import ObjectFiles, arrow, read_keys
+from labkit.storage.explain import explain, hint_for
 
 
 @pytest.fixture(scope="module", params=object_servers.KINDS)
@@ -48,7 +49,7 @@ def get(fs, path):
 # -- the same on every server ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["with space.txt", "größe/日本.bin", "a+b=c&d%20.txt", "x" * 200])
+@pytest.mark.parametrize("name", ["größe/日本 a+b=c&d%20.txt", "x" * 200])
 def test_round_trip(store, place, name):
     fs, body = store.filesystem, secrets.token_bytes(777)
     put(fs, f"{place}/{name}", b"what was there before is replaced whole" * 100)
@@ -66,14 +67,6 @@ def test_what_is_not_there(store, place):
         get(store.filesystem, f"{place}/no")
     with pytest.raises(LabError, match="NoSuchBucket"), store.explained("write"):
         store.files.pipe_file("there-is-none/a", b"1")
-
-
-def test_a_tree_is_deleted_and_nothing_beside_it(store, place):
-    fs = store.filesystem
-    for name in ("tree/a", "tree/deep/b", "tree2/c"):
-        put(fs, f"{place}/{name}", b"1")
-    fs.delete_dir(f"{place}/tree")
-    assert store.files.find(place) == [f"{place}/tree2/c"]
 
 
 def test_create_dir_below_a_bucket_costs_nothing(store, place):
@@ -102,7 +95,6 @@ def test_a_small_object_is_read_with_one_request_and_a_large_one_goes_in_parts(
 def test_buckets_are_made_once_and_shown(store):
     name = f"test-{secrets.token_hex(4)}"
     assert store.bucket(name) == store.bucket(name) == name
-    assert name in store._repr_html_()
     with pytest.raises(LabError, match="make the bucket 'A'"):
         store.bucket("A")
     assert store.storage_path() == "lab" and store.storage_path("runs", "03-torch") == "lab/runs/03-torch"
@@ -178,14 +170,14 @@ def connect(*args, home, **options):
 
 def test_connect_to_one_that_runs(own, tmp_path):
     access, secret = read_keys(own.keys)
-    dead = tmp_path / "objects" / f"keys-{platform.node()}-ab"
+    dead = tmp_path / "objects" / f"keys-{platform.node()}-999999999-ab"
     dead.parent.mkdir()
     dead.write_text("of a process that was killed")
-    elsewhere = dead.with_name("keys-another-machine-ab")
+    elsewhere = dead.with_name("keys-another-machine-999999999-ab")
     elsewhere.write_text("of a process that runs")
     first = connect(own.endpoint, access, secret, home=tmp_path)
     other = connect(own.endpoint, access, secret, home=tmp_path)
-    assert first.keys.exists()  # it is locked
+    assert first.keys.exists()  # its process runs
     assert "not started by the lab" in other._repr_html_()
     assert other.keys.exists() and not dead.exists() and elsewhere.exists()
     other.stop()
@@ -214,9 +206,8 @@ def test_wrong_keys(own, tmp_path):
         ([(404, "NoSuchBucket"), (409, "BucketAlreadyExists")], "BucketAlreadyExists"),
         ([(403, "AccessDenied")], "right to do that"),
         ([(403, "RequestTimeTooSkewed")], "clock"),
-        ([(500, "InternalError")], "error code InternalError"),
-        ([(403, "")], "not as an S3 store"),  # a web page
-        ([(404, "")], "S3 endpoint, not its web console"),
+        ([(500, "InternalError")], "InternalError"),
+        ([(404, "")], "are endpoint and port right"),  # a web page
     ],
     ids=str,
 )
@@ -242,12 +233,9 @@ def test_nobody_answers(own, tmp_path):
     assert "http://" in caught.value.fix and "AWS_CA_BUNDLE" in caught.value.fix
 
 
-@pytest.mark.parametrize("keys", [("A", None), (None, "s"), ("A", "")])
-def test_half_of_a_pair_of_keys_is_refused(own, tmp_path, keys):
+def test_half_of_a_pair_of_keys_is_refused(own, tmp_path):
     """Otherwise the given key would be ignored, and AWS's own keys would be used."""
-    with pytest.raises(LabError, match="there is no (access|secret) key"):
-        connect(own.endpoint, *keys, home=tmp_path)
-    with pytest.raises(LabError, match="there is no secret key"):
+    with pytest.raises(LabError, match="one of the two keys is missing"):
         settings = Settings(home=tmp_path, s3_endpoint=own.endpoint, s3_access_key="A")
         storage.start(settings=settings)
 
@@ -262,3 +250,22 @@ def test_the_readers_own_keys_are_not_hidden(own, tmp_path):
     look += "print(s.Session().get_credentials().access_key)"
     done = labs.python(look, AWS_SHARED_CREDENTIALS_FILE=str(own_file), LABKIT_HOME=str(own._server.home))
     assert done.stdout.strip() == "MINE"
+
+
+@pytest.mark.parametrize(
+    "text, known",
+    [
+        ('EndpointConnectionError: Could not connect to "http://127.0.0.1:9000/lab"', True),
+        ('ReadTimeoutError: HTTPSConnectionPool(host="huggingface.co", port=443): Read timed out.', False),
+        ("ValueError: http://127.0.0.1:9000 is odd", False),
+    ],
+)
+def test_only_a_store_that_is_named_is_blamed(text, known):
+    storage.Store("http://127.0.0.1:9000", None, "lab")  # of this process
+    said = hint_for(text)
+    assert (said is not None and "storage.start()" in said) == known
+
+
+def test_no_password_is_in_an_explanation():
+    said = explain(OSError("http://me:password@proxy is away"), "http://user:password@127.0.0.1:9000", "")
+    assert "password" not in str(said) and "127.0.0.1:9000" in said[0]

@@ -4,9 +4,7 @@ import json
 import os
 import sys
 
-import numpy as np
 import pytest
-import torch
 from ray import cloudpickle
 
 import labs
@@ -71,11 +69,6 @@ def test_ray_data_reads_images_and_shards(store):
     table = ray.data.read_parquet(shards.path, filesystem=store.filesystem)
     assert table.count() == 40
     assert sorted(row["label"] for row in table.take_all()) == sorted(digits.labels)
-    for rows in (table, ray.data.from_arrow(digits.to_arrow())):
-        batch, tensors = rows.take_batch(8), next(iter(rows.iter_torch_batches(batch_size=8)))
-        assert (batch["image"].shape, batch["image"].dtype) == ((8, 28, 28), np.uint8)
-        assert (tensors["image"].shape, tensors["image"].dtype) == ((8, 28, 28), torch.uint8)
-        assert (batch["label"].dtype, tensors["label"].dtype) == (np.int64, torch.int64)
 
 
 def loop(config):
@@ -105,11 +98,11 @@ def test_ray_data_reads_from_a_folder_whose_name_looks_like_a_pattern(store):
     assert ray.data.read_parquet(path + "2", filesystem=store.filesystem).count() == 3
 
 
-@pytest.mark.parametrize("name", ["kept", "a[b] 50%? #1*"])
-def test_ray_train_keeps_checkpoints_there_and_finds_the_run_again(store, name):
+def test_ray_train_keeps_checkpoints_there_and_finds_the_run_again(store):
     from ray.train import CheckpointConfig, Result, RunConfig, ScalingConfig
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
+    name = "a[b] 50%? #1*"
     trainer = DataParallelTrainer(
         loop,
         scaling_config=ScalingConfig(num_workers=1),

@@ -8,10 +8,20 @@ from labkit.errors import LabError
 from labkit.storage.names import check_run_name
 
 NAMES = [
-    "lr=0.1", "a b", " a", "größe", "日本 🚀", "50%", "50%25", "%2F", "a+b", "#1", "a&b=c", "a:b;c", "a\\b",
-    "a'b\"c", "{a,b}", "a?b", "a?", "?", "a*b", "*", "**", "a**b", "a[b]", "a]b", "[!a]", "[a-z]", "~",
-    "$HOME", "a?versionId=3", "...",
-]  # fmt: skip
+    "lr=0.1",
+    " a",
+    "größe 🚀",
+    "50%25",
+    "a+b&c=d",
+    "#1",
+    "a\\b'\"",
+    "a?b",
+    "*",
+    "**",
+    "a[b]",
+    "[!a]",
+    "a?versionId=3",
+]
 
 
 @pytest.fixture(scope="module", params=object_servers.KINDS)
@@ -54,20 +64,15 @@ def test_through_pyarrows_file_system(store, neighbours, name):
     assert store.files.find("lab/t") == neighbours
 
 
-@pytest.mark.parametrize("name", ["a?b", "a*b", "a[b]", "**"])
+@pytest.mark.parametrize("name", ["a?b", "**"])
 def test_through_fsspec(store, neighbours, name, tmp_path):
     files, place = store.files, f"lab/t/{name}"
-    (tmp_path / "given" / name).mkdir(parents=True)
-    for folder in (name, "axb"):
-        (tmp_path / "given" / folder).mkdir(exist_ok=True)
-        (tmp_path / "given" / folder / "f").write_text(folder)
-    files.put(str(tmp_path / "given" / name), place, recursive=True)
-    assert files.find(place) == [f"{place}/f"] and files.cat(f"{place}/f") == name.encode()
-    assert files.exists(place) and files.isdir(place) and files.isfile(f"{place}/f")
+    files.pipe_file(f"{place}/f", b"1")
+    assert files.exists(place) and files.isdir(place) and files.cat(f"{place}/f") == b"1"
     files.get(place, str(tmp_path / "got"), recursive=True)
     files.get(f"{place}/f", str(tmp_path / "one"))
     assert [path.name for path in (tmp_path / "got").iterdir()] == ["f"]
-    assert (tmp_path / "one").read_text() == (tmp_path / "got" / "f").read_text() == name
+    assert (tmp_path / "one").read_text() == (tmp_path / "got" / "f").read_text() == "1"
     files.copy(place, f"{place}2", recursive=True)
     files.rm(place, recursive=True)
     assert files.find(f"{place}2") == [f"{place}2/f"]
@@ -85,7 +90,7 @@ def test_a_folder_goes_into_one_that_exists(store, neighbours):
         store.filesystem.delete_dir("lab/t/none")
 
 
-@pytest.mark.parametrize("path", ["lab/t/../x", "lab/./x", "lab/t/..", "lab/t//x", "s3://lab//x"])
+@pytest.mark.parametrize("path", ["lab/t/../x", "s3://lab//x"])
 def test_parts_that_http_takes_away_are_refused_at_once(store, path):
     with pytest.raises(LabError, match='empty, "." or ".."') as raised:
         store.files.pipe_file(path, b"1")
@@ -96,33 +101,25 @@ def test_parts_that_http_takes_away_are_refused_at_once(store, path):
 # -- names of runs -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["03-torch", "exp/lr=0.1 [a] 50%? *", "x" * 255, "a.b", "..."])
-def test_a_name_that_works(name):
-    check_run_name(name)
-
-
-def test_ray_tune_carries_what_is_not_ascii():
-    check_run_name("größe", only_ascii=False)
-    with pytest.raises(LabError, match="260 bytes"):
-        check_run_name("ö" * 130, only_ascii=False)
+def test_a_name_that_works():
+    for name in ("03-torch", "exp/lr=0.1 [a] 50%? *", "x" * 255, "..."):
+        check_run_name(name)
+    check_run_name("größe", only_ascii=False)  # Ray Tune
 
 
 @pytest.mark.parametrize(
     ("name", "why", "instead"),
     [
-        ("größe", "'ö'", "'grosse'"),
-        (3, "type int", "'3'"),
-        ("日本", "'日'", "'my-run'"),
-        ("lr\n3", r"'\\n'", "'lr_3'"),
-        ("a//b", "empty", "'a/b'"),
-        ("/a", "empty", "'a'"),
-        ("../up", "empty", "'up'"),
-        ("x" * 256, "256", f"'{'x' * 255}'"),
-        ("/".join(["y" * 200] * 4), "803", ""),
+        ("größe", "ASCII", "grosse"),
+        (3, "type int", "3"),
+        ("日本", "ASCII", "my-run"),
+        ("lr\n3", "control character", "lr-3"),
+        ("../up", "empty", "up"),
+        ("x" * 256, "too long", "x" * 255),
     ],
 )
 def test_a_name_that_would_fail_after_the_start(name, why, instead):
     with pytest.raises(LabError, match=why) as raised:
         check_run_name(name)
-    assert f"RunConfig(name={instead}" in raised.value.fix
-    check_run_name(raised.value.fix.removeprefix("RunConfig(name='").removesuffix("')"))
+    assert raised.value.fix == f"RunConfig(name={instead!r})"
+    check_run_name(instead)

