@@ -159,14 +159,14 @@ def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
         LabError: no server could be started, or it cannot be used.
         RunStopped: the reader interrupted; nothing is left running.
     """
-    from labkit.storage import server as object_server
-
     settings = Settings.given(settings)
     if settings.s3_endpoint:
         return connect(bucket=bucket, settings=settings)
     store: Store | None = None
     undo = interrupts.stoppable("the start of the object store", undo=lambda: store and store.stop())
     with undo as check:
+        from labkit.storage import server as object_server  # a second of imports, which an interrupt may meet
+
         server = object_server.start(settings, check)
         for handle in _handles:
             if handle._server == server and handle.home_bucket == bucket:
