@@ -12,7 +12,6 @@ import atexit
 import contextlib
 import functools
 import os
-import platform
 import re
 import secrets
 import sys
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from labkit import interrupts
+from labkit import interrupts, machine
 from labkit.display import cards
 from labkit.display.formatting import without_credentials
 from labkit.errors import LabError
@@ -226,7 +225,7 @@ def _keep_keys(folder: Path, access: str, secret: str) -> Path:
     from labkit.storage.client import write_keys
 
     folder.mkdir(exist_ok=True, mode=0o700)
-    mine = f"keys-{platform.node()}"
+    mine = f"keys-{machine.host_id()}"  # a pid means nothing in another container
     for path in folder.glob(f"{mine}-*"):
         pid = path.name.removeprefix(mine).split("-")[1]
         if not (pid.isdecimal() and psutil.pid_exists(int(pid))):
