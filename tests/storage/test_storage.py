@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import platform
 import secrets
 import socket
 
@@ -170,7 +169,7 @@ def connect(*args, home, **options):
 
 def test_connect_to_one_that_runs(own, tmp_path):
     access, secret = read_keys(own.keys)
-    dead = tmp_path / "objects" / f"keys-{platform.node()}-999999999-ab"
+    dead = tmp_path / "objects" / f"keys-{machine.host_id()}-999999999-ab"
     dead.parent.mkdir()
     dead.write_text("of a process that was killed")
     elsewhere = dead.with_name("keys-another-machine-999999999-ab")
