@@ -10,6 +10,7 @@ from pyarrow.fs import FileSelector, FileType
 
 import labs
 import object_servers
+from labkit import machine
 from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.storage import store as storage
