@@ -52,7 +52,7 @@ def test_a_file_of_version_0_1_0_is_read(path):
     old = Path(__file__).with_name("exercises_0.1.0.json").read_text()
     path.write_text(old)
     table = repr(progress_table())
-    assert "1 of 4" in table and "0 of 1" in table
+    assert "1 of 2" in table and "0 of 1" in table
     reveal("00-b", "both")
     hint("03-3")
     found = content(path)
