@@ -24,7 +24,7 @@ PYTHONS := $(PYTHON) python3.11 python3.12 python3.13 python3 python3.14
 # JupyterLab refuses to run as root, which one is in most containers. It stays on loopback, behind its token.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: help setup lab test test-all test-touched notebooks site slides bundle learners lint bench clean constraints next
+.PHONY: help setup lab test test-all test-touched notebooks site examples slides bundle learners lint bench clean constraints next
 
 help:
 	@echo "make lab          open the lessons in JupyterLab (sets up first)"
@@ -106,6 +106,10 @@ notebooks: setup
 # SITE_ARGS="--repository https://…" links where a page can be edited.
 site: setup
 	@$(PY) tools/website.py $(SITE_ARGS)
+
+# Three solved lessons with their outputs, for docs/examples: once per release, after make test.
+examples: setup
+	@$(PY) tools/examples.py
 
 slides: setup
 	@$(PY) tools/slides.py

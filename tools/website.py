@@ -144,10 +144,12 @@ def make(executed: Path, site: Path, *, repository: str = "", branch: str = "mai
         name = f"{lesson_source.stem}.ipynb"
         shutil.copy(build.FOLDER / name, source / "downloads")
         edit = f"{repository}/edit/{branch}/lessons/{lesson_source.name}" if repository else ""
-        page = _page(lesson_source, executed / name, edit)
-        for cell in page.cells:
-            cell.source = _EMBEDDED.sub(lambda found: _as_file(found[1], source / "notebooks"), cell.source)
-        nbformat.write(page, source / "notebooks" / name)
+        shown = page(lesson_source, executed / name, source / "notebooks")
+        told = f"{{download}}`Download this lesson as a notebook <../downloads/{name}>`"
+        told += f" · [edit it]({edit})" if edit else ""
+        told += " · its outputs here come from the last test, on two cores"
+        shown.cells.insert(1, new_markdown_cell(told))
+        nbformat.write(shown, source / "notebooks" / name)
     with (source / "README.md").open("a") as file:
         file.writelines(_contents(source))
     (source / "style").mkdir()
@@ -168,34 +170,37 @@ def make(executed: Path, site: Path, *, repository: str = "", branch: str = "mai
     return len(pages)
 
 
-def _page(source: Path, executed: Path, edit: str) -> nbformat.NotebookNode:
-    """The solved lesson with its outputs, without what asks for a kernel, and with its solutions folded."""
-    page = build.notebook(additions.complete(source, lesson.read(source)), solutions=True)
+def page(source: Path, executed: Path, beside: Path, pictures: str = ".") -> nbformat.NotebookNode:
+    """The solved lesson with its outputs, without what asks for a kernel, and with its solutions folded.
+
+    The pictures that its text carries with it become files in `pictures`, a folder in `beside`.
+
+    Raises:
+        LabError: it was not run since it was changed.
+    """
+    solved = build.notebook(additions.complete(source, lesson.read(source)), solutions=True)
     try:
         ran = {cell.id: cell.outputs for cell in nbformat.read(executed, 4).cells if cell.cell_type == "code"}
     except FileNotFoundError:
         ran = {}
-    for cell in [cell for cell in page.cells if cell.cell_type == "code"]:
+    for cell in [cell for cell in solved.cells if cell.cell_type == "code"]:
         if cell.id not in ran:  # ids follow from what is in a cell
             fact = f"{source.stem} was not run since its source was changed"
             raise LabError("build the site", fact, "make test TEST_ARGS='tests/test_notebooks.py'")
         cell.outputs = list(_shown(ran[cell.id]))
         if "solution" in cell.metadata.get("tags", []):
             cell.metadata.tags.append("hide-input")
-    page.metadata.language_info.pygments_lexer = "ipython3"
-    told = f"{{download}}`Download this lesson as a notebook <../downloads/{source.stem}.ipynb>`"
-    told += f" · [edit it]({edit})" if edit else ""
-    page.cells.insert(
-        1, new_markdown_cell(f"{told} · its outputs here come from the last test, on two cores")
-    )
-    return page
+    solved.metadata.language_info.pygments_lexer = "ipython3"
+    for cell in solved.cells:
+        cell.source = _EMBEDDED.sub(lambda found: _as_file(found[1], beside, pictures), cell.source)
+    return solved
 
 
-def _as_file(encoded: str, folder: Path) -> str:
-    """The Markdown for a picture that a lesson carries with it: MyST shows files alone."""
-    path = folder / f"{hashlib.sha256(encoded.encode()).hexdigest()[:12]}.svg"
-    path.write_bytes(base64.b64decode(encoded))
-    return f"]({path.name})"
+def _as_file(encoded: str, beside: Path, pictures: str) -> str:
+    """The Markdown for a picture that a lesson carries with it: MyST and GitHub show files alone."""
+    path = Path(pictures) / f"{hashlib.sha256(encoded.encode()).hexdigest()[:12]}.svg"
+    (beside / path).write_bytes(base64.b64decode(encoded))
+    return f"]({path})"
 
 
 def _shown(outputs: list[nbformat.NotebookNode]) -> Iterator[nbformat.NotebookNode]:

@@ -2,12 +2,15 @@
 
 import functools
 import http.server
+import re
 import threading
+from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 import build
+import examples
 import website
 from jupyterlab import ARTEFACTS, browser
 from labkit.errors import LabError
@@ -114,3 +117,19 @@ def test_each_page_says_where_it_is_edited(site):
     sources["notebooks/03_torch_trainer"] = "lessons/03_torch_trainer.py"
     for page, source in sources.items():
         assert f'href="{edit}/{source}"' in (site / f"{page}.html").read_text()
+
+
+def test_solved_lessons_as_markdown_have_pictures_and_no_word_of_this_machine(site, tmp_path):
+    for page in examples.make(website.EXECUTED, tmp_path / "examples"):
+        text = page.read_text()
+        assert str(Path.home()) not in text and str(build.FOLDER.parent) not in text
+        assert "<script" not in text and "<style" not in text and "data:image" not in text
+        prose = re.sub(r"(?ms)^```.*?^```", "", text)
+        links = re.findall(r"\]\((?!\w+:|#)([^)#]+)", prose)
+        assert any(link.endswith(".png") for link in links)
+        missing = [
+            link
+            for link in links
+            if not ((tmp_path / "examples" / link).exists() or (examples.EXAMPLES / link).exists())
+        ]
+        assert missing == []
