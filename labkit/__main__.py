@@ -1,4 +1,4 @@
-"""The lab's command line: ``python -m labkit doctor | stop | clean | home``."""
+"""The lab's command line: ``python -m labkit doctor | check | stop | clean | home``."""
 
 import argparse
 import importlib
@@ -14,6 +14,7 @@ from labkit.errors import LabError
 from labkit.runs.cleaning import old_folders
 from labkit.settings import Settings
 from labkit.system import doctor
+from labkit.system.diagnosis import Diagnosis
 from labkit.system.process_registry import ProcessRegistry
 
 
@@ -32,8 +33,14 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m labkit", description=labkit.__doc__.partition("\n")[0])
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name, run in (("doctor", _doctor), ("stop", _stop), ("home", _home)):
-        commands.add_parser(name, help=run.__doc__, description=run.__doc__).set_defaults(run=run)
+    for name, run in (("doctor", _doctor), ("check", _check), ("stop", _stop), ("home", _home)):
+        command = commands.add_parser(name, help=run.__doc__, description=run.__doc__)
+        command.set_defaults(run=run)
+        if run in (_doctor, _check):
+            command.add_argument("--json", action="store_true", help="for programs")
+        if run is _check:
+            command.add_argument("address", metavar="ADDRESS", help="host:port of its head")
+            command.add_argument("--token-file", help="default: where Ray looks for a token")
     for name, run in (("class", _class), ("new", _new)):
         # With another prefix for options, `--help` and all others are arguments that are passed on.
         command = commands.add_parser(name, help=run.__doc__, add_help=False, prefix_chars="\0")
@@ -59,10 +66,20 @@ def _new(_: argparse.Namespace) -> int:
     return 2
 
 
-def _doctor(_: argparse.Namespace) -> int:
+def _doctor(options: argparse.Namespace) -> int:
     """Check whether the lessons can run here, and print how to fix what is wrong."""
-    diagnosis = doctor()
-    print(diagnosis)
+    return _say(doctor(), options)
+
+
+def _check(options: argparse.Namespace) -> int:
+    """Check whether this machine can train on a cluster that runs elsewhere: what it has, what it reaches."""
+    from labkit.check import check
+
+    return _say(check(options.address, token_file=options.token_file), options)
+
+
+def _say(diagnosis: Diagnosis, options: argparse.Namespace) -> int:
+    print(diagnosis.as_json() if options.json else diagnosis)
     return 0 if diagnosis.ok else 1
 
 

@@ -6,12 +6,13 @@
 The doctor looks at files and sockets and imports nothing heavy, so it answers at once. It shows no secret.
 """
 
+import json
 import os
 import re
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 
 from markupsafe import Markup
@@ -55,20 +56,26 @@ class Diagnosis:
     """All findings; prints as lines, and displays itself as a table in a notebook."""
 
     findings: tuple[Finding, ...]
+    good: str = "All lessons can run here"
+    bad: str = "Some lessons cannot run here yet"
 
     @property
     def ok(self) -> bool:
-        """Whether every lesson can run."""
+        """Whether nothing that blocks was found."""
         return all(finding.ok or not finding.blocking for finding in self.findings)
 
     @property
     def verdict(self) -> str:
         """The diagnosis in one sentence."""
         if not self.ok:
-            return "Some lessons cannot run here yet: fix the lines with [FIX]."
+            return f"{self.bad}: fix the lines with [FIX]."
         todo = sum(not finding.ok for finding in self.findings)
         more = f"; {todo} line{'s' if todo > 1 else ''} could be better" if todo else ""
-        return f"All lessons can run here{more}."
+        return f"{self.good}{more}."
+
+    def as_json(self) -> str:
+        """One JSON object: ``ok`` and ``findings``, each with the fields of a `Finding`."""
+        return json.dumps({"ok": self.ok, "findings": [asdict(one) for one in self.findings]}, indent=1)
 
     def __repr__(self) -> str:
         return "\n".join([*map(str, self.findings), self.verdict])

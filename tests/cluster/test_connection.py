@@ -1,5 +1,6 @@
 """Connecting to clusters that the lab did not start, with Ray's own ways to name a token, or without one."""
 
+import json
 import os
 import sys
 from concurrent import futures
@@ -110,6 +111,13 @@ print({name for name in os.environ if name.startswith("RAY_")} - {"RAY_CLIENT_MO
 """
 
 
+CHECK = """
+import sys
+from labkit.__main__ import main
+sys.exit(main(["check", sys.argv[1], "--json"]))
+"""
+
+
 @pytest.mark.parametrize("way", ["RAY_AUTH_TOKEN", "none"])
 def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
     """As in the containers of docs/clusters, and as on a cluster without authentication."""
@@ -142,6 +150,12 @@ def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
         )
         assert "capacity None" in done.stdout and "may add nodes" in done.stdout, done.stdout
         assert f"{set(given) or set()}" in done.stdout.splitlines()[-1]
+        done = python(CHECK, address, HOME=str(tmp_path), LABKIT_HOME=str(home), **given)
+        said = {one["topic"]: one for one in json.loads(done.stdout)["findings"]}
+        assert said["nodes"]["text"] == "1 of 1 answered a task", done.stdout
+        assert said["panel"]["text"] == "1 of 1 can send to a panel here"
+        assert "as here" in said["torch"]["text"] and "2 of 2 CPUs" in said["room"]["text"]
+        assert all(one["ok"] for one in said.values()) and done.returncode == 0
     finally:
         registry.stop("plain")
 
