@@ -27,7 +27,7 @@ from labkit.errors import LabError
 
 EXAMPLES = build.FOLDER.parent / "docs" / "examples"
 LESSONS = ("tour", "03_torch_trainer", "08_when_machines_fail")
-_WIDTH = 780  # px, what GitHub leaves for a page beside its margins
+_WIDTH = 780  # px, what GitHub leaves for a page between its margins
 _COLOURS = 96  # of a picture: cards and curves have few, and a palette is a third of the bytes
 _PAGE = """<style>body{{margin:0;padding:2px 0;background:#fff;color:#1f2328;color-scheme:light;
 font:14px system-ui,sans-serif}}table{{border-collapse:collapse;font-size:13px}}td,th{{padding:3px 8px;

@@ -1,4 +1,4 @@
-"""`labkit check ADDRESS`: what a machine is told of a cluster that it did not start."""
+"""`labkit check ADDRESS`: what it says about a cluster that the lab did not start."""
 
 import json
 
