@@ -18,7 +18,16 @@ LEFT = "left for make test-all: the hour of .ci/run is over"
 
 # The modules that take more than four seconds. All others are quick, but for browsers and faults.
 SLOW = {
-    *("accessibility", "board_page", "browser", "slides", "sweep_browser", "validation_browser", "website"),
+    *(
+        "accessibility",
+        "board_page",
+        "browser",
+        "slides",
+        "sweep_browser",
+        "tour",
+        "validation_browser",
+        "website",
+    ),
     *("cluster", "connection", "forkserver", "kernel", "preload"),
     *("data_progress", "catalog", "data_page", "own_folders", "own_tables", "own_texts"),
     *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_08", "lesson_10"),
@@ -99,6 +108,7 @@ DEEP = {
     "class_bucket": (),
     "slides": (),
     "sweep_browser": (),
+    "tour": (),
     "validation_browser": (),
     "website": (),
     "bundle": (),
@@ -121,6 +131,7 @@ _PANELS = (
     "spark_panel",
     "tensorflow",
     "sweep_browser",
+    "tour",
     "validation_browser",
 )
 TOUCHED = {
