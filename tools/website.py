@@ -54,6 +54,8 @@ PARTS = {  # of the table of contents
 _OTHERS = [
     "*.md",
     "LICENSE",
+    "constraints.txt",
+    "notebooks/AGENTS.md",
     "docs/**/*",
     "datasets/README.md",
     "notebooks/own_experiment/*.py",
