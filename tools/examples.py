@@ -38,26 +38,26 @@ _HEAD = """*What `{notebook}` shows after a run on two cores. [All lessons](../.
 
 
 def main() -> None:
-    try:
-        for path in make(website.EXECUTED, EXAMPLES):
-            print(path)
-    except LabError as error:
-        sys.exit(str(error))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        try:
+            for path in make(website.EXECUTED, EXAMPLES, browser):
+                print(path)
+        except LabError as error:
+            sys.exit(str(error))
+        finally:
+            browser.close()
 
 
-def make(executed: Path, target: Path, lessons: tuple[str, ...] = LESSONS) -> list[Path]:
-    """Write a page of Markdown and a folder of pictures for each of `lessons`; the paths of the pages.
+def make(executed: Path, target: Path, browser: Browser) -> list[Path]:
+    """Write a page of Markdown and a folder of pictures for each of `LESSONS`; the paths of the pages.
 
     Raises:
         LabError: a lesson was not run since it was changed.
     """
     shutil.rmtree(target, ignore_errors=True)
     sources = {source.stem: source for source in build.sources()}
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        pages = [_write(name, _shown(sources[name], executed, target, browser), target) for name in lessons]
-        browser.close()
-    return pages
+    return [_write(name, _shown(sources[name], executed, target, browser), target) for name in LESSONS]
 
 
 def _shown(source: Path, executed: Path, target: Path, browser: Browser) -> nbformat.NotebookNode:

@@ -119,8 +119,8 @@ def test_each_page_says_where_it_is_edited(site):
         assert f'href="{edit}/{source}"' in (site / f"{page}.html").read_text()
 
 
-def test_solved_lessons_as_markdown_have_pictures_and_no_word_of_this_machine(site, tmp_path):
-    for page in examples.make(website.EXECUTED, tmp_path / "examples"):
+def test_solved_lessons_as_markdown_have_pictures_and_no_word_of_this_machine(site, window, tmp_path):
+    for page in examples.make(website.EXECUTED, tmp_path / "examples", window):
         text = page.read_text()
         assert str(Path.home()) not in text and str(build.FOLDER.parent) not in text
         assert "<script" not in text and "<style" not in text and "data:image" not in text
