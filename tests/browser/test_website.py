@@ -130,6 +130,6 @@ def test_solved_lessons_as_markdown_have_pictures_and_no_word_of_this_machine(si
         missing = [
             link
             for link in links
-            if not ((tmp_path / "examples" / link).exists() or (examples.EXAMPLES / link).exists())
+            if not ((tmp_path / "examples" / link).exists() or (examples.EXAMPLES / link).resolve().exists())
         ]
         assert missing == []
