@@ -6,12 +6,6 @@ import pytest
 from labkit.datasets import load, rendered
 
 
-def test_by_name_and_by_themselves():
-    data = load("rendered", n=300, seed=4)
-    assert (data.name, data.split, data.images.shape) == ("rendered", "train", (300, 28, 28))
-    assert np.array_equal(rendered(300, 4).images, data.images)
-
-
 @pytest.mark.parametrize("n", [1, 128, 200])
 def test_a_larger_set_starts_with_the_smaller(n):
     many, some = rendered(2500, seed=5), rendered(n, seed=5)
