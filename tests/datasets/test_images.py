@@ -3,8 +3,6 @@
 import pickle
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from labkit.datasets import Dataset, read_rows

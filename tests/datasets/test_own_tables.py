@@ -13,7 +13,6 @@ import pandas
 import pyarrow
 import pytest
 
-from labkit import datasets
 from labkit.datasets import from_table
 from labkit.errors import LabError
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from labkit.datasets import load, rendered
+from labkit.datasets import rendered
 
 
 @pytest.mark.parametrize("n", [1, 128, 200])
