@@ -14,7 +14,6 @@ are downloaded once into ``LABKIT_HOME/datasets``, four files each, and checked 
 import gzip
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,51 +32,39 @@ _SMALL_ROWS = {"train": 1_500, "test": 400}  # in small mode, unless n says othe
 _SILENCE = 20.0  # seconds without a byte until an address is given up
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where the files of a data set are."""
-
-    addresses: tuple[str, ...]  # URLs of folders that hold the files, tried in this order
-    sha256: tuple[str, ...]  # of each of `FILES`, in their order
-    classes: tuple[str, ...]  # their names
-
-
 FILES = (
     *("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
     *("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
 )
-SOURCES = {
-    "mnist": Source(
-        addresses=(
-            "https://ossci-datasets.s3.amazonaws.com/mnist",
-            "https://storage.googleapis.com/cvdf-datasets/mnist",
-        ),
-        sha256=(
-            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-        ),
-        classes=_DIGITS,
+# {data set: URLs of folders that hold the files, tried in this order}
+ADDRESSES = {
+    "mnist": (
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        "https://storage.googleapis.com/cvdf-datasets/mnist",
     ),
-    "fashion_mnist": Source(
-        addresses=(
-            "https://storage.googleapis.com/tensorflow/tf-keras-datasets",
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
-            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
-        ),
-        sha256=(
-            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        ),
-        classes=(
-            *("T-shirt", "Trouser", "Pullover", "Dress", "Coat"),
-            *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
-        ),
+    "fashion_mnist": (
+        "https://storage.googleapis.com/tensorflow/tf-keras-datasets",
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
     ),
 }
+SHA256 = {  # of each of `FILES`
+    "mnist": (
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+    ),
+    "fashion_mnist": (
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+    ),
+}
+_FASHION = (
+    "T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
 
 
 def load(
@@ -163,12 +150,11 @@ def _digits(split: str) -> Dataset:
 
 def _downloaded(name: str, split: str, settings: Settings) -> Dataset:
     """Load `name` from ``LABKIT_HOME/datasets``, where its files are downloaded to if they are missing."""
-    source = SOURCES[name]
-    addresses = (f"{settings.mirror.rstrip('/')}/{name}",) if settings.mirror else source.addresses
-    folder, known = settings.home / "datasets" / name, dict(zip(FILES, source.sha256, strict=True))
-    names = FILES[:2] if split == "train" else FILES[2:]
+    addresses = (f"{settings.mirror.rstrip('/')}/{name}",) if settings.mirror else ADDRESSES[name]
+    folder, known = settings.home / "datasets" / name, dict(zip(FILES, SHA256[name], strict=True))
+    names, classes = FILES[:2] if split == "train" else FILES[2:], _DIGITS if name == "mnist" else _FASHION
     images, labels = (_read(_fetch(name, known, folder, addresses)) for name in names)
-    return Dataset(images, labels.astype(np.int64), name, split, source.classes)
+    return Dataset(images, labels.astype(np.int64), name, split, classes)
 
 
 def _fetch(name: str, known: Mapping[str, str], folder: Path, addresses: tuple[str, ...]) -> Path:

@@ -49,18 +49,14 @@ def from_folder(
             raise LabError(attempt, f"size={size!r} is no height and width", "for example size=(32, 48)")
         size = int(size[0]), int(size[1])
     labels, files = zip(*_labelled(folder, attempt), strict=True)
-    images, brightest = _read(files, size, attempt)
+    images = _read(files, size, attempt)
     shape = images[0].shape[:2]
     for file, image in zip(files, images, strict=True):
         if image.shape[:2] != shape:
             fact = f"{file} has {image.shape[0]}×{image.shape[1]} pixels, and {files[0]} has "
             fact += f"{shape[0]}×{shape[1]} (height×width)"
             raise LabError(attempt, fact, f"scale all of them, whatever their aspect ratio: size={shape}")
-    classes = sorted(set(labels))
-    x = np.empty((len(images), *shape, 3), np.uint8)
-    for row, image in zip(x, images, strict=True):
-        row[:] = _eight_bits(image, brightest).reshape(*shape, -1)
-    x = x[..., 0] if all(image.ndim == 2 for image in images) else x
+    x, classes = _array(images), sorted(set(labels))
     y = np.array([classes.index(label) for label in labels], np.int64)
     order = np.random.default_rng((seed, 1)).permutation(len(files))
     return OwnData(
@@ -114,31 +110,23 @@ def _refuse_splits(folder: Path, names: list[str], attempt: str) -> None:
         raise LabError(attempt, fact, fix)
 
 
-def _read(files: tuple[Path, ...], size: tuple | None, attempt: str) -> tuple[list[np.ndarray], float]:
-    """All images, and their brightest pixel; one error names the first five that are none."""
+def _read(files: tuple[Path, ...], size: tuple | None, attempt: str) -> list[np.ndarray]:
+    """All images; one error names the first five files that are none."""
     from PIL import Image
 
     from labkit.display.progress import Waiting
 
-    images, brightest, wrong, most = [], 0.0, [], Image.MAX_IMAGE_PIXELS
-    _, free = machine.memory()
+    images, wrong, most = [], [], Image.MAX_IMAGE_PIXELS
     Image.MAX_IMAGE_PIXELS = _MOST_PIXELS // 2  # Pillow warns from here on, and raises from twice as many on
     try:
         with Waiting("reading images", unit="images") as line, warnings.catch_warnings(action="ignore"):
             for number, file in enumerate(files):
                 try:
-                    image, peak = _pixels(file, size)
+                    images.append(_pixels(file, size))
                 except Exception as error:  # a damaged image can raise anything
                     wrong.append(f"\n    {file}: {str(error).replace(str(file), 'the file')}")
-                else:
-                    images.append(image)
-                    brightest = max(brightest, peak)
-                if len(images) == 1 and (needed := 2 * len(files) * images[0].nbytes) > 0.75 * free:
-                    fact = (
-                        f"it would need {needed / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are free"
-                    )
-                    fix = "pass a smaller size=; larger data are a job for Ray Data, lesson 02"
-                    raise LabError(attempt, fact, fix)
+                if len(images) == 1:
+                    _refuse_too_many(2 * len(files) * images[0].nbytes, attempt)
                 line(number, len(files))
     finally:
         Image.MAX_IMAGE_PIXELS = most
@@ -147,38 +135,48 @@ def _read(files: tuple[Path, ...], size: tuple | None, attempt: str) -> tuple[li
         listed = "".join(wrong[:5]) + "\n    …" * (len(wrong) > 5)
         fix = "repair what is damaged, save other formats as PNG or JPEG, and move the rest elsewhere"
         raise LabError(attempt, f"{counted} that Pillow can read:{listed}", fix)
-    return images, brightest
+    return images
 
 
-def _pixels(file: Path, size: tuple | None) -> tuple[np.ndarray, float]:
+def _refuse_too_many(needed: int, attempt: str) -> None:
+    _, free = machine.memory()
+    if needed > 0.75 * free:
+        fact = f"it would need {needed / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are free"
+        raise LabError(attempt, fact, "pass a smaller size=; larger data are a job for Ray Data, lesson 02")
+
+
+def _pixels(file: Path, size: tuple | None) -> np.ndarray:
     """What a viewer shows on a white page: uint8 [height, width] or, in colour, [height, width, 3].
 
-    An image of more than 8 bits is float32 [height, width]; only then, its brightest pixel is not 0.
+    An image of more than 8 bits is float32 [height, width].
     """
     from PIL import Image, ImageOps
 
-    peak = 0.0
     with Image.open(file) as image:
         if size:
             image.draft(None, (max(size), max(size)))  # JPEG: read an eighth of the pixels if that's enough
         image.load()
         with contextlib.suppress(Exception):  # EXIF data that can't be read
             image = ImageOps.exif_transpose(image)
-        if image.mode[0] in "IF":
-            image = Image.fromarray(np.nan_to_num(np.asarray(image, np.float32)))
-            peak = image.getextrema()[1]
-        else:
-            mode = "L" if image.mode in _GREY else "RGB"
-            if image.has_transparency_data:
-                image = image.convert("RGBA")
-                image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-            image = image.convert(mode)
-        return np.asarray(image.resize(size[::-1]) if size else image), peak
+        mode = "L" if image.mode in _GREY else "F" if image.mode[0] in "IF" else "RGB"
+        if image.has_transparency_data and mode != "F":
+            image = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+        image = image.convert(mode)
+        return np.asarray(image.resize(size[::-1]) if size else image)
 
 
-def _eight_bits(image: np.ndarray, brightest: float) -> np.ndarray:
-    """All images of more than 8 bits are divided by the same number, so they stay comparable."""
-    if image.dtype == np.uint8:
-        return image
+def _array(images: list[np.ndarray]) -> np.ndarray:
+    """uint8 [n, height, width] if all are grey, else [n, height, width, 3].
+
+    All images of more than 8 bits are divided by the same number, so they stay comparable.
+    """
+    deep = [float(np.nan_to_num(image).max()) for image in images if image.dtype != np.uint8]
+    brightest = max(deep, default=0.0)
     white = 1.0 if 0 < brightest <= 1 else max(255.0, 2.0 ** np.ceil(np.log2(brightest + 1)) - 1)
-    return (image / white * 255).round().clip(0, 255).astype(np.uint8)
+    x = np.empty((len(images), *images[0].shape[:2], 3), np.uint8)
+    for row, image in zip(x, images, strict=True):
+        if image.dtype != np.uint8:
+            image = (np.nan_to_num(image) / white * 255).round().clip(0, 255)
+        row[:] = image.reshape(*image.shape[:2], -1)
+    return x[..., 0] if all(image.ndim == 2 for image in images) else x

@@ -257,16 +257,14 @@ def _not_numbers(column: str, cells: list) -> str:
 
 
 def _rounded(cells: list[str]) -> list[str]:
-    """The numbers that float32 would change: whole ones at all, others by too much."""
+    """The numbers that float32 would change: large whole ones, and others by too much."""
     values = np.array(cells, np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         single = values.astype(np.float32).astype(np.float64)
-        spread = values.max() - values.min()
-        lost = ~np.isfinite(single) | (np.abs(values - single) > (_ROUNDED * spread or np.inf))
-    for row in np.flatnonzero(np.isfinite(single) & (np.abs(values) > _EXACT)):
-        whole = _WHOLE.fullmatch(cells[row])
-        lost[row] |= bool(whole) and Decimal(cells[row].strip()) != Decimal(single[row])
-    return [cells[row] for row in np.flatnonzero(lost)]
+        most = _ROUNDED * (values.max() - values.min()) or np.inf
+        lost = ~np.isfinite(single) | (np.abs(values - single) > most)
+    large = np.abs(values) > _EXACT
+    return [cells[row] for row in np.flatnonzero(lost | large) if lost[row] or _WHOLE.fullmatch(cells[row])]
 
 
 def _refuse_others(features: dict[str, list], named: list[str], drop: list[str], attempt: str) -> None:
@@ -276,13 +274,12 @@ def _refuse_others(features: dict[str, list], named: list[str], drop: list[str],
     if not wrong:
         return
     names = [column for column in wrong if _are_words(column, features[column])]
-    if not names and len(wrong) == len(features):  # drop= would leave nothing
-        names = [column for column in wrong if not _not_names(column, features[column])]
     others = [column for column in wrong if column not in names]
-    options = {"categories": [*named, *names], "drop": [*drop, *others]}
-    fix = ", ".join(f"{option}={columns!r}" for option, columns in options.items() if columns)
     if len(others) == len(features):
-        fix = "make numbers of one of these, since no other column is left to predict from"
+        fix = "make numbers of one of them, or name it in categories=, since no other column is left"
+    else:
+        options = {"categories": [*named, *names], "drop": [*drop, *others]}
+        fix = ", ".join(f"{option}={columns!r}" for option, columns in options.items() if columns)
     fix += "\n    (categories= has columns whose values are names, and drop= those to leave out;"
     fix += "\n    how to make numbers of dates, money and the like: docs/data.md, Make numbers)"
     counted = "1 column is" if len(wrong) == 1 else f"{len(wrong)} columns are"

@@ -7,32 +7,20 @@
 """
 
 import copy
-import functools
-import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labkit.datasets import tables
 from labkit.datasets.own import OwnData
-from labkit.datasets.tables import (
-    TABLES,
-    classes_of,
-    codes_of,
-    files_of,
-    read_table,
-    refuse_empty,
-    require,
-    text_of,
-)
 from labkit.errors import LabError, expect_int
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-_CHUNK = 1 << 20  # characters that a tokenizer gets at once, up to the end of a line
 _PADS = ("[PAD]", "<pad>", "<|pad|>", "<PAD>", "[pad]")
 
 
@@ -63,87 +51,88 @@ def from_text(
     """
     attempt = f"load the text {str(source)[:200] if isinstance(source, (str, Path)) else 'of a table'}"
     expect_int(attempt, "length", length)
-    encode, decode, vocabulary, pad = _tokens(tokenizer, attempt)
-    options = {"kind": "tokens", "vocabulary": vocabulary, "test": test, "seed": seed, "text": decode}
+    tokens = _Bytes() if tokenizer is None else _Tokens(tokenizer, attempt)
+    options = {"kind": "tokens", "vocabulary": tokens.vocabulary, "text": tokens.text}
+    options |= {"test": test, "seed": seed}
     if target is None and not _is_table(source):
         folder = isinstance(source, (str, Path)) and Path(source).expanduser().is_dir()
-        name, files = files_of(source, (".txt",) if folder else ("",), attempt)
-        texts = [text_of(file, attempt) for file in files]
-    else:
-        name, table = read_table(source, attempt)
-        require([str(column)] if target is None else [str(column), str(target)], table, attempt)
-        texts = table[str(column)].tolist()
-        if others := [cell for cell in texts if not isinstance(cell, str)]:
-            fact = f"{column!r} has cells of type {type(others[0]).__name__}, such as {others[0]!r:.40}"
-            raise LabError(attempt, fact, "pass column= with the name of a column of texts")
-        refuse_empty(str(column), texts, attempt)
-        texts = texts if target is not None else [f"{text}\n" for text in texts]
-    if target is None:
-        x, y = _next_tokens(encode, texts, length, attempt)
+        name, files = tables.files_of(source, (".txt",) if folder else ("",), attempt)
+        x, y = _next_tokens(tokens, [tables.text_of(file, attempt) for file in files], length, attempt)
         return OwnData(name=name, task="language", x=x, y=y, **options)
+    name, table = tables.read_table(source, attempt)
+    texts = _texts(table, column, attempt)
+    if target is None:
+        x, y = _next_tokens(tokens, [f"{text}\n" for text in texts], length, attempt)
+        return OwnData(name=name, task="language", x=x, y=y, **options)
+    tables.require([str(target)], table, attempt)
     goal = table[str(target)].tolist()
-    classes = classes_of(str(target), goal, attempt)
-    x = np.full((len(goal), length), pad, np.int64)
+    classes = tables.classes_of(str(target), goal, attempt)
+    x = np.full((len(goal), length), tokens.pad, np.int64)
     for row, text in zip(x, texts, strict=True):
-        tokens = encode([text])[:length]
-        row[: len(tokens)] = tokens
-    y = codes_of(goal, classes)
+        found = tokens.of(text)[:length]
+        row[: len(found)] = found
+    y = tables.codes_of(goal, classes)
     return OwnData(name=name, task="classification", classes=classes, x=x, y=y, **options)
 
 
 def _is_table(source: Any) -> bool:
     """Whether it is a table, and not the text files of a language model."""
     first = source[0] if isinstance(source, (list, tuple)) and source else source
-    return not isinstance(first, (str, Path)) or str(first).lower().endswith(TABLES)
+    return not isinstance(first, (str, Path)) or str(first).lower().endswith(tables.TABLES)
 
 
-def _next_tokens(encode: Callable, texts: Iterable[str], length: int, attempt: str) -> tuple[np.ndarray, ...]:
+def _texts(table: "pandas.DataFrame", column: str, attempt: str) -> list[str]:
+    """The column with the texts; none may be empty or something else."""
+    tables.require([str(column)], table, attempt)
+    texts = table[str(column)].tolist()
+    if others := [cell for cell in texts if not isinstance(cell, str)]:
+        fact = f"{column!r} has cells of type {type(others[0]).__name__}, such as {others[0]!r:.40}"
+        raise LabError(attempt, fact, "pass column= with the name of a column of texts")
+    tables.refuse_empty(str(column), texts, attempt)
+    return texts
+
+
+def _next_tokens(tokens: Any, texts: list[str], length: int, attempt: str) -> tuple[np.ndarray, np.ndarray]:
     """x and y int64 [n, length] of one long text; y is a token ahead."""
-    tokens = np.concatenate([encode(_chunks(text)) for text in texts])
-    rows = (len(tokens) - 1) // length
+    texts = [text.replace("\r\n", "\n").replace("\r", "\n") for text in texts]
+    found = np.concatenate([tokens.of(text) for text in texts])
+    rows = (len(found) - 1) // length
     if rows < 1:
-        fact = f"{len(tokens):,} tokens are fewer than a row of {length:,} and the one after it"
+        fact = f"{len(found):,} tokens are fewer than a row of {length:,} and the one after it"
         raise LabError(attempt, fact, "pass a smaller length=, or more text")
     ends = rows * length
-    return tokens[:ends].reshape(rows, length), tokens[1 : ends + 1].reshape(rows, length)
+    return found[:ends].reshape(rows, length), found[1 : ends + 1].reshape(rows, length)
 
 
-def _chunks(text: str) -> Iterator[str]:
-    """The text in pieces that end with a line; "\\r\\n" and "\\r" become "\\n"."""
-    stream = io.StringIO(text, newline=None)
-    while lines := stream.readlines(_CHUNK):
-        yield "".join(lines)
+class _Bytes:
+    """Each byte is a token."""
+
+    vocabulary, pad = 256, 0
+
+    def of(self, text: str) -> np.ndarray:
+        return np.frombuffer(text.encode(errors="replace"), np.uint8).astype(np.int64)
+
+    def text(self, row: np.ndarray) -> str:
+        return row.astype(np.uint8).tobytes().rstrip(b"\0").decode(errors="replace")
 
 
-def _tokens(tokenizer: Any, attempt: str) -> tuple[Callable, Callable, int, int]:
-    """encode(texts) -> int64 [n], decode(row) -> text, the vocabulary's size and the padding token."""
-    if tokenizer is None:
-        return _encode_bytes, _decode_bytes, 256, 0
-    tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)  # of transformers
-    if not hasattr(tokenizer, "no_truncation"):
-        fix = "pass tokenizers.Tokenizer.from_file('tokenizer.json'), or leave it out for bytes"
-        raise LabError(attempt, f"the tokenizer is {tokenizer!r:.60}", fix)
-    pads = filter(None, map(tokenizer.token_to_id, _PADS))
-    pad = tokenizer.padding["pad_id"] if tokenizer.padding else next(pads, 0)
-    vocabulary = max([pad, *tokenizer.get_vocab().values()]) + 1  # some have gaps
-    plain = copy.deepcopy(tokenizer)
-    plain.no_truncation()  # models that ship switch both on
-    plain.no_padding()
-    return functools.partial(_encode, plain), functools.partial(_decode, plain), vocabulary, pad
+class _Tokens:
+    """The tokens of a ``tokenizers.Tokenizer``, or of the one inside a tokenizer of transformers."""
 
+    def __init__(self, tokenizer: Any, attempt: str) -> None:
+        tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
+        if not hasattr(tokenizer, "no_truncation"):
+            fix = "pass tokenizers.Tokenizer.from_file('tokenizer.json'), or leave it out for bytes"
+            raise LabError(attempt, f"the tokenizer is {tokenizer!r:.60}", fix)
+        pads = filter(None, map(tokenizer.token_to_id, _PADS))
+        self.pad = tokenizer.padding["pad_id"] if tokenizer.padding else next(pads, 0)
+        self.vocabulary = max([self.pad, *tokenizer.get_vocab().values()]) + 1  # some have gaps
+        self._tokenizer = copy.deepcopy(tokenizer)
+        self._tokenizer.no_truncation()  # models that ship switch both on
+        self._tokenizer.no_padding()
 
-def _encode(tokenizer: Any, texts: Iterable[str]) -> np.ndarray:
-    ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
-    return np.array(sum(ids, []), np.int64)
+    def of(self, text: str) -> np.ndarray:
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
 
-
-def _decode(tokenizer: Any, row: np.ndarray) -> str:
-    return tokenizer.decode(row.tolist())
-
-
-def _encode_bytes(texts: Iterable[str]) -> np.ndarray:
-    return np.frombuffer("".join(texts).encode(errors="replace"), np.uint8).astype(np.int64)
-
-
-def _decode_bytes(row: np.ndarray) -> str:
-    return row.astype(np.uint8).tobytes().rstrip(b"\0").decode(errors="replace")
+    def text(self, row: np.ndarray) -> str:
+        return self._tokenizer.decode(row.tolist())

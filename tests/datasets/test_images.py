@@ -3,8 +3,6 @@
 import pickle
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from labkit.datasets import Dataset, read_rows
@@ -54,16 +52,6 @@ def test_other_arrays_are_refused(images, labels, fact):
     assert fact in caught.value.fact
 
 
-def test_the_table_shares_the_memory(data):
-    table = data.to_arrow()
-    types = table.schema.types
-    assert (types[0].value_type, types[0].shape, types[1]) == (pa.uint8(), [28, 28], pa.int64())
-    column = table["image"].chunk(0).to_numpy_ndarray()
-    assert np.array_equal(column, IMAGES) and np.shares_memory(column, IMAGES)
-    part = data[1::3].to_arrow()
-    assert np.array_equal(part["image"].chunk(0).to_numpy_ndarray(), IMAGES[1::3])
-
-
 @pytest.mark.parametrize("side", [28, 9])
 def test_parquet_and_back(tmp_path, side):
     data = Dataset(np.ascontiguousarray(IMAGES[:, :side]), LABELS, "tiny", "train", TEN)
@@ -82,21 +70,6 @@ def test_a_folder_of_files_and_a_part_of_its_rows(data, tmp_path):
         assert np.array_equal(images, IMAGES[k::3]) and np.array_equal(labels, LABELS[k::3])
     with pytest.raises(LabError, match="part is 3"):
         read_rows(str(tmp_path), part=3, parts=3)
-
-
-def test_a_write_that_fails_keeps_the_old_file(data, tmp_path, monkeypatch):
-    path = data.to_parquet(tmp_path / "tiny.parquet")
-    before = path.read_bytes()
-
-    def fail(table, where, **options):
-        where.write_bytes(b"half of it")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(pq, "write_table", fail)
-    with pytest.raises(OSError, match="No space left"):
-        data.to_parquet(path)
-    assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["tiny.parquet"]
 
 
 def test_damaged_files_are_refused(data, tmp_path):

@@ -29,8 +29,8 @@ def as_mnist(monkeypatch, addresses=()):
     """Let the data set `mnist` be `ARRAYS`; returns its files by their names."""
     packed = [idx(array) for split in ("train", "test") for array in ARRAYS[split]]
     sha256 = tuple(hashlib.sha256(content).hexdigest() for content in packed)
-    source = replace(catalog.SOURCES["mnist"], addresses=addresses, sha256=sha256)
-    monkeypatch.setitem(catalog.SOURCES, "mnist", source)
+    monkeypatch.setitem(catalog.ADDRESSES, "mnist", addresses)
+    monkeypatch.setitem(catalog.SHA256, "mnist", sha256)
     return dict(zip(catalog.FILES, packed, strict=True))
 
 
@@ -74,7 +74,7 @@ def test_no_address_has_it(server, settings):
     assert "http://127.0.0.1:9: ConnectionError" in error.fact
     assert f"{server.url}/set: HTTPError: 404" in error.fact
     path = settings.home / "datasets/mnist/train-images-idx3-ubyte.gz"
-    sha256 = catalog.SOURCES["mnist"].sha256[0]
+    sha256 = catalog.SHA256["mnist"][0]
     for help_with in ("LABKIT_MIRROR", sha256, str(path), "LABKIT_DATASET=digits"):
         assert help_with in error.fix
 
@@ -119,7 +119,6 @@ def test_a_password_in_an_address_is_not_told(settings, capfd, caplog, port):
 
 
 def test_the_sources_are_complete():
-    assert {*catalog.SOURCES} | {"digits", "rendered"} == {*DATASETS}
-    for source in catalog.SOURCES.values():
-        assert len(set(source.sha256)) == len(catalog.FILES) == 4
-        assert len(source.addresses) > 1 and len(source.classes) == 10
+    assert {*catalog.SHA256} | {"digits", "rendered"} == {*DATASETS}
+    for name, sums in catalog.SHA256.items():
+        assert len(set(sums)) == len(catalog.FILES) == 4 and len(catalog.ADDRESSES[name]) > 1
