@@ -219,6 +219,7 @@ check("00-3", without_waiting, record)
 # | How do I turn *my* loop into a distributed one? | 03 |
 # | How do I save, resume, and find out why a run hangs? | 03b |
 # | Which settings are best, without paying for all of them? | 05 |
+# | How does a sweep survive a night of failures? | 05b |
 # | Validation takes longer than training. Can it run next to it? | 06 |
 # | I use TensorFlow, or Spark | 04, 07 |
 # | Machines fail. What does that cost me? | 08 |

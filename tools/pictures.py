@@ -424,30 +424,76 @@ def strategy(d: Drawing) -> None:
     d.text(602, 256, "in every copy", style="n", room=150)
 
 
-@picture(760, 300)
+@picture(760, 350)
 def rungs(d: Drawing) -> None:
     """The rungs of a sweep.
 
-    Nine trials start. After 1 iteration, at the first rung, the best third goes on; after 3 iterations
-    again; one trial reaches 9 iterations. With 9 trials of 9 iterations, 81 would have been computed;
-    here it is 21.
+    27 trials start. After 1 iteration, at the first rung, the best third continues; after 3 iterations
+    again, and after 9; one trial reaches 27 iterations. 27 trials of 27 iterations would
+    be 729; here it is 81.
     """
-    left, unit = 110, 64
-    ends = (1, 3, 1, 1, 9, 1, 1, 3, 1)
+    left, unit = 90, 23
+    ends = [1, 3, 1, 1, 9, 1, 1, 1, 3, 1, 27, 1, 1, 3, 1, 1, 1, 3, 1, 9, 1, 1, 3, 1, 1, 3, 1]
     for number, end in enumerate(ends):
-        top = 48 + 22 * number
-        kind = "data" if end == 9 else "process" if end == 3 else "stop"
-        d.box(left, top, unit * end - 4, 16, kind=kind)
-        d.text(20, top + 13, f"trial {number + 1}", style="n")
-    for rung in (1, 3, 9):
-        d.line((left + unit * rung - 2, 36), (left + unit * rung - 2, 252), dashed=True)
-        label = {1: "rung 1", 3: "rung 2", 9: "max_t"}[rung]
-        d.text(left + unit * rung - 2, 28, label, style="b", anchor="middle")
-        d.text(left + unit * rung - 2, 268, f"{rung}", style="n", anchor="middle")
-    d.text(left, 290, "iterations", style="n")
-    d.text(320, 70, "6 of 9 trials stop at rung 1, 2 of 3 at rung 2:", style="n", room=400)
-    d.text(320, 88, "6·1 + 2·3 + 1·9 = 21 iterations instead of 81", style="n", room=400)
-    d.text(320, 232, "reduction_factor=3: the best third goes on", style="n", room=360)
+        kind = {1: "stop", 27: "data"}.get(end, "process")
+        d.box(left, 44 + 10 * number, unit * end - 3, 7, kind=kind)
+    d.text(20, 52, "trial 1", style="n")
+    d.text(20, 312, "trial 27", style="n")
+    for rung in (1, 3, 9, 27):
+        d.line((left + unit * rung - 1, 34), (left + unit * rung - 1, 318), dashed=True)
+        label = {1: "rung 1", 3: "rung 2", 9: "rung 3", 27: "max_t"}[rung]
+        place = "end" if rung == 1 else "middle"  # the first two are close to each other
+        d.text(left + unit * rung, 28, label, style="b", anchor=place)
+        d.text(left + unit * rung - 1, 334, f"{rung}", style="n", anchor="middle")
+    d.text(20, 334, "iterations", style="n")
+    d.text(330, 76, "18 of 27 trials stop at rung 1, 6 of 9 at rung 2,", style="n", room=400)
+    d.text(330, 94, "2 of 3 at rung 3: 18·1 + 6·3 + 2·9 + 1·27 = 81", style="n", room=400)
+    d.text(330, 112, "iterations instead of 27·27 = 729", style="n", room=400)
+
+
+@picture(760, 250)
+def grid_or_random(d: Drawing) -> None:
+    """Nine trials on a grid, and nine at random.
+
+    Both squares have the learning rate on one axis and the momentum on the other. On the grid, nine trials
+    have three different learning rates; at random, they have nine. Below each square, the learning rates that
+    were tried are marked.
+    """
+    drawn = [(18, 96), (39, 30), (58, 131), (79, 60), (92, 112), (108, 14), (127, 84), (143, 48), (166, 118)]
+    grid = [(x, y) for x in (30, 90, 150) for y in (25, 75, 125)]
+    for left, title, dots in (
+        (120, "grid: 3 learning rates", grid),
+        (460, "random: 9 learning rates", drawn),
+    ):
+        d.text(left + 95, 24, title, style="b", anchor="middle")
+        d.box(left, 36, 190, 150, kind="node")
+        for x, y in dots:
+            d.box(left + x, 36 + y - 5, 10, 10, kind="process")
+            d.box(left + x, 200, 10, 10, kind="data")
+        d.text(left + 95, 232, "learning rate", style="n", anchor="middle")
+    d.text(20, 116, "momentum", style="n")
+    d.text(20, 208, "tried", style="n")
+
+
+@picture(760, 240)
+def population(d: Drawing) -> None:
+    """Population based training with four trials.
+
+    Time goes from left to right. After 3 and after 6 iterations, each trial of the worse half loads the
+    checkpoint of a trial in the better half, and continues with a learning rate that is changed a little.
+    The others continue as they were.
+    """
+    rates = (("0.001", "0.03 → 0.036", "0.036"), ("0.003", "0.1 → 0.08", "0.03 → 0.024"))
+    rates += (("0.03", "0.03", "0.03"), ("0.1", "0.1", "0.036 → 0.043"))
+    for trial, row in enumerate(rates):
+        top = 30 + 46 * trial
+        d.text(20, top + 21, f"trial {trial + 1}", style="b")
+        for part, rate in enumerate(row):
+            d.box(100 + 215 * part, top, 185, 32, f"lr {rate}", kind="stop" if "→" in rate else "process")
+    for left, start, end in ((285, 138, 46), (285, 184, 92), (500, 138, 92), (500, 46, 184)):
+        d.arrow((left, start), (left + 30, end), dashed=True)
+    for part, label in enumerate(("iterations 1 to 3", "4 to 6", "7 to 9")):
+        d.text(192 + 215 * part, 232, label, style="n", anchor="middle")
 
 
 @picture(760, 290)

@@ -1,7 +1,7 @@
-"""Lesson 05: count trials, a trainable, rungs, a sweep to fix, drivers and workers."""
+"""Lesson 05: count trials, report on the way, rungs, a sweep to fix."""
 
-import os
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import LabError
@@ -10,11 +10,9 @@ from labkit.exercises.answers import (
     Wrong,
     close_to,
     describe,
-    is_blank,
+    expect_function,
     list_is,
-    number,
     result_of,
-    returns,
 )
 from labkit.exercises.registry import Lesson
 from labkit.exercises.running import last_line
@@ -22,8 +20,7 @@ from labkit.exercises.running import last_line
 if TYPE_CHECKING:
     from ray.tune import ResultGrid, Tuner
 
-LESSON = Lesson("05", "Tune sweeps")
-_METHODS = ("setup", "reset_config", "step", "save_checkpoint", "load_checkpoint")
+LESSON = Lesson("05", "Sweeps with Tune")
 
 
 @LESSON.exercise(
@@ -49,62 +46,60 @@ def _count(trials: Any, with_choice: Any) -> None:
 
 
 @LESSON.exercise(
-    "05-2 · A trainable of your own",
-    "Which two values does the next step depend on? `setup` and `reset_config` set both of them.",
-    "`save_checkpoint` writes `self.x` to a file in `folder`, and `load_checkpoint` reads it from there.",
-    'In `reset_config`: `self.x, self.lr = 0.0, config["lr"]`, then `return True`. `setup` calls it.',
+    "05-6 · Report on the way",
+    "How often does Tune hear from this function now? Where would the report have to be?",
+    "Move `tune.report` into the loop. Before it, write x into a file in a temporary folder.",
+    'In the loop: `with tempfile.TemporaryDirectory() as place:`, write `repr(x)` to `f"{place}/x.txt"`, then '
+    "`tune.report({…}, checkpoint=tune.Checkpoint.from_directory(place))`.",
     seconds=60,
-    stuck="a method that doesn't return, or a cluster without a free CPU",
+    stuck="a loop that doesn't end, or a cluster without a free CPU",
 )
-def _trainable(cls: Any) -> None:
-    """Its methods are called here first; then three trials run one after the other in one process."""
-    if not isinstance(cls, type) or not all(hasattr(cls, name) for name in ("train", *_METHODS)):
-        raise Wrong(f"your answer is {describe(cls)}, and a class derived from tune.Trainable is expected")
-    blank = [name for name in _METHODS if is_blank(getattr(cls, name))]
-    if len(blank) == len(_METHODS):
-        raise NotAttempted
-    if blank:
-        raise Wrong(f"{blank[0]} does nothing yet")
-    one, other = _trial(cls, 0.1), _trial(cls, 0.1)
-    for steps in (1, 2):
-        near = {_expected(0.1, steps - 1): "that is the loss before the step: move x first"}
-        close_to(_loss(one), _expected(0.1, steps), what=f"the loss after {steps} steps", mistakes=near)
-    with tempfile.TemporaryDirectory() as folder:
-        result_of(one.save_checkpoint, folder, what="save_checkpoint")
-        if not os.listdir(folder):
-            raise Wrong("save_checkpoint wrote no file into its folder")
-        result_of(other.load_checkpoint, folder, what="load_checkpoint")
-    fact = "the saved trial's next step would give another one"
-    close_to(_loss(other), _expected(0.1, 3), what="after load_checkpoint the loss", otherwise=fact)
-    one.config = {"lr": 0.25}  # as Tune does before it calls reset_config
-    if (returned := result_of(one.reset_config, one.config, what="reset_config")) is not True:
-        raise Wrong(f"reset_config returns {describe(returned)}: only True tells Tune that it worked")
-    near = {_expected(0.1, 1): "the trial still uses the old learning rate"}
-    fact = "the trial doesn't start at x = 0: something of the old trial is left"
-    what = "after reset_config the loss"
-    close_to(_loss(one), _expected(0.25, 1), what=what, mistakes=near, otherwise=fact)
-    rates = [0.1, 0.25, 0.4]
-    results = run_sweep(cls, {"lr": {"grid_search": rates}}, iterations=3, name="your trainable")
-    for rate, result in zip(rates, results, strict=True):
-        close_to(result.metrics["loss"], _expected(rate, 3), what=f"in the sweep, the loss for lr={rate}")
+def _on_the_way(descend: Any) -> None:
+    """A sweep of two learning rates; what it reported and saved is compared with the same steps here."""
+    from ray import tune
+
+    expect_function(descend, "descend")
+    rates, steps = [0.1, 0.25], 4
+    with tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True) as folder:
+        space = {"lr": {"grid_search": rates}, "steps": steps}
+        options = tune.TuneConfig(metric="loss", mode="min", reuse_actors=True)
+        run = tune.RunConfig(storage_path=folder)
+        results = run_tuner(
+            tune.Tuner(descend, param_space=space, tune_config=options, run_config=run), "descend"
+        )
+        for rate, result in zip(rates, results, strict=True):
+            _reported_each_step(result, rate, steps)
 
 
-def _trial(cls: type, lr: float) -> Any:
-    trial = cls.__new__(cls)  # Trainable's own __init__ makes folders and log files
-    trial.config = {"lr": lr}
-    result_of(lambda: trial.setup(trial.config), what="setup")
-    return trial
+def _reported_each_step(result: Any, rate: float, steps: int) -> None:
+    frame = result.metrics_dataframe
+    if len(frame) != steps:
+        times = "once" if len(frame) == 1 else f"{len(frame)} times"
+        raise Wrong(
+            f"in a trial of {steps} steps it reports {times}; Tune should hear from it after each step"
+        )
+    for done, loss in enumerate(frame["loss"], start=1):
+        near = {
+            _loss_after(rate, done - 1): "that is the loss before the step: move x first",
+            _loss_after(rate, steps): "that is the loss of the last step",
+        }
+        close_to(
+            loss, _loss_after(rate, done), what=f"with lr={rate}, the loss after step {done}", mistakes=near
+        )
+    if result.checkpoint is None:
+        raise Wrong("its reports have no checkpoint, so nothing could be loaded afterwards")
+    with result.checkpoint.as_directory() as place:
+        try:
+            x = float((Path(place) / "x.txt").read_text())
+        except (OSError, ValueError) as error:
+            raise Wrong(f"its checkpoint has no file x.txt with a number in it: {error}") from error
+    expected = 3 - 3 * (1 - 2 * rate) ** steps
+    near = {3 - 3 * (1 - 2 * rate) ** (steps - 1): "that is x before the last step"}
+    close_to(x, expected, what="in the last checkpoint, x", mistakes=near)
 
 
-def _loss(trial: Any) -> float:
-    metrics = result_of(trial.step, what="step")
-    if not isinstance(metrics, dict) or "loss" not in metrics:
-        raise Wrong(f'step returns {describe(metrics)}, and {{"loss": …}} is expected')
-    return number(metrics["loss"], "the loss")
-
-
-def _expected(lr: float, steps: int) -> float:
-    return (3 * (1 - 2 * lr) ** steps) ** 2
+def _loss_after(rate: float, steps: int) -> float:
+    return (3 * (1 - 2 * rate) ** steps) ** 2
 
 
 @LESSON.exercise(
@@ -152,48 +147,6 @@ def _fixed(fixed_sweep: Any) -> None:
     rate, loss = best.config["lr"], best.metrics["loss"]
     if rate != 0.5:
         raise Wrong(f"the best trial has lr={rate} and the loss {loss:.3g}: the largest")
-
-
-@LESSON.exercise(
-    "05-5 · Drivers and workers",
-    "What does one trial use, all in all, at the same time? Count CPUs first, then GPUs.",
-    "All of its workers, and its driver. How often does that fit into the CPUs, and how often into the GPUs?",
-    "The smaller of `cpus // (workers * worker_cpus + driver_cpus)` and `gpus // (workers * worker_gpus)`.",
-)
-def _at_once(trials_at_once: Any) -> None:
-    # cpus, gpus, workers, CPUs and GPUs per worker, CPUs per driver, the answer, a likely mistake, a remark
-    for *args, expected, mistake, remark in (
-        (8, 0, 2, 1, 0, 0.5, 3, 4, "the driver of each trial needs a part of a CPU, too"),
-        (12, 0, 3, 1, 0, 1, 3, 4, "the driver of each trial needs a CPU, too"),
-        (14, 0, 2, 2, 0, 0.5, 3, 5, "each worker uses more than one CPU"),
-        (2, 0, 2, 1, 0, 1, 0, 1, "with its driver it does not fit: not one could train"),
-        (16, 0, 1, 1, 0, 0.5, 10, 15, "each trial has a driver of its own"),
-        (64, 8, 4, 1, 1, 0.5, 2, 14, "each worker also needs a GPU, and there are only 8"),
-        (5, 8, 2, 1, 1, 0.5, 2, 4, "there are enough GPUs, but not enough CPUs"),
-        (4, 6, 2, 0, 1, 0.5, 3, 1, "a worker that asks for 0 CPUs needs none"),
-    ):
-        cpus, _, workers, worker_cpus, _, driver_cpus = args
-        exact = cpus / (workers * worker_cpus + driver_cpus)
-        near = {mistake: remark, exact: "there are only whole trials"}
-        returns(trials_at_once, args, expected, name="trials_at_once", mistakes=near)
-
-
-def run_sweep(trainable: type, space: dict[str, Any], *, iterations: int, name: str) -> "ResultGrid":
-    """Sweep a `tune.Trainable` in one process: each trial ends after `iterations` steps, with a checkpoint.
-
-    Raises:
-        Wrong: a trial fails; `name` is what the message calls the trainable.
-    """
-    from ray import tune
-
-    with tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True) as folder:
-        run = tune.RunConfig(
-            storage_path=folder,
-            stop={"training_iteration": iterations},
-            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
-        )
-        one = tune.TuneConfig(reuse_actors=True, max_concurrent_trials=1)
-        return run_tuner(tune.Tuner(trainable, param_space=space, tune_config=one, run_config=run), name)
 
 
 def run_tuner(tuner: "Tuner", name: str) -> "ResultGrid":

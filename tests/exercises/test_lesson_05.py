@@ -1,5 +1,8 @@
 """The exercises of lesson 05: what is said of a mistake."""
 
+from types import SimpleNamespace
+
+import pandas
 import pytest
 from ray import tune
 
@@ -7,72 +10,6 @@ from labkit.exercises import check, registry
 from verdicts import verdicts
 
 lesson_05 = registry.load("05")
-
-
-class Descent(tune.Trainable):
-    def setup(self, config):
-        self.reset_config(config)
-
-    def reset_config(self, config):
-        self.x, self.lr = 0.0, config["lr"]
-        return True
-
-    def step(self):
-        self.x -= self.lr * 2 * (self.x - 3)
-        return {"loss": (self.x - 3) ** 2}
-
-    def save_checkpoint(self, folder):
-        with open(f"{folder}/x.txt", "w") as file:
-            file.write(repr(self.x))
-
-    def load_checkpoint(self, folder):
-        with open(f"{folder}/x.txt") as file:
-            self.x = float(file.read())
-
-
-def restart(self, config, *, x=True, lr=True):
-    """Parts of `reset_config`."""
-    if x:
-        self.x = 0.0
-    if lr:
-        self.lr = config["lr"]
-    return True
-
-
-def step_late(self):
-    loss = (self.x - 3) ** 2
-    self.x -= self.lr * 2 * (self.x - 3)
-    return {"loss": loss}
-
-
-class ReadsItsConfig(Descent):
-    """As in a sweep, where Tune sets `config` before it calls `reset_config`."""
-
-    def step(self):
-        self.lr = self.config["lr"]
-        return super().step()
-
-
-class Unfinished(Descent):
-    def load_checkpoint(self, folder):
-        pass
-
-
-def but(**methods):
-    """Descent with other methods."""
-    return type("Descent", (Descent,), {"setup": lambda self, config: restart(self, config), **methods})
-
-
-class Blank(tune.Trainable):
-    def setup(self, config): ...
-
-    def reset_config(self, config): ...
-
-    def step(self): ...
-
-    def save_checkpoint(self, folder): ...
-
-    def load_checkpoint(self, folder): ...
 
 
 class Results(list):
@@ -83,30 +20,6 @@ class Results(list):
 
     def get_best_result(self):
         return min(self, key=lambda result: result.metrics["loss"])
-
-
-@pytest.mark.parametrize(
-    "cls, said",
-    [
-        (Descent, "solved"),
-        (ReadsItsConfig, "solved"),
-        (but(reset_config=lambda self, config: restart(self, config) and None), "only True"),
-        (but(reset_config=lambda self, config: restart(self, config, x=False)), "something of the old trial"),
-        (but(reset_config=lambda self, config: restart(self, config, lr=False)), "the old learning rate"),
-        (but(step=step_late), "move x first"),
-        (but(save_checkpoint=lambda self, folder: {"x": self.x}), "no file"),
-        (but(load_checkpoint=lambda self, folder: folder), "the saved trial's next step"),
-        (Unfinished, "load_checkpoint does nothing yet"),
-        (Blank, "not attempted"),
-        (Descent.step, "a class derived"),
-    ],
-)
-def test_a_trainable_is_tried_here_first(cls, said, monkeypatch):
-    def swept(cls, space, **_):
-        return Results(*((lr, (3 * (1 - 2 * lr) ** 3) ** 2) for lr in space["lr"]["grid_search"]))
-
-    monkeypatch.setattr(lesson_05, "run_sweep", swept)
-    assert said in repr(check("05-2", cls))
 
 
 @pytest.mark.parametrize(
@@ -122,13 +35,41 @@ def test_a_fixed_sweep_is_judged_by_its_results(results, said, monkeypatch):
     assert said in repr(check("05-4", lambda: "a tuner"))
 
 
-def drivers(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
-    by_cpus = int(cpus // (workers * worker_cpus + driver_cpus))
-    return by_cpus if worker_gpus == 0 else min(by_cpus, int(gpus // (workers * worker_gpus)))
+def reported(folder, *, losses=None, last=None, name="x.txt"):
+    """What trials of `descend` reported and saved: as they should, or with a mistake."""
+    found = []
+    for rate in (0.1, 0.25):
+        xs = [3 - 3 * (1 - 2 * rate) ** step for step in range(5)]
+        column = [(x - 3) ** 2 for x in (losses(xs) if losses else xs[1:])]
+        place = folder / str(rate)
+        place.mkdir()
+        (place / name).write_text(repr(last(xs) if last else xs[4]))
+        checkpoint = tune.Checkpoint.from_directory(place)
+        frame = pandas.DataFrame({"loss": column})
+        found.append(SimpleNamespace(metrics_dataframe=frame, checkpoint=checkpoint))
+    return found
 
 
-def one_driver_in_all(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
-    return drivers(cpus - driver_cpus, gpus, workers, worker_cpus, worker_gpus, 0)
+@pytest.mark.parametrize(
+    "mistake, said",
+    [
+        ({}, "solved"),
+        ({"losses": lambda xs: xs[-1:]}, "in a trial of 4 steps it reports once"),
+        ({"losses": lambda xs: xs[:-1]}, "move x first"),
+        ({"losses": lambda xs: xs[-1:] * 4}, "that is the loss of the last step"),
+        ({"name": "y.txt"}, "no file x.txt"),
+        ({"last": lambda xs: xs[3]}, "that is x before the last step"),
+    ],
+)
+def test_a_function_that_reports_on_the_way(mistake, said, monkeypatch, tmp_path):
+    monkeypatch.setattr(lesson_05, "run_tuner", lambda tuner, name: reported(tmp_path, **mistake))
+    assert said in repr(check("05-6", lambda config: config["steps"]))
+
+
+def test_reports_without_a_checkpoint(monkeypatch, tmp_path):
+    without = [SimpleNamespace(**(vars(one) | {"checkpoint": None})) for one in reported(tmp_path)]
+    monkeypatch.setattr(lesson_05, "run_tuner", lambda tuner, name: without)
+    assert "no checkpoint" in repr(check("05-6", lambda config: config["steps"]))
 
 
 SAID = {
@@ -143,17 +84,6 @@ SAID = {
         ([2, 4, 8, 16, 32, 64], 1, "reduction_factor"),
         ([2, 8, 32, 128], 1, "beyond max_t"),
         ([2, 8, 32], 4, "one more"),
-    ],
-    "05-5": [
-        (drivers, "solved"),
-        (lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each), "driver of each trial"),
-        (lambda cpus, gpus, workers, each, gpu, driver: int(cpus // (workers + driver)), "more than one CPU"),
-        (lambda cpus, gpus, workers, each, gpu, driver: cpus / (workers * each + driver), "whole trials"),
-        (lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each + driver), "needs a GPU"),
-        (lambda *args: max(1, drivers(*args)), "does not fit"),
-        (one_driver_in_all, "a driver of its own"),
-        (lambda *args: drivers(*args[:3], max(1, args[3]), *args[4:]), "asks for 0 CPUs needs none"),
-        (lambda cpus, gpus, *rest: gpus // 2 if gpus else drivers(cpus, gpus, *rest), "is 4"),
     ],
 }
 

@@ -1,0 +1,244 @@
+"""Lesson 05b: resume after a failure, a trainable class, a learning rate that changes, drivers and workers."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from labkit.exercises import registry
+from labkit.exercises.answers import (
+    NotAttempted,
+    Wrong,
+    close_to,
+    describe,
+    expect_function,
+    is_blank,
+    number,
+    result_of,
+    returns,
+)
+from labkit.exercises.registry import Lesson
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ray.tune import ResultGrid
+
+LESSON = Lesson("05b", "Sweeps that survive")
+_METHODS = ("setup", "reset_config", "step", "save_checkpoint", "load_checkpoint")
+
+
+@LESSON.exercise(
+    "05b-1 · Pick up the work",
+    "What does the function have to know at its start, to go on after step 2? x is one half of it.",
+    "Ask `tune.get_checkpoint()` before the loop. Save the number of steps that are done, too, and begin the loop "
+    "with it.",
+    'Save `{"x": x, "done": step + 1}`. At the start: `with checkpoint.as_directory() as place:` read the file, '
+    "then `for step in range(done, …)`.",
+    seconds=90,
+    stuck="a loop that doesn't end, or a cluster without a free CPU",
+)
+def _picks_up(descend: Any) -> None:
+    """A trial of five steps that fails after its second report, and starts once more."""
+    from ray import tune
+
+    expect_function(descend, "descend")
+    rate, steps = 0.1, 5
+    with tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True) as folder:
+        log = Path(folder, "losses.txt")
+        log.touch()
+        run = tune.RunConfig(storage_path=folder, failure_config=tune.FailureConfig(max_failures=1))
+        space = {"lr": {"grid_search": [rate]}, "steps": steps}
+        options = tune.TuneConfig(metric="loss", mode="min")
+        trainable = _failing_once(descend, str(log))
+        run_tuner(tune.Tuner(trainable, param_space=space, tune_config=options, run_config=run), "descend")
+        losses = [float(line) for line in log.read_text().split()]
+    expected = [_expected(rate, step) for step in range(1, steps + 1)]
+    if len(losses) < 2:
+        raise Wrong(f"it reports {len(losses)} times; Tune should hear from it after each step")
+    for done, loss in enumerate(losses[:2], start=1):
+        close_to(loss, expected[done - 1], what=f"the loss after step {done}")
+    if len(losses) > 2 and abs(losses[2] - expected[0]) < 1e-9:
+        raise Wrong("after the failure it starts from scratch: x is 0 again, and steps run twice")
+    if len(losses) > steps:
+        raise Wrong(
+            f"it makes {len(losses)} steps instead of {steps}: x resumed, and the count of steps didn't"
+        )
+    if len(losses) < steps:
+        raise Wrong(f"it makes {len(losses)} steps instead of {steps}: after the failure, some are left out")
+    for done, loss in enumerate(losses, start=1):
+        close_to(loss, expected[done - 1], what=f"with a failure after step 2, the loss after step {done}")
+
+
+def _failing_once(descend: "Callable", log: str) -> "Callable":
+    """The trial, which notes each loss that is reported, and raises after the second."""
+
+    def trial(config: dict) -> None:
+        from ray import tune
+
+        report = tune.report
+
+        def noted(metrics: dict, **options: Any) -> None:
+            with open(log, "a") as file:
+                file.write(f"{float(metrics['loss'])!r}\n")
+            report(metrics, **options)
+            with open(log) as file:
+                if len(file.readlines()) == 2:
+                    raise OSError("the machine was taken away")
+
+        tune.report = noted
+        try:
+            descend(config)
+        finally:
+            tune.report = report
+
+    return trial
+
+
+@LESSON.exercise(
+    "05-2 · A trainable class of your own",
+    "Which two values does the next step depend on? `setup` and `reset_config` set both of them.",
+    "`save_checkpoint` writes `self.x` to a file in `folder`, and `load_checkpoint` reads it from there.",
+    'In `reset_config`: `self.x, self.lr = 0.0, config["lr"]`, then `return True`. `setup` calls it.',
+    seconds=60,
+    stuck="a method that doesn't return, or a cluster without a free CPU",
+)
+def _trainable(cls: Any) -> None:
+    """Its methods are called here first; then three trials run one after the other in one process."""
+    if not isinstance(cls, type) or not all(hasattr(cls, name) for name in ("train", *_METHODS)):
+        raise Wrong(f"your answer is {describe(cls)}, and a class derived from tune.Trainable is expected")
+    blank = [name for name in _METHODS if is_blank(getattr(cls, name))]
+    if len(blank) == len(_METHODS):
+        raise NotAttempted
+    if blank:
+        raise Wrong(f"{blank[0]} does nothing yet")
+    one, other = _trial(cls, 0.1), _trial(cls, 0.1)
+    for steps in (1, 2):
+        near = {_expected(0.1, steps - 1): "that is the loss before the step: move x first"}
+        close_to(_loss(one), _expected(0.1, steps), what=f"the loss after {steps} steps", mistakes=near)
+    with tempfile.TemporaryDirectory() as folder:
+        result_of(one.save_checkpoint, folder, what="save_checkpoint")
+        if not os.listdir(folder):
+            raise Wrong("save_checkpoint wrote no file into its folder")
+        result_of(other.load_checkpoint, folder, what="load_checkpoint")
+    fact = "the saved trial's next step would give another one"
+    close_to(_loss(other), _expected(0.1, 3), what="after load_checkpoint the loss", otherwise=fact)
+    one.config = {"lr": 0.25}  # as Tune does before it calls reset_config
+    if (returned := result_of(one.reset_config, one.config, what="reset_config")) is not True:
+        raise Wrong(f"reset_config returns {describe(returned)}: only True tells Tune that it worked")
+    near = {_expected(0.1, 1): "the trial still uses the old learning rate"}
+    fact = "the trial doesn't start at x = 0: something of the old trial is left"
+    what = "after reset_config the loss"
+    close_to(_loss(one), _expected(0.25, 1), what=what, mistakes=near, otherwise=fact)
+    rates = [0.1, 0.25, 0.4]
+    results = run_sweep(cls, {"lr": {"grid_search": rates}}, iterations=3, name="your trainable")
+    for rate, result in zip(rates, results, strict=True):
+        close_to(result.metrics["loss"], _expected(rate, 3), what=f"in the sweep, the loss for lr={rate}")
+
+
+def _trial(cls: type, lr: float) -> Any:
+    trial = cls.__new__(cls)  # Trainable's own __init__ makes folders and log files
+    trial.config = {"lr": lr}
+    result_of(lambda: trial.setup(trial.config), what="setup")
+    return trial
+
+
+def _loss(trial: Any) -> float:
+    metrics = result_of(trial.step, what="step")
+    if not isinstance(metrics, dict) or "loss" not in metrics:
+        raise Wrong(f'step returns {describe(metrics)}, and {{"loss": …}} is expected')
+    return number(metrics["loss"], "the loss")
+
+
+def _expected(lr: float, steps: int) -> float:
+    return (3 * (1 - 2 * lr) ** steps) ** 2
+
+
+@LESSON.exercise(
+    "05b-2 · Make the change count",
+    "What does `Digits.load_checkpoint` load besides the weights, and where is the learning rate in it?",
+    "Call `super().load_checkpoint(place)` first. Which value has to be set afterwards?",
+    'Afterwards: `for group in self.optimizer.param_groups: group["lr"] = float(self.config["lr"])`.',
+    seconds=30,
+    stuck="a method that doesn't return",
+)
+def _changed(cls: Any, train: Any, valid: Any) -> None:
+    """Here, as Tune does it: another configuration, `reset_config`, then the checkpoint of another trial."""
+    import torch
+
+    if not isinstance(cls, type):
+        raise Wrong(f"your answer is {describe(cls)}, and a class is expected")
+    if is_blank(cls.load_checkpoint):
+        raise NotAttempted
+    one, other = (_started(cls, rate, train, valid) for rate in (0.1, 0.02))
+    result_of(one.step, what="step")
+    with tempfile.TemporaryDirectory() as place:
+        one.save_checkpoint(place)
+        other.config = {"lr": 0.05}
+        other.reset_config(other.config)
+        result_of(other.load_checkpoint, place, what="load_checkpoint")
+    pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
+    if not all(torch.equal(a, b) for a, b in pairs):
+        raise Wrong("after load_checkpoint, the model doesn't have the weights of the checkpoint")
+    if not other.optimizer.state:
+        raise Wrong("after load_checkpoint, the optimizer has no momentum: its state was not loaded")
+    near = {
+        0.1: "that is the copied trial's: the optimizer's state brought it back",
+        0.02: "that is the configuration from before reset_config",
+    }
+    used = other.optimizer.param_groups[0]["lr"]
+    close_to(used, 0.05, what="after load_checkpoint, the learning rate of the optimizer", mistakes=near)
+
+
+def _started(cls: type, lr: float, train: Any, valid: Any) -> Any:
+    trial = cls.__new__(cls)  # Trainable's own __init__ makes folders and log files
+    trial.config = {"lr": lr}
+    result_of(lambda: trial.setup(trial.config, train, valid), what="setup")
+    return trial
+
+
+@LESSON.exercise(
+    "05-5 · Drivers and workers",
+    "What does one trial use, all in all, at the same time? Count CPUs first, then GPUs.",
+    "All of its workers, and its driver. How often does that fit into the CPUs, and how often into the GPUs?",
+    "The smaller of `cpus // (workers * worker_cpus + driver_cpus)` and `gpus // (workers * worker_gpus)`.",
+)
+def _at_once(trials_at_once: Any) -> None:
+    # cpus, gpus, workers, CPUs and GPUs per worker, CPUs per driver, the answer, a likely mistake, a remark
+    for *args, expected, mistake, remark in (
+        (8, 0, 2, 1, 0, 0.5, 3, 4, "the driver of each trial needs a part of a CPU, too"),
+        (12, 0, 3, 1, 0, 1, 3, 4, "the driver of each trial needs a CPU, too"),
+        (14, 0, 2, 2, 0, 0.5, 3, 5, "each worker uses more than one CPU"),
+        (2, 0, 2, 1, 0, 1, 0, 1, "with its driver it does not fit: not one could train"),
+        (16, 0, 1, 1, 0, 0.5, 10, 15, "each trial has a driver of its own"),
+        (64, 8, 4, 1, 1, 0.5, 2, 14, "each worker also needs a GPU, and there are only 8"),
+        (5, 8, 2, 1, 1, 0.5, 2, 4, "there are enough GPUs, but not enough CPUs"),
+        (4, 6, 2, 0, 1, 0.5, 3, 1, "a worker that asks for 0 CPUs needs none"),
+    ):
+        cpus, _, workers, worker_cpus, _, driver_cpus = args
+        exact = cpus / (workers * worker_cpus + driver_cpus)
+        near = {mistake: remark, exact: "there are only whole trials"}
+        returns(trials_at_once, args, expected, name="trials_at_once", mistakes=near)
+
+
+def run_tuner(tuner: Any, name: str) -> "ResultGrid":
+    """As in lesson 05."""
+    return registry.load("05").run_tuner(tuner, name)
+
+
+def run_sweep(trainable: type, space: dict[str, Any], *, iterations: int, name: str) -> "ResultGrid":
+    """Sweep a `tune.Trainable` in one process: each trial ends after `iterations` steps, with a checkpoint.
+
+    Raises:
+        Wrong: a trial fails; `name` is what the message calls the trainable.
+    """
+    from ray import tune
+
+    with tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True) as folder:
+        run = tune.RunConfig(
+            storage_path=folder,
+            stop={"training_iteration": iterations},
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
+        )
+        one = tune.TuneConfig(reuse_actors=True, max_concurrent_trials=1)
+        return run_tuner(tune.Tuner(trainable, param_space=space, tune_config=one, run_config=run), name)

@@ -1,0 +1,236 @@
+"""The exercises of lesson 05b: what is said of a mistake."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from ray import tune
+
+from labkit.exercises import check, registry
+from verdicts import verdicts
+
+lesson_05b = registry.load("05b")
+
+
+class Descent(tune.Trainable):
+    def setup(self, config):
+        self.reset_config(config)
+
+    def reset_config(self, config):
+        self.x, self.lr = 0.0, config["lr"]
+        return True
+
+    def step(self):
+        self.x -= self.lr * 2 * (self.x - 3)
+        return {"loss": (self.x - 3) ** 2}
+
+    def save_checkpoint(self, folder):
+        with open(f"{folder}/x.txt", "w") as file:
+            file.write(repr(self.x))
+
+    def load_checkpoint(self, folder):
+        with open(f"{folder}/x.txt") as file:
+            self.x = float(file.read())
+
+
+def restart(self, config, *, x=True, lr=True):
+    """Parts of `reset_config`."""
+    if x:
+        self.x = 0.0
+    if lr:
+        self.lr = config["lr"]
+    return True
+
+
+def step_late(self):
+    loss = (self.x - 3) ** 2
+    self.x -= self.lr * 2 * (self.x - 3)
+    return {"loss": loss}
+
+
+class ReadsItsConfig(Descent):
+    """As in a sweep, where Tune sets `config` before it calls `reset_config`."""
+
+    def step(self):
+        self.lr = self.config["lr"]
+        return super().step()
+
+
+class Unfinished(Descent):
+    def load_checkpoint(self, folder):
+        pass
+
+
+def but(**methods):
+    """Descent with other methods."""
+    return type("Descent", (Descent,), {"setup": lambda self, config: restart(self, config), **methods})
+
+
+class Blank(tune.Trainable):
+    def setup(self, config): ...
+
+    def reset_config(self, config): ...
+
+    def step(self): ...
+
+    def save_checkpoint(self, folder): ...
+
+    def load_checkpoint(self, folder): ...
+
+
+@pytest.mark.parametrize(
+    "cls, said",
+    [
+        (Descent, "solved"),
+        (ReadsItsConfig, "solved"),
+        (but(reset_config=lambda self, config: restart(self, config) and None), "only True"),
+        (but(reset_config=lambda self, config: restart(self, config, x=False)), "something of the old trial"),
+        (but(reset_config=lambda self, config: restart(self, config, lr=False)), "the old learning rate"),
+        (but(step=step_late), "move x first"),
+        (but(save_checkpoint=lambda self, folder: {"x": self.x}), "no file"),
+        (but(load_checkpoint=lambda self, folder: folder), "the saved trial's next step"),
+        (Unfinished, "load_checkpoint does nothing yet"),
+        (Blank, "not attempted"),
+        (Descent.step, "a class derived"),
+    ],
+)
+def test_a_trainable_is_tried_here_first(cls, said, monkeypatch):
+    def swept(cls, space, **_):
+        losses = [(3 * (1 - 2 * lr) ** 3) ** 2 for lr in space["lr"]["grid_search"]]
+        return [SimpleNamespace(metrics={"loss": loss}) for loss in losses]
+
+    monkeypatch.setattr(lesson_05b, "run_sweep", swept)
+    assert said in repr(check("05-2", cls))
+
+
+class Digits(tune.Trainable):
+    def setup(self, config, train, valid):
+        self.rows = train
+        self.reset_config(config)
+
+    def reset_config(self, config):
+        self.model = torch.nn.Linear(2, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config["lr"], momentum=0.5)
+        return True
+
+    def step(self):
+        self.model(self.rows).sum().backward()
+        self.optimizer.step()
+        return {}
+
+    def save_checkpoint(self, place):
+        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        torch.save(state, f"{place}/state.pt")
+
+    def load_checkpoint(self, place):
+        state = torch.load(f"{place}/state.pt", weights_only=True)
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+class Changing(Digits):
+    def load_checkpoint(self, place):
+        super().load_checkpoint(place)
+        self.optimizer.param_groups[0]["lr"] = self.config["lr"]
+
+
+class WithoutMomentum(Digits):
+    def load_checkpoint(self, place):
+        state = torch.load(f"{place}/state.pt", weights_only=True)
+        self.model.load_state_dict(state["model"])
+
+
+class WithoutWeights(Changing):
+    def load_checkpoint(self, place):
+        state = torch.load(f"{place}/state.pt", weights_only=True)
+        self.optimizer.load_state_dict(state["optimizer"])
+
+
+class Open(Digits):
+    def load_checkpoint(self, place): ...
+
+
+@pytest.mark.parametrize(
+    "cls, said",
+    [
+        (Changing, "solved"),
+        (Digits, "the optimizer's state brought it back"),
+        (WithoutMomentum, "no momentum"),
+        (WithoutWeights, "the weights of the checkpoint"),
+        (Open, "not attempted"),
+        (Changing.step, "a class is expected"),
+    ],
+)
+def test_a_changed_learning_rate_is_used(cls, said):
+    assert said in repr(check("05b-2", cls, torch.ones(4, 2), "rows"))
+
+
+def descends(*, resume=True, count=True, skip=0):
+    """Gradient descent that picks up its work, and versions with a mistake; it knows no engine."""
+
+    def descend(config):
+        x, done = 0.0, 0
+        if resume and (checkpoint := tune.get_checkpoint()):
+            x, done = checkpoint["x"], checkpoint["done"] + skip
+        for step in range(done if count else 0, config["steps"]):
+            x -= config["lr"] * 2 * (x - 3)
+            tune.report({"loss": (x - 3) ** 2}, checkpoint={"x": x, "done": step + 1})
+
+    return descend
+
+
+@pytest.mark.parametrize(
+    "answer, said",
+    [
+        (descends(), "solved"),
+        (descends(resume=False), "starts from scratch"),
+        (descends(count=False), "it makes 7 steps instead of 5"),
+        (descends(skip=1), "it makes 4 steps instead of 5"),
+        (lambda config: config["lr"], "it reports 0 times"),
+    ],
+)
+def test_a_trial_picks_up_its_work(answer, said, monkeypatch):
+    kept = []
+
+    def run(tuner, name):
+        trial, space = tuner["trainable"], tuner["param_space"]
+        config = {"lr": space["lr"]["grid_search"][0], "steps": space["steps"]}
+        try:
+            trial(config)
+        except OSError:
+            trial(config)
+
+    monkeypatch.setattr(tune, "Tuner", lambda trainable, **options: {"trainable": trainable, **options})
+    monkeypatch.setattr(tune, "report", lambda metrics, checkpoint: kept.append(checkpoint))
+    monkeypatch.setattr(tune, "get_checkpoint", lambda: kept[-1] if kept else None)
+    monkeypatch.setattr(lesson_05b, "run_tuner", run)
+    assert said in repr(check("05b-1", answer))
+
+
+def drivers(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
+    by_cpus = int(cpus // (workers * worker_cpus + driver_cpus))
+    return by_cpus if worker_gpus == 0 else min(by_cpus, int(gpus // (workers * worker_gpus)))
+
+
+def one_driver_in_all(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
+    return drivers(cpus - driver_cpus, gpus, workers, worker_cpus, worker_gpus, 0)
+
+
+SAID = {
+    "05-5": [
+        (drivers, "solved"),
+        (lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each), "driver of each trial"),
+        (lambda cpus, gpus, workers, each, gpu, driver: int(cpus // (workers + driver)), "more than one CPU"),
+        (lambda cpus, gpus, workers, each, gpu, driver: cpus / (workers * each + driver), "whole trials"),
+        (lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each + driver), "needs a GPU"),
+        (lambda *args: max(1, drivers(*args)), "does not fit"),
+        (one_driver_in_all, "a driver of its own"),
+        (lambda *args: drivers(*args[:3], max(1, args[3]), *args[4:]), "asks for 0 CPUs needs none"),
+        (lambda cpus, gpus, *rest: gpus // 2 if gpus else drivers(cpus, gpus, *rest), "is 4"),
+    ],
+}
+
+
+@verdicts(SAID)
+def test_what_a_check_says(id, answers, said):
+    assert said in repr(check(id, *answers))
