@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +82,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         cells = additions.complete(source, cells)
         notebook = tmp_path_factory.mktemp("notebooks") / notebook.parent.name / notebook.name
         notebook.parent.mkdir()
+        shutil.copy(FOLDER / "my_loop.py", notebook.parent)
         nbformat.write(build.notebook(cells, solutions=True, claims=True), notebook)
     with pytest.MonkeyPatch.context() as patch, without_ports() as options:
         for name in [name for name in os.environ if name.startswith(("LABKIT_", "RAY_"))]:
