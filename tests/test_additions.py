@@ -26,7 +26,6 @@ _SECOND_EDITION = {
     "07_torch_distributor",
     "08_when_machines_fail",
     "09_scaling",
-    "10_own_experiment",
     "11_sharded_models",
 }
 HEAD = Cell("markdown", "# 07 · Sums\n**Time** … · **Needs** 00")

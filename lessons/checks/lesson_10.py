@@ -36,7 +36,7 @@ def _for_testing(for_testing: Any) -> None:
         if abs(share - wanted) > 0.1:
             raise Wrong(f"{share:.0%} of the fruits are for testing, and the share is {wanted:.0%}")
     if (masks[0] != masks[1]).any():
-        raise Wrong("the same seed gives another division: draw with numbers made from the seed")
+        raise Wrong("the same seed gives a different division: draw with numbers made from the seed")
     if (masks[0] == masks[2]).all():
         raise Wrong("two seeds give the same division: the seed is not used")
 
@@ -70,11 +70,11 @@ def _difference(difference: Any) -> None:
 
 
 @LESSON.exercise(
-    "10-3 · A table of your own",
+    "10-3 · Write the loop",
     "Which lines of this lesson's loop are about images, and which about ranks and checkpoints?",
     "`model(x)` has the shape [n, 1], and y [n]: `.squeeze(1)`. An error is better when it is smaller.",
-    "`F.mse_loss(model(x).squeeze(1), y)`; `torch.optim.SGD(…, lr=0.05)`; `resume(plain, optimizer)` before "
-    'the epochs; `CheckpointConfig(…, checkpoint_score_attribute="rmse", checkpoint_score_order="min")`.',
+    "`mse_loss(model(x).squeeze(1), y)`; `torch.optim.SGD(…, lr=0.05)`; `my_loop.resume(model, optimizer)` "
+    'before the epochs; `CheckpointConfig(2, checkpoint_score_attribute="rmse", checkpoint_score_order="min")`.',
     seconds=120,
     stuck="one rank reports less often than the other, or not at all",
 )
@@ -85,17 +85,14 @@ def _table(train_table: Any, keep: Any, store: Any = None) -> None:
     if keep.checkpoint_score_attribute != "rmse" or keep.checkpoint_score_order != "min":
         found = f"{keep.checkpoint_score_attribute!r}, {keep.checkpoint_score_order!r}"
         raise Wrong(f"keep_two ranks checkpoints by {found}: that doesn't keep those with the lowest rmse")
-    import ray.data
     import torch
 
     numbers = torch.Generator().manual_seed(0)
     x = torch.randn(400, 3, generator=numbers)
     y = 300 + x @ torch.tensor([80.0, 10.0, -40.0]) + _NOISE * torch.randn(400, generator=numbers)
-    rows = [{"x": x[row].numpy(), "y": y[row].item()} for row in range(320)]
-    items = ray.data.from_items(rows, override_num_blocks=2)
-    data = {"train": items.map_batches(_as_float32).materialize()}
-    config = {"epochs": _EPOCHS, "valid": (x[320:], y[320:])}
-    _, reports = run_loop(train_table, config, datasets=data, name="train_table")
+    rows = torch.utils.data.TensorDataset(x[:320], y[:320])
+    config = {"epochs": _EPOCHS, "train": rows, "valid": (x[320:], y[320:])}
+    _, reports = run_loop(train_table, config, name="train_table")
     if len(reports) != _EPOCHS:
         raise Wrong(f"in {_EPOCHS} epochs, the loop reported {len(reports)} times")
     for epoch, (metrics, checkpoint) in enumerate(reports):
@@ -112,16 +109,12 @@ def _table(train_table: Any, keep: Any, store: Any = None) -> None:
         raise Wrong(f"the last rmse is {rmse:.3g}, and {_NOISE:g} is possible: {likely}")
     if rmse < _NOISE / 2:
         raise Wrong(f"the last rmse is {rmse:.3g}, less than the noise in y: is it of the validation rows?")
-    options = {"name": "train_table", "datasets": data, "max_failures": 1, "checkpoint_config": keep}
+    options = {"name": "train_table", "max_failures": 1, "checkpoint_config": keep}
     epochs = returned(_fails_once, {**config, "loop": train_table}, store=store, **options)
     if epochs[:1] == [0]:
         raise Wrong("after the crash it starts from epoch 0, and there is a checkpoint")
     if epochs != list(range(_CRASHES_AFTER, _EPOCHS)):
         raise Wrong(f"after a crash that followed epoch 1, it trains the epochs {epochs}")
-
-
-def _as_float32(batch: dict) -> dict:
-    return {name: column.astype("float32") for name, column in batch.items()}
 
 
 def _fails_once(config: dict) -> list[int]:
@@ -171,7 +164,7 @@ def _text(train_text: Any) -> None:
     if found[0] == found[2]:
         raise Wrong("two seeds gave the same number: the seed of the config is not used")
     if found[0] < 100:
-        raise Wrong(f"a perplexity of {found[0]:.3g} is that of the training rows, or a loss")
+        raise Wrong(f"a perplexity of {found[0]:.3g} comes from the training rows, or it is a loss")
 
 
 def _counting(config: dict) -> tuple[Any, int]:

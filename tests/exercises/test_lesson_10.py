@@ -9,7 +9,7 @@ import ray.train
 import torch
 from ray import cloudpickle
 from ray.train import CheckpointConfig
-from ray.train.torch import prepare_model
+from ray.train.torch import prepare_data_loader, prepare_model
 from torch.nn import functional as F
 
 from labkit.exercises import check
@@ -39,15 +39,16 @@ def table(shaped=True, resumes=True, name="rmse", saves=True, from_one=0, root=t
         model = prepare_model(torch.nn.Linear(x_valid.shape[1], 1))
         plain, first, checkpoint = getattr(model, "module", model), 0, ray.train.get_checkpoint()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        loader = prepare_data_loader(torch.utils.data.DataLoader(config["train"], batch_size=16))
         if checkpoint and resumes:
             with checkpoint.as_directory() as folder:
                 state = torch.load(f"{folder}/state.pt", weights_only=True)
             plain.load_state_dict(state["model"])
             first = state["epoch"] + 1
         for epoch in range(first, config["epochs"]):
-            for batch in ray.train.get_dataset_shard("train").iter_torch_batches(batch_size=16):
+            for x, y in loader:
                 optimizer.zero_grad()
-                F.mse_loss(flat(model(batch["x"])), batch["y"]).backward()
+                F.mse_loss(flat(model(x)), y).backward()
                 optimizer.step()
             with torch.no_grad(), tempfile.TemporaryDirectory() as folder:
                 metrics = {
@@ -93,7 +94,7 @@ SAID = {
         (by_fruit, "solved"),
         (by_photograph, "of 400 fruits have photographs on both sides"),
         (lambda fruits, share, seed: by_fruit(fruits, share, 7), "the seed is not used"),
-        (lambda fruits, share, seed: by_fruit(fruits, share, None), "another division"),
+        (lambda fruits, share, seed: by_fruit(fruits, share, None), "a different division"),
         (lambda fruits, share, seed: by_fruit(fruits, 1 - share, seed), "are for testing, and the share"),
         (lambda fruits, share, seed: by_fruit(fruits, 0.25, seed), "and the share is 50%"),
         (lambda *given: np.flatnonzero(by_fruit(*given)), "has the shape"),
@@ -121,7 +122,7 @@ SAID = {
         (text(seed=lambda config: torch.seed()), "what is drawn before it is set?"),
         (text(seed=lambda config: torch.manual_seed(0)), "the seed of the config is not used"),
         (text(shared=False), "each of two trains on its own half"),
-        (text(tests=False), "that of the training rows"),
+        (text(tests=False), "comes from the training rows"),
     ],
 }
 
