@@ -71,7 +71,7 @@ def _gaps(events: list["Event"], time: float) -> list[tuple[float, float]]:
 
 
 def _bubble(axis: svg.Axis, top: float, begin: float, end: float) -> Markup:
-    """A shaded gap with slanted lines, so that it needs no colour to be told from computing."""
+    """A shaded gap with slanted lines, which show it without a colour."""
     left, right = axis(begin), axis(end) - 1
     title = f"doesn't compute: {begin:.2f} to {end:.2f}"
     parts = [svg.bar(left, top, max(right - left, 1), _BAR, "currentColor", title, opacity=0.1)]

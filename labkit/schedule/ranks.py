@@ -25,7 +25,8 @@ from labkit.schedule.ops import Op
 _LIMIT = 20.0  # seconds that a rank waits for another one
 _START = 60.0  # seconds for processes that start on a busy machine
 # Imported once, in a process from which the ranks are forked: torch takes a second and more.
-_PRELOADED = ["torch", "torch.distributed", "torch.nn", "ray.cloudpickle", "labkit.schedule.ranks"]
+# Without torch._dynamo, each rank would import it when it makes its first optimizer.
+_PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "ray.cloudpickle", "labkit.schedule.ranks"]
 _HEADER = 10  # whole numbers before an array: its type, its number of axes, and their lengths
 
 
@@ -41,7 +42,9 @@ class Measured:
 
 
 def on_ranks(program: Callable[..., Generator], world: int, *args: Any, limit: float = _LIMIT) -> Measured:
-    """Run ``program(rank, world, *args)`` in `world` processes; all must be done after `limit` seconds.
+    """Run ``program(rank, world, *args)`` in `world` processes; none may wait for more than `limit` seconds.
+
+    A script calls it below ``if __name__ == "__main__":``, as always with `multiprocessing`.
 
     Raises:
         LabError: a rank raised, or waited for too long.

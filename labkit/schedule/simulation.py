@@ -173,7 +173,7 @@ class _Simulation:
         if op.kind in _ONE_TO_ONE:
             if not (isinstance(op.peer, (int, np.integer)) and 0 <= op.peer < self.world) or op.peer == rank:
                 raise self._error(
-                    f"{_call(pending)}, and the other ranks are those of 0 to {self.world - 1}",
+                    f"{_call(pending)}, and there are ranks 0 to {self.world - 1}, itself not counted",
                     "(rank + 1) % world is the right neighbour",
                 )
             pending.members = (op.peer,)
