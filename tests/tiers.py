@@ -52,6 +52,7 @@ SLOW = {
     *("class_bucket", "sharing"),
     *("hang", "hooks", "ray_reporting", "tensorflow", "validation", "watch"),
     *("sweep_panel", "sweep_restore"),
+    *("schedule", "lesson_12", "lesson_12b"),
 }
 
 # {module: what of it `make test` runs all the same}. Everything else in these modules is deep.

@@ -165,6 +165,38 @@ def buckets(d: Drawing) -> None:
 
 
 @picture(760, 300)
+def ring(d: Drawing) -> None:
+    """The first half of a ring all-reduce with three ranks.
+
+    Each rank has an array of three pieces, a, b and c. In each round every rank sends one piece to its right
+    neighbour, which adds it to its own: first rank 0 sends a, rank 1 sends b, and rank 2 sends c around to
+    rank 0. After two rounds rank 0 has the complete b, rank 1 the complete c, and rank 2 the complete a.
+    """
+    pieces = ("a", "b", "c")
+    held = [{piece: str(rank) for piece in pieces} for rank in range(3)]
+    for turn, words in enumerate(("at first", "after round 1", "after round 2")):
+        top = 46 + 88 * turn
+        d.text(20, top + 27, words, style="b")
+        for rank in range(3):
+            left = 150 + 205 * rank
+            if turn == 0:
+                d.text(left, 28, f"rank {rank}", style="n")
+            for place, piece in enumerate(pieces):
+                kind = "data" if len(held[rank][piece]) == 3 else "process"
+                d.box(left + 60 * place, top, 56, 42, piece + held[rank][piece], kind=kind)
+        if turn == 2:
+            continue
+        moved = {rank: pieces[(rank - turn) % 3] for rank in range(3)}
+        for rank, piece in moved.items():
+            x, to = 178 + 205 * rank + 60 * pieces.index(piece), (rank + 1) % 3
+            end = 178 + 205 * to + 60 * pieces.index(piece)
+            d.arrow((x, top + 42), (x, top + 52 + 8 * rank), (end, top + 52 + 8 * rank), (end, top + 88))
+        sent = {(rank + 1) % 3: (piece, held[rank][piece]) for rank, piece in moved.items()}
+        for rank, (piece, whose) in sent.items():
+            held[rank][piece] = "".join(sorted(held[rank][piece] + whose))
+
+
+@picture(760, 300)
 def task_actor(d: Drawing) -> None:
     """A task and an actor.
 

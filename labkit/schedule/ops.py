@@ -1,0 +1,60 @@
+"""What a rank can yield."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Op:
+    """What a rank yields. The functions below make one."""
+
+    kind: str
+    array: Any = None
+    peer: int = -1
+    group: tuple[int, ...] | None = None
+    units: float = 0.0
+    label: str = ""
+    inner: Any = None  # of start: an Op; of wait: what start returned
+
+
+def compute(units: float = 1.0, label: str = "") -> Op:
+    """Compute for some `units` of simulated time. On real ranks the code around it takes its own time."""
+    return Op("compute", units=units, label=label)
+
+
+def send(to: int, array: np.ndarray) -> Op:
+    """Send a copy of `array` to a rank, and wait until it has been received."""
+    return Op("send", np.array(array), peer=to)
+
+
+def recv(source: int) -> Op:
+    """Wait for the next array from the rank `source`; ``yield`` returns it."""
+    return Op("recv", peer=source)
+
+
+def all_reduce(array: np.ndarray, group: Sequence[int] | None = None) -> Op:
+    """The sum of the arrays of all ranks (of a `group`), on each of them."""
+    return Op("all_reduce", np.array(array), group=group and tuple(group))
+
+
+def all_gather(part: np.ndarray, group: Sequence[int] | None = None) -> Op:
+    """The equally large parts of all ranks, joined along their first axis, on each of them."""
+    return Op("all_gather", np.array(part), group=group and tuple(group))
+
+
+def reduce_scatter(array: np.ndarray, group: Sequence[int] | None = None) -> Op:
+    """The sum of the arrays of all ranks, cut along its first axis: each rank gets its own part of it."""
+    return Op("reduce_scatter", np.array(array), group=group and tuple(group))
+
+
+def start(op: Op) -> Op:
+    """Start a message or a collective without waiting; ``yield`` returns what `wait` needs."""
+    return Op("start", inner=op)
+
+
+def wait(started: Any) -> Op:
+    """Wait for what `start` started; ``yield`` returns its result."""
+    return Op("wait", inner=started)

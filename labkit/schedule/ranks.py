@@ -1,0 +1,243 @@
+"""The same generators on real ranks: processes that are connected by torch.distributed with Gloo."""
+
+import contextlib
+import multiprocessing
+import os
+import re
+import socket
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as ready
+from typing import Any
+
+import numpy as np
+
+from labkit.errors import LabError, expect_int
+from labkit.schedule.ops import Op
+
+_LIMIT = 20.0  # seconds that a rank waits for another one
+_START = 60.0  # seconds for processes that start on a busy machine
+# Imported once, in a process from which the ranks are forked: torch takes a second and more.
+# Without torch._dynamo, each rank would import it when it makes its first optimizer.
+_PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "ray.cloudpickle", "labkit.schedule.ranks"]
+_HEADER = 10  # whole numbers before an array: its type, its number of axes, and their lengths
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came out of real ranks: what each returned, and the seconds of the slowest."""
+
+    results: list[Any]
+    seconds: float
+
+    def __repr__(self) -> str:
+        return f"measured: {len(self.results)} real ranks, {self.seconds:.3f} s"
+
+
+def on_ranks(program: Callable[..., Generator], world: int, *args: Any, limit: float = _LIMIT) -> Measured:
+    """Run ``program(rank, world, *args)`` in `world` processes; none may wait for more than `limit` seconds.
+
+    A script calls it below ``if __name__ == "__main__":``, as always with `multiprocessing`.
+
+    Raises:
+        LabError: a rank raised, or waited for too long.
+    """
+    from ray import cloudpickle
+
+    name = getattr(program, "__name__", "the program")
+    expect_int(f"run {name} on real ranks", "world", world)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOADED)
+    payload = cloudpickle.dumps((program, args))
+    processes, answers = {}, {}
+    with tempfile.TemporaryDirectory(prefix="labkit-ranks-") as folder:
+        try:
+            for rank in range(world):
+                ours, theirs = context.Pipe()
+                work = (theirs, rank, world, payload, folder, limit)
+                process = context.Process(target=_rank, args=work, daemon=True)
+                process.start()
+                theirs.close()
+                processes[ours] = (rank, process)
+            while len(answers) < world:
+                found = ready(list(processes.keys() - answers.keys()), timeout=_START + limit)
+                for connection in found:
+                    answers[connection] = _answer(connection)
+                if not found or "raised" in (answers[one][0] for one in found):
+                    for connection in ready(list(processes.keys() - answers.keys()), timeout=1):
+                        answers[connection] = _answer(connection)  # perhaps it knows more
+                    raise _failure(name, processes, answers)
+        finally:
+            for connection, (_, process) in processes.items():
+                connection.close()
+                process.join(2 if len(answers) == world else 0)
+                if process.is_alive():
+                    process.kill()
+                process.join()
+    by_rank = [answers[one] for one, _ in sorted(processes.items(), key=lambda item: item[1][0])]
+    return Measured([value for _, value, _ in by_rank], max(seconds for *_, seconds in by_rank))
+
+
+def _answer(connection: Connection) -> tuple:
+    try:
+        return connection.recv()
+    except (EOFError, OSError):
+        return "raised", "the process ended", ""
+
+
+def _failure(name: str, processes: dict, answers: dict) -> LabError:
+    attempt, fix = (
+        f"run {name} on {len(processes)} real ranks",
+        "run it in the simulator, which explains a deadlock",
+    )
+    failed = [(processes[one][0], answers[one]) for one in answers if answers[one][0] == "raised"]
+    if not failed:
+        silent = sorted(processes[one][0] for one in processes.keys() - answers.keys())
+        return LabError(attempt, f"there was no answer from ranks {', '.join(map(str, silent))}", fix)
+    rank, (_, said, where) = min(failed, key=lambda one: ("losed by peer" in one[1][1], one))
+    return LabError(attempt, f"rank {rank} raised {said}{where and f' when it {where}'}", fix)
+
+
+def _rank(connection: Connection, rank: int, world: int, payload: bytes, folder: str, limit: float) -> None:
+    """The process of one rank."""
+    threading.Thread(target=_end_with, args=[connection], daemon=True).start()
+    answering = None
+    try:
+        import pickle
+
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        loopback = {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}
+        os.environ["GLOO_SOCKET_IFNAME"] = min(loopback)
+        store = dist.FileStore(f"{folder}/store", world)
+        options = {"rank": rank, "world_size": world, "timeout": timedelta(seconds=limit)}
+        dist.init_process_group("gloo", store=store, **options)
+        program, args = pickle.loads(payload)
+        answering = _Answering(program(rank, world, *args))
+        dist.barrier()
+        begin = time.perf_counter()
+        value = answering.run()
+        seconds = time.perf_counter() - begin
+        dist.barrier()
+        connection.send(("returned", value, seconds))
+        dist.destroy_process_group()
+    except BaseException as error:
+        text = re.sub(r"^\[\S+\] |\. This is typically.*", "", str(error).strip().partition("\n")[0])
+        said = f"{type(error).__name__}: {text}"
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)]
+        where = answering.doing if answering else ""
+        with contextlib.suppress(OSError, ValueError):
+            connection.send(("raised", said if where else f"{said} (line {lines[-1]})", where))
+        os._exit(1)
+
+
+def _end_with(connection: Connection) -> None:
+    """End this process when the one that started it is gone."""
+    with contextlib.suppress(EOFError, OSError):
+        connection.recv()
+    os._exit(0)
+
+
+class _Answering:
+    """Runs a generator, and answers each of its yields by torch.distributed."""
+
+    def __init__(self, generator: Generator) -> None:
+        self.generator, self.doing = generator, ""
+        self.messages: Counter[tuple] = Counter()  # of each ("send" or "recv", rank)
+        self.groups: dict[tuple, Any] = {None: None}
+        self.started: list[Callable] = []
+
+    def run(self) -> Any:
+        value = None
+        while True:
+            try:
+                op = self.generator.send(value)
+            except StopIteration as end:
+                for finish in self.started:
+                    finish()
+                return end.value
+            self.doing = _doing(self.generator, op)
+            value = self._answer(op)
+            self.doing = ""
+
+    def _answer(self, op: Op) -> Any:
+        if op.kind == "compute":
+            return None
+        if op.kind == "start":
+            self.started.append(_once(self._begin(op.inner)))
+            return self.started[-1]
+        return op.inner() if op.kind == "wait" else self._begin(op)()
+
+    def _begin(self, op: Op) -> Callable[[], Any]:
+        """Begin a message or a collective; returns what waits for it and returns its result."""
+        if op.kind in ("send", "recv"):
+            number = self.messages[op.kind, op.peer]
+            self.messages[op.kind, op.peer] += 1
+            tags = (2 * number, 2 * number + 1)  # of the header and of the array
+            return self._send(op, tags) if op.kind == "send" else self._recv(op, tags)
+        return self._collective(op)
+
+    def _send(self, op: Op, tags: tuple[int, int]) -> Callable[[], Any]:
+        import torch
+        import torch.distributed as dist
+
+        array = np.ascontiguousarray(op.array)
+        header = [ord(array.dtype.char), array.ndim, *array.shape]
+        parts = [torch.tensor(header + [0] * (_HEADER - len(header))), torch.from_numpy(array)]
+        works = [dist.isend(part, op.peer, tag=tag) for part, tag in zip(parts, tags, strict=True)]
+        return lambda: [work.wait() for work in works] and parts and None  # keeps them until then
+
+    def _recv(self, op: Op, tags: tuple[int, int]) -> Callable[[], Any]:
+        import torch
+        import torch.distributed as dist
+
+        header = torch.zeros(_HEADER, dtype=torch.int64)
+        work = dist.irecv(header, op.peer, tag=tags[0])
+
+        def finish() -> np.ndarray:
+            work.wait()
+            kind, axes, *shape = header.tolist()
+            array = np.empty(shape[:axes], np.dtype(chr(kind)))
+            dist.recv(torch.from_numpy(array), op.peer, tag=tags[1])
+            return array
+
+        return finish
+
+    def _collective(self, op: Op) -> Callable[[], Any]:
+        import torch
+        import torch.distributed as dist
+
+        if op.group not in self.groups:
+            self.groups[op.group] = dist.new_group(list(op.group), use_local_synchronization=True)
+        group, mine = self.groups[op.group], torch.from_numpy(np.ascontiguousarray(op.array))
+        options, world = {"group": group, "async_op": True}, dist.get_world_size(group)
+        if op.kind == "all_reduce":
+            result, work = mine, dist.all_reduce(mine, **options)
+        elif op.kind == "all_gather":
+            result = torch.empty((world * mine.shape[0], *mine.shape[1:]), dtype=mine.dtype)
+            work = dist.all_gather_single(result, mine, **options)
+        else:
+            result = torch.empty((mine.shape[0] // world, *mine.shape[1:]), dtype=mine.dtype)
+            work = dist.reduce_scatter_single(result, mine, **options)
+        return lambda: (work.wait(), mine, result.numpy())[-1]
+
+
+def _doing(generator: Any, op: Op) -> str:
+    inner = op.inner if isinstance(op.inner, Op) else op
+    names = {"send": f"sends to rank {inner.peer}", "recv": f"receives from rank {inner.peer}"}
+    return f"{names.get(inner.kind, f'calls {inner.kind}')} in line {generator.gi_frame.f_lineno}"
+
+
+def _once(finish: Callable[[], Any]) -> Callable[[], Any]:
+    """The result of `finish`, which is called once; the second call returns None, as in the simulation."""
+    left = [finish]
+    return lambda: left.pop()() if left else None

@@ -1,0 +1,288 @@
+"""The exercises of lesson 12: what is said of a mistake. No cluster; right answers run on real ranks, too."""
+
+import numpy as np
+import pytest
+
+from labkit.exercises import check
+from labkit.schedule import all_gather, all_reduce, compute, recv, reduce_scatter, send, start, wait
+from verdicts import verdicts
+
+
+def around(rank, world):
+    return (rank + 1) % world, (rank - 1) % world
+
+
+# -- 12-1 ----------------------------------------------------------------------------------------------
+
+
+def all_send_first(rank, world, values):
+    yield send(around(rank, world)[0], values[rank])
+    return (yield recv(around(rank, world)[1]))
+
+
+def from_the_wrong_side(rank, world, values):
+    right, left = around(rank, world)
+    sending = yield start(send(left, values[rank]))
+    other = yield recv(right)
+    yield wait(sending)
+    return other
+
+
+def even_ranks_first(rank, world, values):
+    right, left = around(rank, world)
+    if rank % 2 == 0:
+        yield send(right, values[rank])
+        return (yield recv(left))
+    other = yield recv(left)
+    yield send(right, values[rank])
+    return other
+
+
+def never_received(rank, world, values):
+    yield start(send(around(rank, world)[0], values[rank]))
+    return values[rank - 1]
+
+
+def to_itself(rank, world, values):
+    yield send(rank, values[rank])
+
+
+def its_own(rank, world, values):
+    right, left = around(rank, world)
+    sending = yield start(send(right, values[rank]))
+    yield recv(left)
+    yield wait(sending)
+    return values[rank]
+
+
+def passed_on(rank, world, values):
+    right, left = around(rank, world)
+    sending = yield start(send(right, values[rank]))
+    other = yield recv(left)
+    yield wait(sending)
+    return other
+
+
+# -- 12-2 ----------------------------------------------------------------------------------------------
+
+
+def a_ring(rounds=None, first=0, add=None, blocking=False, divide=False, order=1, whole=False):
+    """A ring with one thing wrong."""
+
+    def ring(rank, world, values):
+        pieces, (right, left) = np.split(values[rank].copy(), world), around(rank, world)
+        last = 2 * (world - 1) if rounds is None else rounds(world)
+        for step in range(last):
+            outgoing = np.concatenate(pieces) if whole else pieces[(rank + first - step) % world]
+            sending = send(right, outgoing)
+            if blocking:
+                yield sending
+                got = yield recv(left)
+            else:
+                sending = yield start(sending)
+                got = yield recv(left)
+                yield wait(sending)
+            into = (rank - step - 1) % world
+            if whole:
+                got = np.split(got, world)[into]
+            adds = step < world - 1 if add is None else add(step, world)
+            pieces[into] = pieces[into] + got if adds else got
+        return np.concatenate(pieces[::order]) / (world if divide else 1)
+
+    return ring
+
+
+def everything_around(rank, world, values):
+    """Right, but each message is the whole array."""
+    total = mine = values[rank]
+    for _ in range(world - 1):
+        sending = yield start(send((rank + 1) % world, mine))
+        mine = yield recv((rank - 1) % world)
+        yield wait(sending)
+        total = total + mine
+    return total
+
+
+def one_after_the_other(rank, world, values):
+    """Right, and in pieces, but only one link works at a time."""
+    pieces, (right, left) = np.split(values[rank].copy(), world), around(rank, world)
+    for step in range(2 * (world - 1)):
+        sending = yield start(send(right, pieces[(rank - step) % world]))
+        got = yield recv(left)
+        yield wait(sending)
+        yield compute(1)
+        into = (rank - step - 1) % world
+        pieces[into] = pieces[into] + got if step < world - 1 else got
+    return np.concatenate(pieces)
+
+
+def by_the_engine(rank, world, values):
+    return (yield all_reduce(values[rank]))
+
+
+# -- 12-3 ----------------------------------------------------------------------------------------------
+
+
+def backward(layer, grads, source):
+    yield compute(1, f"B{layer}")
+    grads[layer] += source[layer]
+
+
+def buckets(early=False, wait_at_once=False, twice=False, divide=True, forget=False, each=False, swap=False):
+    """Buckets with one thing wrong."""
+
+    def bucketed(rank, world, source, size):
+        grads = [np.zeros_like(one) for one in source[rank]]
+        bucket, started = [], []
+        for layer in reversed(range(len(grads))):
+            if not early:
+                yield from backward(layer, grads, source[rank])
+            bucket.append(layer)
+            if layer == 0 or each or sum(len(grads[one]) for one in bucket) >= size:
+                if forget and layer == 0:
+                    break
+                one = yield start(all_reduce(np.concatenate([grads[one] for one in bucket])))
+                started.append((bucket, (yield wait(one)) if wait_at_once else one))
+                bucket = [layer] if twice and layer else []
+            if early:
+                yield from backward(layer, grads, source[rank])
+        for bucket, one in started:
+            total = (one if wait_at_once else (yield wait(one))) / (world if divide else 1)
+            ends = np.cumsum([len(grads[layer]) for layer in bucket])[:-1]
+            for layer, average in zip(bucket, np.split(total, ends), strict=True):
+                grads[layer] = average
+        return grads[::-1] if swap else grads
+
+    return bucketed
+
+
+def at_the_end(rank, world, source, size):
+    grads = [np.zeros_like(one) for one in source[rank]]
+    for layer in reversed(range(len(grads))):
+        yield from backward(layer, grads, source[rank])
+    total = yield all_reduce(np.concatenate(grads))
+    return np.split(total / world, np.cumsum([len(one) for one in grads])[:-1])
+
+
+def only_rank_0(rank, world, source, size):
+    grads = [np.zeros_like(one) for one in source[rank]]
+    for layer in reversed(range(len(grads))):
+        yield from backward(layer, grads, source[rank])
+    if rank == 0:
+        yield all_reduce(np.concatenate(grads))
+    return grads
+
+
+# -- 12-4 ----------------------------------------------------------------------------------------------
+
+
+def stage_1(
+    divide=True, momentum=0.9, part=0, whole_velocity=False, gather=True, reduce=True, update=0, keep=False
+):
+    """ZeRO with one thing wrong."""
+
+    def zero(rank, world, weights, gradients, lr):
+        weights, kept = weights.copy(), []
+        size, at = len(weights) // world, (rank + part) % world
+        mine = slice(at * size, (at + 1) * size)
+        velocity = np.zeros(len(weights) if whole_velocity else size)
+        for gradient in gradients[rank]:
+            yield compute(3, "step")
+            if whole_velocity:
+                average = (yield all_reduce(gradient)) / world
+                velocity = momentum * velocity + average
+                update_of_mine = velocity[mine]
+            else:
+                sum_of_mine = (yield reduce_scatter(gradient)) if reduce else gradient[mine] * world
+                velocity = momentum * velocity + sum_of_mine / (world if divide else 1)
+                update_of_mine = velocity
+            new = weights[mine] - lr * update_of_mine
+            if keep:
+                kept.append(weights[mine])
+            if gather:
+                weights = yield all_gather(new)
+            else:
+                weights[mine] = new
+        return weights
+
+    return zero
+
+
+def mixed_up(rank, world, weights, gradients, lr):
+    """All ranks but the last call both; it calls them the other way round."""
+    for gradient in gradients[rank]:
+        yield compute(3, "step")
+        if rank == world - 1:
+            yield all_gather(gradient[:100])
+            yield reduce_scatter(gradient)
+        else:
+            yield reduce_scatter(gradient)
+            yield all_gather(gradient[:100])
+    return weights
+
+
+SAID = {
+    "12-1": [
+        (all_send_first, "rank 0 sends to rank 1 in line"),
+        (all_send_first, "They wait in a circle: 0 → 1 → 0"),
+        (
+            from_the_wrong_side,
+            "with 3 ranks, rank 0 returns what belongs to rank 1: it should be what rank 2 sent",
+        ),
+        (even_ranks_first, "some messages wait for others"),
+        (never_received, "has no counterpart"),
+        (to_itself, "rank 0 sends to rank 0"),
+        (its_own, "rank 0 returns what belongs to rank 0"),
+        (lambda rank, world, values: values[rank - 1], "is no generator"),
+        (passed_on, "solved"),
+    ],
+    "12-2": [
+        (a_ring(blocking=True), "wait in a circle"),
+        (a_ring(rounds=lambda world: world - 1), "has never got those of rank"),
+        (a_ring(add=lambda step, world: True), "twice or more"),
+        (a_ring(add=lambda step, world: step < world - 2), "has never got those of rank"),
+        (a_ring(divide=True), "is the mean: return the sum"),
+        (a_ring(first=1), "piece 0 of rank 0's result"),
+        (a_ring(order=-1), "the pieces are in the wrong order"),
+        (everything_around, "rank 0 sends 2.88 MB, and a ring sends 1.92 MB"),
+        (one_after_the_other, "all links should work at the same time"),
+        (by_the_engine, "it uses `all_reduce`"),
+        (a_ring(), "solved"),
+    ],
+    "12-3": [
+        (buckets(early=True), "is too early: it has zeros"),
+        (buckets(twice=True), "sends layer 4 twice"),
+        (buckets(divide=False), "is the sum: divide by the number of ranks"),
+        (buckets(forget=True), "this rank's own gradient, and never sent"),
+        (buckets(wait_at_once=True), "backward doesn't go on until it's through"),
+        (buckets(each=True), "there are 6 all-reduces, and buckets of 650 numbers need 3"),
+        (buckets(swap=True), "for layer 0 is the average of layer 5"),
+        (at_the_end, "nothing is sent before the end of backward"),
+        (only_rank_0, "calls all_reduce in line"),
+        (buckets(), "solved"),
+    ],
+    "12-4": [
+        (stage_1(divide=False), "not divided by the number of ranks"),
+        (stage_1(momentum=0), "trained without momentum"),
+        (stage_1(part=1), "part 0 of the weights is made of part 1 and the gradient of part 0"),
+        (stage_1(reduce=False), "the weights of rank 0 differ from those of `replicated`"),
+        (stage_1(gather=False), "the weights of rank 0 differ in part 1, 2, 3, 4, 5, 6, 7"),
+        (stage_1(whole_velocity=True), "a rank sends 1.50 times as much"),
+        (stage_1(keep=True), "times the weights, and 2.5 is the limit"),
+        (mixed_up, "calls all_gather in line"),
+        (stage_1(), "solved"),
+    ],
+}
+
+
+@verdicts(SAID)
+def test_what_a_check_says(id, answers, said):
+    assert said in repr(check(id, *answers))
+
+
+@pytest.mark.parametrize("id", SAID)
+def test_an_answer_with_a_blank_is_none(id):
+    def blank(rank, world, *args):
+        yield ...
+
+    assert check(id, blank).state == "not attempted"

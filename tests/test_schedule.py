@@ -1,0 +1,187 @@
+"""The simulator of parallel programs, and the same programs on real ranks."""
+
+import itertools
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from labkit.errors import LabError
+from labkit.schedule import (
+    all_gather,
+    all_reduce,
+    compute,
+    on_ranks,
+    recv,
+    reduce_scatter,
+    run,
+    send,
+    start,
+    wait,
+)
+
+
+def ring(rank, world, values):
+    """An all-reduce in a ring; ends with the collectives of the engine, for comparison."""
+    pieces = np.split(values[rank], world)
+    for step in range(2 * (world - 1)):
+        sending = yield start(send((rank + 1) % world, pieces[(rank - step) % world]))
+        got = yield recv((rank - 1) % world)
+        yield wait(sending)
+        into = (rank - step - 1) % world
+        pieces[into] = pieces[into] + got if step < world - 1 else got
+    whole = np.concatenate(pieces)
+    started = yield start(all_reduce(values[rank]))
+    mine = yield reduce_scatter(values[rank])
+    gathered = yield all_gather(mine)
+    return whole, (yield wait(started)), gathered
+
+
+def test_a_ring_and_the_collectives_have_the_sum_on_simulated_and_on_real_ranks():
+    values = [np.arange(12.0) * 10**rank for rank in range(2)]
+    for ran in (run(ring, 2, values), on_ranks(ring, 2, values)):
+        for found in itertools.chain(*ran.results):
+            assert np.array_equal(found, sum(values))
+
+
+def test_real_ranks_say_what_they_waited_for_or_raised():
+    def deaf(rank, world):
+        yield recv(1 - rank)
+
+    def broken(rank, world):
+        yield compute()
+        raise ValueError(f"no data on {rank}")
+
+    with pytest.raises(LabError, match="Timed out.*receives from rank . in line"):
+        on_ranks(deaf, 2, limit=1)
+    with pytest.raises(LabError, match="ValueError: no data on"):
+        on_ranks(broken, 2)
+
+
+def test_a_message_takes_alpha_and_beta_and_computing_overlaps_with_it():
+    def overlap(rank, world):
+        if rank == 0:
+            sending = yield start(send(1, np.zeros(250)))  # 2 MB: 0.1 + 2 · 0.05
+            yield compute(1)
+            yield wait(sending)
+        else:
+            yield recv(0)
+            yield compute(0.5)
+
+    ran = run(overlap, 2)
+    assert ran.time == 1 and ran.bubble == 0.25 and ran.sent == [2, 0]
+    received = next(event for event in ran.events if event.kind == "recv")
+    assert (received.begin, received.end) == (0, pytest.approx(0.2))
+
+
+def test_a_rank_receives_one_message_at_a_time():
+    def to_root(rank, world):
+        if rank:
+            yield send(0, np.zeros(250))
+        for other in range(1, world) if rank == 0 else ():
+            yield recv(other)
+
+    assert run(to_root, 5).time == pytest.approx(4 * 0.2)
+
+
+def test_a_collective_takes_the_time_of_a_ring_and_waits_for_the_last_rank():
+    def late(rank, world):
+        yield compute(rank)
+        yield all_reduce(np.zeros(500))
+
+    ran = run(late, 4)
+    assert ran.time == pytest.approx(3 + 6 * (0.1 + 0.05 * 4 / 4))
+    assert ran.sent == pytest.approx([6] * 4)
+
+
+def test_groups_are_independent():
+    def in_pairs(rank, world):
+        row = [rank // 2 * 2, rank // 2 * 2 + 1]
+        return (yield all_reduce(np.array([rank]), group=row))
+
+    assert [int(found[0]) for found in run(in_pairs, 4).results] == [1, 1, 5, 5]
+
+
+def test_memory_is_what_the_variables_hold():
+    def holds(rank, world, outside):
+        shard = outside[rank].copy()  # 1 MB
+        yield compute()
+        whole = yield all_gather(shard)  # 2 MB more
+        piece = whole[:10]
+        del whole
+        yield compute()  # a view keeps all of it
+        piece = piece.copy()
+        yield compute()
+        return piece
+
+    ran = run(holds, 2, [np.zeros(125), np.zeros(125)])
+    assert ran.memory == [3, 3]
+    assert [mb for _, mb in ran.held[0]][-3:] == pytest.approx([1.08, 1.08, 0])
+
+
+def both_send(rank, world):
+    yield send(1 - rank, np.zeros(3))
+    yield recv(1 - rank)
+
+
+def only_one_joins(rank, world):
+    if rank == 0:
+        yield all_reduce(np.zeros(3))
+
+
+def two_kinds(rank, world):
+    yield all_reduce(np.zeros(4)) if rank else all_gather(np.zeros(4))
+
+
+def never_received(rank, world):
+    yield start(send(1 - rank, np.zeros(3))) if rank else compute()
+
+
+def uneven(rank, world):
+    yield reduce_scatter(np.zeros(3))
+
+
+def itself(rank, world):
+    yield send(rank, np.zeros(3))
+
+
+def no_op(rank, world):
+    yield 3
+
+
+@pytest.mark.parametrize(
+    "program, said",
+    [
+        (both_send, "rank 0 sends to rank 1 in line .* and waits for rank 1; .* in a circle: 0 → 1 → 0"),
+        (only_one_joins, "rank 0 calls all_reduce in line .* waits for rank 1, which has returned already"),
+        (two_kinds, "rank 0 calls all_gather .*, but rank 1 calls all_reduce"),
+        (never_received, "rank 1 sends to rank 0 in line .* has no counterpart"),
+        (uneven, "3 rows can't be cut into 2 equal parts"),
+        (itself, "rank 0 sends to rank 0"),
+        (no_op, "rank 0 yields 3"),
+        (lambda rank, world: 3, "no generator"),
+    ],
+)
+def test_a_program_that_cannot_work_is_explained(program, said):
+    with pytest.raises(LabError, match=said) as caught:
+        run(program, 2)
+    assert caught.value.fix
+
+
+def test_it_draws_itself():
+    def step(rank, world):
+        for number in range(3):
+            yield compute(1, f"F{number}")
+            yield all_reduce(np.zeros(100))
+            if rank == 0:
+                yield send(1, np.zeros(10))
+            elif rank == 1:
+                yield recv(0)
+
+    drawn = run(step, 3)._repr_html_()
+    root = ET.fromstring(drawn[drawn.index("<svg") : drawn.index("</svg>") + 6])
+    words = ["".join(text.itertext()) for text in root.iter("text")]
+    assert {"rank 0", "rank 2", "F0", "F2"} <= set(words)
+    width = float(root.get("viewBox").split()[2])
+    for bar in root.iter("rect"):
+        assert float(bar.get("x")) >= 0 and float(bar.get("x")) + float(bar.get("width")) <= width
