@@ -98,7 +98,7 @@ reveal("00-a", 2 * 32)
 # %% [markdown]
 # That was a distributed training run. Each update used 64 rows, 32 from each worker; this number is called the **global batch**.
 #
-# A prediction isn't graded. You remember a surprise better than a fact, so guess before you run the cell that answers. You can also skip it.
+# A prediction is for you alone. You remember a surprise better than a fact, so guess before you run the cell that answers. You can also skip it.
 
 # %% [markdown] tags=["instructor"]
 # **A prediction with a number that feels silly.** Say: "It isn't graded. You learn from the distance between your guess and the measurement."
@@ -111,11 +111,11 @@ reveal("00-a", 2 * 32)
 # | epoch, loss, rows/s | how far the run is, the latest loss, and how many images all workers process per second |
 # | waiting for data | the share of the time in which the model had nothing to do, because the next batch wasn't there yet |
 #
-# When the run is over, the panel turns into a summary, which stays in the notebook. The last rows list the workers: their rank, their process, their speed.
+# While it runs, the last rows list the workers: their number, called the **rank**, their process and their speed. When the run is over, the panel turns into a summary, which stays in the notebook.
 
 # %% [markdown]
 # ### Exercise 00-1 ★ · The steps of an epoch
-# An **epoch** is one pass over all rows. Take one process now that trains on all 1,437 rows in batches of 64. How many steps does an epoch have, and how many rows are left for the last one?
+# An **epoch** is one pass over all rows. This time, a single process trains on all 1,437 rows in batches of 64. How many steps does an epoch have, and how many rows are left for the last one?
 
 # %%
 steps = ...  # your answer
@@ -208,6 +208,9 @@ without_waiting = record.rows_per_second / (1 - record.waiting_share)
 check("00-3", without_waiting, record)
 
 # %% [markdown]
+# Compare it with `runs.latest("00-first").rows_per_second`, the same loop with fast data. The two don't agree exactly: the share counts only what a worker waits for its own data. While one worker waits for its data, the other one waits for it in
+# `backward()`, and that isn't counted.
+#
 # Do this at work before you buy a faster GPU: if a run mostly waits for its data, the new GPU will wait, too.
 
 # %% [markdown]

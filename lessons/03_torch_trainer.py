@@ -19,7 +19,7 @@ lab = cluster.start()
 
 # %% [markdown]
 # ## The loop you have
-# This is a training loop the way you'd write it for one machine, and what changes in it for many. Nothing else changes.
+# This is a training loop the way you'd write it for one machine, and what changes in it for many.
 #
 # ```diff
 #  def train_loop(config):
@@ -41,7 +41,7 @@ lab = cluster.start()
 # +TorchTrainer(train_loop, train_loop_config=…, scaling_config=ScalingConfig(num_workers=2)).fit()  # 4
 # ```
 #
-# Here it is with all four changes:
+# Below are the data, the network and the loop with the first three changes; the fourth starts it on two workers. (The lesson later passes other images to the same loop and compares weights. That is what `config.get` and the last two lines are for.)
 
 # %%
 import ray.train
@@ -86,7 +86,7 @@ def train_loop(config):
 
 # %% [markdown]
 # Before you start any worker, run the loop in this notebook. With `num_workers=0`, Ray calls your function right here: a `print` appears in the cell, a traceback points at your line,
-# and `breakpoint()` works. Find your mistakes before you start workers.
+# and `breakpoint()` works. Find your mistakes here, before you start workers. (It's only for trying things out: Ray keeps no checkpoints of such a run.)
 
 # %%
 from ray.train import ScalingConfig
@@ -101,7 +101,7 @@ sorted(alone.return_value)
 # `return_value` is what your function returned: here the weights, by name. Now the same function on two workers. The panel follows from outside.
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** What **speed-up** do you expect from two workers, that is, the time of one process divided by the time of two workers? Count the whole run, start-up included. Below 1 means slower.
+# **Predict.** What **speed-up** do you expect from two workers, that is, the time of one process divided by the time of two workers? Count the whole run, start-up included.
 
 # %%
 from labkit.exercises import check, hint, predict, reveal
@@ -158,15 +158,19 @@ pandas.DataFrame({record.name: record.seconds for record in (one, two)}).round(2
 # have to do: the workers exchange gradients. For a model this small, the exchange takes longer than the computation.
 #
 # ## What happens in a step
+# Every worker has a number from 0 on, its **rank**.
+#
 # **1 · `prepare_model`** moves the model to the worker's device, a GPU if the worker has one, and wraps it in PyTorch's `DistributedDataParallel` (**DDP**). Every worker has a copy of the whole model. In `backward()` the
 # workers average their gradients, which is an **all-reduce**. Then all of them make the same update, so their weights stay equal.
 #
 # ![Two workers compute gradients on their own 64 images, all-reduce averages them, both make the same update](images/all_reduce.svg)
 #
-# **2 · `prepare_data_loader`** adds a `DistributedSampler` to your loader. It deals the rows to the workers like cards, so each worker has its own part, the **shard**. If your loader shuffles, call `loader.sampler.set_epoch(epoch)` at the
-# start of each epoch, or every epoch uses the same order. (With one worker there is no such sampler.)
+# **2 · `prepare_data_loader`** adds a `DistributedSampler` to your loader. It deals the rows to the workers like cards, so each worker has its own part, the **shard**. It also moves each batch to the worker's device, so you don't call `.to(device)`. Two details matter in your own project:
 #
-# **3 · `report`** collects metrics. Every worker has a number, its **rank**, and Ray keeps the metrics of rank 0. All ranks have to call it equally often; lesson 03b shows what happens otherwise.
+# - If the cards don't come out even, some rows are dealt twice, so that all workers have equally many. This lesson uses 1,408 images to avoid that. In training it hardly matters, but a test that counts some rows twice is slightly wrong.
+# - If your loader shuffles, call `loader.sampler.set_epoch(epoch)` at the start of each epoch, or every epoch uses the same order. With one worker there is no such sampler, so ask `hasattr` first.
+#
+# **3 · `report`** collects metrics, and Ray keeps those of rank 0. All ranks have to call it equally often; lesson 03b shows what happens otherwise.
 #
 # **4 · `TorchTrainer`** starts the workers, gives each one CPU (or, with `use_gpu=True`, one GPU), and connects them into a **process group**.
 #
@@ -192,21 +196,23 @@ reveal("03-b", "equal up to rounding")
 assert 0 < largest_difference(alone.return_value, together.return_value) < 1e-3
 
 # %% [markdown]
-# The average of two gradients over 64 images each is the gradient over all 128. Computers add floats in a different order, so the last digits differ. This is worth checking in your own project: if one process with the
-# global batch leads to a different model, a worker sees the wrong rows, or the gradients aren't averaged.
+# The average of two gradients over 64 images each is the gradient over all 128. Computers add floats in a different order, so the last digits differ. This is worth checking in your own project, with
+# `shuffle=False`: if one process with the global batch then leads to a different model, a worker sees the wrong rows, or the gradients aren't averaged. With `shuffle=True` the two runs draw different batches, and their weights differ.
+#
+# The panels show different losses for the same model: each is the loss of the last batch on rank 0, which had 64 images in one run and 128 in the other.
 #
 # ## More workers: batch size and learning rate
 # With four workers you have a choice.
 #
 # - **Keep the global batch.** Divide `batch_size` by the number of workers. You train the same model, in the same number of steps.
 # - **Let it grow.** Keep `batch_size`. Each update uses more images, so an epoch has fewer updates, and each update can be bolder. The **linear scaling rule** says: if the global batch is k times larger, use a learning rate that is k times
-#   larger. At the start of training that's too much, so increase it gradually over the first epochs, the **warm-up**. Goyal et al. did this up to a global batch of 8,192; beyond that, accuracy dropped.
+#   larger. At the start of a run such a rate is too high, so increase it gradually over the first epochs, the **warm-up**. Goyal et al. did this up to a global batch of 8,192; beyond that, accuracy dropped.
 #
 # If you change the global batch and nothing else, you're training a different model, and usually a worse one.
 
 # %% [markdown]
 # ### Exercise 03-4 ★ · Four workers
-# A run with one process uses `batch_size=128` and `lr=0.05` on 50,000 images. You move it to four workers. Fill in both columns. An epoch has as many steps as full global batches fit into it.
+# A run with one process uses `batch_size=128` and `lr=0.05` on 50,000 images. You move it to four workers. Fill in both columns. The loader has `drop_last=True`, so an epoch has as many steps as full global batches fit into it.
 
 # %%
 same_model = {"batch_size": ..., "steps per epoch": ..., "lr": ...}  # your answer: keep the global batch
@@ -226,21 +232,21 @@ check("03-4", same_model, scaled)
 #
 # ![gradients of the last layers are ready first: their bucket is exchanged while backward computes the layers before](images/buckets.svg)
 #
-# It also means that `backward()` is a synchronization point under DDP: it can't finish until every rank has sent its gradients. Without DDP, for example with one worker, it never waits.
+# An exchange needs all ranks. So under DDP `backward()` is a synchronization point: it can't finish until every rank has sent its gradients. Without DDP, for example with one worker, it never waits.
 #
 # ## Batch normalization
 # Two things go wrong with `BatchNorm` on several workers, and they have bitten most people who use DDP.
 #
 # - Each worker computes the mean and the variance of *its* images. With 8 images per worker these are noisy. On GPUs, `torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)`, called before `prepare_model`, computes them over all workers.
-# - The running statistics are buffers, and DDP sends rank 0's buffers to the others at the start of each forward pass. If rank 0 evaluates alone and calls the *wrapper*, it waits for the others, which never come: the run hangs. So a single rank evaluates the model
-#   inside the wrapper, `model.module`.
+# - The running mean and variance are **buffers** of the model. DDP sends rank 0's buffers to the others at the start of each forward pass through the wrapper, also in evaluation. If rank 0 evaluates alone through the wrapper, the others never receive them, and
+#   the run hangs. So a single rank evaluates the model inside the wrapper, `model.module`.
 #
 # ## Measure on all workers
 # Rank 0 could test the model by itself while the others wait. With many test images it's better to share the work: each rank counts on its own part, and an all-reduce adds up the counts.
 #
 # ### Exercise 03-5 ★★ · Accuracy over all ranks
 # Each rank has its own list of batches `(x, y)`, and the lists don't have equally many rows. Return the accuracy over the rows of *all* ranks, on every rank. The check runs your function on two workers.
-# `torch.distributed.all_reduce(tensor)` replaces a tensor by its sum over all ranks.
+# `torch.distributed.all_reduce(tensor)` replaces the values of a tensor by their sum over all ranks. It changes the tensor in place and returns nothing.
 
 
 # %%

@@ -121,7 +121,7 @@ assert with_optimizer == 0 and weights_only > 1e-4
 # The argument `weights_only=True` asks PyTorch to accept tensors and plain values only. It's designed not to run code from the file, which matters when you didn't write the file yourself.
 #
 # ## The loop, in a file
-# Here is the loop from lesson 03, and two functions around it. Run this cell: it writes the file `my_loop.py`, which later lessons use again.
+# Here is the loop from lesson 03, and two functions around it. Run this cell: it writes the file `my_loop.py`, which later lessons use again. (The file comes with the notebooks, so the cell overwrites it with the same text.)
 
 # %% tags=["long"]
 # %%writefile my_loop.py
@@ -210,7 +210,7 @@ importlib.reload(my_loop)
 cloudpickle.register_pickle_by_value(my_loop)
 
 # %% [markdown]
-# `RunConfig` sets where checkpoints are saved and how many are kept: here the two with the highest accuracy, and always the latest.
+# `RunConfig` sets where checkpoints are saved and how many are kept: here the two with the highest accuracy, and the latest one, too.
 
 # %%
 from labkit.train import TrainPanel
@@ -235,6 +235,8 @@ with panel.watch(trainer):
     result = trainer.fit()
 
 # %% [markdown]
+# The loss in the panel jumps although the accuracy rises. Each point is the loss of *one* batch on rank 0, and the last batch of an epoch has only a few images.
+#
 # ## What came back
 # Everything the run produced is in the store. Another process, on another machine and a week later, finds it by its path:
 
@@ -247,7 +249,9 @@ with best.as_directory() as folder:
     state = torch.load(f"{folder}/state.pt", weights_only=True)
 model = make_model()
 model.load_state_dict(state["model"])
-print(f"epoch {state['epoch']}: accuracy on {len(test)} test images: {my_loop.accuracy(model, test):.3f}")
+print(
+    f"epoch {state['epoch']}, counted from 0: accuracy on {len(test)} test images: {my_loop.accuracy(model, test):.3f}"
+)
 
 # %% tags=["claim"]
 kept = [metrics["epoch"] for _, metrics in found.best_checkpoints]
@@ -255,7 +259,7 @@ assert 2 <= len(kept) <= 3 and 5 in kept
 assert my_loop.accuracy(model, test) == max(metrics["accuracy"] for _, metrics in found.best_checkpoints)
 
 # %% [markdown]
-# If you ever write your own `report`: Ray keeps metrics on disk only if a checkpoint came with them.
+# One more thing about `report`: Ray keeps its metrics on disk only if a checkpoint came with them.
 #
 # ## A loop that stops early, and hangs
 # Why should you care about barriers? Because this innocent loop never ends. It saves time: as soon as the model is good enough, rank 0 stops.
@@ -299,12 +303,12 @@ except ray.train.TrainingFailedError as error:
     reveal("03b-b", "it waits")
 
 # %% [markdown]
-# Rank 1 started its next epoch and got as far as `backward()`. Under DDP that is a synchronization point: it can't finish until every rank has sent its gradients, and rank 0 will never send any.
+# Rank 1 started its next epoch and got as far as `backward()`. As lesson 03 said, it can't finish until every rank has sent its gradients, and rank 0 will never send any.
 #
 # ![Rank 0 leaves the loop after epoch 2; rank 1 waits in backward until the process group gives up](images/hang.svg)
 #
-# Here the wait ended after 5 seconds because of `timeout_s`. Ray's default is 30 minutes, and `report` waits forever unless the environment variable `RAY_TRAIN_COLLECTIVE_TIMEOUT_S` is set in the process that calls `fit()`. (On GPUs, NCCL ends the waiting
-# process instead of raising an error, so you see a lost worker.)
+# Here the wait ended after 5 seconds because of `timeout_s`. Ray's default is 30 minutes. On GPUs, NCCL ends the waiting process instead of raising an error, so you see a lost worker. A rank that waits in `report` waits forever,
+# unless the environment variable `RAY_TRAIN_COLLECTIVE_TIMEOUT_S` is set in the process that calls `fit()`.
 
 # %% [markdown] tags=["instructor"]
 # **The hanging run in *A loop that stops early, and hangs*.** It ends after five seconds, because the cell sets `timeout_s=5`. Ray's default is 30 minutes.
@@ -327,15 +331,16 @@ assert one_worker.return_value < 10  # no wrapper, so nothing waits in backward(
 #     _engine_run_backward (torch/autograd/graph.py:979)
 #     backward (torch/autograd/__init__.py:395)
 #     backward (torch/_tensor.py:623)
-#     train_until (1240127741.py:12)
+#     train_until (1240127741.py:13)
 #     …
 # ```
 #
-# Look for your own function in the thread called `TrainingThread`: the loop is in its line 12, `loss.backward()`, and waits inside PyTorch. Compare the ranks. The one that is *somewhere else* caused the hang. The lab's panel does this for you when a run stalls.
+# Look for your own function in the thread called `TrainingThread`: the loop is in line 13 of its cell, `loss.backward()`, and waits inside PyTorch. Then compare the ranks: the one that is *somewhere else* caused the hang. Here the process of rank 0 has no `TrainingThread` any more,
+# because its loop has returned. If you train under a panel, it compares the ranks for you, half a minute after a run has stalled.
 
 # %% [markdown]
 # ### Exercise 03-2 ★★ · Stop together
-# Fix the loop. With any number of workers it should still stop early, and all ranks should stop after the same epoch, whatever rows each of them has. Return the number of epochs trained, as above.
+# Fix the loop. With any number of workers it should still stop early, and all ranks should stop after the same epoch, whatever rows each of them trains on. Return the number of epochs trained, as above.
 
 
 # %%
@@ -365,15 +370,26 @@ check("03-2", train_together)
 # If you're stuck, `hint("03-2")` shows the first of three hints.
 #
 # ## A worker is killed
-# Now we kill a worker, the way Linux does when memory runs out. `max_failures=1` lets Ray restart the run once. The loop then begins at its first line, in new processes. Ray can't know what your variables were, so
-# it's your code that has to ask for the latest checkpoint. That is the call of `resume` in `my_loop.py`.
+# Now we kill a worker, the way Linux does when memory runs out. `max_failures=1` lets Ray restart the run once. Both workers are replaced by new processes, and your loop starts from its first line. Ray can't know
+# what your variables were, so your code has to ask for the latest checkpoint. That is the call of `resume` in `my_loop.py`.
+#
+# So far an epoch took a tenth of a second. A real one takes longer, so here each image takes two milliseconds to arrive.
 
 # %%
+import time
+
 from labkit import faults
 
+
+class SlowRows(TensorDataset):
+    def __getitem__(self, row):
+        time.sleep(0.002)
+        return super().__getitem__(row)
+
+
 panel = TrainPanel("03b-crash")
-faults.kill_rank(1).at(panel, epoch=2, step=3)
-config = trainer.train_loop_config | {"epochs": 4}
+fault = faults.kill_rank(1).at(panel, epoch=2, step=3)
+config = trainer.train_loop_config | {"epochs": 4, "train": SlowRows(*train.tensors)}
 crashed = TorchTrainer(
     my_loop.train_loop,
     train_loop_config=config,
@@ -396,6 +412,7 @@ predict("03b-c", ...)
 with panel.watch(crashed):
     safe = crashed.fit()
 
+print(fault)
 reveal("03b-c", safe.return_value)
 
 # %% tags=["claim"]
@@ -403,9 +420,10 @@ assert safe.return_value == 2
 assert sorted(metrics["epoch"] for _, metrics in safe.best_checkpoints) == [0, 1, 2, 3]
 
 # %% [markdown]
-# One worker died, and Ray restarted both, because the process group can't continue without one of its members. The steps of epoch 2 were lost and trained again. With a checkpoint per epoch, a crash costs at most one epoch and a start.
+# One worker died, and Ray restarted both, because the process group can't continue without one of its members. The steps of epoch 2 were lost and trained again. With a checkpoint per epoch, a crash costs up to an epoch and a start. (It costs one epoch more if it comes right after
+# `report`: Ray's controller notes a checkpoint a moment after that call has returned.)
 #
-# ### Exercise 03-3 ★★ · Resume with a schedule
+# ### Exercise 03-3 ★ · Resume with a schedule
 # A loop of yours also has a learning-rate schedule, and its checkpoint contains `{"model": …, "optimizer": …, "scheduler": …, "epoch": …}` in `state.pt`. Write the function that it calls before its first epoch. If there is a checkpoint, load
 # all three and return the epoch to start with; otherwise return 0. The check makes a run on the cluster fail once.
 

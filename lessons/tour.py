@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Tour · One worker is killed, and the model comes out the same
 #
-# Three minutes, and nothing to type. Run the cells one after the other with **Shift+Enter**, and look at what each of them shows.
+# Five minutes, and nothing to type. Run the cells one after the other with **Shift+Enter**, and read as much or as little as you like.
 #
-# You'll train a small network on handwritten digits with two worker processes. In the middle of the run, one of the workers is killed, the way Linux kills a process
+# You'll train a small network on handwritten digits with two **workers**, which are processes with a part of the images each. In the middle of the run, one of the workers is killed, the way Linux kills a process
 # when memory runs out. The run resumes by itself from its last checkpoint. At the end you compare its weights with the weights of a single, undisturbed process.
 #
 # Machines do fail: while Meta trained Llama 3 on 16,384 GPUs, 419 unexpected interruptions hit the job in 54 days, about one every three hours
@@ -40,7 +40,7 @@ def make_model():
 
 
 # %% [markdown]
-# Each worker runs this loop, and you know most of it: a `DataLoader`, a loss, `backward()`, `step()`. Only two calls make it distributed: `prepare_model` makes the workers
+# Each worker runs this loop, and you know most of it: a `DataLoader`, a loss, `backward()`, `step()`. Two calls make the training distributed: `prepare_model` makes the workers
 # average their gradients in every step, and `prepare_data_loader` gives each worker its own part of the images.
 #
 # `save` and `load` below write and read a checkpoint. The pause stands in for a larger model, so that there is something to watch.
@@ -117,10 +117,11 @@ alone = TorchTrainer(
     scaling_config=ScalingConfig(num_workers=0),
     run_config=RunConfig(storage_path=folder),
 ).fit()
+print(f"one process: loss {alone.metrics['loss']:.3f}")
 
 # %% [markdown]
 # ## Two workers, and one of them dies
-# Two workers take 64 images each, so a step still uses 128. The setting `max_failures=1` allows one restart. The fault below kills the worker with rank 1 in the fourth epoch.
+# Two workers take 64 images each, so a step still uses 128. The setting `max_failures=1` allows one restart. The fault below kills one of them in the fourth epoch: the worker with **rank** 1, since ranks and epochs are counted from 0.
 #
 # Watch the panel: the epochs, the loss, the moment when a worker dies, and the restart.
 

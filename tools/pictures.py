@@ -317,8 +317,7 @@ def timeline(d: Drawing) -> None:
     """Where a run's time goes.
 
     A controller starts two workers. In each epoch they wait for data, make their steps, and meet at
-    report, which is a barrier: rank 1 waits there until rank 0 has tested the model and uploaded the
-    checkpoint to the store.
+    report, which is a barrier: rank 1 waits there until rank 0 has uploaded the checkpoint to the store.
     """
     for top, name in ((48, "controller"), (108, "rank 0"), (168, "rank 1")):
         d.text(20, top + 24, name, style="b", room=90)
@@ -326,11 +325,11 @@ def timeline(d: Drawing) -> None:
     d.box(270, 48, 470, 38, "collects reports, restarts after a failure")
     for left in (270, 506):
         d.box(left, 108, 44, 38, "data", kind="store")
-        d.box(left + 46, 108, 84, 38, "steps")
-        d.box(left + 132, 108, 100, 38, "test, upload", kind="data")
+        d.box(left + 46, 108, 100, 38, "steps, test")
+        d.box(left + 148, 108, 84, 38, "upload", kind="data")
         d.box(left, 168, 44, 38, "data", kind="store")
-        d.box(left + 46, 168, 84, 38, "steps")
-        d.box(left + 132, 168, 100, 38, "waits", kind="stop")
+        d.box(left + 46, 168, 100, 38, "steps, test")
+        d.box(left + 148, 168, 84, 38, "waits", kind="stop")
         d.line((left + 233, 100), (left + 233, 214), dashed=True)
         d.text(left + 233, 230, "report", style="n", anchor="end")
     d.box(110, 108, 150, 38, "imports, connects")

@@ -145,7 +145,7 @@ def _over_ranks(accuracy_on_all_ranks: Any) -> None:
 
 @LESSON.exercise(
     "03-1 · Make this loop distributed",
-    "The four changes at the start of the lesson are all you need. Which rows does one worker use in an update, and who saves?",
+    "The four changes at the start of the lesson are all you need. How many rows does one worker use in an update, and which rank saves?",
     "`prepare_model`, `get_world_size`, `prepare_data_loader`; `.module` of the wrapper is the plain model.",
     '`config["global_batch"] // ray.train.get_context().get_world_size()`, `prepare_data_loader(loader)`, '
     'and `getattr(model, "module", model).state_dict()`.',

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 from zlib import crc32
 
-from labkit.exercises.answers import NotAttempted, Wrong, close_to, describe, is_blank
+from labkit.exercises.answers import NotAttempted, Wrong, close_to, describe, expect_function, is_blank
 from labkit.exercises.registry import Lesson
 from labkit.exercises.running import run_loop
 
@@ -17,12 +17,14 @@ _REMARKS = {
     "no attribute 'module'": "with one worker there is no wrapper, so the model has no `.module`",
     '"module.': "`model` is the wrapper; load into the model inside it",
     "Timed out waiting": "one rank leaves the loop, and the other waits for its gradients",
+    "process group has not been initialized": "in this notebook, with num_workers=0, there is no process group: "
+    "ask `get_world_size()` before you call all_reduce",
 }
 
 
 @LESSON.exercise(
     "03-2 · Stop together",
-    "Which rank makes the decision, and how does the other one learn about it?",
+    "Rank 0 decides alone, and rank 1 never hears of it. Is there something that both could decide by?",
     "After each step all ranks have the same weights. What would each decide by the model's accuracy?",
     "Let every rank test the model: `if accuracy(model) > 0.8: return epoch + 1`, without `rank == 0`.",
     seconds=90,
@@ -34,6 +36,7 @@ def _together(train_together: Any) -> None:
     At last, rank 1 knows nothing of its own rows. Ranks that judge by different rows then disagree.
     """
     _require_no_blank(train_together)
+    expect_function(train_together, "train_together")
     options = {"name": "train_together", "trainer": _impatient_trainer()}
     idle, trained, seen = _returned(_idle_and_trained, {"loop": train_together}, **options)
     for epochs in (idle, trained):
@@ -50,6 +53,7 @@ def _together(train_together: Any) -> None:
             "each rank judges the model by other rows, and nothing makes them agree: "
             "that they stopped together was luck"
         ) from None
+    _run(train_together, {}, name="train_together")  # "any number of workers"
 
 
 @LESSON.exercise(
@@ -63,6 +67,7 @@ def _together(train_together: Any) -> None:
 def _resumed(resume: Any, store: Any = None) -> None:
     """A run on two workers that fails after two epochs, and goes on with the learner's function."""
     _require_no_blank(resume)
+    expect_function(resume, "resume")
     config, name = {"resume": resume}, "resume"
     result, _ = _run(_first_of_a_new_run, config, name=name)
     near = {1: "epochs are counted from 0"}
