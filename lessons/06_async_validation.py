@@ -11,7 +11,7 @@
 
 # %% [markdown]
 # Search engines that use neural networks have an expensive habit. To validate one checkpoint of such a model, you encode the whole collection with it, for example the 8.8 million passages of MS MARCO, before you can ask the first question.
-# In 2022, Shengyao Zhuang and Guido Zuccon were tired of training loops that waited for this. They let another GPU validate each checkpoint while the training went on, and published the tool as Asyncval
+# In 2022, Shengyao Zhuang and Guido Zuccon published a tool for this, Asyncval: the training loop doesn't wait, and another GPU validates each checkpoint while the training goes on
 # ([Zhuang & Zuccon](https://arxiv.org/abs/2202.12510)).
 #
 # The waiting has a price in every field. If an epoch takes 20 minutes on eight GPUs and its validation 5, your GPUs spend a fifth of every paid hour not training. Ray Train can do what Asyncval does for any model: **asynchronous validation**. The API is young, and
