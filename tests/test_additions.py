@@ -22,7 +22,6 @@ _SECOND_EDITION = {
     "01_cluster_startup",
     "02_data_preprocessing",
     "04_tensorflow_trainer",
-    "06_async_validation",
     "07_torch_distributor",
     "08_when_machines_fail",
     "09_scaling",

@@ -111,7 +111,7 @@ def pages(folder: Path = FOLDER) -> Iterator[tuple[Path, str]]:
         cells = lesson.read(source)
         time = figures.measure(lesson.number(source), cells).time
         if source.stem == "tour":  # its code is there to be run, not to be read
-            time = "3 minutes"
+            time = "5 minutes"
         row = rf"(\| \[[^|]*\(notebooks/{source.stem}\.ipynb\) \|[^|]*\|)[^|]*\|"
         table = re.sub(row, rf"\1 {time} |", table)
         notes = "\n".join("- " + " ".join(cell.source.split()) for cell in cells if cell.is_note)

@@ -529,7 +529,7 @@ def population(d: Drawing) -> None:
 
 @picture(760, 290)
 def lanes(d: Drawing) -> None:
-    """Validation inside the loop and alongside it.
+    """Validation inside the loop and asynchronously.
 
     Inside the loop each validation stops the training. Asynchronously, each checkpoint is validated by
     a task of its own while the workers train the next epoch; validations run one at a time, and fit()
@@ -540,7 +540,7 @@ def lanes(d: Drawing) -> None:
         d.box(130 + 200 * k, 44, 96, 38, f"epoch {k + 1}")
         d.box(228 + 200 * k, 44, 96, 38, f"validate {k + 1}", kind="store")
     d.text(20, 68, "workers", style="n")
-    d.text(20, 122, "alongside", style="b")
+    d.text(20, 122, "asynchronous", style="b")
     d.text(20, 160, "workers", style="n")
     d.text(20, 232, "validation task", style="n", room=110)
     for k in range(3):
@@ -554,6 +554,31 @@ def lanes(d: Drawing) -> None:
     d.text(240, 196, "checkpoint", style="n")
     d.arrow((130, 274), (740, 274))
     d.text(20, 278, "time", style="n")
+
+
+@picture(760, 250)
+def queue(d: Drawing) -> None:
+    """Validations that are slower than epochs form a queue.
+
+    Four epochs take one minute each, and a validation takes two. The first validation starts after the first
+    epoch. Each checkpoint after it waits for its turn, longer than the one before. The workers are done after
+    four minutes, and fit() returns after nine.
+    """
+    left, unit = 130, 66
+    d.text(20, 54, "workers", style="b")
+    d.text(20, 154, "validation", style="b", room=108)
+    for k in range(4):
+        d.box(left + unit * k, 30, unit - 4, 38, f"epoch {k + 1}")
+        start = left + unit * (1 + 2 * k)
+        d.box(start, 130, 2 * unit - 4, 38, f"validate {k + 1}", kind="store")
+        d.arrow((left + unit * (k + 1) - 2, 68), (start, 130), dashed=k > 0)
+    d.text(left + 5 * unit + 10, 70, "dashed: a checkpoint waits for its turn", style="n", room=300)
+    d.line((left + 9 * unit - 2, 30), (left + 9 * unit - 2, 190), dashed=True)
+    d.text(left + 9 * unit - 2, 206, "fit() returns", style="n", anchor="end")
+    d.line((left + 4 * unit - 2, 24), (left + 4 * unit - 2, 112), dashed=True)
+    d.text(left + 4 * unit + 6, 34, "the last step", style="n", room=120)
+    d.arrow((left, 230), (740, 230))
+    d.text(20, 234, "time", style="n")
 
 
 @picture(760, 300)

@@ -9,7 +9,7 @@ from labkit.exercises.answers import Wrong, close_to, describe, expect_function,
 from labkit.exercises.registry import Lesson
 from labkit.exercises.running import learners_errors, reports_to, run_loop
 
-LESSON = Lesson("06", "Validation alongside training")
+LESSON = Lesson("06", "Asynchronous validation")
 
 
 @LESSON.exercise(
@@ -119,7 +119,7 @@ def _rows_asked_for(checkpoint: Any, rows: Any = "default") -> dict[str, Any]:
     "06-3 · Fix this validator",
     "Which names does the function use and not create? What does dropout do while a model is trained?",
     "Read the rows inside, as `validate` does. Call `.eval()`. And Ray expects a dict of metrics.",
-    '`read_rows("lab-06/validation", store.filesystem)`, `model.eval()`, `{"val_accuracy": …}`.',
+    '`for x, y in validation_batches(wait=0)`, `model.eval()`, `.item()`, and `{"val_accuracy": …}` at the end.',
     seconds=90,
     stuck="the function waits for something in its process",
 )
