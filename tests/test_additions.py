@@ -19,7 +19,6 @@ ROOT = build.FOLDER.parent
 LESSONS = {path.stem: lesson.read(path) for path in build.sources()}
 # Lessons that are still to be rewritten. Names are removed from this list, never added.
 _SECOND_EDITION = {
-    "04_tensorflow_trainer",
     "05_tune_sweeps",
     "06_async_validation",
     "07_torch_distributor",
