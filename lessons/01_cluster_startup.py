@@ -3,7 +3,7 @@
 #
 # By the end of this lesson you can
 # - start a cluster, and name the programs it consists of;
-# - run functions in parallel, and measure what a call costs (exercise 01-1);
+# - run functions in parallel, and use each result as soon as it's ready (exercise 01-1);
 # - keep state in an actor (01-2);
 # - predict how many tasks run at the same time (01-3);
 # - write an actor that survives the loss of its process (01-4).
@@ -11,13 +11,14 @@
 # **Time** … · **Needs** 00
 
 # %% [markdown]
-# Suppose one machine needs a week for a training, and you can have eight. Then you need something that starts processes on all of them, hands them work, and goes
-# on when a machine fails. That is Ray. A Ray **cluster** is a handful of ordinary programs. Here they all run on your machine, and each **node** behaves as if it were a machine of its own. On real
-# machines the same programs run.
+# Your job needs a week on one machine, and you can have eight. Then you need something that starts processes on all of them, hands them work, and continues when a machine fails. Ray was built for this. The paper that introduced it
+# ([Moritz et al., 2018](https://www.usenix.org/conference/osdi18/presentation/nishihara)) runs 1.8 million tasks per second, on a cluster that is made of the same few programs that you'll start now.
+#
+# A Ray **cluster** is a handful of ordinary programs. Here they all run on your machine, where each **node** plays the part of a machine.
 
 # %% [markdown]
 # ## Start with Ray alone
-# One call starts a small cluster for this notebook. Unset `RAY_ADDRESS` first.
+# One call starts a small cluster for this notebook:
 
 # %%
 import ray
@@ -28,20 +29,30 @@ ray.init(num_cpus=2, include_dashboard=False)
 ray.cluster_resources()
 
 # %% [markdown]
-# The CPUs are what you asked for, whatever your machine has. This cluster has one node. End it:
+# The two CPUs are what you asked for, whatever your machine has. This cluster has one node, and it ends with this call:
 
 # %%
 ray.shutdown()
 
 # %% [markdown]
-# ## The lab's cluster
-# For more nodes, you type `ray start` on each machine. The lab does that for you, on this one:
+# ## Several machines
+# On real machines, you type one command on each of them. The first one becomes the **head** of the cluster, and the others join it by its address:
+#
+# ```text
+# machine 1 $ ray start --head --port=6379
+# machine 2 $ ray start --address=192.168.0.5:6379
+# machine 3 $ ray start --address=192.168.0.5:6379
+#
+# machine 1 $ python
+# >>> import ray
+# >>> ray.init()          # connects to the cluster that runs here
+# ```
+#
+# You only have one machine, so the lab runs these commands for you, as many times as you want nodes, and connects this notebook:
 
 # %%
 from labkit import cluster
-from labkit.settings import Settings
 
-settings = Settings.from_env()
 lab = cluster.start(cpus_per_node=3)
 lab
 
@@ -51,25 +62,23 @@ from labkit.system import overview
 overview.processes()
 
 # %% [markdown]
-# The **GCS** (`gcs_server`), one per cluster, keeps track of nodes and actors. A **raylet**, one per node, starts worker
-# processes, and lends them to those who have work. Worker processes run your code; there may be none yet. Your notebook is the **driver**: it submits work.
+# Why should you know these programs? Because their names are in every log and every error message.
+#
+# - The **GCS** (`gcs_server`), one per cluster, keeps track of nodes and actors.
+# - A **raylet**, one per node, starts worker processes and assigns them to tasks.
+# - **Worker processes** run your code.
+# - Your notebook is the **driver**: it submits work.
 #
 # ![The notebook is the driver; a head node with GCS, raylet and workers; a second node with raylet and workers](images/nodes.svg)
 #
-# > **What the lab changes in Ray**
-# >
-# > - *Forked workers.* Plain Ray starts each worker process as a new Python. If your code needs PyTorch, importing it takes seconds. The lab forks workers from a **forkserver** that has done so.
-# >   `LABKIT_PRELOAD=0` switches it off.
-# > - *A token.* Every process must know a secret that the lab creates. In Ray 2.60, `ray.init()` does the same; `ray start` uses a token only if there is one.
-# > - *Quiet logs.* Ray's progress bars and log lines are off, because the panels show what matters.
-# > - *Polling.* Ray Train looks at its workers every 0.2 s instead of every 2 s, so short runs end sooner.
+# > **What the lab changes in Ray.** Workers are forked from a process that has imported PyTorch, so that they start in a fraction of a second (`LABKIT_PRELOAD=0` switches it off). Ray's log lines are off, because the panels show what matters. Every process must know a secret, the token; Ray announced that 2.61 will require one in all clusters.
 
 # %% [markdown] tags=["instructor"]
 # **`RAY_ADDRESS` is set on a machine of the institute.** Then `cluster.start()` connects to that cluster. Say: "Unset it for this lesson."
 
 # %% [markdown]
 # ## Tasks
-# `ray.remote` makes a function that can run in a worker process. One such run is a **task**. `.remote(…)` only submits it.
+# A task is the smallest piece of work that you can give away. `ray.remote` makes a function that can run in a worker process, and one such run is a **task**. `.remote(…)` only submits it.
 
 
 # %%
@@ -82,15 +91,15 @@ reference = square.remote(7)
 reference
 
 # %% [markdown]
-# You got an **ObjectRef**, a reference to a result that may not exist yet. The cell did not wait. `ray.get` does:
+# The cell didn't wait. You got an **ObjectRef**, a reference to a result that may not exist yet, and `ray.get` waits for it:
 
 # %%
 ray.get(reference)
 
 # %% [markdown]
 # ## A CPU is a ticket
-# The raylet never looks at your cores. Ray's CPUs are **logical resources**: a number that is set when the node starts. Think of tickets: a task takes one while it runs and
-# returns it when it finishes. The next task just sleeps, then returns when and on which node it ran.
+# How many tasks run at the same time? The raylet never looks at your cores. Ray's CPUs are **logical resources**: a number that is set when the node starts. Think of tickets: a task takes one while it runs and
+# returns it when it finishes. The next task only sleeps, and then returns when and on which node it ran.
 
 # %% [markdown] tags=["instructor"]
 # **"Five CPUs on a laptop with two cores?"** `ray.init(num_cpus=2)` and `cpus_per_node=3` set a number. Say: "The raylet never looks at your cores. A
@@ -114,7 +123,7 @@ def nap(seconds):
 
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Three CPUs, six naps of one second each, all submitted at once. How many seconds from the first begin to the last end?
+# **Predict.** The node has three CPUs, and you submit six naps of one second each at once. How many seconds will pass between the first begin and the last end?
 
 # %%
 from labkit.exercises import check, hint, predict, reveal
@@ -130,7 +139,7 @@ reveal("01-a", naps.seconds)
 naps
 
 # %% [markdown]
-# Two seconds: three naps, then three more. Each row is a worker process, each bar a task. A sleeping task uses no core. Now tasks that keep one busy:
+# It took two seconds: three naps, then three more. Each row is a worker process, and each bar is a task. A sleeping task uses no core, so try tasks that keep one busy:
 
 # %% tags=["claim"]
 assert naps.at_once <= 3 and naps.seconds > 1.9
@@ -145,11 +154,11 @@ def count_up(number):
     return span(begin)
 
 
-number = 20_000_000 if settings.small else 50_000_000
+number = 20_000_000
 alone = Timeline([ray.get(count_up.remote(number))])
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Now three such tasks at once. How many times as long will they take as the one alone, on your machine?
+# **Predict.** Now three such tasks run at once. By what factor will they take longer than a single one, on your machine?
 
 # %%
 predict("01-b", ...)  # a factor
@@ -163,29 +172,34 @@ together
 assert together.at_once <= 3
 
 # %% [markdown]
-# With three free cores, the factor is near 1. With two it's about 1.5, because three tasks share them. A CPU of Ray lets a task *start*. It does not give it a core.
+# With three free cores, the factor is near 1. With two it's about 1.5, because three tasks share them. That surprises everybody once: a CPU of Ray lets a task *start*, and it doesn't give it a core.
 
 # %% [markdown]
-# ### Exercise 01-1 · All at once
-# Write a function that runs a task for each of many inputs, as many at the same time as the cluster allows, and returns the results in the order of the inputs. `task` is a function with `@ray.remote`, like
-# `nap`.
+# ### Exercise 01-1 ★★ · First come, first served
+# `ray.get` with a list waits until *all* results are there. Often you want to use each one as soon as it's ready. Write a function that runs a task for each of many inputs, all at the same time, and returns a list of the results in the order in which the tasks *finish*. `task` is a function with `@ray.remote`, like
+# `nap`. You need one more call: `ray.wait(references)` waits until one of them is ready, and returns two lists, the references that are ready and the others.
 
 
 # %%
-def in_parallel(task, inputs): ...  # your answer
+def as_they_finish(task, inputs): ...  # your answer
 
 
 # %% tags=["solution"]
-def in_parallel(task, inputs):
-    return ray.get([task.remote(one) for one in inputs])
+def as_they_finish(task, inputs):
+    waiting = [task.remote(one) for one in inputs]
+    results = []
+    while waiting:
+        ready, waiting = ray.wait(waiting)
+        results.extend(ray.get(ready))
+    return results
 
 
 # %%
-check("01-1", in_parallel)
+check("01-1", as_they_finish)
 
 # %% [markdown]
 # ## What a call costs
-# For a task, a raylet lends your notebook a worker process. The notebook sends that worker the arguments, and gets the result back.
+# How small may a task be? For each one, the raylet finds a worker process, your notebook sends it the arguments, and the result comes back. All of that takes time.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** Calling a Python function that squares a number takes about 0.1 µs. How many µs does `ray.get(square.remote(7))` take?
@@ -220,7 +234,7 @@ assert crowd < task and task > 100
 
 # %% [markdown]
 # ## Actors
-# These tasks count rows in a variable of the notebook:
+# Sooner or later, tasks have to share something: a counter, a queue, a model. Try it with a variable of the notebook, which four tasks change:
 
 # %%
 rows = {"count": 0}
@@ -246,7 +260,7 @@ reveal("01-d", rows["count"])
 assert rows["count"] == 0
 
 # %% [markdown]
-# Ray sent each worker process a copy of the function and of `rows`, and each changed its own. (A 20 comes from a process that ran two of the tasks.) Memory that many processes use needs an **actor**: an object of a class, in a process of
+# Your count is still 0, because Ray sent each worker process a copy of the function and of `rows`, and each changed its own. Memory that many processes use needs an **actor**: an object of a class, in a process of
 # its own, which answers calls one after the other. `@ray.remote` in front of a class makes it one, `Name.remote()` creates it, and `actor.method.remote(…)` calls it.
 #
 # ![The driver submits tasks to workers and calls an actor; large values are in the object store of a node](images/task_actor.svg)
@@ -256,8 +270,8 @@ assert rows["count"] == 0
 # 0.
 
 # %% [markdown]
-# ### Exercise 01-2 · Count together
-# Repair the counting: write an actor class `Rows`. `add(number)` adds to a count that begins with 0, and `total()` returns the count. The check lets several tasks use one actor.
+# ### Exercise 01-2 ★★ · Count together
+# Repair the counting. Write an actor class `Rows`. `add(number)` adds to a count that begins with 0, and `total()` returns the count. The check lets several tasks use one actor.
 
 
 # %%
@@ -282,8 +296,7 @@ check("01-2", Rows)
 
 # %% [markdown]
 # ## The object store
-# Large values that tasks and actors pass to each other go through the **object store**: memory that all processes of a node share. (Arguments and results below about 100 kB are sent
-# directly.) `ray.put` stores a value there once, and you pass its reference to as many tasks as you like.
+# If a hundred tasks need the same images, you don't want to send them a hundred times. Large values go through the **object store**: memory that all processes of a node share. `ray.put` stores a value there once, and you pass its reference to as many tasks as you like.
 
 # %%
 from labkit import datasets
@@ -297,6 +310,7 @@ images.flags.writeable
 
 # %% [markdown]
 # ## Asking for too much
+# The most common reason for a Ray job that does nothing is that it asks for something that the cluster doesn't have.
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** A task asks for 64 CPUs, and the cluster has three. What does Ray do?
@@ -320,13 +334,13 @@ ray_command = Path(sys.executable).with_name("ray")
 # !{ray_command} status --address {lab.address}
 
 # %% [markdown]
-# Under *Pending Demands* you see the task that waits. Take it back:
+# Under *Pending Demands* you see the task that waits. Cancel it:
 
 # %%
 ray.cancel(greedy)
 
 # %% [markdown]
-# A training with too many workers would wait in the same way. The lab counts first, and refuses:
+# A training run with too many workers would wait in the same way. The lab counts first, and refuses:
 
 # %% [markdown] tags=["instructor"]
 # **A cell that never ends.** A task may wait for CPUs that no node has. Interrupt the cell, and look at *Pending Demands* in `ray status`.
@@ -336,7 +350,7 @@ lab.check_capacity(workers=64)
 
 # %% [markdown]
 # ## More nodes
-# `add_node` runs `ray start --address=…`, the command that you would type on a second machine.
+# `add_node` runs `ray start --address=…`, the command that you'd type on a second machine:
 
 # %%
 node_2, node_3 = lab.add_node(cpus=2), lab.add_node(cpus=2)
@@ -347,10 +361,7 @@ everywhere = [nap.remote(1) for _ in range(int(lab.cpus))]
 Timeline(ray.get(everywhere))
 
 # %% [markdown]
-# Ray placed the tasks wherever CPUs were free.
-
-# %% [markdown]
-# ### Exercise 01-3 · What would change?
+# ### Exercise 01-3 ★ · What would change?
 # The table below `add_node` shows three nodes with 3, 2 and 2 CPUs. A task may ask for more than one: `nap.options(num_cpus=3)`. How many tasks can run at the same time, if each asks for 1, for 2, for 3?
 
 # %%
@@ -364,8 +375,8 @@ check("01-3", at_once, lab.nodes)
 
 # %% [markdown]
 # ## Losing a node
-# `remove_node` ends the processes of a node at once, as if you had pulled the plug. A nap that is lost can't say when it began, so these
-# naps report to an actor when they begin. The actor takes no CPU from them, and it asks for a resource that only the head node has, so that it can't be lost with node-3.
+# This is what you need Ray for: with eight machines, one of them will fail. `remove_node` ends the processes of a node at once, as if you had pulled the plug. A nap that is lost can't return when it began, so these
+# naps report to an actor first. The actor needs no CPU, and it asks for a resource that only the head node has, so that it can't be lost with node-3.
 
 
 # %%
@@ -417,13 +428,27 @@ Timeline([*finished, *({**attempt, "end": died} for attempt in lost)])
 assert len(finished) == 7 and 1 <= len(lost) <= 2
 
 # %% [markdown]
-# The short bars on node-3 are the attempts that were lost with it. Ray started those naps again, as soon as a CPU was free elsewhere. It tries a lost task three more times by default (`max_retries`), each
-# time from its beginning. What a task did before it was lost is done twice.
-
-# %% [markdown]
-# ### Exercise 01-4 · An actor that survives
+# The short bars on node-3 are the attempts that were lost with it. Ray started those naps again, as soon as a CPU was free elsewhere. By default it tries a lost task three more times, each time from its beginning. So whatever a task did before it was lost, such as writing a file, is done twice.
+#
+# ### Exercise 01-4 ★★★ · An actor that survives
 # An actor can be restarted, too: `max_restarts=1` allows it once, and `max_task_retries=-1` repeats the calls that fail meanwhile, without a limit. But its memory is gone, because it was in the process. Write
 # an actor class `Saved` that is created with the path of a file, which need not exist yet. `add()` adds 1 and returns the count. After a restart it continues where it was. The check kills its process.
+#
+# <details><summary>A version with blanks</summary>
+#
+# ```python
+# @ray.remote(max_restarts=___, max_task_retries=___)
+# class Saved:
+#     def __init__(self, path):
+#         self.path = Path(path)
+#         self.count = ___ if self.path.exists() else 0
+#
+#     def add(self):
+#         self.count += 1
+#         self.path.write_text(___)
+#         return self.count
+# ```
+# </details>
 
 
 # %%
@@ -447,87 +472,8 @@ class Saved:
 check("01-4", Saved)
 
 # %% [markdown]
-# Training workers are actors, and the weights are in their memory: lesson 03 saves them in checkpoints.
-
-# %% [markdown] tags=["extra"]
-# ## Extra: the dashboard and the token
-# Most programs of the cluster listen on some port:
-
-# %%
-overview.ports()
-
-# %% [markdown]
-# Ray's ports, except the dashboard's, are open to the network, because nodes have to find each other. Anyone who is let in can run any program on your machine. The token keeps strangers out:
-
-# %%
-from urllib.error import HTTPError
-from urllib.request import urlopen
-
-try:
-    urlopen(lab.dashboard_url + "/api/v0/nodes")
-except HTTPError as error:
-    print(error.code, error.read().decode())
-
-# %% [markdown]
-# Click **dashboard** in the box that `lab` showed under *The lab's cluster*. The page asks for the token, which is in a file that only you can read. Never print it in a notebook, whose outputs are saved and shared.
-# The next cell prints a command. Run it in a terminal (File → New → Terminal), paste its output into the page, and press Submit. Then look for your actors and nodes.
-
-# %%
-print("cat", os.environ["RAY_AUTH_TOKEN_PATH"])
-
-# %% [markdown] tags=["extra"]
-# ## Extra: the same on real machines
-# You can do by hand what `cluster.start` does. `ray start --head` prints the address to give to the others, and how to connect from Python: `ray.init()` on a machine of the cluster finds it.
-
-# %%
-print(lab.commands())
-
-# %% [markdown]
-# This is what the head's `ray start --head` printed here, without the times in front:
-
-# %%
-import re
-
-if lab.is_ours:
-    printed = (lab.log_dir.parents[1] / "start-head.log").read_text()
-    print(re.sub(r"(?m)^.*? -- |\x1b\[\d+m", "", printed))
-
-# %% [markdown]
-# The line to copy is the one with `--address`: run it on each other machine. `ray.init()` in a program on one of these machines connects to the cluster, and `ray status` shows what it has and what waits. Be careful with
-# `ray stop`: it ends the Ray processes of *all* clusters on the machine, if you have the permission to end them.
+# Training workers are actors, and the weights are in their memory. That's why lesson 03b saves them in checkpoints.
 #
-# - **Install.** `pip install "ray[default]"` on every machine. `default` adds the dashboard and the job server.
-# - **Token.** `RAY_AUTH_MODE=token` has to be in the environment of *every* process before it imports ray, and the same token file on every machine. Otherwise you get an `AuthenticationError`.
-# - **Versions.** The same Python and the same Ray on all machines, to the last digit.
-# - **Firewall.** Nodes have to reach the head's port 6379 and each other. To open only some ports, give `--min-worker-port` and `--max-worker-port`, always both, and `--node-manager-port` and `--object-manager-port`.
-# - **Your code and files.** Functions in a notebook are sent with their tasks. Packages have to be installed on each node, and data belongs where every node can read it (lesson 02).
-#
-# A script runs on the cluster with `ray job submit`:
-
-# %%
-job = settings.home / "job"
-job.mkdir(exist_ok=True)
-(job / "hello.py").write_text("import ray\n\nray.init()\nprint(ray.cluster_resources()['CPU'], 'CPUs')\n")
-
-# %%
-# !{ray_command} job submit --address {lab.dashboard_url} --working-dir {job} -- {sys.executable} hello.py 2>&1 | tail -8
-
-# %% [markdown]
-# The job is a driver of its own, which runs on the head. What it prints comes back to you.
-
-# %% [markdown] tags=["extra"]
-# ## Extra: when the kernel restarts
-# A second `start()` starts nothing. It returns the cluster that runs, also after a restart of the kernel (Kernel → Restart Kernel), in about a second. References and actors of the old kernel are
-# gone. If no kernel comes back within a minute, the lab's *watchdog* process stops everything. `python -m labkit stop` in a terminal does so at once.
-
-# %% [markdown] tags=["instructor"]
-# **After a kernel restart the cluster is still there.** That's intended: `cluster.start()` returns it. If no kernel comes back within a minute, the
-# watchdog stops everything.
-
-# %%
-print(cluster.start() is lab)
-
-# %% [markdown]
 # ## Key points
 # - `.remote(…)` submits and returns an `ObjectRef`; `ray.get` waits. Submit everything first, then wait.
 # - Ray's CPUs are counted, not measured. A task that finds none waits, without an error.
@@ -537,13 +483,15 @@ print(cluster.start() is lab)
 # | older tutorials | today |
 # |---|---|
 # | `ray.init("auto")`, `--redis-address`, `--redis-password` | `ray.init()` or `ray.init(address=…)`, and a token |
+#
+# The cluster's ports and its dashboard are the subject of the recipe `notebooks/recipes/dashboard_and_token.ipynb`. How to start a cluster on rented machines is described in [docs/clusters](../docs/clusters/README.md).
 
 # %% [markdown] tags=["plain"]
 # ## Without the lab
 # Tasks, an actor, the object store and a lost process, in plain Ray:
 
 # %% [markdown] tags=["links"]
-# ## Reference
+# ## Official pages
 
 # %% [markdown]
 # ## Stop

@@ -34,7 +34,16 @@ SLOW = {
     *("running_cluster", "checks_elsewhere", "campaign", "fault_injection"),
     *("keras_models", "keras_reporting", "keras_settings"),
     *("torch_models", "torch_training", "panel", "spark", "spark_panel"),
-    *("object_server", "storage", "storage_ray", "store_faults", "store_kernel", "store_names", "uploads"),
+    *(
+        "object_server",
+        "public",
+        "storage",
+        "storage_ray",
+        "store_faults",
+        "store_kernel",
+        "store_names",
+        "uploads",
+    ),
     *(
         "own_experiment",
         "cli",

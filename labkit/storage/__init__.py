@@ -10,16 +10,19 @@ s3fs and pyarrow (a second of CPU) are imported when a store is first used.
 
 from labkit.storage.explain import hint_for
 from labkit.storage.names import check_run_name
+from labkit.storage.public import PublicStore, start_public
 from labkit.storage.store import Store, connect, start
 from labkit.storage.uploads import Uploaded, upload, upload_shards
 
 __all__ = [
+    "PublicStore",
     "Store",
     "Uploaded",
     "check_run_name",
     "connect",
     "hint_for",
     "start",
+    "start_public",
     "upload",
     "upload_shards",
 ]

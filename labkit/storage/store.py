@@ -65,6 +65,16 @@ class Store:
 
         return arrow(self.files)
 
+    def read_keys(self) -> tuple[str | None, str | None]:
+        """(access key, secret key), for another client; (None, None) if clients find keys by themselves.
+
+        Raises:
+            LabError: the file with the keys is damaged.
+        """
+        from labkit.storage.client import read_keys
+
+        return read_keys(self.keys) if self.keys is not None else (None, None)
+
     def bucket(self, name: str) -> str:
         """Create the bucket `name` unless it exists, and return the name.
 

@@ -15,31 +15,35 @@ LESSON = Lesson("01", "A cluster on your machine")
 
 
 @LESSON.exercise(
-    "01-1 · All at once",
-    "`ray.get` waits. What happens if it is inside the loop that starts the tasks?",
-    "First make a list of references, with `task.remote(…)` for each input. Then wait for the whole list.",
-    "`references = [task.remote(one) for one in inputs]`, then `return ray.get(references)`.",
+    "01-1 · First come, first served",
+    "Submit all tasks first. In what order do they finish, and what does `ray.get` with a list do?",
+    "Ask `ray.wait` for one reference that is ready, keep its result, and go on with the others.",
+    "`while waiting:`, `ready, waiting = ray.wait(waiting)`, and `results.extend(ray.get(ready))`.",
     seconds=60,
-    stuck="a task waits for a CPU that another task holds",
+    stuck="the list of references that wait never gets shorter, or a task waits for a CPU",
 )
-def _in_parallel(in_parallel: Any) -> None:
-    """The function runs a task of two inputs, which notes when it begins and ends."""
+def _as_they_finish(as_they_finish: Any) -> None:
+    """The function runs a task of two inputs, which notes when it begins and ends; the second one is faster."""
     import ray
 
     timed = ray.remote(_timed)
-    result_of(in_parallel, timed, [0.0, 0.0], what="in_parallel")  # starts the worker processes
-    spans = result_of(in_parallel, timed, [0.6, 0.5], what="in_parallel")
+    result_of(as_they_finish, timed, [0.0, 0.0], what="as_they_finish")  # starts the worker processes
+    spans = result_of(as_they_finish, timed, [1.2, 0.6], what="as_they_finish")
     found = spans if isinstance(spans, (list, tuple)) else [spans]
     if any(type(one).__name__ == "ObjectRef" for one in found):
-        raise Wrong("in_parallel returns references and not the results: wait for them with `ray.get`")
+        raise Wrong("as_they_finish returns references and not the results: get them with `ray.get`")
     if not isinstance(spans, list) or len(spans) != 2:
         raise Wrong(f"for two inputs it returns {describe(spans)}, and a list of two results is expected")
-    if [span["input"] for span in spans] != [0.6, 0.5]:
-        raise Wrong("the results are not in the order of the inputs")
-    if spans[0]["pid"] == os.getpid():
+    if not all(isinstance(span, dict) and "pid" in span for span in spans):
+        raise Wrong(f"the list has {describe(spans[0])} in it, and not what the task returned")
+    if os.getpid() in (spans[0]["pid"], spans[1]["pid"]):
         raise Wrong("the tasks ran in this process: call `task.remote(…)`")
     if max(span["begin"] for span in spans) >= min(span["end"] for span in spans):
         raise Wrong("the second task began when the first had ended: you waited before you submitted it")
+    if [span["input"] for span in spans] != [0.6, 1.2]:
+        raise Wrong(
+            "the results are in the order of the inputs: take each one as soon as `ray.wait` returns it"
+        )
 
 
 @LESSON.exercise(

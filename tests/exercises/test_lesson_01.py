@@ -19,6 +19,14 @@ def one_by_one(task, inputs):
     return [ray.get(task.remote(one)) for one in inputs]
 
 
+def as_they_finish(task, inputs):
+    waiting, results = [task.remote(one) for one in inputs], []
+    while waiting:
+        ready, waiting = ray.wait(waiting)
+        results += ray.get(ready)
+    return results
+
+
 class Plain:
     def __init__(self):
         self.count = 0
@@ -66,9 +74,12 @@ SAID = {
         ({1: 7, 2: 3, 3: 3}, nodes(3, 2, 2), "not every node"),
     ],
     "01-1": [
+        (as_they_finish, "solved"),
         (one_by_one, "you waited before you submitted"),
         (lambda task, inputs: [task.remote(one) for one in inputs], "returns references"),
-        (lambda task, inputs: ray.get([task.remote(one) for one in inputs])[::-1], "not in the order"),
+        (lambda task, inputs: ray.get([task.remote(one) for one in inputs]), "the order of the inputs"),
+        (lambda task, inputs: [1, 2], "not what the task returned"),
+        (lambda task, inputs: 7, "a list of two results"),
     ],
     "01-2": [
         (Plain, "a plain class"),
