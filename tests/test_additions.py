@@ -25,8 +25,6 @@ _SECOND_EDITION = {
     "05_tune_sweeps",
     "06_async_validation",
     "07_torch_distributor",
-    "08_when_machines_fail",
-    "09_scaling",
     "10_own_experiment",
     "11_sharded_models",
 }
