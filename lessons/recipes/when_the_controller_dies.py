@@ -44,6 +44,7 @@ def train_loop(config):
     return first
 
 
+# %%
 def make_trainer(name):
     return TorchTrainer(
         train_loop,
