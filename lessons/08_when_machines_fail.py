@@ -169,7 +169,7 @@ def train_loop(config):
 
 # %% [markdown]
 # ## What a failure costs
-# Does this loop really lose nothing but time, and how much time? To find out, we need runs that save at different moments. When to save is a *policy*, a function of the step. The first two are simple:
+# Does this loop lose nothing but time? And how much time? To find out, we need runs that save at different moments. When to save is a *policy*, a function of the step. The first two are simple:
 
 
 # %%
@@ -296,7 +296,7 @@ predict("08-b", ...)  # minutes
 #
 # `t = √(2 · s · m)`
 #
-# John Young published this formula in 1974 ([doi:10.1145/361147.361115](https://doi.org/10.1145/361147.361115)), and John Daly refined it in 2006 for machines that fail so often that *t* comes close to *m* ([doi:10.1016/j.future.2004.11.016](https://doi.org/10.1016/j.future.2004.11.016)).
+# John Young published this formula in 1974 ([doi:10.1145/361147.361115](https://doi.org/10.1145/361147.361115)), and John Daly refined it in 2006 for runs in which a save isn't short compared with the time between failures ([doi:10.1016/j.future.2004.11.016](https://doi.org/10.1016/j.future.2004.11.016)).
 # It is still in use, as the Young/Daly formula ([an overview](https://doi.org/10.1145/3549206.3549328)). You can test it. This cell computes the curve, and next to it simulates 10,000 failures for each interval:
 
 # %%
