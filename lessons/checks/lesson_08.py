@@ -28,7 +28,8 @@ def _complete(save_state: Any, load_state: Any) -> None:
     _, whole = returned(_loop, {**config, "fails": False}, name=name)
     first, weights = returned(_loop, {**config, "fails": True}, name=name, max_failures=1)
     near = {
-        _FAILS_AFTER + 1: "that leaves out a step: `step` in the file is the number of the next one",
+        _FAILS_AFTER
+        + 1: "that leaves out a step: steps count from 0, so `step` is also the number of the next one",
         0: "that starts from scratch, and there is a checkpoint",
     }
     what = f"after {_FAILS_AFTER} steps (0 to {_FAILS_AFTER - 1}), the first step"

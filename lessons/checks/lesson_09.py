@@ -1,6 +1,7 @@
-"""Lesson 09: alpha and beta, a fair comparison, the slowest rank, and what fits on an autoscaler's nodes."""
+"""Lesson 09: shared cores, alpha and beta, a fair comparison, the slowest rank, what fits on the nodes."""
 
 import time
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,23 @@ from labkit.exercises.running import returned
 
 LESSON = Lesson("09", "From two cores to a cluster")
 _ROWS, _STEPS = 65, 3
+
+
+@LESSON.exercise(
+    "09-5 · Repair the model",
+    "How many workers share one core, if there are 4 workers and 2 cores? And if there are 2 workers and 4 cores?",
+    "With more workers than cores, each worker has `cores / workers` of a core. What does that do to its time?",
+    "It's `workers / cores`, and at least 1: `max(1, workers / cores)`.",
+)
+def _slowdown(slowdown: Any) -> None:
+    for workers, cores, right, mistakes in (
+        (3, 2, 1.5, {1: "three workers share two cores", 2 / 3: "that is a core's share for each worker"}),
+        (2, 4, 1.0, {0.5: "a worker can't compute faster than one core does"}),
+        (8, 4, 2.0, {4: "that is how many workers have no core"}),
+    ):
+        what = f"slowdown({workers}, {cores})"
+        found = result_of(slowdown, workers, cores, what="slowdown")
+        close_to(found, right, what=what, mistakes=mistakes)
 
 
 @LESSON.exercise(
@@ -49,13 +67,12 @@ def _alpha_beta(alpha_beta: Any) -> None:
     stuck="a collective operation that only some ranks call",
 )
 def _fairly(train_fairly: Any) -> None:
-    """Runs with one rank slow, then the other: a row takes it 1000 s, as it says, and the other rank 1 s."""
+    """One rank is slow, then the other: a row takes it 1000 s, by its own account, and the other rank 1 s."""
     rows = []
-    for slow in (0, 1):
-        config = {"steps": _STEPS, "rows": _ROWS, "step": partial(_seconds, slow=slow)}
-        found, other = _of_both(train_fairly, config, "train_fairly")
+    configs = [{"steps": _STEPS, "rows": _ROWS, "step": partial(_seconds, slow=slow)} for slow in (0, 1)]
+    for slow, (found, other) in enumerate(_of_both(train_fairly, configs, "train_fairly")):
         if slow == 1 and found <= _ROWS * _STEPS:
-            raise Wrong("rank 1 was slow, and the seconds are those of rank 0")
+            raise Wrong("rank 1 was slow, and the seconds come from rank 0")
         if found != other:
             raise Wrong(f"rank 0 returns {found:g}, and rank 1 {other:g}: both should return the largest")
         rows.append(found / 1000 / _STEPS)
@@ -63,26 +80,29 @@ def _fairly(train_fairly: Any) -> None:
         raise Wrong(f"a worker processed all {_ROWS} rows in each step")
     if not any(abs(share - round(share)) < 0.002 and round(share) in (32, 33) for share in rows):
         raise Wrong(
-            f"your seconds are those of {rows[0]:g} rows of the slow rank 0, then {rows[1]:g} of the slow "
+            f"your seconds match {rows[0]:g} rows of the slow rank 0, then {rows[1]:g} of the slow "
             "rank 1. Whole numbers are expected: the slowest rank counts, not the mean"
         )
     if round(sum(rows)) != _ROWS:
         raise Wrong(f"both workers together processed {round(sum(rows))} rows in each step, of {_ROWS}")
 
 
-def _of_both(loop: Any, config: dict[str, Any], name: str) -> list[float]:
-    """The numbers that the loop returns on each of two workers."""
-    found = returned(_gathered, {**config, "loop": loop}, name=name)
-    return [number(one, f"what {name} returns") for one in found]
+def _of_both(loop: Any, configs: list[dict[str, Any]], name: str) -> Iterator[list[float]]:
+    """The numbers that the loop returns on each of two workers; one pair for each config, all in one run."""
+    for pair in returned(_gathered, {"loop": loop, "configs": configs}, name=name):
+        yield [number(one, f"what {name} returns") for one in pair]
 
 
-def _gathered(config: dict) -> list[Any]:
-    """What the loop returns on each rank; Ray returns that of rank 0 alone."""
+def _gathered(config: dict) -> list[list[Any]]:
+    """What the loop returns on each rank; Ray returns only what rank 0 does."""
     import torch.distributed as dist
 
-    found = [None] * dist.get_world_size()
-    dist.all_gather_object(found, config["loop"](config))
-    return found
+    pairs = []
+    for one in config["configs"]:
+        pair = [None] * dist.get_world_size()
+        dist.all_gather_object(pair, config["loop"](one))
+        pairs.append(pair)
+    return pairs
 
 
 def _seconds(rows: int, *, slow: int) -> float:
@@ -100,9 +120,9 @@ def _seconds(rows: int, *, slow: int) -> float:
     stuck="a collective operation that only some ranks call",
 )
 def _slowest(slowest: Any) -> None:
-    for slow in (1, 0, 0, 1):  # who measures whole steps is right in half of the runs
-        config = {"steps": 4, "compute": partial(_compute, slow=slow)}
-        found, other = _of_both(slowest, config, "slowest")
+    ranks = (1, 0, 0, 1)  # a loop that measures whole steps is right in half of the cases
+    configs = [{"steps": 4, "compute": partial(_compute, slow=slow)} for slow in ranks]
+    for slow, (found, other) in zip(ranks, _of_both(slowest, configs, "slowest"), strict=True):
         if found not in (0, 1):
             raise Wrong(f"slowest returns {describe(found)}, and a rank is expected: 0 or 1")
         if found != slow:
@@ -114,7 +134,7 @@ def _slowest(slowest: Any) -> None:
 def _compute(*, slow: int) -> None:
     import ray.train
 
-    time.sleep(0.3 if ray.train.get_context().get_world_rank() == slow else 0.01)
+    time.sleep(0.1 if ray.train.get_context().get_world_rank() == slow else 0.01)
 
 
 @LESSON.exercise(
