@@ -24,10 +24,8 @@ _SECOND_EDITION = {
     "04_tensorflow_trainer",
     "05_tune_sweeps",
     "06_async_validation",
-    "07_torch_distributor",
     "08_when_machines_fail",
     "09_scaling",
-    "11_sharded_models",
 }
 HEAD = Cell("markdown", "# 07 · Sums\n**Time** … · **Needs** 00")
 
