@@ -81,7 +81,7 @@ photos
 #
 # ![The rows are divided into three parts: training rows for the weights, validation rows for every choice, test rows for the answer](images/three_parts.svg)
 #
-# The **training rows** set the weights. The **validation rows**, here a fifth of the rows that aren't for testing, decide everything that you choose: the learning rate, and which checkpoint to keep. The **test rows** are only for the answer, and you look at them once.
+# The training rows set the weights. The **validation rows**, here a fifth of the rows that aren't for testing, decide everything that you choose: the learning rate, and which checkpoint to keep. The **test rows** are only for the answer, and you look at them once.
 
 # %%
 import torch
@@ -436,7 +436,7 @@ assert len(list(runs.table(name="10-fruit", last=9)["id"])) == 9
 
 # %% [markdown]
 # ## The same number twice
-# Your colleague repeats the run and gets a different number. Is something broken, or is it chance? You can only tell if the run is **reproducible**: the same seed leads to exactly the same number. That's also the fastest way to find out whether a change of your code changed anything.
+# Your colleague repeats the run and gets a different number. Is something broken, or is it chance? You can only tell if the run is reproducible: the same seed leads to exactly the same number. That's also the fastest way to find out whether a change of your code changed anything.
 #
 # ### Exercise 10-4 ★★ · The same number twice
 # This small language model predicts the next letter: each row of x has eight letters, and y has the letter that follows each of them. Its **perplexity** is e to the power of the mean loss: 256 if it knows nothing, and 1 if it's always sure and right. The loop runs without an error.

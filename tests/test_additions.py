@@ -17,16 +17,6 @@ from lesson import Cell
 
 ROOT = build.FOLDER.parent
 LESSONS = {path.stem: lesson.read(path) for path in build.sources()}
-# Lessons that are still to be rewritten. Names are removed from this list, never added.
-_SECOND_EDITION = {
-    "01_cluster_startup",
-    "02_data_preprocessing",
-    "04_tensorflow_trainer",
-    "07_torch_distributor",
-    "08_when_machines_fail",
-    "09_scaling",
-    "11_sharded_models",
-}
 HEAD = Cell("markdown", "# 07 · Sums\n**Time** … · **Needs** 00")
 
 
@@ -108,7 +98,7 @@ def test_a_name_is_told_from_its_namesakes(code, name, used):
     assert additions._uses(additions._names(code), name) == used
 
 
-@pytest.mark.parametrize("name", [name for name in LESSONS if name not in _SECOND_EDITION])
+@pytest.mark.parametrize("name", LESSONS)
 def test_a_lesson_is_not_dense(name):
     """Density, not length, is the limit: what tires is a new name in every second line."""
     found = figures.measure(name.partition("_")[0], LESSONS[name])

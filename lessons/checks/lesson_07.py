@@ -1,4 +1,4 @@
-"""Lesson 07: a sampler's rows, a function to fix, training from row groups, when a launcher pays."""
+"""Lesson 07: a sampler's rows, a function to fix, training from files, when a launcher has won."""
 
 import json
 import math
@@ -19,23 +19,26 @@ LESSON = Lesson("07", "TorchDistributor")
 
 @LESSON.exercise(
     "07-1 · Who gets which row?",
-    "Rows are dealt like cards: 0 to rank 0, 1 to rank 1, 2 to rank 2, 3 to rank 0, …",
-    "Eight rows do not divide into three equal parts. What could one do about the last?",
-    "The list of rows is filled up from its beginning (0 to 7, and 0 again), or cut off after 5.",
+    "Rows are dealt like cards: 0 to rank 0, 1 to rank 1, 2 to rank 2, 3 to rank 3, 4 to rank 0, …",
+    "After ten rows, two ranks have three and two ranks have two. What could one do about the last two?",
+    "The list of rows is filled up from its beginning (0 to 9, then 0 and 1), or cut off after row 7.",
 )
-def _rows_of_rank_2(rows: Any, with_drop_last: Any) -> None:
-    blocks = "rows are dealt like cards, one to each rank in turn, not in blocks"
+def _who_gets_which(twice: Any, left_out: Any) -> None:
     near = {
-        (2, 5): "then it would have two rows, and ranks 0 and 1 have three: they would wait for it",
-        (6, 7): blocks,
-        (6, 7, 0): blocks,
-        (5, 6, 7): blocks,
-        (2, 5, 8): "there is no row 8: the rows are 0 to 7",
-        (0, 2, 5): "these are its rows, but not in its order",
+        (8, 9): "these are dealt once, to ranks 0 and 1; which rows fill up the other two ranks?",
+        (0,): "two ranks are one row short, not one",
+        (10, 11): "there is no row 10: the rows are 0 to 9",
+        (1, 0): "write them in order, please",
+        (): "two ranks would then make fewer steps, and the others would wait for them",
     }
-    list_is(rows, [2, 5, 0], what="your answer", mistakes=near)
-    near = {(2, 5, 0): "with drop_last no row comes twice: rows 6 and 7 are left out"}
-    list_is(with_drop_last, [2, 5], what="the answer with drop_last", mistakes=near)
+    list_is(twice, [0, 1], what="the list of rows that come twice", mistakes=near)
+    near = {
+        (0, 1): "these come twice without drop_last; with it no row does, and the last ones are left out",
+        (): "ten rows don't divide by four: some are left out",
+        (9,): "four ranks with two rows each make eight",
+        (9, 8): "write them in order, please",
+    }
+    list_is(left_out, [8, 9], what="the list of rows that are left out", mistakes=near)
 
 
 @LESSON.exercise(
@@ -70,17 +73,20 @@ def _of_each_rank(function: Callable, folder: str) -> Any:
 
 @LESSON.exercise(
     "07-3 · Each rank its own part",
-    "A `DistributedSampler` deals rows; deal the row groups in the same way.",
+    "A `DistributedSampler` deals rows; deal the files in the same way.",
     "The steps follow from the smallest share. Which `dist.ReduceOp` finds it?",
-    "`row_groups(folder)[rank::world_size]`, `dist.ReduceOp.MIN`, `range(int(smallest) // 32)`.",
+    "`files[dist.get_rank() :: dist.get_world_size()]`, `dist.ReduceOp.MIN`, `int(smallest) // 32`.",
     seconds=120,
-    stuck="the ranks make different numbers of steps, so one waits for the other",
+    stuck="the ranks make different numbers of steps, so one waits for the other, "
+    "or the model is not deleted before destroy_process_group",
 )
 def _from_parquet(train_from_parquet: Any, folder: Any, rows: Any) -> None:
     found = launched(train_from_parquet, folder, 1, name="train_from_parquet")
     if not isinstance(found, dict) or not {"rows", "smallest", "steps"} <= set(found):
-        raise Wrong(f"the function returns {describe(found)}; leave its last line unchanged")
-    near = {2 * rows: "each rank reads all row groups", 0: "no rank reads anything"}
+        raise Wrong(
+            f"the function returns {describe(found)}; a dict with rows, smallest and steps is expected"
+        )
+    near = {2 * rows: "each rank reads all files", 0: "no rank reads anything"}
     close_to(found["rows"], rows, what="the number of rows of all ranks together", mistakes=near)
     if found["smallest"] == rows:
         raise Wrong(f"the smallest share is {rows}: that is the sum of both shares")
@@ -91,7 +97,7 @@ def _from_parquet(train_from_parquet: Any, folder: Any, rows: Any) -> None:
 
 
 @LESSON.exercise(
-    "07-4 · How many rows until it pays?",
+    "07-4 · When has the faster launcher won?",
     "Each takes its start, and then the same time for each row. When are both equal?",
     "A row takes `1 / rate` seconds. How many of them does B save with each row?",
     "The later start, divided by what a row saves; `math.inf` if it saves nothing.",

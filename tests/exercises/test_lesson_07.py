@@ -1,6 +1,7 @@
 """The exercises of lesson 07: what is said of a mistake."""
 
 import math
+from collections import Counter
 
 import pytest
 import torch
@@ -14,9 +15,13 @@ lesson_07 = registry.load("07")
 def test_the_answer_is_what_pytorch_does():
     from torch.utils.data import DistributedSampler
 
-    options = {"num_replicas": 3, "rank": 2, "shuffle": False}
-    padded, cut = (DistributedSampler(range(8), drop_last=drop, **options) for drop in (False, True))
-    assert "solved" in repr(check("07-1", list(padded), list(cut)))
+    def dealt(**options):
+        ranks = [DistributedSampler(range(10), 4, rank, shuffle=False, **options) for rank in range(4)]
+        return Counter(row for rank in ranks for row in rank)
+
+    padded, cut = dealt(), dealt(drop_last=True)
+    twice = [row for row in range(10) if padded[row] == 2]
+    assert "solved" in repr(check("07-1", twice, [row for row in range(10) if not cut[row]]))
 
 
 @pytest.mark.parametrize(
@@ -53,15 +58,17 @@ def to_pay(start_a, rate_a, start_b, rate_b):
 
 SAID = {
     "07-1": [
-        ([2, 5, 0], [2, 5], "solved"),
-        ([2, 5], [2, 5], "would wait"),
-        ([6, 7], [2, 5], "like cards"),
-        ([2, 5, 0], [2, 5, 0], "6 and 7 are left out"),
-        ([2, 5, 0], [2], "the answer with drop_last is [2] (a list): that is not it"),
+        ([0, 1], [8, 9], "solved"),
+        ([8, 9], [8, 9], "these are dealt once"),
+        ([0], [8, 9], "not one"),
+        ([], [8, 9], "would wait"),
+        ([0, 1], [0, 1], "with it no row does"),
+        ([0, 1], [9], "make eight"),
+        ([0, 1], [7], "the list of rows that are left out is [7] (a list): that is not it"),
     ],
     "07-3": [
         (trained(1408, 690, 21), "folder", 1408, "solved"),
-        (trained(2816, 1408, 44), "folder", 1408, "all row groups"),
+        (trained(2816, 1408, 44), "folder", 1408, "all files"),
         (trained(1408, 1408, 44), "folder", 1408, "the sum of both shares"),
         (trained(1408, 718, 22), "folder", 1408, "the largest of two"),
         (trained(1408, 690, 44), "folder", 1408, "all rows together"),
