@@ -17,8 +17,6 @@ _REMARKS = {
     "no attribute 'module'": "with one worker there is no wrapper, so the model has no `.module`",
     '"module.': "`model` is the wrapper; load into the model inside it",
     "Timed out waiting": "one rank leaves the loop, and the other waits for its gradients",
-    "process group has not been initialized": "in this notebook, with num_workers=0, there is no process group: "
-    "ask `get_world_size()` before you call all_reduce",
 }
 
 
@@ -53,7 +51,6 @@ def _together(train_together: Any) -> None:
             "each rank judges the model by other rows, and nothing makes them agree: "
             "that they stopped together was luck"
         ) from None
-    _run(train_together, {}, name="train_together")  # "any number of workers"
 
 
 @LESSON.exercise(
