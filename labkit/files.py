@@ -61,22 +61,19 @@ def private_file(path: Path | str, content: str) -> bool:
         OSError: the folder cannot be written to.
     """
     path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        # A link to a complete file: no other process reads half of it.
-        complete = atomic_write(path.with_name(f".part-{secrets.token_hex(8)}"), content, mode=0o600)
-        try:
-            os.link(complete, path)
-        except FileExistsError:
-            raise
-        except OSError:  # exFAT, SMB and others have no hard links
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(content)
-        finally:
-            complete.unlink()
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         if not path.is_file():  # it is the folder's name that is taken
             raise
         return False
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(content)
+    except OSError:  # a full disk: half of it would be taken for the whole
+        path.unlink()
+        raise
     return True
 
 

@@ -40,18 +40,17 @@ def test_a_private_file_is_never_replaced(tmp_path):
     assert list(path.parent.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS])
-def test_a_private_file_on_a_disk_without_hard_links(tmp_path, monkeypatch, code):
-    """As exFAT and SMB are: a cluster and a store could not be started there."""
+def test_a_private_file_that_does_not_fit_is_not_left_half(tmp_path, monkeypatch):
+    """An empty file of keys would be taken for the keys."""
 
-    def link(*_):
-        raise OSError(code, "no hard links")
+    def write(handle, *_, **__):
+        os.close(handle)
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "link", link)
-    path = tmp_path / "token"
-    assert (private_file(path, "first"), private_file(path, "second")) == (True, False)
-    assert path.read_text() == "first" and stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert list(tmp_path.iterdir()) == [path]
+    monkeypatch.setattr("builtins.open", write)
+    with pytest.raises(OSError, match="No space left"):
+        private_file(tmp_path / "token", "first")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_of_many_that_try_at_once_one_creates_it(tmp_path):

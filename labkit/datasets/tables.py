@@ -11,7 +11,6 @@ import csv
 import gzip
 import io
 import re
-import unicodedata
 import zlib
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -292,16 +291,8 @@ def _not_names(column: str, cells: list) -> tuple[str, str] | None:
     drop = f"leave it out: drop=[{column!r}]"
     if others := [cell for cell in cells if not isinstance(cell, str)]:
         return f"{column!r} has cells of type {type(others[0]).__name__}, such as {others[0]!r:.40}", drop
-    kinds = set(map(_name, cells))
-    if len(kinds) > _MOST:
-        return f"{column!r} has {len(kinds):,} different values, and at most {_MOST:,} can be names", drop
-    spelled: dict[Any, list[str]] = {}
-    for kind in sorted(kinds):
-        spelled.setdefault(_spelling(kind), []).append(kind)
-    if twins := {other: same[0] for same in spelled.values() for other in same[1:]}:
-        other, one = next(iter(twins.items()))
-        fact = f"{column!r} has {one!r} and {other!r}, which differ only in their spelling"
-        return fact, f"in a DataFrame: table[{column!r}] = table[{column!r}].replace({twins!r})"
+    if (count := len(set(map(_name, cells)))) > _MOST:
+        return f"{column!r} has {count:,} different values, and at most {_MOST:,} can be names", drop
     return None
 
 
@@ -312,14 +303,9 @@ def _are_words(column: str, cells: list) -> bool:
 
 
 def _name(cell: str) -> str:
-    """1.0 is 1: pandas makes floats of whole numbers where one is missing."""
-    return cell.removesuffix(".0") if _WHOLE.fullmatch(cell) else cell
-
-
-def _spelling(kind: str) -> Any:
-    """Equal for 1.1 and 1.10, for "red" and "Red ", and for the two ways to write ä in Unicode."""
-    text = " ".join(unicodedata.normalize("NFC", kind).casefold().split())
-    return Decimal(text) if _NUMBER.fullmatch(text.lstrip("0")) else text
+    """Without spaces around it. 1.0 is 1: pandas makes floats of whole numbers where one is missing."""
+    name = cell.strip() or cell
+    return name.removesuffix(".0") if _WHOLE.fullmatch(name) else name
 
 
 def _kinds_of(column: str, cells: list, attempt: str) -> tuple[str, ...]:

@@ -225,20 +225,11 @@ def test_a_category_has_names():
         assert from_table(frame, **pasted(error, target="price")).columns == ("size",)
 
 
-@pytest.mark.parametrize(
-    "values", [("red", "red "), ("red", "Red"), ("K\u00e4se", "Ka\u0308se"), ("1.1", "1.10"), ("01", "1")]
-)
-def test_two_spellings_are_not_two_names(values):
-    table = pandas.DataFrame(
-        {"size": np.arange(N) / 2, "kind": [*values, "blue"] * 20, "price": FLATS["price"]}
-    )
-    for options in ({"categories": ["kind"]}, {"target": "kind", "task": "classification"}):
-        error = refused(table, **options)
-        assert "differ only in their spelling" in error.fact
-        fixed = {"table": table.copy()}
-        exec(error.fix.removeprefix("in a DataFrame: "), fixed)
-        own = from_table(fixed["table"], **{"target": "price", **options})
-        assert len(own.classes) == 2 or sum(column.startswith("kind") for column in own.columns) == 2
+def test_spaces_around_a_name_are_no_other_name():
+    table = FLATS.assign(colour=["red", "red ", " blue"] * 20)
+    assert from_table(table, target="price", categories="colour").columns == (
+        "size", "colour=blue", "colour=red",
+    )  # fmt: skip
 
 
 # -- the target --------------------------------------------------------------------------------------------
