@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit import machine
 from labkit.errors import LabError
 
 PACKAGE_ROOT = Path(__file__).resolve().parent
@@ -99,6 +98,9 @@ class Settings:
     s3_access_key: str | None = field(default=None, repr=False)
     s3_secret_key: str | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "home", Path(self.home))  # it may be a text
+
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> "Settings":
         """Read the settings from `env` (default: the environment of this process).
@@ -106,6 +108,8 @@ class Settings:
         Raises:
             LabError: a variable has a value that cannot be used.
         """
+        from labkit import machine  # psutil takes longer than all else of `import labkit`
+
         env = os.environ if env is None else env
         texts = {name: str(env.get(variable, "")).strip() for name, variable in VARIABLES.items()}
         values = {name: cls._value(name, text) for name, text in texts.items() if text}

@@ -139,7 +139,7 @@ RECORD |= {"started_at": "2026-01-31T12:00:00"}
     ],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_records_that_once_got_through(content, tmp_path, monkeypatch):
+def test_inputs_that_once_got_through(content, tmp_path, monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "agg")
     (path,), read = record(tmp_path)
     path.write_text(json.dumps(RECORD | content))

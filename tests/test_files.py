@@ -4,6 +4,7 @@ import errno
 import multiprocessing
 import os
 import stat
+import threading
 
 import pytest
 
@@ -67,3 +68,16 @@ def test_what_is_no_such_object(text):
     with pytest.raises(ValueError):
         json_object(text, {"a": int, "b": str})
     assert json_object('{"a": 1, "c": []}', {"a": int, "b": str}) == {"a": 1, "c": []}
+
+
+def test_a_link_that_a_neighbour_can_foresee_is_not_followed(tmp_path):
+    """In a folder that others may write to: of a temporary file's name, they know nothing but its end."""
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    (tmp_path / f".part-{os.getpid()}-{threading.get_ident()}-report.html").symlink_to(mine)
+    names = set()
+    for _ in range(2):
+        with atomic_path(tmp_path / "report.html") as partial:
+            names.add(partial.name)
+            partial.write_text("new")
+    assert mine.read_text() == "mine" and len(names) == 2 and all(len(name) > 28 for name in names)

@@ -87,3 +87,9 @@ def test_a_wrong_setting_is_three_lines_and_no_traceback(run):
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 3
     assert "LABKIT_DATASET" in done.stderr
+
+
+def test_doctor_on_a_terminal_that_is_not_utf_8(run, tmp_path):
+    done = run("doctor", PYTHONIOENCODING="ascii", LABKIT_HOME=str(tmp_path / "müller…"))
+    assert done.stderr == ""
+    assert "lessons" in done.stdout.splitlines()[-1]
