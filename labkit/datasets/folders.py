@@ -6,6 +6,7 @@
 
 import contextlib
 import re
+import unicodedata
 import warnings
 from pathlib import Path
 
@@ -87,6 +88,9 @@ def _labelled(folder: Path, attempt: str) -> list[tuple[str, Path]]:
         raise LabError(attempt, fact, fix)
     if empty := sorted(there - classes):
         raise LabError(attempt, f"{empty[0]} has no image", "put images into it, or remove it")
+    if len({unicodedata.normalize("NFC", name).strip() for name in classes}) < len(classes):
+        fact = f"two of its folders have the same name, written in two ways: {sorted(classes)!r:.200}"
+        raise LabError(attempt, fact, "move the images of that class into one folder")
     return [(parts[0], file) for parts, file in files]
 
 

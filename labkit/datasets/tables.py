@@ -11,6 +11,7 @@ import csv
 import gzip
 import io
 import re
+import unicodedata
 import zlib
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -273,12 +274,13 @@ def _refuse_others(features: dict[str, list], named: list[str], drop: list[str],
     if not wrong:
         return
     names = [column for column in wrong if _are_words(column, features[column])]
+    if not names and len(wrong) == len(features):  # drop= would leave nothing
+        names = [column for column in wrong if not _not_names(column, features[column])]
     others = [column for column in wrong if column not in names]
+    options = {"categories": [*named, *names], "drop": [*drop, *others]}
+    fix = ", ".join(f"{option}={columns!r}" for option, columns in options.items() if columns)
     if len(others) == len(features):
-        fix = "make numbers of one of them, or name it in categories=, since no other column is left"
-    else:
-        options = {"categories": [*named, *names], "drop": [*drop, *others]}
-        fix = ", ".join(f"{option}={columns!r}" for option, columns in options.items() if columns)
+        fix = "make numbers of one of these, since no other column is left to predict from"
     fix += "\n    (categories= has columns whose values are names, and drop= those to leave out;"
     fix += "\n    how to make numbers of dates, money and the like: docs/data.md, Make numbers)"
     counted = "1 column is" if len(wrong) == 1 else f"{len(wrong)} columns are"
@@ -291,8 +293,16 @@ def _not_names(column: str, cells: list) -> tuple[str, str] | None:
     drop = f"leave it out: drop=[{column!r}]"
     if others := [cell for cell in cells if not isinstance(cell, str)]:
         return f"{column!r} has cells of type {type(others[0]).__name__}, such as {others[0]!r:.40}", drop
-    if (count := len(set(map(_name, cells)))) > _MOST:
-        return f"{column!r} has {count:,} different values, and at most {_MOST:,} can be names", drop
+    kinds = set(map(_name, cells))
+    if len(kinds) > _MOST:
+        return f"{column!r} has {len(kinds):,} different values, and at most {_MOST:,} can be names", drop
+    spelled: dict[Any, list[str]] = {}
+    for kind in sorted(kinds):
+        spelled.setdefault(_spelling(kind), []).append(kind)
+    if twins := {other: same[0] for same in spelled.values() for other in same[1:]}:
+        other, one = next(iter(twins.items()))
+        fact = f"{column!r} has {one!r} and {other!r}, which differ only in their spelling"
+        return fact, f"in a DataFrame: table[{column!r}] = table[{column!r}].replace({twins!r})"
     return None
 
 
@@ -303,9 +313,14 @@ def _are_words(column: str, cells: list) -> bool:
 
 
 def _name(cell: str) -> str:
-    """Without spaces around it. 1.0 is 1: pandas makes floats of whole numbers where one is missing."""
-    name = cell.strip() or cell
-    return name.removesuffix(".0") if _WHOLE.fullmatch(name) else name
+    """1.0 is 1: pandas makes floats of whole numbers where one is missing."""
+    return cell.removesuffix(".0") if _WHOLE.fullmatch(cell) else cell
+
+
+def _spelling(kind: str) -> Any:
+    """Equal for 1.1 and 1.10, for "red" and "Red ", and for the two ways to write ä in Unicode."""
+    text = " ".join(unicodedata.normalize("NFC", kind).casefold().split())
+    return Decimal(text) if _NUMBER.fullmatch(text.lstrip("0")) else text
 
 
 def _kinds_of(column: str, cells: list, attempt: str) -> tuple[str, ...]:

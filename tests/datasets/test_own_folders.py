@@ -142,6 +142,10 @@ def test_folders_that_are_no_classes(photos):
     assert "bird has no image" in refused(photos).fact
     (photos.parent / "none").mkdir()
     assert "it has no folder" in refused(photos.parent / "none").fact
+    (photos / "bird").rmdir()
+    for name in ("Ka\u0308se", "K\u00e4se"):
+        paint(photos / name / "1.png")
+    assert "the same name, written in two ways" in refused(photos).fact
 
 
 def test_links_are_followed(photos):

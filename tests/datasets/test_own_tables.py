@@ -186,6 +186,15 @@ def test_a_column_that_is_neither_numbers_nor_named_is_refused_and_the_fix_works
         from_table(tmp_path / "flats.csv", **pasted(error, target="price"))
 
 
+def test_an_only_column_that_can_be_names_is_one():
+    """Because drop= would leave nothing to predict from."""
+    days = pandas.DataFrame({"day": pandas.date_range("2024", periods=300).strftime("%Y/%m/%d")})
+    days["price"] = np.arange(300) + 0.5
+    error = refused(days)
+    assert "'2024/01/01', '2024/01/02', '2024/01/03'" in error.fact
+    assert len(from_table(days, **pasted(error, target="price")).columns) == 300
+
+
 def test_all_columns_are_in_one_error_and_one_line_is_enough():
     frame = FLATS.assign(day="2024-01-01", id=range(10**9, 10**9 + N), price=FLATS["price"])
     error = refused(frame, drop="size", categories=())
@@ -215,11 +224,20 @@ def test_a_category_has_names():
         assert from_table(frame, **pasted(error, target="price")).columns == ("size",)
 
 
-def test_spaces_around_a_name_are_no_other_name():
-    table = FLATS.assign(colour=["red", "red ", " blue"] * 20)
-    assert from_table(table, target="price", categories="colour").columns == (
-        "size", "colour=blue", "colour=red",
-    )  # fmt: skip
+@pytest.mark.parametrize(
+    "values", [("red", "red "), ("red", "Red"), ("K\u00e4se", "Ka\u0308se"), ("1.1", "1.10"), ("01", "1")]
+)
+def test_two_spellings_are_not_two_names(values):
+    table = pandas.DataFrame(
+        {"size": np.arange(N) / 2, "kind": [*values, "blue"] * 20, "price": FLATS["price"]}
+    )
+    for options in ({"categories": ["kind"]}, {"target": "kind", "task": "classification"}):
+        error = refused(table, **options)
+        assert "differ only in their spelling" in error.fact
+        fixed = {"table": table.copy()}
+        exec(error.fix.removeprefix("in a DataFrame: "), fixed)
+        own = from_table(fixed["table"], **{"target": "price", **options})
+        assert len(own.classes) == 2 or sum(column.startswith("kind") for column in own.columns) == 2
 
 
 # -- the target --------------------------------------------------------------------------------------------
