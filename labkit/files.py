@@ -6,8 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import UnionType
-from typing import Any, get_args, get_origin
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -62,30 +61,27 @@ def private_file(path: Path | str, content: str) -> bool:
         OSError: the folder cannot be written to.
     """
     path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        # A link to a complete file: no other process reads half of it.
-        complete = atomic_write(path.with_name(f".part-{secrets.token_hex(8)}"), content, mode=0o600)
-        try:
-            os.link(complete, path)
-        except FileExistsError:
-            raise
-        except OSError:  # exFAT, SMB and others have no hard links
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(content)
-        finally:
-            complete.unlink()
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         if not path.is_file():  # it is the folder's name that is taken
             raise
         return False
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(content)
+    except OSError:  # a full disk: half of it would be taken for the whole
+        path.unlink()
+        raise
     return True
 
 
-def json_object(text: str | bytes, kinds: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def json_object(text: str | bytes, kinds: Mapping[str, type] | None = None) -> dict[str, Any]:
     """The JSON object in `text`.
 
     Args:
-        kinds: of its values, as `has_type` takes them. Each may be missing.
+        kinds: of its values. Each may be missing.
 
     Raises:
         ValueError: it is damaged, nested too deeply, no object, or has a value of another type.
@@ -97,22 +93,7 @@ def json_object(text: str | bytes, kinds: Mapping[str, Any] | None = None) -> di
     if not isinstance(values, dict):
         raise ValueError(f"it is no object but a {type(values).__name__}")
     for name, kind in (kinds or {}).items():
-        if name in values and not has_type(values[name], kind):
+        kind = (int, float) if kind is float else kind
+        if name in values and not isinstance(values[name], kind):
             raise ValueError(f"its {name} is {values[name]!r:.80}, and {kind} is expected")
     return values
-
-
-def has_type(value: Any, kind: Any) -> bool:
-    """Whether a value of JSON is of a type such as ``int``, ``float | None`` or ``dict[str, list[float]]``.
-
-    An int has 64 bits at most, so that it can be calculated with; and it is a float, too.
-    """
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin is UnionType:
-        return any(has_type(value, one) for one in inner)
-    if origin is not None:
-        items = value.values() if isinstance(value, dict) else value
-        return isinstance(value, origin) and all(has_type(item, inner[-1]) for item in items)
-    if kind in (int, float) and isinstance(value, int):
-        return abs(value) < 2**63
-    return isinstance(value, kind)

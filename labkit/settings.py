@@ -26,23 +26,25 @@ DATASETS = ("digits", "mnist", "fashion_mnist", "rendered")
 PANELS = ("auto", "widgets", "text", "none")
 
 _FLAGS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
+
+
 _URL = r"https?://[^/\s]+\S*"
-# {setting: (its variable, what it can be, a pattern of its value as a text)}
-_RULES = {
-    "small": ("LABKIT_SMALL", "1 or 0", "True|False"),
-    "dataset": ("LABKIT_DATASET", f"one of {', '.join(DATASETS)}", "|".join(DATASETS)),
+# {setting: (its variable, what it can be, the values of its texts or a pattern)}
+_RULES: dict[str, tuple[str, str, Mapping[str, Any] | str]] = {
+    "small": ("LABKIT_SMALL", "1 or 0", _FLAGS),
+    "dataset": ("LABKIT_DATASET", f"one of {', '.join(DATASETS)}", {name: name for name in DATASETS}),
     "home": ("LABKIT_HOME", "the path of a folder", "(?s).+"),
     "num_workers": ("LABKIT_WORKERS", "a whole number from 1", "[1-9][0-9]{0,8}"),
-    "use_gpu": ("LABKIT_GPU", "auto, 1 or 0", "True|False"),
-    "preload": ("LABKIT_PRELOAD", "1 or 0", "True|False"),
-    "panel": ("LABKIT_PANEL", f"one of {', '.join(PANELS)}", "|".join(PANELS)),
+    "use_gpu": ("LABKIT_GPU", "auto, 1 or 0", {**_FLAGS, "auto": None}),
+    "preload": ("LABKIT_PRELOAD", "1 or 0", _FLAGS),
+    "panel": ("LABKIT_PANEL", f"one of {', '.join(PANELS)}", {name: name for name in PANELS}),
     "hang_after": ("LABKIT_HANG_AFTER", "a whole number of seconds, 0 for never", "[0-9]{1,9}"),
     "mirror": ("LABKIT_MIRROR", "an http address or the path of a folder", f"{_URL}|(?!.*://).*"),
-    "check_strict": ("LABKIT_CHECK", "strict, 1 or 0", "True|False"),
-    "ray_address": ("RAY_ADDRESS", "the address of a cluster", "(?s).*"),
-    "s3_endpoint": ("LABKIT_S3_ENDPOINT", "an address as in http://127.0.0.1:9000", f"({_URL})?"),
-    "s3_access_key": ("LABKIT_S3_ACCESS_KEY", "a string", "(?s).*"),
-    "s3_secret_key": ("LABKIT_S3_SECRET_KEY", "a string", "(?s).*"),
+    "check_strict": ("LABKIT_CHECK", "strict, 1 or 0", {**_FLAGS, "strict": True}),
+    "ray_address": ("RAY_ADDRESS", "the address of a cluster", "(?s).+"),
+    "s3_endpoint": ("LABKIT_S3_ENDPOINT", "an address as in http://127.0.0.1:9000", _URL),
+    "s3_access_key": ("LABKIT_S3_ACCESS_KEY", "a string", "(?s).+"),
+    "s3_secret_key": ("LABKIT_S3_SECRET_KEY", "a string", "(?s).+"),
 }
 VARIABLES = {name: variable for name, (variable, _, _) in _RULES.items()}
 
@@ -79,9 +81,6 @@ class Settings:
         check_strict: whether a failed exercise check raises.
         ray_address: an existing cluster to use instead of starting one.
         s3_endpoint, s3_access_key, s3_secret_key: an object store to use instead of the embedded one.
-
-    Raises:
-        LabError: a value cannot be used.
     """
 
     small: bool = False
@@ -100,19 +99,7 @@ class Settings:
     s3_secret_key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        for name, about in self.__dataclass_fields__.items():
-            value, (variable, allowed, pattern) = getattr(self, name), _RULES[name]
-            kind = Path if name == "home" else str if about.default is None else type(about.default)
-            good = type(value) is kind or (kind is Path and isinstance(value, Path))
-            if value is None and about.default is None or good and re.fullmatch(pattern, str(value)):
-                continue
-            # What has no place in a repr has none in the error.
-            shown = repr(value) if about.repr else f"a {type(value).__name__} that is not shown"
-            raise LabError(
-                f"use the setting {name} ({variable})",
-                f"its value is {shown[:200]}, and it can be {allowed}",
-                f"change it, or unset {variable}; help(labkit.Settings) lists all settings",
-            )
+        object.__setattr__(self, "home", Path(self.home))  # it may be a text
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> "Settings":
@@ -121,14 +108,37 @@ class Settings:
         Raises:
             LabError: a variable has a value that cannot be used.
         """
+        from labkit import machine  # psutil takes longer than all else of `import labkit`
+
         env = os.environ if env is None else env
         texts = {name: str(env.get(variable, "")).strip() for name, variable in VARIABLES.items()}
-        values = {name: _value(name, text) for name, text in texts.items() if text}
-        gpus = 0 if values.get("use_gpu") is False else _local_gpus()
-        if values.get("use_gpu", "auto") == "auto":
+        values = {name: cls._value(name, text) for name, text in texts.items() if text}
+        gpus = 0 if values.get("use_gpu") is False else machine.visible_gpus()
+        if values.get("use_gpu") is None:
             values["use_gpu"] = gpus > 0
         values.setdefault("num_workers", gpus or 2)  # without a GPU here, a cluster has them
         return cls(**values)
+
+    @classmethod
+    def _value(cls, name: str, text: str) -> Any:
+        (variable, allowed, values), about = _RULES[name], cls.__dataclass_fields__[name]
+        if isinstance(values, Mapping) and text.lower() in values:
+            return values[text.lower()]
+        if isinstance(values, Mapping) or not re.fullmatch(values, text):
+            # What has no place in a repr has none in the error.
+            shown = repr(text) if about.repr else "a text that is not shown"
+            raise LabError(
+                f"use the setting {name} ({variable})",
+                f"its value is {shown[:200]}, and it can be {allowed}",
+                f"change it, or unset {variable}; help(labkit.Settings) lists all settings",
+            )
+        return (
+            Path(os.path.expanduser(text)).absolute()
+            if about.type is Path
+            else int(text)
+            if about.type is int
+            else text
+        )
 
     @classmethod
     def given(cls, settings: "Settings | None") -> "Settings":
@@ -157,19 +167,6 @@ class Settings:
             raise LabError("use the lab's home folder", fact, OTHER_HOME) from None
 
 
-def _value(name: str, text: str) -> Any:
-    """The value of a variable's text. What has no meaning stays a text, and is refused as a setting."""
-    if name == "home":
-        return Path(os.path.expanduser(text)).absolute()
-    if name in ("num_workers", "hang_after"):
-        return int(text) if re.fullmatch("[0-9]{1,9}", text) else text
-    if name in ("small", "use_gpu", "preload"):
-        return _FLAGS.get(text.lower(), text.lower())
-    if name == "check_strict":
-        return {**_FLAGS, "strict": True}.get(text.lower(), text)
-    return text.lower() if name in ("dataset", "panel") else text
-
-
 @contextlib.contextmanager
 def logs_held_back(level: int) -> Iterator[None]:
     """Drop log records up to `level` in this block, of all loggers."""
@@ -193,10 +190,3 @@ def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-
-
-def _local_gpus() -> int:
-    """How many NVIDIA GPUs processes of this machine may use; torch is not imported."""
-    from labkit import machine
-
-    return machine.visible_gpus()

@@ -53,30 +53,6 @@ def test_an_error_is_undone_too_and_stays_what_it_is():
         check()
 
 
-def test_a_stop_within_a_stop_is_told_once():
-    undone = []
-    with (
-        pytest.raises(RunStopped, match="inner"),
-        interrupts.stoppable("outer", undo=lambda: undone.append("outer")),
-        interrupts.stoppable("inner", undo=lambda: undone.append("inner")) as check,
-    ):
-        interrupt()
-        check()
-    assert undone == ["inner", "outer"]
-
-
-def test_an_interrupt_between_the_last_check_and_the_old_handler_is_not_lost(monkeypatch):
-    change = signal.signal
-
-    def put_back(number, handler):
-        if handler is signal.default_int_handler:
-            interrupt()
-        return change(number, handler)
-
-    with pytest.raises(RunStopped), interrupts.stoppable("x"):
-        monkeypatch.setattr(signal, "signal", put_back)
-
-
 def test_who_insists_gets_out_of_a_call_that_never_checks(monkeypatch):
     monkeypatch.setattr(interrupts, "_INSIST", 0.0)
     with pytest.raises(RunStopped), interrupts.stoppable("x"):

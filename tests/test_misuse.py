@@ -13,14 +13,6 @@ from labkit.settings import Settings
 from labkit.system.process_registry import ProcessRegistry
 
 CALLS = """
-Settings(num_workers="2")
-Settings(num_workers=0)
-Settings(num_workers=True)
-Settings(dataset="imagenet")
-Settings(panel=None)
-Settings(home=3)
-Settings(small="yes")
-Settings(s3_secret_key=b"key")
 Settings.from_env({"LABKIT_WORKERS": "two"})
 Settings(home=FILE).make_home()
 system.processes()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit import settings as settings_module
+from labkit import machine
 from labkit.errors import LabError
 from labkit.settings import VARIABLES, Settings, default_home
 
@@ -129,6 +129,6 @@ def test_the_home_is_absolute(monkeypatch, tmp_path):
     ],
 )
 def test_gpus_and_workers(monkeypatch, gpu, local, workers, expected):
-    monkeypatch.setattr(settings_module, "_local_gpus", lambda: local)
+    monkeypatch.setattr(machine, "visible_gpus", lambda: local)
     settings = Settings.from_env({"LABKIT_GPU": gpu, "LABKIT_WORKERS": workers})
     assert (settings.use_gpu, settings.num_workers) == expected

@@ -80,10 +80,7 @@ class Dataset:
     @functools.cached_property
     def fingerprint(self) -> str:
         """Equal for equal images and labels: 12 digits of a hash of them."""
-        digest = hashlib.sha256(str(self.images.shape).encode())
-        for values in (self.images, self.labels):
-            digest.update(np.ascontiguousarray(values))
-        return digest.hexdigest()[:12]
+        return fingerprint(str(self.images.shape), self.images, self.labels)
 
     def __getitem__(self, which: Any) -> Any:
         """Return one row as (image, label); for a slice, a mask or an array of indices, a `Dataset`."""
@@ -112,8 +109,7 @@ class Dataset:
         """Return a table for ``ray.data.from_arrow``. It shares the arrays' memory."""
         import pyarrow
 
-        image = pyarrow.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(self.images))
-        return pyarrow.table({"image": image, "label": self.labels})
+        return pyarrow.table({"image": column(self.images), "label": self.labels})
 
     def to_parquet(self, path: str | Path) -> Path:
         """Write a Parquet file, completely or not at all, and return its path."""
@@ -158,3 +154,20 @@ def read_rows(
         raise LabError(attempt, fact, fix) from None
     # Arrow's memory is read-only, and torch warns about such arrays.
     return images[part::parts].copy(), labels[part::parts].copy()
+
+
+def fingerprint(about: str, *arrays: np.ndarray) -> str:
+    """12 digits of a hash of a text and of arrays."""
+    digest = hashlib.sha256(about.encode())
+    for values in arrays:
+        digest.update(np.ascontiguousarray(values))
+    return digest.hexdigest()[:12]
+
+
+def column(values: np.ndarray) -> "pyarrow.Array":
+    """An Arrow column; Ray Data reads one of several dimensions as arrays of that shape."""
+    import pyarrow
+
+    if values.ndim == 1:
+        return pyarrow.array(values)
+    return pyarrow.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))

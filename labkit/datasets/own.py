@@ -5,7 +5,6 @@ on the row's position, so every run has the same split.
 """
 
 import functools
-import hashlib
 import html
 import numbers
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from labkit.datasets.images import column, fingerprint
 from labkit.display.images import gallery
 from labkit.errors import LabError
 
@@ -65,10 +65,7 @@ class OwnData:
     def fingerprint(self) -> str:
         """12 digits of a hash of all rows, columns, classes and the split: equal for equal data."""
         given = (self.kind, self.task, self.columns, self.classes, self.vocabulary, self.x.shape)
-        digest = hashlib.sha256(repr((*given, float(self.test), int(self.seed))).encode())
-        for values in (self.x, self.y):
-            digest.update(np.ascontiguousarray(values))
-        return digest.hexdigest()[:12]
+        return fingerprint(repr((*given, float(self.test), int(self.seed))), self.x, self.y)
 
     def load(self, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows of "train" or "test" as arrays ``x`` and ``y``.
@@ -113,7 +110,7 @@ class OwnData:
             files.create_dir(f"{path}/{split}")
             for number, first in enumerate(range(0, len(y), count)):
                 rows = slice(first, first + count)
-                table = pyarrow.table({"x": _column(x[rows]), "y": _column(y[rows])})
+                table = pyarrow.table({"x": column(x[rows]), "y": column(y[rows])})
                 file = f"{path}/{split}/part-{number:05}.parquet"
                 pyarrow.parquet.write_table(table, file, filesystem=files, compression="zstd")
             written[split] = len(y)
@@ -154,12 +151,3 @@ def check_split(test: object, seed: object) -> None:
         raise LabError(attempt, f"test is {test!r}", "pass the share of the rows for testing: test=0.2")
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
         raise LabError(attempt, f"seed is {seed!r}", "pass a whole number from 0 on: seed=0")
-
-
-def _column(values: np.ndarray) -> "pyarrow.Array":
-    """An Arrow column; Ray Data reads one of several dimensions as arrays of that shape."""
-    import pyarrow
-
-    if values.ndim == 1:
-        return pyarrow.array(values)
-    return pyarrow.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))

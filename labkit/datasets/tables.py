@@ -274,12 +274,13 @@ def _refuse_others(features: dict[str, list], named: list[str], drop: list[str],
     if not wrong:
         return
     names = [column for column in wrong if _are_words(column, features[column])]
+    if not names and len(wrong) == len(features):  # drop= would leave nothing
+        names = [column for column in wrong if not _not_names(column, features[column])]
     others = [column for column in wrong if column not in names]
+    options = {"categories": [*named, *names], "drop": [*drop, *others]}
+    fix = ", ".join(f"{option}={columns!r}" for option, columns in options.items() if columns)
     if len(others) == len(features):
-        fix = "make numbers of one of them, or name it in categories=, since no other column is left"
-    else:
-        options = {"categories": [*named, *names], "drop": [*drop, *others]}
-        fix = ", ".join(f"{option}={columns!r}" for option, columns in options.items() if columns)
+        fix = "make numbers of one of these, since no other column is left to predict from"
     fix += "\n    (categories= has columns whose values are names, and drop= those to leave out;"
     fix += "\n    how to make numbers of dates, money and the like: docs/data.md, Make numbers)"
     counted = "1 column is" if len(wrong) == 1 else f"{len(wrong)} columns are"

@@ -269,30 +269,20 @@ def load_state(
         ``{"epoch": …}``: training resumes with ``epoch + 1``.
 
     Raises:
-        LabError: the file is missing or damaged, or lacks one of `others`.
-        RuntimeError, ValueError: it is of another model or optimizer.
+        LabError: the file is missing or damaged, lacks one of `others`, or is of another model or optimizer.
     """
-    path = Path(folder) / STATE_FILE
+    path, attempt = Path(folder) / STATE_FILE, f"load the training state {Path(folder) / STATE_FILE}"
     parts = {"model": unwrapped(model), **({"optimizer": optimizer} if optimizer else {}), **others}
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         saved, epoch = {name: state[name] for name in parts}, int(state["epoch"])
-    except Exception as error:  # damaged bytes make torch raise nearly anything
-        raise _unusable(path, error) from error
-    try:
         for name, one in parts.items():
             one.load_state_dict(saved[name])
-    except (LookupError, TypeError, AttributeError) as error:  # entries are missing, or are no tensors
-        raise _unusable(path, error) from error
+    except FileNotFoundError:
+        fix = "give the folder that save_state wrote to, or train from scratch"
+        raise LabError(attempt, "there is no such file", fix) from None
+    except Exception as error:  # damaged bytes make torch raise nearly anything
+        said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        fix = "build the model as it was saved, pass what save_state got, or take an earlier checkpoint"
+        raise LabError(attempt, f"it is damaged, or of another model: {said}", fix) from error
     return {"epoch": epoch}
-
-
-def _unusable(path: Path, error: Exception) -> LabError:
-    fact = f"it is damaged, or saved without it: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
-    fix = "take the checkpoint of an epoch before, and pass what was passed to save_state"
-    if isinstance(error, FileNotFoundError):
-        fact, fix = (
-            "there is no such file",
-            "give the folder that save_state wrote to, or train from scratch",
-        )
-    return LabError(f"load the training state {path}", fact, fix)

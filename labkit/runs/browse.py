@@ -94,26 +94,20 @@ def overview(found: Sequence[RunRecord]) -> "pandas.DataFrame":
         if len(set(map(repr, values))) > 1:
             taken = name in _COLUMNS or name in metrics or name == "checkpoint"
             shown.setdefault(f"config {name}" if taken else name, values)
-    for name, values in metrics.items():
-        shown.setdefault(name, values)
+    shown |= {name: values for name, values in metrics.items() if name not in shown}
     if any(checkpoints := [run.checkpoint for run in found]):
         shown["checkpoint"] = checkpoints
     return _frame(shown).round(_DIGITS)
 
 
 def _frame(columns: dict[str, list]) -> "pandas.DataFrame":
-    """The columns as a table whose rows count from 1; a column's type keeps all digits of its numbers."""
+    """The columns as a table whose rows count from 1; pandas has no type for a seed of 128 bits."""
     import pandas
 
-    def dtype(values: list) -> Any:
-        kinds = {type(value) for value in values if value is not None}
-        large = any(isinstance(value, int) and abs(value) > _EXACT for value in values)
-        if large or not kinds or not kinds <= {int, float}:
-            return object  # pandas has no type for a seed of 128 bits
-        return "float64" if float in kinds else "Int64" if None in values else "int64"
-
-    made = {name: pandas.Series(values, dtype=dtype(values)) for name, values in columns.items()}
-    frame = pandas.DataFrame(made)
+    frame = pandas.DataFrame(columns, dtype=object)
+    for name, values in columns.items():
+        if not any(isinstance(value, int) and abs(value) > _EXACT for value in values):
+            frame[name] = frame[name].infer_objects()
     return frame.set_axis(frame.index + 1)
 
 
@@ -172,22 +166,17 @@ def get(run: str | RunRecord, home: Home = None) -> RunRecord:
 
 def values_of(found: Sequence[RunRecord], column: str) -> list[Any]:
     """What each run has in a column, None where it has nothing; all of them from the same place."""
-    places = [_COLUMNS[column]] if column in _COLUMNS else []
-    places += [lambda run: _inside(vars(run), column), lambda run: _inside(run.metrics, column)]
-    places += [lambda run: _inside(run.config, column)]
-    places += [lambda run: _inside(run.config, column.removeprefix("config "))]
-    each = ([place(run) for run in found] for place in places)
-    return next((values for values in each if any(v is not None for v in values)), [None] * len(found))
-
-
-def _inside(values: Any, path: str) -> Any:
-    """`values["a"]["b"]` for "a.b", where a name may have dots; None where there is no such value."""
-    if not isinstance(values, Mapping):
-        return None
-    if path in values:
-        return values[path]
-    first, _, rest = path.partition(".")
-    return _inside(values.get(first), rest) if rest else None
+    if column in _COLUMNS:
+        return [_COLUMNS[column](run) for run in found]
+    setting = column.removeprefix("config ")
+    inside = [run.config if isinstance(run.config, Mapping) else {} for run in found]
+    places = (
+        [(vars(run) | flat(vars(run))).get(column) for run in found],
+        [run.metrics.get(column) for run in found],
+        [({**config} | flat(config)).get(column) for config in inside],
+        [({**config} | flat(config)).get(setting) for config in inside],
+    )
+    return next((values for values in places if any(v is not None for v in values)), [None] * len(found))
 
 
 def flat(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:
@@ -228,8 +217,8 @@ def _none_found(home: Path, known: Sequence[RunRecord], asked: Mapping[str, list
     attempt = "find a run" + "".join(wanted)
     if not known:
         return LabError(attempt, f"{home / 'runs'} has no run yet", "train once: lesson 00 does, in a minute")
-    newest, reason = known[0], f" ({known[0].error})" if known[0].error else ""
-    facts = [f"the newest, {newest.run_id}, is {newest.state}{reason}"]
+    reason = f" ({known[0].error})" if known[0].error else ""
+    facts = [f"the newest, {known[0].run_id}, is {known[0].state}{reason}"]
     for column in {"name": 0} | asked:
         seen = sorted(set(map(repr, values_of(known, "tags" if column == "tag" else column))))
         facts.append(f"{column} is {', '.join(seen[:8])}")

@@ -10,6 +10,7 @@ that marking a run and writing its record never overwrite each other; `read` mer
 versions of the lab can be read: unknown fields are ignored, and missing ones take their defaults.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -237,10 +238,10 @@ def _may_live(process: dict[str, Any]) -> bool:
 
     if process.get("machine") not in (None, _machine()):
         return True
-    pid, created, boot = process.get("pid"), number(process.get("created")), process.get("boot")
-    if not isinstance(pid, int) or not 0 < pid < 2**31 or created is None or not isinstance(boot, str):
-        return False
-    return ProcessIdentity(pid=pid, created=created, boot=boot).alive
+    with contextlib.suppress(LookupError, TypeError, ValueError, OverflowError):  # damaged
+        identity = {name: process[name] for name in ("pid", "created", "boot")}
+        return ProcessIdentity(**identity).alive
+    return False
 
 
 def _machine() -> str:

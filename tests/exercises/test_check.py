@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -130,13 +128,3 @@ def test_the_progress_table():
         ["91 Odd ones", "open", "–", "–", "0 of 1", "–"],
     ]
     assert "Numbers &amp; &lt;things&gt;" in progress_table()._repr_html_()
-
-
-def test_two_kernels_at_once_lose_nothing(home):
-    code = (
-        "import sys; from labkit.exercises.kept import keep\n"
-        "for n in range(1, 31): keep('solved', f'{sys.argv[1]}-{n}', 'now')"
-    )
-    kernels = [subprocess.Popen([sys.executable, "-c", code, lesson]) for lesson in ("01", "02", "03")]
-    assert [kernel.wait(timeout=60) for kernel in kernels] == [0, 0, 0]
-    assert set(solved(home)) == {f"{lesson}-{n}" for lesson in ("01", "02", "03") for n in range(1, 31)}

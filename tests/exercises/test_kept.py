@@ -70,14 +70,6 @@ def test_a_damaged_file_is_moved_aside(path, text):
     assert path.with_suffix(".unreadable").read_text(encoding="latin-1") == text
 
 
-def test_damaged_entries_are_passed_over(path):
-    path.write_text('{"solved": {"00-1": 3}, "hints": {"03-2": "x"}, "predictions": {"03-a": []}}')
-    assert "0 of 4" in repr(progress_table())
-    reveal("03-a", 2)
-    assert hint("03-2").tier == 1
-    assert content(path)["hints"] == {"03-2": 1}
-
-
 KERNEL = """
 from labkit.exercises import kept, sections
 

@@ -71,18 +71,3 @@ def test_a_limit_changes_nothing_else():
         raise KeyError
     with pytest.raises(KeyboardInterrupt), limited(60):  # the reader's own
         signal.raise_signal(signal.SIGINT)
-
-
-def test_a_timer_of_the_caller_goes_on():
-    rung = []
-    before = signal.signal(signal.SIGALRM, lambda *_: rung.append(True))
-    timer = signal.setitimer(signal.ITIMER_REAL, 0.3)
-    try:
-        with limited(60):
-            time.sleep(0.5)
-            assert not rung
-        time.sleep(0.1)
-        assert rung
-    finally:
-        signal.signal(signal.SIGALRM, before)
-        signal.setitimer(signal.ITIMER_REAL, *timer)

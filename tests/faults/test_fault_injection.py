@@ -139,12 +139,6 @@ def test_a_notice_reaches_the_node(lab, home):
     assert not any(record.alive for record in left)
 
 
-def test_a_moment_that_no_run_reaches(panel, fit):
-    fault = faults.kill_rank(0).at(panel, epoch=99)
-    fit()
-    assert fault.wait(5).outcome == "missed"
-
-
 @pytest.mark.parametrize(
     "fault, why",
     [

@@ -32,10 +32,3 @@ def test_distance():
     assert keras_models.weights_distance(model, model) == 0
     with pytest.raises(LabError, match="shape"):
         keras_models.weights_distance(model, keras_models.mlp((9,)))
-
-
-def test_input_is_bytes_made_numbers():
-    made = keras_models.to_input(np.array([[[0, 255]]], dtype=np.uint8)).numpy()
-    assert made.dtype == np.float32 and made.tolist() == [[[0.0, 1.0]]]
-    with pytest.raises(LabError, match="float32"):
-        keras_models.to_input(np.zeros((1, 28, 28), dtype=np.float32))

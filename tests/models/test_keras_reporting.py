@@ -69,12 +69,6 @@ def test_steps_rows_and_epochs_are_counted(panel, model, rows, known):
     assert (record.state, len(record.seconds_per_epoch)) == ("finished", 2)
 
 
-def test_an_evaluation_alone_is_no_epoch(panel, model):
-    with panel:
-        model.evaluate(X, Y, verbose=0, callbacks=[PanelCallback(panel)])
-    assert not [event for event in panel.events if event["kind"] in ("step", "report")]
-
-
 def test_a_model_of_one_worker_is_refused_in_two(panel, model, monkeypatch):
     cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))

@@ -112,16 +112,3 @@ def test_a_damaged_file_is_an_error_that_changes_nothing_and_runs_nothing(damage
     assert str(path) in caught.value.attempt
     assert parameter_distance(again, training(seed=9)[0]) == 0.0
     assert not (tmp_path / "exploded").exists()
-
-
-def test_distance():
-    a, b = mlp(seed=0), mlp(seed=0)
-    assert parameter_distance(a, b) == 0.0
-    with torch.no_grad():
-        list(b.parameters())[2][0, 0] -= 0.25
-    assert parameter_distance(a, b) == parameter_distance(b.state_dict(), a) == 0.25
-    with torch.no_grad():
-        next(b.parameters())[0, 0] = float("nan")
-    assert np.isnan(parameter_distance(a, b))
-    with pytest.raises(LabError, match="shape"):
-        parameter_distance(a, mlp((9,)))

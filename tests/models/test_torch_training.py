@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from labkit.errors import LabError
-from labkit.models.torch import batches, evaluate, mlp, parameter_distance, to_input, train_epoch
+from labkit.models.torch import batches, evaluate, mlp, parameter_distance, train_epoch
 
 LOSS = nn.CrossEntropyLoss()
 
@@ -63,17 +63,6 @@ def test_a_regression_has_no_accuracy():
     pairs = list(zip(x.split(10), y.split(10), strict=True))
     assert set(train_epoch(model, pairs, nn.MSELoss(), sgd(model))) == {"loss", "rows", "seconds"}
     assert set(evaluate(model, pairs, nn.MSELoss())) == {"loss", "rows"}
-
-
-def test_means_are_over_rows_and_not_over_batches():
-    images, labels = stripes(10)
-    model = mlp(seed=0)
-    whole = evaluate(model, batches(images, labels, size=10), LOSS)
-    parts = evaluate(model, batches(images, labels, size=9), LOSS)  # 9 rows, then 1
-    assert parts["loss"] == pytest.approx(whole["loss"], rel=1e-5)
-    assert parts["accuracy"] == whole["accuracy"]
-    x, y = to_input(images), torch.tensor(labels)
-    assert whole["loss"] == pytest.approx(LOSS(model(x), y).item(), rel=1e-5)
 
 
 def test_an_epoch_is_the_loop_that_a_lesson_writes_out():

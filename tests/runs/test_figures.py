@@ -1,9 +1,5 @@
 """Figures: every run is in them, in words too, and they can be read on light and on dark."""
 
-import io
-import math
-import warnings
-
 import pytest
 
 from labkit.errors import LabError
@@ -69,16 +65,3 @@ def test_labels_say_what_tells_the_runs_apart():
     first, second = labels(record("a"), record("a", 1))
     assert first != second
     assert labels(record("a$b$"), record("x" * 40, 1)) == [r"a\$b\$", "x" * 21 + "…"]
-
-
-def test_odd_records_are_drawn_too_and_a_notebook_shows_the_figure_once():
-    import matplotlib.pyplot as plt
-
-    before, style = plt.get_fignums(), plt.rcParams["text.color"]
-    entries = [{"epoch": "last", "loss": 1.0}, {"loss": "low"}, {"loss": math.inf}]
-    odd = [record("_$x$" * 20, minute, history=entries, seconds={"start": 1.0}) for minute in range(12)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        draw(odd, None).savefig(io.BytesIO())
-    assert plt.get_fignums() == before
-    assert plt.rcParams["text.color"] == style  # the reader's own figures stay the same

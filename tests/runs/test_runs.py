@@ -72,13 +72,6 @@ def test_table_plot_and_latest_can_be_narrowed(home, tmp_path):
         runs.latest("03-torhc")
 
 
-def test_a_latest_run_that_did_not_finish_is_told(tmp_path):
-    write(tmp_path, 1, state="failed", error="ValueError: boom")
-    with pytest.raises(LabError, match="boom") as caught:
-        runs.latest("03-torch", tmp_path)
-    assert "run-1, is failed (ValueError: boom)" in caught.value.fact and "state=None" in caught.value.fix
-
-
 def test_the_table_tells_how_the_runs_differ_and_where_their_models_are(tmp_path):
     config = {"epochs": 5, "lr": 0.1, "model": {"width": 64}, "loss": "huber"}
     write(tmp_path, 1, config=config, metrics={"loss": 1.0}, checkpoint="bucket/a/checkpoint_4")

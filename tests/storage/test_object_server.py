@@ -104,16 +104,6 @@ def test_an_interrupt_when_the_server_runs_stops_it_again(settings, monkeypatch)
         store.files.pipe_file("lab/a", b"1")
 
 
-def test_an_interrupted_stop_is_carried_out(settings, monkeypatch):
-    store = storage.start(settings=settings)
-    interrupted_before(monkeypatch, object_server.Server, "leave")
-    with pytest.raises(
-        RunStopped, match=r"store.stop\(\): stopped by you. The store has been left all the same"
-    ):
-        store.stop()
-    assert ProcessRegistry(settings.home).groups() == []
-
-
 def test_after_stop_and_start_all_is_there(settings):
     half = settings.home / "objects" / "rclone" / "lab" / ".rclone_temp_put_half"
     with object_servers.embedded(settings.home) as first:

@@ -69,12 +69,6 @@ def test_what_is_not_there(store, place):
         store.files.pipe_file("there-is-none/a", b"1")
 
 
-def test_create_dir_below_a_bucket_costs_nothing(store, place):
-    """Ray Train makes its folders before it writes; a marker object for them is what some servers refuse."""
-    store.filesystem.create_dir(f"{place}/a/b", recursive=True)
-    assert store.files.find(place) == []
-
-
 @pytest.mark.parametrize("size, asked", [(0, None), (777, ["get_object"]), (1 << 20, None), (20 << 20, None)])
 def test_a_small_object_is_read_with_one_request_and_a_large_one_goes_in_parts(
     store, place, size, asked, monkeypatch
@@ -90,15 +84,6 @@ def test_a_small_object_is_read_with_one_request_and_a_large_one_goes_in_parts(
     monkeypatch.setattr(type(store.files), "_call_s3", counted)
     assert get(store.filesystem, f"{place}/one") == body
     assert asked is None or methods == asked
-
-
-def test_buckets_are_made_once_and_shown(store):
-    name = f"test-{secrets.token_hex(4)}"
-    assert store.bucket(name) == store.bucket(name) == name
-    with pytest.raises(LabError, match="make the bucket 'A'"):
-        store.bucket("A")
-    assert store.storage_path() == "lab" and store.storage_path("runs", "03-torch") == "lab/runs/03-torch"
-    assert store.files.find(f"{store.home_bucket}/.labkit") == []  # the first check leaves nothing
 
 
 def test_keys_are_shown_nowhere_and_in_no_pickle(store, place, caplog):

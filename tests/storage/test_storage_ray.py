@@ -83,21 +83,6 @@ def loop(config):
             ray.train.report({"epoch": epoch}, checkpoint=ray.train.Checkpoint.from_directory(folder))
 
 
-def test_ray_data_reads_from_a_folder_whose_name_looks_like_a_pattern(store):
-    import pyarrow.parquet
-    import ray
-
-    for name, rows in (("a[b] 50% #1*", 3), ("axb", 4)):
-        table = pyarrow.table({"x": range(rows)})
-        path = store.storage_path("named", name)
-        pyarrow.parquet.write_table(table, f"{path}/part.parquet", filesystem=store.filesystem)
-    path = store.storage_path("named", "a[b] 50% #1*")
-    data = ray.data.read_parquet(path, filesystem=store.filesystem)
-    assert data.count() == 3
-    data.write_parquet(path + "2", filesystem=store.filesystem)
-    assert ray.data.read_parquet(path + "2", filesystem=store.filesystem).count() == 3
-
-
 def test_ray_train_keeps_checkpoints_there_and_finds_the_run_again(store):
     from ray.train import CheckpointConfig, Result, RunConfig, ScalingConfig
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer

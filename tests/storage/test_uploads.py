@@ -70,19 +70,6 @@ def test_shards_hold_the_same_rows(store, bucket, digits):
     assert upload_shards(digits, store, bucket, rows_per_shard=25).sent == 0
 
 
-def test_a_bucket_that_is_encrypted(tmp_path, monkeypatch, digits):
-    """The ETag of an object in it looks like an MD5, and is none (SSE-KMS, SSE-C)."""
-    from moto.s3.models import FakeKey
-
-    monkeypatch.setattr(
-        FakeKey, "etag", property(lambda key: f'"{hashlib.md5(b"x" + key.value).hexdigest()}"')
-    )
-    with object_servers.moto(tmp_path) as store:
-        assert upload(digits, store, "encrypted").objects == 60
-        again = upload(digits, store, "encrypted")
-        assert (again.sent, again.skipped) == (60, 0)
-
-
 def test_a_full_disk(tmp_path, digits):
     """No file of the server's may grow larger than this, as under a quota."""
     import resource
