@@ -67,6 +67,12 @@ OTHERS = {
     "labkit/panel/reporters.py": {
         "ipykernel.comm:Comm._reply_subshell_for": "a click on Stop waits for the cell's end",
     },
+    "labkit/schedule/ranks.py": {
+        "torch._dynamo:disable": "each real rank imports it by itself, with its first optimizer: seconds",
+    },
+    "lessons/recipes/plan_before_you_pay.py": {
+        "torch.testing._internal.distributed.fake_pg:FakeStore": "the plan of 64 ranks; the recipe says more",
+    },
     "labkit/display/tracebacks.py": {
         "IPython.core.compilerop:CachingCompiler.format_code_name": "the number of a cell in a traceback",
     },

@@ -110,12 +110,16 @@ def _rank(connection: Connection, rank: int, world: int, payload: bytes, folder:
     threading.Thread(target=_end_with, args=[connection], daemon=True).start()
     answering = None
     try:
+        import logging
         import pickle
+        import warnings
 
         import torch
         import torch.distributed as dist
 
         torch.set_num_threads(1)
+        warnings.simplefilter("ignore")  # the notebook would show those of all ranks
+        logging.disable(logging.WARNING)
         loopback = {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}
         os.environ["GLOO_SOCKET_IFNAME"] = min(loopback)
         store = dist.FileStore(f"{folder}/store", world)

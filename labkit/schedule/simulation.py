@@ -70,7 +70,8 @@ class Simulated:
     held: list[list[tuple[float, float]]] = field(default_factory=list)  # (time, MB) of each rank
 
     def __repr__(self) -> str:
-        most = f"at most {max(self.memory):.3g} MB held and {max(self.sent):.3g} MB sent by a rank"
+        held, sent = (f"{mb:,.0f}" if mb >= 100 else f"{mb:.3g}" for mb in (max(self.memory), max(self.sent)))
+        most = f"at most {held} MB held and {sent} MB sent by a rank"
         ranks = f"{len(self.results)} rank{'s' * (len(self.results) > 1)}"
         return f"simulated: {ranks}, {self.time:.2f} units of time, bubble {self.bubble:.0%}, {most}"
 

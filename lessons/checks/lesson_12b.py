@@ -1,0 +1,292 @@
+"""Lesson 12b: shards that are gathered and dropped, the bubble of a pipeline, and the schedule 1F1B."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from labkit import schedule
+from labkit.errors import LabError
+from labkit.exercises.answers import (
+    NotAttempted,
+    Wrong,
+    array_of,
+    describe,
+    expect_function,
+    result_of,
+    returns,
+)
+from labkit.exercises.registry import Lesson
+
+LESSON = Lesson("12b", "Sharding and pipelines by hand")
+_LIMIT = 60  # seconds of a check that starts real ranks
+_STUCK = "a real rank waits for a message or a collective that no rank sends"
+_LR = 0.5
+
+
+@LESSON.exercise(
+    "12b-1 · FSDP",
+    "Which arrays of `data_parallel` does a rank need only while one layer computes?",
+    "Before a layer computes, forward or backward: `weights = yield all_gather(shards[number])`; after it, "
+    "`del weights`. What replaces the all-reduce?",
+    "In the backward pass: `total = yield reduce_scatter(gradient)`, `shards[number] -= lr * total / world`, and "
+    "`del gradient, total` before the next layer is gathered.",
+    seconds=_LIMIT,
+    stuck=_STUCK,
+)
+def _fsdp(fsdp: Any) -> None:
+    world, (layers, batches) = 4, _network(4)
+    one = batches[:1]  # after one step, mistakes are easiest to tell
+    _are_shards(_simulated("fsdp", fsdp, world, layers, one, _LR).results, layers, one, world)
+    ran = _simulated("fsdp", fsdp, world, layers, batches, _LR)
+    _are_shards(ran.results, layers, batches, world)
+    least = 3 * len(batches) * sum(map(_mb, layers)) * (world - 1) / world
+    if max(ran.sent) < 0.99 * least:
+        raise Wrong(
+            "the shards are right, but less is sent than FSDP needs: is a layer kept from forward to backward?"
+        )
+    if max(ran.sent) > 1.01 * least:
+        raise Wrong(
+            f"the shards are right, but a rank sends {max(ran.sent) / least:.2f} times as much as it must: two "
+            "all-gathers and one reduce-scatter for each layer are enough"
+        )
+    if max(ran.memory) > 100:
+        rank = int(np.argmax(ran.memory))
+        when = next(time for time, mb in ran.held[rank] if mb == ran.memory[rank])
+        raise Wrong(
+            f"the shards are right, but rank {rank} holds {ran.memory[rank]:.0f} MB at {when:.1f}, and 100 is the "
+            f"limit ({_mb(layers[0]):.0f} MB are one layer): which array is still in a variable? `del` it"
+        )
+    _are_shards(_real("fsdp", fsdp, 2, layers, batches, _LR), layers, batches, 2)
+
+
+@LESSON.exercise(
+    "12b-2 · How many micro-batches",
+    "Solve (p − 1)/(m + p − 1) ≤ idle for m, or try m = 1, 2, 3, …",
+    "`while (stages - 1) / (count + stages - 1) > idle: count += 1`.",
+    "Begin with `count = 1`, use that loop, and return `count`.",
+)
+def _micro_batches(micro_batches: Any) -> None:
+    for stages, idle in ((4, 0.3), (8, 0.1), (4, 0.25), (2, 0.6)):
+        right = next(m for m in range(1, 1000) if (stages - 1) / (m + stages - 1) <= idle)
+        exact = (stages - 1) * (1 - idle) / idle
+        mistakes = {
+            right - 1: "that is one too few: the bubble is larger then",
+            right + 1: "one fewer is enough",
+            exact: "a micro-batch can't be divided: round up",
+            int(
+                np.ceil((stages - 1) / idle)
+            ): "(p − 1)/m is the bubble compared with the computing, not with the time",
+            0: "there is at least one micro-batch",
+        }
+        mistakes.pop(right, None)
+        returns(micro_batches, (stages, idle), right, name="micro_batches", mistakes=mistakes)
+
+
+@LESSON.exercise(
+    "12b-3 · 1F1B",
+    "How many forward passes can rank r make before the first backward pass can reach it?",
+    "Warm-up: `min(world - rank - 1, count)` forward passes. Then forward pass number warm_up + k and backward pass "
+    "number k, for each k.",
+    "After `count - warm_up` such pairs, append the backward passes from `count - warm_up` to `count - 1`.",
+    seconds=_LIMIT,
+    stuck=_STUCK,
+)
+def _one_f_one_b(one_f_one_b: Any) -> None:
+    expect_function(one_f_one_b, "one_f_one_b")
+    if ... in getattr(getattr(one_f_one_b, "__code__", None), "co_consts", ()):
+        raise NotAttempted
+    for world, count in ((4, 8), (4, 2), (2, 4), (3, 16)):
+        where = f"{world} ranks and {count} micro-batches"
+        plans = [result_of(one_f_one_b, rank, world, count, what="one_f_one_b") for rank in range(world)]
+        for rank, plan in enumerate(plans):
+            _is_whole(plan, f"with {where}, rank {rank}", count)
+        layers, batches = _network(world, rows=count)
+        ran = _simulated(
+            "your plan", _stage, world, one_f_one_b, count, layers, batches[0], _LR, alpha=0, beta=0
+        )
+        formula = (world - 1) / (count + world - 1)
+        if ran.bubble > formula + 1e-9:
+            raise Wrong(
+                f"with {where} it works, but the bubble is {ran.bubble:.0%}, and the formula's is {formula:.0%}"
+            )
+        for rank, plan in enumerate(plans):
+            most = _most_kept(plan)
+            if most > world - rank:
+                raise Wrong(
+                    f"with {where}, rank {rank} keeps {most} micro-batches at once, and {world - rank} are enough: "
+                    "in the steady phase, a backward pass follows each forward pass"
+                )
+        _are_layers(ran.results, layers, batches[0], where)
+    layers, batches = _network(2, rows=4)
+    real = _real("your plan", _stage, 2, one_f_one_b, 4, layers, batches[0], _LR)
+    _are_layers(real, layers, batches[0], "two real ranks")
+
+
+# -- running an answer ---------------------------------------------------------------------------------
+
+
+def _simulated(name: str, program: Any, world: int, *args: Any, **costs: float) -> schedule.Simulated:
+    """The simulation of an answer; what stops it becomes a verdict."""
+    expect_function(program, name)
+    if ... in getattr(getattr(program, "__code__", None), "co_consts", ()):
+        raise NotAttempted
+    try:
+        return schedule.run(program, world, *args, **costs)
+    except LabError as error:
+        raise Wrong(f"with {world} ranks, {error.fact}. {error.fix}") from None
+    except Exception as error:
+        raise Wrong(f"with {world} ranks, {name} raised {type(error).__name__}: {error}") from error
+
+
+def _real(name: str, program: Any, world: int, *args: Any) -> list[Any]:
+    """What real ranks return. The simulation was right, so the answer hardly ever fails here."""
+    try:
+        return schedule.on_ranks(program, world, *args, limit=15).results
+    except LabError as error:
+        raise Wrong(
+            f"the simulation is right, but on {world} real ranks {name} stops: {error.fact}"
+        ) from None
+
+
+def _mb(array: np.ndarray) -> float:
+    return array.nbytes / schedule.MEGABYTE
+
+
+# -- the network of the lesson -------------------------------------------------------------------------
+
+
+def _network(count: int, rows: int = 16) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    numbers = np.random.default_rng(1)
+    layers = [numbers.normal(size=(64, 64)) / 8 for _ in range(count)]
+    return layers, [numbers.normal(size=(rows, 64)) for _ in range(3)]
+
+
+def _backward(weights: np.ndarray, x: np.ndarray, y: np.ndarray, slope: np.ndarray) -> tuple:
+    inner = slope * (1 - y**2)
+    return x.T @ inner, inner @ weights.T
+
+
+def _gradients(layers: list[np.ndarray], rows: np.ndarray) -> list[np.ndarray]:
+    """The gradient of each layer, in one process."""
+    outputs = [rows]
+    for weights in layers:
+        outputs.append(np.tanh(outputs[-1] @ weights))
+    slope, found = 2 * (outputs[-1] - rows) / rows.size, []
+    for number in reversed(range(len(layers))):
+        gradient, slope = _backward(layers[number], outputs[number], outputs[number + 1], slope)
+        found.append(gradient)
+    return found[::-1]
+
+
+def _trained(layers: list[np.ndarray], batches: list[np.ndarray], times: float = 1.0) -> list[np.ndarray]:
+    """The layers after a step with each batch; `times` is a mistake in the gradient."""
+    for batch in batches:
+        moves = _gradients(layers, batch)
+        layers = [weights - _LR * times * move for weights, move in zip(layers, moves, strict=True)]
+    return layers
+
+
+def _stage(
+    rank: int, world: int, plan: Callable, count: int, layers: list[np.ndarray], batch: np.ndarray, lr: float
+) -> Iterator:
+    """The lesson's stage of a pipeline."""
+    weights, micro, kept, sent, gradient = layers[rank].copy(), np.split(batch, count), {}, [], 0.0
+    for kind, number in plan(rank, world, count):
+        if kind == "F":
+            x = micro[number] if rank == 0 else (yield schedule.recv(rank - 1))
+            yield schedule.compute(1, f"F{number}")
+            kept[number] = (x, np.tanh(x @ weights))
+            if rank < world - 1:
+                sent.append((yield schedule.start(schedule.send(rank + 1, kept[number][1]))))
+        else:
+            x, y = kept.pop(number)
+            last = rank == world - 1
+            slope = 2 * (y - micro[number]) / batch.size if last else (yield schedule.recv(rank + 1))
+            yield schedule.compute(2, f"B{number}")
+            part, slope = _backward(weights, x, y, slope)
+            gradient = gradient + part
+            if rank > 0:
+                sent.append((yield schedule.start(schedule.send(rank - 1, slope))))
+    for one in sent:
+        yield schedule.wait(one)
+    return weights - lr * gradient
+
+
+# -- looking at results --------------------------------------------------------------------------------
+
+
+def _are_shards(results: list[Any], layers: list[np.ndarray], batches: list[np.ndarray], world: int) -> None:
+    """Each rank returns its rows of each trained layer."""
+    right, summed = _trained(layers, batches), _trained(layers, batches, world)
+    for rank, result in enumerate(results):
+        if not isinstance(result, (list, tuple)) or len(result) != len(layers):
+            raise Wrong(
+                f"rank {rank} returns {describe(result)}; the list of its {len(layers)} shards is expected"
+            )
+        alone = _trained(layers, [batch[rank::world] for batch in batches])
+        for number, found in enumerate(result):
+            what = f"rank {rank}'s shard of layer {number}"
+            found = array_of(found, what=what)
+            if found.shape == layers[0].shape:
+                raise Wrong(f"{what} is a whole layer: keep {64 // world} of its 64 rows")
+            if found.shape != (64 // world, 64):
+                raise Wrong(f"{what} has the shape {found.shape}, and {64 // world} rows of 64 are expected")
+            rows = [np.split(each[number], world) for each in (right, summed, alone, layers)]
+            if np.allclose(found, rows[0][rank]):
+                continue
+            likely = {"was updated with the sum: divide by the number of ranks": rows[1][rank]}
+            likely["was updated with this rank's own gradient only"] = rows[2][rank]
+            likely["is as before the training"] = rows[3][rank]
+            likely |= {f"belongs to rank {other}": rows[0][other] for other in range(world)}
+            likely |= {
+                f"was updated with the gradient of rank {other}'s rows": rows[3][rank]
+                + rows[0][other]
+                - rows[3][other]
+                for other in range(world)
+            }
+            said = (text for text, wrong in likely.items() if np.allclose(found, wrong))
+            raise Wrong(f"{what} {next(said, 'differs from that of `data_parallel`')}")
+
+
+def _is_whole(plan: Any, what: str, count: int) -> None:
+    """A plan has each forward and backward pass once, in an order that is possible."""
+    try:
+        plan = [(kind, int(number)) for kind, number in plan]
+    except (TypeError, ValueError):
+        raise Wrong(
+            f"{what}: the plan is {describe(plan)}; a list of pairs such as ('F', 0) is expected"
+        ) from None
+    for kind, words in (("F", "forward"), ("B", "backward")):
+        numbers = [number for one, number in plan if one == kind]
+        if twice := sorted({one for one in numbers if numbers.count(one) > 1}):
+            raise Wrong(f"{what} makes the {words} pass of micro-batch {twice[0]} twice")
+        if never := sorted(set(range(count)) - set(numbers)):
+            raise Wrong(f"{what} never makes the {words} pass of micro-batch {never[0]}")
+        if too_many := sorted(set(numbers) - set(range(count))):
+            raise Wrong(
+                f"{what} makes the {words} pass of micro-batch {too_many[0]}, and the last is {count - 1}"
+            )
+        if numbers != sorted(numbers):
+            raise Wrong(
+                f"{what} makes its {words} passes in the order {numbers[:8]}: messages arrive from 0 on"
+            )
+    for number in range(count):
+        if plan.index(("B", number)) < plan.index(("F", number)):
+            raise Wrong(
+                f"{what} makes the backward pass of micro-batch {number} too early, before its forward pass"
+            )
+
+
+def _most_kept(plan: list[tuple[str, int]]) -> int:
+    kept = most = 0
+    for kind, _ in plan:
+        kept += 1 if kind == "F" else -1
+        most = max(most, kept)
+    return most
+
+
+def _are_layers(results: list[Any], layers: list[np.ndarray], batch: np.ndarray, where: str) -> None:
+    for rank, (found, right) in enumerate(zip(results, _trained(layers, [batch]), strict=True)):
+        if not np.allclose(found, right):
+            raise Wrong(f"with {where}, the layer of rank {rank} isn't the one that one process trains")

@@ -1,0 +1,154 @@
+"""The exercises of lesson 12b: what is said of a mistake. Right answers run on real ranks, too."""
+
+import numpy as np
+import pytest
+
+from labkit.exercises import check
+from labkit.schedule import all_gather, all_reduce, compute, reduce_scatter, send
+from verdicts import verdicts
+
+
+def backward(weights, x, y, slope):
+    inner = slope * (1 - y**2)
+    return x.T @ inner, inner @ weights.T
+
+
+def shards_of(
+    divide=True,
+    drop=True,
+    drop_gradient=True,
+    copy=True,
+    scatter=True,
+    part=0,
+    rows=0,
+    update=True,
+    own=False,
+    whole=False,
+    gather_twice=True,
+    last_joins=True,
+):
+    """FSDP with one thing wrong."""
+
+    def fsdp(rank, world, layers, batches, lr):
+        shards = [np.split(weights, world)[(rank + part) % world].copy() for weights in layers]
+        for batch in batches:
+            outputs, kept = [batch[(rank + rows) % world :: world]], []
+            for shard in shards:
+                weights = yield all_gather(shard)
+                yield compute(1, "F")
+                outputs.append(np.tanh(outputs[-1] @ weights))
+                if not drop or not gather_twice:
+                    kept.append(weights)
+                del weights
+            slope = 2 * (outputs[-1] - outputs[0]) / outputs[0].size
+            for number in reversed(range(len(shards))):
+                weights = (yield all_gather(shards[number])) if gather_twice else kept[number]
+                yield compute(2, "B")
+                gradient, slope = backward(weights, outputs[number], outputs[number + 1], slope)
+                del weights
+                if not last_joins and number == 0 and rank == world - 1:
+                    return shards
+                if own:
+                    total = np.split(gradient, world)[rank] * world
+                    yield reduce_scatter(gradient)
+                elif scatter:
+                    total = yield reduce_scatter(gradient)
+                else:
+                    total = np.split((yield all_reduce(gradient)), world)[rank].copy()
+                if update:
+                    shards[number] -= lr * total / (world if divide else 1)
+                if drop_gradient:
+                    del gradient, total
+        return [np.concatenate([shard] * world) for shard in shards] if whole else shards
+
+    return fsdp
+
+
+def both_kinds(rank, world, layers, batches, lr):
+    yield all_gather(layers[0]) if rank else reduce_scatter(layers[0])
+
+
+def plans(warm_up=lambda rank, world: world - rank - 1, cool_down=True, twice=False, skip=False, shift=0):
+    """1F1B with one thing wrong."""
+
+    def one_f_one_b(rank, world, count):
+        first = max(0, min(warm_up(rank, world), count))
+        plan = [("F", number) for number in range(first)]
+        for number in range(count - first):
+            plan += [("F", first + number), ("B", number)]
+        plan += [("B", number) for number in range(count - first, count)] if cool_down else []
+        if twice:
+            plan.append(("B", 0))
+        return plan[1:] if skip else plan
+
+    return one_f_one_b
+
+
+def gpipe(rank, world, count):
+    return [("F", number) for number in range(count)] + [("B", number) for number in range(count)]
+
+
+def backward_first(rank, world, count):
+    return [(kind, number) for number in range(count) for kind in "BF"]
+
+
+def newest_first(rank, world, count):
+    forwards = [("F", number) for number in range(count)]
+    return forwards + [("B", number) for number in reversed(range(count))]
+
+
+def solved(stages, idle):
+    return next(m for m in range(1, 999) if (stages - 1) / (m + stages - 1) <= idle)
+
+
+SAID = {
+    "12b-1": [
+        (shards_of(divide=False), "was updated with the sum: divide by the number of ranks"),
+        (shards_of(own=True), "with this rank's own gradient only"),
+        (shards_of(part=1), "rank 0's shard of layer 0"),
+        (shards_of(update=False), "is as before the training"),
+        (shards_of(whole=True), "is a whole layer: keep 16 of its 64 rows"),
+        (shards_of(drop=False), "MB are one layer): which array is still in a variable?"),
+        (shards_of(drop_gradient=False), "MB are one layer): which array is still in a variable?"),
+        (shards_of(gather_twice=False), "is a layer kept from forward to backward?"),
+        (shards_of(scatter=False), "a rank sends 1.33 times as much as it must"),
+        (shards_of(last_joins=False), "waits for rank 3, which has returned already"),
+        (both_kinds, "rank 0 calls reduce_scatter in line"),
+        (shards_of(), "solved"),
+    ],
+    "12b-2": [
+        (lambda stages, idle: (stages - 1) * (1 - idle) / idle, "round up"),
+        (lambda stages, idle: solved(stages, idle) - 1, "one too few"),
+        (lambda stages, idle: solved(stages, idle) + 1, "one fewer is enough"),
+        (lambda stages, idle: int(np.ceil((stages - 1) / idle)), "compared with the computing"),
+        (lambda stages, idle: "7", "a number is expected"),
+        (lambda stages, idle: stages, "that is not it"),
+        (solved, "solved"),
+    ],
+    "12b-3": [
+        (gpipe, "rank 0 keeps 8 micro-batches at once, and 4 are enough"),
+        (plans(warm_up=lambda rank, world: 0), "it works, but the bubble is"),
+        (plans(warm_up=lambda rank, world: world - rank), "rank 0 keeps 5 micro-batches at once"),
+        (plans(warm_up=lambda rank, world: rank), "rank 0"),
+        (plans(cool_down=False), "rank 0 never makes the backward pass of micro-batch 5"),
+        (plans(twice=True), "makes the backward pass of micro-batch 0 twice"),
+        (plans(skip=True), "never makes the forward pass of micro-batch 0"),
+        (backward_first, "makes the backward pass of micro-batch 0 too early"),
+        (newest_first, "messages arrive from 0 on"),
+        (lambda rank, world, count: "F0 B0", "a list of pairs such as ('F', 0) is expected"),
+        (plans(), "solved"),
+    ],
+}
+
+
+@verdicts(SAID)
+def test_what_a_check_says(id, answers, said):
+    assert said in repr(check(id, *answers))
+
+
+@pytest.mark.parametrize("id", ["12b-1", "12b-3"])
+def test_an_answer_with_a_blank_is_none(id):
+    def blank(rank, world, *args):
+        yield send(..., np.zeros(3))
+
+    assert check(id, blank).state == "not attempted"
