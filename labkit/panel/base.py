@@ -1,13 +1,12 @@
 """The machine of all panels: it opens, draws while the run lasts, stops, keeps a record and closes.
 
-What happened is in a `State`, a `View` draws it, a reporter shows that. A thread draws, at most five times a
-second and only if something happened, so a panel also moves while the cell's own thread sits in a call.
+What happened is in a `Run`; a reporter shows what `labkit.panel.drawing` makes of it. A thread draws, at most
+five times a second and only if something happened, so a panel also moves while the cell's thread is busy.
 """
 
 import contextlib
 import inspect
 import math
-import queue
 import secrets
 import signal
 import threading
@@ -22,9 +21,9 @@ from labkit import interrupts
 from labkit.display import tracebacks
 from labkit.display.formatting import duration
 from labkit.errors import LabError, RunStopped
+from labkit.panel.drawing import Snapshot, snapshot
 from labkit.panel.reporters import NullReporter, choose
-from labkit.panel.state.base import State, record_of
-from labkit.panel.view.base import Snapshot, View
+from labkit.panel.run import Run, record_of
 from labkit.runs.origin import git_commit, source_of
 from labkit.runs.record import FILE_NAME, RunRecord
 from labkit.settings import Settings
@@ -47,7 +46,6 @@ class LivePanel:
             goes on.
 
     Attributes:
-        view: draws the state.
         exclusive: whether only one panel of this class may be open in this process.
         first_phase: in which a run begins, where it has phases.
         drawing_share: of one CPU that drawing may take.
@@ -59,7 +57,6 @@ class LivePanel:
         LabError: an argument is of a wrong type, or the panel is opened twice at the same time.
     """
 
-    view: View = View()
     exclusive = False
     first_phase = ""
     drawing_share = 0.1
@@ -104,9 +101,9 @@ class LivePanel:
 
     # -- what an engine's panel may override ---------------------------------------------------------
 
-    def new_state(self) -> State:
-        """The state of a run that has not begun."""
-        return State(self._name)
+    def new_state(self) -> Run:
+        """A run that has not begun."""
+        return Run(self._name)
 
     def surroundings(self) -> contextlib.AbstractContextManager:
         """What the engine needs around the run: entered when the panel is open, left before it closes."""
@@ -187,7 +184,8 @@ class LivePanel:
         self._listed, self._listed_at = list[tuple[str, str]](), -math.inf
         over = threading.Event()
         drawer = threading.Thread(target=self._draw, args=(over,), name="labkit-panel", daemon=True)
-        self._records: queue.SimpleQueue[RunRecord | None] = queue.SimpleQueue()
+        self._newest: RunRecord | None = None  # that `live` has not got yet
+        self._news, self._written_last = threading.Event(), False
         sender = threading.Thread(target=self._send_records, name="labkit-live", daemon=True)
 
         def all_is_sent() -> bool:
@@ -253,7 +251,8 @@ class LivePanel:
         except (LabError, ValueError) as error:
             # A full disk must not make a training fail that ended well.
             warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=5)
-        self._records.put(None)
+        self._written_last = True
+        self._news.set()
         self._listed_at = -math.inf
         with self._lock:
             self._show(self._reporter.close)
@@ -263,7 +262,8 @@ class LivePanel:
     def _write_record(self) -> RunRecord:
         with self._lock:
             record = record_of(self.state, self.run_id, self.settings.home, **self._origin)
-        self._records.put(record)  # first: what is on the disk has been sent
+        self._newest = record  # first: what is on the disk has been sent
+        self._news.set()
         record.write(record.folder)
         return record
 
@@ -281,26 +281,19 @@ class LivePanel:
         return max(_KEEP_EVERY, (time.monotonic() - began) / _KEEPING_SHARE)
 
     def _send_records(self) -> None:
-        """Give records to `live`, until there is none."""
-        wanted = list(self._live)
-        while (record := self._newest_record()) is not None:
-            for send in list(wanted):
+        """Give each record to `live`, or the newest: it has all that the earlier ones have."""
+        wanted, last, sent = list(self._live), False, None
+        while not last:
+            self._news.wait()
+            self._news.clear()
+            last, record = self._written_last, self._newest
+            for send in list(wanted) if record is not sent else ():
                 try:
                     send(record)
                 except Exception as error:
                     wanted.remove(send)
                     warnings.warn(f"{send!r} gets no more of {record.name!r}: {error}", stacklevel=2)
-
-    def _newest_record(self) -> RunRecord | None:
-        """The newest of those that wait: each has all that the earlier ones have. None after the last."""
-        record = self._records.get()
-        while record is not None and not self._records.empty():
-            newer = self._records.get()
-            if newer is None:
-                self._records.put(None)  # for the next call
-                break
-            record = newer
-        return record
+            sent = record
 
     # -- drawing -------------------------------------------------------------------------------------
 
@@ -326,7 +319,7 @@ class LivePanel:
             if time.monotonic() - self._listed_at > _KEEP_EVERY:
                 record = [("run record", f"{self._record.folder}/{FILE_NAME}")] if self._record else []
                 self._listed, self._listed_at = [*self.files(), *record], time.monotonic()
-            show(self.view.snapshot(self.state, self.state.now(), self._listed))
+            show(snapshot(self.state, self.state.now(), self._listed))
         except Exception as error:
             if self._draws_well:
                 warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)

@@ -1,6 +1,6 @@
 """Show a panel: as widgets in a notebook, as lines in a terminal, or not at all.
 
-A reporter shows the snapshots that a view has drawn; `labkit.panel.base` decides when.
+A reporter shows the snapshots of `labkit.panel.drawing`; `labkit.panel.base` decides when.
 """
 
 import contextlib
@@ -14,17 +14,11 @@ from typing import Any
 from labkit.display import cards
 from labkit.display.formatting import clock, short
 from labkit.display.style import STYLE
-from labkit.panel.view.base import Snapshot
+from labkit.panel.drawing import Snapshot
 
 _INTERRUPT_HINT = "or the kernel's ■"
-_SAID = (
-    "phase",
-    "step",
-    "hang",
-    "decided",
-    "error",
-    "failure",
-)  # lines that a screen reader says; not each step
+# Kinds of lines that a screen reader says; not each step.
+_SAID = ("phase", "progress", "hang", "note", "decided", "failure")
 
 
 class NullReporter:
@@ -75,7 +69,7 @@ class WidgetReporter(NullReporter):
     def _widgets(self) -> Any:
         from ipywidgets import HTML, Button, HBox, Layout, VBox
 
-        self._title, self._clock, self._body, self._prints, self._aloud = (HTML() for _ in range(5))
+        self._title, self._clock, self._body, self._aloud = (HTML() for _ in range(4))
         tooltip = f"Stop the run ({_INTERRUPT_HINT})"
         self._stop = Button(description="Stop", tooltip=tooltip, layout=Layout(width="72px"))
         self._stop.on_click(self._on_stop)
@@ -86,7 +80,7 @@ class WidgetReporter(NullReporter):
         head = HBox([self._title, right], layout=row)
         style = HTML(STYLE, layout=Layout(display="none"))
         wide = Layout(max_width="880px", overflow="hidden")
-        box = VBox([style, head, self._body, self._prints, self._aloud], layout=wide)
+        box = VBox([style, head, self._body, self._aloud], layout=wide)
         return box.add_class("labkit").add_class("lk-card")
 
     # A widget sends a value only if it is another one, so the browser lays out only what has changed.
@@ -98,7 +92,6 @@ class WidgetReporter(NullReporter):
         self._body.value = str(snapshot.body)
         news = [line for key, line in snapshot.lines if isinstance(key, tuple) and key[0] in _SAID]
         self._aloud.value = str(cards.part(cards.said(short(news[-1], 200) if news else "")))
-        self._prints.value = str(snapshot.prints)
 
     def close(self, snapshot: Snapshot) -> None:
         self._over = True

@@ -31,9 +31,9 @@ from labkit import cluster, interrupts
 from labkit.cluster import capacity
 from labkit.display import tracebacks
 from labkit.errors import LabError, RunFailed
-from labkit.panel.run import Panel
-from labkit.panel.state.run import RunState
+from labkit.panel.panel import Panel
 from labkit.panel.tracking.remote import TrackedFunction
+from labkit.panel.training import TrainingRun
 from labkit.storage import check_run_name, hint_for
 from labkit.train import hang
 from labkit.train.callbacks import (
@@ -53,7 +53,7 @@ _PATIENCE = 20.0  # seconds in which workers that live are heard of
 
 
 class TrainPanel(Panel):
-    """The panel of a Ray Train run; see `labkit.panel.run.Panel` for its arguments.
+    """The panel of a Ray Train run; see `labkit.panel.panel.Panel` for its arguments.
 
     The length of the run, for its bar, is one of the names in `_EPOCHS` or `_STEPS` in the trainer's
     ``train_loop_config``, or the argument `epochs` or `steps` here.
@@ -127,7 +127,7 @@ class TrainPanel(Panel):
         with self.watch(trainer):
             return trainer.fit()
 
-    def new_state(self) -> RunState:
+    def new_state(self) -> TrainingRun:
         if self._trainer is not None:
             local = self._about["engine"] == "one process"
             self._about["storage_path"] = None if local else self._storage_path()
@@ -143,7 +143,7 @@ class TrainPanel(Panel):
             ]
         return listed
 
-    # -- what `labkit.panel.run.Panel` calls --------------------------------------------------------
+    # -- what `labkit.panel.panel.Panel` calls --------------------------------------------------------
 
     def __enter__(self) -> Self:
         if self._trainer is None:

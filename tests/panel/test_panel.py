@@ -15,15 +15,12 @@ import weakref
 
 import pytest
 
-from labkit.display import cards
 from labkit.errors import LabError, RunStopped
 from labkit.panel import Panel, base
 from labkit.panel.base import LivePanel
 from labkit.panel.reporters import NullReporter
-from labkit.panel.state.base import State
-from labkit.panel.tracking import events
+from labkit.panel.run import Run
 from labkit.panel.tracking.remote import RemoteTracker
-from labkit.panel.view.base import View
 from labkit.runs import record as records
 from labkit.settings import Settings
 from labs import until
@@ -205,10 +202,10 @@ def test_a_failure_from_which_a_run_went_on_is_not_what_ended_it(panel, settings
     counts = {"epoch": 0, "step": 0, "rows": 0, "seconds": 0.0, "waiting": 0.0}
     with pytest.raises(KeyError), panel:
         for pid in (100, 200):  # the second is started for the first
-            panel.state.apply(events.read({"kind": "step", "pid": pid, **worker, **counts}))
+            panel.state.apply({"kind": "step", "pid": pid, **worker, **counts})
             if pid == 100:
                 failure = {"kind": "failure", "pid": pid, "text": "loop\n" * 30 + "OSError: gone"}
-                panel.state.apply(events.read({**worker, **failure}))
+                panel.state.apply({**worker, **failure})
         {}["acuracy"]
     assert [failure.message for failure in panel.state.failures] == ["OSError: gone", "KeyError: 'acuracy'"]
     assert records.find(settings.home)[0].error == "KeyError: 'acuracy'"
@@ -365,20 +362,23 @@ def test_a_reporter_that_fails_does_not_fail_the_run(settings, where):
 # -- what an engine's panel adds to it ------------------------------------------------------------------
 
 
-class CountView(View):
-    def body(self, state, now):
-        return cards.text(f"counted <{state.counted}>")
+class CountRun(Run):
+    counted = 0
+
+    def fill(self, now):
+        self.notes = [f"counted <{self.counted}>"]
+
+    def to_record(self):
+        return {"metrics": {"counted": self.counted}, "workers": 3}
 
 
 class CountPanel(LivePanel):
     """A panel of an engine that counts."""
 
-    view, exclusive = CountView(), True
+    exclusive = True
 
     def new_state(self):
-        state = State(self._name)
-        state.counted, state.to_record = 0, lambda: {"metrics": {"counted": state.counted}, "workers": 3}
-        return state
+        return CountRun(self._name)
 
     @contextlib.contextmanager
     def surroundings(self):

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
+from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter, TextReporter, WidgetReporter, choose
-from labkit.panel.view.run import RunView
 from labs import until
 from runs_told import T0, Run
 
@@ -26,7 +26,7 @@ class On:
         return getattr(self.reporter, name)
 
     def show(self, run, method="draw", at=60):
-        getattr(self.reporter, method)(RunView().snapshot(run.state, T0 + at, FILES))
+        getattr(self.reporter, method)(snapshot(run.state, T0 + at, FILES))
 
     def begin(self, **about):
         run = Run("03-torch", phase="starting", **about)
@@ -195,7 +195,7 @@ def test_a_screen_reader_is_told_of_phases_and_failures_and_not_of_steps(reporte
 
 def test_what_has_not_changed_is_not_sent_again(reporter):
     run, sent = reporter.begin(), []
-    for widget in (reporter._title, reporter._body, reporter._prints):
+    for widget in (reporter._title, reporter._body):
         widget.observe(sent.append)
     for _ in range(5):
         reporter.show(run)
@@ -204,11 +204,11 @@ def test_what_has_not_changed_is_not_sent_again(reporter):
 
 def test_the_last_prints_are_always_shown(reporter):
     run = reporter.begin()
-    assert reporter._prints.value == ""
+    assert "<pre" not in reporter._body.value
     for number in range(9):
         run("print", text=f"hello <world> {number}")
     reporter.show(run)
-    shown = re.findall(r"hello &lt;world&gt; (\d)", reporter._prints.value)
+    shown = re.findall(r"hello &lt;world&gt; (\d)", reporter._body.value)
     assert shown == list("345678")
 
 

@@ -44,7 +44,7 @@ def heard(panel):
 
 def spans_of(panel, row):
     """The bars of one row of the time axis."""
-    return [span for span in (*panel.state.spans, *panel.state.timeline(time.time())) if span.row == row]
+    return [span for span in (*panel.state.trained, *panel.state.timeline(time.time())) if span.row == row]
 
 
 def test_a_validation_is_the_function_that_it_watches(panel):

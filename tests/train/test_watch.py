@@ -156,7 +156,7 @@ def test_the_length_of_a_run_is_in_its_configuration_or_told(home, config, given
     panel = TrainPanel("watched", reporter=NullReporter(), **given)
     in_this_process = ScalingConfig(num_workers=0)
     panel.watch(TorchTrainer(train_loop, train_loop_config=config, scaling_config=in_this_process))
-    assert (panel.state.epochs, panel.state.steps) == (epochs, steps)
+    assert (panel.state.epochs, panel.state.steps_of_run) == (epochs, steps)
 
 
 def over_a_shard(config):
