@@ -12,12 +12,10 @@ import json
 import os
 import random
 import re
-import socket
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +28,6 @@ from PIL import Image
 from labkit import datasets, runs
 from labkit.errors import LabError
 from labkit.models.torch import load_state, save_state
-from labkit.panel import Panel
-from labkit.panel.reporters import TextReporter
 from labkit.runs.record import MARKS_NAME, RunRecord, folder_of
 from labkit.settings import VARIABLES, Settings
 from labkit.storage import server as object_server
@@ -141,7 +137,7 @@ def audit(event: str, given: tuple) -> None:
     paths = [os.path.realpath(os.fsdecode(path)) for path in paths if isinstance(path, (str, bytes))]
     wrong = [path for path in paths if not path.startswith((str(folder), "/dev/null"))]
     git = event == "subprocess.Popen" and given[0] == "git"  # a record says at which commit it began
-    if wrong or (event in FORBIDDEN and not git) or (event == "socket.connect" and folder.name != "channel"):
+    if wrong or (event in FORBIDDEN and not git) or event == "socket.connect":
         watched["done"].append((event, wrong or repr(given)[:200]))
 
 
@@ -370,94 +366,6 @@ def keys_and_server_note(home):
 
 
 @reader
-def events_of_a_panel(home):
-    path, at = home / "events.json", 1.7e9
-    step = {
-        "epoch": 0,
-        "epochs": 2,
-        "step": 1,
-        "total": 9,
-        "rows": 64,
-        "seconds": 0.5,
-        "waiting": 0.1,
-        "first_wait": 0.1,
-    }
-    step |= {"between": 0.1, "metrics": {"loss": 0.5}, "memory": 10**9, "gpu_memory": 1, "gpu_percent": 1}
-    checkpoint = {"path": "/c", "bytes": 9, "status": "pending", "metrics": {"loss": 0.5}}
-    several = [
-        ("worker", {"workers": 2}),
-        ("phase", {"name": "training"}),
-        ("step", step),
-        ("report", {"metrics": {"loss": 0.5}, "epoch": 0}),
-    ]
-    several += [
-        ("step", step | {"done": True, "step": 9, "rows": 640}),
-        ("checkpoint", checkpoint),
-        ("print", {"text": "x"}),
-    ]
-    several += [
-        ("validation", {"path": "/c"}),
-        ("validation", {"path": "/c", "done": True, "seconds": 0.5, "text": ""}),
-    ]
-    several += [("step", step | {"epoch": 1, "rank": 1}), ("failure", {"text": "ValueError: x"})]
-    given = [
-        {"kind": kind, "run": "", "at": at, "rank": 0, "pid": 7, "node": "head", **more}
-        for kind, more in several
-    ]
-    path.write_text(json.dumps(given))
-    draw = random.Random(1)
-
-    def read():
-        panel = Panel(
-            "03-torch",
-            settings=Settings(home=home),
-            world_size=2,
-            engine="Ray Train",
-            reporter=TextReporter(),
-        )
-        with contextlib.suppress(ValueError, RecursionError):
-            events = json.loads(path.read_bytes())
-            with panel:
-                for event in events if isinstance(events, list) else [events]:
-                    panel.receive(event | {"run": panel.run_id} if isinstance(event, dict) else event)
-                    if draw.random() < 0.2:
-                        panel.view.snapshot(panel.state, time.time(), panel.files())
-            panel.view.snapshot(panel.state, time.time(), panel.files())
-            assert runs.get(panel.run_id, home).state == "finished"
-
-    return files(path), read
-
-
-@reader
-def channel(home):
-    from labkit.panel.tracking.channel import Listener
-
-    hello, message = home / "hello", home / "message.json"
-    hello.write_bytes(b"\0\0\0\x20" + b"#CHALLENGE#" + b"x" * 21)
-    message.write_text(json.dumps({"kind": "step", "epoch": 1, "metrics": {"loss": 0.5}}))
-    heard: list[dict] = []
-    listener = Listener(heard.append)
-
-    def read():
-        heard.clear()
-        with socket.create_connection(listener.address[:2], timeout=10) as stranger:
-            stranger.sendall(hello.read_bytes())
-        assert heard == []
-        with (
-            contextlib.suppress(OSError),
-            Client(listener.address[:2], authkey=listener.address.key.encode()) as known,
-        ):
-            known.send_bytes(message.read_bytes())
-            known.send_bytes(b'{"last": 1}')
-            deadline = time.monotonic() + 30
-            while {"last": 1} not in heard and time.monotonic() < deadline:
-                time.sleep(0.001)
-            assert heard[-1] == {"last": 1} and all(isinstance(one, dict) for one in heard)
-
-    return files(hello, message), read
-
-
-@reader
 def list_of_checkpoints(home):
     from labkit.train import reported_checkpoints
 
@@ -539,7 +447,7 @@ def reading(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def make(name: str) -> Reading:
-        home = tmp_path / ("channel" if name == "channel" else "home")
+        home = tmp_path / "home"
         monkeypatch.setenv("LABKIT_HOME", str(home))
         return Reading(name, home)
 
