@@ -85,7 +85,7 @@ class ExecutionRun(Run):
     """What Ray Data executed between the opening of a panel and its closing."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(name, "Ray Data")
+        super().__init__(name, "Ray Data", brief=True)  # a dataset is executed in seconds
         self.executions: list[list[OperatorState]] = []  # of each dataset, its operators in their order
         self.samples = Thinned(_MAX_SAMPLES)  # (seconds since the start, bytes in the object store)
         self.memory_peak = 0
@@ -132,8 +132,10 @@ class ExecutionRun(Run):
         widths = list(_HEAD.values())
         self.tables = [Table(list(_HEAD), rows, len(operators) - len(rows), widths=widths)] if rows else []
         self.result = joined(f"{self.rows:,} rows", rate) if operators else "nothing was executed here"
-        chain = " → ".join(f"{short(one.name)} {count(one.rows)}" for one in operators[:_SHOWN])
-        self.news = [("chain", chain)] if self.over and chain else []
+
+    def last_line(self) -> str:
+        chain = " → ".join(f"{short(one.name)} {count(one.rows)}" for one in self.operators[:_SHOWN])
+        return joined(super().last_line(), chain)
 
 
 def _row(operator: OperatorState) -> tuple[str, ...]:

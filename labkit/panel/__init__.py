@@ -1,4 +1,4 @@
-"""The live panel of a run: tracking in the worker, state and view in the kernel."""
+"""The live panel of a run: tracking in the worker, one `Run` and one template in the kernel."""
 
 from typing import Any
 

@@ -129,6 +129,8 @@ class LivePanel:
         """What the cell raises instead of the engine's error; None for the error itself."""
         return None
 
+    explain: Callable[[], None] | None = None  # sets the run's `explained`
+
     def after_stop(self) -> str:
         """What the reader who has stopped the run may do next."""
         return "The CPUs are free again"
@@ -181,6 +183,7 @@ class LivePanel:
         sigint, error, ended = signal.getsignal(signal.SIGINT), None, None
         status, stopped, late = "failed", False, False
         self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True
+        self._reporter.explain = self.explain
         self._listed, self._listed_at = list[tuple[str, str]](), -math.inf
         over = threading.Event()
         drawer = threading.Thread(target=self._draw, args=(over,), name="labkit-panel", daemon=True)

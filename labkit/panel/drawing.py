@@ -9,7 +9,7 @@ import jinja2
 from markupsafe import Markup
 
 from labkit.display import cards
-from labkit.display.formatting import plural, seconds, short
+from labkit.display.formatting import clock, plural, seconds, short
 from labkit.panel.charts import plot, timeline
 from labkit.panel.run import Run
 
@@ -60,7 +60,10 @@ def snapshot(run: Run, now: float, files: Files = ()) -> Snapshot:
 
 
 def _lines(run: Run) -> Iterator[tuple[Hashable, str]]:
-    yield "begin", run.subtitle
+    if run.brief and not run.over:
+        return
+    if not run.brief:
+        yield "begin", run.subtitle
     for number, line in enumerate(run.prints, run.printed - len(run.prints)):
         yield ("print", number), line
     yield from run.news
@@ -105,5 +108,5 @@ def _template() -> jinja2.Template:
         "style": Markup(cards.STYLE),
     }
     environment.globals |= {"printed": _printed, "errors": _errors, "plural": plural}
-    environment.filters |= {"short": short, "seconds": seconds}
+    environment.filters |= {"short": short, "seconds": seconds, "clock": clock}
     return environment.get_template("panel.html.j2")

@@ -128,6 +128,8 @@ class Run:
         prints: the latest lines; `printed` counts all of them.
         failures: in the order in which they came; `unit` is what their `rank` counts.
         hang: what each worker waits for, line by line, if nothing was heard since `heard_at`.
+        brief: whether a log has nothing of it but its end.
+        explained: (Unix seconds, what each worker did then, line by line), for a reader who asked.
         version: grows with each event, so a panel is drawn only when there is something new.
 
     What `fill` sets:
@@ -153,8 +155,10 @@ class Run:
     printed: int = 0
     failures: list[Failure] = field(default_factory=list)
     unit: str = "rank"
+    brief: bool = False
     hang: list[str] = field(default_factory=list)
     heard_at: float = 0.0
+    explained: tuple[float, list[str]] | None = None
     version: int = 0
 
     subtitle: str = ""

@@ -169,12 +169,13 @@ class Interrupts:
 
     Attributes:
         came: whether there was an interrupt, whatever `fit()` then raises.
+        controller: of the run; it lives as long as this refers to it.
         forced: whether the controller didn't listen, and was killed. It leaves its placement group behind.
     """
 
     def __init__(self, trainer: Any) -> None:
         self.came = self.forced = False
-        self._controller: ray.actor.ActorHandle | None = None
+        self.controller: ray.actor.ActorHandle | None = None
         trainer._register_sigint_handler = self._listen
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._note)
@@ -182,17 +183,16 @@ class Interrupts:
     def end_controller(self) -> None:
         """End the controller of a run that failed: a kernel keeps the last traceback, and a frame in it the
         controller's handle, so that it and all that it started would live on."""
-        if self._controller is not None:
+        if self.controller is not None:
             with contextlib.suppress(Exception):  # mostly it is dead already
-                self._controller.__ray_terminate__.remote()
-        self._controller = None
+                self.controller.__ray_terminate__.remote()
 
     def _note(self, *_: Any) -> None:
         self.came = True
         raise KeyboardInterrupt
 
     def _listen(self, controller: ray.actor.ActorHandle) -> None:
-        self._controller = controller
+        self.controller = controller
 
         def abort(*_: Any) -> None:
             self.came = True

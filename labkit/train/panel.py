@@ -175,6 +175,7 @@ class TrainPanel(Panel):
                         _free_placement_groups(groups)
                 raise
             finally:
+                self._interrupts.controller = None
                 over.set()
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
@@ -230,6 +231,12 @@ class TrainPanel(Panel):
         reported = {name for one in self.state.checkpoints for name in one.metrics}
         ranked = unranked(self._trainer.run_config.checkpoint_config, reported)
         self.state.note = "; ".join(filter(None, (self._resumed(), ranked)))
+
+    def explain(self) -> None:
+        """Look what each rank does now; the panel shows it."""
+        lines = hang.explain(list(self.state.workers.values())) or ["no worker was heard of yet"]
+        with self.update() as run:
+            run.explained = run.now(), lines
 
     # -- inside -------------------------------------------------------------------------------------
 
