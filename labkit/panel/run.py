@@ -18,7 +18,7 @@ from labkit.display.formatting import duration, seconds
 from labkit.machine import installed_versions, this_host
 from labkit.runs.record import RunRecord, folder_of, this_process
 
-Mark = tuple[str, str]  # (kind, words); the kinds are those of `labkit.display.cards.mark`
+Mark = tuple[str, str]  # (kind, words), as `labkit.display.cards.mark` takes them
 
 _TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # colours and cursor movements
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")

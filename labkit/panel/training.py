@@ -335,6 +335,9 @@ class TrainingRun(Run):
             self.trained.append(self._in_loop(now))
         super().enter(phase, now)
 
+    def fail(self, text: str, rank: int | None = 0) -> None:
+        super().fail(text, rank)  # rank 0 speaks for all
+
     def _goes_on(self) -> bool:
         """Whether an earlier run, or an attempt of this one, has done its first epochs."""
         return bool(self.earlier or self.workers.restarts or self.first_step_at and self._begun_at)
