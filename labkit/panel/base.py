@@ -180,15 +180,9 @@ class LivePanel:
     @contextlib.contextmanager
     def _follow(self) -> Iterator[None]:
         """The course of one run. What is raised while it opens, or in the block, ends it."""
-        sigint, error, ended = signal.getsignal(signal.SIGINT), None, None
-        status, stopped, late = "failed", False, False
-        self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True
-        self._reporter.explain = self.explain
-        self._listed, self._listed_at = list[tuple[str, str]](), -math.inf
+        sigint, error, self._ended = signal.getsignal(signal.SIGINT), None, None
         over = threading.Event()
         drawer = threading.Thread(target=self._draw, args=(over,), name="labkit-panel", daemon=True)
-        self._newest: RunRecord | None = None  # that `live` has not got yet
-        self._news, self._written_last = threading.Event(), False
         sender = threading.Thread(target=self._send_records, name="labkit-live", daemon=True)
 
         def all_is_sent() -> bool:
@@ -198,10 +192,7 @@ class LivePanel:
         try:
             with contextlib.ExitStack() as around:
                 with interrupts.held():
-                    with self._lock:
-                        self.state.start(self.first_phase)
-                        self._show(self._reporter.open)
-                    self._keep(over)
+                    self._open_panel(over)
                     drawer.start()
                     sender.start()
                     around.enter_context(self.surroundings())
@@ -211,36 +202,52 @@ class LivePanel:
         with contextlib.suppress(ValueError, TypeError):  # not in the main thread, or not Python's
             # Ray's fit() leaves its own handler behind, which calls a controller that is gone by now.
             signal.signal(signal.SIGINT, sigint)
+        late = False
         try:
             with interrupts.held() as check:
                 try:
-                    ended = self.ended_by(error)
-                    stopped = isinstance(ended, KeyboardInterrupt)
-                    # `sys.exit(3)` ends the script with that status; without one it isn't a failure.
-                    exits = isinstance(ended, SystemExit) and not ended.code
-                    if ended is not None and not stopped and not exits:
-                        with self._lock:
-                            self.keep_failure(ended)
-                    status = "finished" if ended is None else "stopped" if stopped or exits else "failed"
+                    self._conclude(error, over)
                 finally:
-                    over.set()
-                    LivePanel._open.remove(self)
-                    self._end(status)
                     if drawer.is_alive():
                         drawer.join(timeout=5)
                     if not interrupts.wait_until(all_is_sent, seconds=_SENDING, check=check):
                         warnings.warn(f"the last of {self._name!r} is still being sent", stacklevel=4)
         except KeyboardInterrupt:
             late = True
-        if stopped:
+        if isinstance(self._ended, KeyboardInterrupt):
             fact = f"stopped by you after {duration(self.state.elapsed())}"
             raise RunStopped(self.state.name, fact, self.after_stop()) from None
-        if late and ended is None:
+        if late and self._ended is None:
             raise RunStopped(self.state.name, "stopped by you when the run was over", "Its record is kept")
-        if ended is not None:
-            if translated := self.translate(ended):
-                raise translated from ended
-            raise ended
+        if self._ended is not None:
+            if translated := self.translate(self._ended):
+                raise translated from self._ended
+            raise self._ended
+
+    def _open_panel(self, over: threading.Event) -> None:
+        self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True
+        self._reporter.explain = self.explain
+        self._listed, self._listed_at = list[tuple[str, str]](), -math.inf
+        self._newest: RunRecord | None = None  # that `live` has not got yet
+        self._news, self._written_last = threading.Event(), False
+        with self._lock:
+            self.state.start(self.first_phase)
+            self._show(self._reporter.open)
+        self._keep(over)
+
+    def _conclude(self, error: BaseException | None, over: threading.Event) -> None:
+        """The block was left by `error`: find out what ended the run, keep its record and draw what stays."""
+        status = "failed"
+        try:
+            self._ended = self.ended_by(error)
+            status = _status_of(self._ended)
+            if status == "failed":
+                with self._lock:
+                    self.keep_failure(self._ended)
+        finally:
+            over.set()
+            LivePanel._open.remove(self)
+            self._end(status)
 
     def _end(self, status: str) -> None:
         try:
@@ -327,6 +334,14 @@ class LivePanel:
             if self._draws_well:
                 warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)
             self._draws_well = False
+
+
+def _status_of(error: BaseException | None) -> str:
+    if error is None:
+        return "finished"
+    # `sys.exit(3)` ends the script with that status; without one it isn't a failure.
+    exits = isinstance(error, SystemExit) and not error.code
+    return "stopped" if exits or isinstance(error, KeyboardInterrupt) else "failed"
 
 
 def _caller() -> FrameType | None:

@@ -45,4 +45,3 @@ class Run:
         """(label, begin, end, status) of the bars in one row of the time axis."""
         spans = [span for span in self.state.timeline(T0 + now) if span.row == name]
         return [(span.label, span.begin - T0, span.end - T0, span.status) for span in spans]
-
