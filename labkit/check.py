@@ -146,7 +146,7 @@ def _versions(nodes: list[Node], answers: dict[str, dict[str, Any]]) -> Finding:
         for node in nodes
         if node.id in answers and answers[node.id]["torch"] != here
     }
-    text = f"torch {here}, as here" if not others else f"here {here}; {', '.join(sorted(others))}"
+    text = f"{here}, as here" if not others else f"here {here}; {', '.join(sorted(others))}"
     fix = "install the same version on all nodes: pip install -c constraints.txt torch"
     return Finding("torch", not others, text, fix)
 

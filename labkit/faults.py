@@ -24,7 +24,7 @@ import psutil
 from labkit.display import cards
 from labkit.display.formatting import duration
 from labkit.errors import LabError
-from labkit.panel.run import Panel
+from labkit.panel.panel import Panel
 from labkit.settings import Settings
 from labkit.system.process_registry import ProcessRegistry
 

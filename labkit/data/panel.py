@@ -17,21 +17,19 @@ import math
 import os
 import re
 import traceback
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import ray
-from markupsafe import Markup
 
 from labkit.cluster.ray_data_log import quiet
-from labkit.display import cards, tracebacks
+from labkit.display import tracebacks
 from labkit.display.figures import GREY, figure_style
 from labkit.display.formatting import UNKNOWN, count, seconds, short, size
 from labkit.errors import RunFailed
 from labkit.panel.base import LivePanel
-from labkit.panel.state.base import State
-from labkit.panel.view.base import View
+from labkit.panel.run import Run, Table, Thinned, joined
 from labkit.settings import variables_set
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ _HEAD = {  # widths in percent: a live table must not jump
     "operator": 24, "rows": 9, "blocks": 8, "tasks": 8, "waiting": 8, "task seconds": 10, "of them CPU": 10,
     "held back": 8, "rows/s": 8, "MB": 7,
 }  # fmt: skip
-_SHOWN = 12  # operators
+_SHOWN = 10  # operators
 
 
 @dataclass
@@ -83,15 +81,14 @@ class OperatorState:
         return self.rows / self.seconds if self.seconds else math.nan
 
 
-class ExecutionState(State):
+class ExecutionRun(Run):
     """What Ray Data executed between the opening of a panel and its closing."""
 
-    engine = "Ray Data"
-
     def __init__(self, name: str) -> None:
-        super().__init__(name)
+        super().__init__(name, "Ray Data", brief=True)  # a dataset is executed in seconds
         self.executions: list[list[OperatorState]] = []  # of each dataset, its operators in their order
-        self.samples: list[tuple[float, int]] = []  # (seconds since the start, bytes in the object store)
+        self.samples = Thinned(_MAX_SAMPLES)  # (seconds since the start, bytes in the object store)
+        self.memory_peak = 0
 
     @property
     def operators(self) -> list[OperatorState]:
@@ -110,15 +107,11 @@ class ExecutionState(State):
     def bytes(self) -> int:
         return sum(operator.bytes for operator in self.operators)
 
-    @property
-    def memory_peak(self) -> int:
-        return max((stored for _, stored in self.samples), default=0)
-
     def sample(self) -> None:
-        """Note the memory that is used now; of a long run, less and less often."""
-        self.samples.append((self.elapsed(), sum(operator.memory for operator in self.operators)))
-        if len(self.samples) > _MAX_SAMPLES:
-            del self.samples[1::2]
+        """Note the memory that is used now."""
+        used = sum(operator.memory for operator in self.operators)
+        self.samples.add((self.elapsed(), used))
+        self.memory_peak = max(self.memory_peak, used)
 
     def to_record(self) -> dict[str, Any]:
         operators = [asdict(operator) for operator in self.operators]
@@ -128,34 +121,21 @@ class ExecutionState(State):
             "extra": {"operators": operators, "object_store_peak": self.memory_peak},
         }
 
+    def fill(self, now: float) -> None:
+        operators = self.operators
+        rate = f"{count(self.rows_per_second)} rows/s" if self.rows_per_second else ""
+        self.subtitle = self.engine
+        self.steps = [
+            ("dim", joined(seconds(self.elapsed(now)), rate) if operators else "nothing is executed yet")
+        ]
+        rows = [_row(operator) for operator in operators[:_SHOWN]]
+        widths = list(_HEAD.values())
+        self.tables = [Table(list(_HEAD), rows, len(operators) - len(rows), widths=widths)] if rows else []
+        self.result = joined(f"{self.rows:,} rows", rate) if operators else "nothing was executed here"
 
-class ExecutionView(View):
-    """Draws a `DataPanel`: the same table while Ray Data works and afterwards."""
-
-    def body(self, state: ExecutionState, now: float) -> Markup:
-        if not state.operators:
-            return cards.text("nothing is executed yet")
-        words = " · ".join(part for part in (seconds(state.elapsed(now)), _rate(state)) if part)
-        return cards.join([cards.rule(cards.mark("dim", words)), self.figures(state)])
-
-    def figures(self, state: ExecutionState) -> Markup:
-        rows, more = map(_row, state.operators[:_SHOWN]), len(state.operators) - _SHOWN
-        table = cards.table(list(_HEAD), rows, more=more, widths=list(_HEAD.values()))
-        return cards.rule(table) if state.operators else cards.NOTHING
-
-    def result(self, state: ExecutionState) -> str:
-        if not state.operators:
-            return "nothing was executed here"
-        return " · ".join(part for part in (f"{state.rows:,} rows", _rate(state)) if part)
-
-    def lines(self, state: ExecutionState) -> Iterator[tuple[Hashable, str]]:
-        if state.over:  # a dataset is executed in seconds, so one line is enough
-            yield from ((("failure", number), one.text) for number, one in enumerate(state.failures))
-            yield "end", self.last_line(state)
-
-    def last_line(self, state: ExecutionState) -> str:
-        chain = " → ".join(f"{short(o.name)} {count(o.rows)}" for o in state.operators[:_SHOWN])
-        return " · ".join(part for part in (super().last_line(state), self.result(state), chain) if part)
+    def last_line(self) -> str:
+        chain = " → ".join(f"{short(one.name)} {count(one.rows)}" for one in self.operators[:_SHOWN])
+        return joined(super().last_line(), chain)
 
 
 def _row(operator: OperatorState) -> tuple[str, ...]:
@@ -175,10 +155,6 @@ def _row(operator: OperatorState) -> tuple[str, ...]:
     )
 
 
-def _rate(state: ExecutionState) -> str:
-    return f"{count(state.rows_per_second)} rows/s" if state.rows_per_second else ""
-
-
 class DataPanel(LivePanel):
     """Follows what Ray Data executes in a ``with`` block; shows it live, and stays as a table.
 
@@ -190,11 +166,10 @@ class DataPanel(LivePanel):
         RunStopped: the reader stopped it.
     """
 
-    view = ExecutionView()
     exclusive = True
 
-    def new_state(self) -> ExecutionState:
-        return ExecutionState(self._name)
+    def new_state(self) -> ExecutionRun:
+        return ExecutionRun(self._name)
 
     @property
     def seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""Cards, tables and their parts as HTML: the same look for panels, handles and lists.
+"""Cards and tables as HTML: handles, lists and figures have the look of panels.
 
     >>> card("Object store", "running", text("2 buckets"), dim="http://127.0.0.1:9000")
 
@@ -13,6 +13,7 @@ from markupsafe import Markup
 from labkit.display.style import STYLE
 
 NOTHING = Markup()
+Cell = str | tuple[str, str]
 
 _STATUS = {"running": "dim", "finished": "ok", "failed": "bad", "stopped": "wait"}  # kinds of `mark`
 
@@ -52,11 +53,6 @@ def mark(kind: str, words: str) -> Markup:
     return Markup('<span class="lk-{}">{}</span>').format(kind, words) if words else NOTHING
 
 
-def join(parts: Iterable[str]) -> Markup:
-    """The parts one after the other."""
-    return NOTHING.join(parts)
-
-
 def said(words: str) -> Markup:
     """Words for a screen reader alone, which says them when they change."""
     return Markup('<div class="lk-said" role="status" aria-live="polite">{}</div>').format(words)
@@ -72,55 +68,13 @@ def text(words: str) -> Markup:
     return _div("lk-rule lk-text", words)
 
 
-def pre(words: str) -> Markup:
-    """A section with lines as they were printed."""
-    # It may scroll, which the keyboard can do only where the focus is.
-    return Markup('<pre class="lk-rule" tabindex="0">{}</pre>').format(words)
-
-
-def fold(words: str, *parts: str) -> Markup:
-    """A section that a click on `words` opens."""
-    summary = Markup("<summary>{}</summary>").format(words)
-    return Markup('<details class="lk-rule lk-text">{}{}</details>').format(summary, join(parts))
-
-
-def columns(left: str, right: str) -> Markup:
-    """A section of two columns; the right one is as wide as a figure."""
-    return _div("lk-rule lk-body", _div("lk-main", left), Markup("<div>{}</div>").format(right))
-
-
-def steps(marks: Iterable[tuple[str, str]]) -> Markup:
-    """A line of (kind, words)."""
-    return _div("lk-steps lk-num", *(mark(*one) for one in marks))
-
-
-def bar(words: str, fraction: float | None) -> Markup:
-    """A progress bar with a line above it; striped if the fraction is unknown."""
-    line = _div("lk-dim lk-num", words) if words else NOTHING
-    percent = 100.0 if fraction is None else 100 * min(max(fraction, 0.0), 1.0)
-    # A screen reader says the words; without a value, it says that the end is unknown.
-    value = NOTHING
-    if fraction is not None:
-        value = Markup(' aria-valuemin="0" aria-valuemax="100" aria-valuenow="{:.0f}"').format(percent)
-    return line + Markup(
-        '<div class="lk-bar{}" role="progressbar" aria-label="progress" aria-valuetext="{}"{}>'
-        '<i style="width:{:.1f}%"></i></div>'
-    ).format(" lk-unknown" if fraction is None else "", words or "not known yet", value, percent)
-
-
-def tiles(pairs: Iterable[tuple[str, str]]) -> Markup:
-    """Large numbers with their names below: (value, name)."""
-    cell = Markup('<div><b>{}</b><span class="lk-dim">{}</span></div>')
-    return _div("lk-tiles", *(cell.format(*pair) for pair in pairs))
-
-
 def table(
-    head: Sequence[str], rows: Iterable[Sequence[str]], *, more: int = 0, widths: Sequence[int] = ()
+    head: Sequence[str], rows: Iterable[Sequence[Cell]], *, more: int = 0, widths: Sequence[int] = ()
 ) -> Markup:
     """A table.
 
     Args:
-        rows: cells are escaped, unless they are `Markup` (`mark` gives a coloured one).
+        rows: cells are texts, or (kind, words) as `mark` takes them.
         more: rows that are not shown: a line below says how many.
         widths: of the columns in percent, for a live table that must not jump.
     """
@@ -130,17 +84,16 @@ def table(
         # A column without a name has no header: a screen reader would read out an empty one.
         cell = '<th scope="col"{}>{}</th>' if name else "<td{}>{}</td>"
         cells.append(Markup(cell).format(style, name))
-    lines = [join(cells), *(join(Markup("<td>{}</td>").format(cell) for cell in row) for row in rows)]
+    lines = [NOTHING.join(cells), *(NOTHING.join(map(_cell, row)) for row in rows)]
     if more > 0:
         lines.append(Markup('<td class="lk-dim" colspan="{}">and {} more</td>').format(len(head), more))
     fixed = Markup(' style="table-layout:fixed"') if widths else NOTHING
-    return Markup("<table{}>{}</table>").format(fixed, join(Markup("<tr>{}</tr>").format(x) for x in lines))
+    rows = NOTHING.join(Markup("<tr>{}</tr>").format(line) for line in lines)
+    return Markup("<table{}>{}</table>").format(fixed, rows)
 
 
-def files(pairs: Iterable[tuple[str, str]]) -> Markup:
-    """A table of (what, path)."""
-    row = Markup('<tr><th scope="row">{}</th><td><code>{}</code></td></tr>')
-    return Markup("<table>{}</table>").format(join(row.format(*pair) for pair in pairs))
+def _cell(cell: Cell) -> Markup:
+    return Markup("<td>{}</td>").format(mark(*cell) if isinstance(cell, tuple) else cell)
 
 
 class Table:
@@ -160,4 +113,4 @@ class Table:
 
 
 def _div(kind: str, *parts: str) -> Markup:
-    return Markup('<div class="{}">{}</div>').format(kind, join(parts))
+    return Markup('<div class="{}">{}</div>').format(kind, NOTHING.join(parts))

@@ -37,6 +37,7 @@ overflow:hidden}
 .labkit b,.labkit table,.labkit .lk-num{font-variant-numeric:tabular-nums}
 .labkit table{border-collapse:collapse;table-layout:auto;width:100%;margin:0;font-size:13px;
 color:inherit;border:0}
+.labkit table+table{margin-top:6px}
 .labkit td,.labkit th{text-align:left!important;padding:2px 8px 2px 0!important;font-weight:400;border:0;
 background:none;vertical-align:top}
 .labkit th{color:var(--lk-dim)}.labkit tr{background:none!important}

@@ -5,19 +5,17 @@ export. Colours are the CSS variables of `labkit.display.style`, so figures foll
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
 from labkit.display import formatting
-from labkit.display.cards import join
 
 MAIN, OK, BAD = "var(--lk-main)", "var(--lk-ok)", "var(--lk-bad)"
 Points = Sequence[tuple[float, float]]
 
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600)  # seconds
-_CHARACTER = 5.6  # mean width of a letter, in SVG units
 
 
 def svg(width: float, height: float, label: str, *parts: str) -> Markup:
@@ -40,6 +38,11 @@ def line(
     return _tag("path", d=path, stroke=stroke, stroke_width=width, opacity=opacity, **look)
 
 
+def dot(x: float, y: float, *, stroke: str, opacity: float = 1, **_: object) -> Markup:
+    """A dot at the end of a line that has this look."""
+    return _tag("circle", cx=x, cy=y, r=2.5, fill=stroke, opacity=opacity)
+
+
 def bar(
     x: float, y: float, width: float, height: float, fill: str, title: str, *, opacity: float = 1
 ) -> Markup:
@@ -56,7 +59,7 @@ def _tag(name: str, *content: str, **attributes: object) -> Markup:
             value = round(value, 1) if isinstance(value, float) else value
             # Escaped by hand: Markup.format() takes ten times as long, and a panel is drawn often.
             given += f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
-    return Markup(f"<{name}{given}>{join(content)}</{name}>")
+    return Markup(f"<{name}{given}>{Markup().join(content)}</{name}>")
 
 
 @dataclass(frozen=True)
@@ -83,76 +86,4 @@ class Axis:
             words = formatting.clock(at) if step >= 60 else f"{at:g} s"
             parts.append(line([(x, 0), (x, bottom)], width=1, opacity=0.15))
             parts.append(text(x, bottom + 14, words, "end" if x > self.end - 20 else "middle"))
-        return join(parts)
-
-
-class Plot:
-    """A frame with axes for lines: the lowest and the highest value are at the left.
-
-    Args:
-        x, y: (low, high) of the axes.
-        right: (low, high) of a second scale, at the right.
-        label: below the x axis.
-    """
-
-    width, height, _top, _left = 300.0, 150.0, 22.0, 34.0
-    _bottom = height - 28  # of the frame
-
-    def __init__(
-        self,
-        x: tuple[float, float],
-        y: tuple[float, float] | None,
-        *,
-        right: tuple[float, float] | None = None,
-        label: str = "",
-    ) -> None:
-        left, end = self._left, self.width - (self._left if right else 8.0)
-        self.x, self.y, self.right = Axis(*x, left, end), self._scale(y), self._scale(right)
-        corners = [(left, self._top), (left, self._bottom), (end, self._bottom), (end, self._top)]
-        frame = line(corners if right else corners[:3], width=1, opacity=0.35)
-        self._parts = [text((left + end) / 2, self._bottom + 24, label, "middle"), frame]
-        for axis, place, anchor in ((self.y, left - 4, "end"), (self.right, end + 4, "start")):
-            if axis is not None:
-                self._parts.append(text(place, self._top + 4, formatting.number(axis.high), anchor))
-                self._parts.append(text(place, self._bottom, formatting.number(axis.low), anchor))
-
-    def _scale(self, values: tuple[float, float] | None) -> Axis | None:
-        if values is None:
-            return None
-        low, high = values if values[1] > values[0] else (values[0] - 0.5, values[0] + 0.5)
-        return Axis(low, high, self._bottom, self._top)
-
-    def curve(self, points: Points, stroke: str, *, right: bool = False, **look: float | str) -> None:
-        """A line through (x, y) values, with a dot at its end."""
-        axis = self.right if right else self.y
-        places = [(self.x(x), axis(y)) for x, y in points]
-        x, y = places[-1]
-        dot = _tag("circle", cx=x, cy=y, r=2.5, fill=stroke, opacity=look.get("opacity", 1))
-        self._parts += [line(places, stroke, **look), dot]
-
-    def vertical(self, x: float) -> None:
-        """A dotted line over the whole height."""
-        ends = [(self.x(x), self._top), (self.x(x), self._bottom)]
-        self._parts.append(line(ends, width=1, dash="2 3", opacity=0.3))
-
-    def ticks(self, values: Iterable[tuple[float, str]]) -> None:
-        """(value, words) below the x axis; from the right, those that have room."""
-        taken = self.width + 50
-        for value, words in sorted(values, reverse=True):
-            place, half = self.x(value), len(words) * _CHARACTER / 2 + 3
-            if place + half <= taken:
-                at_end = place + half > self.width
-                x, anchor = (self.width, "end") if at_end else (place, "middle")
-                self._parts.append(text(x, self._bottom + 12, words, anchor))
-                taken = place - half
-
-    def legend(self, entries: Iterable[tuple[str, str, str]]) -> None:
-        """(words, stroke, dash) above the frame, so that no curve crosses its name."""
-        x = self._left
-        for words, stroke, dash in entries:
-            self._parts += [line([(x, 8), (x + 16, 8)], stroke, dash=dash), text(x + 20, 11.5, words)]
-            x += 20 + len(words) * _CHARACTER + 12
-
-    def svg(self, label: str) -> Markup:
-        """The figure."""
-        return svg(self.width, self.height, label, *self._parts)
+        return Markup("".join(parts))

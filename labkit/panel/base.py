@@ -1,13 +1,12 @@
 """The machine of all panels: it opens, draws while the run lasts, stops, keeps a record and closes.
 
-What happened is in a `State`, a `View` draws it, a reporter shows that. A thread draws, at most five times a
-second and only if something happened, so a panel also moves while the cell's own thread sits in a call.
+What happened is in a `Run`; a reporter shows what `labkit.panel.drawing` makes of it. A thread draws, at most
+five times a second and only if something happened, so a panel also moves while the cell's thread is busy.
 """
 
 import contextlib
 import inspect
 import math
-import queue
 import secrets
 import signal
 import threading
@@ -22,9 +21,9 @@ from labkit import interrupts
 from labkit.display import tracebacks
 from labkit.display.formatting import duration
 from labkit.errors import LabError, RunStopped
+from labkit.panel.drawing import Snapshot, snapshot
 from labkit.panel.reporters import NullReporter, choose
-from labkit.panel.state.base import State, record_of
-from labkit.panel.view.base import Snapshot, View
+from labkit.panel.run import Run, record_of
 from labkit.runs.origin import git_commit, source_of
 from labkit.runs.record import FILE_NAME, RunRecord
 from labkit.settings import Settings
@@ -47,7 +46,6 @@ class LivePanel:
             goes on.
 
     Attributes:
-        view: draws the state.
         exclusive: whether only one panel of this class may be open in this process.
         first_phase: in which a run begins, where it has phases.
         drawing_share: of one CPU that drawing may take.
@@ -59,7 +57,6 @@ class LivePanel:
         LabError: an argument is of a wrong type, or the panel is opened twice at the same time.
     """
 
-    view: View = View()
     exclusive = False
     first_phase = ""
     drawing_share = 0.1
@@ -104,9 +101,9 @@ class LivePanel:
 
     # -- what an engine's panel may override ---------------------------------------------------------
 
-    def new_state(self) -> State:
-        """The state of a run that has not begun."""
-        return State(self._name)
+    def new_state(self) -> Run:
+        """A run that has not begun."""
+        return Run(self._name)
 
     def surroundings(self) -> contextlib.AbstractContextManager:
         """What the engine needs around the run: entered when the panel is open, left before it closes."""
@@ -131,6 +128,8 @@ class LivePanel:
     def translate(self, error: BaseException) -> BaseException | None:
         """What the cell raises instead of the engine's error; None for the error itself."""
         return None
+
+    explain: Callable[[], None] | None = None  # sets the run's `explained`
 
     def after_stop(self) -> str:
         """What the reader who has stopped the run may do next."""
@@ -181,13 +180,9 @@ class LivePanel:
     @contextlib.contextmanager
     def _follow(self) -> Iterator[None]:
         """The course of one run. What is raised while it opens, or in the block, ends it."""
-        sigint, error, ended = signal.getsignal(signal.SIGINT), None, None
-        status, stopped, late = "failed", False, False
-        self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True
-        self._listed, self._listed_at = list[tuple[str, str]](), -math.inf
+        sigint, error, self._ended = signal.getsignal(signal.SIGINT), None, None
         over = threading.Event()
         drawer = threading.Thread(target=self._draw, args=(over,), name="labkit-panel", daemon=True)
-        self._records: queue.SimpleQueue[RunRecord | None] = queue.SimpleQueue()
         sender = threading.Thread(target=self._send_records, name="labkit-live", daemon=True)
 
         def all_is_sent() -> bool:
@@ -197,10 +192,7 @@ class LivePanel:
         try:
             with contextlib.ExitStack() as around:
                 with interrupts.held():
-                    with self._lock:
-                        self.state.start(self.first_phase)
-                        self._show(self._reporter.open)
-                    self._keep(over)
+                    self._open_panel(over)
                     drawer.start()
                     sender.start()
                     around.enter_context(self.surroundings())
@@ -210,36 +202,52 @@ class LivePanel:
         with contextlib.suppress(ValueError, TypeError):  # not in the main thread, or not Python's
             # Ray's fit() leaves its own handler behind, which calls a controller that is gone by now.
             signal.signal(signal.SIGINT, sigint)
+        late = False
         try:
             with interrupts.held() as check:
                 try:
-                    ended = self.ended_by(error)
-                    stopped = isinstance(ended, KeyboardInterrupt)
-                    # `sys.exit(3)` ends the script with that status; without one it isn't a failure.
-                    exits = isinstance(ended, SystemExit) and not ended.code
-                    if ended is not None and not stopped and not exits:
-                        with self._lock:
-                            self.keep_failure(ended)
-                    status = "finished" if ended is None else "stopped" if stopped or exits else "failed"
+                    self._conclude(error, over)
                 finally:
-                    over.set()
-                    LivePanel._open.remove(self)
-                    self._end(status)
                     if drawer.is_alive():
                         drawer.join(timeout=5)
                     if not interrupts.wait_until(all_is_sent, seconds=_SENDING, check=check):
                         warnings.warn(f"the last of {self._name!r} is still being sent", stacklevel=4)
         except KeyboardInterrupt:
             late = True
-        if stopped:
+        if isinstance(self._ended, KeyboardInterrupt):
             fact = f"stopped by you after {duration(self.state.elapsed())}"
             raise RunStopped(self.state.name, fact, self.after_stop()) from None
-        if late and ended is None:
+        if late and self._ended is None:
             raise RunStopped(self.state.name, "stopped by you when the run was over", "Its record is kept")
-        if ended is not None:
-            if translated := self.translate(ended):
-                raise translated from ended
-            raise ended
+        if self._ended is not None:
+            if translated := self.translate(self._ended):
+                raise translated from self._ended
+            raise self._ended
+
+    def _open_panel(self, over: threading.Event) -> None:
+        self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True
+        self._reporter.explain = self.explain
+        self._listed, self._listed_at = list[tuple[str, str]](), -math.inf
+        self._newest: RunRecord | None = None  # that `live` has not got yet
+        self._news, self._written_last = threading.Event(), False
+        with self._lock:
+            self.state.start(self.first_phase)
+            self._show(self._reporter.open)
+        self._keep(over)
+
+    def _conclude(self, error: BaseException | None, over: threading.Event) -> None:
+        """The block was left by `error`: find out what ended the run, keep its record and draw what stays."""
+        status = "failed"
+        try:
+            self._ended = self.ended_by(error)
+            status = _status_of(self._ended)
+            if status == "failed":
+                with self._lock:
+                    self.keep_failure(self._ended)
+        finally:
+            over.set()
+            LivePanel._open.remove(self)
+            self._end(status)
 
     def _end(self, status: str) -> None:
         try:
@@ -253,7 +261,8 @@ class LivePanel:
         except (LabError, ValueError) as error:
             # A full disk must not make a training fail that ended well.
             warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=5)
-        self._records.put(None)
+        self._written_last = True
+        self._news.set()
         self._listed_at = -math.inf
         with self._lock:
             self._show(self._reporter.close)
@@ -263,7 +272,8 @@ class LivePanel:
     def _write_record(self) -> RunRecord:
         with self._lock:
             record = record_of(self.state, self.run_id, self.settings.home, **self._origin)
-        self._records.put(record)  # first: what is on the disk has been sent
+        self._newest = record  # first: what is on the disk has been sent
+        self._news.set()
         record.write(record.folder)
         return record
 
@@ -281,26 +291,19 @@ class LivePanel:
         return max(_KEEP_EVERY, (time.monotonic() - began) / _KEEPING_SHARE)
 
     def _send_records(self) -> None:
-        """Give records to `live`, until there is none."""
-        wanted = list(self._live)
-        while (record := self._newest_record()) is not None:
-            for send in list(wanted):
+        """Give each record to `live`, or the newest: it has all that the earlier ones have."""
+        wanted, last, sent = list(self._live), False, None
+        while not last:
+            self._news.wait()
+            self._news.clear()
+            last, record = self._written_last, self._newest
+            for send in list(wanted) if record is not sent else ():
                 try:
                     send(record)
                 except Exception as error:
                     wanted.remove(send)
                     warnings.warn(f"{send!r} gets no more of {record.name!r}: {error}", stacklevel=2)
-
-    def _newest_record(self) -> RunRecord | None:
-        """The newest of those that wait: each has all that the earlier ones have. None after the last."""
-        record = self._records.get()
-        while record is not None and not self._records.empty():
-            newer = self._records.get()
-            if newer is None:
-                self._records.put(None)  # for the next call
-                break
-            record = newer
-        return record
+            sent = record
 
     # -- drawing -------------------------------------------------------------------------------------
 
@@ -326,11 +329,19 @@ class LivePanel:
             if time.monotonic() - self._listed_at > _KEEP_EVERY:
                 record = [("run record", f"{self._record.folder}/{FILE_NAME}")] if self._record else []
                 self._listed, self._listed_at = [*self.files(), *record], time.monotonic()
-            show(self.view.snapshot(self.state, self.state.now(), self._listed))
+            show(snapshot(self.state, self.state.now(), self._listed))
         except Exception as error:
             if self._draws_well:
                 warnings.warn(f"the panel of {self.state.name!r} could not be drawn: {error!r}", stacklevel=4)
             self._draws_well = False
+
+
+def _status_of(error: BaseException | None) -> str:
+    if error is None:
+        return "finished"
+    # `sys.exit(3)` ends the script with that status; without one it isn't a failure.
+    exits = isinstance(error, SystemExit) and not error.code
+    return "stopped" if exits or isinstance(error, KeyboardInterrupt) else "failed"
 
 
 def _caller() -> FrameType | None:

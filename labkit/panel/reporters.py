@@ -1,6 +1,6 @@
 """Show a panel: as widgets in a notebook, as lines in a terminal, or not at all.
 
-A reporter shows the snapshots that a view has drawn; `labkit.panel.base` decides when.
+A reporter shows the snapshots of `labkit.panel.drawing`; `labkit.panel.base` decides when.
 """
 
 import contextlib
@@ -8,27 +8,28 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from labkit.display import cards
 from labkit.display.formatting import clock, short
 from labkit.display.style import STYLE
-from labkit.panel.view.base import Snapshot
+from labkit.panel.drawing import Snapshot
 
 _INTERRUPT_HINT = "or the kernel's ■"
-_SAID = (
-    "phase",
-    "step",
-    "hang",
-    "decided",
-    "error",
-    "failure",
-)  # lines that a screen reader says; not each step
+_ONLY_BY_INTERRUPT = "stop it with the kernel's ■"
+# Kinds of lines that a screen reader says; not each step.
+_SAID = ("phase", "progress", "hang", "note", "decided", "failure")
 
 
 class NullReporter:
-    """Shows nothing; base of the others. A reporter shows one run after the other."""
+    """Shows nothing; base of the others. A reporter shows one run after the other.
+
+    Attributes:
+        explain: finds out what each worker does now and lets the panel show it; None if it can't.
+    """
+
+    explain: Callable[[], None] | None = None
 
     def open(self, snapshot: Snapshot) -> None:
         """The run begins."""
@@ -73,21 +74,24 @@ class WidgetReporter(NullReporter):
         self._handle = display(self._box, display_id=f"labkit-{secrets.token_hex(8)}")
 
     def _widgets(self) -> Any:
-        from ipywidgets import HTML, Button, HBox, Layout, VBox
+        from ipywidgets import HTML, HBox, Layout, VBox
 
-        self._title, self._clock, self._body, self._prints, self._aloud = (HTML() for _ in range(5))
-        tooltip = f"Stop the run ({_INTERRUPT_HINT})"
-        self._stop = Button(description="Stop", tooltip=tooltip, layout=Layout(width="72px"))
-        self._stop.on_click(self._on_stop)
-        _handle_clicks_in_subshell(self._stop)
-        hint = HTML(cards.part(cards.mark("dim", _INTERRUPT_HINT)))
-        right = HBox([self._clock, self._stop, hint], layout=Layout(align_items="center"))
+        self._title, self._clock, self._body, self._aloud = (HTML() for _ in range(4))
+        buttons = list(self._buttons()) if _clicks_arrive() else []
+        hint = HTML(cards.part(cards.mark("dim", _INTERRUPT_HINT if buttons else _ONLY_BY_INTERRUPT)))
+        right = HBox([self._clock, *buttons, hint], layout=Layout(align_items="center"))
         row = Layout(justify_content="space-between", align_items="center", padding="0 12px 0 0")
         head = HBox([self._title, right], layout=row)
         style = HTML(STYLE, layout=Layout(display="none"))
         wide = Layout(max_width="880px", overflow="hidden")
-        box = VBox([style, head, self._body, self._prints, self._aloud], layout=wide)
+        box = VBox([style, head, self._body, self._aloud], layout=wide)
         return box.add_class("labkit").add_class("lk-card")
+
+    def _buttons(self) -> Iterator[Any]:
+        tooltips = {"Explain": "Show what each worker does now", "Stop": f"Stop the run ({_INTERRUPT_HINT})"}
+        clicks = {"Explain": lambda _: self.explain(), "Stop": self._on_stop}
+        for name in ("Explain", "Stop") if self.explain else ("Stop",):
+            yield _button(name, tooltips[name], clicks[name])
 
     # A widget sends a value only if it is another one, so the browser lays out only what has changed.
 
@@ -98,7 +102,6 @@ class WidgetReporter(NullReporter):
         self._body.value = str(snapshot.body)
         news = [line for key, line in snapshot.lines if isinstance(key, tuple) and key[0] in _SAID]
         self._aloud.value = str(cards.part(cards.said(short(news[-1], 200) if news else "")))
-        self._prints.value = str(snapshot.prints)
 
     def close(self, snapshot: Snapshot) -> None:
         self._over = True
@@ -111,12 +114,12 @@ class WidgetReporter(NullReporter):
         if self._box is not None:
             _close(self._box)
 
-    def _on_stop(self, _: Any) -> None:
+    def _on_stop(self, button: Any) -> None:
         """Runs in the thread of a kernel subshell while the cell's thread sits in its blocking call."""
         if self._over:
             return  # a front end without subshells delivers the click when the cell is done
-        self._stopping = self._stop.disabled = True
-        self._stop.description = "stopping"
+        self._stopping = button.disabled = True
+        button.description = "stopping"
         # SIGINT is handled in the main thread, where the engine's own handler aborts the run in good order.
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -128,15 +131,25 @@ def choose(kind: str) -> NullReporter:
     return {"widgets": WidgetReporter, "text": TextReporter, "none": NullReporter}[kind]()
 
 
-def _handle_clicks_in_subshell(widget: Any) -> None:
-    """Let a click be handled in the kernel subshell that the front end sends it to.
+def _clicks_arrive() -> bool:
+    """Whether the front end delivers a click while a cell runs: VS Code and Colab have no subshells."""
+    return "VSCODE_PID" not in os.environ and "google.colab" not in sys.modules
 
-    From ipykernel 7.4 on the kernel hands it to the shell in which the widget last spoke: the main one,
+
+def _button(name: str, tooltip: str, on_click: Callable[[Any], None]) -> Any:
+    """A button whose clicks are handled in the kernel subshell that the front end sends them to.
+
+    From ipykernel 7.4 on the kernel hands a click to the shell in which the widget last spoke: the main one,
     whose thread is in the training's cell, so a click on Stop would wait for the end of the training.
     `_reply_subshell_for` is private: without it, the kernel's ■ still works.
     """
+    from ipywidgets import Button, Layout
+
+    button = Button(description=name, tooltip=tooltip, layout=Layout(width="72px"))
+    button.on_click(on_click)
     with contextlib.suppress(AttributeError):  # no kernel, so there are no clicks
-        widget.comm._reply_subshell_for = lambda data, chosen: chosen
+        button.comm._reply_subshell_for = lambda data, chosen: chosen
+    return button
 
 
 def _close(widget: Any) -> None:

@@ -1,159 +1,303 @@
-"""The panel of a training run: it takes events in from the loop, wherever that runs, and shows them here.
+"""`Run`: what any engine's run is. Adapters fill it; panel, summary, text and record are drawn from it.
 
-panel = Panel("00-baseline")
-with panel:
-    for epoch in range(3):
-        for x, y in panel.steps(batches(...), epoch=epoch, epochs=3):
-            ...
-            panel.log(loss=loss)
-        panel.report({"loss": ..., "accuracy": ...})
+An adapter keeps the facts of its engine in a subclass. When the panel is drawn, `fill` turns them into what
+is shown: phases, progress, tiles, tables, curves, spans, notes. Only `labkit.panel.drawing` knows HTML.
 """
 
-import warnings
-import weakref
-from collections.abc import Callable, Sequence
+import re
+import time
+from collections import deque
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from numbers import Real
+from pathlib import Path
 from typing import Any
 
-from labkit.panel.base import LivePanel
-from labkit.panel.reporters import NullReporter
-from labkit.panel.state.run import RunState
-from labkit.panel.tracking import events
-from labkit.panel.tracking.channel import Address, Listener
-from labkit.panel.tracking.remote import RemoteTracker
-from labkit.panel.tracking.tracker import Tracker
-from labkit.panel.view.run import RunView
-from labkit.runs.record import RunRecord
-from labkit.settings import Settings
+from labkit.display.formatting import duration, seconds
+from labkit.machine import installed_versions, this_host
+from labkit.runs.record import RunRecord, folder_of, this_process
+
+Mark = tuple[str, str]  # (kind, words), as `labkit.display.cards.mark` takes them
+
+_TERMINAL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # colours and cursor movements
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+# The line above a traceback's frames, also behind the name of what passes it on; it says nothing itself.
+_IS_A_HEAD = re.compile(r"(^|: ?|traceback: )Traceback( \(most recent call last\):?)?:?$")
 
 
-class Panel(LivePanel, Tracker):
-    """Follows one run: shows it while it lasts, keeps its record when it is over.
+@dataclass
+class Failure:
+    """An exception: `text` is its traceback, already short.
 
-    Use it as a context manager around the run, and its `steps`, `log`, `report` and `phase` (see `Tracker`)
-    inside the loop. Pickled into another process (with the training function), it becomes a
-    `RemoteTracker` there that reports back to this one.
-
-    Args:
-        name, settings, reporter, live: as `LivePanel` takes them.
-        about: what is shown and recorded, as far as known: `epochs`, `dataset` (its name, or
-            the data set itself, whose fingerprint is then recorded), `rows`, `config`, `seed`,
-            `engine` (what runs it, "one process") and `world_size` (the number of workers).
-
-    Raises:
-        LabError: the name isn't a string, or the panel is opened twice at the same time.
+    Attributes:
+        rank: of the worker, or the number of the trial; None if it belongs to none.
     """
 
-    view = RunView()
-    first_phase = "preparing"
+    rank: int | None
+    text: str
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        settings: Settings | None = None,
-        reporter: NullReporter | None = None,
-        live: Sequence[Callable[[RunRecord], Any]] = (),
-        **about: Any,
-    ) -> None:
-        self._about = about
-        self._listener: Listener | None = None
-        self._at_the_end: weakref.finalize | None = None  # closes the listener
-        super().__init__(name, settings=settings, reporter=reporter, live=live)
+    @property
+    def message(self) -> str:
+        """The error in one line: the last line that is not indented."""
+        lines = [line for line in self.text.splitlines() if line.strip() and not line[0].isspace()]
+        telling = [line for line in lines if not _IS_A_HEAD.search(line)]
+        return (telling or lines or ["no message"])[-1]
 
-    def __reduce__(self) -> tuple:
-        return RemoteTracker, self.where_to_report()
 
-    # -- events --------------------------------------------------------------------------------------
+@dataclass
+class Span:
+    """A bar on the time axis, in Unix seconds.
 
-    def listen(self) -> Listener:
-        """Listen for other processes' events; opens at most one listener."""
-        with self._lock:
-            if self._listener is None:
-                # It does not keep the panel alive: the socket of one that is never opened is closed with it.
-                panel = weakref.ref(self)
-                self._listener = Listener(
-                    lambda event: (alive := panel()) and alive.receive(event), host=self.host()
-                )
-                self._at_the_end = weakref.finalize(self, self._listener.close)
-            return self._listener
+    Attributes:
+        row: "training" or "validation".
+        label: the epoch, counted from 1, or "".
+        status: of a validation: "in the loop", "validated", "failed", "timed out", or "" while it runs.
+    """
 
-    def where_to_report(self) -> tuple[str, Address | None]:
-        """(run id, address): what another process needs to report to this run; no address once it is over."""
-        with self._lock:
-            if self.state.over:
-                return self.run_id, None
-            try:
-                return self.run_id, self.listen().address
-            except OSError as error:
-                warnings.warn(
-                    f"nothing of {self.state.name!r} will be seen here, because this kernel cannot listen on "
-                    f"{self.host()}: {error}. The training itself goes on",
-                    stacklevel=2,
-                )
-                return self.run_id, None
+    row: str
+    label: str
+    begin: float
+    end: float
+    status: str = ""
 
-    def receive(self, event: dict[str, Any]) -> None:
-        """Take in one event of this run; those of others (a worker that outlived its own) are ignored."""
-        if not isinstance(event, dict) or event.get("run") != self.run_id:
-            return
-        known = events.read(event)
-        if known is None:
-            return
-        # It happened when it arrived, not when it was drawn; and the clocks of other machines differ.
-        known["at"] = self.state.now()
-        with self._lock:
-            if self.state.status == "ready":
-                self._warn_that_it_is_closed()
-            else:
-                self.state.apply(known)
 
-    def _receive_own(self, event: dict[str, Any]) -> None:
-        """Take in an event of a loop that runs in this process."""
-        if self.state.status != "running":
-            self._warn_that_it_is_closed()
-        if self.trains_elsewhere() and event["kind"] != "report":
-            # This kernel is none of the ranks: what it says of itself is only what is being done.
-            with self.update() as state:
-                if event["kind"] == "phase" and not state.over:
-                    state.enter(event["name"])
-            return
-        self.receive(event)
+@dataclass
+class Table:
+    """Rows under a head; a cell is text or a `Mark`.
 
-    def _warn_that_it_is_closed(self) -> None:
-        """Warn, once for each run, that what is reported shows nowhere."""
-        moment = (self.run_id, self.state.status)
-        if self._warned != moment:
-            self._warned = moment
-            warnings.warn(
-                f"the panel {self.state.name!r} is not open, so what is reported to it shows nowhere: "
-                "put the training into a `with` block of this panel",
-                stacklevel=5,
-            )
+    Attributes:
+        more: how many rows there are besides `rows`.
+        stays: whether the summary has it, too.
+        widths: of the columns in percent, for a table that must not jump while its numbers change.
+    """
 
-    # -- what an engine's panel may override ---------------------------------------------------------
+    head: Sequence[str]
+    rows: list[Sequence[str | Mark]]
+    more: int = 0
+    stays: bool = True
+    widths: Sequence[int] = ()
 
-    def trains_elsewhere(self) -> bool:
-        """Whether the loop runs in other processes, so that this one has no rank."""
-        return self.state.engine != "one process"
 
-    def host(self) -> str:
-        """The address to listen on for workers' events."""
-        return "127.0.0.1"
+@dataclass
+class Curve:
+    """Points (x, y). `look`: "main", "second" (its scale is at the right), "pale" or "pale second" (behind
+    them, in their scales), or "grey"."""
 
-    def new_state(self) -> RunState:
-        return RunState(self._name, **self._about)
+    name: str
+    points: list[tuple[float, float]]
+    look: str = "main"
 
-    def renew(self) -> None:
-        super().renew()
-        Tracker.__init__(self, self.run_id, self._receive_own)
-        self._warned = ()
 
-    def hang_up(self) -> None:
-        if self._listener is not None:
-            try:
-                self._listener.drain()
-            finally:
-                self._listener.close()
-                self._listener = None
-                if self._at_the_end is not None:
-                    self._at_the_end.detach()  # a panel that is used for many runs would keep them all
+@dataclass
+class Plot:
+    """Curves over one x axis from `begin` to `end`; `marks` are dotted verticals."""
+
+    label: str
+    curves: list[Curve]
+    end: float
+    begin: float = 0.0
+    marks: Sequence[float] = ()
+
+
+class Thinned(list):
+    """A list of at most `most` items: of a longer series, it keeps every second item, every fourth, …"""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most, self._stride, self._seen = most, 1, 0
+
+    def add(self, item: Any) -> None:
+        if self._seen % self._stride == 0:
+            self.append(item)
+        self._seen += 1
+        if len(self) > self._most:
+            del self[1::2]
+            self._stride *= 2
+
+
+@dataclass(eq=False, repr=False)
+class Run:
+    """One run.
+
+    Attributes:
+        engine: what runs it, in the record's words ("one process", "Ray Train", …).
+        status: "ready", "running", "finished", "failed" or "stopped".
+        started_at, ended_at: Unix seconds, 0 before.
+        phase: what is being done now; `phases` has the seconds in each, in the order of their first begin.
+        prints: the latest lines; `printed` counts all of them.
+        failures: in the order in which they came; `unit` is what their `rank` counts.
+        hang: what each worker waits for, line by line, if nothing was heard since `heard_at`.
+        brief: whether a log has nothing of it but its end.
+        explained: (Unix seconds, what each worker did then, line by line), for a reader who asked.
+        version: grows with each event, so a panel is drawn only when there is something new.
+
+    What `fill` sets:
+        subtitle: on what it runs.
+        steps: a line of marks: the phases, or counts.
+        progress: (share that is done or None, words); None for a run without a bar.
+        tiles: large numbers, as (value, name).
+        tables, plot, spans: as their classes say.
+        notes: sentences about what is wrong, or what happened meanwhile.
+        what: what was done in the time that it took ("10 epochs").
+        result: what came out, in one line.
+        news: lines of a log between the first and the last, each with a key that stays the same.
+    """
+
+    name: str
+    engine: str = "one process"
+    status: str = "ready"
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    phase: str = ""
+    phases: dict[str, float] = field(default_factory=dict)
+    prints: deque[str] = field(default_factory=lambda: deque(maxlen=200))
+    printed: int = 0
+    failures: list[Failure] = field(default_factory=list)
+    unit: str = "rank"
+    brief: bool = False
+    hang: list[str] = field(default_factory=list)
+    heard_at: float = 0.0
+    explained: tuple[float, list[str]] | None = None
+    version: int = 0
+
+    subtitle: str = ""
+    steps: list[Mark] = field(default_factory=list)
+    progress: tuple[float | None, str] | None = None
+    tiles: list[tuple[str, str]] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    plot: Plot | None = None
+    spans: list[Span] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    what: str = ""
+    result: str = ""
+    news: list[tuple[Hashable, str]] = field(default_factory=list)
+
+    # -- what an adapter overrides -------------------------------------------------------------------
+
+    def fill(self, now: float) -> None:
+        """Set what is shown at `now` (Unix seconds)."""
+
+    def time_breakdown(self, now: float | None = None) -> dict[str, float]:
+        """Where the time went: seconds by part."""
+        return self.phase_seconds(now)
+
+    def to_record(self) -> dict[str, Any]:
+        """What the run record says beyond name, engine, status, times and failure."""
+        return {}
+
+    def outcome(self) -> str:
+        """How it ended, in a few words."""
+        return "stopped by you" if self.status == "stopped" else self.status
+
+    @property
+    def recovered(self) -> bool:
+        """Whether the run went on after its last failure, so that this one did not end it."""
+        return False
+
+    # -- time ----------------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        return self.status not in ("ready", "running")
+
+    def now(self) -> float:
+        """Unix seconds, counted on from the start: a clock that is set meanwhile changes no duration."""
+        return self.started_at + time.monotonic() - self._started if self.started_at else time.time()
+
+    def start(self, phase: str = "", now: float | None = None) -> None:
+        self.status, self.started_at, self._started = "running", now or time.time(), time.monotonic()
+        if phase:
+            self.enter(phase, self.started_at)
+
+    def end(self, status: str, now: float | None = None) -> None:
+        self.status, self.ended_at = status, now or self.now()
+        if self.phase:
+            self.enter(self.phase, self.ended_at)
+
+    def elapsed(self, now: float | None = None) -> float:
+        return max((self.ended_at or now or self.now()) - self.started_at, 0.0) if self.started_at else 0.0
+
+    def enter(self, phase: str, now: float | None = None) -> None:
+        """`phase` is being done from now on."""
+        now = now or self.now()
+        if self.phase:
+            self.phases[self.phase] += max(now - self._phase_began, 0.0)
+        self.phase, self._phase_began = phase, now
+        self.phases.setdefault(phase, 0.0)
+
+    def phase_seconds(self, now: float | None = None) -> dict[str, float]:
+        spent = dict(self.phases)
+        if self.phase and not self.over:
+            spent[self.phase] += max((now or self.now()) - self._phase_began, 0.0)
+        return spent
+
+    # -- what happens --------------------------------------------------------------------------------
+
+    def fail(self, text: str, rank: int | None = None) -> None:
+        """Something raised; `text` is its short traceback."""
+        self.failures.append(Failure(rank, cleaned(text)))
+
+    def print(self, text: str) -> None:
+        self.prints.append(cleaned(text))
+        self.printed += 1
+
+    # -- what is said about it -----------------------------------------------------------------------
+
+    def failed(self, failure: Failure) -> str:
+        """A failure in one line."""
+        who = "" if failure.rank is None else f"{self.unit} {failure.rank} "
+        told = who and failure.message.startswith(who)  # "rank 1 is gone: …"
+        return failure.message if told else f"{who}failed: {failure.message}"
+
+    def took(self) -> str:
+        """``10 epochs in 01:41: start 8.1 s · data 2.0 s · training 84 s``."""
+        return f"{f'{self.what} in' if self.what else 'after'} {duration(self.elapsed())}{self._spent()}"
+
+    def last_line(self) -> str:
+        """How it ended, for a log."""
+        how = f"{self.status} after {duration(self.elapsed())}{self._spent()}"
+        return joined(how, self.what, self.result)
+
+    def _spent(self) -> str:
+        spent = [f"{name} {seconds(value)}" for name, value in self.time_breakdown().items() if value >= 0.05]
+        return f": {' · '.join(spent)}" if spent else ""
+
+
+def joined(*parts: str | None) -> str:
+    """The parts that are there, in one line."""
+    return " · ".join(part for part in parts if part)
+
+
+def cleaned(text: str) -> str:
+    """A text without a terminal's colours and control characters."""
+    return _CONTROL.sub("\ufffd", _TERMINAL.sub("", text.replace("\r\n", "\n")))
+
+
+def whole(value: Any) -> int | None:
+    """A whole number from 0 on, of Python or numpy; None for anything else, such as a search space."""
+    fits = isinstance(value, Real) and 0 <= value < 2**53 and value == int(value)
+    return int(value) if fits else None
+
+
+def record_of(run: Run, run_id: str, home: Path, **origin: Any) -> RunRecord:
+    """The record of a run, over or not, to be written to its folder.
+
+    Args:
+        origin: its code and its commit, as `RunRecord` has them.
+    """
+    folder = folder_of(home, run.name, run_id)
+    record = RunRecord(
+        name=run.name,
+        run_id=run_id,
+        engine=run.engine,
+        state=run.status,
+        started_at=datetime.fromtimestamp(run.started_at, UTC).isoformat(timespec="milliseconds"),
+        seconds_total=run.elapsed(),
+        error=run.failures[-1].message if run.status == "failed" and run.failures else None,
+        versions=installed_versions(),
+        host=this_host(),
+        process=this_process() if run.status == "running" else {},
+        **origin,
+    )
+    return replace(record, **run.to_record(), folder=str(folder))

@@ -21,7 +21,7 @@ from typing import Any
 
 from labkit.display import tracebacks
 from labkit.errors import LabError, RunFailed
-from labkit.panel.run import Panel
+from labkit.panel.panel import Panel
 from labkit.panel.tracking.channel import Address
 from labkit.panel.tracking.remote import RemoteTracker
 from labkit.settings import variables_set
@@ -37,7 +37,7 @@ _CALLER = re.compile(r"^<module>, train\.py, line \d+\n(?: +output = fn\(.*\n)?"
 
 
 class SparkPanel(Panel):
-    """The panel of a run of TorchDistributor; see `labkit.panel.run.Panel` for its arguments."""
+    """The panel of a run of TorchDistributor; see `labkit.panel.panel.Panel` for its arguments."""
 
     first_phase = "starting"
 

@@ -9,8 +9,7 @@ Ray Train calls a `UserCallback` in the run's controller for reports and failure
 
 Pickled into those processes, the panel that each has becomes a `RemoteTracker`.
 
-This is the one file that uses private names of Ray Train, each in a function that does without it where it is
-gone: the panel then shows less, and the training runs as before.
+This is the one file that uses private names of Ray Train.
 """
 
 import contextlib
@@ -24,7 +23,9 @@ from typing import Any
 import pyarrow.fs
 import ray
 import ray.train
+from ray._private import worker
 from ray.train import CheckpointConsistencyMode
+from ray.train.v2._internal.execution.callback import ControllerCallback
 
 from labkit.train.checkpoints import reported_checkpoints
 
@@ -101,16 +102,7 @@ class ReportingValidator:
             self.panel.send(kind="validation", path=checkpoint.path, done=True, seconds=seconds, text=text)
 
 
-def checkpoint_status_callback(panel: Any) -> "CheckpointStatusCallback | None":
-    """A `CheckpointStatusCallback` with Ray's internal hooks; None if this Ray does not have them."""
-    try:
-        from ray.train.v2._internal.execution.callback import ControllerCallback
-    except ImportError:
-        return None
-    return type("CheckpointStatusCallback", (CheckpointStatusCallback, ControllerCallback), {})(panel)
-
-
-class CheckpointStatusCallback:
+class CheckpointStatusCallback(ControllerCallback):
     """For ``RunConfig(callbacks=[…])``, next to `ReportCallback`: the statuses of checkpoints."""
 
     def __init__(self, panel: Any) -> None:
@@ -154,13 +146,7 @@ class CheckpointStatusCallback:
 @contextlib.contextmanager
 def quiet_deaths() -> Iterator[None]:
     """Within the block Ray does not print that a worker died: the panel says it in one line."""
-    try:
-        from ray._private import worker
-
-        printed = worker.print_to_stdstream
-    except (ImportError, AttributeError):
-        yield
-        return
+    printed = worker.print_to_stdstream
 
     @functools.wraps(printed)
     def without_deaths(data: dict[str, Any], *args: Any, **options: Any) -> None:
@@ -179,25 +165,35 @@ class Interrupts:
 
     Ray's handler waits for the controller to abort the run. While workers start, the controller doesn't
     listen (ray-project/ray 54181), which takes a minute if something is wrong with a node. Before Ray has
-    set its handler, an interrupt can get lost in an import. Without Ray's private method, Ray's handler is
-    used.
+    set its handler, an interrupt can get lost in an import.
 
     Attributes:
         came: whether there was an interrupt, whatever `fit()` then raises.
+        controller: of the run; it lives as long as this refers to it.
         forced: whether the controller didn't listen, and was killed. It leaves its placement group behind.
     """
 
     def __init__(self, trainer: Any) -> None:
         self.came = self.forced = False
+        self.controller: ray.actor.ActorHandle | None = None
         trainer._register_sigint_handler = self._listen
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, self._note)
+
+    def end_controller(self) -> None:
+        """End the controller of a run that failed: a kernel keeps the last traceback, and a frame in it the
+        controller's handle, so that it and all that it started would live on."""
+        if self.controller is not None:
+            with contextlib.suppress(Exception):  # mostly it is dead already
+                self.controller.__ray_terminate__.remote()
 
     def _note(self, *_: Any) -> None:
         self.came = True
         raise KeyboardInterrupt
 
     def _listen(self, controller: ray.actor.ActorHandle) -> None:
+        self.controller = controller
+
         def abort(*_: Any) -> None:
             self.came = True
             try:

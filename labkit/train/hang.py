@@ -18,7 +18,7 @@ import psutil
 
 from labkit import cluster
 from labkit.display.tracebacks import is_own, place
-from labkit.panel.state.workers import WorkerState
+from labkit.panel.workers import WorkerState
 from labkit.settings import Settings
 from labkit.system.process_registry import ProcessRegistry
 

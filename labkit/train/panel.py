@@ -15,45 +15,45 @@ import importlib.util
 import re
 import reprlib
 import threading
-import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import ray
 import ray.train
+from ray import cloudpickle
 from ray.util import state
 from ray.util.placement_group import PlacementGroup
 
 from labkit import cluster, interrupts
 from labkit.cluster import capacity
 from labkit.display import tracebacks
+from labkit.display.formatting import size
 from labkit.errors import LabError, RunFailed
-from labkit.panel.run import Panel
-from labkit.panel.state.run import RunState
+from labkit.panel.panel import Panel
 from labkit.panel.tracking.remote import TrackedFunction
+from labkit.panel.training import TrainingRun
 from labkit.storage import check_run_name, hint_for
 from labkit.train import hang
 from labkit.train.callbacks import (
+    CheckpointStatusCallback,
     Interrupts,
     ReportCallback,
     ReportingValidator,
-    checkpoint_status_callback,
     first_failure,
     quiet_deaths,
 )
 from labkit.train.checkpoints import epochs_done, unranked, wrong_order
-from labkit.train.closure_size import check_closure_size
 
 _EPOCHS, _STEPS = ("epochs", "num_epochs", "max_epochs"), ("steps", "max_steps")  # names of a run's length
 _NAME_BY_RAY = re.compile(r"ray_train_run-\d{4}(-\d\d){2}_\d\d(-\d\d){2}")
+_LARGEST = 1_000_000  # bytes of a pickled function; a small model fits, a data set does not
 _PATIENCE = 20.0  # seconds in which workers that live are heard of
 
 
 class TrainPanel(Panel):
-    """The panel of a Ray Train run; see `labkit.panel.run.Panel` for its arguments.
+    """The panel of a Ray Train run; see `labkit.panel.panel.Panel` for its arguments.
 
     The length of the run, for its bar, is one of the names in `_EPOCHS` or `_STEPS` in the trainer's
     ``train_loop_config``, or the argument `epochs` or `steps` here.
@@ -127,7 +127,7 @@ class TrainPanel(Panel):
         with self.watch(trainer):
             return trainer.fit()
 
-    def new_state(self) -> RunState:
+    def new_state(self) -> TrainingRun:
         if self._trainer is not None:
             local = self._about["engine"] == "one process"
             self._about["storage_path"] = None if local else self._storage_path()
@@ -143,7 +143,7 @@ class TrainPanel(Panel):
             ]
         return listed
 
-    # -- what `labkit.panel.run.Panel` calls --------------------------------------------------------
+    # -- what `labkit.panel.panel.Panel` calls --------------------------------------------------------
 
     def __enter__(self) -> Self:
         if self._trainer is None:
@@ -169,12 +169,13 @@ class TrainPanel(Panel):
                 yield
             except BaseException as error:
                 with interrupts.held():
-                    _end_controller(error.__traceback__)
+                    self._interrupts.end_controller()
                     lost = isinstance(error, (ray.train.ControllerError, ray.exceptions.RayError))
                     if lost or self._interrupts.forced:
                         _free_placement_groups(groups)
                 raise
             finally:
+                self._interrupts.controller = None
                 over.set()
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
@@ -229,7 +230,13 @@ class TrainPanel(Panel):
         super().hang_up()
         reported = {name for one in self.state.checkpoints for name in one.metrics}
         ranked = unranked(self._trainer.run_config.checkpoint_config, reported)
-        self.state.note = "; ".join(filter(None, (self._resumed(), self.state.silence, ranked)))
+        self.state.note = "; ".join(filter(None, (self._resumed(), ranked)))
+
+    def explain(self) -> None:
+        """Look what each rank does now; the panel shows it."""
+        lines = hang.explain(list(self.state.workers.values())) or ["no worker was heard of yet"]
+        with self.update() as run:
+            run.explained = run.now(), lines
 
     # -- inside -------------------------------------------------------------------------------------
 
@@ -305,10 +312,8 @@ class TrainPanel(Panel):
     def _callbacks(self, given: list, *, validates: bool) -> list:
         """The reader's callbacks and those of this panel."""
         mine = any(isinstance(one, ReportCallback) and one.panel is self for one in given)
-        added = [] if mine else [self.callback()]
-        if validates and (statuses := checkpoint_status_callback(self)) is not None:
-            added.append(statuses)
-        return [*given, *added]
+        statuses = [CheckpointStatusCallback(self)] if validates else []
+        return [*given, *([] if mine else [self.callback()]), *statuses]
 
     def _without_rows(self) -> str:
         empty = sorted(self.state.empty)
@@ -339,6 +344,25 @@ def _first(config: Mapping[str, Any], names: Sequence[str], otherwise: Any) -> A
     return next((config[name] for name in names if config.get(name) is not None), otherwise)
 
 
+def check_closure_size(function: Any) -> None:
+    """Refuse a validation function that takes a data set along: it is pickled with all that it uses.
+
+    Raises:
+        LabError: it is larger than `_LARGEST`, or it cannot be pickled.
+    """
+    attempt = f"send the validation function {getattr(function, '__name__', type(function).__name__)}"
+    try:
+        sent = len(cloudpickle.dumps(function))
+    except Exception as error:  # whatever an object raises when it is pickled
+        fact = f"something that it uses cannot be pickled: {error}"
+        raise LabError(attempt, fact, "create that object inside the function") from error
+    if sent > _LARGEST:
+        fact = f"with the variables that it uses it has {size(sent)}, and it is sent for every checkpoint; "
+        fact += f"the limit is {size(_LARGEST)}"
+        fix = "load data inside the function (from the store, or datasets.load), or pass its path"
+        raise LabError(attempt, fact, fix)
+
+
 def _missing_module(text: str) -> str | None:
     """How workers get a module that they do not find, and that is found here."""
     missing = re.search(r"No module named '([\w.]+)'", text)
@@ -366,20 +390,6 @@ def _workers_live() -> bool:
     with contextlib.suppress(Exception):  # where it does not answer, nothing is said
         return bool(state.list_actors(filters=filters, timeout=5))
     return False
-
-
-def _end_controller(trace: TracebackType | None) -> None:
-    """End the controller of a run that failed.
-
-    A kernel keeps the last traceback, and Ray's frames in it hold the controller's handle: the controller and
-    all that it started would live on. The frames stay, for ``%debug``.
-    """
-    for frame, _ in traceback.walk_tb(trace):
-        if frame.f_globals.get("__name__", "").partition(".")[0] == "ray":
-            for value in list(frame.f_locals.values()):
-                if isinstance(value, ray.actor.ActorHandle):
-                    with contextlib.suppress(Exception):  # mostly it is dead already
-                        value.__ray_terminate__.remote()
 
 
 def _free_placement_groups(before: set[str]) -> None:

@@ -16,7 +16,7 @@ from ray.tune.utils import flatten_dict
 
 from labkit.panel.base import LivePanel
 from labkit.tune import saved
-from labkit.tune.state import OVER, SweepState, TrialState
+from labkit.tune.sweep import OVER, SweepRun, TrialState
 from labkit.tune.trials import (
     metrics_in,
     newest_result,
@@ -133,7 +133,7 @@ class SweepCallback(tune.Callback):
 
     # -- inside -------------------------------------------------------------------------------------
 
-    def _known(self, state: SweepState, trial: Any) -> TrialState:
+    def _known(self, state: SweepRun, trial: Any) -> TrialState:
         if trial.trial_id not in state.trials:
             state.add(trial.trial_id, self._shown_config(trial))
             if result := newest_result(trial):  # of an interrupted sweep
@@ -144,13 +144,13 @@ class SweepCallback(tune.Callback):
         self._configs[trial.trial_id] = trial.config
         return shown_config(trial.config)
 
-    def _take(self, state: SweepState, trial: Any, result: dict[str, Any]) -> None:
+    def _take(self, state: SweepRun, trial: Any, result: dict[str, Any]) -> None:
         plan = self.panel.plan
         self._has_time = self._has_time or plan.time in result
         missing = f"no result has {plan.time!r}, the time_attr of {type(plan.scheduler).__name__}"
         has = ", ".join(metrics_in(result)) or "nothing of their own"
         state.warning = "" if self._has_time else f"{missing}, so it stops no trial early; results have {has}"
-        state.result(
+        state.reported(
             trial.trial_id,
             iteration=result.get("training_iteration", 0),
             value=number(result.get(plan.metric)),
@@ -158,7 +158,7 @@ class SweepCallback(tune.Callback):
             time=number(result.get(plan.time)) if plan.rungs else None,
         )
 
-    def _look(self, state: SweepState, trial: Any) -> None:
+    def _look(self, state: SweepRun, trial: Any) -> None:
         known, status = self._known(state, trial), status_of(trial)
         if known.status in OVER or known.status == status:
             return

@@ -31,9 +31,8 @@ from labkit.panel.base import LivePanel
 from labkit.tune import saved
 from labkit.tune.callback import SweepCallback
 from labkit.tune.checks import check_plan
-from labkit.tune.state import SweepState
+from labkit.tune.sweep import SweepRun
 from labkit.tune.trials import TunerPlan, named_uniquely, names_without_metric, without_noise
-from labkit.tune.view import SweepView
 
 
 class SweepPanel(LivePanel):
@@ -45,7 +44,6 @@ class SweepPanel(LivePanel):
         about: as `labkit.panel.Panel` takes it: settings, reporter.
     """
 
-    view = SweepView()
     exclusive = True
     drawing_share = 0.01
 
@@ -99,10 +97,10 @@ class SweepPanel(LivePanel):
 
     # -- what a panel of an engine overrides --------------------------------------------------------
 
-    def new_state(self) -> SweepState:
+    def new_state(self) -> SweepRun:
         names = ("metric", "mode", "time", "rungs", "path") if self.plan is not None else ()
         about = {name: getattr(self.plan, name) for name in names}
-        return SweepState(self._name, dataset=self._dataset, **about)
+        return SweepRun(self._name, dataset=self._dataset, **about)
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:

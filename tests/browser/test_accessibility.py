@@ -12,15 +12,14 @@ import pytest
 
 from jupyterlab import ARTEFACTS, accessible, browser
 from labkit import datasets, runs
-from labkit.data.panel import ExecutionState, ExecutionView, OperatorState
+from labkit.data.panel import ExecutionRun, OperatorState
 from labkit.display import Timeline, cards
 from labkit.display.images import gallery
 from labkit.exercises.checking import Hint, Verdict
-from labkit.panel.view.run import RunView
+from labkit.panel.drawing import snapshot
 from labkit.runs.record import RunRecord, folder_of
 from labkit.system.diagnosis import Diagnosis, Finding
-from labkit.tune.state import SweepState
-from labkit.tune.view import SweepView
+from labkit.tune.sweep import SweepRun
 from runs_told import T0, Run
 
 pytestmark = pytest.mark.browser
@@ -35,11 +34,11 @@ THEMES = {
 }
 
 
-def live_and_over(view, state, now):
+def live_and_over(state, now):
     """A panel while it runs, as its widgets show it, and what stays of it."""
-    live = cards.frame(cards.head(EVIL), view.body(state, now), view.details(state), cards.said(EVIL))
+    live = cards.frame(cards.head(EVIL), snapshot(state, now).body, cards.said(EVIL))
     state.end("failed", now)
-    return [live, view.snapshot(state, now, [(EVIL, EVIL), ("logs", "/tmp")]).summary]
+    return [live, snapshot(state, now, [(EVIL, EVIL), ("logs", "/tmp")]).summary]
 
 
 def training():
@@ -59,18 +58,18 @@ def training():
 
 
 def sweep():
-    state = SweepState(EVIL, metric=EVIL, rungs=(1, 2))
+    state = SweepRun(EVIL, metric=EVIL, rungs=(1, 2))
     state.start("", T0)
     for number, status in enumerate(("finished", "stopped early", "running", "paused", "waiting", "failed")):
         state.add(EVIL * number, {EVIL: number, "lr": EVIL})
-        state.result(EVIL * number, iteration=1, value=number / 10, seconds=1.0)
+        state.reported(EVIL * number, iteration=1, value=number / 10, seconds=1.0)
         state.set_status(EVIL * number, status, why=EVIL, now=T0 + 1)
     state.fail(f"Error: {EVIL}", 1)
     return state
 
 
 def execution():
-    state = ExecutionState(EVIL)
+    state = ExecutionRun(EVIL)
     state.start("", T0)
     state.executions = [[OperatorState(name=EVIL)]]
     return state
@@ -90,9 +89,9 @@ def shown(home):
     image = np.zeros((2, 8, 8), np.uint8)
     frame = pandas.DataFrame({EVIL: [f"{EVIL}{n % 2}" for n in range(8)], "price": np.arange(8) / 3})
     return {
-        "a training": live_and_over(RunView(), training(), T0 + 30),
-        "a sweep": live_and_over(SweepView(), sweep(), T0 + 30),
-        "an execution": live_and_over(ExecutionView(), execution(), T0 + 30),
+        "a training": live_and_over(training(), T0 + 30),
+        "a sweep": live_and_over(sweep(), T0 + 30),
+        "an execution": live_and_over(execution(), T0 + 30),
         "verdicts": [
             Verdict("03-1", state, EVIL)._repr_html_() for state in ("solved", "not yet", "not attempted")
         ],

@@ -148,6 +148,9 @@ def test_the_stop_button_ends_a_run_and_the_next_cell_runs(lab, page, home):
     page.wait_for_function(f"() => /epoch [3-9] of 1000/.test({card})", timeout=60_000)
     cell.locator(".lk-card").scroll_into_view_if_needed()
     page.screenshot(path=ARTEFACTS / "stop-running.png")
+    cell.locator("button:has-text('Explain')").click()  # it runs while the cell does
+    page.wait_for_function(f"() => /what each rank did at(.|\\n)*rank 1: /.test({card})", timeout=60_000)
+    page.screenshot(path=ARTEFACTS / "explained.png")
     for theme in ("Dark", "Light"):
         opened.theme(theme)
         accessible(page, ".lk-card")

@@ -112,12 +112,10 @@ def test_a_process_that_exits_has_sent_everything_and_drain_waits_for_it():
 # -- who may send ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("answer", [b"", b"\0\0\0\4evil"])
-def test_a_client_without_the_key_is_disconnected(listener, heard, own_threads, answer, capfd, monkeypatch):
-    monkeypatch.setattr(channel, "_GREETING_TIMEOUT", 0.2)
+def test_a_client_without_the_key_is_disconnected(listener, heard, own_threads, capfd):
     with socket.create_connection(listener.address[:2], timeout=10) as stranger:
         stranger.recv(256)
-        stranger.sendall(answer)
+        stranger.sendall(b"\0\0\0\4evil")
         assert hung_up(stranger)
     until(lambda: own_threads("labkit-channel-peer") == [])
     assert heard == [] and capfd.readouterr().err == ""  # a stranger makes no noise in the notebook
@@ -152,15 +150,12 @@ def test_a_listener_is_on_loopback_and_no_text_shows_its_key(listener, sender, c
 # -- what is not an event -------------------------------------------------------------------------------
 
 
-def test_garbage_is_ignored(listener, heard, capfd):
-    garbage = [b"not json", b"[1, 2]", b"\xff\x00\xfe", b"[" * 100_000, pickle.dumps({"a": 1})]
-    authkey = listener.address.key.encode()
-    with Client(listener.address[:2], authkey=authkey) as connection:
-        for message in garbage:
-            connection.send_bytes(message)
-        connection.send_bytes(b'{"after":1}')
-        assert arrived(heard, 1) == [{"after": 1}]
-    assert capfd.readouterr().err == ""
+@pytest.mark.parametrize("garbage", [b"not json", b"\xff\x00\xfe", pickle.dumps({"a": 1})])
+def test_nothing_is_unpickled_and_what_is_no_json_is_the_end(listener, heard, capfd, garbage):
+    with Client(listener.address[:2], authkey=listener.address.key.encode()) as connection:
+        connection.send_bytes(garbage)
+        assert connection.poll(10)
+    assert heard == [] and capfd.readouterr().err == ""
 
 
 # -- a kernel that does not read ------------------------------------------------------------------------
@@ -198,20 +193,19 @@ def test_a_kernel_that_is_gone_disturbs_nobody(listener):
     for n in range(5000):
         sender.send({"n": n})
     assert not sender.flush(0.1)
-    assert len(sender._others) == channel._QUEUE_SIZE  # what is kept for later is bounded
+    assert len(sender._unsent) == channel._QUEUE_SIZE  # what is kept for later is bounded
 
 
 def test_a_thousand_printed_lines_push_out_no_report(listener, heard):
     sender = Sender(listener.address)
     sender._silent_until = time.monotonic() + 60  # the kernel is out of reach for a while
-    sender.send({"kind": "print", "n": 0})
-    sender.send({"kind": "report"})
     for n in range(3000):
         sender.send({"kind": "print", "n": n})
+    sender.send({"kind": "report"})
     sender._silent_until = 0.0
-    sender.send({"kind": "print", "n": 3000})
-    until(lambda: heard and heard[-1] == {"kind": "print", "n": 3000})
-    assert heard[0] == {"kind": "report"} and len(heard) == 1 + channel._QUEUE_SIZE
+    sender.send({"kind": "step"})
+    until(lambda: heard and heard[-1] == {"kind": "step"})
+    assert heard[0] == {"kind": "print", "n": 0} and heard[-2] == {"kind": "report"}
 
 
 def test_a_sender_connects_again(listener, sender, heard, monkeypatch):
@@ -277,27 +271,6 @@ def test_ipv6(heard):
     with contextlib.closing(Listener(heard.append, host="::1")) as listener:
         Sender(listener.address).send({"n": 1})
         assert arrived(heard, 1) == [{"n": 1}]
-
-
-def test_who_connects_while_the_listener_closes_is_disconnected(heard, own_threads, monkeypatch):
-    class Late(socket.socket):
-        """The listener is closed just after a client was accepted."""
-
-        def accept(self):
-            accepted = super().accept()
-            listener.close()
-            return accepted
-
-    create = socket.create_server
-    monkeypatch.setattr(socket, "create_server", lambda *a, **o: Late(fileno=create(*a, **o).detach()))
-    listener = Listener(heard.append)
-    with (
-        contextlib.suppress(EOFError, ConnectionError),
-        Client(listener.address[:2], authkey=listener.address.key.encode()) as known,
-    ):
-        assert known.poll(10), "it is still connected"
-    until(lambda: own_threads("labkit-channel") == [])
-    assert listener._waiting == {}
 
 
 def test_close_ends_the_threads_and_frees_the_port(listener, sender, heard, own_threads):

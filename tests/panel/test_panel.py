@@ -11,19 +11,15 @@ import sys
 import threading
 import time
 import warnings
-import weakref
 
 import pytest
 
-from labkit.display import cards
 from labkit.errors import LabError, RunStopped
 from labkit.panel import Panel, base
 from labkit.panel.base import LivePanel
 from labkit.panel.reporters import NullReporter
-from labkit.panel.state.base import State
-from labkit.panel.tracking import events
+from labkit.panel.run import Run
 from labkit.panel.tracking.remote import RemoteTracker
-from labkit.panel.view.base import View
 from labkit.runs import record as records
 from labkit.settings import Settings
 from labs import until
@@ -112,6 +108,7 @@ def test_an_error_passes_through(panel, settings):
     assert caught.value is error and panel.state.status == "failed"
     assert signal.getsignal(signal.SIGINT) is handler
     (failure,) = panel.state.failures
+    assert panel.state.outcome() == "failed in epoch 2"
     assert failure.message == "ValueError: boom <b>" and "test_an_error_passes_through" in failure.text
     (record,) = records.find(settings.home)
     assert (record.state, record.error, record.epochs) == ("failed", "ValueError: boom <b>", 2)
@@ -169,14 +166,6 @@ def test_a_panel_that_cannot_listen_says_so_and_lets_it_train(settings):
         assert [*tracker.steps([1, 2])] == [1, 2]
 
 
-def test_a_panel_keeps_no_listener_of_earlier_runs(panel):
-    for _ in range(3):
-        with panel:
-            listener = weakref.ref(panel.listen())
-        gc.collect()
-        assert listener() is None
-
-
 def test_a_record_is_written_while_the_loop_goes_on(settings, monkeypatch):
     """And never over the last one."""
     monkeypatch.setattr(base, "_KEEP_EVERY", 0.1)
@@ -205,10 +194,10 @@ def test_a_failure_from_which_a_run_went_on_is_not_what_ended_it(panel, settings
     counts = {"epoch": 0, "step": 0, "rows": 0, "seconds": 0.0, "waiting": 0.0}
     with pytest.raises(KeyError), panel:
         for pid in (100, 200):  # the second is started for the first
-            panel.state.apply(events.read({"kind": "step", "pid": pid, **worker, **counts}))
+            panel.state.apply({"kind": "step", "pid": pid, **worker, **counts})
             if pid == 100:
                 failure = {"kind": "failure", "pid": pid, "text": "loop\n" * 30 + "OSError: gone"}
-                panel.state.apply(events.read({**worker, **failure}))
+                panel.state.apply({**worker, **failure})
         {}["acuracy"]
     assert [failure.message for failure in panel.state.failures] == ["OSError: gone", "KeyError: 'acuracy'"]
     assert records.find(settings.home)[0].error == "KeyError: 'acuracy'"
@@ -296,23 +285,6 @@ def test_a_second_interrupt_does_not_leave_it_open(panel):
     assert drawers() == []
 
 
-def test_an_interrupt_while_it_opens(settings):
-    class Interrupted(Recorder):
-        def open(self, snapshot):
-            super().open(snapshot)
-            if len(self.calls) == 1:
-                raise KeyboardInterrupt
-
-    reporter = Interrupted()
-    panel = Panel("run", settings=settings, reporter=reporter)
-    with pytest.raises(RunStopped, match="stopped by you"):
-        panel.__enter__()
-    assert reporter.closed_with[0] == "stopped" and drawers() == []
-    with panel:
-        train(panel)
-    assert panel.state.status == "finished"
-
-
 def test_an_interrupt_while_it_opens_waits_until_it_is_open(settings):
     """Opening imports what it draws with, and an interrupt can get lost in an import."""
 
@@ -365,20 +337,23 @@ def test_a_reporter_that_fails_does_not_fail_the_run(settings, where):
 # -- what an engine's panel adds to it ------------------------------------------------------------------
 
 
-class CountView(View):
-    def body(self, state, now):
-        return cards.text(f"counted <{state.counted}>")
+class CountRun(Run):
+    counted = 0
+
+    def fill(self, now):
+        self.notes = [f"counted <{self.counted}>"]
+
+    def to_record(self):
+        return {"metrics": {"counted": self.counted}, "workers": 3}
 
 
 class CountPanel(LivePanel):
     """A panel of an engine that counts."""
 
-    view, exclusive = CountView(), True
+    exclusive = True
 
     def new_state(self):
-        state = State(self._name)
-        state.counted, state.to_record = 0, lambda: {"metrics": {"counted": state.counted}, "workers": 3}
-        return state
+        return CountRun(self._name)
 
     @contextlib.contextmanager
     def surroundings(self):

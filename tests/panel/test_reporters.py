@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
+from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter, TextReporter, WidgetReporter, choose
-from labkit.panel.view.run import RunView
 from labs import until
 from runs_told import T0, Run
 
@@ -26,7 +26,7 @@ class On:
         return getattr(self.reporter, name)
 
     def show(self, run, method="draw", at=60):
-        getattr(self.reporter, method)(RunView().snapshot(run.state, T0 + at, FILES))
+        getattr(self.reporter, method)(snapshot(run.state, T0 + at, FILES))
 
     def begin(self, **about):
         run = Run("03-torch", phase="starting", **about)
@@ -195,7 +195,7 @@ def test_a_screen_reader_is_told_of_phases_and_failures_and_not_of_steps(reporte
 
 def test_what_has_not_changed_is_not_sent_again(reporter):
     run, sent = reporter.begin(), []
-    for widget in (reporter._title, reporter._body, reporter._prints):
+    for widget in (reporter._title, reporter._body):
         widget.observe(sent.append)
     for _ in range(5):
         reporter.show(run)
@@ -204,18 +204,48 @@ def test_what_has_not_changed_is_not_sent_again(reporter):
 
 def test_the_last_prints_are_always_shown(reporter):
     run = reporter.begin()
-    assert reporter._prints.value == ""
+    assert "<pre" not in reporter._body.value
     for number in range(9):
         run("print", text=f"hello <world> {number}")
     reporter.show(run)
-    shown = re.findall(r"hello &lt;world&gt; (\d)", reporter._prints.value)
+    shown = re.findall(r"hello &lt;world&gt; (\d)", reporter._body.value)
     assert shown == list("345678")
+
+
+def test_a_reader_may_ask_what_each_worker_does(reporter):
+    run = Run("03-torch", phase="starting")
+
+    def explain():
+        run.state.explained = T0 + 61, ["rank 0: waits for <rank 1>"]
+
+    reporter.reporter.explain = explain
+    reporter.show(run, "open")
+    explaining, stopping = [one for one in _instances_of(reporter._box) if one.__class__.__name__ == "Button"]
+    assert (explaining.description, stopping.description) == ("Explain", "Stop")
+    explaining.click()
+    reporter.show(run)
+    assert "what each rank did at 01:01" in reporter._body.value
+    assert "rank 0: waits for &lt;rank 1&gt;" in reporter._body.value
+
+
+def test_a_front_end_that_delivers_clicks_late_has_no_buttons(reporter, monkeypatch):
+    monkeypatch.setenv("VSCODE_PID", "7")
+    reporter.begin()
+    shown = _instances_of(reporter._box)
+    assert not [one for one in shown if one.__class__.__name__ == "Button"]
+    assert any("stop it with the kernel" in getattr(one, "value", "") for one in shown)
+
+
+def _instances_of(box):
+    """All widgets in a box."""
+    inside = [one for child in getattr(box, "children", ()) for one in _instances_of(child)]
+    return [box, *inside]
 
 
 def test_a_click_that_comes_after_the_end_interrupts_nothing(reporter, interrupts):
     """Without subshells it waits in the queue until the cell is done; the next cell must not suffer."""
     run = reporter.begin()
-    button = reporter._stop
+    (button,) = [one for one in _instances_of(reporter._box) if one.__class__.__name__ == "Button"]
     reporter.end(run)
     reporter._on_stop(button)
     os.kill(os.getpid(), signal.SIGINT)  # one of our own: what came before it is there by then

@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from labkit.panel.state.base import Failure
-from labkit.panel.state.checkpoints import DECIDED
-from labkit.panel.state.run import RunState
+from labkit.panel.checkpoints import DECIDED
+from labkit.panel.run import Failure
+from labkit.panel.training import TrainingRun
 from runs_told import T0, Run
 
 
@@ -78,7 +78,7 @@ def test_time_left(run):
 )
 def test_epochs_of_a_configuration_may_be_anything(given, known):
     """``train_loop_config["epochs"]`` may be a search space, or a number of numpy."""
-    state = RunState("run", epochs=given, rows=given)
+    state = TrainingRun("run", epochs=given, rows=given)
     assert (state.epochs, state.rows) == (known, known)
 
 
@@ -245,7 +245,7 @@ def test_a_length_in_steps():
     counted(run, 1, epoch=0, step=10, made=10, seconds=1.0)
     counted(run, 2, epoch=1, step=10, made=20, seconds=1.0)
     assert run.state.fraction() == 0.5 and run.state.eta(T0 + 2) == pytest.approx(2)
-    assert Run(epochs=3, steps=40).state.steps is None  # then these are something else
+    assert Run(epochs=3, steps=40).state.steps_of_run is None  # then these are something else
 
 
 def test_more_passes_than_epochs_have_no_bar():
@@ -359,8 +359,8 @@ def test_reports_of_other_ranks_are_no_epochs(run):
 
 
 def test_a_clock_that_is_set_changes_no_duration(monkeypatch):
-    state = RunState("run")
-    state.start()
+    state = TrainingRun("run")
+    state.start("preparing")
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
     assert state.elapsed() < 60 and state.now() - state.started_at < 60
@@ -393,9 +393,6 @@ def test_the_message_of_a_failure(text, message):
 
 def test_what_comes_after_the_end_is_too_late(run):
     run.epoch(0, begin=0)
-    version = run.state.version
-    run("nonsense")("step")("print")  # not of this version, or without what it needs
-    assert run.state.version == version
     run.state.end("failed", T0 + 6)
     version = run.state.version
     run("print", text="late")("report", metrics={"loss": 1}).step(9, epoch=1, step=5)

@@ -1,7 +1,6 @@
 """For tests of panels: runs told event by event, as workers would tell them."""
 
-from labkit.panel.state.run import RunState
-from labkit.panel.tracking import events
+from labkit.panel.training import TrainingRun
 
 T0 = 1_000_000.0  # Unix seconds at which the runs of these tests begin
 
@@ -10,11 +9,11 @@ class Run:
     """A state that takes in events; `at` is in seconds since the start of the run."""
 
     def __init__(self, name="run", *, phase="preparing", **about):
-        self.state = RunState(name, **about)
+        self.state = TrainingRun(name, **about)
         self.state.start(phase, T0)
 
     def __call__(self, kind, at=1.0, **data):
-        tell(self.state, {"kind": kind, "at": T0 + at, "rank": 0, "pid": 100, "node": "head", **data})
+        self.state.apply({"kind": kind, "at": T0 + at, "rank": 0, "pid": 100, "node": "head", **data})
         return self
 
     def step(self, at, *, epoch=0, step=0, seconds=0.0, waiting=0.0, **data):
@@ -46,10 +45,3 @@ class Run:
         """(label, begin, end, status) of the bars in one row of the time axis."""
         spans = [span for span in self.state.timeline(T0 + now) if span.row == name]
         return [(span.label, span.begin - T0, span.end - T0, span.status) for span in spans]
-
-
-def tell(state, event):
-    """Let a state take in an event as a panel does: read, and dropped if it is not one of ours."""
-    known = events.read(event)
-    if known is not None:
-        state.apply(known)

@@ -1,6 +1,5 @@
 """What a validation and a controller tell the panel, from wherever they run."""
 
-import sys
 import time
 from types import SimpleNamespace
 
@@ -14,8 +13,8 @@ from labkit.panel.reporters import NullReporter
 from labkit.settings import Settings
 from labkit.train.callbacks import (
     STATUSES,
+    CheckpointStatusCallback,
     ReportingValidator,
-    checkpoint_status_callback,
     first_failure,
     quiet_deaths,
 )
@@ -44,7 +43,7 @@ def heard(panel):
 
 def spans_of(panel, row):
     """The bars of one row of the time axis."""
-    return [span for span in (*panel.state.spans, *panel.state.timeline(time.time())) if span.row == row]
+    return [span for span in (*panel.state.trained, *panel.state.timeline(time.time())) if span.row == row]
 
 
 def test_a_validation_is_the_function_that_it_watches(panel):
@@ -69,21 +68,13 @@ def reported(path, status, **metrics):
 
 def test_each_change_is_told_once(panel):
     assert set(STATUSES) == {status.value for status in ReportedCheckpointStatus}
-    callback, told = sent(checkpoint_status_callback(panel)), []
+    callback, told = sent(CheckpointStatusCallback(panel)), []
     callback.panel.send = lambda **event: told.append((event["path"], event["status"], event["metrics"]))
     callback._known = {}
     pending, validated = reported("/b", "PENDING_VALIDATION"), reported("/b", "VALIDATED", score=1)
     for found in ([pending], [pending], [validated, reported("/d", "COMMITTED")], [validated]):
         callback._send_changes(found)
     assert told == [("/b", "pending", {}), ("/b", "validated", {"score": 1}), ("/d", "committed", {})]
-
-
-def test_a_ray_without_the_private_hooks_costs_information_and_no_training(panel, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray.train.v2._internal.execution.callback", None)
-    monkeypatch.delattr("ray._private.worker.print_to_stdstream")
-    assert checkpoint_status_callback(panel) is None
-    with quiet_deaths():
-        pass
 
 
 def test_that_a_worker_died_is_not_printed_besides(capsys):

@@ -8,9 +8,9 @@ import pytest
 
 from labkit.errors import LabError
 from labkit.models.torch import evaluate
-from labkit.train.closure_size import LIMIT, check_closure_size
+from labkit.train.panel import check_closure_size
 
-rows = np.zeros(LIMIT, np.uint8)
+rows = np.zeros(10**6, np.uint8)
 lock = threading.Lock()
 
 
@@ -21,7 +21,7 @@ def of_a_notebook(function):
 
 
 def closure():
-    images = np.zeros(LIMIT, np.uint8)
+    images = np.zeros(10**6, np.uint8)
     return of_a_notebook(lambda checkpoint: images.mean())
 
 

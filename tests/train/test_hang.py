@@ -16,7 +16,7 @@ from ray.train.torch import TorchTrainer
 
 from labkit import faults, storage
 from labkit.errors import RunStopped
-from labkit.panel.state.workers import WorkerState
+from labkit.panel.workers import WorkerState
 from labkit.settings import Settings
 from labkit.train import TrainPanel, hang
 

@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from labkit import runs
 from labkit.errors import LabError
+from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
 from labkit.panel.tracking import hooks
 from labkit.train import TrainPanel
@@ -156,7 +157,7 @@ def test_the_length_of_a_run_is_in_its_configuration_or_told(home, config, given
     panel = TrainPanel("watched", reporter=NullReporter(), **given)
     in_this_process = ScalingConfig(num_workers=0)
     panel.watch(TorchTrainer(train_loop, train_loop_config=config, scaling_config=in_this_process))
-    assert (panel.state.epochs, panel.state.steps) == (epochs, steps)
+    assert (panel.state.epochs, panel.state.steps_of_run) == (epochs, steps)
 
 
 def over_a_shard(config):
@@ -250,7 +251,7 @@ def test_workers_that_live_and_are_not_heard_are_told_with_the_reason(home, pane
         watching.start()
         until(lambda: panel.state.silence)
         assert f"they cannot reach {host}:{port}" in panel.state.silence
-        assert panel.state.silence in dict(panel.view.snapshot(panel.state, panel.state.now()).lines).values()
+        assert panel.state.silence in dict(snapshot(panel.state, panel.state.now()).lines).values()
         panel.receive({"kind": "worker", "run": panel.run_id, "workers": 2})
         assert panel.state.silence == ""
     finally:

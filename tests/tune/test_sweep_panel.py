@@ -15,10 +15,10 @@ from ray.tune.search.optuna import OptunaSearch
 
 from labkit import runs
 from labkit.errors import LabError, RunFailed, RunStopped
+from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
 from labkit.tune import saved
 from labkit.tune.panel import SweepPanel
-from labkit.tune.view import SweepView
 
 pytestmark = pytest.mark.fault
 
@@ -175,7 +175,7 @@ def test_a_time_that_no_result_has_is_told(sweep, capsys):
     sweep(climb, {"x": tune.grid_search([1, 2])}, scheduler=asha)
     warning = sweep.panel.state.warning
     assert "no result has 'epochs', the time_attr of" in warning and "results have score" in warning
-    assert warning in SweepView().summary(sweep.panel.state, ()).unescape()
+    assert warning in snapshot(sweep.panel.state, 0).summary.unescape()
 
 
 def test_the_metric_of_the_searcher_counts(sweep):

@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from labkit.tune.state import SweepState
+from labkit.tune.sweep import SweepRun
 
 
 @pytest.fixture
 def state():
-    state = SweepState("sweep", metric="accuracy", mode="max", path="/runs/sweep")
+    state = SweepRun("sweep", metric="accuracy", mode="max", path="/runs/sweep")
     state.total = 6
     state.start(now=100.0)
     for number in range(4):
@@ -18,7 +18,7 @@ def state():
 
 
 def report(state, id, iteration, value):
-    state.result(id, iteration=iteration, value=value, seconds=0.5 * iteration)
+    state.reported(id, iteration=iteration, value=value, seconds=0.5 * iteration)
 
 
 def test_counts_by_status_and_those_not_drawn_yet(state):
@@ -62,7 +62,8 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends(state):
     for iteration in range(1, 1001):
         report(state, "t0", iteration, iteration / 1000)
     curve = state.trials["t0"].curve
-    assert len(curve) <= 200 and curve[0] == (1, 1, 0.001) and curve[-1] == (1000, 1000, 1.0)
+    points = state.trials["t0"].points()
+    assert len(curve) <= 200 and curve[0] == (1, 1, 0.001) and points[-1] == (1000, 1.0)
 
 
 def test_the_record_has_the_best_trial_and_all_others(state):

@@ -19,11 +19,11 @@ from ray.tune.search import ConcurrencyLimiter
 from ray.tune.search.optuna import OptunaSearch
 from torch import nn
 
-from labkit.tune import trials, view
+from labkit.panel.drawing import snapshot
+from labkit.tune import sweep, trials
 from labkit.tune.callback import SweepCallback
-from labkit.tune.state import SweepState
+from labkit.tune.sweep import SweepRun
 from labkit.tune.trials import TunerPlan
-from labkit.tune.view import SweepView
 
 
 class Net:
@@ -68,7 +68,7 @@ def test_classes_functions_and_objects_of_a_grid_are_told_apart(choices, words):
     assert shown == words or words is None
     assert len({json.dumps(one) for one in shown}) == len(choices)
     assert "0x" not in str(shown)
-    assert len({view._value(one) for one in shown}) == len(choices)  # in the table, too
+    assert len({sweep._value(one) for one in shown}) == len(choices)  # in the table, too
 
 
 def test_what_is_large_is_cut():
@@ -76,7 +76,7 @@ def test_what_is_large_is_cut():
 
 
 def test_a_restored_sweep_keeps_the_numbers_of_its_trials(monkeypatch):
-    state = SweepState("killed", metric="count")
+    state = SweepRun("killed", metric="count")
     state.total = 4
     state.start()
     plan = TunerPlan(print, {}, tune.TuneConfig(metric="count"), None)
@@ -92,7 +92,7 @@ def test_a_restored_sweep_keeps_the_numbers_of_its_trials(monkeypatch):
     SweepCallback().on_step_end(newest_first)
     numbers = {trial.config["x"]: trial.number for trial in state.trials.values()}
     assert numbers == {0: 0, 2: 1, 11: 2}
-    assert "1 of 4 trials are over" in str(SweepView().body(state, 0.0))
+    assert "1 of 4 trials are over" in snapshot(state, state.now()).body
 
 
 def ended(scheduler, results):

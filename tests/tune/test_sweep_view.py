@@ -5,16 +5,14 @@ import xml.etree.ElementTree as xml
 
 import pytest
 
+from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import TextReporter
-from labkit.tune.state import SweepState
-from labkit.tune.view import SweepView, best_line
-
-VIEW = SweepView()
+from labkit.tune.sweep import SweepRun
 
 
 def sweep(trials=8, metric="accuracy", **config):
     """A sweep in its middle: finished, stopped, running, waiting and failed trials."""
-    state = SweepState("05-asha", metric=metric, rungs=[1, 3, 9])
+    state = SweepRun("05-asha", metric=metric, rungs=[1, 3, 9])
     state.total = trials
     state.start(now=time.time() - 30)
     ends = ["finished", "stopped early", "running", "failed", "waiting"]
@@ -25,7 +23,7 @@ def sweep(trials=8, metric="accuracy", **config):
             state.set_status(id, "running", now=state.started_at + 5)
             for iteration in range(1, 10 if status == "finished" else 4):
                 value = 1 - 1 / (iteration + number + 1)
-                state.result(id, iteration=iteration, value=value, seconds=iteration / 10)
+                state.reported(id, iteration=iteration, value=value, seconds=iteration / 10)
         if status == "failed":
             text = "step, cell 3, line 7\n    raise ValueError('lr')\nValueError: lr is too large"
             state.trial_failed(id, text)
@@ -36,11 +34,13 @@ def sweep(trials=8, metric="accuracy", **config):
 
 
 def live(state):
-    return VIEW.body(state, time.time())
+    return snapshot(state, time.time()).body
 
 
 def summary(state, files=()):
-    return VIEW.summary(state, list(files))
+    if not state.over:
+        state.end("finished")
+    return snapshot(state, time.time(), list(files)).summary
 
 
 def parts(html):
@@ -85,9 +85,8 @@ def test_what_a_reader_named_is_text_and_not_markup():
     state = sweep(3, metric="<b>acc</b>", kind="<script>alert(1)</script>", other="x")
     state.add("last", {"kind": "plain"})
     state.trial_failed("last", "ValueError: <img src=x>")
-    details = VIEW.details(state)
-    assert "ValueError" in details
-    for html in (live(state), summary(state, [("<u>", "<u>")]), details):
+    for html in (live(state), summary(state, [("<u>", "<u>")])):
+        assert "ValueError" in html
         for bad in ("<script", "<img", "<b>acc", "<u>"):
             assert bad not in html
         parts(html)
@@ -96,31 +95,33 @@ def test_what_a_reader_named_is_text_and_not_markup():
 @pytest.mark.parametrize("trials", [0, 1, 2, 200])
 def test_every_size_is_drawn(trials):
     state = sweep(trials)
-    for html in (live(state), summary(state)):
+    drawn = live(state)
+    for html in (drawn, summary(state)):
         assert "nan" not in words(html).lower()
-    assert len(live(state)) < 40_000
+    assert len(drawn) < 40_000
 
 
 def test_a_line_does_not_run_backwards():
     """A trial that takes over another one's checkpoint goes on at that one's iteration."""
-    state = SweepState("05-pbt", metric="accuracy")
+    state = SweepRun("05-pbt", metric="accuracy")
+    state.start()
     state.add("t0", {"lr": 0.1})
     for iteration, value in ((1, 0.1), (2, 0.2), (3, 0.3), (2, 0.8), (3, 0.9)):
-        state.result("t0", iteration=iteration, value=value, seconds=1)
+        state.reported("t0", iteration=iteration, value=value, seconds=1)
     lines = [path.get("d") for path in parts(live(state)).iter("path")]
     assert any(line.count("M") == 2 and line.count("L") == 3 for line in lines)
 
 
 def test_the_best_trial_in_one_line():
-    state = SweepState("05", metric="accuracy")
-    assert best_line(state) == "no trial reported accuracy"
+    state = SweepRun("05", metric="accuracy")
+    assert state.best_line() == "no trial reported accuracy"
     state.add("t0", {"lr": 0.1})
     for iteration, value in ((1, 0.9), (2, 0.8)):
-        state.result("t0", iteration=iteration, value=value, seconds=1)
-    assert best_line(state) == "best accuracy 0.800, trial 0 · lr 0.100"
+        state.reported("t0", iteration=iteration, value=value, seconds=1)
+    assert state.best_line() == "best accuracy 0.800, trial 0 · lr 0.100"
     state.add("t1", {"lr": 0.3})
-    state.result("t1", iteration=1, value=0.85, seconds=1)
-    assert best_line(state) == "best accuracy 0.850, trial 1 · lr 0.300"
+    state.reported("t1", iteration=1, value=0.85, seconds=1)
+    assert state.best_line() == "best accuracy 0.850, trial 1 · lr 0.300"
 
 
 def test_trials_that_never_began():
@@ -132,25 +133,25 @@ def test_trials_that_never_began():
 
 
 def test_text_tells_the_news_in_few_lines_and_a_failure_at_once(capsys):
-    state = SweepState("05", metric="accuracy")
+    state = SweepRun("05", metric="accuracy")
     state.total = 200
     state.start()
     reporter = TextReporter()
-    reporter.open(VIEW.snapshot(state, time.time()))
+    reporter.open(snapshot(state, time.time()))
     state.add("bad", {"lr": -1})
     state.trial_failed("bad", "step, cell 3, line 7\n    raise ValueError('lr')\nValueError: bad")
-    reporter.draw(VIEW.snapshot(state, time.time()))
+    reporter.draw(snapshot(state, time.time()))
     said = capsys.readouterr().out
     assert "trial 0 failed: ValueError: bad" in said and "raise" not in said
     for number in range(1, 200):
         state.add(f"t{number}", {"lr": number})
         state.set_status(f"t{number}", "running")
-        state.result(f"t{number}", iteration=1, value=number / 200, seconds=0.1)
+        state.reported(f"t{number}", iteration=1, value=number / 200, seconds=0.1)
         state.set_status(f"t{number}", "finished")
         if number % 10 == 9:
-            reporter.draw(VIEW.snapshot(state, time.time()))
+            reporter.draw(snapshot(state, time.time()))
     state.end("finished")
-    reporter.close(VIEW.snapshot(state, time.time()))
+    reporter.close(snapshot(state, time.time()))
     said = capsys.readouterr().out
     assert len(said.splitlines()) <= 14 and "100 of 200" in said
     assert said.count("raise ValueError('lr')") == 1 and "best accuracy 0.995, trial 199 · lr 199" in said

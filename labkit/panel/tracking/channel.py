@@ -6,11 +6,11 @@ Nothing that arrives is unpickled. Address and key are pickled into the training
 panel, so no secret is in an environment variable or on a command line.
 
 Sending never blocks the training: `Sender.send` only puts the message into a bounded queue, and a thread of
-its own delivers it. While the kernel is busy or out of reach, the newest messages are kept.
+its own delivers it. While the kernel is busy or out of reach, the newest messages are kept, and of printed
+lines only as many as leave room for them.
 """
 
 import contextlib
-import itertools
 import json
 import operator
 import os
@@ -30,7 +30,6 @@ _RETRY_AFTER = 5.0  # seconds before a sender that failed tries again
 _LOOK_EVERY = 5.0  # seconds between two looks at whether the listener is still there, if nothing is sent
 _QUEUE_SIZE = 1000  # messages; the oldest are dropped
 _MAX_MESSAGE = 1 << 18  # bytes
-_GREETING_TIMEOUT = 5.0  # seconds in which a client has to prove that it knows the key
 _FLUSH_TIMEOUT = 2.0  # seconds that the end of a training function waits for its last messages to be sent
 
 
@@ -49,7 +48,7 @@ class Listener:
     """Accepts senders and passes each event to `on_event`, in one thread per sender.
 
     Args:
-        on_event: called with each decoded JSON object. An exception in it disconnects only that sender.
+        on_event: called with each JSON object. An exception in it disconnects only that sender.
         host: the address to bind; loopback unless workers run on other machines.
     """
 
@@ -102,33 +101,22 @@ class Listener:
             threading.Thread(target=self._serve, args=(client,), name=name, daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
+        key = self.address.key.encode()
         try:
             with Connection(os.dup(client.fileno())) as connection:
-                self._authenticate(client, connection)
+                deliver_challenge(connection, key)
+                answer_challenge(connection, key)
                 while True:
                     self._waiting[client] = True
                     connection.poll(None)
                     self._waiting[client] = False
-                    event = _event(connection.recv_bytes(_MAX_MESSAGE))
-                    if event is not None:
-                        self._on_event(event)
-        except (OSError, EOFError, AuthenticationError):
-            pass  # it hung up, does not know the key, or sent too long a message
+                    self._on_event(json.loads(connection.recv_bytes(_MAX_MESSAGE)))
+        except (OSError, EOFError, AuthenticationError, ValueError):
+            pass  # it hung up, does not know the key, or sent something else
         finally:
             with self._lock:
                 del self._waiting[client]
                 client.close()
-
-    def _authenticate(self, client: socket.socket, connection: Connection) -> None:
-        # A client that never answers would keep its thread forever.
-        timer = threading.Timer(_GREETING_TIMEOUT, client.shutdown, [socket.SHUT_RDWR])
-        timer.daemon = True
-        timer.start()
-        try:
-            deliver_challenge(connection, self.address.key.encode())
-            answer_challenge(connection, self.address.key.encode())
-        finally:
-            timer.cancel()
 
 
 class Sender:
@@ -146,20 +134,17 @@ class Sender:
         message = _message(event)
         if self._pid != os.getpid():
             self._reset()  # forked: the connection and the thread are the parent's
-        if message is None:
+        # A thousand printed lines must not push out the report of an epoch.
+        if message is None or (event.get("kind") == "print" and len(self._unsent) > _QUEUE_SIZE // 2):
             return
         # A signal handler may interrupt this and send something itself, so no lock is waited for.
-        unsent = self._prints if event.get("kind") == "print" else self._others
-        unsent.append((next(self._numbers), message))
+        self._unsent.append(message)
         if self._wake.empty():
             self._wake.put(None)
         if time.monotonic() >= self._silent_until and self._starting.acquire(blocking=False):
             try:
                 if not self._is_sending():
-                    # Unlike atexit, this also runs at the end of a process that multiprocessing has forked.
-                    at_exit = Finalize(None, self.flush, exitpriority=10)
-                    deliver = {"target": self._deliver, "args": [at_exit], "name": "labkit-sender"}
-                    self._thread = threading.Thread(**deliver, daemon=True)
+                    self._thread = threading.Thread(target=self._deliver, name="labkit-sender", daemon=True)
                     self._thread.start()
             finally:
                 self._starting.release()
@@ -167,59 +152,53 @@ class Sender:
     def flush(self, seconds: float = _FLUSH_TIMEOUT) -> bool:
         """Wait until everything is sent, at most `seconds`; whether it was."""
         deadline = time.monotonic() + seconds
-        while self._unsent() and self._is_sending() and time.monotonic() < deadline:
+        while self._unsent and self._is_sending() and time.monotonic() < deadline:
             time.sleep(0.002)
-        return not self._unsent()
+        return not self._unsent
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        # In queues of their own: a thousand printed lines must not push out the report of an epoch.
-        self._prints: deque[tuple[int, bytes]] = deque(maxlen=_QUEUE_SIZE)
-        self._others: deque[tuple[int, bytes]] = deque(maxlen=_QUEUE_SIZE)
-        self._numbers = itertools.count()
+        self._unsent: deque[bytes] = deque(maxlen=_QUEUE_SIZE)
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._silent_until = 0.0
 
-    def _unsent(self) -> list[deque[tuple[int, bytes]]]:
-        """The queues that have something, the one with the oldest message first."""
-        return sorted(filter(None, (self._prints, self._others)), key=lambda one: one[0][0])
-
     def _is_sending(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _deliver(self, at_exit: Finalize) -> None:
+    def _deliver(self) -> None:
         """Send until that fails; then the first `send` after a while starts another thread.
 
         Ray and Spark reuse processes for tasks of many runs, so it also ends with the run that it reports to.
         """
-        host, port, key = self._address
+        # Unlike atexit, this also runs at the end of a process that multiprocessing has forked.
+        at_exit = Finalize(None, self.flush, exitpriority=10)
         try:
-            with _connect(host, port, key.encode()) as connection:
+            with _connect(*self._address) as connection:
                 while not connection.poll():  # a listener never writes: it has hung up
                     with contextlib.suppress(queue.Empty):
                         self._wake.get(timeout=_LOOK_EVERY)
-                    while waiting := self._unsent():
-                        first = waiting[0][0]
-                        connection.send_bytes(first[1])
+                    while self._unsent:
+                        message = self._unsent[0]
+                        connection.send_bytes(message)
                         # A full queue may have dropped it meanwhile.
-                        if waiting[0] and waiting[0][0] is first:
-                            waiting[0].popleft()
+                        if self._unsent and self._unsent[0] is message:
+                            self._unsent.popleft()
         except (OSError, EOFError, AuthenticationError):
             pass
         self._silent_until = time.monotonic() + _RETRY_AFTER
         at_exit.cancel()
 
 
-def _connect(host: str, port: int, key: bytes) -> Connection:
+def _connect(host: str, port: int, key: str) -> Connection:
     """A connection to a listener, IPv4 or IPv6: `multiprocessing.connection.Client` knows only the first."""
     with socket.create_connection((host, port)) as connected:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(os.dup(connected.fileno()))
     try:
-        answer_challenge(connection, key)
-        deliver_challenge(connection, key)
+        answer_challenge(connection, key.encode())
+        deliver_challenge(connection, key.encode())
     except BaseException:
         connection.close()
         raise
@@ -233,14 +212,6 @@ def _message(event: dict[str, Any]) -> bytes | None:
     except Exception:  # a metric may be anything, and raise anything when it is converted
         return None
     return message if len(message) <= _MAX_MESSAGE else None
-
-
-def _event(message: bytes) -> dict[str, Any] | None:
-    try:
-        event = json.loads(message)
-    except (ValueError, RecursionError):
-        return None
-    return event if isinstance(event, dict) else None
 
 
 def _plain(value: Any) -> int | float | str:

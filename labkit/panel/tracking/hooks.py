@@ -488,7 +488,8 @@ def _reports(follower: Follower, tracker: Tracker, loop: Any) -> Iterator[None]:
         follower.reporting(metrics, checkpoint)
         result = original(metrics, checkpoint, *args, **kwargs)
         if not tracker.in_worker and isinstance(metrics, Mapping):
-            tracker.emit("report", metrics=dict(metrics), epoch=metrics.get("epoch"))
+            plain = {name: value for name, value in metrics.items() if isinstance(value, str | int | float)}
+            tracker.emit("report", metrics=numbers(metrics) | plain, epoch=metrics.get("epoch"))
         return result
 
     spaces = [vars(ray_train), getattr(_function(loop), "__globals__", {})]

@@ -8,7 +8,29 @@ A tracker costs a few microseconds per step: it reads a clock twice, and sends a
 `EVENTS_PER_SECOND` times a second; metrics are turned into numbers only then, so a loss on
 a GPU is waited for five times a second and not in every step.
 
-`labkit.panel.tracking.events` lists what an event has. The idea of a wrapped iterator comes from tqdm.
+The idea of a wrapped iterator comes from tqdm.
+
+Events are JSON objects. All have ``kind`` and ``run``, and those of a worker ``at`` (Unix seconds), ``rank``,
+``pid`` and ``node``. Their kinds, and what each carries:
+
+========== =====================================================================================
+worker     a worker process exists; ``workers``: how many its group has, if known
+phase      ``name`` (loading, training, evaluating, uploading, …)
+step       ``epoch``, ``epochs``, ``step``, ``total``, ``rows``, ``seconds``, ``waiting``, ``first_wait``,
+           ``between``, ``metrics``, ``done``: counts within this epoch and worker; ``memory``,
+           ``gpu_memory`` (bytes) and ``gpu_percent`` of its process, as far as known. ``counted``: the
+           epochs were counted from outside, from this process's first on; then ``made`` is the steps of
+           all of them, and ``fed`` whether there is a loader
+saved      ``epoch`` and ``step``: epochs and steps of this process when it gave a checkpoint to Ray
+empty      this worker's loader had no batch
+report     ``metrics``; ``epoch`` if known; ends an epoch
+checkpoint ``path``, ``bytes``, ``status`` (committed, pending, validated, failed, timed out, deleted),
+           ``metrics``
+validation ``path`` of the checkpoint, ``done``, ``seconds`` that it took, ``text`` of what it raised: one
+           that runs in parallel to the training
+print      ``text``: a line that the training function printed
+failure    ``text``: the worker's traceback; the engine may start the workers again
+========== =====================================================================================
 """
 
 import contextlib

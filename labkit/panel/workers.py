@@ -1,6 +1,6 @@
-"""The progress of each worker of a run, and which process has which rank."""
+"""The progress of each worker of a run, which process has which rank, and where checkpoints are."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 _STANDS_OUT = 0.1  # share of time or rate: smaller differences are noise
@@ -38,6 +38,10 @@ class WorkerState:
     _loop: tuple[int, float, float] | None = None  # rows, seconds and waiting of the current one
 
     @property
+    def process(self) -> tuple[int, str, int]:
+        return self.rank, self.node, self.pid
+
+    @property
     def begun(self) -> bool:
         """Whether it has got its first batch."""
         return self._loop is not None
@@ -61,7 +65,7 @@ class WorkerState:
         self.counted, self.made = event.get("counted", False), event.get("made", 0)
         self.epoch, self.step, self._loop = event["epoch"], event["step"], now
         # A stream does not know its length; after one epoch we do.
-        self.total = self.step if event.get("done") else event.get("total", self.total)
+        self.total = self.step if event.get("done") else event.get("total") or self.total
         if self.total and self.step > self.total:
             self.total = None  # this epoch is longer than the last one was
         return seconds, waiting
@@ -93,13 +97,12 @@ class Workers(dict[int, WorkerState]):
         super().__init__()
         self.restarts = 0
         self.replaced: WorkerState | None = None
-        self._gone: set[tuple[int, str, int]] = set()  # (rank, node, pid) of processes that are no more
+        self._gone: set[tuple[int, str, int]] = set()  # processes that are no more
 
     def keep(self, number: int) -> None:
         """The group has `number` workers from now on: an elastic run was shrunk, or has grown."""
         for rank in [rank for rank in self if rank >= number]:
-            worker = self.pop(rank)
-            self._gone.add((worker.rank, worker.node, worker.pid))
+            self._gone.add(self.pop(rank).process)
 
     @property
     def slowest(self) -> WorkerState | None:
@@ -122,23 +125,63 @@ class Workers(dict[int, WorkerState]):
     def has_had(self, event: dict[str, Any]) -> bool:
         """Whether the process of an event is, or was, a worker."""
         process = event["rank"], event["node"], event["pid"]
-        worker = self.get(event["rank"])
-        return process in self._gone or (
-            worker is not None and (worker.rank, worker.node, worker.pid) == process
-        )
+        return process in self._gone or process in {worker.process for worker in self.values()}
 
     def of(self, event: dict[str, Any]) -> WorkerState | None:
         """The worker that sent the event, or None if another process has taken over its rank."""
-        process = event["rank"], event["node"], event["pid"]
+        process, worker = (event["rank"], event["node"], event["pid"]), self.get(event["rank"])
         if process in self._gone:
             return None
-        worker = self.get(event["rank"])
-        if worker is not None and (worker.rank, worker.node, worker.pid) != process:
-            self._gone.add((worker.rank, worker.node, worker.pid))
-            if worker.rank == 0:
-                self.restarts += 1
-                self.replaced = worker if worker.begun else self.replaced
-            worker = None
-        if worker is None:
-            worker = self[event["rank"]] = WorkerState(*process)
-        return worker
+        if worker is not None and worker.process == process:
+            return worker
+        if worker is not None:
+            self._gone.add(worker.process)
+        if worker is not None and worker.rank == 0:
+            self.restarts += 1
+            self.replaced = worker if worker.begun else self.replaced
+        self[event["rank"]] = WorkerState(*process)
+        return self[event["rank"]]
+
+
+@dataclass
+class Positions:
+    """Where checkpoints are among the steps of a run that is counted from outside, each process from 0 on.
+
+    Attributes:
+        base: epochs and steps that the present process of rank 0 had behind it when it began.
+        reached: steps of the run up to now, from its first on.
+        committed: how many of the checkpoints have arrived in the store.
+    """
+
+    base: tuple[int, int] = (0, 0)
+    reached: int = 0
+    committed: int = 0
+    _saved: list[tuple[int, int]] = field(default_factory=list)
+    _lost: int = 0  # steps after the last checkpoint, that will be made again
+    _goes_back: bool = False
+
+    def saved(self, epochs: int, steps: int) -> None:
+        """The loop has given a checkpoint to the engine."""
+        self._saved.append((self.base[0] + epochs, self.base[1] + steps))
+
+    def go_back(self) -> None:
+        """The workers start over; with their first step it is known which checkpoints have arrived."""
+        self._goes_back = True
+
+    def settle(self) -> None:
+        """A worker steps: if it has begun again, then at the last checkpoint that has arrived."""
+        if self._goes_back:
+            self._goes_back = False
+            del self._saved[self.committed :]
+            self.base = self._saved[-1] if self._saved else (0, 0)
+            self._lost += max(self.reached - self.base[1], 0)
+            self.reached = self.base[1]
+
+    def seen(self, made: int) -> None:
+        """A process has made this many steps. All ranks make the same ones: one may tell more than rank 0."""
+        self.reached = max(self.reached, self.base[1] + made)
+
+    def repeated(self) -> int:
+        """How many of the lost steps are being made again; they are counted once."""
+        again, self._lost = self._lost, 0
+        return again

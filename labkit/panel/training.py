@@ -1,78 +1,32 @@
-"""The state of a training run: it takes in events, as `labkit.panel.tracking.events` describes them."""
+"""A training run: takes in the events that trackers make, and knows what they come to.
+
+`labkit.panel.tracking.tracker` lists the events; `labkit.panel.shown` says what is shown of the run.
+"""
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.panel.state.base import State
-from labkit.panel.state.checkpoints import Checkpoints, Span
-from labkit.panel.state.workers import Workers, WorkerState
-from labkit.panel.tracking.events import whole
+from labkit.panel.checkpoints import Checkpoints
+from labkit.panel.run import Run, Span, Thinned, whole
+from labkit.panel.workers import Positions, Workers, WorkerState
 
 _VALIDATING = ("validating", "evaluating")  # phases of a loop that validates in itself
 _POINTS_KEPT = 240  # about one per pixel of the curve
 _SPANS_KEPT = 900
 
 
-@dataclass
-class Positions:
-    """Where checkpoints are among the steps of a run that is counted from outside, each process from 0 on.
+class TrainingRun(Run):
+    """All that is known of one training run.
 
     Attributes:
-        base: epochs and steps that the present process of rank 0 had behind it when it began.
-        reached: steps of the run up to now, from its first on.
-        committed: how many of the checkpoints have arrived in the store.
-    """
-
-    base: tuple[int, int] = (0, 0)
-    reached: int = 0
-    committed: int = 0
-    _saved: list[tuple[int, int]] = field(default_factory=list)
-    _lost: int = 0  # steps after the last checkpoint, that will be made again
-    _goes_back: bool = False
-
-    def saved(self, epochs: int, steps: int) -> None:
-        """The loop has given a checkpoint to the engine."""
-        self._saved.append((self.base[0] + epochs, self.base[1] + steps))
-
-    def go_back(self) -> None:
-        """The workers start over; with their first step it is known which checkpoints have arrived."""
-        self._goes_back = True
-
-    def settle(self) -> None:
-        """A worker steps: if it has begun again, then at the last checkpoint that has arrived."""
-        if not self._goes_back:
-            return
-        self._goes_back = False
-        del self._saved[self.committed :]
-        self.base = self._saved[-1] if self._saved else (0, 0)
-        self._lost += max(self.reached - self.base[1], 0)
-        self.reached = self.base[1]
-
-    def seen(self, made: int) -> None:
-        """A process has made this many steps. All ranks make the same ones: one may tell more than rank 0."""
-        self.reached = max(self.reached, self.base[1] + made)
-
-    def step(self, made: int) -> int:
-        """Rank 0's process has made this many steps; returns how many of the lost ones are made again."""
-        self.seen(made)
-        again, self._lost = self._lost, 0
-        return again
-
-
-class RunState(State):
-    """All that is known of one run.
-
-    Attributes:
-        phase: what is being done now.
         workers: by rank.
         history: one dict per report: ``epoch`` (from 0) and rank 0's metrics.
-        note: a sentence that the summary adds, or "".
+        note: a sentence that the panel of an engine adds, or "".
         silence: why nothing was heard from workers that run, or "".
-        spans: training, and validations in the loop; `timeline` adds those of the checkpoints.
+        trained: spans of training, and of validations in the loop.
         repeated: steps that rank 0 made a second time, because no checkpoint had them when it was restarted.
-        steps: of the whole run, for one that is not told in epochs.
+        steps_of_run: of the whole run, for one that is not told in epochs.
         earlier: epochs that an earlier run of this name had done, where this one goes on.
         empty: ranks whose loader had no batch.
         fed: whether there is a loader, and so rows and waiting.
@@ -92,39 +46,46 @@ class RunState(State):
         rows: int | None = None,
         **given: Any,
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, engine)
         if dataset is not None and not isinstance(dataset, str):  # the data set itself, not its name
             given["data_fingerprint"] = getattr(dataset, "fingerprint", None)
             dataset = str(getattr(dataset, "name", type(dataset).__name__))
-        self.engine, self.world_size, self.dataset = engine, world_size, dataset
+        self.world_size, self.dataset, self.given = world_size, dataset, given
         self.epochs, self.rows = whole(epochs) or None, whole(rows) or None
-        self.steps = None if self.epochs else whole(steps) or None
-        self.note, self.silence, self.phase, self.given = "", "", "", given
-        self.first_step_at = self.heard_at = 0.0
-        self.hang: list[str] = []
-        self.repeated, self.sizes = 0, list[tuple[float, int]]()
-        self.earlier, self.empty, self.fed = 0, set[int](), True
-        self._positions = Positions()
-        self._counts_from = self._reports_from = 0  # 1 for a loop that counts its epochs from 1
-        self._reports = 0
-        self.workers = Workers()
+        self.steps_of_run = None if self.epochs else whole(steps) or None
+        self.note = self.silence = ""
+        self.first_step_at = 0.0
+        self.repeated, self.earlier, self.empty, self.fed = 0, 0, set[int](), True
+        self.sizes: list[tuple[float, int]] = []
+        self.workers, self.checkpoints, self.positions = Workers(), Checkpoints(), Positions()
         self.history: list[dict[str, Any]] = []
-        self.checkpoints = Checkpoints()
-        self._phases: dict[str, float] = {}  # seconds in each that is over, in the order of their first begin
-        self._phase_began = 0.0
-        self._spent = {"data": 0.0, "training": 0.0, "between epochs": 0.0, "restart": 0.0}
+        self.trained: deque[Span] = deque(maxlen=_SPANS_KEPT)
+        self.epochs_from = self.reports_from = 0  # the number of the first epoch in steps and reports, 0 or 1
+        self._reports = 0
+        self._parts = {"data": 0.0, "training": 0.0, "between epochs": 0.0, "restart": 0.0}
         self._epoch_seconds: dict[int, float] = {}
         self._open_epoch: int | None = None  # rank 0 has not said that it is done
         self._begun_at = 0.0  # the fraction that was done before the first step: a resumed run has some
         self._failed_at: float | None = None  # when workers failed that were not replaced yet
-        self.spans: deque[Span] = deque(maxlen=_SPANS_KEPT)
-        self._points: list[tuple[int, int, dict[str, Any]]] = []  # (epoch, step, metrics)
+        self._points = Thinned(_POINTS_KEPT)  # (epoch, step, metrics)
         self._lengths: dict[int, int] = {}  # epoch -> its steps, or the most seen so far
-        self._stride, self._seen = 1, 0  # every `_stride`-th point is kept
         self._latest: dict[str, Any] = {}
         self._nan_since: int | None = None  # the epoch from which on each report had a NaN
 
     # -- what can be read off it --------------------------------------------------------------------
+
+    def fill(self, now: float) -> None:
+        from labkit.panel import shown
+
+        shown.fill(self, now)
+
+    def outcome(self) -> str:
+        """``failed in epoch 3, rank 1``, as far as that is known."""
+        rank = self.failures[-1].rank if self.status == "failed" and self.failures else None
+        if rank is None:
+            return super().outcome()
+        epoch = f" in epoch {self.workers[rank].epoch + 1}" if rank in self.workers else ""
+        return f"failed{epoch}" + (f", rank {rank}" if self.world_size > 1 else "")
 
     @property
     def recovered(self) -> bool:
@@ -142,17 +103,10 @@ class RunState(State):
         done = self.status == "finished"
         return [spent for epoch, spent in self._epoch_seconds.items() if done or epoch != self._open_epoch]
 
-    def phase_seconds(self, now: float | None = None) -> dict[str, float]:
-        """Seconds in each phase, in the order in which they first came."""
-        spent = dict(self._phases)
-        if self.phase and not self.over:
-            spent[self.phase] += max((now or self.now()) - self._phase_began, 0.0)
-        return spent
-
     @property
     def counts_steps(self) -> bool:
         """Whether its loop reports steps, and has no epochs."""
-        return self.epochs is None and (self.steps is not None or "step" in self._latest)
+        return self.epochs is None and (self.steps_of_run is not None or "step" in self._latest)
 
     @property
     def made(self) -> int:
@@ -160,7 +114,7 @@ class RunState(State):
         leader = self.workers.leader
         if leader is None:
             return 0
-        return self._positions.reached if leader.counted else self._steps_before(leader)
+        return self.positions.reached if leader.counted else self._steps_before(leader)
 
     @property
     def exceeds(self) -> bool:
@@ -170,9 +124,9 @@ class RunState(State):
 
     def fraction(self) -> float | None:
         """Share of all steps that are done, 0 to 1; None if epochs or steps per epoch are unknown."""
-        if not self.workers or not (self.epochs or self.steps) or self.exceeds:
+        if not self.workers or not (self.epochs or self.steps_of_run) or self.exceeds:
             return None
-        done = self.workers.leader.epochs_done / self.epochs if self.epochs else self.made / self.steps
+        done = self.workers.leader.epochs_done / self.epochs if self.epochs else self.made / self.steps_of_run
         return min(done, 1.0)
 
     def eta(self, now: float) -> float | None:
@@ -187,8 +141,8 @@ class RunState(State):
 
     def waiting_share(self) -> float | None:
         """Share of the epochs' time in which rank 0 waited for data. The first batch counts as start."""
-        total = self._spent["data"] + self._spent["training"]
-        return self._spent["data"] / total if total > 0 and self.fed else None
+        total = self._parts["data"] + self._parts["training"]
+        return self._parts["data"] / total if total > 0 and self.fed else None
 
     def time_breakdown(self, now: float | None = None) -> dict[str, float]:
         """Seconds of start, data, training, between epochs, restart and rest, by rank 0's clock.
@@ -199,7 +153,7 @@ class RunState(State):
         total = self.elapsed(now)
         if not self.first_step_at:
             return {"start": total}
-        spent = {part: value for part, value in self._spent.items() if value or part != "restart"}
+        spent = {part: value for part, value in self._parts.items() if value or part != "restart"}
         parts = {"start": max(self.first_step_at - self.started_at, 0.0), **spent}
         return {**parts, "rest": max(total - sum(parts.values()), 0.0)}
 
@@ -217,14 +171,14 @@ class RunState(State):
 
     def timeline(self, now: float) -> list[Span]:
         """Training and validations of a run that validates; other runs need no such figure."""
-        spans = list(self.spans)
+        spans = list(self.trained)
         if self.phase in _VALIDATING and not self.over:
             spans.append(self._in_loop(now))
         spans += [span for checkpoint in self.checkpoints if (span := checkpoint.span(now))]
         return spans[-_SPANS_KEPT:] if any(span.row == "validation" for span in spans) else []
 
     def to_record(self) -> dict[str, Any]:
-        spent = self.time_breakdown()
+        spent, spans = self.time_breakdown(), self.timeline(self.ended_at or self.now())
         return {
             "workers": self.world_size,
             "dataset": self.dataset,
@@ -239,61 +193,47 @@ class RunState(State):
             "history": list(self.history),
             "checkpoints": self.checkpoints.kept,
             "checkpoint": next((one.path for one in reversed(self.checkpoints) if not one.deleted), None),
-            "extra": self._validations(self.timeline(self.ended_at or self.now())),
+            "extra": {"checkpoints": self._validations(spans)} if spans else {},
         }
 
-    def _validations(self, spans: list[Span]) -> dict[str, Any]:
+    def _validations(self, spans: list[Span]) -> list[dict[str, Any]]:
         """The checkpoints of a run that validates, one by one."""
-        if not spans:
-            return {}
-        trained = {span.label: span.end for span in spans if span.row == "training"}
-        checkpoints = []
+        trained, rows = {span.label: span.end for span in spans if span.row == "training"}, []
         for one in self.checkpoints:
             end, known = trained.get(str(one.epoch)), one.decided_at or one.committed_at
             row = {"checkpoint": one.label, "status": one.status, "metrics": one.metrics}
-            row["seconds_to_metric"] = None if end is None else max(known - end, 0.0)
-            checkpoints.append(row)
-        return {"checkpoints": checkpoints}
+            rows.append(row | {"seconds_to_metric": None if end is None else max(known - end, 0.0)})
+        return rows
 
     # -- what happens -------------------------------------------------------------------------------
 
     def apply(self, event: dict[str, Any]) -> None:
-        """Take in an event; what is heard again does not hang."""
-        super().apply(event)
+        """Take in an event, unless it comes too late. A run that is heard again does not hang."""
+        handler = getattr(self, f"on_{event['kind']}", None)
+        if handler is None or self.over:
+            return
+        handler(event)
+        self.version += 1
         if event["kind"] != "print":
             self.heard_at, self.hang, self.silence = self.now(), [], ""
 
-    def start(self, phase: str = "preparing", now: float | None = None) -> None:
-        super().start(phase, now)
-        self._enter(phase, self.started_at)
-
-    def end(self, status: str, now: float | None = None) -> None:
-        super().end(status, now)
-        if self.phase:
-            self._enter(self.phase, self.ended_at)
-
-    def fail(self, text: str, rank: int | None = 0) -> None:
-        super().fail(text, rank)
-
     def on_worker(self, event: dict[str, Any]) -> None:
-        if self._worker(event) is not None and "workers" in event:
+        if self._worker(event) is not None and event.get("workers") is not None:
             self.world_size = event["workers"]
             if not self.sizes or self.sizes[-1][1] != self.world_size:
                 self.sizes.append((event["at"], self.world_size))
             self.workers.keep(self.world_size)
 
     def on_phase(self, event: dict[str, Any]) -> None:
-        if self.engine != "one process" and not self.workers.has_had(event):
-            # No rank says that: a worker is heard of first. It is this kernel, which has no rank.
-            self._enter(event["name"], event["at"])
-            return
-        worker = self._worker(event)
-        if worker is not None and worker.rank == 0:
-            self._enter(event["name"], event["at"])
+        # A process that is not heard of as a worker first is this kernel, which has no rank.
+        of_kernel = self.engine != "one process" and not self.workers.has_had(event)
+        worker = None if of_kernel else self._worker(event)
+        if of_kernel or (worker is not None and worker.rank == 0):
+            self.enter(event["name"], event["at"])
 
     def on_saved(self, event: dict[str, Any]) -> None:
         if event["rank"] == 0 and self._worker(event) is not None:
-            self._positions.saved(event["epoch"], event["step"])
+            self.positions.saved(event["epoch"], event["step"])
 
     def on_empty(self, event: dict[str, Any]) -> None:
         self.empty.add(event["rank"])
@@ -302,61 +242,66 @@ class RunState(State):
         worker = self._worker(event)
         if worker is None:
             return
-        self._positions.settle()
+        self.positions.settle()
         event = {**event, "epoch": self._epoch_of(worker, event)}
-        is_new, begins, at = not worker.begun, worker.begins_loop(event), event["at"]
+        is_new, begins = not worker.begun, worker.begins_loop(event)
         seconds, waiting = worker.update(event)
-        if worker.rank != 0:
-            self._positions.seen(worker.made)
-            return
-        self._enter("training", at)
         if worker.counted:
-            self.fed = event.get("fed", True)
-            self.repeated += self._positions.step(worker.made)
+            self.positions.seen(worker.made)
+        if worker.rank != 0:
+            return
+        at, self.fed = event["at"], event.get("fed", True)
+        self.enter("training", at)
+        if worker.counted:
+            self.repeated += self.positions.repeated()
         if is_new:
-            if self.workers.replaced is not None and not worker.counted:
-                again = self._steps_before(self.workers.replaced) - self._steps_before(worker)
-                self.repeated += max(again, 0)
-            # What came after the checkpoint from which it goes on is void.
-            self._points = [point for point in self._points if point[:2] < (worker.epoch, worker.step)]
-            if self._failed_at is not None:
-                self._spent["restart"] += max(at - self._failed_at, 0.0)
-                self._failed_at = None
+            self._begins(worker, at)
         if begins:
-            self._spent["between epochs"] += event.get("between", 0.0)
-            self._training = self._add(Span("training", str(worker.epoch + 1), at - event["seconds"], at))
+            self._parts["between epochs"] += event.get("between", 0.0)
+            self._training = Span("training", str(worker.epoch + 1), at - event["seconds"], at)
+            self.trained.append(self._training)
         self._training.end = at
-        self._spent["data"] += waiting
-        self._spent["training"] += seconds - waiting
+        self._parts["data"] += waiting
+        self._parts["training"] += seconds - waiting
+        self._advance(worker, event)
+
+    def _begins(self, worker: WorkerState, at: float) -> None:
+        """The first step of a process of rank 0, perhaps in place of one that failed."""
+        if self.workers.replaced is not None and not worker.counted:
+            again = self._steps_before(self.workers.replaced) - self._steps_before(worker)
+            self.repeated += max(again, 0)
+        # What came after the checkpoint from which it goes on is void.
+        self._points[:] = [point for point in self._points if point[:2] < (worker.epoch, worker.step)]
+        if self._failed_at is not None:
+            self._parts["restart"] += max(at - self._failed_at, 0.0)
+            self._failed_at = None
+
+    def _advance(self, worker: WorkerState, event: dict[str, Any]) -> None:
+        """Rank 0 is further than before."""
         self.epochs = event.get("epochs") or self.epochs
         self._open_epoch = None if event.get("done") else worker.epoch
+        metrics = event.get("metrics") or {}
         if worker.step:
-            self._latest |= event.get("metrics", {})
-        if worker.step:
+            self._latest |= metrics
             self._epoch_seconds[worker.epoch] = worker.epoch_seconds
         longest = max(self._lengths.get(worker.epoch, 0), worker.step)
         self._lengths[worker.epoch] = worker.total or longest
         if not self.first_step_at:
             # One that is seen from outside is heard of when its first step is over.
-            self.first_step_at = at - max(event["seconds"] - event.get("first_wait", 0.0), 0.0)
+            self.first_step_at = event["at"] - max(event["seconds"] - event.get("first_wait", 0.0), 0.0)
             self._begun_at = 0.0 if worker.counted and not worker.epoch else self.fraction() or 0.0
-        if metrics := event.get("metrics"):
-            if self._seen % self._stride == 0:
-                self._points.append((worker.epoch, worker.step, metrics))
-            self._seen += 1
-        if len(self._points) > _POINTS_KEPT:
-            del self._points[1::2]
-            self._stride *= 2
+        if metrics:
+            self._points.add((worker.epoch, worker.step, metrics))
 
     def on_report(self, event: dict[str, Any]) -> None:
         if event["rank"] != 0:
             return  # a loop in which each rank reports has one history: rank 0's, as Ray keeps it
-        metrics = dict(event.get("metrics", {}))
-        epoch = whole(event.get("epoch", metrics.get("epoch")))
+        metrics, told = dict(event.get("metrics") or {}), event.get("epoch")
+        epoch = whole(metrics.get("epoch") if told is None else told)
         if epoch == 1 and not self._reports and not self._goes_on():
             leader = self.workers.leader
-            self._reports_from = 1 if leader is None or leader.epoch == 0 else 0
-        epoch = self._reports + self.earlier if epoch is None else max(epoch - self._reports_from, 0)
+            self.reports_from = 1 if leader is None or leader.epoch == 0 else 0
+        epoch = self._reports + self.earlier if epoch is None else max(epoch - self.reports_from, 0)
         self._reports += 1
         self.history.append({**metrics, "epoch": epoch})
         if not _undefined(metrics):
@@ -369,23 +314,29 @@ class RunState(State):
 
     def on_checkpoint(self, event: dict[str, Any]) -> None:
         known = len(self.checkpoints)
-        self.checkpoints.update(event, self._epoch(), counted_from=self._reports_from)
-        if event.get("status") == "committed" and len(self.checkpoints) > known:
-            self._positions.committed += 1
+        self.checkpoints.update(event, self._epoch(), counted_from=self.reports_from)
+        self.positions.committed += event.get("status") == "committed" and len(self.checkpoints) > known
         if self.phase == "training" and self.fraction() == 1.0 and self.checkpoints.pending:
-            self._enter("waiting for validations", event["at"])
+            self.enter("waiting for validations", event["at"])
 
     def on_validation(self, event: dict[str, Any]) -> None:
         self.checkpoints.validation(event, self._epoch())
 
     def on_print(self, event: dict[str, Any]) -> None:
-        who = f"[rank {event['rank']}] " if self.world_size > 1 else ""
-        self.print(f"{who}{event['text']}")
+        self.print(f"[rank {event['rank']}] {event['text']}" if self.world_size > 1 else event["text"])
 
     def on_failure(self, event: dict[str, Any]) -> None:
         self.fail(event["text"], event["rank"])
-        if self._failed_at is None:
-            self._failed_at = event["at"]
+        self._failed_at = event["at"] if self._failed_at is None else self._failed_at
+
+    def enter(self, phase: str, now: float | None = None) -> None:
+        now = now or self.now()
+        if self.phase in _VALIDATING:
+            self.trained.append(self._in_loop(now))
+        super().enter(phase, now)
+
+    def fail(self, text: str, rank: int | None = 0) -> None:
+        super().fail(text, rank)  # rank 0 speaks for all
 
     def _goes_on(self) -> bool:
         """Whether an earlier run, or an attempt of this one, has done its first epochs."""
@@ -396,41 +347,25 @@ class RunState(State):
         before = self.workers.restarts
         worker = self.workers.of(event)
         if self.workers.restarts > before:
-            self._positions.go_back()
+            self.positions.go_back()
         return worker
 
     def _epoch_of(self, worker: WorkerState, event: dict[str, Any]) -> int:
         """The epoch of a step in the whole run, from 0."""
         epoch = event["epoch"]
         if event.get("counted"):
-            return epoch + self.earlier + self._positions.base[0]
+            return epoch + self.earlier + self.positions.base[0]
         if not self.first_step_at and worker.rank == 0:
-            self._counts_from = int(epoch == 1 and not self._goes_on())
-        return max(epoch - self._counts_from, 0)
+            self.epochs_from = int(epoch == 1 and not self._goes_on())
+        return max(epoch - self.epochs_from, 0)
 
     def _steps_before(self, worker: WorkerState) -> int:
         return worker.step + sum(n for epoch, n in self._lengths.items() if epoch < worker.epoch)
-
-    def enter(self, name: str) -> None:
-        """Say what is being done from now on."""
-        self._enter(name, self.now())
-
-    def _enter(self, name: str, now: float) -> None:
-        if self.phase:
-            self._phases[self.phase] += max(now - self._phase_began, 0.0)
-            if self.phase in _VALIDATING:
-                self._add(self._in_loop(now))
-        self.phase, self._phase_began = name, now
-        self._phases.setdefault(name, 0.0)
 
     def _in_loop(self, now: float) -> Span:
         """The validation that the loop itself is doing."""
         epoch = self.workers.leader.epoch + 1 if self.workers else ""
         return Span("validation", str(epoch), self._phase_began, max(now, self._phase_began), "in the loop")
-
-    def _add(self, span: Span) -> Span:
-        self.spans.append(span)
-        return span
 
     def _epoch(self) -> int:
         """Of a checkpoint that does not say which epoch it is of, from 1; 0 before the first report."""

@@ -3,26 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.panel.tracking.events import whole
+from labkit.panel.run import Span, whole
 
 DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
-
-
-@dataclass
-class Span:
-    """A stretch of time of a run, in Unix seconds.
-
-    Attributes:
-        row: "training" or "validation".
-        label: the epoch, counted from 1, or "".
-        status: of a validation: "in the loop", one of `DECIDED`, or "" while it runs.
-    """
-
-    row: str
-    label: str
-    begin: float
-    end: float
-    status: str = ""
 
 
 @dataclass
@@ -80,10 +63,6 @@ class CheckpointState:
 class Checkpoints(list[CheckpointState]):
     """The checkpoints in the order in which they were seen."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._by_path: dict[str, CheckpointState] = {}
-
     @property
     def kept(self) -> int:
         return sum(not checkpoint.deleted for checkpoint in self)
@@ -101,10 +80,9 @@ class Checkpoints(list[CheckpointState]):
             counted_from: the number of the first epoch in the metrics, 0 or 1.
         """
         known, status, metrics = self._find(event, epoch), event.get("status"), event.get("metrics", {})
+        told = whole(metrics.get("epoch"))
         # The checkpoints of an earlier run of that name are of epochs of their own.
-        known.epoch = (
-            known.epoch if (told := whole(metrics.get("epoch"))) is None else told + 1 - counted_from
-        )
+        known.epoch = known.epoch if told is None else told + 1 - counted_from
         if status == "deleted":
             known.deleted = True
         # What two processes say of one checkpoint may come in another order than it happened.
@@ -121,12 +99,13 @@ class Checkpoints(list[CheckpointState]):
         known = self._find(event, epoch)
         known.begun_at, known.seconds = event["at"], None
         if event.get("done"):
-            known.seconds = event.get("seconds", 0.0)
+            known.seconds = event["seconds"]
             known.begun_at -= known.seconds
-            known.reason = " ".join(event.get("text", "").split())
+            known.reason = " ".join(event["text"].split())
 
     def _find(self, event: dict[str, Any], epoch: int) -> CheckpointState:
-        path = event["path"]
-        if path not in self._by_path:
-            self.append(self._by_path.setdefault(path, CheckpointState(path, epoch, event["at"])))
-        return self._by_path[path]
+        known = next((one for one in reversed(self) if one.path == event["path"]), None)
+        if known is None:
+            known = CheckpointState(event["path"], epoch, event["at"])
+            self.append(known)
+        return known

@@ -1,1 +1,0 @@
-"""What a panel knows: events in, the state of the run out."""

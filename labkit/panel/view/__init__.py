@@ -1,1 +1,0 @@
-"""How a run's state looks: HTML, charts and phrases."""

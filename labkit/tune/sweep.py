@@ -1,0 +1,287 @@
+"""A sweep: results of trials go in; counts, order, the best one, ETA, table and curves come out.
+
+A trial has one of these statuses:
+
+=============== ======================================================================================
+waiting         it has no process yet
+running         it trains
+paused          its scheduler put it aside for others (population-based training does)
+finished        it came to its end: a stop criterion, or its function returned
+stopped early   its scheduler ended it: others were better at the same rung
+failed          it raised, or its process was killed
+cut off         the sweep ended before it: an interrupt, or an error of the sweep itself
+=============== ======================================================================================
+"""
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from labkit.display.formatting import UNKNOWN, number, plural, seconds, short
+from labkit.panel.run import Curve, Failure, Mark, Plot, Run, Table, Thinned, joined
+
+STATUSES = ("finished", "stopped early", "running", "paused", "waiting", "cut off", "failed")
+OVER = ("finished", "stopped early", "failed")
+_POINTS_KEPT = 200  # of one trial's curve
+_ROWS_KEPT, _PARAMETERS_SHOWN, _VALUE_SHOWN = 200, 4, 18
+_CURVES_DRAWN, _POINTS_DRAWN = 60, 24  # more grey lines are one grey area
+_STEPS_TOLD = 4  # lines with counts in a log
+_KINDS = {"finished": "ok", "running": "wait", "paused": "wait", "cut off": "wait", "failed": "bad"}
+
+
+@dataclass
+class TrialState:
+    """One trial.
+
+    Attributes:
+        number: its place in the order of creation, from 0.
+        config: its configuration on one level ("optimizer/lr").
+        status: one of `STATUSES`.
+        why: what ended it, in a few words.
+        iteration, seconds: results that it has reported, and its training time as Tune counts it.
+        value: the sweep's metric in its newest result; None if that is no finite number.
+        curve: (iteration, time, value), thinned for very long trials; `time` is what the scheduler counts.
+        changes: how often its configuration was changed during the sweep.
+    """
+
+    number: int
+    config: dict[str, Any] = field(default_factory=dict)
+    status: str = "waiting"
+    why: str = ""
+    iteration: int = 0
+    seconds: float = 0.0
+    value: float | None = None
+    curve: list[tuple[int, float, float]] = field(default_factory=lambda: Thinned(_POINTS_KEPT))
+    changes: int = 0
+    newest: tuple[int, float, float] | None = None  # of the curve, also if that has left it out
+
+    def points(self) -> list[tuple[float, float]]:
+        """(time, value), few enough to be drawn, with the newest."""
+        kept = self.curve[:: len(self.curve) // _POINTS_DRAWN + 1]
+        kept += [] if kept[-1] == self.newest else [self.newest]
+        return [(time, value) for _, time, value in kept]
+
+
+class SweepRun(Run):
+    """All that is known of one sweep.
+
+    Args:
+        metric, mode: what is compared, and whether "max" or "min" is better; metric may be None.
+        time: what the scheduler counts.
+        rungs: the times at which the scheduler compares trials, ascending.
+        dataset, path: for the record; `path` is the folder of the results.
+
+    Attributes:
+        total: trials that there will be; None if that is not known.
+        at_once: the most trials that ran at a time.
+        trials: by Tune's id.
+        warning: what is wrong with the sweep although it runs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        metric: str | None = None,
+        mode: str = "max",
+        time: str = "training_iteration",
+        rungs: Sequence[float] = (),
+        dataset: str | None = None,
+        path: str | None = None,
+    ) -> None:
+        super().__init__(name, "Ray Tune", unit="trial")
+        self.metric, self.mode, self.time, self.rungs = metric, mode, time, tuple(rungs)
+        self.dataset, self.path = dataset, path
+        self.total: int | None = None
+        self.warning = ""
+        self.at_once = 0
+        self.trials: dict[str, TrialState] = {}
+
+    # -- what happens -------------------------------------------------------------------------------
+
+    def start(self, phase: str = "start", now: float | None = None) -> None:
+        super().start(phase or "start", now)
+
+    def add(self, id: str, config: dict[str, Any]) -> None:
+        self.trials[id] = TrialState(len(self.trials), config)
+
+    def set_status(self, id: str, status: str, *, why: str = "", now: float | None = None) -> None:
+        trial = self.trials[id]
+        trial.status, trial.why = status, why
+        if status == "running":
+            self.at_once = max(self.at_once, self.counts()["running"])
+            if self.phase == "start":
+                self.enter("training", now)
+
+    def reported(
+        self, id: str, *, iteration: int, value: Any, seconds: float, time: float | None = None
+    ) -> None:
+        """The trial has reported; only a finite `value` counts. `time` is the iteration by default."""
+        trial = self.trials[id]
+        trial.iteration, trial.seconds = iteration, seconds
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        trial.value = float(value) if is_number else None
+        if trial.value is not None:
+            trial.newest = (iteration, iteration if time is None else time, trial.value)
+            trial.curve.add(trial.newest)
+
+    def trial_failed(self, id: str, text: str) -> None:
+        """The trial has raised; `text` is its short traceback."""
+        self.set_status(id, "failed", why=Failure(None, text).message)
+        self.fail(text, rank=self.trials[id].number)
+
+    # -- what it comes to ---------------------------------------------------------------------------
+
+    def counts(self) -> Counter:
+        """Trials by status; those that are not drawn yet wait, too."""
+        counts = Counter(trial.status for trial in self.trials.values())
+        counts["waiting"] += self.expected - len(self.trials)
+        return +counts
+
+    @property
+    def expected(self) -> int:
+        """Trials that there are or will be, as far as that is known."""
+        return max(self.total or 0, len(self.trials))
+
+    @property
+    def done(self) -> int:
+        return sum(trial.status in OVER for trial in self.trials.values())
+
+    @property
+    def all_failed(self) -> bool:
+        return bool(self.trials) and all(trial.status == "failed" for trial in self.trials.values())
+
+    @property
+    def best(self) -> TrialState | None:
+        """The trial whose newest value is the best: the one that `ResultGrid.get_best_result` returns."""
+        return next((trial for trial in self.ranked() if trial.value is not None), None)
+
+    def ranked(self) -> list[TrialState]:
+        """All trials, the best first and those without a value last."""
+        sign = 1 if self.mode == "min" else -1
+
+        def merit(trial: TrialState) -> float:
+            return math.inf if trial.value is None else sign * trial.value
+
+        return sorted(self.trials.values(), key=merit)
+
+    def eta(self, now: float | None = None) -> float | None:
+        """Seconds left, if the trials to come take as long as those that are over."""
+        if self.status != "running" or self.done < 2 or self.phase != "training" or not self.total:
+            return None
+        return self.phase_seconds(now)["training"] / self.done * (self.total - self.done)
+
+    def to_record(self) -> dict[str, Any]:
+        best, spent = self.best, self.phase_seconds()
+        history = [*best.curve] if best else []
+        if best and history[-1] != best.newest:
+            history.append(best.newest)
+        skipped = ("curve", "newest")
+        trials = [asdict(trial) for trial in self.trials.values()]
+        return {
+            "workers": self.at_once,
+            "dataset": self.dataset,
+            "storage_path": self.path,
+            "seconds": spent,
+            "seconds_to_start": spent["start"] if "training" in spent else None,
+            "config": best.config if best else {},
+            "metrics": {self.metric: best.value} if best else {},
+            "history": [{"epoch": iteration - 1, self.metric: value} for iteration, _, value in history],
+            "extra": {
+                "counts": dict(self.counts()),
+                "best": best.number if best else None,
+                "trials": [{name: row[name] for name in row if name not in skipped} for row in trials],
+            },
+        }
+
+    # -- what is shown ------------------------------------------------------------------------------
+
+    def fill(self, now: float) -> None:
+        counts, ranked = self._counts(), self.ranked()
+        at_once = f"{self.at_once} at a time" if self.at_once else ""
+        self.subtitle = joined(self.engine, plural(self.expected, "trial") if self.expected else "", at_once)
+        self.steps = [(_KINDS.get(status, "dim"), words) for status, words in counts.items()]
+        self.progress = self.done / self.total if self.total else None, self._progress(now)
+        self.tables = [self._table(ranked)] if ranked else []
+        self.plot = self._curves(ranked) if ranked or not self.over else None
+        self.notes = [self.warning] if self.warning else []
+        self.what = " · ".join(counts.values()) or "no trial"
+        self.result, self.news = self.best_line(), list(self._news(now))
+
+    def best_line(self) -> str:
+        """The best of the trials' last values: ``best accuracy 0.979, trial 9 · lr 0.043``."""
+        if (best := self.best) is None:
+            return f"no trial reported {self.metric}" if self.metric else "no metric to compare trials by"
+        shown = [f"{name} {_value(best.config[name])}" for name in self._parameters() if name in best.config]
+        return joined(f"best {self.metric} {number(best.value)}, trial {best.number}", *shown)
+
+    def _news(self, now: float) -> Iterator[tuple[Hashable, str]]:
+        if self.total and (step := self.done * _STEPS_TOLD // self.total):
+            yield ("progress", step), f"{self._progress(now)} · {self.best_line()}"
+
+    def _curves(self, ranked: list[TrialState]) -> Plot:
+        """One grey line for each trial, the best one in colour, a dotted line for each rung."""
+        curves = [
+            Curve(self.metric or "metric", trial.points(), "grey")
+            for trial in ranked[:_CURVES_DRAWN]
+            if trial.curve
+        ]
+        if curves:  # the best is the first, and drawn on top
+            best = f"{short(self.metric or '', 24)}, trial {ranked[0].number}"
+            curves[0] = Curve(best, curves[0].points)
+        times = [time for curve in curves for time, _ in curve.points] or [1.0]
+        rungs = [rung for rung in self.rungs if rung <= max(times) and not self.warning]
+        counts = "training_iteration" if self.warning or not self.rungs else self.time
+        axis = "iteration" if counts == "training_iteration" else short(counts, 24)
+        label = f"{axis} (dotted: rungs)" if rungs else axis
+        return Plot(label, curves[::-1], max(*times, 1), min(*times, 0), rungs)
+
+    def _table(self, ranked: list[TrialState]) -> Table:
+        names, best = self._parameters(), self.best
+        head = ("trial", *(short(name, 14) for name in names), short(self.metric or "metric", 16))
+        rows = [_row(trial, names, is_best=trial is best) for trial in ranked[:_ROWS_KEPT]]
+        return Table((*head, "iteration", "seconds", ""), rows, more=len(ranked) - len(rows))
+
+    def _parameters(self) -> list[str]:
+        """The parameters in which trials differ; all of them if there is one trial."""
+        seen: dict[str, set[str]] = {}
+        for trial in self.trials.values():
+            for name, value in trial.config.items():
+                seen.setdefault(name, set()).add(repr(value))
+        several = len(self.trials) > 1
+        return [name for name, values in seen.items() if len(values) > 1 or not several][:_PARAMETERS_SHOWN]
+
+    def _counts(self) -> dict[str, str]:
+        counts, words = self.counts(), {"waiting": "not begun"} if self.over else {}
+        return {one: f"{counts[one]} {words.get(one, one)}" for one in STATUSES if counts[one]}
+
+    def _progress(self, now: float) -> str:
+        if self.phase != "training" and not self.done:  # a restored sweep may have trials that are over
+            return "starting the first trial's process"
+        left = self.eta(now)
+        eta = "" if left is None else f"about {seconds(left)} left" if left >= 1 else "nearly done"
+        return joined(f"{self.done} of {self.expected} trials are over", eta)
+
+
+def _row(trial: TrialState, names: Sequence[str], *, is_best: bool) -> tuple[str | Mark, ...]:
+    words = (trial.why or trial.status) + " · best" * is_best
+    words += f" · changed {trial.changes} ×" if trial.changes else ""
+    value = UNKNOWN if trial.value is None else number(trial.value)
+    return (
+        str(trial.number),
+        *(_value(trial.config.get(name, UNKNOWN)) for name in names),
+        ("now", value) if is_best else value,
+        str(trial.iteration),
+        f"{trial.seconds:.1f}" if trial.iteration else UNKNOWN,
+        ("ok" if is_best else _KINDS.get(trial.status, "dim"), short(words, 36)),
+    )
+
+
+def _value(value: Any) -> str:
+    """A number in short; a long text without its middle, because objects often differ at the end."""
+    if isinstance(value, (int, float)):
+        return number(value)
+    text = " ".join(str(value).split())
+    return text if len(text) <= _VALUE_SHOWN else f"{text[:9]}…{text[-8:]}"
