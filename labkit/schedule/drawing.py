@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from labkit.display import svg
-from labkit.display.cards import join
 
 if TYPE_CHECKING:
     from labkit.schedule.simulation import Event, Simulated
@@ -39,7 +38,7 @@ def _grid(axis: svg.Axis, height: float) -> Markup:
         x = axis(number * step)
         parts.append(svg.line([(x, _TOP - 4), (x, height)], width=1, opacity=0.12))
         parts.append(svg.text(x, 9, f"{number * step:g}", "middle"))
-    return join(parts)
+    return Markup("").join(parts)
 
 
 def _lane(run: "Simulated", rank: int, axis: svg.Axis, colours: dict[str, str], most: float) -> list[Markup]:
@@ -79,7 +78,7 @@ def _bubble(axis: svg.Axis, top: float, begin: float, end: float) -> Markup:
     while x + 8 <= right:
         parts.append(svg.line([(x, top + _BAR), (x + 8, top)], width=1, opacity=0.25))
         x += 8
-    return join(parts)
+    return Markup("").join(parts)
 
 
 def _memory(
@@ -120,8 +119,8 @@ def _arrow(begin: tuple[float, float], end: tuple[float, float]) -> Markup:
     length = ((end[0] - begin[0]) ** 2 + (end[1] - begin[1]) ** 2) ** 0.5 or 1.0
     x, y = ((end[i] - begin[i]) / length for i in (0, 1))
     wings = [(end[0] - 6 * x - 3 * s * y, end[1] - 6 * y + 3 * s * x) for s in (1, -1)]
-    tip: Any = join(svg.line(sorted([wing, end]), _WAIT, width=1.5) for wing in wings)
-    return join([svg.line(sorted([begin, end]), _WAIT, width=1.3), tip])
+    tip: Any = Markup("").join(svg.line(sorted([wing, end]), _WAIT, width=1.5) for wing in wings)
+    return Markup("").join([svg.line(sorted([begin, end]), _WAIT, width=1.3), tip])
 
 
 def _legend(y: float) -> list[Markup]:
