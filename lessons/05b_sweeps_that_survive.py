@@ -407,7 +407,7 @@ check("05-2", Descent)
 # In 2019, Waymo and DeepMind trained the network that finds pedestrians and cyclists around a Waymo car in this way. It raised 24 % fewer false alarms, with half of the time and computing that their earlier search had needed
 # ([TechCrunch](https://techcrunch.com/2019/07/25/waymo-and-deepmind-mimic-evolution-to-develop-a-new-better-way-to-train-self-driving-ai/)).
 #
-# It needs everything that `Digits` can do: save, load and reset. With `quantile_fraction=0.5`, the worse half copies from the better half.
+# It needs everything that `Digits` can do: save, load and reset. With `quantile_fraction=0.5`, the worse half copies from the better half, and with `synch=True` the trials wait for one another before they are compared.
 
 # %%
 from ray.tune.schedulers import PopulationBasedTraining
@@ -417,6 +417,7 @@ pbt = PopulationBasedTraining(
     perturbation_interval=3,
     hyperparam_mutations={"lr": tune.loguniform(1e-3, 1)},
     quantile_fraction=0.5,
+    synch=True,  # all trials are compared after the same iterations
 )
 tuner = tune.Tuner(
     trainable,

@@ -656,7 +656,7 @@ def three_parts(d: Drawing) -> None:
     """Training, validation and test rows, and what each part decides.
 
     All rows are divided into three parts that share nothing. The training rows set the weights. The
-    validation rows decide every choice: learning rate, width, and which checkpoint is kept. The test rows
+    validation rows decide every choice: the learning rate, and which checkpoint is kept. The test rows
     decide nothing; they give the accuracy that is reported.
     """
     d.box(20, 88, 120, 60, "your rows", "a folder, a table", kind="store")
@@ -672,6 +672,21 @@ def three_parts(d: Drawing) -> None:
         d.box(470, y, 220, 56, use, detail)
         d.arrow((140, 118), (180, 118), (180, y + 28), (220, y + 28))
         d.arrow((370, y + 28), (470, y + 28))
+
+
+@picture(760, 190)
+def standard_errors(d: Drawing) -> None:
+    """Standard errors of two independent means add up like the sides of a right triangle.
+
+    A right triangle. One leg is the standard error of the mean of a, the other leg is that of the mean of b.
+    The hypotenuse is the standard error of their difference: the root of the sum of the squares.
+    """
+    d.line((200, 150), (440, 150), (440, 40), (200, 150))
+    d.line((428, 150), (428, 138), (440, 138))
+    d.text(320, 172, "standard error of the mean of a", anchor="middle")
+    d.text(452, 100, "standard error of the mean of b")
+    d.text(305, 85, "standard error of the difference", anchor="end")
+    d.text(452, 150, "square both, add, take the root", style="n")
 
 
 def main(arguments: list[str]) -> int:

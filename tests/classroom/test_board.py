@@ -24,7 +24,7 @@ def place(tmp_path, monkeypatch):
         kept.keep("solved", "03-1", "then")
         kept.keep("hints", "03-2", 2)
         kept.keep("predictions", "03-a", {"guess": 1, "verdict": "right"})
-        kept.keep("minutes", SECTION, {"minutes": 12.5, "from": 0, "to": 1200})
+        kept.keep("minutes", SECTION, {"minutes": 19.5, "from": 0, "to": 1200})
         classroom.join(str(tmp_path / "class"), name)
     return tmp_path / "class"
 
@@ -61,7 +61,7 @@ def test_it_shows_the_class(place):
     assert heat[0][3:5] == ["✓", "2"] and heat[2][3:5] == ["✓", "✓2"]  # after 03-4 and 03-5
     assert heat[0][-2:] == ["1 of 1", "now"] and heat[3][:5] == ["solved by", "0", "0", "3", "1"]
     (minutes,) = rows(text, "Minutes in a section")
-    assert minutes[0] == SECTION and minutes[2:] == ["12.5, over the plan", "12.5", "3"]
+    assert minutes[0] == SECTION and minutes[2:] == ["19.5, over the plan", "19.5", "3"]
     assert rows(text, "Rows per second")[0][:5] == ["03-torch", "1", "18,300", "18,300", "18,300"]
     assert rows(text, "Speed-up")[0][:5] == ["03-torch", "1", "1.25", "1.25", "1.25"]
     assert rows(text, "What the doctor would fix") == [["cho", "Java"]]
