@@ -238,7 +238,7 @@ check("03-4", same_model, scaled)
 # Two things go wrong with `BatchNorm` on several workers, and they have bitten most people who use DDP.
 #
 # - Each worker computes the mean and the variance of *its* images. With 8 images per worker these are noisy. On GPUs, `torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)`, called before `prepare_model`, computes them over all workers.
-# - The running mean and variance are **buffers** of the model. DDP sends rank 0's buffers to the others at the start of each forward pass through the wrapper, also in evaluation. If rank 0 evaluates alone through the wrapper, the others never receive them, and
+# - The running mean and variance are *buffers* of the model. DDP sends rank 0's buffers to the others at the start of each forward pass through the wrapper, also in evaluation. If rank 0 evaluates alone through the wrapper, the others never receive them, and
 #   the run hangs. So a single rank evaluates the model inside the wrapper, `model.module`.
 #
 # ## Measure on all workers

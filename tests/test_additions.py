@@ -52,7 +52,7 @@ def test_the_time_follows_the_rule(source):
     assert 18 + 8 + 1 + 1 < found.core < 18 + 8 + 1 + 1 + 0.3  # the head has some words, too
     assert found.extra == 9
     head = additions.complete(source, cells)[0].source
-    assert "**Time** about 35 minutes, extra sections 10 · **Needs** 00" in head  # with what 07 computes
+    assert "**Time** about 30 minutes, extra sections 10 · **Needs** 00" in head  # with what 07 computes
 
 
 def test_a_picture_is_in_the_notebook_itself(source):

@@ -678,8 +678,8 @@ def three_parts(d: Drawing) -> None:
 def standard_errors(d: Drawing) -> None:
     """Standard errors of two independent means add up like the sides of a right triangle.
 
-    A right triangle. One leg is the standard error of the mean of a, the other leg is that of the mean of b.
-    The hypotenuse is the standard error of their difference: the root of the sum of the squares.
+    A right triangle. Its legs are the standard errors of the means of a and b. The hypotenuse is the standard
+    error of their difference: the root of the sum of the squares.
     """
     d.line((200, 150), (440, 150), (440, 40), (200, 150))
     d.line((428, 150), (428, 138), (440, 138))

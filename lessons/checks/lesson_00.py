@@ -21,7 +21,7 @@ def _steps(steps: Any, last: Any, rows: int) -> None:
     near = {rows / _BATCH: "there is no part of a step", rows // _BATCH: "some images would be left out"}
     close_to(steps, expected, mistakes=near, what="the number of steps")
     rest = rows - _BATCH * (expected - 1)
-    near = {_BATCH: f"all batches would be full only if {rows} were a multiple of {_BATCH}"}
+    near = {_BATCH: "that is a full batch, so the number of images would be a multiple of 64"}
     close_to(last, rest, mistakes=near, what="the last batch")
 
 
