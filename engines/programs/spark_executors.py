@@ -25,6 +25,7 @@ def train():
     for _ in range(work.epochs):
         train_epoch(model, work.steps(loader), torch.nn.functional.cross_entropy, optimizer)
     work.save(model)
+    del model  # freed later, it can hang (docs/upstream.md)
     dist.destroy_process_group()
 
 
