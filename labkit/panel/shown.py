@@ -49,6 +49,8 @@ def fill(run: TrainingRun, now: float) -> None:
     run.news = list(_news(run))
     if run.over and not run.spans and len(run.curve) + len(run.history) < 3:  # nothing to see
         run.plot, run.tiles, run.tables = None, [], []
+    elif run.over and not run.plot.curves:  # it reported counts alone
+        run.plot = None
 
 
 def headline(run: TrainingRun, now: float) -> str:

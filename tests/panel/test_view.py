@@ -287,3 +287,11 @@ def test_very_much_stays_small():
     assert "and 994 more" in said and "and 992 more" in said and "phase 999" in said
     assert len(live(run, 2000)) < 24_000
     assert len(summary(run, "failed")) < 50_000
+
+
+def test_a_run_that_reported_counts_alone_ends_without_an_empty_plot():
+    run = Run("08", engine="Ray Train")
+    for step in range(1, 6):
+        run("report", 10 * step, metrics={"step": step, "workers": 2})
+    assert list(checked(live(run)).iter("svg"))
+    assert not list(checked(summary(run).partition("</style>")[2]).iter("svg"))
