@@ -86,7 +86,7 @@ def _write(name: str, page: nbformat.NotebookNode, target: Path) -> Path:
 
 def _picture(html: str, browser: Browser) -> str:
     """`html` as a PNG in base64, `_WIDTH` px wide at one and a half times its resolution."""
-    page = browser.new_page(viewport={"width": _WIDTH, "height": 100}, device_scale_factor=1.5)
+    page = browser.new_page(viewport={"width": _WIDTH, "height": 10}, device_scale_factor=1.5)
     page.set_content(_PAGE.format(html))
     drawn = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
     page.close()

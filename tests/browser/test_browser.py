@@ -65,14 +65,14 @@ def lesson(lab, page, folder):
                 seen.append(text)
                 if len(seen) == 8:  # the curve has a shape by then
                     page.screenshot(path=ARTEFACTS / "03-running-light.png")
-                    (ARTEFACTS / "panel.png").write_bytes(film.latest)
+                    (ARTEFACTS / "03-running.png").write_bytes(film.latest)
 
     for number, cell in enumerate(cells):
         if _is_core(cell):
             opened.run(number, meanwhile=watch if number == training else lambda: None)
         if number == training:
             watch()  # the summary
-            film.save(ARTEFACTS / "panel.webp")
+            film.save(ARTEFACTS / "03-running.webp")
     opened.save()
     yield opened, training, seen, folder / path, film
 
@@ -98,7 +98,7 @@ def _is_core(cell):
 def test_the_panel_moves_while_the_cell_runs(lesson):
     _, _, seen, _, film = lesson
     assert len(seen) >= 3, seen
-    assert len(film) >= 8  # README's moving picture is one that this test made
+    assert len(film) >= 8
 
 
 def test_the_training_cell_is_quiet(lesson):
