@@ -36,8 +36,8 @@ def hill(config):
 
 # %% [markdown]
 # The **search space** describes which configurations are possible. `tune.grid_search` tries every value of its list. `tune.uniform` draws one value at random for each trial, and so do
-# `tune.choice`, which draws from a list, and `tune.loguniform`, which is the right one for a learning rate: it draws from 0.001 to 0.01 as often as from 0.01 to 0.1. Any other value, even a plain list, is
-# passed to every trial unchanged. Finally, `num_samples=2` runs all of this twice.
+# `tune.choice`, which draws from a list, and `tune.loguniform`, which is the right one for a learning rate: it draws from 0.001 to 0.01 as often as from 0.01 to 0.1. Any other value is passed to every trial
+# unchanged. That includes a plain list: without `grid_search`, `[0.1, 1]` is *one* value. Finally, `num_samples=2` runs all of this twice.
 
 # %%
 space = {
@@ -114,7 +114,7 @@ check("05-1", trials, with_choice)
 #
 # ![nine trials on a grid try three learning rates, three times each; nine random trials try nine](images/grid_or_random.svg)
 #
-# On the grid you pay three times for each of three learning rates. At random, every trial tries a learning rate that no other trial has. Let's see it happen on the hill, where `a` matters more than `b`:
+# On the grid you pay three times for each of three learning rates. At random, every trial tries a learning rate that no other trial has. Here is such a sweep, on the hill:
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** A 3 × 3 grid tries three values of `a`. How many will nine random trials try?
@@ -182,7 +182,7 @@ def train_digits(config, train, valid):
 
 
 # %% [markdown]
-# The sweep compares trials by their accuracy, but on which images? Certainly not on the test images. If you try 27 models and keep the one with the best test score, you've fitted your *choice* to the test set, and
+# The sweep compares trials by their accuracy, but on which images? Certainly not on the test images. If you try many models and keep the one with the best test score, you've fitted your *choice* to the test set, and
 # its score is too optimistic. So a fifth of the training images is set aside for **validation**, and the test images wait for the one model that wins.
 
 # %%
@@ -255,13 +255,13 @@ trainable = tune.with_resources(tune.with_parameters(train_digits, train=train, 
 # %% [markdown]
 # ## Stop the bad ones early
 # Most configurations are bad, and most bad ones look bad after a single epoch. Why train those to the end? `ASHAScheduler` compares trials at a few milestones, called **rungs**. Below they are after 1, 3
-# and 9 **iterations**, which is Tune's word for one report; here it's one epoch. A trial that is among the best third at a rung continues, and all others are stopped.
+# and 9 **iterations**, which is Tune's word for one report; here it's one epoch. A trial continues if it is among the best third of those that have reached the rung so far; otherwise it is stopped.
 #
 # ![Of 27 trials, 18 stop at the rung after 1 iteration, 6 after 3, 2 after 9, and one reaches 27](images/rungs.svg)
 #
 # - `grace_period=1`: the first rung comes after one iteration, and no trial is stopped before.
 # - `reduction_factor=3`: the best third continues, and each rung comes three times later than the one before.
-# - `max_t=27`: a trial ends there, however good it is, and it isn't compared with any other.
+# - `max_t=27`: a trial ends there, however good it is. It is no rung.
 #
 # ASHA doesn't wait until all trials have reached a rung: a trial is compared with those that got there *earlier*, and the first one always continues. That's the *asynchronous* in its name. No CPU idles, and the price is that
 # early trials have few others to lose against. When its authors compared it with Google's internal tuning service on 500 workers, ASHA found a good configuration in half the time
@@ -303,8 +303,8 @@ reveal("05-c", int(table["training_iteration"].sum()))
 # after the sweep shows where trials ended.
 
 # %% [markdown]
-# Each grey line is a trial, and the dotted lines are the rungs. If every rung let exactly a third through, as in the picture, the sweep would train 18·1 + 6·3 + 2·9 + 1·27 = 81 epochs. It usually trains up to
-# twice that, and surprises people who computed the budget from the formula. Where did the trials end?
+# Each grey line is a trial, and the dotted lines are the rungs. If every rung let exactly a third through, as in the picture, the sweep would train 18·1 + 6·3 + 2·9 + 1·27 = 81 epochs. It usually trains one and a half to
+# three times that, because early trials have few others to lose against, and surprises people who computed the budget from the formula. Where did the trials end?
 
 # %%
 table.groupby("training_iteration").size().rename("trials that ended here")
@@ -350,7 +350,7 @@ assert accuracy(model, valid) == best.metrics["accuracy"]
 assert accuracy(model, test) >= 0.95
 
 # %% [markdown]
-# Don't read too much into the winner. In the picture below a dot is a trial, and brighter is better. Several bright dots have nearly the same accuracy, and with another seed a different one of them would have won. What you can
+# Don't read too much into the winner. In the picture below a dot is a trial, and brighter is better. A trial that ASHA stopped shows the accuracy that it had then, so part of its darkness is ASHA's decision. Several bright dots have nearly the same accuracy, and with another seed a different one of them would have won. What you can
 # trust is the *region*: if the learning rate is too small, the model learns too slowly, and if it's too large, training diverges. If you want to claim that one configuration beats another, run both with several seeds; lesson 10 shows
 # how many.
 
@@ -388,7 +388,7 @@ SweepPanel("05-slip").watch(greedy)
 
 # %% [markdown]
 # ### Exercise 05-4 ★★ · Fix this sweep
-# Five things are wrong in the cell below. Some of them raise an error, one lets the sweep wait forever, and one returns the *worst* trial as the best. The check looks at the `Tuner` first, as
+# Five things are wrong in the cell below. (A single report at the end isn't one of them, since there is no scheduler.) Some of them make trials fail, one lets the sweep wait forever, and one returns the *worst* trial as the best. The check looks at the `Tuner` first, as
 # the panel did, and then runs it.
 
 

@@ -170,9 +170,12 @@ import matplotlib.pyplot as plt
 def draw(epochs, validations, title):
     start = epochs[0][0]
     figure, axes = plt.subplots(figsize=(9, 1.4))
-    axes.broken_barh([(began - start, ended - began) for began, ended in epochs], (1, 0.8))
+    axes.broken_barh([(began - start, ended - began) for began, ended in epochs], (1, 0.8), edgecolor="white")
     axes.broken_barh(
-        [(began - start, ended - began) for began, ended in validations], (0, 0.8), color="orange"
+        [(began - start, ended - began) for began, ended in validations],
+        (0, 0.8),
+        color="orange",
+        edgecolor="white",
     )
     axes.set_yticks([0.4, 1.4], ["validate", "train"])
     axes.set_title(title)
@@ -196,7 +199,7 @@ else:
 assert all(ended - began > 20 * 0.06 for began, ended in inline[1])
 
 # %% [markdown]
-# The bars take turns: while one is long, nothing happens in the other row. On a cluster, that's the time in which all your training GPUs are idle.
+# The bars take turns: where one row has a bar, the other has a gap. On a cluster, that's the time in which all your training GPUs are idle.
 #
 # ## The validator
 # To move validation out of the loop, write it as a function: a checkpoint comes in, metrics go out. Ray calls it in another process, so it has to build its own model, load the weights, and read its own rows. Call `eval()` on the model, which matters as soon as
@@ -300,8 +303,8 @@ assert all("val_accuracy" in metrics for _, metrics in result.best_checkpoints)
 # **The last metrics come after the last step.** `fit()` waits for validations that are still pending. Point to the last bar of the drawing.
 
 # %% [markdown]
-# The loop hardly waits any more, and the whole run is shorter. But nothing is free, so look at the drawing once more. A validation is a task in another process, which has to start, load the model and read the rows, and Ray looks for finished validations only once a second. So a metric arrives later than it would in the loop. And our
-# gain depends on a CPU that is free while the "GPU" trains. If validation and training compete for the same processor, both get slower, and you gain nothing: give validation another core, a smaller GPU, or a cheaper machine.
+# The loop hardly waits any more, and the whole run is shorter. But it has a price, so look at the drawing once more. A validation is a task in another process, which has to start, load the model and read the rows, and Ray looks for finished validations only once a second. So a metric arrives later than it would in the loop. And our
+# gain depends on a CPU that is idle while the "GPU" trains. If validation and training compete for the same processor, both get slower, and you gain nothing: give validation another core, a smaller GPU, or a cheaper machine.
 #
 # ## When validations are slower than epochs
 # In the drawing above a validation fits into an epoch. At work it's often the other way round. Ray runs one validation at a time, so the checkpoints form a queue:
@@ -407,7 +410,7 @@ assert ["val_accuracy" in one.metrics for one in known] == [True, False, False]
 # run's controller, the process that drives the run; the panel shows it.
 #
 # There's one exception, and it's the dangerous one: a validator whose *process* dies, for example because memory runs out, does end the run. Ray tries it three more times, and then the *training* fails. So leave it some memory. If the run itself is killed while validations are pending, a run with the same
-# name resumes the training and those validations, as in lesson 03b.
+# name resumes those validations, and also the training, if its checkpoints have all that lesson 03b saves. The ones here have only what a validator needs.
 
 # %% [markdown]
 # ### Exercise 06-2 ★★ · Not after every epoch
@@ -557,7 +560,7 @@ check("06-3", fixed_validator, result)
 
 # %% [markdown]
 # ## The best model
-# The best model isn't always the last one. `get_best_checkpoint` finds it by a metric. Load it, and test it on the images that have played no part so far.
+# The best model is often the last one, but not always. `get_best_checkpoint` finds it by a metric. Load it, and test it on the images that have played no part so far.
 
 # %%
 with result.get_best_checkpoint("val_accuracy", "max").as_directory() as folder:
@@ -571,7 +574,7 @@ print(f"epoch {state['epoch']}: accuracy on {len(labels[2000:])} test images: {t
 assert tested >= 0.95
 
 # %% [markdown]
-# There's one case in which `get_best_checkpoint` is wrong. Many loops report a rough `val_accuracy` of their own, on a few hundred rows, which the validator's replaces later. If the validation fails, the rough value stays, and a lucky one can win.
+# There's one case in which `get_best_checkpoint` is wrong. Many loops report a rough `val_accuracy` of their own, on a few hundred rows. The validator's value replaces it later. If the validation fails, the rough value stays, and a lucky one can win.
 #
 # ### Exercise 06-4 ★ · The best of them
 # `known` is a list of reported checkpoints, like the one that `train_moody` returned: each has a `checkpoint`, `metrics` and a `status`. Write the function that returns the checkpoint of the entry

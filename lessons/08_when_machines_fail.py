@@ -89,7 +89,7 @@ assert panel.state.status == "failed"
 
 # %% [markdown]
 # ## A loop that can resume at any step
-# Suppose the run resumes with step 20. Which rows does that step use? A shuffling `DataLoader` has no answer, because after a restart it begins with its first batch again: some rows of the epoch would be used twice, and others never. So we compute the
+# Suppose the run resumes with some step. Which rows does that step use? A shuffling `DataLoader` has no answer, because after a restart it begins with its first batch again: some rows of the epoch would be used twice, and others never. So we compute the
 # rows from the number of the step. A *batch sampler* is any list of lists of row numbers, and `DataLoader` accepts one:
 
 # %%
@@ -228,7 +228,7 @@ with panel.watch(trainer):
     restarted = trainer.fit()
 
 reveal("08-a", float(fault.wait(10).repeated))
-print("the second attempt started with step", restarted.return_value["first"])
+print("the second attempt went on after step", restarted.return_value["first"])
 print(f"largest difference from the weights of one process: {difference(restarted):.1e}")
 fault
 
@@ -240,7 +240,7 @@ assert restarted.return_value["first"] in (10, 20) and difference(restarted) < 1
 # The steps after the last checkpoint were trained twice. The rank dies a moment after its step, so your count may differ by one or two. (In the picture, the rank dies at step 25.) *Noticed after* is how long it took until the failure was detected. *No step for* is how long the training stalled: Ray stopped the
 # old workers, started new ones, and they loaded the checkpoint.
 #
-# ![a run saves after every 10 steps, and a rank dies at step 25: the second attempt starts with step 20, so steps 20 to 24 are trained twice](images/failure.svg)
+# ![a run saves after every 10 steps, and a rank dies at step 25: the second attempt goes on after step 20, so steps 21 to 25 are trained twice](images/failure.svg)
 #
 # The weights agree up to rounding, although the run was interrupted. That's because the rows depend only on the step, and because the checkpoint contains everything else that changes.
 
@@ -327,7 +327,7 @@ with pyplot.rc_context(figure_style()):
     figure, axes = pyplot.subplots(figsize=(7, 3))
     axes.plot(interval / 60, 100 * lost, label="the formula")
     axes.plot(interval / 60, 100 * np.array(simulated), "o", label="simulated failures")
-    axes.axvline(best / 60, label=f"best: {best / 60:.0f} minutes")
+    axes.axvline(best / 60, color="grey", linestyle=":", label=f"best: {best / 60:.0f} minutes")
     axes.set(xscale="log", xlabel="minutes between two saves", ylabel="% of the time lost", ylim=(0, 60))
     axes.legend()
 pyplot.close(figure)
@@ -339,8 +339,8 @@ assert np.argmin(simulated) in range(np.argmin(lost) - 3, np.argmin(lost) + 4)
 assert 1.2 < (save_takes / best / 2 + best / failure_every) / (2 * save_takes / best) < 1.3
 
 # %% [markdown]
-# The curve is a flat U. At its lowest point, after about 13 minutes, saving and repeating cost equally much, and together about 7 % of the time. If your interval is twice the best one, you lose only a quarter more, so a rough estimate of *s* and *m* is good enough. For very long
-# intervals the simulation falls below the formula, because then failures come before a save is even due.
+# The curve is a flat U. At its lowest point, after about 13 minutes, saving and repeating cost equally much, and together about 7 % of the time. If your interval is twice the best one, you lose only a quarter more, so a rough estimate of *s* and *m* is good enough. At both ends the
+# simulation falls below the formula: a very short interval is hardly longer than the save itself, and in a very long one most failures come before a save is due. In both cases the formula's *s / t* is too large.
 #
 # ### Exercise 08-4 ★ · Your interval
 # Write the function that returns the best interval in *steps*, as a whole number, and at least 1. A machine fails every `machine_hours` hours on average, and the run uses `machines` of them. What counts is how often *any* of them fails.
@@ -393,12 +393,13 @@ assert fault.standstill > 2
 # %% [markdown]
 # Ray did nothing. Rank 1 was frozen, but its process existed, so Ray considered it alive. If a rank never wakes up, Ray gives up on it after `RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S`, by default ten minutes.
 #
-# If no rank makes a step for a while, the panel collects every rank's stack and shows which ranks are waiting, and where. Rank 0 waited in `backward()`, and rank 1 was the odd one out. By default the panel does so after 30 seconds; here it took one. Outside the lab,
+# If no rank makes a step for a while, the panel collects every rank's stack and shows which ranks are waiting, and where: here rank 0 waited in `backward()`, and rank 1 was the odd one out. You saw it for a few seconds, since the summary of a run that
+# went on leaves it out. By default the panel does so after 30 seconds; here `hang_after` is one. Outside the lab,
 # `py-spy dump --pid …` prints the same stacks, as in lesson 03b. Compare the ranks, and look at the one that is *not* waiting.
 #
 # ### Exercise 08-2 ★★ · A save that hangs
 # A loop calls this function after each step, with the loss of the rank's own rows, and saves when it returns True. Sooner or later the run hangs: rank 0 waits in `report`, and rank 1 in `loss.backward()`. What did they disagree about? Let the *mean* loss of all ranks decide. `dist.all_reduce(tensor)` replaces
-# a tensor by its sum over all ranks. The check trains on two workers. If nothing is changed, it waits for 40 seconds, and then stops.
+# a tensor by its sum over all ranks, and `dist.get_world_size()` is their number. The check trains on two workers. If nothing is changed, it waits for 40 seconds, and then stops.
 
 
 # %%
@@ -425,7 +426,7 @@ check("08-2", good_enough)
 # %% [markdown]
 # ## A machine that says goodbye
 # A crash comes without warning, but the loss of a machine is often announced. Cheap spot machines, for example, are taken back with a notice of a minute or two. This is a **preemption**. Ray passes the notice on to the workers, and then `ray.train.get_preemption_info()` stops returning
-# None. So you can save when it matters, and not a moment earlier:
+# None. So you save only once it matters:
 
 
 # %%
@@ -434,7 +435,7 @@ def on_notice(step):
 
 
 # %% [markdown]
-# The call waits until all ranks have made it, so all of them must make it after the same steps. That takes time, and every fifth step is often enough here.
+# `get_preemption_info()` is a barrier: all ranks must call it after the same steps. That takes time, and every fifth step is often enough here.
 #
 # And where does the run continue? Our two nodes have two CPUs each. With two workers, the remaining node would be enough, but a run with four workers would have to wait for a new machine. **Elastic training** solves that. `num_workers=(1, 4)` lets Ray start as many workers as there is room for, at least one and at most four.
 #
@@ -471,7 +472,7 @@ fault
 # %%
 twice = {
     "no checkpoints": reached,
-    "every 10 steps": reached % 10,
+    "every 10 steps": (reached - 1) % 10 + 1,
     "on notice": repeated,
 }
 with pyplot.rc_context(figure_style()):
@@ -486,7 +487,7 @@ assert fault.outcome == "made" and 8 <= reached <= 30, (fault, reached)
 assert repeated <= 10 and len(warned.best_checkpoints) >= 1
 
 # %% [markdown]
-# With `on_notice` the run saved after every fifth step once the notice had come, so it loses only a few. Without a notice it would have saved nothing at all. Saving every 10 steps can be lucky or unlucky: it loses anything from 0 to 9 steps. Ray's own example saves only once after the notice: that costs one upload,
+# With `on_notice` the run saved after every fifth step once the notice had come, so it loses only a few. Without a notice it would have saved nothing at all. Saving every 10 steps can be lucky or unlucky: it loses anything from 1 to 10 steps, because a save that is under way when the machine goes doesn't count. Ray's own example saves only once after the notice: that costs one upload,
 # and all steps from there until the machine is gone are repeated.
 #
 # You didn't set `max_failures` this time, and the run still survived. Ray counts announced losses separately, and `FailureConfig(max_preemption_failures=…)` limits them. The default is -1, which means no limit. With 0, the first preemption ends the run. (This part of Ray is *alpha*, so it may

@@ -582,7 +582,7 @@ check("12-4", zero)
 # In lesson 11 this is one line, `ZeroRedundancyOptimizer`. Lesson 12b goes on: it divides the gradients and the weights as well, which is FSDP, and then the layers themselves.
 #
 # ## Key points
-# - A send may wait for its receiver. If all ranks send first, it depends on the size of the message whether they hang.
+# - A send waits for its receiver here and in Gloo, so ranks that all send first hang. Other libraries copy short messages first, and then it depends on the size.
 # - A ring all-reduce takes 2 (n − 1) messages of 1/n of the array. For long arrays its time hardly depends on n; for short ones a tree is faster.
 # - Data parallel training is: sum the gradients, divide by the number of ranks, update. Gradients can be sent in buckets while the backward pass computes.
 # - A reduce-scatter followed by an all-gather is an all-reduce. ZeRO updates the weights in between, so each rank keeps 1/n of the optimizer's states.

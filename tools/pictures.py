@@ -408,22 +408,22 @@ def life_of_metrics(d: Drawing) -> None:
 def failure(d: Drawing) -> None:
     """What a failure costs.
 
-    A training saves after steps 10 and 20. At step 25 a rank dies. The second attempt loads the checkpoint
-    and begins with step 20, so steps 20 to 24 are trained twice; between the two attempts nothing is trained.
+    A training saves after steps 10 and 20. After step 25 a rank dies. The second attempt loads the checkpoint
+    and goes on with step 21, so steps 21 to 25 are trained twice; between the attempts nothing is trained.
     """
     d.text(20, 52, "first attempt", style="b", room=110)
     d.text(20, 122, "second attempt", style="b", room=110)
-    d.box(130, 28, 120, 38, "steps 0 to 9")
-    d.box(266, 28, 120, 38, "steps 10 to 19")
-    d.box(402, 28, 72, 38, "20 to 24", kind="stop")
+    d.box(130, 28, 120, 38, "steps 1 to 10")
+    d.box(266, 28, 120, 38, "11 to 20")
+    d.box(402, 28, 72, 38, "21 to 25", kind="stop")
     d.text(484, 52, "a rank dies", style="b", room=90)
     for left in (251, 387):
         d.box(left, 22, 14, 50, kind="store")
     d.text(258, 90, "checkpoint", style="n", anchor="middle", room=90)
     d.text(394, 90, "checkpoint", style="n", anchor="middle", room=90)
     d.box(484, 98, 90, 38, "restart", kind="node")
-    d.box(580, 98, 72, 38, "20 to 24", kind="stop")
-    d.box(656, 98, 84, 38, "25 to 29")
+    d.box(580, 98, 72, 38, "21 to 25", kind="stop")
+    d.box(656, 98, 84, 38, "26 to 30")
     d.arrow((394, 94), (394, 117), (484, 117), dashed=True)
     d.text(616, 154, "trained twice", style="n", anchor="middle", room=90)
     d.arrow((130, 174), (740, 174))

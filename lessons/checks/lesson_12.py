@@ -93,10 +93,11 @@ def _ring(ring: Any) -> None:
     stuck=_STUCK,
 )
 def _buckets(bucketed: Any) -> None:
-    lengths, size, world = [300, 500, 200, 400, 600, 100], 650, 4
+    lengths, size, world = [300, 500, 200, 400, 600, 100], 700, 4  # the first two fill a bucket exactly
     source = _layered(lengths, world)
     ran = _simulated("bucketed", bucketed, world, source, size)
     calls = [event for event in ran.events if event.rank == 0 and event.kind == "all_reduce"]
+    _backwards(ran.events, len(lengths))
     _not_too_early(ran.events, calls)
     _are_averages(ran.results, source, lengths)
     buckets = list(_full(lengths, size))
@@ -163,12 +164,37 @@ def _simulated(name: str, program: Any, world: int, *args: Any) -> schedule.Simu
     expect_function(program, name)
     if ... in getattr(getattr(program, "__code__", None), "co_consts", ()):
         raise NotAttempted
+
+    def alone(rank: int, world: int, *given: Any) -> Any:
+        return program(rank, world, *(_Own(rank, one) if isinstance(one, list) else one for one in given))
+
+    alone.__name__ = name
     try:
-        return schedule.run(program, world, *args)
+        return schedule.run(alone, world, *args)
+    except Wrong:
+        raise
     except LabError as error:
         raise Wrong(f"with {world} ranks, {error.fact}. {error.fix}") from None
     except Exception as error:
         raise Wrong(f"with {world} ranks, {name} raised {type(error).__name__}: {error}") from error
+
+
+class _Own:
+    """What a list is to a rank that has an entry for each rank: a rank reads its own."""
+
+    def __init__(self, rank: int, every: list) -> None:
+        self._rank, self._every = rank, every
+
+    def __len__(self) -> int:
+        return len(self._every)
+
+    def __getitem__(self, place: Any) -> Any:
+        if place != self._rank:
+            raise Wrong(
+                f"rank {self._rank} reads entry {place!r} of a list that has one for each rank: only its own is "
+                "on that rank, and what the others have must be sent"
+            )
+        return self._every[place]
 
 
 def _real(name: str, program: Any, world: int, *args: Any) -> list[Any]:
@@ -226,6 +252,13 @@ def _layered(lengths: Sequence[int], world: int) -> list[list[np.ndarray]]:
 def _layers_in(array: np.ndarray) -> list[int]:
     """The layers that a contribution has; -1 for zeros."""
     return sorted({int(one // 2**20) - 1 for one in np.unique(array)})
+
+
+def _backwards(events: Sequence[schedule.Event], layers: int) -> None:
+    passes = [event for event in events if event.rank == 0 and event.label.startswith("B")]
+    order = [event.label for event in sorted(passes, key=lambda one: one.begin)]
+    if order == [f"B{layer}" for layer in range(layers)]:
+        raise Wrong("it computes layer 0 first: a backward pass goes from the last layer to the first")
 
 
 def _not_too_early(events: Sequence[schedule.Event], calls: Sequence[schedule.Event]) -> None:

@@ -67,7 +67,7 @@ def _fsdp(fsdp: Any) -> None:
     "Begin with `count = 1`, use that loop, and return `count`.",
 )
 def _micro_batches(micro_batches: Any) -> None:
-    for stages, idle in ((4, 0.3), (8, 0.1), (4, 0.25), (2, 0.6)):
+    for stages, idle in ((4, 0.3), (8, 0.1), (4, 0.25), (2, 0.6), (3, 0.45)):
         right = next(m for m in range(1, 1000) if (stages - 1) / (m + stages - 1) <= idle)
         exact = (stages - 1) * (1 - idle) / idle
         mistakes = {

@@ -40,6 +40,11 @@ def even_ranks_first(rank, world, values):
 
 def never_received(rank, world, values):
     yield start(send(around(rank, world)[0], values[rank]))
+    return values[rank]
+
+
+def without_a_message(rank, world, values):
+    yield compute(0)
     return values[rank - 1]
 
 
@@ -128,17 +133,21 @@ def backward(layer, grads, source):
     grads[layer] += source[layer]
 
 
-def buckets(early=False, wait_at_once=False, twice=False, divide=True, forget=False, each=False, swap=False):
+def buckets(
+    early=False, wait_at_once=False, twice=False, divide=True, forget=False, each=False, swap=False,
+    order=reversed, full=0,
+):  # fmt: skip
     """Buckets with one thing wrong."""
 
     def bucketed(rank, world, source, size):
         grads = [np.zeros_like(one) for one in source[rank]]
         bucket, started = [], []
-        for layer in reversed(range(len(grads))):
+        layers = list(order(range(len(grads))))
+        for layer in layers:
             if not early:
                 yield from backward(layer, grads, source[rank])
             bucket.append(layer)
-            if layer == 0 or each or sum(len(grads[one]) for one in bucket) >= size:
+            if layer == layers[-1] or each or sum(len(grads[one]) for one in bucket) >= size + full:
                 if forget and layer == 0:
                     break
                 one = yield start(all_reduce(np.concatenate([grads[one] for one in bucket])))
@@ -233,7 +242,8 @@ SAID = {
         (never_received, "has no counterpart"),
         (to_itself, "rank 0 sends to rank 0"),
         (its_own, "rank 0 returns what belongs to rank 0"),
-        (lambda rank, world, values: values[rank - 1], "is no generator"),
+        (lambda rank, world, values: values[rank], "is no generator"),
+        (without_a_message, "what the others have must be sent"),
         (passed_on, "solved"),
     ],
     "12-2": [
@@ -255,7 +265,9 @@ SAID = {
         (buckets(divide=False), "is the sum: divide by the number of ranks"),
         (buckets(forget=True), "this rank's own gradient, and never sent"),
         (buckets(wait_at_once=True), "backward doesn't go on until it's through"),
-        (buckets(each=True), "there are 6 all-reduces, and buckets of 650 numbers need 3"),
+        (buckets(each=True), "there are 6 all-reduces, and buckets of 700 numbers need 3"),
+        (buckets(full=1), "there are 2 all-reduces, and buckets of 700 numbers need 3"),
+        (buckets(order=list), "a backward pass goes from the last layer to the first"),
         (buckets(swap=True), "for layer 0 is the average of layer 5"),
         (at_the_end, "nothing is sent before the end of backward"),
         (only_rank_0, "calls all_reduce in line"),

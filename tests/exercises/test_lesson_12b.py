@@ -123,6 +123,7 @@ SAID = {
         (lambda stages, idle: int(np.ceil((stages - 1) / idle)), "compared with the computing"),
         (lambda stages, idle: "7", "a number is expected"),
         (lambda stages, idle: stages, "that is not it"),
+        (lambda stages, idle: round((stages - 1) * (1 - idle) / idle), "one too few"),
         (solved, "solved"),
     ],
     "12b-3": [
