@@ -7,12 +7,12 @@ says what it has, connects to this process, as a worker does that has a panel, a
 import socket
 import time
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from labkit import cluster
+from labkit import cluster, machine
+from labkit.cluster import connection
 from labkit.cluster.capacity import Node
 from labkit.display.formatting import plural
 from labkit.errors import LabError
@@ -51,7 +51,7 @@ def _look(there: cluster.Cluster) -> Iterator[Finding]:
     free, total = ray.available_resources(), ray.cluster_resources()
     yield _room(nodes, free.get("CPU", 0), total.get("CPU", 0))
     nodes = nodes[:_MOST_NODES]
-    here = ray.util.get_node_ip_address()
+    here = connection.own_address()
     answers, heard = _answers(nodes, here, settings.s3_endpoint)
     silent = [node.address for node in nodes if node.id not in answers]
     text = _how_many(answers, nodes, "answered a task", silent)
@@ -82,10 +82,7 @@ def _gpus(free: float, gpus: float, used: bool) -> Finding:
 def _answers(nodes: list[Node], here: str, store: str | None) -> tuple[dict[str, dict[str, Any]], set[str]]:
     """What each node says of itself, by the node's id; and the ids of those that a panel here would hear."""
     heard: set[str] = set()
-    listener = Listener(
-        lambda event: heard.add(event["node"]),
-        host=here if any(node.address != here for node in nodes) else "127.0.0.1",
-    )
+    listener = Listener(lambda event: heard.add(event["node"]), host=here)
     try:
         answers = _ask(nodes, listener.address, store)
         listener.drain(2.0)
@@ -123,10 +120,7 @@ def _probe(node: str, panel: Address, store: str | None) -> dict[str, Any]:
 
 
 def _torch() -> str:
-    try:
-        return metadata.version("torch").partition("+")[0]
-    except metadata.PackageNotFoundError:
-        return "no torch"
+    return machine.installed_versions().get("torch", "no torch").partition("+")[0]
 
 
 def _reaches(endpoint: str) -> bool:

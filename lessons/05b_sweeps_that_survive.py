@@ -208,7 +208,7 @@ process.kill()
 print("exit status", process.wait(), "after", len(steps()), "steps")
 
 # %% [markdown]
-# The folder of the sweep has everything but your code. So `tune.Tuner.restore` needs the path, the filesystem, and *the same trainable*. The path has to be that of the sweep, not of a trial in it: `tune.Tuner.can_restore`
+# The folder of the sweep has everything but your code. So `tune.Tuner.restore` needs the path, the filesystem, and *the same trainable*. The path has to be the sweep's, not a trial's: `tune.Tuner.can_restore`
 # checks that. The trials can't import a file from your disk, so `register_pickle_by_value` sends them the code of this module, as in lesson 03b.
 
 # %%

@@ -344,7 +344,7 @@ assert difference(alone, [weight.detach().numpy() for weight in make_model().par
 
 # %% [markdown]
 # ## Send while you compute
-# In the picture above, computing and sending take turns. But the gradient of the last layer is ready long before that of the first, because the backward pass goes from the last layer to the first. Here is a model of six layers whose backward pass
+# In the picture above, computing and sending take turns. But the gradient of the last layer is ready long before the first layer's, because the backward pass goes from the last layer to the first. Here is a model of six layers whose backward pass
 # takes one unit for each layer. When `backward` is through with a layer, that layer's gradient is in `grads`, and it's zero before.
 
 

@@ -283,7 +283,7 @@ check("12b-2", micro_batches)
 
 # %% [markdown]
 # ### Exercise 12b-3 ★★★ · 1F1B
-# Write the plan of one rank, as a list of pairs, like `gpipe` above. Its bubble may be at most that of the formula, and rank r may keep at most p − r micro-batches. It should also work with fewer micro-batches than ranks. The check trains with your plan on four simulated ranks and on two real ones.
+# Write the plan of one rank, as a list of pairs, like `gpipe` above. Its bubble may be at most the formula's if messages cost nothing, and rank r may keep at most p − r micro-batches. It should also work with fewer micro-batches than ranks. The check trains with your plan on four simulated ranks and on two real ones.
 
 
 # %%

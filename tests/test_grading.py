@@ -39,7 +39,7 @@ def test_an_assignment_has_what_nbgrader_asks_for(source, course):
     assert len(marked) == sum("nbgrader" in cell.metadata for cell in made.cells)
     number = lesson.number(source)
     wanted = [one.id for each in lessons() if each.number == number for one in each.exercises]
-    # In the order of the lesson, which may differ from that of its checks.
+    # In the order of the lesson, which its checks need not have.
     assert sorted(marked) == sorted(name for id in wanted for name in (f"{id}-answer", id))
     for name, cell in marked.items():
         data = cell.metadata.nbgrader

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from labkit.errors import LabError
@@ -99,6 +100,7 @@ def run_loop(
     datasets: Mapping[str, "Dataset"] | None = None,
     store: "Store | None" = None,
     max_failures: int = 0,
+    remarks: Mapping[str, str] = MappingProxyType({}),
     **run_config: Any,
 ) -> tuple["Result", list[tuple[dict[str, Any], "Checkpoint | None"]]]:
     """Run a learner's training loop with Ray Train.
@@ -109,6 +111,7 @@ def run_loop(
         trainer: what makes the trainer; default: TorchTrainer.
         store: for the checkpoints; default: a temporary folder of this machine.
         max_failures: how often Ray starts the loop again after it has failed.
+        remarks: what to say, by a part of what is raised, in place of it: a likely mistake.
         run_config: further options of Ray's ``RunConfig``.
 
     Returns:
@@ -131,7 +134,7 @@ def run_loop(
     if store is not None:
         where = {"storage_path": store.storage_path("checks"), "storage_filesystem": store.filesystem}
     failures = ray.train.FailureConfig(max_failures=max_failures)
-    with learners_errors(name):
+    with learners_errors(name, remarks):
         run = trainer(
             train_loop,
             train_loop_config=config or {},
@@ -168,8 +171,11 @@ def _fit_here(run: Any, train_loop: Callable, folder: Path) -> tuple["Result", l
 
 
 @contextlib.contextmanager
-def learners_errors(name: str) -> Iterator[None]:
-    """Engines run quietly in this block, and what the learner's code raises becomes a verdict."""
+def learners_errors(name: str, remarks: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
+    """Engines run quietly in this block, and what the learner's code raises becomes a verdict.
+
+    `remarks` are as for `run_loop`.
+    """
     try:
         with logs_held_back(logging.WARNING):
             yield
@@ -179,7 +185,7 @@ def learners_errors(name: str) -> Iterator[None]:
         said = f": {error.fact}. Fix: {error.fix}" if isinstance(error, LabError) else _raised(error)
         if "ellipsis" in said.lower():
             raise NotAttempted from None
-        raise Wrong(name + said) from None
+        raise Wrong(next((remarks[sign] for sign in remarks if sign in said), name + said)) from None
 
 
 def _raised(error: BaseException) -> str:

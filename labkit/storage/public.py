@@ -8,7 +8,6 @@ It is ``rclone serve s3 --read-only`` on 127.0.0.1. It serves a folder of its ow
 can read what is in it, so the lab's store is not.
 """
 
-import os
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -18,9 +17,7 @@ from typing import TYPE_CHECKING
 
 from labkit import machine
 from labkit.errors import LabError
-from labkit.interrupts import wait_until
 from labkit.settings import Settings
-from labkit.system import process_info
 from labkit.system.process_registry import ProcessRegistry
 
 if TYPE_CHECKING:
@@ -52,6 +49,8 @@ def start_public(tables: Mapping[str, "pa.Table"], settings: Settings | None = N
     """
     import pyarrow.parquet
 
+    from labkit.storage.server import serve  # which loads s3fs
+
     if (program := machine.rclone()) is None:
         raise LabError(_ATTEMPT, "rclone is not installed", "make setup")
     home, group = Settings.given(settings).make_home(), f"public-{secrets.token_hex(4)}"
@@ -60,17 +59,9 @@ def start_public(tables: Mapping[str, "pa.Table"], settings: Settings | None = N
     for name, table in tables.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         pyarrow.parquet.write_table(table, folder / name)
-    address, served = f"127.0.0.1:{port}", str(folder)
-    command = [program, "serve", "s3", "--read-only", "--config", os.devnull, "--addr", address, served]
-    env = {name: value for name, value in os.environ.items() if not name.startswith("RCLONE_")}
-    public.registry.start_watchdog(group, seconds=1)
-    process = public.registry.start(command, role="public object server", group_id=group, log=log, env=env)
-
-    def listens() -> bool:
-        return any(number == port for number, _ in process_info.listening(process.pid))
-
-    wait_until(lambda: listens() or process.poll() is not None, seconds=30, check=lambda: None, every=0.02)
-    if not listens():
+    command = [program, "serve", "s3", "--read-only", str(folder)]
+    about = {"role": "public object server", "group_id": group, "log": log}
+    if not serve(command, port, registry=public.registry, keep_seconds=1, **about):
         public.stop()
         raise LabError(_ATTEMPT, "it does not listen", f"its log is {log}")
     return public

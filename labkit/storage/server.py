@@ -19,10 +19,11 @@ import re
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from types import MappingProxyType
+from typing import Any, BinaryIO
 
 from labkit import machine
 from labkit.errors import LabError
@@ -174,29 +175,60 @@ def _run(server: Server, program: str, lock: BinaryIO, check: Callable[[], None]
     # What a killed rclone left of uploads that it never confirmed.
     for path in server.folder.rglob(".rclone_temp_*"):
         path.unlink(missing_ok=True)
-    address, (access, secret) = f"127.0.0.1:{server.port}", read_keys(server.keys)
-    command = [program, "serve", "s3", "--config", os.devnull, "--addr", address, str(server.folder)]
-    # Settings of an rclone of the user's own are not for this one.
-    env = {k: v for k, v in os.environ.items() if not k.startswith("RCLONE_")}
-    env["RCLONE_AUTH_KEY"] = f'"{access},{secret}"'  # a line of CSV, and the pair has a comma in it
-    listens = False
+    access, secret = read_keys(server.keys)
     server.log.unlink(missing_ok=True)
+    command = [program, "serve", "s3", str(server.folder)]
+    return serve(
+        command,
+        server.port,
+        registry=server.registry,
+        keep_seconds=_KEEP_SECONDS,
+        check=check,
+        env={"RCLONE_AUTH_KEY": f'"{access},{secret}"'},  # a line of CSV, and the pair has a comma in it
+        role=_ROLE,
+        group_id=server.group,
+        log=server.log,
+        stdin=lock.fileno(),
+    )
+
+
+def serve(
+    command: list[str],
+    port: int,
+    *,
+    registry: ProcessRegistry,
+    group_id: str,
+    keep_seconds: float,
+    check: Callable[[], None] = lambda: None,
+    env: Mapping[str, str] = MappingProxyType({}),
+    **start: Any,
+) -> bool:
+    """Start an rclone on 127.0.0.1:`port`; whether it listens in the end. If not, nothing of it is left.
+
+    Args:
+        keep_seconds: how long it runs on after its last owner has ended.
+        check: as for `start`.
+        env: variables on top of this process's.
+        start: further arguments of `ProcessRegistry.start`.
+    """
+    command = [*command, "--config", os.devnull, "--addr", f"127.0.0.1:{port}"]
+    # Settings of an rclone of the user's own are not for this one.
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RCLONE_")} | {**env}
+    listens = False
     try:
-        server.registry.start_watchdog(server.group, seconds=_KEEP_SECONDS)
-        process = server.registry.start(
-            command, role=_ROLE, group_id=server.group, log=server.log, env=env, stdin=lock.fileno()
-        )
+        registry.start_watchdog(group_id, seconds=keep_seconds)
+        process = registry.start(command, group_id=group_id, env=env, **start)
 
         def has_settled() -> bool:
             nonlocal listens
-            listens = _listens(process.pid, server.port)
+            listens = _listens(process.pid, port)
             return listens or process.poll() is not None
 
         wait_until(has_settled, seconds=_START_TIMEOUT, check=check, every=0.02)
         return listens
     finally:
         if not listens:
-            server.registry.stop(server.group)
+            registry.stop(group_id)
 
 
 def _listens(pid: int, port: int) -> bool:

@@ -27,7 +27,7 @@ from ray.util import state
 from ray.util.placement_group import PlacementGroup
 
 from labkit import cluster, interrupts
-from labkit.cluster import capacity
+from labkit.cluster import capacity, connection
 from labkit.display import tracebacks
 from labkit.display.formatting import size
 from labkit.errors import LabError, RunFailed
@@ -184,12 +184,7 @@ class TrainPanel(Panel):
         return KeyboardInterrupt() if interrupted else error
 
     def host(self) -> str:
-        """Loopback, unless the cluster has nodes on other machines: then the address they know us by."""
-        if ray.is_initialized():
-            mine = ray.util.get_node_ip_address()
-            if any(node["Alive"] and node["NodeManagerAddress"] != mine for node in ray.nodes()):
-                return mine
-        return "127.0.0.1"
+        return connection.own_address()
 
     def failure_text(self, error: BaseException) -> str:
         if isinstance(error, ray.train.WorkerGroupError) and error.worker_failures:

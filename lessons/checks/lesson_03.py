@@ -158,12 +158,12 @@ def _blanks(train_blanks: Any) -> None:
         raise NotAttempted
     rows = _random_rows()
     config, name = {"rows": rows, "global_batch": _BATCH}, "train_blanks"
-    _, reports = _run(train_blanks, config, name=name)
+    _, reports = run_loop(train_blanks, config, name=name, remarks=_REMARKS)
     if _gap(rows, _BATCH, _weights_of(reports, "in one process")) > 1e-4:
         raise Wrong(
             "in one process, the weights in the checkpoint differ from those that a run on all rows ends with"
         )
-    _, reports = _run(_on_its_own_part(train_blanks), config, num_workers=2, name=name)
+    _, reports = run_loop(_on_its_own_part(train_blanks), config, num_workers=2, name=name, remarks=_REMARKS)
     weights = _weights_of(reports, "with two workers")
     if any(value.isnan().any() for value in weights.values()):
         raise Wrong("with two workers, each of them trained on all rows instead of its own part")
@@ -174,17 +174,6 @@ def _blanks(train_blanks: Any) -> None:
     if _gap(rows, _BATCH // 2, weights, every=2) < 1e-4:
         raise Wrong("with two workers, rank 0 trained alone: the gradients were not averaged")
     raise Wrong("with two workers, the weights are not those of one process with the global batch")
-
-
-def _run(*args: Any, **options: Any) -> Any:
-    """`run_loop`, with a remark on a likely mistake in place of what torch says of it."""
-    try:
-        return run_loop(*args, **options)
-    except Wrong as error:
-        for sign, remark in _REMARKS.items():
-            if sign in str(error):
-                raise Wrong(remark) from None
-        raise
 
 
 def _fields(answer: Any, name: str, fields: Mapping[str, tuple[float, Mapping[float, str]]]) -> None:

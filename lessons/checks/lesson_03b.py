@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 from zlib import crc32
 
-from labkit.exercises.answers import NotAttempted, Wrong, close_to, describe, expect_function, is_blank
+from labkit.exercises.answers import Wrong, close_to, describe, expect_function, require_no_dots
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import run_loop
+from labkit.exercises.running import returned, run_loop
 
 LESSON = Lesson("03b", "Checkpoints, hangs, restarts")
 # What torch says of a likely mistake, and what to say of it instead.
@@ -33,7 +33,7 @@ def _together(train_together: Any) -> None:
 
     At last, rank 1 knows nothing of its own rows. Ranks that judge by different rows then disagree.
     """
-    _require_no_blank(train_together)
+    require_no_dots(train_together)
     expect_function(train_together, "train_together")
     options = {"name": "train_together", "trainer": _impatient_trainer()}
     idle, trained, seen = _returned(_idle_and_trained, {"loop": train_together}, **options)
@@ -63,13 +63,14 @@ def _together(train_together: Any) -> None:
 )
 def _resumed(resume: Any, store: Any = None) -> None:
     """A run on two workers that fails after two epochs, and goes on with the learner's function."""
-    _require_no_blank(resume)
+    require_no_dots(resume)
     expect_function(resume, "resume")
     config, name = {"resume": resume}, "resume"
-    result, _ = _run(_first_of_a_new_run, config, name=name)
+    result, _ = run_loop(_first_of_a_new_run, config, name=name, remarks=_REMARKS)
     near = {1: "epochs are counted from 0"}
     close_to(result.return_value, 0, what="without a checkpoint, the first epoch", mistakes=near)
-    result, _ = _run(_fails_once, config, num_workers=2, max_failures=1, store=store, name=name)
+    options = {"num_workers": 2, "max_failures": 1, "store": store, "name": name, "remarks": _REMARKS}
+    result, _ = run_loop(_fails_once, config, **options)
     found = result.return_value
     near = {
         0: "that starts from scratch, and there is a checkpoint",
@@ -85,23 +86,7 @@ def _resumed(resume: Any, store: Any = None) -> None:
 
 
 def _returned(*args: Any, **options: Any) -> Any:
-    return _run(*args, num_workers=2, **options)[0].return_value
-
-
-def _run(*args: Any, **options: Any) -> Any:
-    """`run_loop`, with a remark on a likely mistake in place of what torch says of it."""
-    try:
-        return run_loop(*args, **options)
-    except Wrong as error:
-        for sign, remark in _REMARKS.items():
-            if sign in str(error):
-                raise Wrong(remark) from None
-        raise
-
-
-def _require_no_blank(function: Any) -> None:
-    if is_blank(function) or ... in getattr(getattr(function, "__code__", None), "co_consts", ()):
-        raise NotAttempted
+    return returned(*args, remarks=_REMARKS, **options)
 
 
 def _impatient_trainer() -> Callable:

@@ -6,17 +6,19 @@ sum in base 16 says how often a rank's numbers were added.
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from labkit import schedule
-from labkit.errors import LabError
-from labkit.exercises.answers import NotAttempted, Wrong, array_of, describe, expect_function
+from labkit.exercises.answers import Wrong, array_of, describe
 from labkit.exercises.registry import Lesson
+from labkit.exercises.schedules import on_real_ranks, simulated
 
 LESSON = Lesson("12", "Data parallel by hand")
 _LIMIT = 60  # seconds of a check that starts real ranks
+_simulated = partial(simulated, only_own=True)
 _STUCK = "a real rank waits for a message or a collective that no rank sends"
 
 
@@ -79,7 +81,11 @@ def _ring(ring: Any) -> None:
         mixed = [np.arange(6.0 * world) * 7**rank for rank in range(world)]
         if any((one != sum(mixed)).any() for one in _simulated("ring", ring, world, mixed).results):
             raise Wrong(f"with {world} ranks each piece is complete, but the pieces are in the wrong order")
-    _is_sum(_real("ring", ring, 3, [np.full(9, 16.0**rank) for rank in range(3)]), 3, "on three real ranks")
+    _is_sum(
+        on_real_ranks("ring", ring, 3, [np.full(9, 16.0**rank) for rank in range(3)]),
+        3,
+        "on three real ranks",
+    )
 
 
 @LESSON.exercise(
@@ -112,7 +118,9 @@ def _buckets(bucketed: Any) -> None:
             f"the averages are right, but the step takes {ran.time:.1f} units, and {best:.1f} are enough: after "
             f"the bucket that starts at {waits.posted:.1f}, backward doesn't go on until it's through"
         )
-    _are_averages(_real("bucketed", bucketed, 2, _layered(lengths, 2), size), _layered(lengths, 2), lengths)
+    _are_averages(
+        on_real_ranks("bucketed", bucketed, 2, _layered(lengths, 2), size), _layered(lengths, 2), lengths
+    )
 
 
 @LESSON.exercise(
@@ -153,65 +161,14 @@ def _zero(zero: Any) -> None:
             f"the weights are right, but rank {rank} holds {ran.memory[rank] / whole:.2f} times the weights, and "
             "2.5 is the limit: is the velocity as long as a part? A slice that you keep keeps its whole array"
         )
-    _are_trained(_real("zero", zero, 2, weights, gradients[:2], 0.1), weights, gradients[:2])
+    _are_trained(on_real_ranks("zero", zero, 2, weights, gradients[:2], 0.1), weights, gradients[:2])
 
 
-# -- running an answer ---------------------------------------------------------------------------------
-
-
-def _simulated(name: str, program: Any, world: int, *args: Any) -> schedule.Simulated:
-    """The simulation of an answer; what stops it becomes a verdict."""
-    expect_function(program, name)
-    if ... in getattr(getattr(program, "__code__", None), "co_consts", ()):
-        raise NotAttempted
-
-    def alone(rank: int, world: int, *given: Any) -> Any:
-        return program(rank, world, *(_Own(rank, one) if isinstance(one, list) else one for one in given))
-
-    alone.__name__ = name
-    try:
-        return schedule.run(alone, world, *args)
-    except Wrong:
-        raise
-    except LabError as error:
-        raise Wrong(f"with {world} ranks, {error.fact}. {error.fix}") from None
-    except Exception as error:
-        raise Wrong(f"with {world} ranks, {name} raised {type(error).__name__}: {error}") from error
-
-
-class _Own:
-    """What a list is to a rank that has an entry for each rank: a rank reads its own."""
-
-    def __init__(self, rank: int, every: list) -> None:
-        self._rank, self._every = rank, every
-
-    def __len__(self) -> int:
-        return len(self._every)
-
-    def __getitem__(self, place: Any) -> Any:
-        if place != self._rank:
-            raise Wrong(
-                f"rank {self._rank} reads entry {place!r} of a list that has one for each rank: only its own is "
-                "on that rank, and what the others have must be sent"
-            )
-        return self._every[place]
-
-
-def _real(name: str, program: Any, world: int, *args: Any) -> list[Any]:
-    """What real ranks return. The simulation was right, so the answer hardly ever fails here."""
-    try:
-        return schedule.on_ranks(program, world, *args, limit=15).results
-    except LabError as error:
-        raise Wrong(
-            f"the simulation is right, but on {world} real ranks {name} stops: {error.fact}"
-        ) from None
+# -- looking at results --------------------------------------------------------------------------------
 
 
 def _message(numbers: int) -> float:
     return schedule.ALPHA + schedule.BETA * numbers * 8 / schedule.MEGABYTE
-
-
-# -- looking at results --------------------------------------------------------------------------------
 
 
 def _is_sum(results: Sequence[Any], world: int, where: str) -> None:

@@ -13,10 +13,12 @@ from labkit.exercises.answers import (
     array_of,
     describe,
     expect_function,
+    require_no_dots,
     result_of,
     returns,
 )
 from labkit.exercises.registry import Lesson
+from labkit.exercises.schedules import on_real_ranks, simulated
 
 LESSON = Lesson("12b", "Sharding and pipelines by hand")
 _LIMIT = 60  # seconds of a check that starts real ranks
@@ -37,8 +39,8 @@ _LR = 0.5
 def _fsdp(fsdp: Any) -> None:
     world, (layers, batches) = 4, _network(4)
     one = batches[:1]  # after one step, mistakes are easiest to tell
-    _are_shards(_simulated("fsdp", fsdp, world, layers, one, _LR).results, layers, one, world)
-    ran = _simulated("fsdp", fsdp, world, layers, batches, _LR)
+    _are_shards(simulated("fsdp", fsdp, world, layers, one, _LR).results, layers, one, world)
+    ran = simulated("fsdp", fsdp, world, layers, batches, _LR)
     _are_shards(ran.results, layers, batches, world)
     least = 3 * len(batches) * sum(map(_mb, layers)) * (world - 1) / world
     if max(ran.sent) < 0.99 * least:
@@ -57,7 +59,7 @@ def _fsdp(fsdp: Any) -> None:
             f"the shards are right, but rank {rank} holds {ran.memory[rank]:.0f} MB at {when:.1f}, and 100 is the "
             f"limit ({_mb(layers[0]):.0f} MB are one layer): which array is still in a variable? `del` it"
         )
-    _are_shards(_real("fsdp", fsdp, 2, layers, batches, _LR), layers, batches, 2)
+    _are_shards(on_real_ranks("fsdp", fsdp, 2, layers, batches, _LR), layers, batches, 2)
 
 
 @LESSON.exercise(
@@ -94,15 +96,14 @@ def _micro_batches(micro_batches: Any) -> None:
 )
 def _one_f_one_b(one_f_one_b: Any) -> None:
     expect_function(one_f_one_b, "one_f_one_b")
-    if ... in getattr(getattr(one_f_one_b, "__code__", None), "co_consts", ()):
-        raise NotAttempted
+    require_no_dots(one_f_one_b)
     for world, count in ((4, 8), (4, 2), (2, 4), (3, 16)):
         where = f"{world} ranks and {count} micro-batches"
         plans = [result_of(one_f_one_b, rank, world, count, what="one_f_one_b") for rank in range(world)]
         for rank, plan in enumerate(plans):
             _is_whole(plan, f"with {where}, rank {rank}", count)
         layers, batches = _network(world, rows=count)
-        ran = _simulated(
+        ran = simulated(
             "your plan", _stage, world, one_f_one_b, count, layers, batches[0], _LR, alpha=0, beta=0
         )
         formula = (world - 1) / (count + world - 1)
@@ -119,34 +120,8 @@ def _one_f_one_b(one_f_one_b: Any) -> None:
                 )
         _are_layers(ran.results, layers, batches[0], where)
     layers, batches = _network(2, rows=4)
-    real = _real("your plan", _stage, 2, one_f_one_b, 4, layers, batches[0], _LR)
+    real = on_real_ranks("your plan", _stage, 2, one_f_one_b, 4, layers, batches[0], _LR)
     _are_layers(real, layers, batches[0], "two real ranks")
-
-
-# -- running an answer ---------------------------------------------------------------------------------
-
-
-def _simulated(name: str, program: Any, world: int, *args: Any, **costs: float) -> schedule.Simulated:
-    """The simulation of an answer; what stops it becomes a verdict."""
-    expect_function(program, name)
-    if ... in getattr(getattr(program, "__code__", None), "co_consts", ()):
-        raise NotAttempted
-    try:
-        return schedule.run(program, world, *args, **costs)
-    except LabError as error:
-        raise Wrong(f"with {world} ranks, {error.fact}. {error.fix}") from None
-    except Exception as error:
-        raise Wrong(f"with {world} ranks, {name} raised {type(error).__name__}: {error}") from error
-
-
-def _real(name: str, program: Any, world: int, *args: Any) -> list[Any]:
-    """What real ranks return. The simulation was right, so the answer hardly ever fails here."""
-    try:
-        return schedule.on_ranks(program, world, *args, limit=15).results
-    except LabError as error:
-        raise Wrong(
-            f"the simulation is right, but on {world} real ranks {name} stops: {error.fact}"
-        ) from None
 
 
 def _mb(array: np.ndarray) -> float:
