@@ -33,7 +33,7 @@ background:repeating-linear-gradient(135deg,var(--lk-main) 0 8px,transparent 8px
 .labkit .lk-tiles{display:grid;grid-template-columns:repeat(4,minmax(0,1fr));gap:8px;margin:6px 0 8px}
 .labkit .lk-tiles div{border-left:2px solid var(--lk-line);padding-left:8px;white-space:nowrap;
 overflow:hidden}
-.labkit .lk-tiles b{display:block;font-size:16px}
+.labkit .lk-tiles b{display:block;font-size:16px}.labkit .lk-tiles span{white-space:normal}
 .labkit b,.labkit table,.labkit .lk-num{font-variant-numeric:tabular-nums}
 .labkit table{border-collapse:collapse;table-layout:auto;width:100%;margin:0;font-size:13px;
 color:inherit;border:0}
