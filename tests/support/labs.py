@@ -73,7 +73,10 @@ def until(condition: Callable[[], object], seconds: float = 90) -> None:
 
 def runs(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # also one that ends between the two looks
+        return False
 
 
 def processes_of(home: Path) -> list[str]:
