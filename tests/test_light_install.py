@@ -80,7 +80,9 @@ def needed(*lines: str) -> set[str]:
             found.add(key)
             extras = one.extras or {""}
             further = map(Requirement, metadata.requires(one.name) or [])
-            queue += [r for r in further if not r.marker or any(r.marker.evaluate({"extra": e}) for e in extras)]
+            queue += [
+                r for r in further if not r.marker or any(r.marker.evaluate({"extra": e}) for e in extras)
+            ]
     return {name for name, *_ in found}
 
 

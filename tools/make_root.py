@@ -5,8 +5,8 @@
     python tools/make_root.py trixie /tmp/trixie lab LAB_ARGS="--no-browser --port 8890"
 
 It needs Debian, root and debootstrap (``apt-get install debootstrap``). The root is kept and used again; the
-commit at HEAD is cloned into its folder ``/lab``. The mirror is the one that this machine's apt has. What pip is
-configured with here (its files, and folders named by ``--bind``) counts there, too.
+commit at HEAD is cloned into its folder ``/lab``. The mirror is the one that this machine's apt has. pip's
+configuration counts there, too, with the folders that ``--bind`` names.
 """
 
 import argparse
@@ -32,19 +32,32 @@ def mirror() -> str:
     lines = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
     debian = [line.split()[-1] for line in lines if line.startswith("Debian ") and "security" not in line]
     if not debian:
-        raise SystemExit("could not find a mirror\n  because apt knows no source of Debian\n  fix: apt-get update")
+        raise SystemExit(
+            "could not find a mirror\n  because apt knows no source of Debian\n  fix: apt-get update"
+        )
     return debian[0]
 
 
 def bootstrap(suite: str, root: Path) -> None:
     """Make the root, unless it is there, and install what the lab needs into it."""
     if not (root / "usr" / "bin" / "make").exists():
-        script = _SCRIPTS / (suite if (_SCRIPTS / suite).exists() else "sid")  # it may be younger than debootstrap
-        command = ["debootstrap", "--variant=minbase", "--include=ca-certificates", suite, str(root), mirror()]
+        script = _SCRIPTS / (
+            suite if (_SCRIPTS / suite).exists() else "sid"
+        )  # it may be younger than debootstrap
+        command = [
+            "debootstrap",
+            "--variant=minbase",
+            "--include=ca-certificates",
+            suite,
+            str(root),
+            mirror(),
+        ]
         subprocess.run([*command, str(script)], check=True)
         install = ["apt-get", "install", "--yes", "--no-install-recommends", *PACKAGES]
         if run(root, install):
-            raise SystemExit("could not make the root\n  because apt failed, see above\n  fix: remove it, and try again")
+            raise SystemExit(
+                "could not make the root\n  because apt failed, see above\n  fix: remove it, and try again"
+            )
 
 
 def clone(root: Path) -> None:
@@ -70,8 +83,10 @@ def run(root: Path, command: list[str], bound: Sequence[str] = (), folder: str =
         lines.append(shlex.join(["mount", "--bind", path, str(target)]))
     shell = f"cd {folder} && exec {shlex.join(command)}"
     lines.append(shlex.join(["exec", "chroot", str(root), "/bin/sh", "-c", shell]))
-    # `make` tells its own children what it was called with; this one is nobody's child.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTHON"))}
+    # `make` tells its own children what it was called with; this one has no such parent.
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "PYTHON"))
+    }
     environment |= {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
     alone = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", "\n".join(lines)]
     return subprocess.run(alone, env=environment).returncode
@@ -88,7 +103,10 @@ def main() -> None:
     clone(options.root.resolve())
     made = time.monotonic()
     status = run(options.root.resolve(), ["make", *target], options.bind, "/lab")
-    print(f"{options.suite}: {made - begin:.0f} s for the root, make {shlex.join(target)}: status {status}", end=" ")
+    print(
+        f"{options.suite}: {made - begin:.0f} s for the root, make {shlex.join(target)}: status {status}",
+        end=" ",
+    )
     print(f"after {time.monotonic() - made:.0f} s")
     sys.exit(status)
 

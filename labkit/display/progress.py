@@ -1,9 +1,9 @@
 """One line that shows how far a long wait is, and nothing for a short one.
 
-    with Waiting("rendering digits", unit="images") as line:
-        for done in range(0, total, 1024):
-            ...
-            line(done, total)
+with Waiting("rendering digits", unit="images") as line:
+    for done in range(0, total, 1024):
+        ...
+        line(done, total)
 """
 
 import sys

@@ -58,7 +58,7 @@ class TextReporter(NullReporter):
 
 
 class HtmlReporter(NullReporter):
-    """The panel in a notebook without ipywidgets: HTML that is drawn anew, without buttons."""
+    """The panel in a notebook without ipywidgets: one HTML output that is replaced, without buttons."""
 
     def open(self, snapshot: Snapshot) -> None:
         from IPython.display import display
@@ -151,7 +151,9 @@ def choose(kind: str) -> NullReporter:
     In a notebook that is widgets, or HTML where ipywidgets is missing; elsewhere text.
     """
     if kind == "auto":
-        kind = "text" if not _in_notebook() else "widgets" if importlib.util.find_spec("ipywidgets") else "html"
+        kind = (
+            "text" if not _in_notebook() else "widgets" if importlib.util.find_spec("ipywidgets") else "html"
+        )
     kinds = {"widgets": WidgetReporter, "html": HtmlReporter, "text": TextReporter, "none": NullReporter}
     return kinds[kind]()
 

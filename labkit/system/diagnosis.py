@@ -8,7 +8,6 @@ The doctor looks at files and sockets and imports nothing heavy, so it answers a
 
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
