@@ -4,8 +4,10 @@
 """
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -87,8 +89,11 @@ EXAMPLES = (
 
 
 def told(path, panels, home):
+    """What `PROGRAM` says of an example. Its results go to a folder of their own: Tune mixes equal names."""
     command = [sys.executable, "-c", PROGRAM, str(path), panels, "--smoke-test"]
-    done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=280)
+    with tempfile.TemporaryDirectory(dir=home) as folder:
+        variables = {**os.environ, "HOME": folder}
+        done = subprocess.run(command, cwd=home, env=variables, capture_output=True, text=True, timeout=280)
     lines = [line for line in done.stdout.splitlines() if line.startswith("TOLD ")]
     assert lines, done.stdout[-2000:] + done.stderr[-4000:]
     return json.loads(lines[0].removeprefix("TOLD "))
