@@ -97,9 +97,7 @@ def sections(cells: list[Cell]) -> dict[str, float]:
 
 def table(lessons: dict[str, list[Cell]]) -> str:
     """A Markdown table of the figures of all `lessons`: the cells of each by its number."""
-    head = (
-        "lesson | minutes | words | code lines | longest cell | exercises | ( in 150 words | short ones"
-    )
+    head = "lesson | minutes | words | code lines | longest cell | exercises | ( in 150 words | short ones"
     rows = [head, re.sub(r"[^|]+", "---", head)]
     for number, cells in lessons.items():
         one = measure(number, cells)
