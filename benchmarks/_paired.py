@@ -9,12 +9,13 @@ the lab is faster.
 import argparse
 import contextlib
 import statistics
+import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
@@ -23,7 +24,7 @@ from labkit.runs.record import RunRecord
 from labkit.system import process_info
 from labkit.system.process_registry import ProcessRegistry
 
-__all__ = ["Found", "measure", "memory_of", "parser", "rounds"]
+__all__ = ["Found", "Memory", "measure", "parser", "rounds"]
 
 
 def parser(about: str, *, repeat: int, rows: int | None = None) -> argparse.ArgumentParser:
@@ -124,12 +125,27 @@ def measure(ways: Mapping[str, Callable[[], Mapping[str, float]]], found: Found,
         found.add(way, ways[way]())
 
 
-def memory_of(home: Path, *, also: Iterable[psutil.Process] = ()) -> int:
-    """Bytes of all processes that the lab recorded in `home`, of their children, and of `also`."""
-    found = set(also)
-    for record in ProcessRegistry(home).records():
-        with contextlib.suppress(psutil.Error):
-            if record.alive:
-                process = psutil.Process(record.pid)
-                found |= {process, *process.children(recursive=True)}
-    return sum(map(process_info.memory, found))
+class Memory(threading.Thread):
+    """The most bytes that the processes of a home, `root` and their children have in a ``with`` block."""
+
+    def __init__(self, home: Path, root: psutil.Process) -> None:
+        super().__init__(daemon=True)
+        self._registry, self._root, self._over, self.most = ProcessRegistry(home), root, threading.Event(), 0
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._over.wait(2):  # to look takes a tenth of a second
+            found = {self._root, *self._root.children(recursive=True)}
+            for record in self._registry.records():
+                with contextlib.suppress(psutil.Error):
+                    if record.alive:
+                        process = psutil.Process(record.pid)
+                        found |= {process, *process.children(recursive=True)}
+            self.most = max(self.most, sum(map(process_info.memory, found)))

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from labkit.settings import Settings
 
-__all__ = ["lab_environment", "packages", "run", "stock_environment"]
-
 _STOCK = ("jsonschema[format-nongpl]", "lark", "rfc3987-syntax")
 
 

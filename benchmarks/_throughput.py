@@ -12,17 +12,6 @@ from benchmarks._paired import Found, measure, parser
 from labkit import datasets
 from labkit.settings import Settings
 
-__all__ = [
-    "GLOBAL_BATCH",
-    "WORKERS",
-    "arguments",
-    "compare",
-    "figures",
-    "program_environment",
-    "rows_folder",
-    "told_by",
-]
-
 GLOBAL_BATCH, WORKERS = 128, 2
 
 

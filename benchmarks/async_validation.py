@@ -1,11 +1,11 @@
-"""Validation inside the loop and next to it, in three ways: all seconds, seconds blocked, of a metric.
+"""Validation inside the loop and in a task next to it: all seconds, seconds blocked, of a metric.
 
     .venv/bin/python -m benchmarks async_validation [--rows 6000] [--repeat 3] [--epochs 4] [--json FILE]
 
 One worker trains lesson 03's `cnn` on rendered digits. After each epoch a checkpoint goes to the object
-store, and is validated on 5,000 others: not at all, in the loop, or next to it by each validator of
-`benchmarks._validators`. Each round has all five, their order changes with the round; model, data and
-seeds are the same. The figures are medians: over the rounds, or over the checkpoints of all rounds.
+store, and is validated on 5,000 others: not at all, in the loop, or in a task next to it. Each round has all
+three, their order changes with the round; model, data and seeds are the same. The figures are medians: over
+the rounds, or over the checkpoints of all rounds.
 
 - total: from the call of `fit()` to its return; after the start: from the first step on.
 - blocked: what the loop does between two epochs (save, report, validate), for each checkpoint.
@@ -15,6 +15,7 @@ The last line is ``async_validation: ratio=…``: for how long a checkpoint bloc
 it over in the loop.
 """
 
+import functools
 import statistics
 import tempfile
 import time
@@ -26,8 +27,20 @@ from labkit import cluster, datasets, runs, storage
 from labkit.settings import Settings
 from labkit.storage import upload_shards
 
-WAYS = ("none", "inline", "task", "trainer", "data")
+WAYS = ("none", "inline", "task")
 _VALIDATED_ROWS = 5000
+
+
+def validate(checkpoint: Any, *, path: str, filesystem: Any) -> dict[str, float]:
+    """The mean loss and accuracy of a checkpoint over the rows at `path`."""
+    from labkit.datasets import read_rows
+    from labkit.models.torch import batches, cnn, evaluate, load_state
+
+    model = cnn(seed=0)
+    with checkpoint.as_directory() as folder:
+        load_state(folder, model)
+    means = evaluate(model, batches(*read_rows(path, filesystem), size=512, shuffle=False))
+    return {f"val_{name}": mean for name, mean in means.items()}
 
 
 def train_loop(config: dict[str, Any]) -> list[float]:
@@ -36,13 +49,11 @@ def train_loop(config: dict[str, Any]) -> list[float]:
     import torch
     from ray.train import CheckpointUploadMode
 
-    from benchmarks._validators import in_a_task
     from labkit.models.torch import batches, cnn, save_state, train_epoch
 
     panel, data, way, epochs = config["panel"], config["data"], config["way"], config["epochs"]
     model = cnn(seed=0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
-    in_loop = in_a_task(cnn, **config["rows"])
     blocked = []
     for epoch in range(epochs):
         rows = batches(data.images, data.labels, size=64, seed=epoch)
@@ -54,7 +65,7 @@ def train_loop(config: dict[str, Any]) -> list[float]:
         checkpoint = ray.train.Checkpoint.from_directory(folder)
         if way == "inline":
             panel.phase("validating")
-            metrics.update(in_loop(checkpoint))
+            metrics.update(validate(checkpoint, **config["rows"]))
             panel.phase("saving")
         mode = CheckpointUploadMode.SYNC if way == "inline" else CheckpointUploadMode.ASYNC
         ray.train.report(
@@ -72,24 +83,14 @@ def measure(way: str, *, store: storage.Store, data: Any, epochs: int) -> dict[s
     from ray.train import RunConfig, ScalingConfig, ValidationConfig, ValidationTaskConfig
     from ray.train.torch import TorchTrainer
 
-    from benchmarks import _validators
-    from labkit.models.torch import cnn
     from labkit.panel.reporters import NullReporter
     from labkit.train import TrainPanel
 
     rows = {"path": "benchmark-validation/rows", "filesystem": store.filesystem}
-    validators = {
-        "task": lambda: (_validators.in_a_task(cnn, **rows), {"num_cpus": 1}),
-        "trainer": lambda: (
-            _validators.in_a_trainer(cnn, **rows, storage_path="benchmark-validation/runs"),
-            {"num_cpus": 0},
-        ),
-        "data": lambda: (_validators.in_ray_data(cnn, **rows), {"num_cpus": 0}),
-    }
     config = None
-    if way in validators:
-        function, options = validators[way]()
-        config = ValidationConfig(function, ValidationTaskConfig(timeout_s=120), options)
+    if way == "task":
+        function = functools.partial(validate, **rows)
+        config = ValidationConfig(function, ValidationTaskConfig(timeout_s=120), {"num_cpus": 1})
     name = f"benchmark-validation-{way}"
     panel = TrainPanel(name, dataset=data.name, rows=len(data), reporter=NullReporter())
     trainer = TorchTrainer(

@@ -14,7 +14,6 @@ over 12 minutes.
 import contextlib
 import os
 import tempfile
-import threading
 import time
 from datetime import datetime
 from pathlib import Path
@@ -22,31 +21,13 @@ from pathlib import Path
 import nbformat
 import psutil
 
-from benchmarks._paired import Found, memory_of, parser
+from benchmarks._paired import Found, Memory, parser
 from labkit.runs import record as records
 from labkit.system.process_registry import ProcessRegistry
 
 LIMIT = 12 * 60
 FOLDER = Path(__file__).parents[1] / "notebooks"
 STARTS = ("cluster.start(", "storage.start(", "spark.session(")
-
-
-class _Memory(threading.Thread):
-    """Looks at the memory of this process's children, and of what the lab recorded in `home`."""
-
-    def __init__(self, home: Path) -> None:
-        super().__init__(daemon=True)
-        self._home, self._over = home, threading.Event()
-        self.peak = 0  # bytes
-
-    def run(self) -> None:
-        while not self._over.wait(2):
-            children = psutil.Process().children(recursive=True)
-            self.peak = max(self.peak, memory_of(self._home, also=children))
-
-    def end(self) -> None:
-        self._over.set()
-        self.join()
 
 
 def _disk(home: Path) -> int:
@@ -76,14 +57,12 @@ def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float,
         record_timing=True,
         resources={"metadata": {"path": str(notebook.parent)}},
     )
-    memory = _Memory(home)
-    memory.start()
     began = time.time()
     try:
-        client.execute(env={**kept, **chosen})
+        with Memory(home, psutil.Process()) as memory:
+            client.execute(env={**kept, **chosen})
     finally:
         whole = time.time() - began
-        memory.end()
         ProcessRegistry(home).stop_all()
     cells = []
     first = None
@@ -104,7 +83,7 @@ def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float,
         :5
     ]
     figures = {"whole": whole, "start-up": up, "work": whole - up, "runs": len(starts)}
-    figures |= {"memory, GB": memory.peak / 1e9, "disk, GB": _disk(home) / 1e9}
+    figures |= {"memory, GB": memory.most / 1e9, "disk, GB": _disk(home) / 1e9}
     return figures, longest
 
 

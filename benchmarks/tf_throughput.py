@@ -8,9 +8,7 @@ In each round all come in turn.
 
 - ray data, recipe: lesson 04's. Rows are read into Ray's object store once, before the training; `to_tf`,
   and `cache()`, which keeps the rows of the first epoch for the others.
-- ray data, as asked: `to_tf` alone; each epoch reads the files again.
-- ray, in memory: each worker of the TensorflowTrainer has all rows, and TensorFlow shards them.
-- two scripts: the same as that in two processes with a TF_CONFIG, without Ray.
+- two scripts: all rows in each of two processes with a TF_CONFIG, which TensorFlow shards; without Ray.
 - one process: all rows in memory, no strategy.
 
 First epoch: from the moment when Keras begins it, with all that Ray Data has to start and TensorFlow has to
@@ -79,7 +77,7 @@ def in_memory(folder: str) -> Any:
     return rows.batch(_throughput.GLOBAL_BATCH).map(lambda image, label: (to_input(image), label))
 
 
-def of_shard(keep: bool) -> Any:
+def of_shard() -> Any:
     """This worker's shard, as lesson 04 has it."""
     import ray.train
     import tensorflow as tf
@@ -93,25 +91,20 @@ def of_shard(keep: bool) -> Any:
         feature_type_spec=tf.TensorSpec((None, 28, 28), tf.uint8, name="image"),
         label_type_spec=tf.TensorSpec((None,), tf.int64, name="label"),
     )
-    rows = rows.cache() if keep else rows
-    return rows.map(lambda image, label: (to_input(image), label))
+    return rows.cache().map(lambda image, label: (to_input(image), label))
 
 
 def ray_loop(config: dict[str, Any]) -> None:
     """What each worker does; the seconds of its epochs go into a file."""
     import ray.train
 
-    feed = config["feed"]
-    seconds = train(
-        lambda: in_memory(config["rows"]) if feed == "memory" else of_shard(feed == "recipe"),
-        config["epochs"],
-    )
+    seconds = train(of_shard, config["epochs"])
     if ray.train.get_context().get_world_rank() == 0:
         Path(config["told"]).write_text(json.dumps(seconds))
     ray.train.report({"epochs": len(seconds)})
 
 
-def in_ray(feed: str, folder: str, options: Any) -> dict[str, float]:
+def in_ray(folder: str, options: Any) -> dict[str, float]:
     """A run of two workers in Ray."""
     import ray.data
     from ray.train import RunConfig, ScalingConfig
@@ -121,14 +114,11 @@ def in_ray(feed: str, folder: str, options: Any) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as place:
         told = f"{place}/seconds.json"
         began = time.perf_counter()
-        data = {} if feed == "memory" else {"train": ray.data.read_parquet(folder)}
-        if feed == "recipe":
-            data = {"train": data["train"].materialize()}
         TensorflowTrainer(
             ray_loop,
-            train_loop_config={"feed": feed, "rows": folder, "epochs": options.epochs, "told": told},
+            train_loop_config={"epochs": options.epochs, "told": told},
             scaling_config=ScalingConfig(num_workers=_throughput.WORKERS),
-            datasets=data,
+            datasets={"train": ray.data.read_parquet(folder).materialize()},
             run_config=RunConfig(
                 storage_path=f"{place}/runs", worker_runtime_env={"env_vars": keras_settings.KERAS_2}
             ),
@@ -180,9 +170,7 @@ def main() -> None:
 
         quiet()
         ways: dict[str, Callable[[], dict[str, float]]] = {
-            "ray data, recipe": lambda: in_ray("recipe", folder, options),
-            "ray data, as asked": lambda: in_ray("asked", folder, options),
-            "ray, in memory": lambda: in_ray("memory", folder, options),
+            "ray data, recipe": lambda: in_ray(folder, options),
             "two scripts": lambda: as_programs(_throughput.WORKERS, folder, options),
             "one process": lambda: as_programs(1, folder, options),
         }

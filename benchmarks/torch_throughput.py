@@ -1,4 +1,4 @@
-"""Rows per second of a run: Ray Data in four ways, a DataLoader in Ray Train, torchrun, one process.
+"""Rows per second of a run: Ray Data in two ways, a DataLoader in Ray Train, torchrun, one process.
 
     .venv/bin/python -m benchmarks torch_throughput [--rows 60000] [--repeat 3] [--epochs 4] [--json FILE]
 
@@ -8,8 +8,6 @@ all come in turn.
 
 - ray data, recipe: what lesson 03 comes to. Rows are read into Ray's object store once, before the training;
   the worker takes its shard from there in large pieces, keeps them, and cuts its batches from them.
-- ray data, materialized: the same, but it takes the pieces again in each epoch.
-- ray data, large pieces: each epoch reads the files again, in large pieces.
 - ray data, as asked: each epoch reads the files again, `iter_torch_batches(batch_size=64)`.
 - ray loader: Ray Train with a `DataLoader` and its `DistributedSampler`.
 - torchrun: the same DataLoader in torchrun, without Ray.
@@ -36,6 +34,8 @@ from benchmarks import _throughput
 from benchmarks._paired import Found
 from labkit import cluster
 from labkit.settings import Settings
+
+_PIECE = 8192  # rows in a large piece
 
 
 def epochs_of(model: Any, epochs: int, feed: Callable[[], Any]) -> list[float]:
@@ -96,19 +96,13 @@ def ray_loop(config: dict[str, Any]) -> None:
         batches = lambda: loader  # noqa: E731
     else:
         shard = ray.train.get_dataset_shard("train")
-        if feed == "asked":
-            batches = lambda: (  # noqa: E731
-                (batch["image"], batch["label"]) for batch in shard.iter_torch_batches(batch_size=size)
-            )
-        else:
-            pieces = lambda: shard.iter_torch_batches(batch_size=config["piece"])  # noqa: E731
-            kept: list[Any] = []
+        kept: list[Any] = []
 
-            def batches() -> Any:
-                if feed != "recipe":
-                    return cut(pieces(), size)
-                kept[:] = kept or pieces()
-                return cut(kept, size)
+        def batches() -> Any:
+            if feed == "asked":
+                return cut(shard.iter_torch_batches(batch_size=size), size)
+            kept[:] = kept or shard.iter_torch_batches(batch_size=_PIECE)
+            return cut(kept, size)
 
     seconds = epochs_of(model, config["epochs"], batches)
     if ray.train.get_context().get_world_rank() == 0:
@@ -124,17 +118,11 @@ def in_ray(feed: str, folder: str, options: Any, workers: int = _throughput.WORK
 
     with tempfile.TemporaryDirectory() as place:
         told = f"{place}/seconds.json"
-        config = {
-            "feed": feed,
-            "rows": folder,
-            "epochs": options.epochs,
-            "told": told,
-            "piece": options.piece,
-        }
+        config = {"feed": feed, "rows": folder, "epochs": options.epochs, "told": told}
         began = time.perf_counter()
         ray.data.DataContext.get_current().use_datasource_v2 = False  # lesson 02: with few files it is slower
         data = {} if feed == "loader" else {"train": ray.data.read_parquet(folder)}
-        if feed in ("materialized", "recipe"):
+        if feed == "recipe":
             data = {"train": data["train"].materialize()}
         TorchTrainer(
             ray_loop,
@@ -205,9 +193,7 @@ def as_program(way: str, folder: str, epochs: int, workers: int = _throughput.WO
 
 
 def main() -> None:
-    options = _throughput.arguments(__doc__)
-    options.add_argument("--piece", type=int, default=8192, help="rows in a large piece")
-    options = options.parse_args()
+    options = _throughput.arguments(__doc__).parse_args()
     os.environ["LABKIT_PANEL"] = "none"
     settings = Settings.from_env()
     folder = _throughput.rows_folder(settings, options.rows)
@@ -217,9 +203,7 @@ def main() -> None:
 
         quiet()
         ways: dict[str, Callable[[], dict[str, float]]] = {
-            "ray data, materialized": lambda: in_ray("materialized", folder, options),
             "ray data, recipe": lambda: in_ray("recipe", folder, options),
-            "ray data, large pieces": lambda: in_ray("pieces", folder, options),
             "ray data, as asked": lambda: in_ray("asked", folder, options),
             "ray loader": lambda: in_ray("loader", folder, options),
             "torchrun": lambda: as_program("torchrun", folder, options.epochs),

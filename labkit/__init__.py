@@ -8,4 +8,4 @@ from labkit.settings import Settings
 
 __all__ = ["LabError", "Settings", "__version__"]
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"

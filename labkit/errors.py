@@ -9,7 +9,9 @@
 A notebook shows these three lines and no traceback: the cause is in the reader's call, not in the lab.
 """
 
+import importlib.util
 import numbers
+import sys
 
 
 class LabError(Exception):
@@ -56,3 +58,11 @@ def expect_int(attempt: str, name: str, value: object, *, least: int = 1) -> Non
     if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
         fact = f"{name}={value!r} is not a whole number from {least} on"
         raise LabError(attempt, fact, f"for example {name}={least + 1}")
+
+
+def expect_installed(attempt: str, *modules: str) -> None:
+    """Raise a `LabError` that says how to install them, unless all modules are there. Nothing is imported."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        fact = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        raise LabError(attempt, fact, f"{sys.executable} -m pip install 'labkit[lessons]'")

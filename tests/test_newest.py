@@ -1,15 +1,11 @@
-"""`make next`: what it installs, whose fault a failure is, and what it prints."""
+"""`make next`: what it installs and what it prints."""
 
 import sys
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import newest
-
-LONG = "def test():\n>   assert version('Torch')\n"
-RAY = "name gone\n.venv-next/lib/python3.11/site-packages/ray/data/x.py:3: AttributeError"
 
 
 def test_the_bounds_of_what_moves_are_lifted_and_no_others():
@@ -18,21 +14,6 @@ def test_the_bounds_of_what_moves_are_lifted_and_no_others():
     assert [name for name in newest.MOVING if asked[name].specifier] == []
     assert str(asked["pandas"].specifier) == "<3"  # chosen for another reason, so it stays
     assert asked["ray"].extras == {"data", "default", "train", "tune"}
-
-
-@pytest.mark.parametrize(
-    "name, text, package",
-    [
-        ("tests.test_private_names::test_is_still_there[ray._raylet:Config]", "torch torch", "ray"),
-        ("tests.test_private_names::test_is_still_there[IPython.core:X]", "gone", "other"),
-        ("tests.spark.test_spark::test_it", RAY, "ray"),  # the innermost frame is Ray's
-        ("tests.spark.test_spark::test_it", "assert 1 == 2", "pyspark"),
-        ("tests.models.test_torch_models::test_it", LONG, "torch"),
-        ("tests.test_files::test_it", "assert 1 == 2", "other"),
-    ],
-)
-def test_a_failure_is_put_down_to_a_package(name, text, package):
-    assert newest.blamed(name, text) == package
 
 
 def test_a_report_of_pytest_becomes_the_table(tmp_path, monkeypatch):
@@ -51,10 +32,8 @@ def test_a_report_of_pytest_becomes_the_table(tmp_path, monkeypatch):
     assert [name.partition("::")[2] for name, _ in failed] == ["test_wrong", "test_setup"]
     pinned, found = "torch==2.13.0+cpu\nabc==1\nboth==3\n", "torch==2.14.1\nabc==2\nboth==3\nfresh==7\n"
     lines = newest.table(failed, newest.versions(pinned), newest.versions(found)).splitlines()
-    assert ["torch", "2.13.0", "2.14.1", "1"] in map(str.split, lines)
-    assert ["other", "–", "–", "1"] in map(str.split, lines)
-    assert "    assert 1 == 2" in lines
-    assert lines[-1] == "2 other packages differ: abc 1 → 2, fresh – → 7"
+    assert lines[:3] == ["torch 2.13.0 → 2.14.1", "abc 1 → 2", "fresh – → 7"]
+    assert "2 failed tests" in lines and "    assert 1 == 2" in lines
 
 
 def test_tests_that_do_not_come_to_their_end_are_a_failure(tmp_path, monkeypatch):

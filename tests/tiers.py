@@ -57,7 +57,7 @@ SLOW = {
         "registry",
         "kept",
     ),
-    *("bundle", "damaged_inputs", "grading"),
+    *("bundle", "damaged_inputs", "grading", "light_install", "ray_examples"),
     *("class_bucket", "sharing"),
     *("hang", "hooks", "ray_reporting", "tensorflow", "validation", "watch"),
     *("sweep_panel", "sweep_restore"),
@@ -131,6 +131,9 @@ DEEP = {
     "additions": (),
     "benchmarks": (),
     "plain": (),
+    # `test_it_is_small` needs no environment of its own
+    "light_install": ("test_it_is_small",),
+    "ray_examples": (),
 }
 
 # What a change below these paths can break, riskiest first: modules of deep tests, "*" for all of them.
@@ -152,7 +155,7 @@ TOUCHED = {
     "constraints.txt": ("*",),
     "labkit/cluster/forkserver/": ("preload", "ray_reporting", "sweep_panel", "validation"),
     "labkit/cluster/": (*_KILLS, "preload"),
-    "labkit/panel/": _PANELS,
+    "labkit/panel/": (*_PANELS, "light_install", "ray_examples"),
     "labkit/display/": ("sweep_browser", "validation_browser", "accessibility"),
     "labkit/train/": ("ray_reporting", "validation", "hang", "tensorflow"),
     "labkit/tune/": ("sweep_panel", "sweep_restore", "sweep_browser"),

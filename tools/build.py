@@ -110,8 +110,8 @@ def pages(folder: Path = FOLDER) -> Iterator[tuple[Path, str]]:
     for source in sources(folder):
         cells = lesson.read(source)
         time = figures.measure(lesson.number(source), cells).time
-        if source.stem == "tour":  # its code is there to be run, not to be read
-            time = "5 minutes"
+        # The code of the tour is there to be run, not to be read.
+        time = "5 min" if source.stem == "tour" else re.sub(r"about (\d+) minutes", r"\1 min", time)
         row = rf"(\| \[[^|]*\(notebooks/{source.stem}\.ipynb\) \|[^|]*\|)[^|]*\|"
         table = re.sub(row, rf"\1 {time} |", table)
         notes = "\n".join("- " + " ".join(cell.source.split()) for cell in cells if cell.is_note)

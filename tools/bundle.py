@@ -89,7 +89,8 @@ def learners(target: Path) -> Path:
 def download(folder: Path) -> Path:
     """Fetch or build the wheels that the lessons need, at the pinned versions, into `folder`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    wanted = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["recipes"]]
+    extras = project["project"]["optional-dependencies"]
+    wanted = project["project"]["dependencies"] + sum((extras[name] for name in extras if name != "dev"), [])
     fresh = folder.with_name("wheels.part")
     shutil.rmtree(fresh, ignore_errors=True)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]

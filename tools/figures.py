@@ -3,12 +3,10 @@
 python tools/build.py --table     all lessons, as a Markdown table
 """
 
-import ast
 import math
 import re
 from dataclasses import dataclass
 
-import lesson
 from lesson import Cell
 
 # Calibrated with two readers' logs of lessons 03 and 06: words and characters of code in a minute.
@@ -44,10 +42,9 @@ class Figures:
 
     Attributes:
         core, extra: minutes, by the rule of CONTRIBUTING.md.
-        words: in the core; `names` are what it has in backticks and could be typed, each counted once.
+        words: in the core.
         lines: code lines of each code cell of the core.
-        labkit_share: of the core's code lines those that use labkit, without calls of exercises.
-        grades: the stars of each exercise; `runs`: how many of them run an engine when they are checked.
+        grades: the stars of each exercise.
         brackets: opening parentheses in 150 words, without those of code.
         short: the share of sentences with less than six words.
     """
@@ -55,12 +52,8 @@ class Figures:
     core: float
     extra: float
     words: int
-    names: int
     lines: list[int]
-    labkit_share: float
     grades: list[str]
-    runs: int
-    diagrams: int
     brackets: float
     short: float
 
@@ -79,19 +72,12 @@ def measure(number: str, cells: list[Cell]) -> Figures:
     words = sum(len(text.split()) for text in texts)
     prose = " ".join(line for text in texts for line in text.splitlines() if not re.match(r"[#|]", line))
     sentences = [len(part.split()) for part in re.split(r"(?<=[.!?])\s+|\n\n", prose) if part.strip()]
-    exercises = re.findall(r"(?m)^### Exercise (\S+) *(★*)", "\n".join(texts))
     return Figures(
         core=_minutes(core) + _COMPUTING.get(number, 0),
         extra=_minutes([cell for cell in kept if cell.is_extra]),
         words=words,
-        names=len(
-            {name for text in texts for name in re.findall(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`", text)}
-        ),
         lines=[len(_code_lines(cell)) for cell in core if cell.kind == "code"],
-        labkit_share=_labkit_share(core),
-        grades=[grade for _, grade in exercises],
-        runs=sum(_runs_an_engine(id) for id, _ in exercises),
-        diagrams=sum(cell.source.count("](images/") for cell in kept),
+        grades=re.findall(r"(?m)^### Exercise \S+ *(★*)", "\n".join(texts)),
         brackets=150 * re.sub(r"`[^`]*`", "", prose).count("(") / max(words, 1),
         short=sum(length < 6 for length in sentences) / max(len(sentences), 1),
     )
@@ -111,20 +97,13 @@ def sections(cells: list[Cell]) -> dict[str, float]:
 
 def table(lessons: dict[str, list[Cell]]) -> str:
     """A Markdown table of the figures of all `lessons`: the cells of each by its number."""
-    head = (
-        "lesson | minutes | extra | words | code lines | names | words per name | labkit lines | "
-        "exercises | that run an engine | pictures | longest cell | ( per 150 words | sentences < 6 words"
-    )
+    head = "lesson | minutes | words | code lines | longest cell | exercises | ( in 150 words | short ones"
     rows = [head, re.sub(r"[^|]+", "---", head)]
     for number, cells in lessons.items():
         one = measure(number, cells)
-        figures = (
-            *(number, f"{one.core:.0f}", f"{one.extra:.0f}", one.words, sum(one.lines), one.names),
-            *(f"{one.words / max(one.names, 1):.0f}", f"{one.labkit_share:.0%}"),
-            *(" ".join(grade or "?" for grade in one.grades), one.runs, one.diagrams, max(one.lines)),
-            *(f"{one.brackets:.1f}", f"{one.short:.0%}"),
-        )
-        rows.append(" | ".join(map(str, figures)))
+        grades = " ".join(grade or "?" for grade in one.grades)
+        figures = f"{one.core:.0f}", one.words, sum(one.lines), max(one.lines), grades
+        rows.append(" | ".join(map(str, (number, *figures, f"{one.brackets:.1f}", f"{one.short:.0%}"))))
     return "\n".join(f"| {row} |" for row in rows)
 
 
@@ -141,41 +120,3 @@ def _minutes(cells: list[Cell]) -> float:
 
 def _code_lines(cell: Cell) -> list[str]:
     return [line for line in cell.source.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-
-
-def _runs_an_engine(id: str) -> bool:
-    from labkit.exercises import registry, running
-
-    exercises = {one.id: one for lesson in registry.lessons() for one in lesson.exercises}
-    return id in exercises and exercises[id].seconds > running.LIMIT
-
-
-def _labkit_share(cells: list[Cell]) -> float:
-    """The share of code lines that import labkit, or use a name that came from it or holds what it made."""
-    ours: set[str] = set()
-    using = total = 0
-    for cell in (cell for cell in cells if cell.kind == "code"):
-        lines: set[int] = set()
-        tree = lesson.parse(cell.source)
-        for node in sorted(ast.walk(tree), key=lambda node: getattr(node, "lineno", 0)):
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                module = getattr(node, "module", None) or node.names[0].name
-                if module.partition(".")[0] == "labkit" and module != "labkit.exercises":
-                    ours |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-                    lines.add(node.lineno)
-            elif isinstance(node, ast.Assign) and _root(node.value) in ours:
-                ours |= {n.id for target in node.targets for n in ast.walk(target) if isinstance(n, ast.Name)}
-            elif isinstance(node, (ast.With, ast.AsyncWith)):
-                made = [i.optional_vars for i in node.items if _root(i.context_expr) in ours]
-                ours |= {name.id for name in made if isinstance(name, ast.Name)}
-        lines |= {node.lineno for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in ours}
-        using += len(lines)
-        total += len(_code_lines(cell))
-    return using / max(total, 1)
-
-
-def _root(node: ast.AST) -> str | None:
-    """`ray` of ``ray.data.range(3).count()``."""
-    while isinstance(node, (ast.Attribute, ast.Call, ast.Subscript)):
-        node = node.func if isinstance(node, ast.Call) else node.value
-    return node.id if isinstance(node, ast.Name) else None

@@ -21,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 INDEX = "https://download.pytorch.org/whl/cpu"
-EVERYTHING = ".[dev,recipes]"
+EVERYTHING = ".[lessons,tensorflow,spark,recipes,dev]"
 _SECONDS = 3
 
 

@@ -25,10 +25,6 @@ MOVING = (
     *("ray", "torch", "tensorflow", "keras", "tf-keras", "pyspark", "jupyterlab", "ipykernel", "ipywidgets"),
     *("jsonschema", "openapi-spec-validator"),
 )
-# Where a failure names no package: what the tests of a folder exercise.
-_FOLDERS = {"browser": "jupyterlab", "cluster": "ray", "data": "ray", "faults": "ray", "spark": "pyspark"}
-_FOLDERS |= {"train": "ray", "tune": "ray"}
-_IMPORTED = {"tf-keras": "tf_keras"}  # where the module has another name than the package
 _SECONDS = 24 * 3600  # after which an environment is installed again
 
 
@@ -73,27 +69,6 @@ def failures(report: Path) -> list[tuple[str, str]]:
     ]
 
 
-def blamed(name: str, text: str) -> str:
-    """The package of `MOVING` that a failed test exercises, as well as its name and text tell.
-
-    That is the package of the name that is gone; else the one with the innermost frame of the traceback; else
-    that of the test's folder; else the one that the text names most often; else "other".
-    """
-    modules = {_IMPORTED.get(package, package): package for package in MOVING}
-    asked = re.search(r"test_private_names.*\[(\w+)[.:]", name)
-    frames = re.findall(rf"site-packages/({'|'.join(modules)})/", text)
-    folder = re.match(r"tests\.(\w+)\.", name)
-    named = {module: len(re.findall(rf"\b{module}\b", text, re.IGNORECASE)) for module in modules}
-    most = max(named, key=named.get)
-    candidates = (
-        modules.get(asked[1].lower()) if asked else None,
-        modules[frames[-1]] if frames else None,
-        _FOLDERS.get(folder[1]) if folder else None,
-        modules[most] if named[most] else None,
-    )
-    return next(filter(None, candidates), "other")
-
-
 def versions(lines: str) -> dict[str, str]:
     """Package → version, of lines such as ``ray==2.60.0``."""
     pairs = re.findall(r"(?m)^([\w.-]+)==([^+\s]+)", lines)
@@ -101,19 +76,12 @@ def versions(lines: str) -> dict[str, str]:
 
 
 def table(failed: list[tuple[str, str]], pinned: dict[str, str], newest: dict[str, str]) -> str:
-    """What `make next` prints: a row for each package of `MOVING`, then its failed tests, then the others."""
-    groups = {package: [] for package in (*MOVING, "other")}
-    for name, text in failed:
-        groups[blamed(name, text)].append((name, text.strip().partition("\n")[0]))
-    lines = [f"{'package':<24}{'pinned':<12}{'newest':<12}failed tests"]
-    for package, tests in groups.items():
-        lines.append(f"{package:<24}{pinned.get(package, '–'):<12}{newest.get(package, '–'):<12}{len(tests)}")
-    for package, tests in groups.items():
-        lines += [f"\n{package}", *(f"  {name}\n    {why}" for name, why in tests)] if tests else []
-    names = sorted((pinned.keys() | newest.keys()) - set(MOVING))
+    """What `make next` prints: the versions that moved, first those of `MOVING`, and each failed test."""
+    names = [*MOVING, *sorted((pinned.keys() | newest.keys()) - set(MOVING))]
     moved = [(name, pinned.get(name, "–"), newest.get(name, "–")) for name in names]
-    moved = [f"{name} {old} → {new}" for name, old, new in moved if old != new]
-    return "\n".join([*lines, "", f"{len(moved)} other packages differ: {', '.join(moved) or 'none'}"])
+    lines = [f"{name} {old} → {new}" for name, old, new in moved if old != new]
+    lines.append(f"\n{len(failed)} failed tests")
+    return "\n".join(lines + [f"  {name}\n    {text.strip().partition(chr(10))[0]}" for name, text in failed])
 
 
 if __name__ == "__main__":
@@ -121,15 +89,7 @@ if __name__ == "__main__":
     gone = test("pytest", "-q", "tests/test_private_names.py")
     rest = test("tests", *sys.argv[1:])
     subprocess.run([NEXT / "bin" / "python", "-m", "labkit", "stop"], cwd=ROOT)
-    pip = [
-        NEXT / "bin" / "python",
-        "-m",
-        "pip",
-        "list",
-        "--format=freeze",
-        "--exclude-editable",
-        "--exclude=pip",
-    ]
+    pip = [NEXT / "bin" / "python", "-m", "pip", "list", "--format=freeze", "--exclude-editable"]
     listed = subprocess.run(pip, capture_output=True, text=True, check=True)
     failed = list(dict(gone + rest).items())  # private names are among the rest, too
     print(table(failed, versions((ROOT / "constraints.txt").read_text()), versions(listed.stdout)))

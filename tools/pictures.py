@@ -261,32 +261,6 @@ def blocks(d: Drawing) -> None:
     d.text(20, 250, "Blocks of the whole dataset never have to be in memory together.", style="n", room=480)
 
 
-@picture(760, 250)
-def shards(d: Drawing) -> None:
-    """Files, blocks and shards.
-
-    Four Parquet files in the store are read as blocks. Ray Train splits the stream of blocks into one
-    shard for each worker, of the same number of rows; each worker cuts its shard into batches.
-    """
-    d.frame(20, 20, 170, 212, "Parquet files")
-    for row in range(4):
-        d.box(36, 54 + 43 * row, 138, 34, f"part-{row}.parquet", kind="store")
-        d.box(270, 54 + 43 * row, 110, 34, f"block {row}", kind="data")
-        d.arrow((174, 71 + 43 * row), (270, 71 + 43 * row))
-    d.text(270, 41, "blocks", style="b")
-    d.text(192, 62, "read tasks", style="n", room=76)
-    for rank in (0, 1):
-        top = 44 + 96 * rank
-        d.box(470, top, 120, 76, f"shard of rank {rank}", "718 rows", kind="data")
-        d.box(640, top, 100, 76, f"rank {rank}", "batches of 64")
-        d.arrow((590, top + 38), (640, top + 38))
-    d.arrow((380, 71), (470, 70))
-    d.arrow((380, 114), (470, 92))
-    d.arrow((380, 157), (470, 164))
-    d.arrow((380, 200), (470, 190))
-    d.text(404, 236, "Each row goes to one rank; shards are equally long.", style="n", room=350)
-
-
 @picture(760, 330)
 def all_reduce(d: Drawing) -> None:
     """One step of data-parallel training.

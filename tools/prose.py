@@ -14,7 +14,6 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,28 +76,18 @@ _BANNED = {re.compile(rf"\b(?:{phrase})\b", re.IGNORECASE): better for phrase, b
 _NAME = re.compile(r"^ +\w+: ")  # of an argument or attribute, in a docstring
 _CODE = re.compile(r"``.*?``|`[^`]*`|https?://\S+|\]\([^)]*\)")
 
-# Files from before these rules, and why they are still here. Lines are removed from this list, never added.
-_SECOND = "a lesson of the second edition"
-_NOT_YET_REWRITTEN: dict[str, str] = {}
-
 
 def main(names: list[str]) -> int:
     """Print what was found, one line for each; returns the number of files that have to be changed."""
     paths = [Path(name).resolve() for name in names] or sorted(
         {path for pattern in _FILES for path in ROOT.glob(pattern) if path.suffix in (".md", ".py")}
     )
-    bad, waiting = set(), set()
+    bad = set()
     for path in paths:
         name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else str(path)
-        found = list(findings(path))
-        exempt = [pattern for pattern in _NOT_YET_REWRITTEN if not names and fnmatch(name, pattern)]
-        waiting.update(exempt if found else [])
-        for line, words, better in [] if exempt else found:
+        for line, words, better in findings(path):
             print(f"{name}:{line}: {words!r}: write {better!r}, or another plain word")
             bad.add(name)
-    if not names:
-        for pattern in _NOT_YET_REWRITTEN.keys() - waiting:
-            print(f"{pattern} has been rewritten: remove it from the list in tools/prose.py")
     return len(bad)
 
 

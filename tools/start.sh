@@ -24,7 +24,7 @@ if [ ! -e .venv/installed ]; then
     echo "installing the lab into $PWD/.venv, once"
     "$chosen" -m venv .venv || fail "$chosen lacks venv" "on Debian and Ubuntu: apt-get install python$version-venv"
     "$python" -m pip install --quiet --disable-pip-version-check --no-index --find-links wheels \
-        --constraint constraints.txt --editable ".[recipes]" \
+        --constraint constraints.txt --editable ".[lessons,tensorflow,spark,recipes]" \
         || fail "pip did not install it, see above" "if it's Python's version: PYTHON=/path/to/another ./start.sh"
     touch .venv/installed
 fi

@@ -22,7 +22,7 @@ import numpy as np
 from labkit.datasets.fonts import SPLITS, render
 from labkit.datasets.images import Dataset, read_rows
 from labkit.display.formatting import without_credentials
-from labkit.errors import LabError
+from labkit.errors import LabError, expect_installed
 from labkit.settings import CHECKOUT, DATASETS, PACKAGE_ROOT, Settings
 
 _DIGITS = tuple("0123456789")
@@ -112,6 +112,7 @@ def load(
 def rendered(n: int, seed: int = 0, *, split: str = "train") -> Dataset:
     """Draw the first `n` digits of `seed` and `split` from fonts (see `labkit.datasets.fonts`)."""
     _check(n, split)
+    expect_installed("render digits", "PIL", "matplotlib")
     return Dataset(*render(n, seed=seed, split=split), "rendered", split, _DIGITS)
 
 
@@ -141,6 +142,7 @@ def _check(n: int | None, split: str) -> None:
 
 
 def _digits(split: str) -> Dataset:
+    expect_installed("load the digits", "pyarrow")
     whole = Dataset(*read_rows(str(shipped("digits.parquet"))), "digits", split, _DIGITS)
     return whole[:_DIGITS_TRAIN] if split == "train" else whole[_DIGITS_TRAIN:]
 
@@ -159,6 +161,7 @@ def _downloaded(name: str, split: str, settings: Settings) -> Dataset:
 
 def _fetch(name: str, known: Mapping[str, str], folder: Path, addresses: tuple[str, ...]) -> Path:
     """Return the path of the file in `folder`, after fetching it from the first address that has it."""
+    expect_installed(f"fetch {name}", "pooch", "requests", "tqdm")
     import pooch
 
     pooch.get_logger().setLevel("WARNING")  # what it logs has the address in it, password included

@@ -15,7 +15,7 @@ import numpy as np
 from labkit import machine
 from labkit.datasets.own import OwnData, check_split
 from labkit.datasets.tables import SYSTEM, visible
-from labkit.errors import LabError
+from labkit.errors import LabError, expect_installed
 
 _SPLITS = {"train", "training", "trainval", "test", "testing", "val", "valid", "validation", "dev", "holdout"}
 _FILLERS = {"", "images", "image", "imgs", "img", "pictures", "folder", "split"}
@@ -43,6 +43,7 @@ def from_folder(
             and there is no `size`, or they don't fit into memory.
     """
     folder, attempt = Path(path).expanduser(), f"load images from {path}"
+    expect_installed(attempt, "PIL")
     check_split(test, seed)
     if size is not None:
         if np.shape(size) != (2,) or np.asarray(size).dtype.kind not in "iu" or min(size) < 1:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.datasets.own import OwnData
-from labkit.errors import LabError
+from labkit.errors import LabError, expect_installed
 
 if TYPE_CHECKING:
     import pandas
@@ -107,6 +107,7 @@ def read_table(source: Any, attempt: str) -> "tuple[str, pandas.DataFrame]":
     Each cell is a text, so that a table is the same from everywhere. An empty one is "". Only a list, a dict,
     bytes and the like stay what they are.
     """
+    expect_installed(attempt, "pandas", "pyarrow")
     import pandas
     import pyarrow
 

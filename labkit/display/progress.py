@@ -7,31 +7,39 @@ with Waiting("rendering digits", unit="images") as line:
 """
 
 import sys
-from typing import Any
+import time
+from typing import Any, Self
 
-from tqdm import tqdm
+_DELAY = 2.0  # seconds; a shorter wait needs no line
 
 
-class Waiting(tqdm):
+class Waiting:
     """Shows what is waited for, how much is done and how long it took. In a log the line comes rarely."""
 
-    monitor_interval = 0  # no thread of tqdm's: what is forked from this process must have only one
-
     def __init__(self, what: str, *, unit: str) -> None:
+        self._what, self._unit, self._total = what, unit, 0
         live = sys.stdout.isatty() or "ipykernel" in type(sys.stdout).__module__
-        words = "{desc} · {n_fmt} of {total_fmt} {unit} · {elapsed_s:.0f} s"
-        # A wait of less than `delay` seconds needs no line; the seconds go on while nothing else changes.
-        super().__init__(
-            desc=what, unit=unit, file=sys.stdout, delay=2, mininterval=0.5 if live else 30, miniters=0,
-            bar_format=words,
-        )  # fmt: skip
+        self._every = 0.5 if live else 30.0
+        self._began = time.monotonic()
+        self._next = self._began + _DELAY
 
     def __call__(self, done: int, total: int) -> None:
         """Report that `done` of `total` units are done. The line is written when it is time."""
-        self.total = total
-        self.update(done - self.n)
+        self._total = total
+        if (now := time.monotonic()) >= self._next:
+            self._next = now + self._every
+            self._write(done)
+
+    def _write(self, done: int) -> None:
+        seconds = time.monotonic() - self._began
+        sys.stdout.write(f"\r{self._what} · {done} of {self._total} {self._unit} · {seconds:.0f} s")
+        sys.stdout.flush()
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, kind: Any, *error: Any) -> None:
-        if kind is None:
-            self.n = self.total or 0  # the last call came before the last unit was done
-        super().__exit__(kind, *error)
+        if self._next > self._began + _DELAY:  # there is a line
+            if kind is None:
+                self._write(self._total)  # the last call came before the last unit was done
+            sys.stdout.write("\n")

@@ -4,6 +4,7 @@ A reporter shows the snapshots of `labkit.panel.drawing`; `labkit.panel.base` de
 """
 
 import contextlib
+import importlib.util
 import os
 import secrets
 import signal
@@ -54,6 +55,26 @@ class TextReporter(NullReporter):
             print(f"{clock(snapshot.seconds)} {snapshot.name}: {line}", flush=True)
 
     close = draw
+
+
+class HtmlReporter(NullReporter):
+    """The panel in a notebook without ipywidgets: one HTML output that is replaced, without buttons."""
+
+    def open(self, snapshot: Snapshot) -> None:
+        from IPython.display import display
+
+        self._handle = display(self._drawn(snapshot), raw=True, display_id=f"labkit-{secrets.token_hex(8)}")
+
+    def draw(self, snapshot: Snapshot) -> None:
+        self._handle.update(self._drawn(snapshot), raw=True)
+
+    close = draw
+
+    def _drawn(self, snapshot: Snapshot) -> dict[str, str]:
+        right = cards.mark("dim lk-num", f"{clock(snapshot.seconds)} · {_ONLY_BY_INTERRUPT}")
+        head = cards.head(snapshot.name, cards.mark("dim", snapshot.subtitle), right)
+        html = snapshot.summary if snapshot.over else cards.frame(head, snapshot.body)
+        return {"text/html": str(html), "text/plain": f"{snapshot.name}: {snapshot.lines[-1][1]}"}
 
 
 class WidgetReporter(NullReporter):
@@ -125,10 +146,16 @@ class WidgetReporter(NullReporter):
 
 
 def choose(kind: str) -> NullReporter:
-    """The reporter for a setting: "widgets", "text", "none", or "auto" (widgets in a notebook)."""
+    """The reporter for a setting: "widgets", "text", "none", or "auto".
+
+    In a notebook that is widgets, or HTML where ipywidgets is missing; elsewhere text.
+    """
     if kind == "auto":
-        kind = "widgets" if _in_notebook() else "text"
-    return {"widgets": WidgetReporter, "text": TextReporter, "none": NullReporter}[kind]()
+        kind = (
+            "text" if not _in_notebook() else "widgets" if importlib.util.find_spec("ipywidgets") else "html"
+        )
+    kinds = {"widgets": WidgetReporter, "html": HtmlReporter, "text": TextReporter, "none": NullReporter}
+    return kinds[kind]()
 
 
 def _clicks_arrive() -> bool:

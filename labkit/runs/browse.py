@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from labkit.errors import LabError
+from labkit.errors import LabError, expect_installed
 from labkit.files import atomic_write
 from labkit.runs.record import MARKS_NAME, Home, RunRecord, find, number, read
 from labkit.settings import Settings
@@ -102,6 +102,7 @@ def overview(found: Sequence[RunRecord]) -> "pandas.DataFrame":
 
 def _frame(columns: dict[str, list]) -> "pandas.DataFrame":
     """The columns as a table whose rows count from 1; pandas has no type for a seed of 128 bits."""
+    expect_installed("make a table of runs", "pandas")
     import pandas
 
     frame = pandas.DataFrame(columns, dtype=object)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import escape
 
+from labkit.errors import expect_installed
 from labkit.runs import figures
 from labkit.runs.browse import flat, get
 from labkit.runs.record import Home, RunRecord
@@ -58,6 +59,7 @@ def compare(a: str | RunRecord, b: str | RunRecord, home: Home = None) -> Compar
     Raises:
         LabError: there is no such run.
     """
+    expect_installed("compare two runs", "pandas")
     import pandas
 
     one, other = get(a, home), get(b, home)

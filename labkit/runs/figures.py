@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.display import formatting
 from labkit.display.figures import figure_style, stacked_bars
-from labkit.errors import LabError
+from labkit.errors import LabError, expect_installed
 from labkit.runs.browse import select, values_of
 from labkit.runs.record import Home, RunRecord, number
 
@@ -60,6 +60,7 @@ def draw(
     Raises:
         LabError: no run reports one of `metrics`.
     """
+    expect_installed("plot runs", "matplotlib")
     import matplotlib.pyplot as plt
 
     labels = [_plain(formatting.short(group)) for group in groups] if groups else _labels(found)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from labkit.display import formatting
-from labkit.errors import LabError
+from labkit.errors import LabError, expect_installed
 from labkit.files import atomic_write
 from labkit.runs import figures
 from labkit.runs.browse import flat, overview, select, values_of
@@ -61,6 +61,7 @@ def report(
     """
     found = select(home, last, **filters)[::-1]  # the oldest first
     attempt = f"write the report {path}"
+    expect_installed(attempt, "pandas", "matplotlib")
     groups = None if by is None else values_of(found, by)
     if groups is not None and all(value is None for value in groups):
         raise LabError(attempt, f"no run has {by!r}", "by= takes a setting, or a column of runs.table()")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from labkit import machine
-from labkit.errors import LabError
+from labkit.errors import LabError, expect_installed
 from labkit.settings import Settings
 from labkit.system.process_registry import ProcessRegistry
 
@@ -47,6 +47,7 @@ def start_public(tables: Mapping[str, "pa.Table"], settings: Settings | None = N
     Raises:
         LabError: rclone is not installed, or it does not start.
     """
+    expect_installed(_ATTEMPT, "s3fs", "pyarrow")
     import pyarrow.parquet
 
     from labkit.storage.server import serve  # which loads s3fs

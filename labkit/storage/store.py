@@ -24,7 +24,7 @@ import psutil
 from labkit import interrupts, machine
 from labkit.display import cards
 from labkit.display.formatting import without_credentials
-from labkit.errors import LabError
+from labkit.errors import LabError, expect_installed
 from labkit.settings import Settings
 from labkit.storage import explain
 
@@ -168,6 +168,7 @@ def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
         LabError: no server could be started, or it cannot be used.
         RunStopped: the reader interrupted; nothing is left running.
     """
+    expect_installed("start the object store", "s3fs", "pyarrow")
     settings = Settings.given(settings)
     if settings.s3_endpoint:
         return connect(bucket=bucket, settings=settings)
@@ -210,6 +211,7 @@ def connect(
     Raises:
         LabError: the store cannot be used; known within seconds.
     """
+    expect_installed("connect to an object store", "s3fs", "pyarrow")
     settings = Settings.given(settings)
     url = str(endpoint or settings.s3_endpoint or "").rstrip("/")
     shown = without_credentials(url)

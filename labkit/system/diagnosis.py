@@ -8,7 +8,6 @@ The doctor looks at files and sockets and imports nothing heavy, so it answers a
 
 import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -25,7 +24,8 @@ from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings
 from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
 
 _GB = 1e9
-_INSTALL = 'make setup, or: pip install -c constraints.txt -e ".[dev,recipes]"'
+_EXTRAS = ("lessons", "tensorflow", "spark", "recipes")
+_INSTALL = f"make setup, or: pip install -c constraints.txt -e '.[{','.join(_EXTRAS)}]'"
 
 
 @dataclass(frozen=True)
@@ -207,12 +207,21 @@ def _leftovers(settings: Settings) -> Finding:
 
 
 def _required() -> list[str]:
-    """Names of the packages that labkit itself requires, without those of its extras."""
+    """Names of the packages that labkit and the extras of its lessons require on this Python."""
     try:
-        lines = metadata.requires("labkit") or []
+        from packaging.requirements import Requirement
+    except ModuleNotFoundError:  # Ray and JupyterLab bring it, so neither of them is there
+        return ["ray", "jupyterlab"]
+    try:
+        found = map(Requirement, metadata.requires("labkit") or [])
     except metadata.PackageNotFoundError:
         return []
-    return [re.split(r"[^\w.-]", line)[0] for line in lines if "extra ==" not in line]
+    extras = ("", *_EXTRAS)
+    return [
+        one.name
+        for one in found
+        if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in extras)
+    ]
 
 
 def _version(name: str) -> str | None:

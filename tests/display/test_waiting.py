@@ -2,6 +2,7 @@
 
 import io
 import sys
+from types import SimpleNamespace
 
 from labkit.display.progress import Waiting
 
@@ -14,7 +15,7 @@ class Terminal(io.StringIO):
 def wait(monkeypatch, stream, seconds):
     """What is written in this time; a unit of ten comes every 0.1 s."""
     now = [100.0]
-    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    monkeypatch.setattr("labkit.display.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(sys, "stdout", stream)
     with Waiting("rendering digits", unit="images") as line:
         for tick in range(1, round(seconds * 10)):

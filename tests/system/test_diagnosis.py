@@ -120,7 +120,7 @@ def test_gpus(look, monkeypatch):
 
 def test_packages(look, monkeypatch):
     assert look("packages").text == "all are installed"
-    assert {"ray", "torch", "jupyterlab"} <= set(diagnosis._required())
+    assert {"ray", "torch", "jupyterlab", "pyspark", "psutil"} <= set(diagnosis._required())
     assert "pytest" not in diagnosis._required()
     monkeypatch.setattr(diagnosis, "_required", lambda: ["ray", "no-such-package"])
     finding = look("packages")
