@@ -4,6 +4,7 @@ Each line is ``[OK]``, or ``[FIX]`` with what to change, as in the doctor's tabl
 says what it has, connects to this process, as a worker does that has a panel, and to the object store.
 """
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,7 +54,8 @@ def _look(there: cluster.Cluster) -> Iterator[Finding]:
     nodes, ours, heard = nodes[:_MOST_NODES], connection.own_address(), set[str]()
     listener = Listener(lambda event: heard.add(event["node"]), host=ours)
     try:
-        answers = _ask(nodes, listener.address, settings.s3_endpoint)
+        with tempfile.NamedTemporaryFile(dir=settings.make_home()) as file:
+            answers = _ask(nodes, listener.address, file.name, settings.s3_endpoint)
         listener.drain(2.0)
     finally:
         listener.close()
@@ -62,20 +64,21 @@ def _look(there: cluster.Cluster) -> Iterator[Finding]:
     deaf = [node.address for node in nodes if node.id not in heard]
     fix = f"let the nodes connect to {ours}, or run the notebook in their network; runs work, but unseen"
     yield Finding("panel", not deaf, _how_many("can send to a panel here", nodes, deaf), fix)
-    here = _probe()("", None, settings.s3_endpoint)
+    here = _probe()("", None, "", settings.s3_endpoint)
     yield _torch(nodes, answers, here["torch"])
+    yield _home(str(settings.home), nodes, answers)
     yield _store(settings.s3_endpoint, nodes, answers, here["store"])
     yield _gpus(free.get("GPU", 0), total.get("GPU", 0), settings.use_gpu)
 
 
-def _ask(nodes: list[Node], panel: Address, store: str | None) -> Answers:
+def _ask(nodes: list[Node], *given: Any) -> Answers:
     """What the nodes say that answer in time."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
     task = ray.remote(num_cpus=0, max_retries=0)(_probe())
     asked = {
-        task.options(scheduling_strategy=On(node.id, soft=False)).remote(node.id, panel, store): node.id
+        task.options(scheduling_strategy=On(node.id, soft=False)).remote(node.id, *given): node.id
         for node in nodes
     }
     done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_WITHIN)
@@ -89,13 +92,14 @@ def _ask(nodes: list[Node], panel: Address, store: str | None) -> Answers:
     return answers
 
 
-def _probe() -> Callable[[str, Address | None, str | None], dict[str, Any]]:
-    """What runs on a node: (its id, where a panel listens, the store) -> what it has and reaches.
+def _probe() -> Callable[[str, Address | None, str, str | None], dict[str, Any]]:
+    """What runs on a node: (its id, where a panel listens, a file, the store) -> what it has and reaches.
 
     A function in a function is pickled by value: this module imports what nodes need not have.
     """
 
-    def probe(node: str, panel: Address | None, store: str | None) -> dict[str, Any]:
+    def probe(node: str, panel: Address | None, file: str, store: str | None) -> dict[str, Any]:
+        import os
         from importlib import metadata
 
         if panel is not None:
@@ -108,7 +112,7 @@ def _probe() -> Callable[[str, Address | None, str | None], dict[str, Any]]:
             torch = metadata.version("torch").partition("+")[0]
         except metadata.PackageNotFoundError:
             torch = "no torch"
-        return {"torch": torch, "store": problem(store) if store else ""}
+        return {"torch": torch, "home": os.path.exists(file), "store": problem(store) if store else ""}
 
     def problem(endpoint: str) -> str:
         """Why a signed request fails, or an empty text."""
@@ -155,6 +159,13 @@ def _torch(nodes: list[Node], answers: Answers, here: str) -> Finding:
     text = f"{here}, as here" if not others else f"here {here}; {', '.join(sorted(others))}"
     fix = "install the same version on all nodes: pip install -c constraints.txt torch"
     return Finding("torch", not others, text, fix)
+
+
+def _home(home: str, nodes: list[Node], answers: Answers) -> Finding:
+    """Lesson 05 and checks keep there what workers write."""
+    others = [node.address for node in nodes if not answers[node.id]["home"]]
+    fix = "export LABKIT_HOME=/a/folder/on/a/disk/that/all/nodes/share"
+    return Finding("home", not others, _how_many(f"see the folder {home}", nodes, others), fix)
 
 
 def _store(endpoint: str | None, nodes: list[Node], answers: Answers, here: str) -> Finding:
