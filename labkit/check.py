@@ -4,24 +4,25 @@ Each line is ``[OK]``, or ``[FIX]`` with what to change, as in the doctor's tabl
 says what it has, connects to this process, as a worker does that has a panel, and to the object store.
 """
 
-import socket
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from labkit import cluster, machine
+from labkit import cluster
 from labkit.cluster import connection
 from labkit.cluster.capacity import Node
 from labkit.display.formatting import plural
 from labkit.errors import LabError
-from labkit.panel.tracking.channel import Address, Listener, Sender
+from labkit.panel.tracking.channel import Address, Listener
 from labkit.settings import Settings
 from labkit.system.diagnosis import Diagnosis, Finding
 
 _WITHIN = 20.0  # seconds for all nodes; the first task of a node starts a Python there
 _MOST_NODES = 32  # that are asked
+
+Answers = dict[str, dict[str, Any]]  # by a node's id: what it says of itself, or what its task raised
 
 
 def check(address: str, *, token_file: Path | str | None = None) -> Diagnosis:
@@ -50,26 +51,99 @@ def _look(there: cluster.Cluster) -> Iterator[Finding]:
     settings, nodes = Settings.from_env(), there.nodes
     free, total = ray.available_resources(), ray.cluster_resources()
     yield _room(nodes, free.get("CPU", 0), total.get("CPU", 0))
-    nodes = nodes[:_MOST_NODES]
-    here = connection.own_address()
-    answers, heard = _answers(nodes, here, settings.s3_endpoint)
-    silent = [node.address for node in nodes if node.id not in answers]
-    text = _how_many(answers, nodes, "answered a task", silent)
-    fix = "look at that node: `ray status` on the head, and its logs in /tmp/ray/session_latest/logs"
-    yield Finding("nodes", not silent, text, fix, blocking=True)
-    deaf = [node.address for node in nodes if node.id in answers and node.id not in heard]
-    text = _how_many(heard, answers, "can send to a panel here", deaf)
-    fix = f"let the nodes connect to {here}, or run the notebook in their network; runs work, but unseen"
-    yield Finding("panel", not deaf, text, fix)
-    yield _versions(nodes, answers)
-    yield _store(settings.s3_endpoint, nodes, answers)
+    nodes, ours, heard = nodes[:_MOST_NODES], connection.own_address(), set[str]()
+    listener = Listener(lambda event: heard.add(event["node"]), host=ours)
+    try:
+        with tempfile.NamedTemporaryFile(dir=settings.make_home()) as file:
+            answers = _ask(nodes, listener.address, file.name, settings.s3_endpoint)
+        listener.drain(2.0)
+    finally:
+        listener.close()
+    yield _nodes(nodes, answers)
+    nodes = [node for node in nodes if "torch" in answers.get(node.id, {})]
+    deaf = [node.address for node in nodes if node.id not in heard]
+    fix = f"let the nodes connect to {ours}, or run the notebook in their network; runs work, but unseen"
+    yield Finding("panel", not deaf, _how_many("can send to a panel here", nodes, deaf), fix)
+    here = _probe()("", None, "", settings.s3_endpoint)
+    yield _torch(nodes, answers, here["torch"])
+    yield _home(str(settings.home), nodes, answers)
+    yield _store(settings.s3_endpoint, nodes, answers, here["store"])
     yield _gpus(free.get("GPU", 0), total.get("GPU", 0), settings.use_gpu)
+
+
+def _ask(nodes: list[Node], *given: Any) -> Answers:
+    """What the nodes say that answer in time."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+
+    task = ray.remote(num_cpus=0, max_retries=0)(_probe())
+    asked = {
+        task.options(scheduling_strategy=On(node.id, soft=False)).remote(node.id, *given): node.id
+        for node in nodes
+    }
+    done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_WITHIN)
+    answers: Answers = {}
+    for reference in done:
+        try:
+            answers[asked[reference]] = ray.get(reference)
+        except ray.exceptions.RayError as error:  # the node died, or has no room for a Python
+            said = str(getattr(error, "cause", error)).strip() or type(error).__name__
+            answers[asked[reference]] = {"raised": said.splitlines()[-1][:200]}
+    return answers
+
+
+def _probe() -> Callable[[str, Address | None, str, str | None], dict[str, Any]]:
+    """What runs on a node: (its id, where a panel listens, a file, the store) -> what it has and reaches.
+
+    A function in a function is pickled by value: this module imports what nodes need not have.
+    """
+
+    def probe(node: str, panel: Address | None, file: str, store: str | None) -> dict[str, Any]:
+        import os
+        from importlib import metadata
+
+        if panel is not None:
+            from labkit.panel.tracking.channel import Sender
+
+            sender = Sender(panel)
+            sender.send({"kind": "worker", "node": node})
+            sender.flush(5.0)
+        try:
+            torch = metadata.version("torch").partition("+")[0]
+        except metadata.PackageNotFoundError:
+            torch = "no torch"
+        return {"torch": torch, "home": os.path.exists(file), "store": problem(store) if store else ""}
+
+    def problem(endpoint: str) -> str:
+        """Why a signed request fails, or an empty text."""
+        try:
+            from labkit.storage.client import ObjectFiles
+
+            files = ObjectFiles(endpoint=endpoint, keys="", hasty=True)
+            files.call_s3("list_objects_v2", Bucket="lab", MaxKeys=1)
+        except FileNotFoundError:
+            return ""  # the bucket is made when it is needed
+        except Exception as error:  # whatever botocore raises, or the package s3fs is missing
+            return f"{type(error).__name__}: {error}"[:160]
+        return ""
+
+    return probe
 
 
 def _room(nodes: list[Node], free: float, cpus: float) -> Finding:
     text = f"{plural(len(nodes), 'node')}; {free:g} of {cpus:g} CPUs are free"
     fix = "wait for the jobs that run there (`ray list jobs`), or let its autoscaler add nodes"
     return Finding("room", free >= 1, text, fix)
+
+
+def _nodes(nodes: list[Node], answers: Answers) -> Finding:
+    """Whether they run a task, and with labkit, which the connection brings along."""
+    silent = [node.address for node in nodes if "torch" not in answers.get(node.id, {})]
+    text = _how_many("answered a task", nodes, silent)
+    if raised := sorted({answer["raised"] for answer in answers.values() if "raised" in answer}):
+        text += f": {'; '.join(raised)}"
+    fix = "look at that node: `ray status` on the head, and its logs in /tmp/ray/session_latest/logs"
+    return Finding("nodes", not silent, text, fix, blocking=True)
 
 
 def _gpus(free: float, gpus: float, used: bool) -> Finding:
@@ -79,83 +153,37 @@ def _gpus(free: float, gpus: float, used: bool) -> Finding:
     return Finding("GPUs", used, text, "export LABKIT_GPU=1, and LABKIT_WORKERS to the number of workers")
 
 
-def _answers(nodes: list[Node], here: str, store: str | None) -> tuple[dict[str, dict[str, Any]], set[str]]:
-    """What each node says of itself, by the node's id; and the ids of those that a panel here would hear."""
-    heard: set[str] = set()
-    listener = Listener(lambda event: heard.add(event["node"]), host=here)
-    try:
-        answers = _ask(nodes, listener.address, store)
-        listener.drain(2.0)
-    finally:
-        listener.close()
-    return answers, heard
-
-
-def _ask(nodes: list[Node], panel: Address, store: str | None) -> dict[str, dict[str, Any]]:
-    """What each node that answered in time says of itself, by the node's id."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
-
-    task = ray.remote(num_cpus=0, max_retries=0)(_probe)
-    asked = {
-        task.options(scheduling_strategy=On(node.id, soft=False)).remote(node.id, panel, store): node.id
-        for node in nodes
-    }
-    done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_WITHIN)
-    answers = {}
-    for reference in done:
-        try:
-            answers[asked[reference]] = ray.get(reference)
-        except ray.exceptions.RayError:  # the node died, or has no room for a Python
-            continue
-    return answers
-
-
-def _probe(node: str, panel: Address, store: str | None) -> dict[str, Any]:
-    """On a node: say what it has, and try both ways out of it."""
-    sender = Sender(panel)
-    sender.send({"kind": "worker", "node": node})
-    sender.flush(5.0)
-    return {"torch": _torch(), "store": store is None or _reaches(store)}
-
-
-def _torch() -> str:
-    return machine.installed_versions().get("torch", "no torch").partition("+")[0]
-
-
-def _reaches(endpoint: str) -> bool:
-    url = urlsplit(endpoint)
-    port = url.port or (443 if url.scheme == "https" else 80)
-    try:
-        socket.create_connection((url.hostname, port), 5).close()
-    except OSError:
-        return False
-    return True
-
-
-def _versions(nodes: list[Node], answers: dict[str, dict[str, Any]]) -> Finding:
-    here = _torch()
-    others = {
-        f"{node.address}: {answers[node.id]['torch']}"
-        for node in nodes
-        if node.id in answers and answers[node.id]["torch"] != here
-    }
+def _torch(nodes: list[Node], answers: Answers, here: str) -> Finding:
+    found = {f"{one.address}: {answers[one.id]['torch']}" for one in nodes}
+    others = {text for text in found if not text.endswith(f": {here}")}
     text = f"{here}, as here" if not others else f"here {here}; {', '.join(sorted(others))}"
     fix = "install the same version on all nodes: pip install -c constraints.txt torch"
     return Finding("torch", not others, text, fix)
 
 
-def _store(endpoint: str | None, nodes: list[Node], answers: dict[str, dict[str, Any]]) -> Finding:
+def _home(home: str, nodes: list[Node], answers: Answers) -> Finding:
+    """Lesson 05 and checks keep there what workers write."""
+    others = [node.address for node in nodes if not answers[node.id]["home"]]
+    fix = "export LABKIT_HOME=/a/folder/on/a/disk/that/all/nodes/share"
+    return Finding("home", not others, _how_many(f"see the folder {home}", nodes, others), fix)
+
+
+def _store(endpoint: str | None, nodes: list[Node], answers: Answers, here: str) -> Finding:
+    """Whether the lab's store works from this machine (`here`: why not) and from the nodes."""
     if endpoint is None:
         text = "the lab's own store listens on this machine alone, and other nodes can't reach it"
         fix = "export LABKIT_S3_ENDPOINT=https://host:9000 (and its keys), or pass a bucket as storage_path"
         return Finding("object store", len({node.address for node in nodes}) <= 1, text, fix)
-    cut_off = [node.address for node in nodes if node.id in answers and not answers[node.id]["store"]]
-    fix = "check the endpoint's name and port from those nodes, and their proxy and firewall"
-    reach = {id_ for id_, answer in answers.items() if answer["store"]}
-    return Finding("object store", not cut_off, _how_many(reach, answers, "reach it", cut_off), fix)
+    problems = {node.address: answers[node.id]["store"] for node in nodes if answers[node.id]["store"]}
+    cut_off = list(problems)
+    if here:
+        problems["this machine"] = here
+    text = _how_many("can use it", nodes, cut_off)
+    text += "".join(f"; {where}: {problem}" for where, problem in list(problems.items())[:2])
+    fix = "on every node: pip install s3fs, LABKIT_S3_ACCESS_KEY and _SECRET_KEY before its `ray start`, and "
+    return Finding("object store", not problems, text, fix + "a network in which that name and port answer")
 
 
-def _how_many(these: Any, of_all: Any, what: str, others: list[str]) -> str:
-    text = f"{len(these)} of {len(of_all)} {what}"
+def _how_many(what: str, nodes: list[Node], others: list[str]) -> str:
+    text = f"{len(nodes) - len(others)} of {len(nodes)} {what}"
     return f"{text}; not {', '.join(others)}" if others else text

@@ -28,7 +28,7 @@ SLOW = {
         "validation_browser",
         "website",
     ),
-    *("cluster", "connection", "forkserver", "kernel", "preload"),
+    *("cluster", "connection", "forkserver", "kernel", "other_clusters", "preload"),
     *("data_progress", "catalog", "data_page", "own_folders", "own_tables", "own_texts"),
     *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_03b", "lesson_08", "lesson_10"),
     *("running_cluster", "checks_elsewhere", "campaign", "fault_injection"),
@@ -134,6 +134,7 @@ DEEP = {
     # `test_it_is_small` needs no environment of its own
     "light_install": ("test_it_is_small",),
     "ray_examples": (),
+    "other_clusters": (),
 }
 
 # What a change below these paths can break, riskiest first: modules of deep tests, "*" for all of them.
@@ -154,10 +155,11 @@ TOUCHED = {
     "pyproject.toml": ("*",),
     "constraints.txt": ("*",),
     "labkit/cluster/forkserver/": ("preload", "ray_reporting", "sweep_panel", "validation"),
-    "labkit/cluster/": (*_KILLS, "preload"),
+    "labkit/cluster/": (*_KILLS, "preload", "other_clusters"),
+    "labkit/check.py": ("other_clusters",),
     "labkit/panel/": (*_PANELS, "light_install", "ray_examples"),
     "labkit/display/": ("sweep_browser", "validation_browser", "accessibility"),
-    "labkit/train/": ("ray_reporting", "validation", "hang", "tensorflow"),
+    "labkit/train/": ("ray_reporting", "validation", "hang", "tensorflow", "other_clusters"),
     "labkit/tune/": ("sweep_panel", "sweep_restore", "sweep_browser"),
     "labkit/spark/": ("spark", "spark_panel"),
     "labkit/storage/": ("storage_ray", "store_faults", "store_kernel", "class_bucket"),

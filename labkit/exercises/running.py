@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.errors import LabError
 from labkit.exercises.answers import NotAttempted, Wrong, expect_function
-from labkit.settings import logs_held_back
+from labkit.settings import Settings, logs_held_back
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -90,6 +90,12 @@ def reports_to(train_loop: Callable, report: Callable) -> Iterator[None]:
             space[name] = original
 
 
+def folder_of_check() -> tempfile.TemporaryDirectory:
+    """A temporary folder in the lab's home: on a cluster of several machines all of them see that one."""
+    home = Settings.from_env().make_home()
+    return tempfile.TemporaryDirectory(prefix="check-", dir=home, ignore_cleanup_errors=True)
+
+
 def run_loop(
     train_loop: Callable[[dict], Any],
     config: dict[str, Any] | None = None,
@@ -109,7 +115,7 @@ def run_loop(
         name: of the loop, as in the lesson.
         num_workers: on the cluster that is connected; with 0 it runs in this process, without a cluster.
         trainer: what makes the trainer; default: TorchTrainer.
-        store: for the checkpoints; default: a temporary folder of this machine.
+        store: for the checkpoints; default: a temporary folder in the lab's home.
         max_failures: how often Ray starts the loop again after it has failed.
         remarks: what to say, by a part of what is raised, in place of it: a likely mistake.
         run_config: further options of Ray's ``RunConfig``.
@@ -128,7 +134,7 @@ def run_loop(
         from ray.train.torch import TorchTrainer as trainer
 
     expect_function(train_loop, name)
-    _folders.append(tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True))
+    _folders.append(folder_of_check())
     folder = Path(_folders[-1].name)
     where: dict[str, Any] = {"storage_path": str(folder)}
     if store is not None:

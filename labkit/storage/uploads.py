@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from labkit.display.progress import Waiting
 from labkit.errors import LabError, expect_int
 from labkit.storage.store import Store
 
@@ -85,6 +84,8 @@ def _send(
     store: Store, bucket: str, path: str, keys: Sequence[str], body: Callable[[int], bytes]
 ) -> Uploaded:
     """Send the objects `keys` below `path`, unless they are there; the k-th consists of ``body(k)``."""
+    from labkit.display.progress import Waiting  # with tqdm, which a node that reads from the store may lack
+
     sent = 0
     explained = store.explained(f"upload to {path}", "; then upload again: what is there is not sent twice")
     with explained, Waiting(f"uploading to {path}", unit="objects") as line:

@@ -69,12 +69,18 @@ class TunerPlan:
         """Read `tuner`, which has no public attributes.
 
         Raises:
-            LabError: it is no Tuner.
+            LabError: it is no Tuner, or made by a Ray client.
         """
         if not isinstance(tuner, tune.Tuner):
             fact = f"watch() takes a ray.tune.Tuner and got {tuner!r:.60}"
             raise LabError("follow the sweep", fact, "panel.watch(tune.Tuner(trainable, param_space=…))")
-        inner = tuner._local_tuner
+        inner = getattr(tuner, "_local_tuner", None)
+        if inner is None:
+            fact = "this process is a Ray client (ray://…): Tune's loop runs on the cluster, unseen here"
+            fix = (
+                "submit a script (`ray job submit`), or open JupyterLab in the cluster's network and connect "
+            )
+            raise LabError("follow the sweep", fact, fix + "to HOST:6379; tuner.fit() alone works from here")
         given = inner.trainable, inner.param_space or {}, inner._tune_config, inner._run_config
         return cls(*given, restored=inner._is_restored)
 

@@ -1,6 +1,5 @@
 """Lesson 05: count trials, report on the way, rungs, a sweep to fix."""
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from labkit.exercises.answers import (
     result_of,
 )
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import last_line
+from labkit.exercises.running import folder_of_check, last_line
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid, Tuner
@@ -60,7 +59,7 @@ def _on_the_way(descend: Any) -> None:
 
     expect_function(descend, "descend")
     rates, steps = [0.1, 0.25], 4
-    with tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True) as folder:
+    with folder_of_check() as folder:
         space = {"lr": {"grid_search": rates}, "steps": steps}
         options = tune.TuneConfig(metric="loss", mode="min", reuse_actors=True)
         run = tune.RunConfig(storage_path=folder)

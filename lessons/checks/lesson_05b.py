@@ -18,6 +18,7 @@ from labkit.exercises.answers import (
     returns,
 )
 from labkit.exercises.registry import Lesson
+from labkit.exercises.running import folder_of_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +45,7 @@ def _picks_up(descend: Any) -> None:
 
     expect_function(descend, "descend")
     rate, steps = 0.1, 5
-    with tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True) as folder:
+    with folder_of_check() as folder:
         log = Path(folder, "losses.txt")
         log.touch()
         run = tune.RunConfig(storage_path=folder, failure_config=tune.FailureConfig(max_failures=1))
@@ -234,7 +235,7 @@ def run_sweep(trainable: type, space: dict[str, Any], *, iterations: int, name: 
     """
     from ray import tune
 
-    with tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True) as folder:
+    with folder_of_check() as folder:
         run = tune.RunConfig(
             storage_path=folder,
             stop={"training_iteration": iterations},

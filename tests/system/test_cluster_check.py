@@ -26,17 +26,32 @@ def node(number, **resources):
     )
 
 
-def test_what_differs_between_nodes_is_said_with_their_addresses(monkeypatch):
-    monkeypatch.setattr(labkit.check, "_torch", lambda: "2.13.0")
+def test_what_differs_between_nodes_is_said_with_their_addresses():
     nodes = [node(1), node(2)]
-    answers = {"id1": {"torch": "2.13.0", "store": True}, "id2": {"torch": "2.11.0", "store": False}}
-    found = labkit.check._versions(nodes, answers)
+    answers = {
+        "id1": {"torch": "2.13.0", "home": True, "store": ""},
+        "id2": {"torch": "2.11.0", "home": False, "store": "NoCredentialsError: none"},
+    }
+    found = labkit.check._torch(nodes, answers, "2.13.0")
     assert not found.ok and "10.0.0.2: 2.11.0" in found.text and "10.0.0.1" not in found.text
-    found = labkit.check._store("https://store:9000", nodes, answers)
-    assert not found.ok and found.text == "1 of 2 reach it; not 10.0.0.2"
+    found = labkit.check._home("/home/me", nodes, answers)
+    assert not found.ok and found.text == "1 of 2 see the folder /home/me; not 10.0.0.2"
+    found = labkit.check._store("https://store:9000", nodes, answers, "")
     assert (
-        labkit.check._store(None, nodes[:1], answers).ok and not labkit.check._store(None, nodes, answers).ok
+        not found.ok and found.text == "1 of 2 can use it; not 10.0.0.2; 10.0.0.2: NoCredentialsError: none"
     )
+    for count, alone in ((1, True), (2, False)):  # the lab's own store is on this machine
+        assert labkit.check._store(None, nodes[:count], answers, "").ok is alone
+
+
+def test_a_node_whose_task_fails_says_why():
+    nodes, answers = (
+        [node(1), node(2), node(3)],
+        {"id1": {"torch": "2"}, "id2": {"raised": "No module named x"}},
+    )
+    found = labkit.check._nodes(nodes, answers)
+    assert not found.ok and found.blocking
+    assert found.text == "1 of 3 answered a task; not 10.0.0.2, 10.0.0.3: No module named x"
 
 
 @pytest.mark.parametrize(

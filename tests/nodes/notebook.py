@@ -1,0 +1,207 @@
+"""What a person runs against a cluster that the lab did not start, in one process: `python notebook.py JOB`.
+
+The variables ADDRESS and SHARED name the cluster and a folder that all machines see. What happened is printed
+as one line of JSON. Its functions reach the workers by value, as those of a notebook do.
+"""
+
+import contextlib
+import json
+import os
+import runpy
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+
+import psutil
+import ray.train
+import torch
+from ray import tune
+from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+from torch.utils.data import DataLoader, TensorDataset
+
+from labkit import cluster
+from labkit.errors import LabError
+from labkit.panel.reporters import NullReporter
+from labkit.train import TrainPanel, hang
+from labkit.tune import SweepPanel
+
+SHARED = os.environ["SHARED"]
+told: dict[str, object] = {}
+
+
+def train_loop(config):
+    """Three epochs over 64 rows, and a checkpoint after each."""
+    torch.manual_seed(0)
+    model = prepare_model(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.rand(64, 4), torch.rand(64, 1))
+    rows = prepare_data_loader(DataLoader(data, batch_size=8))
+    print(f"rank {ray.train.get_context().get_world_rank()} is on {socket.gethostname()}")
+    for epoch in range(config["epochs"]):
+        for x, y in rows:
+            time.sleep(config["pause"])
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with tempfile.TemporaryDirectory() as folder:
+            saved = None
+            if ray.train.get_context().get_world_rank() == 0:
+                torch.save(model.state_dict(), f"{folder}/model.pt")
+                saved = ray.train.Checkpoint.from_directory(folder)
+            asked = saved is not None and config["validates"]
+            ray.train.report({"loss": loss.item(), "epoch": epoch}, checkpoint=saved, validation=asked)
+
+
+def validate(checkpoint):
+    with checkpoint.as_directory() as folder:
+        return {"files": float(len(os.listdir(folder))), "host": float(os.getpid() > 0)}
+
+
+def trial(config):
+    for step in range(3):
+        tune.report({"score": config["x"] * step})
+
+
+def trainer_of(*, validates=False, pause=0.02):
+    return TorchTrainer(
+        train_loop,
+        train_loop_config={"epochs": 3, "validates": validates, "pause": pause},
+        scaling_config=ray.train.ScalingConfig(num_workers=2, placement_strategy="SPREAD"),
+        run_config=ray.train.RunConfig(storage_path=f"{SHARED}/runs"),
+        validation_config=ray.train.ValidationConfig(validate) if validates else None,
+    )
+
+
+@contextlib.contextmanager
+def watching(panel):
+    """Note when the first event of a panel came, and what it said of workers that it does not hear."""
+    over = threading.Event()
+
+    def look():
+        while not over.wait(0.05):
+            if panel.state.heard_at and "first_event" not in told:
+                told["first_event"] = round(panel.state.heard_at - panel.state.started_at, 1)
+            if getattr(panel.state, "silence", "") and "silence" not in told:
+                told["silence"] = panel.state.silence
+                told["silence_after"] = round(panel.state.elapsed(), 1)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        told["status"], told["seconds"] = panel.state.status, round(panel.state.elapsed(), 1)
+
+
+def followed(panel, trainer):
+    """Train under a panel; tell what it saw of the ranks."""
+    with watching(panel):
+        result = panel.fit(trainer)
+    workers = panel.state.workers
+    told["workers"] = {rank: [one.node, one.pid, one.made, one.rows] for rank, one in workers.items()}
+    told["history"], told["prints"] = len(panel.state.history), list(panel.state.prints)
+    told["checkpoint"] = os.path.isdir(result.checkpoint.path)
+
+
+def train():
+    panel = TrainPanel("train", reporter=NullReporter())
+    followed(panel, trainer_of())
+    told["collide"] = [has_its_pid(worker.pid) for worker in panel.state.workers.values()]
+    told["explained"] = hang.explain(panel.state.workers.values())
+
+
+def has_its_pid(pid):
+    """Start a process that has the number of a rank's; whether there is one now."""
+    for _ in range(200):  # whatever begins in this PID namespace takes the next number
+        if psutil.pid_exists(pid):
+            return True
+        with open("/proc/sys/kernel/ns_last_pid", "w") as file:
+            file.write(str(pid - 1))
+        started = subprocess.Popen(["sleep", "20"])
+        if started.pid != pid:
+            started.kill()
+            started.wait()
+    return False
+
+
+def slowly():
+    """Long enough for a panel to notice that it hears nothing."""
+    followed(TrainPanel("slowly", reporter=NullReporter()), trainer_of(pause=1.2))
+
+
+def validation():
+    panel = TrainPanel("validation", reporter=NullReporter())
+    followed(panel, trainer_of(validates=True))
+    told["validated"] = [one.status for one in panel.state.checkpoints]
+    told["metrics"] = [one.metrics.get("files") for one in panel.state.checkpoints]
+
+
+def sweep():
+    panel = SweepPanel("sweep", reporter=NullReporter())
+    tuner = tune.Tuner(
+        trial,
+        param_space={"x": tune.grid_search([1, 2])},
+        tune_config=tune.TuneConfig(metric="score", mode="max"),
+        run_config=tune.RunConfig(storage_path=f"{SHARED}/sweeps"),
+    )
+    with panel.watch(tuner):
+        results = tuner.fit()
+    told["best"], told["trials"] = results.get_best_result().config, len(panel.state.trials)
+    told["status"], told["errors"] = panel.state.status, len(results.errors)
+
+
+def plain():
+    """The plain script of lesson 03, which knows nothing of labkit; only its `fit` is under a panel."""
+    panel, fit, init = TrainPanel("plain", reporter=NullReporter()), TorchTrainer.fit, ray.init
+    os.environ["STORAGE"] = f"{SHARED}/plain"
+
+    def fit_under_a_panel(trainer):
+        with panel.watch(trainer), watching(panel):
+            return fit(trainer)
+
+    TorchTrainer.fit, ray.init = fit_under_a_panel, lambda *_, **__: None  # it is connected already
+    script = os.path.join(os.environ["PYTHONPATH"], "notebooks", "plain", "03_torch_trainer.py")
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            told["accuracy"] = float(runpy.run_path(script, run_name="__main__")["right"].mean())
+    finally:
+        TorchTrainer.fit, ray.init = fit, init
+    told["rows"] = sum(one.rows for one in panel.state.workers.values())
+
+
+def is_idle():
+    """Whether all CPUs come free again."""
+    for _ in range(100):
+        if ray.available_resources().get("CPU") == ray.cluster_resources().get("CPU"):
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def main(job: str) -> None:
+    began = time.monotonic()
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            lab = cluster.connect(os.environ["ADDRESS"])
+            told["connect"] = round(time.monotonic() - began, 1)
+            told["nodes"] = [node.address for node in lab.nodes]
+            globals()[job]()
+            told["idle"] = is_idle()
+            lab.stop()
+        except LabError as error:
+            told["error"] = [error.attempt, error.fact, error.fix]
+    told["warnings"] = [str(one.message) for one in warned if "autoscaler" in str(one.message)]
+    told["left"] = sorted(name for name in os.environ if name.startswith("RAY_"))
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

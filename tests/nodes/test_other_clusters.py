@@ -1,0 +1,256 @@
+"""The lab on clusters that it did not start: plain `ray start` on machines without labkit."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import machines
+import psutil
+import pytest
+
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.skipif(not machines.is_possible(), reason="only root on Linux can make network namespaces"),
+]
+TOKEN = "e" * 64
+NOTEBOOK = Path(__file__).with_name("notebook.py")
+_HEAD_ID = "f" * 51 + "00000"  # as Ray's fake autoscaler wants it
+
+
+class Cluster:
+    """A head and what has joined it.
+
+    Attributes:
+        given: the variables that a person needs who uses it.
+    """
+
+    def __init__(self, net: machines.Network, given: dict[str, str]) -> None:
+        self.net, self.given = net, given
+        self.head, self.address = net.machines[0], f"{net.machines[0].address}:6379"
+
+    def run(
+        self, *command: str, machine: machines.Machine | None = None, seconds: float = 300, **variables: str
+    ) -> tuple[int, str]:
+        """Exit status and output of a Python of this checkout, by default on the head's machine."""
+        log = self.net.folder / "notebook.log"
+        shared = {"ADDRESS": self.address, "SHARED": str(self.net.folder / "shared")}
+        variables = self.given | shared | variables
+        there = self.net.notebook(machine or self.head, sys.executable, *command, log=log, **variables)
+        try:
+            return there.wait(seconds), log.read_text()
+        except subprocess.TimeoutExpired:
+            there.kill()
+            raise AssertionError(log.read_text()) from None
+
+    def job(self, name: str, **options: Any) -> dict:
+        """What a job of `notebook.py` tells."""
+        status, output = self.run(str(NOTEBOOK), name, **options)
+        assert status == 0, output
+        told = json.loads(output.splitlines()[-1])
+        print(name, told)
+        return told
+
+
+def start_ray(machine: machines.Machine, *options: str, **variables: str) -> None:
+    command = ["-m", "ray.scripts.scripts", "start", "--object-store-memory=100000000", *options]
+    machine.run(*command, **variables)
+
+
+def three_machines(net: machines.Network, given: dict[str, str]) -> Cluster:
+    """A head without a CPU for workers, and two nodes of two CPUs."""
+    head = net.machine("head", own_pids=False, keeps="ray", **given)
+    start_ray(head, "--head", "--port=6379", "--num-cpus=0", f"--temp-dir={net.folder}/ray")
+    for name in ("node-2", "node-3"):
+        node = net.machine(name, **given)
+        start_ray(node, f"--address={head.address}:6379", "--num-cpus=2")
+    return Cluster(net, given)
+
+
+def one_that_scales(net: machines.Network, given: dict[str, str]) -> Cluster:
+    """A head alone. Ray's fake autoscaler starts nodes of one CPU when something asks for them."""
+    head = net.machine("head", own_pids=False, keeps="ray", **given)
+    (net.folder / "ray" / "scaling.json").write_text(json.dumps(_scaling(f"{head.address}:6379")))
+    start_ray(
+        head,
+        "--head",
+        "--port=6379",
+        "--num-cpus=0",
+        f"--temp-dir={net.folder}/ray",
+        f"--autoscaling-config={net.folder}/ray/scaling.json",
+        RAY_FAKE_CLUSTER="1",
+        RAY_OVERRIDE_NODE_ID_FOR_TESTING=_HEAD_ID,
+        AUTOSCALER_UPDATE_INTERVAL_S="1",
+    )
+    return Cluster(net, given)
+
+
+def _scaling(address: str) -> dict:
+    lists = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+    empty = {f"{name}_commands": [] for name in lists}
+    provider = {"type": "fake_multinode", "gcs_address": address, "head_node_id": _HEAD_ID}
+    provider |= {"disable_node_updaters": True, "disable_launch_config_check": True}
+    types = {
+        "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "min_workers": 0, "max_workers": 0},
+        "worker": {"resources": {"CPU": 1}, "node_config": {}, "min_workers": 0, "max_workers": 4},
+    }
+    return {
+        "cluster_name": "fake",
+        "max_workers": 4,
+        "upscaling_speed": 20.0,
+        "idle_timeout_minutes": 60,
+        "provider": provider,
+        "available_node_types": types,
+        "head_node_type": "ray.head.default",
+        "auth": {},
+        "docker": {},
+        "file_mounts": {},
+        "cluster_synced_files": [],
+        "file_mounts_sync_continuously": False,
+        "rsync_exclude": [],
+        "rsync_filter": [],
+        **empty,
+    }
+
+
+# What starts each, the variables of its machines, and what they have besides Ray and torch.
+CLUSTERS = {
+    "token": (three_machines, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}, ()),
+    "no authentication": (three_machines, {"RAY_AUTH_MODE": "disabled"}, ("s3fs",)),
+    "scales by itself": (one_that_scales, {"RAY_AUTH_MODE": "disabled"}, ()),
+}
+
+
+@contextlib.contextmanager
+def running(kind: str) -> Iterator[Cluster]:
+    start, given, installed = CLUSTERS[kind]
+    with (
+        tempfile.TemporaryDirectory(prefix="lkn") as folder,
+        machines.network(Path(folder), *installed) as net,
+    ):
+        there = start(net, given)
+        # The token is all that a person has of a cluster; of one without, nothing.
+        there.given = {name: value for name, value in given.items() if name == "RAY_AUTH_TOKEN"}
+        yield there
+
+
+@pytest.fixture(scope="module", params=list(CLUSTERS))
+def there(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    with running(request.param) as there:
+        there.kind = request.param
+        yield there
+
+
+@pytest.fixture(scope="module")
+def trained(there: Cluster) -> dict:
+    return there.job("train")
+
+
+def test_a_training_under_a_panel(there, trained):
+    assert (trained["status"], trained["checkpoint"], trained["idle"]) == ("finished", True, True)
+    assert trained["first_event"] > 0 and trained["history"] == 3
+    workers = trained["workers"].items()
+    assert {(made, rows) for _, (*_, made, rows) in workers} == {(12, 96)}
+    prints = {f"[rank {rank}] rank {rank} is on {node}" for rank, (node, *_) in workers}
+    assert {*trained["prints"]} == prints
+    if there.kind == "scales by itself":
+        assert "Unless an autoscaler or a person may add nodes" in trained["warnings"][0]
+    else:
+        assert trained["warnings"] == [] and len(trained["nodes"]) == 3
+        assert {node for _, (node, *_) in workers} == {"node-2", "node-3"}
+    # What was set for the connection is gone again; the first is Ray's own.
+    assert trained["left"] == sorted({"RAY_CLIENT_MODE", *there.given})
+
+
+def test_a_rank_elsewhere_is_not_looked_for_among_the_processes_here(there, trained):
+    """Its pid is another process here, and in containers it nearly always is."""
+    assert trained["collide"] == [True, True]
+    if there.kind != "scales by itself":  # its nodes are on the head's machine
+        assert trained["explained"] == [
+            f"rank {rank}: its process {pid} is on another machine ({node})"
+            for rank, (node, pid, *_) in sorted(trained["workers"].items())
+        ]
+
+
+def test_a_validation_and_a_sweep(there):
+    told = there.job("validation")
+    assert (told["status"], told["validated"], told["metrics"]) == ("finished", ["validated"] * 3, [1.0] * 3)
+    told = there.job("sweep")
+    assert (told["status"], told["errors"], told["trials"]) == ("finished", 0, 2)
+    assert told["best"] == {"x": 2} and told["idle"]
+
+
+def test_the_plain_script_of_lesson_03(there):
+    told = there.job("plain")
+    assert told["accuracy"] > 0.9 and told["idle"]
+    assert told["rows"] in (6 * 1436, 6 * 1437) and told["first_event"] > 0
+
+
+def test_check_says_what_is_there(there):
+    """On each node, also where nothing is installed but Ray and torch."""
+    home = {"LABKIT_HOME": f"{there.net.folder}/shared/home"}
+    status, output = there.run("-m", "labkit", "check", there.address, "--json", **home)
+    said = {one["topic"]: one for one in json.loads(output)["findings"]}
+    assert status == 0, output
+    assert [topic for topic in ("nodes", "panel", "torch", "home") if not said[topic]["ok"]] == []
+    if there.kind != "scales by itself":
+        assert said["room"]["ok"] and "3 nodes; 4 of 4 CPUs" in said["room"]["text"]
+        assert not said["object store"]["ok"]  # the lab's own is on this machine
+    status, output = there.run("-m", "labkit", "check", there.address, LABKIT_S3_ENDPOINT="http://head:1")
+    assert status == 0 and "[FIX] home: 0 of" in output and "[FIX] object store: 0 of" in output
+    why = "NoCredentialsError" if there.kind == "no authentication" else "No module named 's3fs'"
+    assert why in output
+
+
+def test_a_wrong_token_is_one_line_with_a_fix(there):
+    if there.kind != "token":
+        pytest.skip("it has no token")
+    for token, said in ((TOKEN[:-1] + "f", "refused the token"), ("", "none was found")):
+        status, output = there.run("-m", "labkit", "check", there.address, RAY_AUTH_TOKEN=token)
+        assert status == 1 and said in output and "token_file=" in output
+
+
+def test_a_ray_client_behind_nat(there):
+    """No port of that notebook can be reached. The training runs, and its panel sees it, or says why not."""
+    if there.kind != "no authentication":
+        pytest.skip("once is enough")
+    laptop = there.net.machine("laptop", nat=True)
+    options = {"machine": laptop, "ADDRESS": f"ray://{there.head.address}:10001"}
+    told = there.job("slowly", **options)
+    assert told["status"] == "finished" and told["checkpoint"]
+    assert "first_event" in told or "they cannot reach 192.168.77.1" in told["silence"], told
+    error = there.job("sweep", **options)["error"]
+    assert "Ray client" in error[1] and "ray job submit" in error[2] and "JupyterLab" in error[2]
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+import test_other_clusters as tests
+with tests.machines.network(Path(sys.argv[1])) as net:
+    tests.three_machines(net, {"RAY_AUTH_MODE": "disabled"})
+    print("up", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_when_a_test_is_ended(tmp_path, how):
+    """Not even by a kill: the first process of the network ends with the test's."""
+    mark = {"PYTHONPATH": os.pathsep.join([str(machines.ROOT), str(NOTEBOOK.parent)])}
+    holding = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], env=os.environ | mark, stdout=subprocess.PIPE, text=True
+    )
+    assert holding.stdout.readline() == "up\n"
+    begun = psutil.Process(holding.pid).children(recursive=True)
+    assert any("raylet" in one.name() for one in begun)
+    holding.send_signal(how)
+    holding.wait(30)
+    _, alive = psutil.wait_procs(begun, timeout=10)
+    assert alive == []
