@@ -25,7 +25,7 @@ from torch import nn
 
 from labkit.datasets import read_rows
 from labkit.errors import LabError
-from labkit.models.torch import load_state, to_input
+from labkit.models.torch import to_input
 
 ACCURACY, LOSS = "val_accuracy", "val_loss"
 
@@ -45,7 +45,7 @@ class _Job:
         """The checkpoint's model, ready to evaluate."""
         model = self.build()
         with checkpoint.as_directory() as folder:
-            load_state(folder, model)
+            model.load_state_dict(torch.load(f"{folder}/state.pt", weights_only=True))
         return model.to(device).eval()
 
 

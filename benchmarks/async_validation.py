@@ -35,22 +35,24 @@ def train_loop(config: dict[str, Any]) -> list[float]:
     import ray.train
     import torch
     from ray.train import CheckpointUploadMode
+    from torch.utils.data import DataLoader, TensorDataset
 
     from benchmarks._validators import in_a_task
-    from labkit.models.torch import batches, cnn, save_state, train_epoch
+    from labkit.models.torch import cnn, to_input, train_epoch
 
     panel, data, way, epochs = config["panel"], config["data"], config["way"], config["epochs"]
     model = cnn(seed=0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+    rows = TensorDataset(to_input(data.images), torch.tensor(data.labels))
     in_loop = in_a_task(cnn, **config["rows"])
     blocked = []
     for epoch in range(epochs):
-        rows = batches(data.images, data.labels, size=64, seed=epoch)
-        steps = panel.steps(rows, epoch=epoch, epochs=epochs)
+        loader = DataLoader(rows, batch_size=64, shuffle=True)
+        steps = panel.steps(loader, epoch=epoch, epochs=epochs)
         metrics = train_epoch(model, steps, torch.nn.functional.cross_entropy, optimizer)
         began = time.perf_counter()
         folder = tempfile.mkdtemp()
-        save_state(folder, model, optimizer, epoch)
+        torch.save(model.state_dict(), f"{folder}/state.pt")
         checkpoint = ray.train.Checkpoint.from_directory(folder)
         if way == "inline":
             panel.phase("validating")
