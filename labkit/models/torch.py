@@ -110,7 +110,7 @@ def train_epoch(
         loss_fn: (logits, labels) → the mean loss of a batch.
 
     Returns:
-        loss and accuracy (means over this worker's rows, each taken before its batch's update), rows, seconds.
+        loss and accuracy (means over this worker's rows, each before its batch's update), rows, seconds.
 
     Raises:
         LabError: there was no batch.

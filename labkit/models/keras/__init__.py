@@ -1,4 +1,4 @@
-"""A network in Keras with the weights of `labkit.models.torch.mlp`, which Keras it is, and the panel's callback.
+"""A network in Keras, which Keras a process has, and the panel's callback.
 
     prepare()                                                 # in the notebook, before TensorFlow is imported
     RunConfig(worker_runtime_env={"env_vars": KERAS_2})       # in the workers
