@@ -369,7 +369,7 @@ def campaign(plans: list[Plan]) -> Iterator[tuple[Plan, _Figures | str]]:
     while todo:
         keras = todo[0].kind == "keras"
         if keras:
-            from labkit.models.keras.backend import KERAS_2
+            from labkit.models.keras import KERAS_2
 
             os.environ.update(KERAS_2)
         with World.started("tensorflow" if keras else "torch") as world:

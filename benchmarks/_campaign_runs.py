@@ -131,7 +131,7 @@ def train(name: str, config: dict[str, Any], store: Store) -> _Made:
     """A run on two workers: "torch", "validation" (of each checkpoint, next to it) or "keras"."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig, ValidationConfig
 
-    from labkit.models.keras.backend import KERAS_2
+    from labkit.models.keras import KERAS_2
     from labkit.train import TrainPanel
 
     more, environment = {}, {}

@@ -33,14 +33,20 @@ _VALIDATED_ROWS = 5000
 
 def validate(checkpoint: Any, *, path: str, filesystem: Any) -> dict[str, float]:
     """The mean loss and accuracy of a checkpoint over the rows at `path`."""
-    from labkit.datasets import read_rows
-    from labkit.models.torch import batches, cnn, evaluate, load_state
+    import torch
 
-    model = cnn(seed=0)
+    from labkit.datasets import read_rows
+    from labkit.models.torch import cnn, to_input
+
+    model = cnn(seed=0).eval()
     with checkpoint.as_directory() as folder:
-        load_state(folder, model)
-    means = evaluate(model, batches(*read_rows(path, filesystem), size=512, shuffle=False))
-    return {f"val_{name}": mean for name, mean in means.items()}
+        model.load_state_dict(torch.load(f"{folder}/state.pt", weights_only=True)["model"])
+    images, labels = read_rows(path, filesystem)
+    labels = torch.tensor(labels)
+    with torch.no_grad():
+        scores = torch.cat([model(part) for part in to_input(images).split(512)])
+    loss = torch.nn.functional.cross_entropy(scores, labels).item()
+    return {"val_loss": loss, "val_accuracy": (scores.argmax(1) == labels).float().mean().item()}
 
 
 def train_loop(config: dict[str, Any]) -> list[float]:
@@ -48,20 +54,22 @@ def train_loop(config: dict[str, Any]) -> list[float]:
     import ray.train
     import torch
     from ray.train import CheckpointUploadMode
+    from torch.utils.data import DataLoader, TensorDataset
 
-    from labkit.models.torch import batches, cnn, save_state, train_epoch
+    from labkit.models.torch import cnn, to_input, train_epoch
 
     panel, data, way, epochs = config["panel"], config["data"], config["way"], config["epochs"]
     model = cnn(seed=0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+    rows = TensorDataset(to_input(data.images), torch.tensor(data.labels))
     blocked = []
     for epoch in range(epochs):
-        rows = batches(data.images, data.labels, size=64, seed=epoch)
-        steps = panel.steps(rows, epoch=epoch, epochs=epochs)
+        loader = DataLoader(rows, batch_size=64, shuffle=True)
+        steps = panel.steps(loader, epoch=epoch, epochs=epochs)
         metrics = train_epoch(model, steps, torch.nn.functional.cross_entropy, optimizer)
         began = time.perf_counter()
         folder = tempfile.mkdtemp()
-        save_state(folder, model, optimizer, epoch)
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"{folder}/state.pt")
         checkpoint = ray.train.Checkpoint.from_directory(folder)
         if way == "inline":
             panel.phase("validating")

@@ -31,7 +31,7 @@ from benchmarks import _throughput
 from benchmarks._paired import Found
 from labkit import cluster
 from labkit.machine import free_port
-from labkit.models.keras import backend as keras_settings
+from labkit.models import keras as keras_settings
 from labkit.settings import Settings
 
 

@@ -38,12 +38,16 @@ def make_trainable():
     """The `Digits` of lesson 05; in a function, so that it travels by value."""
     import torch
     from ray import tune
+    from torch.utils.data import DataLoader, TensorDataset
 
-    from labkit.models.torch import batches, evaluate, load_state, mlp, save_state, train_epoch
+    from labkit.models.torch import mlp, to_input, train_epoch
 
     class Digits(tune.Trainable):
         def setup(self, config, data=None):
-            self.data = data or _data()
+            data = data or _data()
+            self.rows, self.held_out = (
+                TensorDataset(to_input(images), torch.tensor(labels)) for images, labels in data.values()
+            )
             torch.set_num_threads(1)
             self.reset_config(config)
 
@@ -56,17 +60,22 @@ def make_trainable():
             return True
 
         def step(self):
-            rows = batches(*self.data["train"], size=64, seed=self.epoch)
-            train_epoch(self.model, rows, torch.nn.functional.cross_entropy, self.optimizer)
+            loader = DataLoader(self.rows, batch_size=64, shuffle=True)
+            train_epoch(self.model, loader, torch.nn.functional.cross_entropy, self.optimizer)
             self.epoch += 1
-            valid = batches(*self.data["valid"], size=512, shuffle=False)
-            return {"mean_accuracy": evaluate(self.model, valid)["accuracy"]}
+            x, y = self.held_out.tensors
+            with torch.no_grad():
+                return {"mean_accuracy": (self.model(x).argmax(1) == y).float().mean().item()}
 
         def save_checkpoint(self, folder):
-            save_state(folder, self.model, self.optimizer, self.epoch)
+            state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+            torch.save(state | {"epoch": self.epoch}, f"{folder}/state.pt")
 
         def load_checkpoint(self, folder):
-            self.epoch = load_state(folder, self.model, self.optimizer)["epoch"]
+            state = torch.load(f"{folder}/state.pt", weights_only=True)
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.epoch = state["epoch"]
 
     return Digits
 

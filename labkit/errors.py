@@ -41,10 +41,7 @@ class RunFailed(LabError):
 
 
 class RunStopped(LabError):
-    """The reader stopped a run, with the Stop button or an interrupt of the kernel.
-
-    It shows as one line, because nothing went wrong.
-    """
+    """The reader stopped a run. It shows as one line, because nothing went wrong."""
 
     def __str__(self) -> str:
         return f"{self.attempt}: {self.fact}. {self.fix}"

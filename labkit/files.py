@@ -19,9 +19,6 @@ def atomic_path(path: Path | str, *, mode: int | None = None) -> Iterator[Path]:
 
     Args:
         mode: permissions of the file, set before anything is written (default: as the umask says).
-
-    Raises:
-        OSError: the folder cannot be written to.
     """
     path = Path(path)
     partial = path.with_name(f".part-{secrets.token_hex(8)}-{path.name}")
@@ -39,12 +36,7 @@ def atomic_path(path: Path | str, *, mode: int | None = None) -> Iterator[Path]:
 def atomic_write(path: Path | str, content: str | bytes, *, mode: int | None = None) -> Path:
     """Write a file and return its path. A reader never sees half of it.
 
-    Args:
-        content: bytes, or a text, which is written as UTF-8; what that cannot express becomes "?".
-        mode: as in `atomic_path`.
-
-    Raises:
-        OSError: the folder cannot be written to.
+    A text is written as UTF-8; what that cannot express becomes "?". `mode` is as in `atomic_path`.
     """
     with atomic_path(path, mode=mode) as partial:
         partial.write_bytes(content.encode(errors="replace") if isinstance(content, str) else content)
@@ -52,13 +44,9 @@ def atomic_write(path: Path | str, content: str | bytes, *, mode: int | None = N
 
 
 def private_file(path: Path | str, content: str) -> bool:
-    """Create a file that only its owner can read (mode 0600). A file that exists already is left unchanged.
+    """Create a file that only its owner can read (mode 0600), and return whether it was created.
 
-    Returns:
-        Whether the file was created. Of several processes that try at once, one creates it.
-
-    Raises:
-        OSError: the folder cannot be written to.
+    A file that exists already is left unchanged. Of several processes that try at once, one creates it.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,10 +66,7 @@ def private_file(path: Path | str, content: str) -> bool:
 
 
 def json_object(text: str | bytes, kinds: Mapping[str, type] | None = None) -> dict[str, Any]:
-    """The JSON object in `text`.
-
-    Args:
-        kinds: of its values. Each may be missing.
+    """The JSON object in `text`; `kinds` are the types of its values, each of which may be missing.
 
     Raises:
         ValueError: it is damaged, nested too deeply, no object, or has a value of another type.

@@ -23,30 +23,28 @@ CHECKOUT = PACKAGE_ROOT.parent  # the folder that has the package, in a checkout
 NODE_NAME = "LABKIT_NODE"  # set on each node that the lab starts; elsewhere the host's name is used
 OTHER_HOME = "export LABKIT_HOME=/path/of/a/folder/that/you/can/write"
 DATASETS = ("digits", "mnist", "fashion_mnist", "rendered")
-PANELS = ("auto", "widgets", "text", "none")
 
-_FLAGS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
-
-
+_FLAGS = {"1": True, "true": True, "yes": True, "on": True}
+_FLAGS |= {"0": False, "false": False, "no": False, "off": False}
 _URL = r"https?://[^/\s]+\S*"
-# {setting: (its variable, what it can be, the values of its texts or a pattern)}
-_RULES: dict[str, tuple[str, str, Mapping[str, Any] | str]] = {
-    "small": ("LABKIT_SMALL", "1 or 0", _FLAGS),
-    "dataset": ("LABKIT_DATASET", f"one of {', '.join(DATASETS)}", {name: name for name in DATASETS}),
-    "home": ("LABKIT_HOME", "the path of a folder", "(?s).+"),
-    "num_workers": ("LABKIT_WORKERS", "a whole number from 1", "[1-9][0-9]{0,8}"),
-    "use_gpu": ("LABKIT_GPU", "auto, 1 or 0", {**_FLAGS, "auto": None}),
-    "preload": ("LABKIT_PRELOAD", "1 or 0", _FLAGS),
-    "panel": ("LABKIT_PANEL", f"one of {', '.join(PANELS)}", {name: name for name in PANELS}),
-    "hang_after": ("LABKIT_HANG_AFTER", "a whole number of seconds, 0 for never", "[0-9]{1,9}"),
-    "mirror": ("LABKIT_MIRROR", "an http address or the path of a folder", f"{_URL}|(?!.*://).*"),
-    "check_strict": ("LABKIT_CHECK", "strict, 1 or 0", {**_FLAGS, "strict": True}),
-    "ray_address": ("RAY_ADDRESS", "the address of a cluster", "(?s).+"),
-    "s3_endpoint": ("LABKIT_S3_ENDPOINT", "an address as in http://127.0.0.1:9000", _URL),
-    "s3_access_key": ("LABKIT_S3_ACCESS_KEY", "a string", "(?s).+"),
-    "s3_secret_key": ("LABKIT_S3_SECRET_KEY", "a string", "(?s).+"),
+# {setting: (its variable, {text: value} or a pattern, what the pattern allows)}
+_RULES: dict[str, tuple] = {
+    "small": ("LABKIT_SMALL", _FLAGS),
+    "dataset": ("LABKIT_DATASET", {name: name for name in DATASETS}),
+    "home": ("LABKIT_HOME", ".+", "the path of a folder"),
+    "num_workers": ("LABKIT_WORKERS", "[1-9][0-9]{0,8}", "a whole number from 1"),
+    "use_gpu": ("LABKIT_GPU", {"auto": None, **_FLAGS}),
+    "preload": ("LABKIT_PRELOAD", _FLAGS),
+    "panel": ("LABKIT_PANEL", {name: name for name in ("auto", "widgets", "text", "none")}),
+    "hang_after": ("LABKIT_HANG_AFTER", "[0-9]{1,9}", "a whole number of seconds, 0 for never"),
+    "mirror": ("LABKIT_MIRROR", f"{_URL}|(?!.*://).*", "an http address or the path of a folder"),
+    "check_strict": ("LABKIT_CHECK", {"strict": True, **_FLAGS}),
+    "ray_address": ("RAY_ADDRESS", ".+", "the address of a cluster"),
+    "s3_endpoint": ("LABKIT_S3_ENDPOINT", _URL, "an address as in http://127.0.0.1:9000"),
+    "s3_access_key": ("LABKIT_S3_ACCESS_KEY", ".+", "a string"),
+    "s3_secret_key": ("LABKIT_S3_SECRET_KEY", ".+", "a string"),
 }
-VARIABLES = {name: variable for name, (variable, _, _) in _RULES.items()}
+VARIABLES = {name: variable for name, (variable, *_) in _RULES.items()}
 
 
 def default_home() -> Path:
@@ -62,39 +60,20 @@ def default_home() -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All settings of the lab. `VARIABLES` has the environment variable of each.
+    """All settings of the lab; docs/settings.md says more about each. `VARIABLES` has their variables."""
 
-    Attributes:
-        small: small sizes, so that each lesson ends within minutes on 2 cores.
-        dataset: the data set that lessons load, one of `DATASETS`.
-        home: the folder of runs, objects, sockets and logs.
-        num_workers: how many workers a lesson starts. From the environment, the default is one per GPU of
-            this machine if GPUs are used, else 2.
-        use_gpu: whether each worker requests a GPU. ``LABKIT_GPU=auto`` looks at this machine; use 1 for a
-            remote cluster with GPUs.
-        preload: whether workers of the lab's own cluster are forked from a process that has done their
-            imports. If not, Ray starts them itself.
-        panel: how progress is shown, one of `PANELS`.
-        hang_after: seconds without a step after which the panel of Ray Train shows what each rank waits for;
-            0: never.
-        mirror: the server or folder to get data sets from, instead of their own servers.
-        check_strict: whether a failed exercise check raises.
-        ray_address: an existing cluster to use instead of starting one.
-        s3_endpoint, s3_access_key, s3_secret_key: an object store to use instead of the embedded one.
-    """
-
-    small: bool = False
-    dataset: str = "digits"
-    home: Path = field(default_factory=default_home)
-    num_workers: int = 2
-    use_gpu: bool = False
-    preload: bool = True
+    small: bool = False  # small sizes, so that each lesson ends within minutes on 2 cores
+    dataset: str = "digits"  # that lessons load
+    home: Path = field(default_factory=default_home)  # of runs, objects, sockets and logs
+    num_workers: int = 2  # that a lesson starts; from the environment: one per GPU of this machine, or 2
+    use_gpu: bool = False  # whether each worker requests a GPU; "auto" looks at this machine
+    preload: bool = True  # whether workers of the lab's own cluster are forked with their imports done
     panel: str = "auto"
-    hang_after: int = 30
-    mirror: str | None = field(default=None, repr=False)  # a URL may have a password in it
-    check_strict: bool = False
-    ray_address: str | None = None
-    s3_endpoint: str | None = field(default=None, repr=False)
+    hang_after: int = 30  # seconds without a step after which the panel shows what ranks wait for; 0: never
+    mirror: str | None = field(default=None, repr=False)  # of the data sets; it may have a password in it
+    check_strict: bool = False  # whether a failed exercise check raises
+    ray_address: str | None = None  # an existing cluster to use instead of starting one
+    s3_endpoint: str | None = field(default=None, repr=False)  # a store to use instead of the embedded one
     s3_access_key: str | None = field(default=None, repr=False)
     s3_secret_key: str | None = field(default=None, repr=False)
 
@@ -121,32 +100,22 @@ class Settings:
 
     @classmethod
     def _value(cls, name: str, text: str) -> Any:
-        (variable, allowed, values), about = _RULES[name], cls.__dataclass_fields__[name]
-        if isinstance(values, Mapping) and text.lower() in values:
-            return values[text.lower()]
-        if isinstance(values, Mapping) or not re.fullmatch(values, text):
-            # What has no place in a repr has none in the error.
-            shown = repr(text) if about.repr else "a text that is not shown"
-            raise LabError(
-                f"use the setting {name} ({variable})",
-                f"its value is {shown[:200]}, and it can be {allowed}",
-                f"change it, or unset {variable}; help(labkit.Settings) lists all settings",
-            )
-        return (
-            Path(os.path.expanduser(text)).absolute()
-            if about.type is Path
-            else int(text)
-            if about.type is int
-            else text
-        )
+        (variable, rule, *allowed), about = _RULES[name], cls.__dataclass_fields__[name]
+        if isinstance(rule, Mapping):
+            if text.lower() in rule:
+                return rule[text.lower()]
+            allowed = [f"one of {', '.join(rule)}"]
+        elif re.fullmatch(rule, text, re.DOTALL):
+            path = Path(os.path.expanduser(text)).absolute()
+            return path if about.type is Path else int(text) if about.type is int else text
+        shown = repr(text)[:200] if about.repr else "a text that is not shown"  # as in a repr
+        fix = f"change it, or unset {variable}; docs/settings.md lists all settings"
+        fact = f"its value is {shown}, and it can be {allowed[0]}"
+        raise LabError(f"use the setting {name} ({variable})", fact, fix)
 
     @classmethod
     def given(cls, settings: "Settings | None") -> "Settings":
-        """Return `settings`, or those of the environment if it is None.
-
-        Raises:
-            LabError: it is something else, or the environment has a value that cannot be used.
-        """
+        """Return `settings`, or those of the environment if it is None; anything else is a `LabError`."""
         if settings is not None and not isinstance(settings, Settings):
             fact = f"settings is of type {type(settings).__name__}, and labkit.Settings or None is expected"
             raise LabError("read the settings", fact, "settings=labkit.Settings(small=True)")

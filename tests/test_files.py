@@ -1,7 +1,6 @@
 """Files that are written: complete or absent, and private where they have to be."""
 
 import errno
-import multiprocessing
 import os
 import stat
 import threading
@@ -52,13 +51,6 @@ def test_a_private_file_that_does_not_fit_is_not_left_half(tmp_path, monkeypatch
     with pytest.raises(OSError, match="No space left"):
         private_file(tmp_path / "token", "first")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_of_many_that_try_at_once_one_creates_it(tmp_path):
-    with multiprocessing.get_context("fork").Pool(4) as pool:
-        created = pool.starmap(private_file, [(tmp_path / "token", str(n)) for n in range(40)])
-    assert created.count(True) == 1
-    assert (tmp_path / "token").read_text() == str(created.index(True))
 
 
 @pytest.mark.parametrize(

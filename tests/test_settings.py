@@ -12,27 +12,18 @@ from labkit.settings import VARIABLES, Settings, default_home
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_without_variables_it_has_defaults():
-    settings = Settings.from_env({})
-    assert (settings.small, settings.dataset, settings.home) == (False, "digits", default_home())
-    assert (settings.mirror, settings.check_strict, settings.ray_address) == (None, False, None)
-    assert settings.preload
-    for blank in (" ", "\t\n"):
-        assert Settings.from_env(dict.fromkeys(VARIABLES.values(), blank)) == settings
-
-
-def test_every_variable_is_read(tmp_path):
+def test_every_variable_is_read_and_blank_ones_are_defaults(tmp_path):
     given = {
         "small": ("1", True),
-        "dataset": ("mnist", "mnist"),
+        "dataset": (" MNIST ", "mnist"),
         "home": (str(tmp_path), tmp_path),
         "num_workers": ("3", 3),
         "use_gpu": ("1", True),
-        "preload": ("0", False),
-        "panel": ("text", "text"),
+        "preload": ("No", False),
+        "panel": ("Text", "text"),
         "hang_after": ("5", 5),
         "mirror": ("https://school.example/data", "https://school.example/data"),
-        "check_strict": ("strict", True),
+        "check_strict": ("STRICT", True),
         "ray_address": ("10.0.0.1:6379", "10.0.0.1:6379"),
         "s3_endpoint": ("http://127.0.0.1:9000", "http://127.0.0.1:9000"),
         "s3_access_key": ("key", "key"),
@@ -41,6 +32,11 @@ def test_every_variable_is_read(tmp_path):
     settings = Settings.from_env({VARIABLES[name]: text for name, (text, _) in given.items()})
     assert settings == Settings(**{name: value for name, (_, value) in given.items()})
     assert given.keys() == VARIABLES.keys() == Settings.__dataclass_fields__.keys()
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert [name for name in VARIABLES.values() if f"`{name}`" not in page] == []
+    default = Settings.from_env({})
+    assert (default.dataset, default.home, default.preload) == ("digits", default_home(), True)
+    assert Settings.from_env(dict.fromkeys(VARIABLES.values(), "\t\n")) == default
 
 
 @pytest.mark.parametrize(
@@ -49,17 +45,13 @@ def test_every_variable_is_read(tmp_path):
         ("LABKIT_SMALL", "maybe"),
         ("LABKIT_DATASET", "imagenet"),
         ("LABKIT_WORKERS", "0"),
-        ("LABKIT_WORKERS", "-1"),
-        ("LABKIT_WORKERS", "1.5"),
         ("LABKIT_WORKERS", "²"),
         ("LABKIT_WORKERS", "9" * 5000),
         ("LABKIT_GPU", "2"),
         ("LABKIT_PANEL", "3d"),
         ("LABKIT_CHECK", "lax"),
-        ("LABKIT_S3_ENDPOINT", "127.0.0.1:9000"),
         ("LABKIT_S3_ENDPOINT", "s3://me:secret@bucket"),
         ("LABKIT_MIRROR", "ftp://me:secret@school.example"),
-        ("LABKIT_MIRROR", "https://"),
     ],
 )
 def test_a_value_that_means_nothing_is_refused(name, value):
@@ -76,42 +68,24 @@ def test_secrets_are_in_no_repr():
     assert "secret" not in repr(Settings(**secret, s3_access_key="secret2", s3_secret_key="secret3"))
 
 
-def test_the_lab_lives_in_the_checkout_unless_it_cannot_be_written(monkeypatch):
+def test_where_the_lab_lives(monkeypatch, tmp_path):
     assert default_home() == ROOT / ".labkit"
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert default_home() == Path.home() / ".labkit"
-
-
-def test_the_home_is_made_when_it_is_needed(tmp_path):
-    settings = Settings(home=tmp_path / "new" / "home")
-    assert settings.make_home() == settings.make_home() == tmp_path / "new" / "home"
-    assert list(settings.home.iterdir()) == []
-
-
-@pytest.mark.parametrize("place", ["file", "file/below", "/proc/nope", "x" * 300])
-def test_a_home_that_cannot_be_used(tmp_path, place):
-    (tmp_path / "file").touch()
-    home = tmp_path / place
-    with pytest.raises(LabError) as caught:
-        Settings(home=home).make_home()
-    assert str(home)[:100] in caught.value.fact
-    assert "export LABKIT_HOME=" in caught.value.fix
-
-
-def test_flags_and_names_may_be_written_as_one_likes():
-    for value, small in {"1": 1, "TRUE": 1, " yes ": 1, "on": 1, "0": 0, "No": 0, "off": 0}.items():
-        assert Settings.from_env({"LABKIT_SMALL": value}).small == small, value
-    names = {"LABKIT_DATASET": " MNIST ", "LABKIT_PANEL": "Text", "LABKIT_CHECK": "STRICT"}
-    settings = Settings.from_env(names)
-    assert (settings.dataset, settings.panel, settings.check_strict) == ("mnist", "text", True)
-
-
-def test_the_home_is_absolute(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")
     assert Settings.from_env({"LABKIT_HOME": "lab"}).home == tmp_path / "lab"
     assert Settings.from_env({"LABKIT_HOME": "~/lab"}).home == Path("/home/me/lab")
     assert not list(tmp_path.iterdir())  # nothing is made by reading
+    assert list(Settings(home="new/home").make_home().iterdir()) == []
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert default_home() == Path("/home/me/.labkit")
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/nope", "x" * 300])
+def test_a_home_that_cannot_be_used(tmp_path, place):
+    (tmp_path / "file").touch()
+    with pytest.raises(LabError) as caught:
+        Settings(home=tmp_path / place).make_home()
+    assert str(tmp_path / place)[:100] in caught.value.fact and "export LABKIT_HOME=" in caught.value.fix
 
 
 @pytest.mark.parametrize(
@@ -120,12 +94,8 @@ def test_the_home_is_absolute(monkeypatch, tmp_path):
         ("", 0, "", (False, 2)),
         ("0", 4, "", (False, 2)),
         ("auto", 4, "", (True, 4)),
-        ("auto", 1, "", (True, 1)),
         ("1", 0, "", (True, 2)),  # a remote cluster has them
-        ("1", 1, "", (True, 1)),
-        ("1", 4, "8", (True, 8)),
         ("auto", 4, "2", (True, 2)),
-        ("", 0, "5", (False, 5)),
     ],
 )
 def test_gpus_and_workers(monkeypatch, gpu, local, workers, expected):

@@ -32,8 +32,8 @@ SLOW = {
     *("data_progress", "catalog", "data_page", "own_folders", "own_tables", "own_texts"),
     *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_03b", "lesson_08", "lesson_10"),
     *("running_cluster", "checks_elsewhere", "campaign", "fault_injection"),
-    *("keras_models", "keras_reporting", "keras_settings"),
-    *("torch_models", "torch_training", "panel", "spark", "spark_panel"),
+    *("keras_models", "keras_settings"),
+    *("torch_models", "panel", "spark", "spark_panel"),
     *(
         "object_server",
         "public",
@@ -126,7 +126,6 @@ DEEP = {
     "grading": (),
     "own_experiment": (),
     "keras_settings": (),
-    "keras_reporting": (),
     "damaged_inputs": (),
     "additions": (),
     "benchmarks": (),
@@ -165,7 +164,7 @@ TOUCHED = {
     "labkit/storage/": ("storage_ray", "store_faults", "store_kernel", "class_bucket"),
     "labkit/faults.py": ("fault_injection", "campaign", "recovery"),
     "labkit/interrupts.py": ("kernel", "benchmarks"),
-    "labkit/models/": ("keras_settings", "keras_reporting", "tensorflow"),
+    "labkit/models/": ("keras_settings", "tensorflow"),
     "labkit/exercises/": (
         "lesson_03",
         "lesson_03b",

@@ -2,8 +2,6 @@
 
     >>> train = datasets.load()                    # the one that LABKIT_DATASET names; "digits" by default
     >>> test = datasets.load("mnist", "test", n=500, seed=3)
-    >>> train.images.shape, train.labels.dtype
-    ((1437, 28, 28), dtype('int64'))
 
 `digits` ships with the lab, and `rendered` is drawn on the spot, in any number. `mnist` and `fashion_mnist`
 are downloaded once into ``LABKIT_HOME/datasets``, four files each, and checked against their SHA-256.
@@ -13,7 +11,6 @@ are downloaded once into ``LABKIT_HOME/datasets``, four files each, and checked 
 
 import gzip
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +19,7 @@ import numpy as np
 from labkit.datasets.fonts import SPLITS, render
 from labkit.datasets.images import Dataset, read_rows
 from labkit.display.formatting import without_credentials
-from labkit.errors import LabError, expect_installed
+from labkit.errors import LabError, expect_installed, expect_int
 from labkit.settings import CHECKOUT, DATASETS, PACKAGE_ROOT, Settings
 
 _DIGITS = tuple("0123456789")
@@ -43,7 +40,6 @@ ADDRESSES = {
         "https://storage.googleapis.com/cvdf-datasets/mnist",
     ),
     "fashion_mnist": (
-        "https://storage.googleapis.com/tensorflow/tf-keras-datasets",
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
     ),
@@ -94,15 +90,14 @@ def load(
     if name not in DATASETS:
         fix = f"use one of {', '.join(DATASETS)}"
         raise LabError(f"load the data set {name!r}", "there is none of this name", fix)
-    _check(n, split)
+    _check(1 if n is None else n, split)
     most = (_SMALL_ROWS if settings.small else _RENDERED_ROWS)[split]
     if name == "rendered":
         return rendered(n or most, seed, split=split)
     whole = _digits(split) if name == "digits" else _downloaded(name, split, settings)
-    if n is None:
-        if len(whole) <= most:
-            return whole
-        n = most
+    if n is None and len(whole) <= most:
+        return whole
+    n = n or most
     if n > len(whole):
         fact = f"{whole.name} has {len(whole):,} rows for {whole.split}"
         raise LabError(f"take {n:,} rows", fact, f"take up to {len(whole):,}, or the data set 'rendered'")
@@ -133,10 +128,9 @@ def shipped(name: str) -> Path:
     raise LabError(f"find the shipped file {name}", fact, f"{fix}in train_loop_config")
 
 
-def _check(n: int | None, split: str) -> None:
+def _check(n: object, split: str) -> None:
     attempt = f"take rows of the split {split!r}"
-    if n is not None and (not isinstance(n, (int, np.integer)) or n < 1):
-        raise LabError(attempt, f"n is {n!r}", "pass a whole number from 1 on, or leave n out")
+    expect_int(attempt, "n", n)
     if split not in SPLITS:
         raise LabError(attempt, f"there is no split {split!r}", f"use one of {', '.join(SPLITS)}")
 
@@ -147,40 +141,36 @@ def _digits(split: str) -> Dataset:
     return whole[:_DIGITS_TRAIN] if split == "train" else whole[_DIGITS_TRAIN:]
 
 
-# -- MNIST and Fashion-MNIST ------------------------------------------------------------------------------
-
-
 def _downloaded(name: str, split: str, settings: Settings) -> Dataset:
     """Load `name` from ``LABKIT_HOME/datasets``, where its files are downloaded to if they are missing."""
-    addresses = (f"{settings.mirror.rstrip('/')}/{name}",) if settings.mirror else ADDRESSES[name]
-    folder, known = settings.home / "datasets" / name, dict(zip(FILES, SHA256[name], strict=True))
-    names, classes = FILES[:2] if split == "train" else FILES[2:], _DIGITS if name == "mnist" else _FASHION
-    images, labels = (_read(_fetch(name, known, folder, addresses)) for name in names)
+    images, labels = FILES[:2] if split == "train" else FILES[2:]
+    images, labels = (_read(_fetch(file, name, settings)) for file in (images, labels))
+    classes = _DIGITS if name == "mnist" else _FASHION
     return Dataset(images, labels.astype(np.int64), name, split, classes)
 
 
-def _fetch(name: str, known: Mapping[str, str], folder: Path, addresses: tuple[str, ...]) -> Path:
-    """Return the path of the file in `folder`, after fetching it from the first address that has it."""
-    expect_installed(f"fetch {name}", "pooch", "requests", "tqdm")
+def _fetch(file: str, name: str, settings: Settings) -> Path:
+    """Return the path of a file, after fetching it from the first address that has it."""
+    expect_installed(f"fetch {file}", "pooch", "requests", "tqdm")
     import pooch
 
     pooch.get_logger().setLevel("WARNING")  # what it logs has the address in it, password included
     # "identity": the server must not decompress the file on the way.
     options = {"progressbar": True, "timeout": _SILENCE, "headers": {"Accept-Encoding": "identity"}}
+    folder, known = settings.home / "datasets" / name, dict(zip(FILES, SHA256[name], strict=True))
     reasons = []
-    for address in addresses:
+    for address in [f"{settings.mirror.rstrip('/')}/{name}"] if settings.mirror else ADDRESSES[name]:
         download = pooch.HTTPDownloader(**options) if "://" in address else _copy
         try:
             cache = pooch.create(path=folder, base_url=f"{address}/", registry=known)
-            return Path(cache.fetch(name, downloader=download))
+            return Path(cache.fetch(file, downloader=download))
         except (OSError, ValueError) as error:  # requests' own are OSErrors; ValueError: another SHA-256
-            reasons.append(without_credentials(f"{address}: {type(error).__name__}: {error}"))
+            reasons.append(without_credentials(f"\n    {address}: {type(error).__name__}: {error}"))
     raise LabError(
-        f"fetch {name} of {folder.name}",
-        "no address has it:\n    " + "\n    ".join(reasons),
-        "check the network and the proxy;\n"
-        "    or name a server or a folder that has it: export LABKIT_MIRROR=…\n"
-        f"    or put the file (SHA-256 {known[name]}) there yourself: {folder / name}\n"
+        f"fetch {file} of {name}",
+        "no address has it:" + "".join(reasons),
+        "name a server or a folder that has it: export LABKIT_MIRROR=…\n"
+        f"    or put the file (SHA-256 {known[file]}) there yourself: {folder / file}\n"
         "    or work offline with LABKIT_DATASET=digits or LABKIT_DATASET=rendered",
     )
 

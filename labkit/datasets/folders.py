@@ -19,8 +19,6 @@ from labkit.errors import LabError, expect_installed
 
 _SPLITS = {"train", "training", "trainval", "test", "testing", "val", "valid", "validation", "dev", "holdout"}
 _FILLERS = {"", "images", "image", "imgs", "img", "pictures", "folder", "split"}
-_MOST_PIXELS = 400_000_000  # of one image: 1.2 GB in colour
-_GREY = ("1", "L", "LA", "La")  # Pillow's modes, next to those of more than 8 bits
 
 
 def from_folder(
@@ -49,54 +47,44 @@ def from_folder(
         if np.shape(size) != (2,) or np.asarray(size).dtype.kind not in "iu" or min(size) < 1:
             raise LabError(attempt, f"size={size!r} is no height and width", "for example size=(32, 48)")
         size = int(size[0]), int(size[1])
-    labels, files = zip(*_labelled(folder, attempt), strict=True)
-    images = _read(files, size, attempt)
-    shape = images[0].shape[:2]
-    for file, image in zip(files, images, strict=True):
-        if image.shape[:2] != shape:
-            fact = f"{file} has {image.shape[0]}×{image.shape[1]} pixels, and {files[0]} has "
-            fact += f"{shape[0]}×{shape[1]} (height×width)"
-            raise LabError(attempt, fact, f"scale all of them, whatever their aspect ratio: size={shape}")
-    x, classes = _array(images), sorted(set(labels))
+    files = _files(folder, attempt)
+    labels = [file.relative_to(folder).parts[0] for file in files]
+    x, classes = _array(_read(files, size, attempt)), sorted(set(labels))
     y = np.array([classes.index(label) for label in labels], np.int64)
     order = np.random.default_rng((seed, 1)).permutation(len(files))
-    return OwnData(
-        name=folder.resolve().name, kind="images", task="classification", classes=tuple(classes),
-        x=x[order], y=y[order], test=test, seed=seed,
-    )  # fmt: skip
+    about = {"name": folder.resolve().name, "kind": "images", "task": "classification"}
+    return OwnData(**about, classes=tuple(classes), x=x[order], y=y[order], test=test, seed=seed)
 
 
-def _labelled(folder: Path, attempt: str) -> list[tuple[str, Path]]:
-    """(class, file) of each image, in order."""
+def _files(folder: Path, attempt: str) -> list[Path]:
+    """The images below the folder of the classes, in order."""
     if not folder.is_dir():
         raise LabError(attempt, "there is no such folder", "pass the folder that has one folder per class")
-    files = [(file.relative_to(folder).parts, file) for file in visible(folder, attempt)]
-    if alone := [file for parts, file in files if len(parts) == 1]:
+    files = visible(folder, attempt)
+    if alone := [file for file in files if file.parent == folder]:
         fact = f"{alone[0]} is in no class folder"
         raise LabError(attempt, fact, "move it into the folder of its class, or elsewhere")
-    inside: dict[Path, set[str]] = {}  # the folders in each folder
-    for parts, _ in files:
-        for depth, name in enumerate(parts[:-1]):
-            inside.setdefault(folder.joinpath(*parts[:depth]), set()).add(name)
-    for parent, names in inside.items():
-        _refuse_splits(parent, sorted(names), attempt)
-    classes = inside.get(folder, set())
-    there = {one.name for one in folder.iterdir() if one.is_dir() and not SYSTEM.fullmatch(one.name)}
-    if len(there) < 2:
-        fact = f"its only folder is {', '.join(there)}" if there else "it has no folder"
+    for parent in (folder, *sorted({one for file in files for one in file.parents if folder in one.parents})):
+        _refuse_splits(parent, attempt)
+    classes = [one for one in folder.iterdir() if one.is_dir() and not SYSTEM.fullmatch(one.name)]
+    if len(classes) < 2:
+        fact = f"its only folder is {classes[0].name}" if classes else "it has no folder"
         fix = "put the images of each class into a folder of its own"
-        fix += "".join(f"; or, if it has the classes, from_folder({str(folder / name)!r})" for name in there)
+        fix += "".join(f"; or, if it has the classes, from_folder({str(one)!r})" for one in classes)
         raise LabError(attempt, fact, fix)
-    if empty := sorted(there - classes):
+    if empty := [one.name for one in classes if not any(one in file.parents for file in files)]:
         raise LabError(attempt, f"{empty[0]} has no image", "put images into it, or remove it")
-    if len({unicodedata.normalize("NFC", name).strip() for name in classes}) < len(classes):
-        fact = f"two of its folders have the same name, written in two ways: {sorted(classes)!r:.200}"
+    if len({unicodedata.normalize("NFC", one.name).strip() for one in classes}) < len(classes):
+        fact = (
+            f"two of its folders have the same name, written in two ways: {sorted(map(str, classes))!r:.200}"
+        )
         raise LabError(attempt, fact, "move the images of that class into one folder")
-    return [(parts[0], file) for parts, file in files]
+    return files
 
 
-def _refuse_splits(folder: Path, names: list[str], attempt: str) -> None:
-    """Raise a `LabError` if folders are splits: seg_train and seg_test, but not train and bus."""
+def _refuse_splits(folder: Path, attempt: str) -> None:
+    """Raise a `LabError` if the folders in it are splits: seg_train and seg_test, but not train and bus."""
+    names = sorted(one.name for one in folder.iterdir() if one.is_dir() and not SYSTEM.fullmatch(one.name))
     splits: dict[str, set[str]] = {}  # "seg": {"train", "test"}
     for name in names:
         words = re.findall("[a-z]+", re.sub("([a-z])([A-Z])", r"\1 \2", name).lower())  # also of trainingSet
@@ -111,39 +99,36 @@ def _refuse_splits(folder: Path, names: list[str], attempt: str) -> None:
         raise LabError(attempt, fact, fix)
 
 
-def _read(files: tuple[Path, ...], size: tuple | None, attempt: str) -> list[np.ndarray]:
-    """All images; one error names the first five files that are none."""
-    from PIL import Image
-
+def _read(files: list[Path], size: tuple | None, attempt: str) -> list[np.ndarray]:
+    """All images, of the same size; one error names the first five files that are none."""
     from labkit.display.progress import Waiting
 
-    images, wrong, most = [], [], Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = _MOST_PIXELS // 2  # Pillow warns from here on, and raises from twice as many on
-    try:
-        with Waiting("reading images", unit="images") as line, warnings.catch_warnings(action="ignore"):
-            for number, file in enumerate(files):
-                try:
-                    images.append(_pixels(file, size))
-                except Exception as error:  # a damaged image can raise anything
-                    wrong.append(f"\n    {file}: {str(error).replace(str(file), 'the file')}")
-                if len(images) == 1:
-                    _refuse_too_many(2 * len(files) * images[0].nbytes, attempt)
-                line(number, len(files))
-    finally:
-        Image.MAX_IMAGE_PIXELS = most
+    images, wrong, free = [], [], machine.memory()[1]
+    with Waiting("reading images", unit="images") as line, warnings.catch_warnings(action="ignore"):
+        for number, file in enumerate(files):
+            try:
+                images.append(_pixels(file, size))
+            except Exception as error:  # a damaged image can raise anything
+                wrong.append(f"\n    {file}: {str(error).replace(str(file), 'the file')}")
+                continue
+            shape, first = images[-1].shape[:2], images[0].shape[:2]
+            if shape != first:
+                fact = f"{file} has {shape[0]}×{shape[1]} pixels, and {files[0]} has "
+                fact += f"{first[0]}×{first[1]} (height×width)"
+                raise LabError(attempt, fact, f"scale all of them, whatever their aspect ratio: size={first}")
+            if 2 * len(files) * images[0].nbytes > 0.75 * free:
+                fact = f"they don't fit into the {free / 1e9:,.1f} GB of memory that are free"
+                fix = "pass a smaller size=; larger data are a job for Ray Data, lesson 02"
+                raise LabError(attempt, fact, fix)
+            line(number, len(files))
     if wrong:
         counted = "1 file isn't an image" if len(wrong) == 1 else f"{len(wrong):,} files aren't images"
         listed = "".join(wrong[:5]) + "\n    …" * (len(wrong) > 5)
-        fix = "repair what is damaged, save other formats as PNG or JPEG, and move the rest elsewhere"
+        fix = (
+            "repair what is damaged, save huge ones smaller and other formats as PNG, move the rest elsewhere"
+        )
         raise LabError(attempt, f"{counted} that Pillow can read:{listed}", fix)
     return images
-
-
-def _refuse_too_many(needed: int, attempt: str) -> None:
-    _, free = machine.memory()
-    if needed > 0.75 * free:
-        fact = f"it would need {needed / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are free"
-        raise LabError(attempt, fact, "pass a smaller size=; larger data are a job for Ray Data, lesson 02")
 
 
 def _pixels(file: Path, size: tuple | None) -> np.ndarray:
@@ -159,7 +144,7 @@ def _pixels(file: Path, size: tuple | None) -> np.ndarray:
         image.load()
         with contextlib.suppress(Exception):  # EXIF data that can't be read
             image = ImageOps.exif_transpose(image)
-        mode = "L" if image.mode in _GREY else "F" if image.mode[0] in "IF" else "RGB"
+        mode = "F" if image.mode[0] in "IF" else "L" if image.mode in ("1", "L", "LA", "La") else "RGB"
         if image.has_transparency_data and mode != "F":
             image = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -172,9 +157,8 @@ def _array(images: list[np.ndarray]) -> np.ndarray:
 
     All images of more than 8 bits are divided by the same number, so they stay comparable.
     """
-    deep = [float(np.nan_to_num(image).max()) for image in images if image.dtype != np.uint8]
-    brightest = max(deep, default=0.0)
-    white = 1.0 if 0 < brightest <= 1 else max(255.0, 2.0 ** np.ceil(np.log2(brightest + 1)) - 1)
+    brightest = max([np.nan_to_num(image).max() for image in images if image.dtype != np.uint8], default=0)
+    white = 2.0 ** np.ceil(np.log2(max(brightest, 0) + 1)) - 1 or 1  # 1, 255, 1023, 4095, …
     x = np.empty((len(images), *images[0].shape[:2], 3), np.uint8)
     for row, image in zip(x, images, strict=True):
         if image.dtype != np.uint8:

@@ -13,26 +13,24 @@ import dataclasses
 import functools
 import hashlib
 import html
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.display.images import Picture, gallery
+from labkit.display.images import gallery
 from labkit.errors import LabError
 from labkit.files import atomic_path
 
 if TYPE_CHECKING:
     import pyarrow
-    import pyarrow.fs
 
 _SHOWN = 10  # images in the display of a data set
 
-ROW_GROUP = 8192  # rows that a reader of a file holds at once: 6 MB
 # Arrow keeps a pixel as a 32-bit number. BYTE_STREAM_SPLIT with zstd gives the same size as Arrow's
 # dictionaries with zstd, in half the time.
 PARQUET_OPTIONS: dict[str, Any] = {
+    "row_group_size": 8192,  # rows that a reader of a file holds at once: 6 MB
     "compression": "zstd",
     "use_dictionary": ["label"],
     "column_encoding": {"image.list.element": "BYTE_STREAM_SPLIT"},
@@ -97,14 +95,6 @@ class Dataset:
         captions = [self.classes[label] for label in self.labels[:_SHOWN]]
         return f"<div>{html.escape(repr(self)[1:-1])}</div>{gallery(self.images[:_SHOWN], captions)}"
 
-    def show(self, which: Sequence[int] = range(_SHOWN), captions: Sequence[str] | None = None) -> Picture:
-        """Show the images at the indices `which`, each with a caption (default: its class)."""
-        rows = [row for row in which if row < len(self)]
-        if captions is None:
-            captions = [self.classes[self.labels[row]] for row in rows]
-        name = f"Gallery of {len(rows)} images: {', '.join(captions)}"
-        return Picture(name, gallery(self.images[rows], captions))
-
     def to_arrow(self) -> "pyarrow.Table":
         """Return a table for ``ray.data.from_arrow``. It shares the arrays' memory."""
         import pyarrow
@@ -116,44 +106,34 @@ class Dataset:
         import pyarrow.parquet
 
         with atomic_path(path) as partial:
-            pyarrow.parquet.write_table(self.to_arrow(), partial, row_group_size=ROW_GROUP, **PARQUET_OPTIONS)
+            pyarrow.parquet.write_table(self.to_arrow(), partial, **PARQUET_OPTIONS)
         return Path(path)
 
 
-def read_rows(
-    path: str, filesystem: "pyarrow.fs.FileSystem | None" = None, *, part: int = 0, parts: int = 1
-) -> tuple[np.ndarray, np.ndarray]:
+def read_rows(path: str, filesystem: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Read the images (uint8 [n, height, width]) and labels (int64 [n]) of the Parquet files at `path`.
 
     Args:
         path: a file, or a folder of files, with the columns of `Dataset.to_arrow`.
-        filesystem: where the path is (default: this machine).
-        part, parts: read only the rows part, part + parts, part + 2 · parts, …, so that each row is in
-            exactly one part. The shards of `ray.train.get_dataset_shard` are no substitute when you average
-            over all rows, because Ray drops rows to make them equally long.
+        filesystem: pyarrow's, where the path is (default: this machine).
 
     Raises:
-        LabError: the files are damaged or have other columns, or there is no such part.
+        LabError: the files are damaged or have other columns.
+        OSError: there is no such file, or it may not be read.
     """
     import pyarrow.parquet
 
-    attempt = f"read images from {path}"
-    if not (isinstance(part, int) and isinstance(parts, int) and 0 <= part < parts):
-        fact = f"part is {part!r}, parts is {parts!r}"
-        raise LabError(attempt, fact, "pass a part from 0 to parts - 1")
     try:
         table = pyarrow.parquet.read_table(path, filesystem=filesystem, page_checksum_verification=True)
-        table = table.combine_chunks()
-        images = table["image"].chunk(0).to_numpy_ndarray()
-        labels = table["label"].to_numpy()
+        images = table.combine_chunks()["image"].chunk(0).to_numpy_ndarray()
+        # Arrow's memory is read-only, and torch warns about such arrays.
+        return images.copy(), table["label"].to_numpy().copy()
     except (pyarrow.ArrowInvalid, OSError, LookupError, AttributeError, TypeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # of the file system: no such file, no right to read it
+            raise  # of the file system
         fact = str(error).partition("\n")[0] or type(error).__name__
         fix = "name files that Dataset.to_parquet or upload_shards wrote"
-        raise LabError(attempt, fact, fix) from None
-    # Arrow's memory is read-only, and torch warns about such arrays.
-    return images[part::parts].copy(), labels[part::parts].copy()
+        raise LabError(f"read images from {path}", fact, fix) from None
 
 
 def fingerprint(about: str, *arrays: np.ndarray) -> str:

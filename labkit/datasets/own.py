@@ -15,13 +15,13 @@ import numpy as np
 
 from labkit.datasets.images import column, fingerprint
 from labkit.display.images import gallery
-from labkit.errors import LabError
+from labkit.errors import LabError, expect_int
 
 if TYPE_CHECKING:
     import pyarrow.fs
 
 _SHOWN = 8  # rows in the display
-_FILE_BYTES = 64 << 20  # of a Parquet file, at most
+_FILE_ROWS, _FILE_BYTES = 4096, 64 << 20  # of a Parquet file, at most
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -84,15 +84,12 @@ class OwnData:
             raise LabError(attempt, fact, "use more rows, or another test= or seed=")
         return self.x[rows], self.y[rows]
 
-    def write(
-        self, path: str, *, filesystem: "pyarrow.fs.FileSystem | None" = None, rows_per_file: int = 4096
-    ) -> dict[str, int]:
+    def write(self, path: str, *, filesystem: "pyarrow.fs.FileSystem | None" = None) -> dict[str, int]:
         """Write Parquet files below ``path/train`` and ``path/test``, and return the number of rows of each.
 
         Args:
             path: a folder, or ``bucket/prefix`` of a store; `Store.bucket` makes a bucket.
             filesystem: where the path is (default: this machine).
-            rows_per_file: at most; files of large rows have fewer, so that none is larger than 64 MB.
 
         Raises:
             LabError: the folder isn't empty.
@@ -103,15 +100,15 @@ class OwnData:
         files = pyarrow.fs.LocalFileSystem() if filesystem is None else filesystem
         if files.get_file_info(pyarrow.fs.FileSelector(path, recursive=True, allow_not_found=True)):
             raise LabError(f"write {self.name}", f"{path} is not empty", "use another folder")
-        count = min(rows_per_file, max(1, _FILE_BYTES // max(1, self.x[0].nbytes)))
+        count = min(_FILE_ROWS, max(1, _FILE_BYTES // max(1, self.x[0].nbytes)))
         written = {"train": 0, "test": 0}
         for split in ("train", "test") if self.test else ("train",):
             x, y = self.load(split)
             files.create_dir(f"{path}/{split}")
-            for number, first in enumerate(range(0, len(y), count)):
+            for first in range(0, len(y), count):
                 rows = slice(first, first + count)
                 table = pyarrow.table({"x": column(x[rows]), "y": column(y[rows])})
-                file = f"{path}/{split}/part-{number:05}.parquet"
+                file = f"{path}/{split}/part-{first // count:05}.parquet"
                 pyarrow.parquet.write_table(table, file, filesystem=files, compression="zstd")
             written[split] = len(y)
         return written
@@ -149,5 +146,4 @@ def check_split(test: object, seed: object) -> None:
     attempt = "split rows into training and test rows"
     if isinstance(test, bool) or not isinstance(test, numbers.Real) or not 0 <= test < 1:
         raise LabError(attempt, f"test is {test!r}", "pass the share of the rows for testing: test=0.2")
-    if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
-        raise LabError(attempt, f"seed is {seed!r}", "pass a whole number from 0 on: seed=0")
+    expect_int(attempt, "seed", seed, least=0)

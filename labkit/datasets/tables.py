@@ -6,7 +6,6 @@
 Only numbers are used without being asked for. Each other column is named in `categories` or in `drop`.
 """
 
-import codecs
 import csv
 import gzip
 import io
@@ -78,18 +77,19 @@ def from_table(
     if target in drop or not features:
         raise LabError(attempt, "there is nothing to predict, or to predict it from", "drop fewer columns")
     task = _task_of(target, goal, "classification" if target in named else task, attempt)
-    classes = classes_of(target, goal, attempt) if task == "classification" else ()
+    classes, y = classes_of(target, goal, attempt) if task == "classification" else ((), _floats(goal))
     _refuse_others(features, named, drop, attempt)
     columns, blocks = [], []
     for column, cells in features.items():
-        kinds = _kinds_of(column, cells, attempt) if column in named else ()
-        columns += [f"{column}={kind}" for kind in kinds] or [column]
-        block = codes_of(cells, kinds)[:, None] == np.arange(len(kinds)) if kinds else _floats(cells)[:, None]
-        blocks.append(block.astype(np.float32))
-    return OwnData(
-        name=name, kind="numbers", task=task, columns=tuple(columns), classes=classes,
-        x=np.hstack(blocks), y=codes_of(goal, classes) if classes else _floats(goal), test=test, seed=seed,
-    )  # fmt: skip
+        if column in named:
+            kinds, codes = _names_of(column, cells, attempt)
+            columns += [f"{column}={kind}" for kind in kinds]
+            blocks.append(np.eye(len(kinds), dtype=np.float32)[codes])
+        else:
+            columns.append(column)
+            blocks.append(_floats(cells)[:, None])
+    about = {"name": name, "kind": "numbers", "task": task, "columns": tuple(columns), "classes": classes}
+    return OwnData(**about, x=np.hstack(blocks), y=y, test=test, seed=seed)
 
 
 def _names(given: Any) -> list[str]:
@@ -174,8 +174,7 @@ def text_of(file: Path, attempt: str) -> str:
     try:
         content = file.read_bytes()
         content = gzip.decompress(content) if file.suffix.lower() == ".gz" else content
-        utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-        return content.decode("utf-16" if utf16 else "utf-8-sig")
+        return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         fix = "save it as UTF-8, or leave it out; if it is a table in another encoding, pass "
         fix += f"pandas.read_csv({str(file)!r}, encoding='latin-1')"
@@ -191,12 +190,11 @@ def _read(file: Path, attempt: str) -> "pandas.DataFrame":
         names = [name if name.strip() else f"Unnamed: {place}" for place, name in enumerate(header)]
         return _as_texts(pandas.DataFrame(rows, columns=names, dtype=object), file, attempt)
     try:
-        return _as_texts(pyarrow.parquet.ParquetFile(file).read(), file, attempt)
-    except LabError:
-        raise
+        table = pyarrow.parquet.ParquetFile(file).read().to_pandas(integer_object_nulls=True)
     except Exception as error:  # a damaged description for pandas can raise anything
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise LabError(attempt, f"{file} can't be read: {reason}", "repair it, or leave it out") from None
+    return _as_texts(table, file, attempt)
 
 
 def _rows(file: Path, attempt: str) -> tuple[list[str], list[list[str]]]:
@@ -214,8 +212,8 @@ def _rows(file: Path, attempt: str) -> tuple[list[str], list[list[str]]]:
             fact = f"line {lines.line_num:,} of {file} has {len(row)} fields, and the header has"
             fix = f"repair that line, or leave such lines out: {read}, on_bad_lines='skip')"
             if not rows:
-                fix = "name all fields in the header; or, if you don't need those at the end of each line, "
-                fix += f"pass {read}, index_col=False); or, if each begins with a row's name, {read})"
+                fix = f"name all fields in the header; or pass {read}, index_col=False), without those at a "
+                fix += f"line's end; or {read}), where the first is the name of the row"
             raise LabError(attempt, f"{fact} {len(header)}: {row!r:.200}", fix)
         rows.append(row)
     return header, rows
@@ -237,7 +235,7 @@ def _as_texts(table: Any, where: object, attempt: str) -> "pandas.DataFrame":
     return frame.where(frame.notna(), "").map(text)
 
 
-# -- numbers and names -------------------------------------------------------------------------------------
+# -- numbers -----------------------------------------------------------------------------------------------
 
 
 def _floats(cells: list) -> np.ndarray:
@@ -264,12 +262,15 @@ def _rounded(cells: list[str]) -> list[str]:
         single = values.astype(np.float32).astype(np.float64)
         most = _ROUNDED * (values.max() - values.min()) or np.inf
         lost = ~np.isfinite(single) | (np.abs(values - single) > most)
-    large = np.abs(values) > _EXACT
-    return [cells[row] for row in np.flatnonzero(lost | large) if lost[row] or _WHOLE.fullmatch(cells[row])]
+    lost |= [
+        large and bool(_WHOLE.fullmatch(cell))
+        for large, cell in zip(abs(values) > _EXACT, cells, strict=True)
+    ]
+    return [cell for cell, bad in zip(cells, lost, strict=True) if bad]
 
 
 def _refuse_others(features: dict[str, list], named: list[str], drop: list[str], attempt: str) -> None:
-    """Raise one error about all columns that are neither numbers nor named."""
+    """Raise one error about all columns that are neither numbers nor named, with a line to paste."""
     wrong = {one: _not_numbers(one, cells) for one, cells in features.items() if one not in named}
     wrong = {column: fact for column, fact in wrong.items() if fact}
     if not wrong:
@@ -282,11 +283,14 @@ def _refuse_others(features: dict[str, list], named: list[str], drop: list[str],
     fix = ", ".join(f"{option}={columns!r}" for option, columns in options.items() if columns)
     if len(others) == len(features):
         fix = "make numbers of one of these, since no other column is left to predict from"
-    fix += "\n    (categories= has columns whose values are names, and drop= those to leave out;"
-    fix += "\n    how to make numbers of dates, money and the like: docs/data.md, Make numbers)"
+    fix += "\n    (names are for categories=; what you leave out, for drop=; dates, money and the like can"
+    fix += "\n    become numbers: docs/data.md, Make numbers)"
     counted = "1 column is" if len(wrong) == 1 else f"{len(wrong)} columns are"
     listed = "".join(f"\n    {fact}" for fact in wrong.values())
     raise LabError(attempt, f"{counted} neither numbers nor named:{listed}", fix)
+
+
+# -- names -------------------------------------------------------------------------------------------------
 
 
 def _not_names(column: str, cells: list) -> tuple[str, str] | None:
@@ -297,10 +301,11 @@ def _not_names(column: str, cells: list) -> tuple[str, str] | None:
     kinds = set(map(_name, cells))
     if len(kinds) > _MOST:
         return f"{column!r} has {len(kinds):,} different values, and at most {_MOST:,} can be names", drop
-    spelled: dict[Any, list[str]] = {}
-    for kind in sorted(kinds):
-        spelled.setdefault(_spelling(kind), []).append(kind)
-    if twins := {other: same[0] for same in spelled.values() for other in same[1:]}:
+    first: dict[Any, str] = {}
+    twins = {
+        one: first[_spelling(one)] for one in sorted(kinds) if first.setdefault(_spelling(one), one) != one
+    }
+    if twins:
         other, one = next(iter(twins.items()))
         fact = f"{column!r} has {one!r} and {other!r}, which differ only in their spelling"
         return fact, f"in a DataFrame: table[{column!r}] = table[{column!r}].replace({twins!r})"
@@ -324,18 +329,14 @@ def _spelling(kind: str) -> Any:
     return Decimal(text) if _NUMBER.fullmatch(text.lstrip("0")) else text
 
 
-def _kinds_of(column: str, cells: list, attempt: str) -> tuple[str, ...]:
-    """The different values of a column of names: by size if all are numbers, else by the alphabet."""
+def _names_of(column: str, cells: list, attempt: str) -> tuple[tuple[str, ...], np.ndarray]:
+    """The different names in a column, by size if all are numbers; and int64 [n], each cell's place there."""
     if problem := _not_names(column, cells):
         raise LabError(attempt, *problem)
     kinds = set(map(_name, cells))
-    return tuple(sorted(kinds, key=Decimal if all(map(_NUMBER.fullmatch, kinds)) else None))
-
-
-def codes_of(cells: list, kinds: Sequence[str]) -> np.ndarray:
-    """int64 [n]: the place of each cell in `kinds`."""
+    kinds = sorted(kinds, key=Decimal if all(map(_NUMBER.fullmatch, kinds)) else None)
     places = {kind: place for place, kind in enumerate(kinds)}
-    return np.array([places[_name(cell)] for cell in cells], np.int64)
+    return tuple(kinds), np.array([places[_name(cell)] for cell in cells], np.int64)
 
 
 def refuse_empty(column: str, cells: list, attempt: str) -> None:
@@ -346,14 +347,14 @@ def refuse_empty(column: str, cells: list, attempt: str) -> None:
         raise LabError(attempt, fact, f"in a DataFrame, leave these rows out: table = {rows}")
 
 
-def classes_of(target: str, cells: list, attempt: str) -> tuple[str, ...]:
-    """The classes of a target, at least two."""
+def classes_of(target: str, cells: list, attempt: str) -> tuple[tuple[str, ...], np.ndarray]:
+    """The classes of a target, at least two; and int64 [n], the class of each row."""
     refuse_empty(target, cells, attempt)
-    classes = _kinds_of(target, cells, attempt)
+    classes, codes = _names_of(target, cells, attempt)
     if len(classes) == 1:
         fact = f"all rows have the same {target!r}: {classes[0]!r}"
         raise LabError(attempt, fact, "use rows of several classes, or another target=")
-    return classes
+    return classes, codes
 
 
 def _task_of(target: str, cells: list, task: str | None, attempt: str) -> str:

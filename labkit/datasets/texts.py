@@ -52,43 +52,38 @@ def from_text(
     attempt = f"load the text {str(source)[:200] if isinstance(source, (str, Path)) else 'of a table'}"
     expect_int(attempt, "length", length)
     tokens = _Bytes() if tokenizer is None else _Tokens(tokenizer, attempt)
-    options = {"kind": "tokens", "vocabulary": tokens.vocabulary, "text": tokens.text}
-    options |= {"test": test, "seed": seed}
-    if target is None and not _is_table(source):
-        folder = isinstance(source, (str, Path)) and Path(source).expanduser().is_dir()
-        name, files = tables.files_of(source, (".txt",) if folder else ("",), attempt)
-        x, y = _next_tokens(tokens, [tables.text_of(file, attempt) for file in files], length, attempt)
-        return OwnData(name=name, task="language", x=x, y=y, **options)
-    name, table = tables.read_table(source, attempt)
-    texts = _texts(table, column, attempt)
+    first = source[0] if isinstance(source, (list, tuple)) and source else source
+    is_text = isinstance(first, (str, Path)) and not str(first).lower().endswith(tables.TABLES)
+    if target is None and is_text:
+        suffixes = (".txt",) if Path(first).expanduser().is_dir() else ("",)
+        name, files = tables.files_of(source, suffixes, attempt)
+        texts = [tables.text_of(file, attempt) for file in files]
+    else:
+        name, table = tables.read_table(source, attempt)
+        texts = _texts(table, str(column), attempt)
+    about = {"name": name, "kind": "tokens", "vocabulary": tokens.vocabulary, "text": tokens.text}
+    about |= {"test": test, "seed": seed}
     if target is None:
-        x, y = _next_tokens(tokens, [f"{text}\n" for text in texts], length, attempt)
-        return OwnData(name=name, task="language", x=x, y=y, **options)
+        texts = texts if is_text else [f"{text}\n" for text in texts]
+        x, y = _next_tokens(tokens, texts, length, attempt)
+        return OwnData(task="language", x=x, y=y, **about)
     tables.require([str(target)], table, attempt)
-    goal = table[str(target)].tolist()
-    classes = tables.classes_of(str(target), goal, attempt)
-    x = np.full((len(goal), length), tokens.pad, np.int64)
+    classes, y = tables.classes_of(str(target), table[str(target)].tolist(), attempt)
+    x = np.full((len(y), length), tokens.pad, np.int64)
     for row, text in zip(x, texts, strict=True):
         found = tokens.of(text)[:length]
         row[: len(found)] = found
-    y = tables.codes_of(goal, classes)
-    return OwnData(name=name, task="classification", classes=classes, x=x, y=y, **options)
-
-
-def _is_table(source: Any) -> bool:
-    """Whether it is a table, and not the text files of a language model."""
-    first = source[0] if isinstance(source, (list, tuple)) and source else source
-    return not isinstance(first, (str, Path)) or str(first).lower().endswith(tables.TABLES)
+    return OwnData(task="classification", classes=classes, x=x, y=y, **about)
 
 
 def _texts(table: "pandas.DataFrame", column: str, attempt: str) -> list[str]:
     """The column with the texts; none may be empty or something else."""
-    tables.require([str(column)], table, attempt)
-    texts = table[str(column)].tolist()
+    tables.require([column], table, attempt)
+    texts = table[column].tolist()
     if others := [cell for cell in texts if not isinstance(cell, str)]:
         fact = f"{column!r} has cells of type {type(others[0]).__name__}, such as {others[0]!r:.40}"
         raise LabError(attempt, fact, "pass column= with the name of a column of texts")
-    tables.refuse_empty(str(column), texts, attempt)
+    tables.refuse_empty(column, texts, attempt)
     return texts
 
 
@@ -96,12 +91,11 @@ def _next_tokens(tokens: Any, texts: list[str], length: int, attempt: str) -> tu
     """x and y int64 [n, length] of one long text; y is a token ahead."""
     texts = [text.replace("\r\n", "\n").replace("\r", "\n") for text in texts]
     found = np.concatenate([tokens.of(text) for text in texts])
-    rows = (len(found) - 1) // length
-    if rows < 1:
+    ends = (len(found) - 1) // length * length
+    if ends < 1:
         fact = f"{len(found):,} tokens are fewer than a row of {length:,} and the one after it"
         raise LabError(attempt, fact, "pass a smaller length=, or more text")
-    ends = rows * length
-    return found[:ends].reshape(rows, length), found[1 : ends + 1].reshape(rows, length)
+    return found[:ends].reshape(-1, length), found[1 : ends + 1].reshape(-1, length)
 
 
 class _Bytes:

@@ -1,10 +1,7 @@
-"""What the networks share, whichever framework builds them: their size, first weights, and distance.
-
-Weights are numpy arrays in torch's layout: [outputs, inputs, *window] for a kernel, [outputs] for a bias.
-"""
+"""What the networks share, whichever framework builds them: their size and their first weights."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -17,7 +14,7 @@ _STREAM = 1
 
 
 def initial_weights(shapes: Iterable[Sequence[int]], seed: int) -> list[np.ndarray]:
-    """Draw float32 weights for layers whose shapes are given as kernel, bias, kernel, bias, …
+    """Draw float32 weights for layers whose shapes are given in torch's layout as kernel, bias, kernel, …
 
     Kernel and bias are uniform in ±1/sqrt(inputs of the layer), as torch initializes its layers. The same
     `seed` gives the same weights in every process and every framework.
@@ -28,15 +25,6 @@ def initial_weights(shapes: Iterable[Sequence[int]], seed: int) -> list[np.ndarr
             bound = 1 / math.sqrt(math.prod(shape[1:]))
         arrays.append(draws.uniform(-bound, bound, shape).astype(np.float32))
     return arrays
-
-
-def distance(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> float:
-    """The largest absolute difference; a `LabError` unless names and shapes are the same."""
-    first, second = ({name: weight.shape for name, weight in weights.items()} for weights in (a, b))
-    if first != second:
-        fact = f"the shapes of their weights are {first} and {second}"
-        raise LabError("compare two models", fact, "compare models that were built by the same call")
-    return float(np.max([np.abs(a[name].astype(float) - b[name].astype(float)).max() for name in a]))
 
 
 def not_uint8(dtype: str) -> LabError:

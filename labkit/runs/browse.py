@@ -16,8 +16,7 @@ A *filter* is a column and its value, or a list of values; ``tag="paper"`` is on
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from math import inf, isfinite, isnan
+from math import isfinite, isnan
 from operator import attrgetter
 from pathlib import Path
 from statistics import median
@@ -31,11 +30,8 @@ from labkit.settings import Settings
 if TYPE_CHECKING:  # takes a second to import, and `latest` doesn't need it
     import pandas
 
-_METRICS_SHOWN = 4
-_DIGITS = {"start s": 1, "epoch s": 2, "total s": 1}
 _EXACT = 2**53  # a float has all digits of whole numbers up to here
 _PATIENCE = 10  # seconds, while another process marks the same run
-_FIELDS = [f.name for f in fields(RunRecord)]
 _COLUMNS: dict[str, Callable[[RunRecord], Any]] = {
     "run": attrgetter("name"),
     "started": lambda run: str(run.started)[5:16],
@@ -46,58 +42,65 @@ _COLUMNS: dict[str, Callable[[RunRecord], Any]] = {
     "data": attrgetter("dataset"),
     "rows": attrgetter("rows"),
     "epochs": attrgetter("epochs"),
-    "start s": attrgetter("seconds_to_start"),
-    "epoch s": lambda run: median(run.seconds_per_epoch) if run.seconds_per_epoch else None,
-    "rows/s": lambda run: round(run.rows_per_second) if isfinite(run.rows_per_second or inf) else None,
-    "total s": attrgetter("seconds_total"),
+    "start s": lambda run: _rounded(run.seconds_to_start, 1),
+    "epoch s": lambda run: _rounded(median(run.seconds_per_epoch), 2) if run.seconds_per_epoch else None,
+    "rows/s": lambda run: _rounded(run.rows_per_second),
+    "total s": lambda run: _rounded(run.seconds_total, 1),
     "tags": lambda run: ", ".join(map(str, run.tags)) or None,
     "note": lambda run: run.note or None,
+    "checkpoint": attrgetter("checkpoint"),
 }
+_SHOWN = ("run", "id", "state", "rows/s", "total s", "tags", "note")  # without columns=
+_SHOWN_IF_DIFFERENT = ("engine", "workers", "data")
+_METRICS_SHOWN = {False: 2, True: 4}  # with columns="all": 4
 
 
 def table(
-    home: Home = None, *, last: int | None = None, columns: Sequence[str] | None = None, **filters: Any
+    home: Home = None, *, last: int | None = None, columns: Sequence[str] | str = (), **filters: Any
 ) -> "pandas.DataFrame":
     """One row per run, the newest first. Times are in seconds; ``epoch s`` is the median epoch.
 
-    Each setting (`RunRecord.config`) that differs between these runs has a column, and so have the metrics
-    that most of them report. ``checkpoint`` is the path of a run's latest checkpoint.
+    Without `columns`, it shows what one compares: state, speed, the first metrics, and what differs between
+    these runs: engine, workers, data, and each setting (`RunRecord.config`).
 
     Args:
         home: the lab's home folder; default: from the settings.
         last: only this many, the newest.
-        columns: what to show instead; metrics are not rounded then.
+        columns: what to show instead, or "all"; metrics that are named are not rounded.
         filters: columns and the values that they must have, such as ``name="03-torch"``.
 
     Raises:
         LabError: there is no such run, or no run has such a column.
     """
     found = select(home, last, **filters)
-    if columns is None:
-        return overview(found)
+    if not columns or columns == "all":
+        return overview(found, everything=columns == "all")
     shown = {column: values_of(found, column) for column in columns}
     for column, values in shown.items():
         if all(value is None for value in values):
-            fix = f"use a metric, a setting, or one of {', '.join(dict.fromkeys([*_COLUMNS, *_FIELDS]))}"
+            fix = f"use a metric, a setting, a field of RunRecord, or one of {', '.join(_COLUMNS)}"
             raise LabError(f"show the column {column!r}", f"none of {len(found)} runs has a value", fix)
     return _frame(shown)
 
 
-def overview(found: Sequence[RunRecord]) -> "pandas.DataFrame":
+def overview(found: Sequence[RunRecord], *, everything: bool) -> "pandas.DataFrame":
     """The table of these runs, in their order."""
     shown = {column: [of(run) for run in found] for column, of in _COLUMNS.items()}
     shown = {column: values for column, values in shown.items() if any(v is not None for v in values)}
-    metrics = {name: [_rounded(run.metrics.get(name)) for run in found] for name in _metrics(found)}
+    if not everything:
+        wanted = (*_SHOWN, *(one for one in _SHOWN_IF_DIFFERENT if _differ(shown.get(one, []))))
+        shown = {column: values for column, values in shown.items() if column in wanted}
+    reported = _metrics(found)[: _METRICS_SHOWN[everything]]
+    metrics = {name: [_rounded(run.metrics.get(name), 4) for run in found] for name in reported}
     configs = [flat(run.config) for run in found]
     for name in dict.fromkeys(name for config in configs for name in config):
-        values = [config.get(name) for config in configs]
-        if len(set(map(repr, values))) > 1:
-            taken = name in _COLUMNS or name in metrics or name == "checkpoint"
-            shown.setdefault(f"config {name}" if taken else name, values)
-    shown |= {name: values for name, values in metrics.items() if name not in shown}
-    if any(checkpoints := [run.checkpoint for run in found]):
-        shown["checkpoint"] = checkpoints
-    return _frame(shown).round(_DIGITS)
+        if _differ(values := [config.get(name) for config in configs]):
+            shown.setdefault(f"config {name}" if name in _COLUMNS or name in metrics else name, values)
+    return _frame(shown | {name: values for name, values in metrics.items() if name not in shown})
+
+
+def _differ(values: Sequence[Any]) -> bool:
+    return len(set(map(repr, values))) > 1
 
 
 def _frame(columns: dict[str, list]) -> "pandas.DataFrame":
@@ -148,7 +151,7 @@ def best(
     pairs = [(number(run.metrics.get(metric)), run) for run in found]
     pairs = [(value, run) for value, run in pairs if value is not None and not isnan(value)]
     if not pairs:
-        names = ", ".join(dict.fromkeys(name for run in found for name in run.metrics)) or "nothing"
+        names = ", ".join(_metrics(found)) or "nothing"
         fact = f"none of {len(found)} runs has a value of it; they report {names}"[:300]
         raise LabError(attempt, fact, "use another metric")
     return (min if mode == "min" else max)(pairs, key=lambda pair: pair[0])[1]
@@ -169,23 +172,23 @@ def values_of(found: Sequence[RunRecord], column: str) -> list[Any]:
     """What each run has in a column, None where it has nothing; all of them from the same place."""
     if column in _COLUMNS:
         return [_COLUMNS[column](run) for run in found]
-    setting = column.removeprefix("config ")
-    inside = [run.config if isinstance(run.config, Mapping) else {} for run in found]
+    settings = [run.config if isinstance(run.config, Mapping) else {} for run in found]
+    settings = [{**config} | flat(config) for config in settings]
     places = (
         [(vars(run) | flat(vars(run))).get(column) for run in found],
         [run.metrics.get(column) for run in found],
-        [({**config} | flat(config)).get(column) for config in inside],
-        [({**config} | flat(config)).get(setting) for config in inside],
+        [config.get(column) for config in settings],
+        [config.get(column.removeprefix("config ")) for config in settings],
     )
     return next((values for values in places if any(v is not None for v in values)), [None] * len(found))
 
 
-def flat(values: Mapping[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """A dict of dicts on one level, with names like "config.model.width"."""
     found = {}
     for name, value in values.items() if isinstance(values, Mapping) else ():
         if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{name}{separator}", separator)
+            found |= flat(value, f"{prefix}{name}.")
         else:
             found[f"{prefix}{name}"] = value
     return found
@@ -195,7 +198,7 @@ def select(home: Home, last: int | None, **wanted: Any) -> list[RunRecord]:
     """The newest `last` runs whose columns have one of the `wanted` values; a filter of None is none.
 
     Raises:
-        LabError: there is no such run.
+        LabError: there is no such run; it says what there is instead.
     """
     home = Settings.from_env().home if home is None else Path(home)
     asked = {
@@ -203,28 +206,25 @@ def select(home: Home, last: int | None, **wanted: Any) -> list[RunRecord]:
         for column, value in wanted.items()
         if value is not None
     }
+
+    def cells(runs: Sequence[RunRecord], column: str) -> list[list]:
+        return [run.tags for run in runs] if column == "tag" else [[v] for v in values_of(runs, column)]
+
     found = named = find(home, names=asked.get("name"))
     for column, values in asked.items():
-        each = [run.tags for run in found] if column == "tag" else [[v] for v in values_of(found, column)]
-        found = [run for run, mine in zip(found, each, strict=True) if any(one in values for one in mine)]
-    if not found:
-        raise _none_found(home, named or find(home), asked)
-    return found[:last]
-
-
-def _none_found(home: Path, known: Sequence[RunRecord], asked: Mapping[str, list]) -> LabError:
-    """The error that says what there is instead: `known` are the runs with the name, or all."""
-    wanted = [f" with {column}={' or '.join(map(repr, values))}" for column, values in asked.items()]
-    attempt = "find a run" + "".join(wanted)
-    if not known:
-        return LabError(attempt, f"{home / 'runs'} has no run yet", "train once: lesson 00 does, in a minute")
-    reason = f" ({known[0].error})" if known[0].error else ""
-    facts = [f"the newest, {known[0].run_id}, is {known[0].state}{reason}"]
+        each = zip(found, cells(found, column), strict=True)
+        found = [run for run, mine in each if any(one in values for one in mine)]
+    if found:
+        return found[:last]
+    attempt = "find a run" + "".join(f" with {one}={' or '.join(map(repr, v))}" for one, v in asked.items())
+    if not (known := named or find(home)):
+        raise LabError(attempt, f"{home / 'runs'} has no run yet", "train once: lesson 00 does, in a minute")
+    facts = [f"the newest, {known[0].run_id}, is {known[0].state} ({known[0].error or 'without an error'})"]
     for column in {"name": 0} | asked:
-        seen = sorted(set(map(repr, values_of(known, "tags" if column == "tag" else column))))
+        seen = sorted({repr(one) for mine in cells(known, column) for one in mine})
         facts.append(f"{column} is {', '.join(seen[:8])}")
     fix = "runs.table() lists all; runs.latest(..., state=None) returns the newest"
-    return LabError(attempt, "; ".join(facts), fix)
+    raise LabError(attempt, "; ".join(facts), fix)
 
 
 def _metrics(found: Sequence[RunRecord]) -> list[str]:
@@ -232,12 +232,12 @@ def _metrics(found: Sequence[RunRecord]) -> list[str]:
     seen = Counter(name for run in found for name, v in run.metrics.items() if number(v) is not None)
     first = [m for m in ("loss", "accuracy") if m in seen]
     # A training may report "rows" and similar, which the table has already.
-    others = [m for m, _ in seen.most_common() if m not in {*first, *_COLUMNS, "checkpoint"}]
-    return (first + others)[:_METRICS_SHOWN]
+    return first + [m for m, _ in seen.most_common() if m not in {*first, *_COLUMNS}]
 
 
-def _rounded(value: Any) -> Any:
-    return None if number(value) is None else round(value, 4)
+def _rounded(value: Any, digits: int | None = None) -> float | None:
+    value = number(value)
+    return None if value is None or (digits is None and not isfinite(value)) else round(value, digits)
 
 
 def tag(run: str | RunRecord, *tags: str, remove: bool = False, home: Home = None) -> list[str]:

@@ -1,18 +1,21 @@
-"""A figure that compares runs: their metrics per epoch, and where their seconds went."""
+"""A figure of runs, with their curves and their seconds, and what differs between two of them."""
 
 import base64
+import difflib
 import io
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from labkit.display import formatting
 from labkit.display.figures import figure_style, stacked_bars
 from labkit.errors import LabError, expect_installed
-from labkit.runs.browse import select, values_of
+from labkit.runs.browse import flat, get, select, values_of
 from labkit.runs.record import Home, RunRecord, number
 
 if TYPE_CHECKING:  # takes a second to import
+    import pandas
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -20,6 +23,12 @@ _PARTS = ("start", "data", "training", "between epochs", "rest", "restart")  # o
 _DRAWN_UNASKED = 2  # metrics of runs that report neither loss nor accuracy
 _LINE_WIDTH = 110  # characters that fit next to each other
 _LARGEST = 1e300  # matplotlib multiplies the ends of an axis
+# In this order. What differs between any two runs (ids, times of day, paths) is not compared.
+_COMPARED = (
+    *("name", "engine", "state", "error", "workers", "scaling", "dataset", "rows", "data_fingerprint"),
+    *("seed", "config", "commit", "versions", "host", "metrics", "epochs", "seconds_total"),
+    *("rows_per_second", "waiting_share", "checkpoints", "tags", "note"),
+)
 
 
 def plot(
@@ -52,10 +61,7 @@ def draw(
     metrics: str | Sequence[str] | None = None,
     groups: Sequence[str] | None = None,
 ) -> "Figure":
-    """Draw these runs as `plot` does, in their order.
-
-    Args:
-        groups: the name of each run's group; the lines of a group look the same.
+    """Draw these runs as `plot` does, in their order; `groups` has a name for each, and one look for a name.
 
     Raises:
         LabError: no run reports one of `metrics`.
@@ -117,11 +123,10 @@ def _shown(found: Sequence[RunRecord], metrics: str | Sequence[str] | None) -> l
     if metrics is None:
         return [name for name in ("loss", "accuracy") if name in reported] or reported[:_DRAWN_UNASKED]
     asked = [metrics] if isinstance(metrics, str) else list(metrics)
-    for metric in asked:
-        if metric not in reported:
-            fact = f"the runs report {', '.join(reported) or 'no metrics at all'}"
-            fix = "metrics= takes one of these names, or a list of them"
-            raise LabError(f"plot the metric {metric!r}", fact, fix)
+    if unknown := [metric for metric in asked if metric not in reported]:
+        fact = f"the runs report {', '.join(reported) or 'no metrics at all'}"
+        fix = "metrics= takes one of these names, or a list of them"
+        raise LabError(f"plot the metric {unknown[0]!r}", fact, fix)
     return asked
 
 
@@ -154,3 +159,50 @@ def _draw_seconds(axes: "Axes", found: Sequence[RunRecord], labels: list[str]) -
     states = ["" if run.state == "finished" else f" ({run.state})" for run in found]
     stacked_bars(axes, labels, parts, [end + state for end, state in zip(ends, states, strict=True)])
     axes.set(title="where the time went", xlabel="seconds")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` found. Displays itself: the table, the difference of the code, and the figure."""
+
+    a: RunRecord
+    b: RunRecord
+    table: "pandas.DataFrame"  # a row for each field that differs ("config.lr"), with a column for each run
+    code: str  # a unified diff of the training functions; "" if they are equal
+
+    @property
+    def figure(self) -> "Figure":
+        """The curves of both, and where their seconds went."""
+        return draw([self.a, self.b])
+
+    def _repr_html_(self) -> str:
+        from markupsafe import escape
+
+        # It may scroll, which the keyboard can do only where the focus is.
+        code = f'<pre tabindex="0">{escape(self.code or "The code is equal.")}</pre>'
+        picture = f'<img alt="curves of both runs" src="{data_uri(self.figure)}">'
+        return f"{self.table.to_html()}{code}{picture}"
+
+    def __repr__(self) -> str:
+        return f"{self.table}\n\n{self.code or 'The code is equal.'}"
+
+
+def compare(a: str | RunRecord, b: str | RunRecord, home: Home = None) -> Comparison:
+    """Compare two runs, given by their ids or their records. Code that only one of them has is a difference.
+
+    Raises:
+        LabError: there is no such run.
+    """
+    expect_installed("compare two runs", "pandas")
+    import pandas
+
+    one, other = get(a, home), get(b, home)
+    left, right = (flat({name: getattr(run, name) for name in _COMPARED}) for run in (one, other))
+    # As texts: NaN equals NaN then.
+    names = [name for name in {**left, **right} if repr(left.get(name)) != repr(right.get(name))]
+    names.sort(key=lambda name: _COMPARED.index(name.partition(".")[0]))
+    rows = [(left.get(name), right.get(name)) for name in names]
+    table = pandas.DataFrame(rows, index=names, columns=[one.run_id, other.run_id], dtype=object)
+    lines = (run.code.splitlines() for run in (one, other))
+    code = "\n".join(difflib.unified_diff(*lines, one.run_id, other.run_id, lineterm=""))
+    return Comparison(one, other, table, code)

@@ -45,76 +45,42 @@ _SHORT.maxother = 200
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """The settings, the times and the results of one run.
+    """The settings, the times (in seconds) and the results of one run."""
 
-    Attributes:
-        name: the name of its panel ("03-torch"); several runs may share a name.
-        run_id: unique to this run.
-        engine: "one process", "Ray Train", "torchrun", "TorchDistributor", "Ray Tune", …
-        state: "running", "finished", "failed", "stopped", or "lost": the process that ran it is gone.
-        started_at: ISO 8601 with its offset, in UTC.
-        workers: training processes (1 for one process).
-        dataset, rows: the name of the data set, and the rows of the training set, all workers together.
-        data_fingerprint: a hash of the data, where a panel was given the data set itself.
-        config: the settings passed to the training function, without secrets.
-        seed: `config`'s "seed", or what the panel was given.
-        code: the training function as text; for a loop in a ``with`` block, the cell, the function or the
-            script around it. "" if unknown.
-        commit: of the git repository that the run was started in; None if there was none.
-        scaling: the workers' resources: "num_workers", "use_gpu", "resources_per_worker".
-        storage_path: the folder of its checkpoints, as `ray.train.Result.from_path` takes it.
-        checkpoint: the path of its latest checkpoint; `checkpoints` is how many were kept.
-        seconds_total: from the call to its return.
-        seconds_to_start: from the call to the first step (cluster, processes, imports, data).
-        seconds_per_epoch: one number for each epoch that ended; `epochs` is how many.
-        seconds: part → seconds, where the time went: "start", "data", "training", "between epochs", "rest",
-            and "restart" where workers failed and were started again.
-        rows_per_second: all workers together, while training (the start does not count).
-        waiting_share: part of the training time spent waiting for data, 0 to 1.
-        metrics: name → value at the end.
-        history: one dict per epoch: its metrics, and "epoch" (from 0).
-        versions, host: from `labkit.machine.installed_versions` and `this_host`.
-        error: the failure in one line; None if there was none.
-        process: the process that runs it, from `this_process`; empty when the run is over.
-        tags, note: the reader's own, from `labkit.runs.tag` and `labkit.runs.note`.
-        extra: facts that only one engine or benchmark has.
-        folder: where it was read from; not part of the file.
-    """
-
-    name: str
-    run_id: str
-    engine: str
-    state: str
-    started_at: str
-    workers: int = 1
+    name: str  # of its panel ("03-torch"); several runs may share a name
+    run_id: str  # unique to this run
+    engine: str  # "one process", "Ray Train", "torchrun", "TorchDistributor", "Ray Tune", …
+    state: str  # "running", "finished", "failed", "stopped", or "lost": the process that ran it is gone
+    started_at: str  # ISO 8601 with its offset, in UTC
+    workers: int = 1  # training processes
     dataset: str | None = None
-    rows: int | None = None
-    data_fingerprint: str | None = None
-    config: Any = field(default_factory=dict)  # a dict, or whatever the reader gave the panel
-    seed: Any = None
-    code: str = ""
-    commit: str | None = None
-    scaling: Any = field(default_factory=dict)
-    storage_path: str | None = None
-    checkpoint: str | None = None
-    seconds_total: int | float | None = None
-    seconds_to_start: int | float | None = None
-    seconds_per_epoch: list = field(default_factory=list)
-    seconds: dict = field(default_factory=dict)
-    rows_per_second: int | float | None = None
-    waiting_share: int | float | None = None
-    metrics: dict = field(default_factory=dict)
-    history: list = field(default_factory=list)
-    checkpoints: int = 0
+    rows: int | None = None  # of the training set, all workers together
+    data_fingerprint: str | None = None  # a hash of the data, where a panel was given the data set itself
+    config: Any = field(default_factory=dict)  # the settings of the training function, without secrets
+    seed: Any = None  # `config`'s "seed", or what the panel was given
+    code: str = ""  # the training function, or the cell, function or script around a ``with`` block
+    commit: str | None = None  # of the git repository that the run was started in
+    scaling: Any = field(default_factory=dict)  # "num_workers", "use_gpu", "resources_per_worker"
+    storage_path: str | None = None  # the folder of its checkpoints, as `Result.from_path` takes it
+    checkpoint: str | None = None  # the path of its latest checkpoint
+    seconds_total: int | float | None = None  # from the call to its return
+    seconds_to_start: int | float | None = None  # from the call to the first step
+    seconds_per_epoch: list = field(default_factory=list)  # one for each epoch that ended
+    seconds: dict = field(default_factory=dict)  # where the time went: "start", "data", "training", …
+    rows_per_second: int | float | None = None  # all workers together, while training
+    waiting_share: int | float | None = None  # part of the training time spent waiting for data, 0 to 1
+    metrics: dict = field(default_factory=dict)  # at the end
+    history: list = field(default_factory=list)  # one dict per epoch: its metrics, and "epoch" (from 0)
+    checkpoints: int = 0  # how many were kept
     versions: dict = field(default_factory=dict)
     host: dict = field(default_factory=dict)
-    error: str | None = None
-    process: dict = field(default_factory=dict)
-    tags: list = field(default_factory=list)
+    error: str | None = None  # the failure in one line
+    process: dict = field(default_factory=dict)  # that runs it, from `this_process`; empty when it is over
+    tags: list = field(default_factory=list)  # the reader's own, as is the note
     note: str = ""
     epochs: int = 0
-    extra: dict = field(default_factory=dict)
-    folder: str = field(default="", compare=False)
+    extra: dict = field(default_factory=dict)  # facts that only one engine or benchmark has
+    folder: str = field(default="", compare=False)  # where it was read from; not part of the file
 
     def __post_init__(self) -> None:
         epochs = max(self.epochs, len(self.history), len(self.seconds_per_epoch))
@@ -136,8 +102,11 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, *texts: str) -> "RunRecord":
-        """Read a record from JSON objects, where a later one counts more; a ValueError or TypeError says why
-        they are not one."""
+        """Read a record from JSON objects, where a later one counts more.
+
+        Raises:
+            ValueError, TypeError: they are not one.
+        """
         values: dict[str, Any] = {}
         for text in texts:
             values |= json.loads(text)
@@ -148,7 +117,7 @@ class RunRecord:
                 raise ValueError(f"its {f.name} is {value!r:.80}")
         if not all(isinstance(entry, dict) for entry in record.history):
             raise ValueError("an entry of its history is not a JSON object")
-        if not all(number(seconds) is not None for seconds in record.seconds_per_epoch):
+        if None in map(number, record.seconds_per_epoch):
             raise ValueError("an entry of its seconds_per_epoch is not a number")
         if not 1970 < datetime.fromisoformat(record.started_at).year < 9999:  # so any time zone can show it
             raise ValueError(f"it was started in {record.started_at}")

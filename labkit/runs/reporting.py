@@ -1,6 +1,6 @@
 """A report of runs, to hand in: one HTML file that needs nothing else, and runs no code."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,36 +70,23 @@ def report(
     parts += [_picture(picture, "") for picture in pictures]
     if groups:
         asked = [metrics] if isinstance(metrics, str) else list(metrics or [])
-        parts += [_heading(f"By {by}"), _html(_groups(found, groups, by, asked), index=False)]
-    curves = _picture(
-        figures.draw(found, metrics, groups), "curves of the runs, and where their seconds went"
-    )
-    try:
-        page = _PAGE.format(title=title, parts=Markup().join([*parts, *_runs(found, curves), *_codes(found)]))
-        return atomic_write(path, page)
-    except OSError as error:
-        raise LabError(attempt, str(error), "name a file that you can write to") from error
-
-
-def _runs(found: Sequence[RunRecord], curves: Markup) -> Iterator[Markup]:
-    """What differs between the runs, their curves, and what is equal in all of them."""
-    import pandas
-
-    frame = overview(found[::-1]).drop(columns="checkpoint", errors="ignore").map(_cell)
+        parts += _table(f"By {by}", _groups(found, groups, by, asked), index=False)
+    frame = overview(found[::-1], everything=True).drop(columns="checkpoint", errors="ignore").map(_cell)
     equal = [name for name in frame if name not in _ALWAYS and frame[name].nunique() == 1]
-    yield from (
-        _heading("Runs"),
-        _html(frame[_ALWAYS + [c for c in frame if c not in [*_ALWAYS, *equal]]], index=False),
+    parts += _table("Runs", frame[_ALWAYS + [c for c in frame if c not in [*_ALWAYS, *equal]]], index=False)
+    parts.append(
+        _picture(figures.draw(found, metrics, groups), "curves of the runs, and where their seconds went")
     )
-    common = pandas.Series(dict(frame[equal].iloc[0]) | _origin(found), dtype=object)
-    yield from (curves, _heading("Equal in all runs"), _html(common.to_frame(), header=False))
-
-
-def _codes(found: Sequence[RunRecord]) -> Iterator[Markup]:
+    parts += _table("Equal in all runs", _common(found, dict(frame[equal].iloc[0])), header=False)
     for code in dict.fromkeys(run.code for run in found):
         ids = [run.run_id for run in found if run.code == code]
-        yield _heading(f"Code of {'all runs' if len(ids) == len(found) else ', '.join(ids)}")
-        yield Markup('<pre tabindex="0">{}</pre>').format(code or "It is not recorded.")
+        heading = f"Code of {'all runs' if len(ids) == len(found) else ', '.join(ids)}"
+        block = Markup('<h2>{}</h2><pre tabindex="0">{}</pre>')
+        parts.append(block.format(heading, code or "It is not recorded."))
+    try:
+        return atomic_write(path, _PAGE.format(title=title, parts=Markup().join(parts)))
+    except OSError as error:
+        raise LabError(attempt, str(error), "name a file that you can write to") from error
 
 
 def _groups(
@@ -114,8 +101,7 @@ def _groups(
         for name in dict.fromkeys(groups):
             mine = [run for run, group in zip(found, groups, strict=True) if group == name]
             values = [number(run.metrics.get(metric)) for run in mine if run.state == "finished"]
-            values = [value for value in values if value is not None]
-            if values:
+            if values := [value for value in values if value is not None]:
                 with numpy.errstate(all="ignore"):  # of runs that diverged
                     mean, spread = numpy.mean(values), numpy.std(values, ddof=1) if len(values) > 1 else None
                 shown = formatting.UNKNOWN if spread is None else f"{spread:.4g}"
@@ -123,30 +109,29 @@ def _groups(
     return pandas.DataFrame(rows, columns=[by, "metric", "runs", "mean", "standard deviation"])
 
 
-def _origin(found: Sequence[RunRecord]) -> dict[str, str]:
-    """What the table leaves out and is equal in all runs, such as settings and versions; and the commit."""
+def _common(found: Sequence[RunRecord], shown: dict[str, str]) -> "pandas.DataFrame":
+    """What is equal in all runs: `shown`, settings, versions and the like; and the commit."""
+    import pandas
+
     names = ("config", "versions", "host", "seed", "data_fingerprint")
     each = [flat({name: getattr(run, name) for name in names}) for run in found]
     common = {name: v for name, v in each[0].items() if all(repr(one.get(name)) == repr(v) for one in each)}
     commits = ", ".join(dict.fromkeys(run.commit or "none" for run in found))
     note = " (changes that were not committed are not recorded)" if any(run.commit for run in found) else ""
-    return {name: _cell(value) for name, value in common.items()} | {"commit": commits + note}
+    rows = shown | {name: _cell(value) for name, value in common.items()} | {"commit": commits + note}
+    return pandas.Series(rows, dtype=object).to_frame()
 
 
 def _cell(value: Any) -> str:
     return formatting.UNKNOWN if value is None or str(value) in ("nan", "<NA>") else str(value)
 
 
-def _html(frame: "pandas.DataFrame", **options: Any) -> Markup:
-    """The table; pandas escapes its texts."""
+def _table(heading: str, frame: "pandas.DataFrame", **options: Any) -> list[Markup]:
+    """A heading and the table; pandas escapes its texts."""
     import pandas
 
     with pandas.option_context("display.max_colwidth", None):
-        return Markup(frame.to_html(border=0, **options))
-
-
-def _heading(words: str) -> Markup:
-    return Markup("<h2>{}</h2>").format(words)
+        return [Markup("<h2>{}</h2>").format(heading), Markup(frame.to_html(border=0, **options))]
 
 
 def _picture(figure: "Figure", words: str) -> Markup:

@@ -64,7 +64,7 @@ def upload_shards(
     """
     import pyarrow.parquet
 
-    from labkit.datasets.images import PARQUET_OPTIONS, ROW_GROUP
+    from labkit.datasets.images import PARQUET_OPTIONS
 
     _check(dataset, store)
     expect_int("upload a data set", "rows_per_shard", rows_per_shard)
@@ -74,7 +74,7 @@ def upload_shards(
 
     def body(number: int) -> bytes:
         rows, stream = dataset[starts[number] : starts[number] + rows_per_shard], io.BytesIO()
-        pyarrow.parquet.write_table(rows.to_arrow(), stream, row_group_size=ROW_GROUP, **PARQUET_OPTIONS)
+        pyarrow.parquet.write_table(rows.to_arrow(), stream, **PARQUET_OPTIONS)
         return stream.getvalue()
 
     return _send(store, bucket, path, keys, body)

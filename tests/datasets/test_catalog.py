@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit.datasets import load
+from labkit.datasets import load, rendered
 from labkit.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,6 +119,17 @@ def test_small_mode_bounds_every_set():
     assert len(load("rendered", "test", settings=small)) == 400
     assert len(load("rendered", n=2000, settings=small)) == 2000  # who asks for more gets it
     assert len(load("digits", settings=small)) == 1437
+
+
+def test_digits_from_fonts_are_the_same_for_a_seed_and_can_be_learned():
+    train, some, test = rendered(4000), rendered(200), rendered(1000, split="test")
+    assert np.array_equal(train.images[:200], some.images) and np.array_equal(train.labels[:200], some.labels)
+    sets = [train.images, test.images, rendered(500, seed=1).images]
+    assert len({image.tobytes() for images in sets for image in images}) == 5500
+    # The mean image of each class recognises most of them: the labels are right.
+    means = np.stack([train.images[train.labels == digit].mean(axis=0) for digit in range(10)])
+    distance = ((test.images[:, None] - means) ** 2).sum(axis=(2, 3))
+    assert (distance.argmin(axis=1) == test.labels).mean() > 0.7
 
 
 def test_a_sample_is_drawn_by_its_seed():

@@ -10,7 +10,7 @@ import pytest
 
 from labkit.datasets import catalog, load
 from labkit.errors import LabError
-from labkit.settings import DATASETS, Settings
+from labkit.settings import Settings
 from web import file_server
 
 RANDOM = np.random.default_rng(0)
@@ -108,17 +108,9 @@ def test_a_folder_can_be_the_mirror(monkeypatch, settings, tmp_path):
     assert len(load("mnist", settings=settings)) == 30
 
 
-@pytest.mark.parametrize("port", [9, None])
-def test_a_password_in_an_address_is_not_told(settings, capfd, caplog, port):
-    """Neither where nothing listens nor in the answer of a server that does not have the file."""
+def test_a_password_in_an_address_is_not_told(settings, capfd, caplog):
     with file_server() as server:
-        address = f"127.0.0.1:{port or server.url.rpartition(':')[2]}/x"
+        address = f"127.0.0.1:{server.url.rpartition(':')[2]}/x"
         error = refused(replace(settings, mirror=f"http://teacher:secret@{address}"))
     told = f"{error}{settings!r}{caplog.text}{capfd.readouterr()}"
     assert f"http://{address}" in told and "secret" not in told and "teacher" not in told
-
-
-def test_the_sources_are_complete():
-    assert {*catalog.SHA256} | {"digits", "rendered"} == {*DATASETS}
-    for name, sums in catalog.SHA256.items():
-        assert len(set(sums)) == len(catalog.FILES) == 4 and len(catalog.ADDRESSES[name]) > 1

@@ -1,34 +1,87 @@
-"""The Keras models: torch's architectures, torch's weights, the same answers."""
+"""Keras: torch's weights and answers, and a panel that follows `fit`."""
+
+import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import torch
 
+from labkit import runs
 from labkit.errors import LabError
 from labkit.models import keras as keras_models
 from labkit.models import torch as torch_models
+from labkit.models.keras.callback import PanelCallback
+from labkit.panel import Panel
+from labkit.panel.reporters import NullReporter
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (7, 28, 28), dtype=np.uint8)
-CALLS = [
-    ("mlp", {"seed": 0}),
-    ("cnn", {"seed": 4}),
-]
+X = np.random.default_rng(0).random((50, 28, 28), dtype=np.float32)
+Y = np.arange(50) % 10
 
 
-@pytest.mark.parametrize("name, options", CALLS)
-def test_answers_as_the_torch_model_of_that_seed(name, options):
-    ours, theirs = getattr(keras_models, name)(**options), getattr(torch_models, name)(**options)
+def test_answers_as_the_torch_model_of_that_seed():
+    ours, theirs = keras_models.mlp(seed=4), torch_models.mlp(seed=4)
     with torch.no_grad():
         expected = theirs(torch_models.to_input(IMAGES)).numpy()
     np.testing.assert_allclose(ours(keras_models.to_input(IMAGES)).numpy(), expected, atol=2e-6)
-    assert ours.count_params() == sum(weights.numel() for weights in theirs.parameters())
+    with pytest.raises(LabError, match="float32"):
+        keras_models.to_input(X)
 
 
-def test_distance():
+@pytest.fixture
+def panel(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
+    panel = Panel("keras", rows=50, reporter=NullReporter())
+    panel.events = []
+    receive = panel.receive
+    panel.receive = lambda event: (panel.events.append(event), receive(event))
+    panel._send = panel.receive
+    return panel
+
+
+@pytest.fixture
+def model():
     model = keras_models.mlp((8,), seed=0)
-    weights = [array.copy() for array in model.get_weights()]
-    weights[1][0] += 0.25
-    assert keras_models.weights_distance(model, weights) == pytest.approx(0.25)
-    assert keras_models.weights_distance(model, model) == 0
-    with pytest.raises(LabError, match="shape"):
-        keras_models.weights_distance(model, keras_models.mlp((9,)))
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(tf.keras.optimizers.SGD(0.1), loss, metrics=["accuracy"])
+    return model
+
+
+def counted():
+    """Rows whose number TensorFlow knows beforehand."""
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(20)
+
+
+def of_unknown_number():
+    """As from Ray Data: Keras announces one batch more than there is, and then finds out."""
+    signature = (tf.TensorSpec((None, 28, 28), tf.float32), tf.TensorSpec((None,), tf.int64))
+    return tf.data.Dataset.from_generator(
+        lambda: ((X[k : k + 20], Y[k : k + 20]) for k in (0, 20, 40)), output_signature=signature
+    )
+
+
+@pytest.mark.parametrize("rows", [of_unknown_number, counted])
+def test_steps_rows_and_epochs_are_counted(panel, model, rows):
+    follow = PanelCallback(panel, rows_per_step=20, report={"loss": "loss", "accuracy": "val_accuracy"})
+    options = {"validation_data": (X[:10], Y[:10]), "validation_freq": 2, "verbose": 0}
+    with panel:
+        model.fit(rows(), epochs=2, callbacks=[follow], **options)
+    ends = [event for event in panel.events if event["kind"] == "step" and event["done"]]
+    assert [(e["epoch"], e["epochs"], e["step"], e["rows"]) for e in ends] == [(0, 2, 3, 60), (1, 2, 3, 60)]
+    assert all(e["metrics"]["loss"] > 0 and e["seconds"] > 0 for e in ends)
+    kinds = [event.get("name", event["kind"]) for event in panel.events]
+    assert kinds.index("evaluating") == panel.events.index(ends[1]) + 1
+    reports = [event["metrics"] for event in panel.events if event["kind"] == "report"]
+    # the first epoch had no validation
+    assert [set(metrics) for metrics in reports] == [{"epoch", "loss"}, {"epoch", "loss", "accuracy"}]
+    record = runs.latest("keras")
+    assert (record.state, len(record.seconds_per_epoch)) == ("finished", 2)
+
+
+def test_a_model_of_one_worker_is_refused_in_two(panel, model, monkeypatch):
+    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    with pytest.raises(LabError, match="outside of the strategy's scope") as caught:
+        model.fit(counted(), verbose=0, callbacks=[PanelCallback(panel)])
+    assert "with strategy.scope()" in caught.value.fix

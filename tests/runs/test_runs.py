@@ -22,39 +22,51 @@ def write(home, minute, **fields):
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
     monkeypatch.setenv("MPLBACKEND", "agg")
-    write(
-        tmp_path,
-        0,
-        name="00-baseline",
-        engine="one process",
-        dataset="digits",
-        rows=1437,
-        seconds_total=3.25,
-        seconds_to_start=0.5,
-        seconds_per_epoch=[0.9, 0.8, 0.7],
-        rows_per_second=18_312.4,
-        metrics={"loss": 0.31234, "accuracy": 0.91, "rows": 5, "f1": 0.5, "note": "x"},
-    )
+    about = {"name": "00-baseline", "engine": "one process", "dataset": "digits", "rows": 1437}
+    about |= {"seconds_total": 3.25, "seconds_to_start": 0.5, "seconds_per_epoch": [0.9, 0.8, 0.7]}
+    about["metrics"] = {"loss": 0.31234, "accuracy": 0.91, "rows": 5, "f1": 0.5, "note": "x"}
+    write(tmp_path, 0, rows_per_second=18_312.4, **about)
     write(tmp_path, 1, workers=2, metrics={"loss": 0.5}, seconds_total=20)
     write(tmp_path, 2, workers=2, state="failed", metrics={"loss": math.nan}, rows_per_second=math.inf)
     return tmp_path
 
 
-def test_the_table_has_a_row_per_run_the_newest_first(home):
+def test_the_table_shows_what_is_compared_the_newest_first(home):
     table = runs.table()
-    assert list(table.index) == [1, 2, 3]
-    assert list(table["run"]) == ["03-torch", "03-torch", "00-baseline"]
-    assert list(table["state"]) == ["failed", "finished", "finished"]
-    first = table.loc[3]
-    assert (first["engine"], first["workers"], first["data"]) == ("one process", 1, "digits")
-    assert (first["epochs"], first["epoch s"], first["start s"], first["total s"]) == (3, 0.8, 0.5, 3.2)
-    assert (first["rows"], first["rows/s"]) == (1437, 18312)
-    assert (first["loss"], first["accuracy"], first["f1"]) == (0.3123, 0.91, 0.5)
-    assert math.isnan(table.loc[1, "loss"])
-    assert table["rows/s"].isna().tolist() == [True, True, False]
-    # Columns that no run fills are left out, but NaN is a result.
-    assert {"checkpoint", "data", "rows"}.isdisjoint(runs.table(name="03-torch"))
-    assert "loss" in runs.table(last=1)
+    assert list(table.index) == [1, 2, 3] and list(table["run"]) == ["03-torch", "03-torch", "00-baseline"]
+    shown = ["run", "id", "state", "engine", "workers", "data", "rows/s", "total s", "loss", "accuracy"]
+    assert list(table) == shown
+    assert list(table.loc[3])[3:] == ["one process", 1, "digits", 18312, 3.2, 0.3123, 0.91]
+    assert math.isnan(table.loc[1, "loss"]) and table["rows/s"].isna().tolist() == [True, True, False]
+    # Equal in all of them, or filled by none: not shown.
+    assert list(runs.table(name="03-torch")) == ["run", "id", "state", "total s", "loss"]
+    first = runs.table(columns="all").loc[3]
+    assert (first["epochs"], first["epoch s"], first["start s"], first["rows"], first["f1"]) == (
+        3,
+        0.8,
+        0.5,
+        1437,
+        0.5,
+    )
+
+
+def test_the_table_tells_how_the_runs_differ_and_where_their_models_are(tmp_path):
+    config = {"epochs": 5, "lr": 0.1, "model": {"width": 64}, "loss": "huber"}
+    write(tmp_path, 1, config=config, metrics={"loss": 1.0}, checkpoint="bucket/a/checkpoint_4")
+    write(tmp_path, 2, config=config | {"model": {"width": 128}, "loss": "mse"}, metrics={"loss": 2.0})
+    write(tmp_path, 3, config=config | {"epochs": 9}, state="failed")
+    table = runs.table(tmp_path)
+    assert list(table["model.width"]) == [64, 128, 64]
+    assert list(table["config epochs"]) == [9, 5, 5]  # "epochs" are those that ended
+    assert list(table["config loss"]) == ["huber", "mse", "huber"] and list(table["loss"].fillna(-1)) == [
+        -1,
+        2,
+        1,
+    ]
+    assert "lr" not in table  # all have the same
+    # A run that failed before its first report has no loss; its setting of that name is something else.
+    assert list(runs.table(tmp_path, columns=["loss"])["loss"].fillna(-1)) == [-1, 2, 1]
+    assert runs.table(tmp_path, columns="all").loc[3, "checkpoint"] == "bucket/a/checkpoint_4"
 
 
 def test_table_plot_and_latest_can_be_narrowed(home, tmp_path):
@@ -70,19 +82,6 @@ def test_table_plot_and_latest_can_be_narrowed(home, tmp_path):
         runs.table(tmp_path / "empty")
     with pytest.raises(LabError, match=r"name='03-torhc'(.|\n)*name is '00-baseline', '03-torch'"):
         runs.latest("03-torhc")
-
-
-def test_the_table_tells_how_the_runs_differ_and_where_their_models_are(tmp_path):
-    config = {"epochs": 5, "lr": 0.1, "model": {"width": 64}, "loss": "huber"}
-    write(tmp_path, 1, config=config, metrics={"loss": 1.0}, checkpoint="bucket/a/checkpoint_4")
-    write(tmp_path, 2, config=config | {"model": {"width": 128}, "loss": "mse"}, metrics={"loss": 2.0})
-    write(tmp_path, 3, config=config | {"epochs": 9}, metrics={"loss": 3.0})
-    table = runs.table(tmp_path)
-    assert list(table["model.width"]) == [64, 128, 64]
-    assert list(table["config epochs"]) == [9, 5, 5]  # "epochs" are those that ended
-    assert list(table["config loss"]) == ["huber", "mse", "huber"] and list(table["loss"]) == [3, 2, 1]
-    assert "lr" not in table  # all have the same
-    assert table.loc[3, "checkpoint"] == "bucket/a/checkpoint_4" and table["checkpoint"].isna()[1]
 
 
 def test_finding_a_run_imports_neither_pandas_nor_matplotlib(home):
@@ -146,13 +145,8 @@ def test_the_best_run_is_found(tmp_path):
 HUGE = 10**400  # a float can't have it
 ODD = [
     [0, 2**127],  # numpy's advice: log the entropy of a SeedSequence, which has 128 bits
-    [0, 2**64],
-    [0, 2**63],
-    [0.5, 2**127],
-    [0, HUGE],
     [0.5, HUGE],
     [2**60 + 1, None],
-    [True, 2],
     ["a", 1.5],
     [[1, 2], {"a": math.inf}],
     [math.nan, -math.inf],
@@ -184,11 +178,3 @@ def test_a_configuration_need_not_be_a_dict(tmp_path, monkeypatch):
     assert runs.get("run-1", tmp_path).config == "Namespace(lr=0.2)"
     assert runs.compare("run-0", "run-1", tmp_path).table.loc["config", "run-1"] == "Namespace(lr=0.2)"
     assert runs.report(tmp_path / "page.html", tmp_path, title="t", by="lr").exists()
-
-
-def test_a_column_is_of_one_kind(tmp_path):
-    """A run that failed before its first report has no loss; its setting of that name is something else."""
-    write(tmp_path, 1, config={"loss": "mse"}, metrics={"loss": 0.5})
-    write(tmp_path, 2, config={"loss": "mse"}, state="failed")
-    assert list(runs.table(tmp_path, columns=["id", "loss"])["loss"].fillna(-1)) == [-1, 0.5]
-    assert list(runs.table(tmp_path, columns=["config loss"])["config loss"]) == ["mse", "mse"]

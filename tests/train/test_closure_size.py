@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from labkit.errors import LabError
-from labkit.models.torch import evaluate
+from labkit.models.torch import train_epoch
 from labkit.train.panel import check_closure_size
 
 rows = np.zeros(10**6, np.uint8)
@@ -26,7 +26,7 @@ def closure():
 
 
 @pytest.mark.parametrize(
-    "function", [of_a_notebook(lambda _: rows.sum()), closure(), functools.partial(evaluate, images=rows)]
+    "function", [of_a_notebook(lambda _: rows.sum()), closure(), functools.partial(train_epoch, images=rows)]
 )
 def test_a_function_with_a_data_set_is_refused(function):
     with pytest.raises(LabError, match=r"it has 1\.0 MB.* the limit is 1\.0 MB") as refused:
@@ -35,7 +35,7 @@ def test_a_function_with_a_data_set_is_refused(function):
 
 
 def test_a_function_of_a_module_takes_nothing_along():
-    check_closure_size(evaluate)
+    check_closure_size(train_epoch)
 
 
 def test_what_cannot_be_sent_is_told():

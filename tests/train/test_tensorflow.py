@@ -18,7 +18,7 @@ from ray.train import RunConfig, ScalingConfig
 
 from labkit import cluster, datasets, runs
 from labkit.errors import RunFailed
-from labkit.models.keras.backend import KERAS_2, KERAS_3
+from labkit.models.keras import KERAS_2, KERAS_3
 from labkit.panel.reporters import NullReporter
 from labkit.train import TrainPanel
 from labs import idle

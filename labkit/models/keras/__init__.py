@@ -1,22 +1,32 @@
-"""The lessons' networks in Keras: the layers of `labkit.models.torch`, and the same weights from a seed.
+"""A network in Keras, which Keras a process has, and the panel's callback.
 
-    >>> model = cnn(seed=0)
-    >>> model(to_input(images)).shape  # images: uint8 [n, 28, 28]
-    TensorShape([64, 10])
+    prepare()                                                 # in the notebook, before TensorFlow is imported
+    RunConfig(worker_runtime_env={"env_vars": KERAS_2})       # in the workers
 
-They are built with ``tf.keras``, whichever that is in this process. Importing this package does not import
-TensorFlow: `prepare` (see `labkit.models.keras.backend`) has to come before.
+Keras 3's ``model.fit`` does not work with MultiWorkerMirroredStrategy: with two workers it raises
+"PerReplica … unsupported type" (ray issue 47464, keras issue 20585, both open). Keras 2 lives on as the
+package ``tf-keras``, which TensorFlow uses as ``tf.keras`` if TF_USE_LEGACY_KERAS=1. Ray's trainer sets that
+variable in its workers, but too late: importing ``ray.train.tensorflow`` already asks for ``tf.keras``.
+Importing this package does not import TensorFlow.
 """
 
+import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
+from labkit.errors import LabError
+from labkit.models.weights import CLASSES, SIDE, initial_weights, not_uint8
 
-from labkit.models.keras.backend import KERAS_2, KERAS_3, prepare
-from labkit.models.weights import CLASSES, SIDE, distance, initial_weights, not_uint8
+__all__ = ["KERAS_2", "KERAS_3", "PanelCallback", "mlp", "prepare", "to_input"]
 
-__all__ = ["KERAS_2", "KERAS_3", "PanelCallback", "cnn", "mlp", "prepare", "to_input", "weights_distance"]
+_QUIET = {
+    "TF_CPP_MIN_LOG_LEVEL": "3",  # errors of TensorFlow's own come as Python exceptions anyway
+    "TF_ENABLE_ONEDNN_OPTS": "0",  # no notice about other roundings, and no other roundings
+}
+# The environment of a process in which ``tf.keras`` is Keras 2 (the package ``tf-keras``), or Keras 3.
+KERAS_2 = {**_QUIET, "TF_USE_LEGACY_KERAS": "1"}
+KERAS_3 = {**_QUIET, "TF_USE_LEGACY_KERAS": "0"}
 
 
 def __getattr__(name: str) -> Any:
@@ -25,6 +35,24 @@ def __getattr__(name: str) -> Any:
     from labkit.models.keras.callback import PanelCallback
 
     return PanelCallback
+
+
+def prepare() -> str:
+    """Set `KERAS_2` in this process, import TensorFlow, and return both versions in words.
+
+    Raises:
+        LabError: TensorFlow was imported before, with Keras 3.
+    """
+    os.environ.update(KERAS_2)
+    import tensorflow as tf
+
+    package = tf.keras.Model.__module__.partition(".")[0]  # asking for it makes TensorFlow choose
+    version = sys.modules[package].__version__
+    if not version.startswith("2."):
+        fact = f"TensorFlow was imported before, and took Keras {version}"
+        fix = "restart the kernel, and let this cell come before every import of TensorFlow"
+        raise LabError("use Keras 2 in this process", fact, fix)
+    return f"TensorFlow {tf.__version__}, Keras {version}"
 
 
 def mlp(hidden: Sequence[int] = (128, 64), *, seed: int | None = None) -> Any:
@@ -41,40 +69,12 @@ def mlp(hidden: Sequence[int] = (128, 64), *, seed: int | None = None) -> Any:
 
     layers = tf.keras.layers
     stack = [layers.Dense(width, activation="relu") for width in hidden]
-    return _with_weights([layers.Flatten(), *stack, layers.Dense(CLASSES)], seed)
-
-
-def cnn(*, seed: int | None = None) -> Any:
-    """Twice convolution 3×3 (16, then 32 channels), ReLU, 2×2 maximum; then one linear layer.
-
-    Takes and gives what `mlp` does, with the same `seed`; 20,490 weights. As in `labkit.models.torch`, but
-    with channels last, as TensorFlow computes on a CPU: torch has [n, 32, 7, 7], this has [n, 7, 7, 32].
-    """
-    import tensorflow as tf
-
-    layers = tf.keras.layers
-    stack = [layers.Reshape((SIDE, SIDE, 1))]
-    for width in (16, 32):
-        stack += [layers.Conv2D(width, 3, padding="same", activation="relu"), layers.MaxPooling2D(2)]
-    return _with_weights([*stack, layers.Flatten(), layers.Dense(CLASSES)], seed, flattened=(32, 7, 7))
-
-
-def _with_weights(layers: list, seed: int | None, flattened: tuple[int, ...] = ()) -> Any:
-    """A model of `layers` with the first weights of `seed`; `flattened` is what torch flattens last."""
-    import tensorflow as tf
-
-    model = tf.keras.Sequential([tf.keras.Input((SIDE, SIDE)), *layers])
-    if seed is None:
-        return model
-    # Keras has kernels as [in, out] and [3, 3, in, out], torch as [out, in] and [out, in, 3, 3].
-    shapes = [[*reversed(weight.shape[-2:]), *weight.shape[:-2]] for weight in model.weights]
-    arrays = [
-        array.transpose(*range(2, array.ndim), 1, 0) if array.ndim > 1 else array
-        for array in initial_weights(shapes, seed)
-    ]
-    if flattened:  # by torch as [channels, height, width], by TensorFlow as [height, width, channels]
-        arrays[-2] = np.moveaxis(arrays[-2].reshape(*flattened, CLASSES), 0, 2).reshape(-1, CLASSES)
-    model.set_weights(arrays)
+    stack = [tf.keras.Input((SIDE, SIDE)), layers.Flatten(), *stack, layers.Dense(CLASSES)]
+    model = tf.keras.Sequential(stack)
+    if seed is not None:
+        # Keras has a kernel as [in, out], and torch as [out, in].
+        shapes = [tuple(reversed(weight.shape)) for weight in model.weights]
+        model.set_weights([array.T for array in initial_weights(shapes, seed)])
     return model
 
 
@@ -90,13 +90,3 @@ def to_input(images: Any) -> Any:
     if tensor.dtype != tf.uint8:
         raise not_uint8(tensor.dtype.name)
     return tf.cast(tensor, tf.float32) / 255
-
-
-def weights_distance(a: Any, b: Any) -> float:
-    """The largest absolute difference between two models, or what their ``get_weights()`` gives.
-
-    Raises:
-        LabError: they do not have as many weights of the same shapes.
-    """
-    weights = (model.get_weights() if hasattr(model, "get_weights") else model for model in (a, b))
-    return distance(*({str(n): np.asarray(array) for n, array in enumerate(arrays)} for arrays in weights))

@@ -6,6 +6,7 @@ It reports batches and epochs, as ``panel.steps`` and ``panel.log`` do in a loop
 an epoch are reported by Ray's ``ReportCheckpointCallback`` or ``ray.train.report``.
 """
 
+import itertools
 import json
 import os
 from collections.abc import Iterator
@@ -25,8 +26,7 @@ class PanelCallback(tf.keras.callbacks.Callback):
 
     Args:
         panel: of this run; in a worker, the tracker that the panel became when it was unpickled.
-        rows_per_step: rows that this worker processes in a step; the last step of an epoch may have fewer.
-        rows: of this worker in an epoch, if known: then the last step is counted exactly.
+        rows_per_step: rows that this worker processes in a step, which the panel counts.
         epochs: of the whole run; default: those that ``fit`` was given.
         report: for a run without Ray Train: what to report to the panel after each epoch, as
             ``{"accuracy": "val_accuracy"}``: the name in the panel, and the one that Keras gives it.
@@ -42,13 +42,12 @@ class PanelCallback(tf.keras.callbacks.Callback):
         panel: Any,
         *,
         rows_per_step: int = 1,
-        rows: int | None = None,
         epochs: int | None = None,
         report: dict[str, str] | None = None,
     ) -> None:
         super().__init__()
         self._panel, self._epochs, self._report = panel, epochs, report or {}
-        self._rows_per_step, self._rows = rows_per_step, rows
+        self._rows_per_step = rows_per_step
         self._steps: Iterator = iter(())
         self._over, self._done = True, 0
 
@@ -56,10 +55,11 @@ class PanelCallback(tf.keras.callbacks.Callback):
         _refuse_a_model_of_its_own(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: _Logs = None) -> None:
-        total = -(-self._rows // self._rows_per_step) if self._rows else self.params.get("steps")
-        epochs = self._epochs or self.params.get("epochs")
+        epochs, total = self._epochs or self.params.get("epochs"), self.params.get("steps")
         self._over, self._done = False, 0
-        self._steps = self._panel.steps(self._batches(), epoch=epoch, epochs=epochs, total=total)
+        # A stand-in for each batch, as long as it is: Keras keeps the batches themselves to itself.
+        batches = itertools.takewhile(lambda _: not self._over, itertools.repeat(range(self._rows_per_step)))
+        self._steps = self._panel.steps(batches, epoch=epoch, epochs=epochs, total=total)
 
     def on_train_batch_begin(self, batch: int, logs: _Logs = None) -> None:
         if not self._done:
@@ -90,14 +90,6 @@ class PanelCallback(tf.keras.callbacks.Callback):
         """Count the last step, and end the panel's steps."""
         self._over = True
         next(self._steps, None)
-
-    def _batches(self) -> Iterator[range]:
-        """A stand-in for each batch, as long as it is: Keras keeps the batches themselves to itself."""
-        left = self._rows
-        while not self._over:
-            size = self._rows_per_step if left is None else min(self._rows_per_step, left)
-            yield range(size)
-            left = None if left is None else left - size
 
 
 def _added_up(model: Any) -> int:
