@@ -162,9 +162,9 @@ def resume(model, optimizer):
 
 @torch.no_grad()
 def accuracy(model, rows):
-    """The share of `rows`, a dataset of tensors, that the plain `model` gets right."""
-    x, y = rows.tensors
-    return (model(x).argmax(dim=1) == y).float().mean().item()
+    """The share of the dataset `rows` that the plain `model` gets right."""
+    right = [(model(x).argmax(dim=1) == y).sum().item() for x, y in DataLoader(rows, batch_size=256)]
+    return sum(right) / len(rows)
 
 
 def train_loop(config):
@@ -478,8 +478,10 @@ assert started == 4
 # | older tutorials | today |
 # |---|---|
 # | `resume_from_checkpoint=`, `Trainer.restore` | the same name and storage, or a checkpoint in `train_loop_config` |
-#
-# The script at the end of lesson 03 saves and resumes in plain Ray and PyTorch, without the lab.
+
+# %% [markdown] tags=["plain"]
+# ## Without the lab
+# `my_loop.py` needs nothing of the lab. To take it with you, copy it next to a script of your own, such as this one:
 
 # %% [markdown] tags=["links"]
 # ## Official pages

@@ -76,9 +76,9 @@ assert results.get_best_result().config["x"] == 4
 # a new process. Only your code can pick up the work: `tune.get_checkpoint` returns the last checkpoint that this trial has reported, if there is one.
 
 # %% [markdown]
-# ### Exercise 05b-1 ★★ · Pick up the work
-# This is gradient descent on (x − 3)², with a checkpoint after each step. If its process is killed after step 2, it starts again with x = 0. Change it so that it resumes: after a failure, no step should run twice, and there should be
-# `config["steps"]` steps overall. What has to be in the checkpoint? The check lets it fail once, on your cluster.
+# ### Exercise 05b-1 ★★★ · Pick up the work
+# This is gradient descent on (x − 3)² with a momentum. If its process is killed, it starts again with x = 0. Change it so that it reports the loss with a checkpoint after each step, and resumes: after a failure no step runs twice, there are `config["steps"]` steps overall, with the same
+# losses as in a trial that never failed. What has to be in the checkpoint? `once_more` is the setting that starts a failed trial one more time. The check lets a trial fail after its second report, on your cluster.
 
 # %%
 import json
@@ -87,33 +87,61 @@ from pathlib import Path
 
 
 def descend(config):  # your answer: change it
-    x = 0.0
+    x, velocity = 0.0, 0.0
     for _ in range(config["steps"]):
-        x -= config["lr"] * 2 * (x - 3)
-        with tempfile.TemporaryDirectory() as place:
-            Path(place, "state.json").write_text(json.dumps({"x": x}))
-            tune.report({"loss": (x - 3) ** 2}, checkpoint=tune.Checkpoint.from_directory(place))
+        velocity = 0.5 * velocity - config["lr"] * 2 * (x - 3)
+        x += velocity
+    tune.report({"loss": (x - 3) ** 2})
+
+
+once_more = ...  # your answer
+
+# %% [markdown]
+# If you'd rather fill in blanks, paste this version over it:
+#
+# ```python
+# def descend(config):
+#     state = {"x": 0.0, "velocity": 0.0, "done": 0}
+#     if checkpoint := ...:
+#         with checkpoint.as_directory() as place:
+#             state = json.loads(Path(place, "state.json").read_text())
+#     for step in range(..., config["steps"]):
+#         state["velocity"] = 0.5 * state["velocity"] - config["lr"] * 2 * (state["x"] - 3)
+#         state["x"] += state["velocity"]
+#         state["done"] = ...
+#         with tempfile.TemporaryDirectory() as place:
+#             Path(place, "state.json").write_text(json.dumps(state))
+#             tune.report(..., checkpoint=...)
+#
+#
+# once_more = tune.FailureConfig(...)
+# ```
 
 
 # %% tags=["solution"]
 def descend(config):
-    x, done = 0.0, 0
+    state = {"x": 0.0, "velocity": 0.0, "done": 0}
     if checkpoint := tune.get_checkpoint():
         with checkpoint.as_directory() as place:
             state = json.loads(Path(place, "state.json").read_text())
-        x, done = state["x"], state["done"]
-    for step in range(done, config["steps"]):
-        x -= config["lr"] * 2 * (x - 3)
+    for step in range(state["done"], config["steps"]):
+        state["velocity"] = 0.5 * state["velocity"] - config["lr"] * 2 * (state["x"] - 3)
+        state["x"] += state["velocity"]
+        state["done"] = step + 1
         with tempfile.TemporaryDirectory() as place:
-            Path(place, "state.json").write_text(json.dumps({"x": x, "done": step + 1}))
-            tune.report({"loss": (x - 3) ** 2}, checkpoint=tune.Checkpoint.from_directory(place))
+            Path(place, "state.json").write_text(json.dumps(state))
+            tune.report(
+                {"loss": (state["x"] - 3) ** 2}, checkpoint=tune.Checkpoint.from_directory(place)
+            )
 
+
+once_more = tune.FailureConfig(max_failures=1)
 
 # %%
-check("05b-1", descend)
+check("05b-1", descend, once_more)
 
 # %% [markdown] tags=["instructor"]
-# **"It resumes, and still makes too many steps." (05b-1)** x alone isn't enough: the number of steps that are done has to be in the checkpoint, too.
+# **"It resumes, and still makes too many steps." (05b-1)** x alone isn't enough: the velocity and the number of steps that are done have to be in the checkpoint, too.
 
 # %% [markdown]
 # If you're stuck, `hint("05b-1")` shows the first of three hints.

@@ -2,7 +2,7 @@
 # # 08 · When machines fail
 #
 # By the end of this lesson you can
-# - resume a run at exactly the step where its last checkpoint was saved (exercise 08-1);
+# - resume a run at the step of its last checkpoint, to exactly the same weights (exercise 08-1);
 # - compute how often to save (08-4);
 # - find out from the ranks' stacks why a run hangs, and fix it (08-2);
 # - save just in time when a machine announces that it goes away;
@@ -248,37 +248,68 @@ assert restarted.return_value["first"] in (10, 20) and difference(restarted) < 1
 # **"Ray resumes for me."** It starts the loop from its first line. The loop itself has to call `get_checkpoint()` and load what it finds.
 
 # %% [markdown]
-# ### Exercise 08-1 ★★ · What was forgotten
-# Here is a colleague's pair of functions. Their run restarts without an error, and its model is a little worse. Two things are wrong. Fix them. `step` is the number of steps that are done. The check trains on two workers, lets them fail after five
-# steps, and compares the weights with those of an undisturbed run.
+# ### Exercise 08-1 ★★★ · Resume to the same weights
+# A loop trains with momentum, a learning-rate schedule and dropout, which draws random numbers in each step. Write its three functions. `step` is the number of steps that are done.
+#
+# - `save_state` writes everything that changes into the file `state.pt` in `folder`.
+# - `load_state` reads it back, and returns the step.
+# - `before_step` is called before each step. After it, the random numbers of a step depend only on the step and the rank, whatever happened before, and no two ranks draw the same ones.
+#
+# The check trains on two workers, lets them fail after five steps, and compares the resumed run with an undisturbed one.
 
 
 # %%
-def save_state(model, optimizer, step, folder):
-    torch.save({"model": model.state_dict(), "step": step}, f"{folder}/state.pt")
+def save_state(model, optimizer, scheduler, step, folder): ...  # your answer
 
 
-def load_state(model, optimizer, folder):
-    state = torch.load(f"{folder}/state.pt", weights_only=True)
-    model.load_state_dict(state["model"])
-    return state["step"] + 1
+def load_state(model, optimizer, scheduler, folder): ...
+
+
+def before_step(step, rank): ...
+
+
+# %% [markdown]
+# If you'd rather fill in blanks, paste this version over it:
+#
+# ```python
+# def save_state(model, optimizer, scheduler, step, folder):
+#     state = {"model": ..., "optimizer": ..., "scheduler": ..., "step": ...}
+#     torch.save(state, f"{folder}/state.pt")
+#
+#
+# def load_state(model, optimizer, scheduler, folder):
+#     state = torch.load(f"{folder}/state.pt", weights_only=True)
+#     model.load_state_dict(...)
+#     ...
+#     return ...
+#
+#
+# def before_step(step, rank):
+#     torch.manual_seed(...)
+# ```
 
 
 # %% tags=["solution"]
-def save_state(model, optimizer, step, folder):
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-    torch.save(state, f"{folder}/state.pt")
+def save_state(model, optimizer, scheduler, step, folder):
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    state = {name: part.state_dict() for name, part in parts.items()}
+    torch.save(state | {"step": step}, f"{folder}/state.pt")
 
 
-def load_state(model, optimizer, folder):
+def load_state(model, optimizer, scheduler, folder):
     state = torch.load(f"{folder}/state.pt", weights_only=True)
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
+    scheduler.load_state_dict(state["scheduler"])
     return state["step"]
 
 
+def before_step(step, rank):
+    torch.manual_seed(1000 * step + rank)
+
+
 # %%
-check("08-1", save_state, load_state)
+check("08-1", save_state, load_state, before_step)
 
 # %% [markdown]
 # ## How often should you save?

@@ -229,19 +229,53 @@ if os.cpu_count() == 2:
 # %% [markdown]
 # That's closer. It can still be too low, because other programs use the cores, too, and whenever one worker waits for a core, all others wait for its message.
 #
-# ### Exercise 09-1 ★★ · α and β
-# `np.linalg.solve` found α and β for you. Now do it by hand, as you would with a stopwatch on a new cluster: write a function that gets a number of workers and two measurements of an all-reduce without any computing, each as `(megabytes, seconds)`, and returns `(alpha, beta)`.
+# ### Exercise 09-1 ★★★ · α and β of a cluster
+# `np.linalg.solve` found α and β for you. Now measure them yourself, as you would on a new cluster, and write the loop for it. `config["exchange"](megabytes)` makes an all-reduce of this size without any computing, and returns how many seconds it took on this rank. Three things make it harder:
+#
+# - The first exchange of a run is much slower, because connections are made. Later, one in five is slow, too.
+# - The ranks measure different times, because a rank that comes late waits less. The largest counts (`dist.ReduceOp.MAX`).
+# - The formula has two unknowns, so you need two sizes.
+#
+# The loop returns `(alpha, beta)`, on every rank. The check runs it on three workers.
 
 
 # %%
-def alpha_beta(workers, small, large): ...  # your answer
+def alpha_beta(config): ...  # your answer
+
+
+# %% [markdown]
+# If you'd rather fill in blanks, paste this version over it:
+#
+# ```python
+# def alpha_beta(config):
+#     workers = ray.train.get_context().get_world_size()
+#     medians = []
+#     for megabytes in (1, 16):
+#         seconds = [config["exchange"](megabytes) for _ in range(12)]
+#         medians.append(...)
+#     medians = torch.tensor(medians, dtype=torch.float64)
+#     dist.all_reduce(...)
+#     small, large = medians.tolist()
+#     rounds = ...
+#     beta = ...
+#     alpha = ...
+#     return alpha, beta
+# ```
 
 
 # %% tags=["solution"]
-def alpha_beta(workers, small, large):
+def alpha_beta(config):
+    workers = ray.train.get_context().get_world_size()
+    medians = []
+    for megabytes in (1, 16):
+        seconds = [config["exchange"](megabytes) for _ in range(12)]
+        medians.append(statistics.median(seconds))
+    medians = torch.tensor(medians, dtype=torch.float64)
+    dist.all_reduce(medians, op=dist.ReduceOp.MAX)
+    small, large = medians.tolist()
     rounds = 2 * (workers - 1)
-    beta = (large[1] - small[1]) / (large[0] - small[0]) * workers / rounds
-    alpha = small[1] / rounds - beta * small[0] / workers
+    beta = (large - small) / (16 - 1) * workers / rounds
+    alpha = small / rounds - beta * 1 / workers
     return alpha, beta
 
 

@@ -165,31 +165,40 @@ def test_a_changed_learning_rate_is_used(cls, said):
     assert said in repr(check("05b-2", cls, torch.ones(4, 2), "rows"))
 
 
-def descends(*, resume=True, count=True, skip=0):
+def descends(*, resume=True, count=True, velocity=True, skip=0):
     """Gradient descent that picks up its work, and versions with a mistake; it knows no engine."""
 
     def descend(config):
-        x, done = 0.0, 0
+        x, speed, done = 0.0, 0.0, 0
         if resume and (checkpoint := tune.get_checkpoint()):
             x, done = checkpoint["x"], checkpoint["done"] + skip
+            speed = checkpoint["speed"] if velocity else 0.0
         for step in range(done if count else 0, config["steps"]):
-            x -= config["lr"] * 2 * (x - 3)
-            tune.report({"loss": (x - 3) ** 2}, checkpoint={"x": x, "done": step + 1})
+            speed = 0.5 * speed - config["lr"] * 2 * (x - 3)
+            x += speed
+            tune.report({"loss": (x - 3) ** 2}, checkpoint={"x": x, "speed": speed, "done": step + 1})
 
     return descend
 
 
+ONCE = tune.FailureConfig(max_failures=1)
+
+
 @pytest.mark.parametrize(
-    "answer, said",
+    "answer, failures, said",
     [
-        (descends(), "solved"),
-        (descends(resume=False), "starts from scratch"),
-        (descends(count=False), "it makes 7 steps instead of 5"),
-        (descends(skip=1), "it makes 4 steps instead of 5"),
-        (lambda config: config["lr"], "it reports 0 times"),
+        (descends(), ONCE, "solved"),
+        (descends(resume=False), ONCE, "starts from scratch"),
+        (descends(velocity=False), ONCE, "the velocity didn't"),
+        (descends(count=False), ONCE, "it makes 7 steps instead of 5"),
+        (descends(skip=1), ONCE, "it makes 4 steps instead of 5"),
+        (lambda config: config["lr"], ONCE, "it reports 0 times"),
+        (descends(), tune.FailureConfig(), "isn't started again"),
+        (descends(), tune.FailureConfig(max_failures=-1), "started forever"),
+        (descends(), 1, "a FailureConfig is expected"),
     ],
 )
-def test_a_trial_picks_up_its_work(answer, said, monkeypatch):
+def test_a_trial_picks_up_its_work(answer, failures, said, monkeypatch):
     kept = []
 
     def run(tuner, name):
@@ -204,7 +213,7 @@ def test_a_trial_picks_up_its_work(answer, said, monkeypatch):
     monkeypatch.setattr(tune, "report", lambda metrics, checkpoint: kept.append(checkpoint))
     monkeypatch.setattr(tune, "get_checkpoint", lambda: kept[-1] if kept else None)
     monkeypatch.setattr(lesson_05b, "run_tuner", run)
-    assert said in repr(check("05b-1", answer))
+    assert said in repr(check("05b-1", answer, failures))
 
 
 def drivers(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):

@@ -25,20 +25,27 @@ def best_interval(step_seconds, save_seconds, machine_hours, machines):
     return max(1, round((2 * save_seconds * machine_hours * 3600 / machines) ** 0.5 / step_seconds))
 
 
-def complete(model, optimizer, step, folder):
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-    torch.save(state, f"{folder}/state.pt")
+def save_state(model, optimizer, scheduler, step, folder):
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    state = {name: part.state_dict() for name, part in parts.items()}
+    torch.save(state | {"step": step}, f"{folder}/state.pt")
 
 
-def loaded(optimizers=True, more=0):
-    def load_state(model, optimizer, folder):
+def loaded(*names, more=0):
+    """A `load_state` that forgets these parts."""
+
+    def load_state(model, optimizer, scheduler, folder):
         state = torch.load(f"{folder}/state.pt", weights_only=True)
-        model.load_state_dict(state["model"])
-        if optimizers:
-            optimizer.load_state_dict(state["optimizer"])
+        for name, part in {"model": model, "optimizer": optimizer, "scheduler": scheduler}.items():
+            if name not in names:
+                part.load_state_dict(state[name])
         return state["step"] + more
 
     return load_state
+
+
+def seeded(step, rank):
+    torch.manual_seed(1000 * step + rank)
 
 
 def saving(wanted, inside=lambda model: model):
@@ -69,8 +76,15 @@ def test_a_save_that_each_rank_decides_for_itself_is_stopped():
 
 SAID = {
     "08-1": [
-        (complete, loaded(more=1), "leaves out a step"),
-        (complete, loaded(optimizers=False), "something that is not in the checkpoint"),
+        (save_state, loaded(), seeded, "solved"),
+        (save_state, loaded(more=1), seeded, "leaves out a step"),
+        (save_state, lambda *parts: 0, seeded, "starts from scratch"),
+        (save_state, loaded("optimizer"), seeded, "has no momentum"),
+        (save_state, loaded("scheduler"), seeded, "0.045 instead of 0.0266"),
+        (save_state, loaded("model"), seeded, "were they loaded?"),
+        (save_state, loaded(), lambda step, rank: 0, "depend on more than the step"),
+        (save_state, loaded(), lambda step, rank: torch.manual_seed(step), "use the rank"),
+        (save_state, loaded(), lambda step, rank: torch.manual_seed(rank), "use the step"),
     ],
     "08-2": [
         (by_all_ranks(lambda total: total / 2 < 0.5), "solved"),

@@ -1,22 +1,36 @@
 """The exercises of lesson 09: what is said of a likely mistake."""
 
+import statistics
+import sys
+
+import pytest
+import ray.train
+import torch
+from ray import cloudpickle
 from ray.train import ScalingConfig
 
 from labkit.exercises import check, registry
 from verdicts import Runs, verdicts
 
 lesson_09 = registry.load("09")
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this module
 
 
-def alpha_beta(workers, small, large):
-    rounds = 2 * (workers - 1)
-    beta = (large[1] - small[1]) / (large[0] - small[0]) * workers / rounds
-    return small[1] / rounds - beta * small[0] / workers, beta
+def measures(center=statistics.median, largest=True, solve=lambda alpha, beta, n: (alpha, beta)):
+    """An answer to 09-1, which runs on a cluster."""
 
+    def alpha_beta(config):
+        n, found = ray.train.get_context().get_world_size(), []
+        for megabytes in (1, 16):
+            found.append(center([config["exchange"](megabytes) for _ in range(12)]))
+        found = torch.tensor(found, dtype=torch.float64)
+        if largest:
+            torch.distributed.all_reduce(found, op=torch.distributed.ReduceOp.MAX)
+        small, large = found.tolist()
+        beta = (large - small) / 15 * n / (2 * (n - 1))
+        return solve(small / (2 * (n - 1)) - beta / n, beta, n)
 
-def slope_alone(workers, small, large):
-    slope = (large[1] - small[1]) / (large[0] - small[0])
-    return small[1] - slope * small[0], slope
+    return alpha_beta
 
 
 def workers(count, **resources):
@@ -40,18 +54,6 @@ SAID = {
         (lambda workers, cores: min(1, cores / workers), "core's share"),
         (lambda workers, cores: workers / cores, "faster than one core"),
         (lambda workers, cores: workers - cores + 0.5 if workers > cores else 1, "that is not it"),
-    ],
-    "09-1": [
-        (alpha_beta, "solved"),
-        (lambda *one: alpha_beta(*one)[::-1], "return alpha first"),
-        (lambda *one: alpha_beta(*one)[0], "a tuple (alpha, beta) is expected"),
-        (lambda *one: (slope_alone(*one)[0], alpha_beta(*one)[1]), "for all 2 messages together"),
-        (lambda n, *two: (alpha_beta(n, *two)[0], slope_alone(n, *two)[1]), "beta of 4 workers is"),
-        (
-            lambda n, *two: (two[0][1] / (2 * (n - 1)) - alpha_beta(n, *two)[1] / n, alpha_beta(n, *two)[1]),
-            "alpha of 2 workers is",
-        ),
-        (lambda n, *two: (two[0][1] / (2 * (n - 1)), alpha_beta(n, *two)[1]), "sends some bytes, too"),
     ],
     "09-2": [
         (both(3 * 33_000.0, 3 * 32_000.0), "solved"),
@@ -84,4 +86,26 @@ SAID = {
 @verdicts(SAID)
 def test_what_a_check_says(id, answers, said, monkeypatch):
     monkeypatch.setattr(lesson_09, "_of_both", in_turn)
+    assert said in repr(check(id, *answers))
+
+
+ON_A_CLUSTER = {
+    "09-1": [
+        (measures(), "solved"),
+        (measures(statistics.mean), "do the first exchange and the slow ones"),
+        (measures(lambda seconds: seconds[0]), "do the first exchange and the slow ones"),
+        (measures(largest=False), "the ranks return different values"),
+        (measures(solve=lambda alpha, beta, n: (beta, alpha)), "return alpha first"),
+        (measures(solve=lambda alpha, beta, n: alpha), "a tuple (alpha, beta) is expected"),
+        (measures(solve=lambda alpha, beta, n: (alpha * 4, beta)), "for all 4 messages together"),
+        (measures(solve=lambda alpha, beta, n: (alpha, beta * 4 / n)), "for all 4 messages together"),
+        (measures(solve=lambda alpha, beta, n: (alpha, beta / n)), "1/n of the size"),
+        (measures(solve=lambda alpha, beta, n: (alpha + beta / n, beta)), "sends a megabyte, too"),
+    ],
+}
+
+
+@pytest.mark.usefixtures("lab")
+@verdicts(ON_A_CLUSTER)
+def test_what_a_check_says_of_a_run(id, answers, said):
     assert said in repr(check(id, *answers))
