@@ -71,7 +71,7 @@ reveal("05-a", len(results))
 # %% [markdown]
 # Multiply the lengths of the grids, then multiply by `num_samples`: 3 × 2 × 2. The random value multiplies nothing, because each trial draws its own.
 #
-# What you see above is Tune's own report: a table of the running trials, printed again every few seconds. From here on, the lab's panel shows the same in one place.
+# Above is Tune's own report, printed again every few seconds. From here on, the lab's panel shows the same in one place.
 #
 # `fit()` returns a list of results, one for each trial, with its configuration, its last metrics and, if it saved one, its checkpoint. `get_best_result` compares them by `metric` and `mode`:
 
@@ -137,7 +137,7 @@ won = at_random["height"].max() > on_grid["height"].max()
 reveal("05-b", "random search" if won else "the grid")
 
 # %% [markdown]
-# The grid's heights are computed here, to save its trials. In the drawing, each number is the height that a trial found, and the dotted line is where the hill is highest:
+# The grid's heights are computed here. In the drawing, each number is the height that a trial found:
 
 # %%
 import matplotlib.pyplot as plt
@@ -158,7 +158,7 @@ a, b = np.random.default_rng(0).uniform((0, 0), (8, 40), (10_000, 9, 2)).transpo
 assert 0.85 < np.mean((-((a - 3) ** 2) - (b - 20) ** 2 / 1000).max(axis=1) > on_grid["height"].max()) < 0.95
 
 # %% [markdown]
-# The grid has three columns, and no trial between them. Was it luck? A little: on this hill, nine random trials beat this grid nine times out of ten.
+# Was it luck? A little: on this hill, nine random trials beat this grid nine times out of ten.
 #
 # Use a grid when a report has to list every combination. Otherwise draw at random, over a range that's wide enough: if the winner is at the edge of its range, the range was too narrow.
 #
@@ -259,8 +259,7 @@ trainable = tune.with_resources(tune.with_parameters(train_digits, train=train, 
 # - `max_t=27`: a trial ends there, however good it is. It is no rung.
 #
 # ASHA doesn't wait until all trials have reached a rung: a trial is compared with those that got there *earlier*, and the first one always continues. That's the *asynchronous* in its name. No CPU idles, and the price is that
-# early trials have few others to lose against. When its authors compared it with Google's internal tuning service on 500 workers, ASHA found a good configuration in half the time
-# ([Li et al.](https://arxiv.org/abs/1810.05934)).
+# early trials have few others to lose against.
 
 # %%
 from labkit.tune import SweepPanel
@@ -327,12 +326,8 @@ check("05-3", rungs, left)
 
 # %% [markdown]
 # ### Exercise 05-6 ★★★ · A sweep of your own
-# `descend` looks for the x at which (x − 3)² is smallest. It reports once, when everything is over, so no scheduler could stop it. Change it, and write the sweep.
-#
-# - `descend` reports after each of its `config["steps"]` steps, each time with a checkpoint: a folder in which the file `x.txt` contains x, as text.
-# - `search(folder)` returns a `Tuner` with nine trials of nine steps. The learning rate is drawn from 0.001 to 1, from each power of ten equally often. ASHA compares the trials after 1 and 3 steps, and lets the best third continue. The results are saved in `folder`.
-#
-# The check runs your sweep on the cluster.
+# `descend` looks for the x at which (x − 3)² is smallest. It reports once, when everything is over, so no scheduler could stop it. Let it report after each of its `config["steps"]` steps, with a checkpoint: a folder in which the file `x.txt` contains x, as text. Then write `search(folder)`, which returns a `Tuner` with nine trials
+# of nine steps. Their learning rate is drawn from 0.001 to 1, from each power of ten equally often, and ASHA compares them after 1 and 3 steps and lets the best third continue. The check runs your sweep.
 
 
 # %%
@@ -415,7 +410,7 @@ assert accuracy(model, valid) == best.metrics["accuracy"]
 assert accuracy(model, test) >= 0.95
 
 # %% [markdown]
-# Don't read too much into the winner. In the picture below a dot is a trial, and brighter is better. A trial that ASHA stopped shows the accuracy that it had then, so part of its darkness is ASHA's decision. Several bright dots have nearly the same accuracy, and with another seed a different one of them would have won. What you can
+# Don't read too much into the winner. In the picture below a dot is a trial, and brighter is better. Several bright dots have nearly the same accuracy, and with another seed a different one of them would have won. What you can
 # trust is the *region*: if the learning rate is too small, the model learns too slowly, and if it's too large, training diverges. If you want to claim that one configuration beats another, run both with several seeds; lesson 10 shows
 # how many.
 

@@ -57,7 +57,7 @@ photos = torch.tensor(np.stack([photograph(fruit) for fruit in fruits])).float()
 
 # %% [markdown]
 # ## Which checkpoint is kept?
-# The first run is only a trial. It uses `my_loop.py` from lesson 03b: 480 photographs to train on, and 120 to measure the accuracy after each epoch.
+# The first run uses `my_loop.py` from lesson 03b: 480 photographs to train on, and 120 to measure the accuracy after each epoch.
 #
 # Your question is about the checkpoint with the lowest loss, so it had better still be there at the end. `CheckpointConfig` sets how many checkpoints are kept, and by which metric. With `num_to_keep=1`, Ray keeps the one that it ranks first, and
 # always the latest, because a restart needs that.
@@ -220,8 +220,7 @@ def train_loop(config):
 
 # %% [markdown]
 # ## Choose the learning rate first
-# If you tune the learning rate for one arm and not for the others, you compare your patience and not the cameras. So choose it before you compare, and by the validation rows. This short sweep (lesson 05) tries three values. It uses colour images, which is a
-# little unfair to the other arms; in a real experiment, sweep for each arm.
+# If you tune the learning rate for one arm and not for the others, you compare your patience and not the cameras. So choose it before you compare, and by the validation rows. This short sweep (lesson 05) tries three values. In a real experiment, sweep for each arm.
 
 # %%
 from ray import tune
@@ -432,7 +431,7 @@ assert len(list(runs.table(name="10-fruit", last=len(answers))["id"])) == len(an
 
 # %% [markdown]
 # ## The same number twice
-# Your colleague repeats the run and gets a different number. Is something broken, or is it chance? You can only tell if the run is reproducible: the same seed leads to exactly the same number. That's also the fastest way to find out whether a change of your code changed anything.
+# Your colleague repeats the run and gets a different number. Is something broken, or is it chance? You can only tell if the run is reproducible: the same seed leads to exactly the same number.
 #
 # ### Exercise 10-4 ★★ · The same number twice
 # This small language model predicts the next letter: each row of x has eight letters, and y has the letter that follows each of them. Its **perplexity** is e to the power of the mean loss: 256 if it knows nothing, and 1 if it's always sure and right. The loop runs without an error.
@@ -510,7 +509,7 @@ frame.head(3)
 # - If it's restarted, it continues after the latest checkpoint.
 # - `keep_two` keeps the two best checkpoints.
 #
-# The check runs your loop in this process, then on two workers, and makes it fail after two epochs. Start from the empty function; it's the best exercise of the course.
+# The check runs your loop in this process, then on two workers, and makes it fail after two epochs.
 
 
 # %%

@@ -11,7 +11,7 @@
 #
 # A model with 7 billion parameters takes 28 GB in float32. Your GPU has 80 GB, so it should fit, and yet training ends in the first step: out of memory. A second GPU with DDP doesn't help, because with DDP each process holds everything.
 #
-# In 2022, a group at Meta trained OPT, a language model with 175 billion parameters, on 992 GPUs with 80 GB each ([Zhang et al.](https://arxiv.org/abs/2205.01068)). Even in 16 bits, its weights are more than four times as large as one of these GPUs. The group divided everything among the processes, with the method of this lesson,
+# In 2022, a group at Meta trained OPT, a language model with 175 billion parameters, on 992 GPUs with 80 GB each ([Zhang et al.](https://arxiv.org/abs/2205.01068)). The group divided everything among the processes, with the method of this lesson,
 # which is called **FSDP**, fully sharded data parallel. You'll do the same with a model that's 50,000 times smaller, and the shares are the same.
 
 # %%
@@ -112,7 +112,7 @@ assert 0.48 < here / everything < 0.55
 # **Where is the process group?** Ray Train makes it, and `fully_shard` uses it: all ranks, in one row.
 
 # %% [markdown]
-# Each of the two workers trained, and has half of the model. `fully_shard` changes the model in place. Each parameter becomes a `DTensor`, a tensor that is divided among the ranks; `to_local()` returns the part of this rank. When a block is about to compute, forward or backward, an **all-gather** brings its parameters together, and afterwards they are dropped again. So a rank
+# Each worker has half of the model. `fully_shard` changes the model in place. Each parameter becomes a `DTensor`, a tensor that is divided among the ranks; `to_local()` returns the part of this rank. When a block is about to compute, forward or backward, an **all-gather** brings its parameters together, and afterwards they are dropped again. So a rank
 # never holds more than its own parts and a block or two. After the backward pass of a block, a **reduce-scatter** averages its gradients and leaves each rank with its own part.
 
 # %% [markdown] tags=["instructor"]
@@ -250,8 +250,7 @@ assert abs(12 * 384 * 512 * 4 * 4 / 1e6 / activations(wide, *rows_of(0)) - 1) < 
 # | 1.2 billion parameters (width 2048, 24 blocks) | 8,192 | 38.7 GB | 36.2 GB |
 # | 3.2 billion parameters (width 4096, 16 blocks) | 2,048 | 58.0 GB | 64.5 GB |
 #
-# In the first run, the plan was 7 % too high, because the activations are gone when the last gradients arrive. In the second, it was 10 % too low, because Adam needs temporary copies while it updates, and they are larger than the activations that have just been freed. The plan doesn't count buffers for communication either. So don't
-# plan for more than four fifths of a GPU.
+# In the first run, the plan was 7 % too high, because the activations are gone when the last gradients arrive. In the second, it was 10 % too low, because Adam needs temporary copies while it updates, and they are larger than the activations that have just been freed. So don't plan for more than four fifths of a GPU.
 #
 # ### Exercise 11-1 ★ · How many GPUs
 # Now turn the question round, and write a function that returns the smallest number of GPUs for a model. Training takes 16 bytes for each parameter, divided equally among the GPUs. Each GPU has `gpu_gb` gigabytes, and needs `activations_gb`, which is less, for the activations of its own rows; a gigabyte has 10⁹ bytes.
@@ -525,7 +524,7 @@ assert rows == [86, 86, 84]
 assert difference(by_three, saved.return_value) == 0
 
 # %% [markdown]
-# Not a single bit differs. And without any process group, as in this notebook, the same function restores an ordinary model. DCP warns that it assumes a single process, which is right here.
+# Not a single bit differs. And without any process group, as in this notebook, the same function restores an ordinary model.
 
 # %%
 opened = make_model()

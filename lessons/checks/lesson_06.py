@@ -49,21 +49,23 @@ def _last_metric(inside: Any, alongside: Any) -> None:
     stuck="a rank reports less often than the other, or a validation doesn't end",
 )
 def _sparse(train_sparsely: Any) -> None:
-    """Runs on two workers, with a validator that returns the rows it was asked for and the saved names."""
+    """Two runs on two workers, with a validator that returns the rows it was asked for and the saved names."""
     expect_function(train_sparsely, "train_sparsely")
     from labkit.train import reported_checkpoints
 
-    for epochs, expected in ((5, {2: 1000, 4: "all"}), (3, {2: "all"})):
-        options = {"num_workers": 2, "trainer": _validating_trainer(), "name": "train_sparsely"}
-        config = {"epochs": epochs, "rows": _some_rows()}
-        result, _ = run_loop(_noting(train_sparsely), config, remarks=_REMARKS, **options)
-        found = reported_checkpoints(result.path, result.filesystem)
-        if len(found) != epochs:
-            raise Wrong(f"{len(found)} checkpoints were reported in {epochs} epochs")
-        for one in found:
+    wanted = {5: {2: 1000, 4: "all"}, 3: {2: "all"}}
+    config = {"runs": [{"epochs": epochs, "rows": _some_rows()} for epochs in wanted]}
+    options = {"num_workers": 2, "trainer": _validating_trainer(), "name": "train_sparsely"}
+    result, _ = run_loop(_noting(train_sparsely), config, remarks=_REMARKS, **options)
+    found = reported_checkpoints(result.path, result.filesystem)
+    if len(found) != sum(wanted):
+        raise Wrong(f"{len(found)} checkpoints were reported in 5 and 3 epochs")
+    for epochs, expected in wanted.items():
+        of_this_run, found = found[:epochs], found[epochs:]
+        for one in of_this_run:
             _same_rows(one, expected.get(one.metrics["epoch"]), epochs)
-        for epoch, fact in result.return_value:
-            raise Wrong(f"epoch {epoch} (of 0 to {epochs - 1}): {fact}")
+    for which, fact in result.return_value:
+        raise Wrong(f"{which}: {fact}")
 
 
 # What Ray says of a likely mistake, and what to say of it instead.
@@ -110,29 +112,30 @@ def _same_rows(reported: Any, wanted: Any, epochs: int) -> None:
 
 
 def _noting(loop: Callable) -> Callable:
-    """The loop, which then returns (epoch, what is wrong) of what rank 0 reports."""
+    """The loop in several runs, which then return (epoch, what is wrong) of what rank 0 reports."""
 
-    def noting(config: dict) -> list[tuple[Any, str]]:
+    def noting(config: dict) -> list[tuple[str, str]]:
         import ray.train
 
-        wrong, report = [], ray.train.report
+        wrong, report, epochs = [], ray.train.report, 0
         rank = ray.train.get_context().get_world_rank()
 
         def noted(metrics: dict, *args: Any, **options: Any) -> None:
             asked = options.get("validation")
             if rank and (options.get("checkpoint") or any(args)):
                 raise RuntimeError("rank 1 attaches a checkpoint")
+            which = f"epoch {metrics.get('epoch')} (of 0 to {epochs - 1})"
             if isinstance(asked, ray.train.ValidationTaskConfig) and asked.timeout_s is None:
                 fact = "its ValidationTaskConfig has no timeout_s, so fit() would wait forever"
-                wrong.append((metrics.get("epoch"), fact))
+                wrong.append((which, fact))
             if options.get("checkpoint_upload_mode") != ray.train.CheckpointUploadMode.ASYNC:
-                wrong.append(
-                    (metrics.get("epoch"), "report waits for the upload: CheckpointUploadMode.ASYNC")
-                )
+                wrong.append((which, "report waits for the upload: CheckpointUploadMode.ASYNC"))
             report(metrics, *args, **options)
 
         with reports_to(loop, noted):
-            loop(config)
+            for run in config["runs"]:
+                epochs = run["epochs"]
+                loop(run)
         return wrong
 
     return noting

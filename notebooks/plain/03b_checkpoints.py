@@ -53,9 +53,8 @@ ray.cloudpickle.register_pickle_by_value(my_loop)  # workers on other machines d
 print("first run, starts with epoch", run(epochs=2).return_value)
 print("second run, starts with epoch", run(epochs=5).return_value)
 found = ray.train.Result.from_path(f"{storage}/take-it-with-you")
-best = found.get_best_checkpoint("accuracy", "max")
-with best.as_directory() as folder:
+with found.get_best_checkpoint("accuracy", "max").as_directory() as folder:
     state = torch.load(f"{folder}/state.pt", weights_only=True)
 model = make_model()
 model.load_state_dict(state["model"])
-print(f"epoch {state['epoch']}: accuracy {my_loop.accuracy(model, config['test']):.3f}, {best.path}")
+print(f"epoch {state['epoch']}: accuracy {my_loop.accuracy(model, config['test']):.3f}")
