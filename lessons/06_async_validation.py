@@ -145,7 +145,7 @@ def validate(checkpoint):
 
 
 # %% [markdown]
-# It's a plain function, so try it right here, on the last checkpoint of the run above. It has to find the accuracy that the loop has reported:
+# Try this plain function right here, on the last checkpoint of the run above:
 
 # %%
 tried = validate(result.checkpoint)
@@ -234,7 +234,7 @@ validation = ValidationConfig(fn=validate, task_config=ValidationTaskConfig(time
 result = run("06-async", train_async, validation)
 
 # %% [markdown]
-# Let's draw the diary, and what the validator has noted: one bar for each epoch, and one for each validation.
+# Here are the diary and the validator's notes, as bars:
 
 # %%
 import matplotlib.pyplot as plt
@@ -311,11 +311,10 @@ check("06-1", inside, alongside)
 # With the numbers from the beginning, 30 epochs of 20 minutes and validations of 5, your functions return 750 minutes inside the loop, and 605 asynchronously. If your validations always finish late, validate less often, on fewer rows, or with more resources.
 #
 # ## What a validation needs
-# By default, Ray reserves one CPU and no GPU for a validation. Two things follow from that, and both have cost people a night.
+# By default, Ray reserves one CPU and no GPU for a validation. Two things follow from that.
 #
 # - It needs a *free* CPU. If the workers hold all of them, the validation waits, and its timeout runs: the clock starts when Ray submits the task. Then every validation times out until the training has ended. So leave one CPU free.
-# - A GPU has to be asked for, with `ValidationConfig(ray_remote_kwargs={"num_gpus": 1})`, and used: the validator has to move the model and each batch there. A label chooses the kind of machine: `{"label_selector": {"ray.io/accelerator-type": "L4"}}` validates on small GPUs while
-#   the large ones train.
+# - A GPU has to be asked for, with `ValidationConfig(ray_remote_kwargs={"num_gpus": 1})`, and used: the validator has to move the model and each batch there.
 #
 # ## When a validation fails
 # What happens to the training if the validator raises an error, or hangs? Let's try it. This validator does what the loop tells it. `fn_kwargs` in a `ValidationTaskConfig` are the arguments of one validation, and it has its own timeout: two seconds are enough for the one that hangs.
