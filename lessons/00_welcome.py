@@ -183,7 +183,8 @@ with panel.watch(trainer):
 # %%
 from labkit import runs
 
-runs.table(last=5)
+columns = ["run", "started", "state", "epochs", "epoch s", "rows/s", "waiting_share"]
+runs.table(last=5, columns=columns)
 
 # %% [markdown]
 # ### Exercise 00-3 ★★ · What would fast data bring?

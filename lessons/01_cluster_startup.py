@@ -353,7 +353,7 @@ lab.check_capacity(workers=64)
 # `add_node` runs `ray start --address=…`, the command that you'd type on a second machine:
 
 # %%
-node_2, node_3 = lab.add_node(cpus=2), lab.add_node(cpus=2)
+node_2 = lab.add_node(cpus=3)
 lab
 
 # %%
@@ -362,13 +362,13 @@ Timeline(ray.get(everywhere))
 
 # %% [markdown]
 # ### Exercise 01-3 ★ · What would change?
-# The table below `add_node` shows three nodes with 3, 2 and 2 CPUs. A task may ask for more than one: `nap.options(num_cpus=3)`. How many tasks can run at the same time, if each asks for 1, for 2, for 3?
+# The table below `add_node` shows two nodes with 3 CPUs each. A task may ask for more than one: `nap.options(num_cpus=3)`. How many tasks can run at the same time, if each asks for 1, for 2, for 3?
 
 # %%
 at_once = {1: ..., 2: ..., 3: ...}  # your answer
 
 # %% tags=["solution"]
-at_once = {1: 7, 2: 3, 3: 1}
+at_once = {1: 6, 2: 2, 3: 2}
 
 # %%
 check("01-3", at_once, lab.nodes)
@@ -376,7 +376,7 @@ check("01-3", at_once, lab.nodes)
 # %% [markdown]
 # ## Losing a node
 # This is what you need Ray for: with eight machines, one of them will fail. `remove_node` ends the processes of a node at once, as if you had pulled the plug. A nap that is lost can't return when it began, so these
-# naps report to an actor first. The actor needs no CPU, and it asks for a resource that only the head node has, so that it can't be lost with node-3.
+# naps report to an actor first. The actor needs no CPU, and it asks for a resource that only the head node has, so that it can't be lost with node-2.
 
 
 # %%
@@ -405,17 +405,17 @@ log = Log.remote()
 warm_up = ray.get([nap.remote(1) for _ in range(int(lab.cpus))])
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** Seven naps of four seconds take all CPUs, and soon after they have begun, one node goes down. What will `ray.get` return?
+# **Predict.** Six naps of three seconds take all CPUs, and soon after they have begun, one node goes down. What will `ray.get` return?
 
 # %%
-predict("01-f", ..., choices=["an error", "fewer than 7 results", "7 results"])
+predict("01-f", ..., choices=["an error", "fewer than 6 results", "6 results"])
 
 # %%
-references = [reported_nap.remote(log, 4) for _ in range(int(lab.cpus))]
+references = [reported_nap.remote(log, 3) for _ in range(int(lab.cpus))]
 while len(ray.get(log.all.remote())) < len(references):  # until all have begun
     time.sleep(0.1)
 died = time.time()
-lab.remove_node(node_3)
+lab.remove_node(node_2)
 
 # %%
 finished = ray.get(references)
@@ -425,10 +425,10 @@ reveal("01-f", f"{len(finished)} results")
 Timeline([*finished, *({**attempt, "end": died} for attempt in lost)])
 
 # %% tags=["claim"]
-assert len(finished) == 7 and 1 <= len(lost) <= 2
+assert len(finished) == 6 and 1 <= len(lost) <= 3
 
 # %% [markdown]
-# The short bars on node-3 are the attempts that were lost with it. Ray started those naps again, as soon as a CPU was free elsewhere. By default it tries a lost task three more times, each time from its beginning. So whatever a task did before it was lost, such as writing a file, is done twice.
+# The short bars on node-2 are the attempts that were lost with it. Ray started those naps again, as soon as a CPU was free elsewhere. By default it tries a lost task three more times, each time from its beginning. So whatever a task did before it was lost, such as writing a file, is done twice.
 #
 # ### Exercise 01-4 ★★★ · An actor that survives
 # An actor can be restarted, too: `max_restarts=1` allows it once, and `max_task_retries=-1` repeats the calls that fail meanwhile, without a limit. But its memory is gone, because it was in the process. Write

@@ -162,9 +162,9 @@ def resume(model, optimizer):
 
 @torch.no_grad()
 def accuracy(model, rows):
-    """The share of `rows`, a dataset of tensors, that the plain `model` gets right."""
-    x, y = rows.tensors
-    return (model(x).argmax(dim=1) == y).float().mean().item()
+    """The share of the dataset `rows` that the plain `model` gets right."""
+    right = [(model(x).argmax(dim=1) == y).sum().item() for x, y in DataLoader(rows, batch_size=256)]
+    return sum(right) / len(rows)
 
 
 def train_loop(config):
@@ -295,7 +295,7 @@ predict("03b-b", ..., choices=["it stops, too", "it keeps training", "it waits"]
 try:
     TorchTrainer(
         train_until,
-        torch_config=TorchConfig(timeout_s=5),
+        torch_config=TorchConfig(timeout_s=3),
         scaling_config=ScalingConfig(num_workers=2),
     ).fit()
 except ray.train.TrainingFailedError as error:
@@ -307,11 +307,11 @@ except ray.train.TrainingFailedError as error:
 #
 # ![Rank 0 leaves the loop after epoch 2; rank 1 waits in backward until the process group gives up](images/hang.svg)
 #
-# Here the wait ended after 5 seconds because of `timeout_s`. Ray's default is 30 minutes. On GPUs, NCCL ends the waiting process instead of raising an error, so you see a lost worker. A rank that waits in `report` waits forever,
+# Here the wait ended after 3 seconds because of `timeout_s`. Ray's default is 30 minutes. On GPUs, NCCL ends the waiting process instead of raising an error, so you see a lost worker. A rank that waits in `report` waits forever,
 # unless the environment variable `RAY_TRAIN_COLLECTIVE_TIMEOUT_S` is set in the process that calls `fit()`.
 
 # %% [markdown] tags=["instructor"]
-# **The hanging run in *A loop that stops early, and hangs*.** It ends after five seconds, because the cell sets `timeout_s=5`. Ray's default is 30 minutes.
+# **The hanging run in *A loop that stops early, and hangs*.** It ends after three seconds, because the cell sets `timeout_s=3`. Ray's default is 30 minutes.
 
 # %% tags=["claim"]
 assert TorchConfig().timeout_s == 30 * 60
@@ -373,7 +373,7 @@ check("03-2", train_together)
 # Now we kill a worker, the way Linux does when memory runs out. `max_failures=1` lets Ray restart the run once. Both workers are replaced by new processes, and your loop starts from its first line. Ray can't know
 # what your variables were, so your code has to ask for the latest checkpoint. That is the call of `resume` in `my_loop.py`.
 #
-# So far an epoch took a tenth of a second. A real one takes longer, so here each image takes two milliseconds to arrive.
+# So far an epoch took a tenth of a second. A real one takes longer, so here each image takes a millisecond to arrive.
 
 # %%
 import time
@@ -383,7 +383,7 @@ from labkit import faults
 
 class SlowRows(TensorDataset):
     def __getitem__(self, row):
-        time.sleep(0.002)
+        time.sleep(0.001)
         return super().__getitem__(row)
 
 
@@ -478,8 +478,10 @@ assert started == 4
 # | older tutorials | today |
 # |---|---|
 # | `resume_from_checkpoint=`, `Trainer.restore` | the same name and storage, or a checkpoint in `train_loop_config` |
-#
-# The script at the end of lesson 03 saves and resumes in plain Ray and PyTorch, without the lab.
+
+# %% [markdown] tags=["plain"]
+# ## Without the lab
+# `my_loop.py` needs nothing of the lab. To take it with you, copy it next to a script of your own, such as this one:
 
 # %% [markdown] tags=["links"]
 # ## Official pages

@@ -27,7 +27,6 @@ import tensorflow as tf
 from labkit import cluster, datasets
 
 lab = cluster.start(preload="tensorflow")
-tf.keras.Model.__module__
 
 # %% tags=["claim"]
 assert tf.keras.Model.__module__.startswith("tf_keras.")
@@ -36,7 +35,7 @@ assert tf.keras.Model.__module__.startswith("tf_keras.")
 # **"PerReplica … unsupported type".** TensorFlow was imported before the variable was set, and took Keras 3. Restart the kernel and run the cells from the top.
 
 # %% [markdown]
-# The name of the module begins with `tf_keras`, so this is Keras 2. If you begin a new project and can choose, its trouble with several workers is a good reason for PyTorch. Ray marks its `TensorflowTrainer` as beta.
+# `tf.keras` is now Keras 2: `tf.keras.Model.__module__` begins with `tf_keras`. If you begin a new project and can choose, its trouble with several workers is a good reason for PyTorch. Ray marks its `TensorflowTrainer` as beta.
 #
 # ## The loop you have
 # This is a Keras loop for one machine, and what changes in it for many. Nothing else changes.
@@ -55,11 +54,10 @@ assert tf.keras.Model.__module__.startswith("tf_keras.")
 # +TensorflowTrainer(train_loop, train_loop_config=…, scaling_config=…, run_config=…).fit()   # 4
 # ```
 #
-# The model and the data are ordinary Keras:
+# The model and the data are ordinary Keras. A linear model can start with zeros, so all processes begin alike:
 
 # %%
 train = datasets.load(split="train")[:1408]  # eleven full batches of 128
-test = datasets.load(split="test")
 
 
 def in_batches(digits, batch_size):
@@ -68,14 +66,8 @@ def in_batches(digits, batch_size):
 
 
 def make_model():
-    start = tf.keras.initializers.GlorotUniform(seed=0)  # the same weights in each process
-    layers = [
-        tf.keras.Input((28, 28)),
-        tf.keras.layers.Flatten(),
-        tf.keras.layers.Dense(64, activation="relu", kernel_initializer=start),
-        tf.keras.layers.Dense(10, kernel_initializer=start),
-    ]
-    model = tf.keras.Sequential(layers)
+    flat = tf.keras.layers.Flatten(input_shape=(28, 28))
+    model = tf.keras.Sequential([flat, tf.keras.layers.Dense(10, kernel_initializer="zeros")])
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=tf.keras.optimizers.SGD(0.1, momentum=0.9), loss=loss, metrics=["accuracy"])
     return model
@@ -91,7 +83,6 @@ from ray.train.tensorflow.keras import ReportCheckpointCallback
 
 
 def train_loop(config):
-    print(os.environ["TF_CONFIG"])
     strategy = tf.distribute.MultiWorkerMirroredStrategy()  # 1
     with strategy.scope():  # 2
         model = make_model()
@@ -130,7 +121,7 @@ assert result.return_value == 8 * 11  # 1408 / 128: a step uses 128 rows of both
 # **`batch_size` has the opposite meaning of lesson 03.** There it was the batch of one worker; here it's the *global* batch, and TensorFlow divides it. Nothing complains if you mix them up.
 
 # %% [markdown]
-# That was a distributed Keras run. Each worker needs the environment variables, too, because it's a different process and perhaps on a different machine: that is what `worker_runtime_env` is for. Open *printed lines* in the panel's summary to see `TF_CONFIG`, the list of all workers. Without Ray you would write it by hand on each machine. (Keras makes the steps inside `fit`, so the panel doesn't see them; it follows the workers and what they report.)
+# That was a distributed Keras run. Each worker needs the environment variables, too, because it's a different process and perhaps on a different machine: that is what `worker_runtime_env` is for. Ray also set the variable `TF_CONFIG`, the list of all workers, which you would otherwise write by hand on each machine. (Keras makes the steps inside `fit`, so the panel doesn't see them; it follows the workers and what they report.)
 #
 # ## What happens in a step
 # **1 · `MultiWorkerMirroredStrategy`** connects the workers. Each of them has a **replica**, a copy of the whole model, and after each step the strategy adds up the gradients of all replicas and updates all copies alike.
@@ -190,6 +181,7 @@ assert distances["128"] < 1e-3 < 1e-2 < min(distances["64"], distances["256"])
 # With 128 it's the same model, up to rounding. That's exact only for full batches: of a last batch of 29 rows, one worker would get 15 and the other 14. When you move a Keras script from one GPU to two, you keep the batch size to train the same model, or you double it to keep each GPU as busy as before. In the second case the learning rate should grow, too (lesson 03).
 
 # %%
+test = datasets.load(split="test")
 loss, accuracy = together.evaluate(in_batches(test, 360), verbose=0)
 print(f"accuracy on {len(test)} test images: {accuracy:.3f}")
 

@@ -3,8 +3,9 @@
 #
 # By the end of this lesson you can
 # - say how many trials a search space has before you start it (exercise 05-1);
-# - turn a training loop into a function that Tune can watch, stop and save (05-6);
+# - turn a training loop into a function that Tune can watch, stop and save;
 # - stop bad trials early, and say what the settings of ASHA change (05-3);
+# - write a sweep of your own (05-6);
 # - recognize a sweep that would fail or wait forever, and fix it (05-4).
 #
 # **Time** … · **Needs** 00, 01
@@ -30,7 +31,7 @@ from ray import tune
 
 
 def hill(config):
-    height = -((config["a"] - 3) ** 2) - (config["b"] - 20) ** 2 / 100
+    height = -((config["a"] - 3) ** 2) - (config["b"] - 20) ** 2 / 1000
     tune.report({"height": height + config["noise"]})
 
 
@@ -70,7 +71,7 @@ reveal("05-a", len(results))
 # %% [markdown]
 # Multiply the lengths of the grids, then multiply by `num_samples`: 3 × 2 × 2. The random value multiplies nothing, because each trial draws its own.
 #
-# What you see above is Tune's own report: a table of the running trials, printed again every few seconds. From here on, the lab's panel shows the same in one place.
+# Above is Tune's own report, printed again every few seconds. From here on, the lab's panel shows the same in one place.
 #
 # `fit()` returns a list of results, one for each trial, with its configuration, its last metrics and, if it saved one, its checkpoint. `get_best_result` compares them by `metric` and `mode`:
 
@@ -110,33 +111,55 @@ check("05-1", trials, with_choice)
 # ## Grid or random?
 # A grid looks thorough, but it wastes trials. In 2012, James Bergstra and Yoshua Bengio compared it with drawing configurations at random, and random search found models that were as good or better in a small fraction of
 # the computing time ([Bergstra & Bengio](https://www.jmlr.org/papers/v13/bergstra12a.html)). Their explanation: usually only a few of the hyperparameters matter, and you don't know in advance
-# which. Suppose that you have nine trials, and only the learning rate matters:
-#
-# ![nine trials on a grid try three learning rates, three times each; nine random trials try nine](images/grid_or_random.svg)
-#
-# On the grid you pay three times for each of three learning rates. At random, every trial tries a learning rate that no other trial has. Here is such a sweep, on the hill:
+# which. A grid of nine trials tries three values of the one that matters, three times each. At random, every trial tries another one. Let both search the hill, where `a` matters far more than `b`:
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** A 3 × 3 grid tries three values of `a`. How many will nine random trials try?
+# **Predict.** Which of them will find the higher point, with nine trials each?
 
 # %%
-predict("05-b", ...)
+predict("05-b", ..., choices=["the grid", "random search"])
 
 # %%
-random_space = {"a": tune.uniform(0, 6), "b": tune.uniform(0, 40), "noise": 0}
 tuner = tune.Tuner(
     hill,
-    param_space=random_space,
+    param_space={"a": tune.uniform(0, 8), "b": tune.uniform(0, 40), "noise": 0},
     tune_config=tune.TuneConfig(metric="height", mode="max", num_samples=9),
     run_config=tune.RunConfig(storage_path=folder, verbose=0),
 )
-found = tuner.fit().get_dataframe()
-reveal("05-b", found["config/a"].nunique())
+at_random = tuner.fit().get_dataframe()
 
-# %% tags=["claim"]
-assert found["config/a"].nunique() == len(found) == 9
+# %%
+import pandas
+
+on_grid = pandas.DataFrame([{"config/a": a, "config/b": b} for a in (1.3, 4, 6.7) for b in (7, 20, 33)])
+on_grid["height"] = -((on_grid["config/a"] - 3) ** 2) - (on_grid["config/b"] - 20) ** 2 / 1000
+won = at_random["height"].max() > on_grid["height"].max()
+reveal("05-b", "random search" if won else "the grid")
 
 # %% [markdown]
+# The grid's heights are computed here. In the drawing, each number is the height that a trial found:
+
+# %%
+import matplotlib.pyplot as plt
+
+figure, both = plt.subplots(1, 2, figsize=(9, 3), sharey=True, layout="constrained")
+for axes, (name, tried) in zip(both, {"grid": on_grid, "random": at_random}.items(), strict=True):
+    for a, b, height in tried[["config/a", "config/b", "height"]].to_numpy():
+        axes.text(a, b, f"{height:.1f}", ha="center", va="center")
+    axes.axvline(3, linestyle=":", color="grey")
+    axes.set(title=f"{name}: best {tried['height'].max():.2f}", xlabel="a", xlim=(-0.5, 8.5), ylim=(-2, 42))
+_ = both[0].set_ylabel("b")
+
+# %% tags=["claim"]
+import numpy as np
+
+assert at_random["config/a"].nunique() == len(at_random) == 9
+a, b = np.random.default_rng(0).uniform((0, 0), (8, 40), (10_000, 9, 2)).transpose(2, 0, 1)
+assert 0.85 < np.mean((-((a - 3) ** 2) - (b - 20) ** 2 / 1000).max(axis=1) > on_grid["height"].max()) < 0.95
+
+# %% [markdown]
+# Was it luck? A little: on this hill, nine random trials beat this grid nine times out of ten.
+#
 # Use a grid when a report has to list every combination. Otherwise draw at random, over a range that's wide enough: if the winner is at the edge of its range, the range was too narrow.
 #
 # ## A training loop that Tune can watch
@@ -210,34 +233,6 @@ tried = train_digits({"lr": 0.05, "momentum": 0.9, "epochs": 2}, train, valid)
 print(f"after two epochs: {accuracy(tried, valid):.3f}")
 
 # %% [markdown]
-# ### Exercise 05-6 ★★ · Report on the way
-# This function looks for the x at which (x − 3)² is smallest. It reports once, when everything is over, so no scheduler could stop it. Change it so that it reports after each of its
-# `config["steps"]` steps, each time with a checkpoint: a folder in which the file `x.txt` contains x, as text. The check runs it in a sweep on your cluster.
-
-
-# %%
-def descend(config):  # your answer: change it
-    x = 0.0
-    for _ in range(config["steps"]):
-        x -= config["lr"] * 2 * (x - 3)
-    tune.report({"loss": (x - 3) ** 2})
-
-
-# %% tags=["solution"]
-def descend(config):
-    x = 0.0
-    for _ in range(config["steps"]):
-        x -= config["lr"] * 2 * (x - 3)
-        with tempfile.TemporaryDirectory() as place:
-            with open(f"{place}/x.txt", "w") as file:
-                file.write(repr(x))
-            tune.report({"loss": (x - 3) ** 2}, checkpoint=tune.Checkpoint.from_directory(place))
-
-
-# %%
-check("05-6", descend)
-
-# %% [markdown]
 # ## What a trial gets
 # Each trial runs in a process of its own, an **actor**, perhaps on another machine. Two functions prepare your trainable for that:
 #
@@ -264,8 +259,7 @@ trainable = tune.with_resources(tune.with_parameters(train_digits, train=train, 
 # - `max_t=27`: a trial ends there, however good it is. It is no rung.
 #
 # ASHA doesn't wait until all trials have reached a rung: a trial is compared with those that got there *earlier*, and the first one always continues. That's the *asynchronous* in its name. No CPU idles, and the price is that
-# early trials have few others to lose against. When its authors compared it with Google's internal tuning service on 500 workers, ASHA found a good configuration in half the time
-# ([Li et al.](https://arxiv.org/abs/1810.05934)).
+# early trials have few others to lose against.
 
 # %%
 from labkit.tune import SweepPanel
@@ -331,6 +325,72 @@ left = 64 // 4**3
 check("05-3", rungs, left)
 
 # %% [markdown]
+# ### Exercise 05-6 ★★★ · A sweep of your own
+# `descend` looks for the x at which (x − 3)² is smallest. It reports once, when everything is over, so no scheduler could stop it. Let it report after each of its `config["steps"]` steps, with a checkpoint: a folder in which the file `x.txt` contains x, as text. Then write `search(folder)`, which returns a `Tuner` with nine trials
+# of nine steps. Their learning rate is drawn from 0.001 to 1, from each power of ten equally often, and ASHA compares them after 1 and 3 steps and lets the best third continue. The check runs your sweep.
+
+
+# %%
+def descend(config):  # your answer: change it
+    x = 0.0
+    for _ in range(config["steps"]):
+        x -= config["lr"] * 2 * (x - 3)
+    tune.report({"loss": (x - 3) ** 2})
+
+
+def search(folder): ...  # your answer
+
+
+# %% [markdown]
+# If you'd rather fill in blanks, paste this version over it:
+#
+# ```python
+# def descend(config):
+#     x = 0.0
+#     for _ in range(config["steps"]):
+#         x -= config["lr"] * 2 * (x - 3)
+#         with tempfile.TemporaryDirectory() as place:
+#             with open(f"{place}/x.txt", "w") as file:
+#                 file.write(...)
+#             tune.report(..., checkpoint=...)
+#
+#
+# def search(folder):
+#     asha = ASHAScheduler(max_t=..., grace_period=..., reduction_factor=...)
+#     return tune.Tuner(
+#         descend,
+#         param_space={"lr": ..., "steps": 9},
+#         tune_config=tune.TuneConfig(metric=..., mode=..., num_samples=..., scheduler=asha),
+#         run_config=tune.RunConfig(storage_path=folder),
+#     )
+# ```
+
+
+# %% tags=["solution"]
+def descend(config):
+    x = 0.0
+    for _ in range(config["steps"]):
+        x -= config["lr"] * 2 * (x - 3)
+        with tempfile.TemporaryDirectory() as place:
+            with open(f"{place}/x.txt", "w") as file:
+                file.write(repr(x))
+            tune.report({"loss": (x - 3) ** 2}, checkpoint=tune.Checkpoint.from_directory(place))
+
+
+def search(folder):
+    asha = ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
+    return tune.Tuner(
+        descend,
+        param_space={"lr": tune.loguniform(0.001, 1), "steps": 9},
+        tune_config=tune.TuneConfig(metric="loss", mode="min", num_samples=9, scheduler=asha),
+        run_config=tune.RunConfig(storage_path=folder),
+    )
+
+
+# %%
+check("05-6", descend, search)
+
+# %% [markdown]
 # ## The best model, tested once
 # The best result has the checkpoint of its last report. Load it, and let it meet the test images, which have played no part so far:
 
@@ -350,7 +410,7 @@ assert accuracy(model, valid) == best.metrics["accuracy"]
 assert accuracy(model, test) >= 0.95
 
 # %% [markdown]
-# Don't read too much into the winner. In the picture below a dot is a trial, and brighter is better. A trial that ASHA stopped shows the accuracy that it had then, so part of its darkness is ASHA's decision. Several bright dots have nearly the same accuracy, and with another seed a different one of them would have won. What you can
+# Don't read too much into the winner. In the picture below a dot is a trial, and brighter is better. Several bright dots have nearly the same accuracy, and with another seed a different one of them would have won. What you can
 # trust is the *region*: if the learning rate is too small, the model learns too slowly, and if it's too large, training diverges. If you want to claim that one configuration beats another, run both with several seeds; lesson 10 shows
 # how many.
 

@@ -18,138 +18,65 @@
 # Ray marks it as *alpha*, so names may still change.
 
 # %%
-import io
-import tempfile
-import time
-
-import ray.train
 import torch
 from labkit import cluster, datasets, storage
-from ray.train.torch import prepare_data_loader, prepare_model
-from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
 
 lab = cluster.start()
 store = storage.start()
 
 # %% [markdown]
 # ## Validation inside the loop
-# Here is the data, in three parts: images to train with, images to validate with, and 2,000 test images that wait until everything is decided. The network has two convolutions.
+# There are images to train with, images to validate with, and 2,000 test images that wait until everything is decided. At work, the rows come over a network, and a GPU computes while the CPU waits for it. Here, half a millisecond of sleep for each row plays both parts.
 
 # %%
-rendered, held_out = datasets.load("rendered", "train", n=3000), datasets.load("rendered", "test", n=4000)
-train = TensorDataset(torch.tensor(rendered.images).unsqueeze(1), torch.tensor(rendered.labels))
-images, labels = torch.tensor(held_out.images).unsqueeze(1), torch.tensor(held_out.labels)
+import time
+
+from torch.utils.data import TensorDataset
 
 
+class SlowRows(TensorDataset):
+    def __getitem__(self, row):
+        time.sleep(0.0005)
+        return super().__getitem__(row)
+
+
+def as_rows(digits):
+    return SlowRows(torch.tensor(digits.images).unsqueeze(1) / 255, torch.tensor(digits.labels))
+
+
+train = as_rows(datasets.load("rendered", "train", n=3000))
+held_out = datasets.load("rendered", "test", n=4000)
+valid, test = as_rows(held_out[:2000]), as_rows(held_out[2000:])
+
+
+# %%
 def make_model():
     torch.manual_seed(0)
-    return torch.nn.Sequential(
-        torch.nn.Conv2d(1, 16, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
-        torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
-        torch.nn.Flatten(), torch.nn.Linear(32 * 7 * 7, 10),
-    )  # fmt: skip
+    layers = [
+        torch.nn.Conv2d(1, 16, 5, stride=2),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(2304, 10),
+    ]
+    return torch.nn.Sequential(*layers)
 
 
 # %% [markdown]
-# Validations will run in other processes, perhaps on another machine, so their rows go to the object store, as one file:
+# The loop is `my_loop.py` from lesson 03b, unchanged. After each epoch it measures the accuracy on `config["test"]`, here the validation images, and the training waits for that. One worker is enough: this lesson is about *when* validation runs, and not about DDP.
 
 # %%
-filesystem, path = store.filesystem, f"{store.storage_path('lab-06')}/validation.pt"
-with filesystem.open_output_stream(path) as file:
-    torch.save({"images": images[:2000], "labels": labels[:2000]}, file)
-
-
-def validation_batches(wait):
-    with filesystem.open_input_stream(path) as file:
-        rows = torch.load(io.BytesIO(file.read()), weights_only=True)
-    for x, y in zip(rows["images"].split(100), rows["labels"].split(100), strict=True):
-        time.sleep(wait)
-        yield x / 255, y
-
-
-@torch.no_grad()
-def accuracy(model, batches):
-    right = rows = 0
-    for x, y in batches:
-        right += (model(x).argmax(dim=1) == y).sum().item()
-        rows += len(y)
-    return right / rows
-
-
-# %% [markdown]
-# Two calls of `sleep` in this lesson are stand-ins. At work a validation set is large and comes over the network, or a language model judges each answer; here each of the 20 batches takes 60 ms to arrive. And with a GPU, the CPU mostly waits
-# for each training step to be computed; here it waits for 30 ms.
-#
-# Two functions are the same in every loop of this lesson: one epoch of steps, and a checkpoint that only rank 0 writes. As in lesson 03b, it has the weights *without* the wrapper; otherwise a validator with a plain model couldn't load them.
-
-
-# %%
-def train_epoch(model, optimizer, loader):
-    for x, y in loader:
-        loss = cross_entropy(model(x / 255), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        time.sleep(0.03)
-    return loss.item()
-
-
-def checkpoint_of(model, epoch):
-    if ray.train.get_context().get_world_rank() != 0:
-        return None
-    folder = tempfile.mkdtemp()
-    torch.save({"model": getattr(model, "module", model).state_dict(), "epoch": epoch}, f"{folder}/state.pt")
-    return ray.train.Checkpoint.from_directory(folder)
-
-
-# %% [markdown]
-# This loop validates by itself. It also keeps a diary: when each epoch and each validation began and ended.
-
-
-# %%
-def train_inline(config):
-    model = prepare_model(make_model())
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
-    loader = prepare_data_loader(DataLoader(train, batch_size=64, shuffle=True))
-    epochs, validations = [], []
-    for epoch in range(4):
-        began = time.time()
-        loss = train_epoch(model, optimizer, loader)
-        trained = time.time()
-        found = accuracy(getattr(model, "module", model), validation_batches(0.06))
-        epochs.append((began, trained))
-        validations.append((trained, time.time()))
-        metrics = {"epoch": epoch, "loss": loss, "val_accuracy": found}
-        checkpoint = checkpoint_of(model, epoch)
-        ray.train.report(metrics, checkpoint=checkpoint, delete_local_checkpoint_after_upload=True)
-    return epochs, validations
-
-
-# %% [markdown]
-# The trainer is the one from lesson 03, with a single worker: this lesson is about *when* validation runs, not about DDP. The argument `validation_config` is new, and stays empty in the first run.
-
-# %%
+import my_loop
 from labkit.train import TrainPanel
+from ray import cloudpickle
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
-
-def run(name, loop, validation_config=None):
-    trainer = TorchTrainer(
-        loop,
-        scaling_config=ScalingConfig(num_workers=1),
-        validation_config=validation_config,
-        run_config=RunConfig(
-            storage_path=store.storage_path("runs", "06"), storage_filesystem=store.filesystem
-        ),
-    )
-    with TrainPanel(name).watch(trainer):
-        return trainer.fit()
-
+cloudpickle.register_pickle_by_value(my_loop)
+saved_in = {"storage_path": store.storage_path("runs", "06"), "storage_filesystem": store.filesystem}
+config = {"make_model": make_model, "train": train, "test": valid, "epochs": 4, "batch_size": 64, "lr": 0.05}
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** An epoch has 47 steps of about 40 ms, and its validation 20 batches of about 70 ms. Which share of its time does this loop not train?
+# **Predict.** An epoch trains on 3,000 rows, and its validation reads 2,000. Which share of its time does this loop not train?
 
 # %%
 from labkit.exercises import check, hint, predict, reveal
@@ -157,36 +84,24 @@ from labkit.exercises import check, hint, predict, reveal
 predict("06-a", ..., choices=["less than a fifth", "a fifth to a half", "more than half"])
 
 # %%
-result = run("06-inline", train_inline)
-inline = result.return_value
+trainer = TorchTrainer(
+    my_loop.train_loop,
+    train_loop_config=config,
+    scaling_config=ScalingConfig(num_workers=1),
+    run_config=RunConfig(**saved_in),
+)
+with TrainPanel("06-inline").watch(trainer):
+    result = trainer.fit()
 
 # %% [markdown]
-# Let's draw the diary: one bar for each epoch, and one for each validation.
+# The run's record says how long it trained, and how long it did something else between two epochs. That was the validation:
 
 # %%
-import matplotlib.pyplot as plt
+from labkit import runs
 
-
-def draw(epochs, validations, title):
-    start = epochs[0][0]
-    figure, axes = plt.subplots(figsize=(9, 1.4))
-    axes.broken_barh([(began - start, ended - began) for began, ended in epochs], (1, 0.8), edgecolor="white")
-    axes.broken_barh(
-        [(began - start, ended - began) for began, ended in validations],
-        (0, 0.8),
-        color="orange",
-        edgecolor="white",
-    )
-    axes.set_yticks([0.4, 1.4], ["validate", "train"])
-    axes.set_title(title)
-
-
-def seconds(spans):
-    return sum(ended - began for began, ended in spans)
-
-
-draw(*inline, "inside the loop, seconds")
-share = seconds(inline[1]) / (seconds(inline[0]) + seconds(inline[1]))
+inline = runs.latest("06-inline").seconds
+total_inline = inline["training"] + inline["between epochs"]
+share = inline["between epochs"] / total_inline
 print(f"{share:.0%} of the loop's time is validation")
 if share < 0.2:
     reveal("06-a", "less than a fifth")
@@ -196,35 +111,48 @@ else:
     reveal("06-a", "more than half")
 
 # %% tags=["claim"]
-assert all(ended - began > 20 * 0.06 for began, ended in inline[1])
+assert inline["between epochs"] > 4 * 2000 * 0.0005
 
 # %% [markdown]
-# The bars take turns: where one row has a bar, the other has a gap. On a cluster, that's the time in which all your training GPUs are idle.
+# On a cluster, that's the time in which all your training GPUs are idle.
 #
 # ## The validator
-# To move validation out of the loop, write it as a function: a checkpoint comes in, metrics go out. Ray calls it in another process, so it has to build its own model, load the weights, and read its own rows. Call `eval()` on the model, which matters as soon as
-# it has dropout or batch normalization.
+# To move validation out of the loop, write it as a function: a checkpoint comes in, metrics go out. Ray calls it in another process, perhaps on another machine. So it has to build its own model, load the weights, and read its own rows, which we put into the object store as one file.
+# Call `eval()` on the model, which matters as soon as it has dropout or batch normalization. The times are for a drawing.
+
+# %%
+import io
+
+filesystem, path = store.filesystem, f"{store.storage_path('lab-06')}/validation.pt"
+with filesystem.open_output_stream(path) as file:
+    torch.save(valid.tensors, file)
+
+
+def validation_rows():
+    with filesystem.open_input_stream(path) as file:
+        return torch.load(io.BytesIO(file.read()), weights_only=True)
 
 
 # %%
-def validate(checkpoint, wait=0.06):
+def validate(checkpoint):
     began = time.time()
     model = make_model().eval()
     with checkpoint.as_directory() as folder:
         state = torch.load(f"{folder}/state.pt", weights_only=True)
     model.load_state_dict(state["model"])
-    found = accuracy(model, validation_batches(wait))
+    found = my_loop.accuracy(model, SlowRows(*validation_rows()))
     return {"val_accuracy": found, "began": began, "ended": time.time()}
 
 
 # %% [markdown]
-# It's a plain function, so try it right here, on the last checkpoint of the run above. It has to find the accuracy that the loop has reported:
+# Try this plain function right here, on the last checkpoint of the run above:
 
 # %%
-print(validate(result.checkpoint)["val_accuracy"], result.metrics["val_accuracy"])
+tried = validate(result.checkpoint)
+print(tried["val_accuracy"], result.metrics["accuracy"])
 
 # %% tags=["claim"]
-assert abs(validate(result.checkpoint)["val_accuracy"] - result.metrics["val_accuracy"]) < 1e-3
+assert abs(tried["val_accuracy"] - result.metrics["accuracy"]) < 1e-3
 
 # %% [markdown]
 # ## Validate while the training goes on
@@ -235,23 +163,44 @@ assert abs(validate(result.checkpoint)["val_accuracy"] - result.metrics["val_acc
 # - It no longer validates.
 # - Rank 0, which has the checkpoint, reports `validation=True`, and Ray then calls the validator with it.
 # - `CheckpointUploadMode.ASYNC` makes `report` return at once, while a separate thread uploads the checkpoint. When the upload is done, Ray deletes the folder. Don't delete it yourself, and don't use a `TemporaryDirectory`: the upload may still be reading from it.
+#
+# As in lesson 03b, the checkpoint has the weights *without* the wrapper; otherwise a validator with a plain model couldn't load them. The loop also keeps a diary: when each epoch began and ended.
 
 # %%
+import tempfile
+
+import ray.train
 from ray.train import CheckpointUploadMode
+from ray.train.torch import prepare_data_loader, prepare_model
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
 
 
+def checkpoint_of(model, epoch):
+    if ray.train.get_context().get_world_rank() != 0:
+        return None
+    folder = tempfile.mkdtemp()
+    torch.save({"model": getattr(model, "module", model).state_dict(), "epoch": epoch}, f"{folder}/state.pt")
+    return ray.train.Checkpoint.from_directory(folder)
+
+
+# %%
 def train_async(config):
-    model = prepare_model(make_model())
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
-    loader = prepare_data_loader(DataLoader(train, batch_size=64, shuffle=True))
+    model = prepare_model(config["make_model"]())
+    optimizer = torch.optim.SGD(model.parameters(), lr=config["lr"], momentum=0.9)
+    loader = prepare_data_loader(DataLoader(config["train"], batch_size=config["batch_size"], shuffle=True))
     epochs = []
-    for epoch in range(4):
+    for epoch in range(config["epochs"]):
         began = time.time()
-        loss = train_epoch(model, optimizer, loader)
+        for x, y in loader:
+            loss = cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
         epochs.append((began, time.time()))
         checkpoint = checkpoint_of(model, epoch)
         ray.train.report(
-            {"epoch": epoch, "loss": loss},
+            {"epoch": epoch, "loss": loss.item()},
             checkpoint=checkpoint,
             checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
             validation=checkpoint is not None,
@@ -268,33 +217,49 @@ def train_async(config):
 # %%
 from ray.train import ValidationConfig, ValidationTaskConfig
 
+
+def run(name, loop, validation_config):
+    trainer = TorchTrainer(
+        loop,
+        train_loop_config=config,
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(**saved_in),
+        validation_config=validation_config,
+    )
+    with TrainPanel(name).watch(trainer):
+        return trainer.fit()
+
+
 validation = ValidationConfig(fn=validate, task_config=ValidationTaskConfig(timeout_s=60))
 result = run("06-async", train_async, validation)
 
-
-def spans(result):
-    return sorted((metrics["began"], metrics["ended"]) for _, metrics in result.best_checkpoints)
-
-
-draw(result.return_value, spans(result), "asynchronous, seconds")
-
 # %% [markdown]
-# Now the rows overlap. While the second epoch trains, the first checkpoint is validated. Here is the gain, from the first step to the last metric, and how long the loop didn't train between its epochs:
-
+# Here are the diary and the validator's notes, as bars:
 
 # %%
-def idle(epochs):
-    return sum(after[0] - before[1] for before, after in zip(epochs, epochs[1:], strict=False))
+import matplotlib.pyplot as plt
 
+epochs = result.return_value
+validations = sorted((metrics["began"], metrics["ended"]) for _, metrics in result.best_checkpoints)
+start = epochs[0][0]
+figure, axes = plt.subplots(figsize=(9, 1.4))
+for row, bars in enumerate([validations, epochs]):
+    axes.broken_barh([(began - start, ended - began) for began, ended in bars], (row, 0.8), edgecolor="white")
+axes.set_yticks([0.4, 1.4], ["validate", "train"])
+_ = axes.set_xlabel("seconds")
 
-total_inline = inline[1][-1][1] - inline[0][0][0]
-total_async = spans(result)[-1][1] - result.return_value[0][0]
-print(f"inside the loop: {total_inline:.1f} s, {idle(inline[0]):.1f} s of them between epochs")
-print(f"asynchronous:    {total_async:.1f} s, {idle(result.return_value):.1f} s of them between epochs")
+# %% [markdown]
+# The rows overlap: while epoch 1 trains, the checkpoint of epoch 0 is validated. Here is the gain, from the first step to the last metric, and how long the loop didn't train between its epochs:
+
+# %%
+total_async = validations[-1][1] - start
+idle = sum(after[0] - before[1] for before, after in zip(epochs, epochs[1:], strict=False))
+print(f"inside the loop: {total_inline:.1f} s, {inline['between epochs']:.1f} s of them between epochs")
+print(f"asynchronous:    {total_async:.1f} s, {idle:.1f} s of them between epochs")
 
 # %% tags=["claim"]
-assert idle(result.return_value) < idle(inline[0]) / 2
-if seconds(result.return_value) < 1.2 * seconds(inline[0]):  # otherwise other programs kept the cores busy
+assert idle < inline["between epochs"] / 2
+if sum(ended - began for began, ended in epochs) < 1.2 * inline["training"]:  # else the cores were busy
     assert total_async < total_inline
 assert [metrics["epoch"] for _, metrics in result.best_checkpoints] == [0, 1, 2, 3]
 assert all("val_accuracy" in metrics for _, metrics in result.best_checkpoints)
@@ -346,11 +311,10 @@ check("06-1", inside, alongside)
 # With the numbers from the beginning, 30 epochs of 20 minutes and validations of 5, your functions return 750 minutes inside the loop, and 605 asynchronously. If your validations always finish late, validate less often, on fewer rows, or with more resources.
 #
 # ## What a validation needs
-# By default, Ray reserves one CPU and no GPU for a validation. Two things follow from that, and both have cost people a night.
+# By default, Ray reserves one CPU and no GPU for a validation. Two things follow from that.
 #
 # - It needs a *free* CPU. If the workers hold all of them, the validation waits, and its timeout runs: the clock starts when Ray submits the task. Then every validation times out until the training has ended. So leave one CPU free.
-# - A GPU has to be asked for, with `ValidationConfig(ray_remote_kwargs={"num_gpus": 1})`, and used: the validator has to move the model and each batch there. A label chooses the kind of machine: `{"label_selector": {"ray.io/accelerator-type": "L4"}}` validates on small GPUs while
-#   the large ones train.
+# - A GPU has to be asked for, with `ValidationConfig(ray_remote_kwargs={"num_gpus": 1})`, and used: the validator has to move the model and each batch there.
 #
 # ## When a validation fails
 # What happens to the training if the validator raises an error, or hangs? Let's try it. This validator does what the loop tells it. `fn_kwargs` in a `ValidationTaskConfig` are the arguments of one validation, and it has its own timeout: two seconds are enough for the one that hangs.
@@ -362,7 +326,7 @@ def moody(checkpoint, mood):
         raise ValueError("the validation set is gone")
     if mood == "hang":
         time.sleep(3600)
-    return {"val_accuracy": validate(checkpoint, wait=0)["val_accuracy"], "from": "validator"}
+    return validate(checkpoint) | {"from": "validator"}
 
 
 def train_moody(config):
@@ -401,7 +365,7 @@ assert ["val_accuracy" in one.metrics for one in known] == [True, False, False]
 # %% [markdown]
 # It returned, without an error! A failed validation isn't a failed training run: the checkpoint is kept, with the metrics of the loop, and only `val_accuracy` is missing. If you don't look for gaps, you won't notice.
 #
-# ![the loop reports epoch 1 and trains epoch 2; meanwhile a thread uploads the checkpoint, and then a validation task has its turn; the checkpoint ends validated, failed or timed out](images/life_of_metrics.svg)
+# ![the loop reports epoch 0 and trains epoch 1; meanwhile a thread uploads the checkpoint, and then a validation task has its turn; the checkpoint ends validated, failed or timed out](images/life_of_metrics.svg)
 #
 # A checkpoint is **committed** when its upload is complete, and stays so if no validation was requested. Otherwise it's **pending** until its validation ends in one of three ways. The validator's metrics are added to those of the loop, and replace those with the
 # same name, such as `from` in the table.
@@ -413,37 +377,61 @@ assert ["val_accuracy" in one.metrics for one in known] == [True, False, False]
 # name resumes those validations, and also the training, if its checkpoints have all that lesson 03b saves. The ones here have only what a validator needs.
 
 # %% [markdown]
-# ### Exercise 06-2 ★★ · Not after every epoch
-# The value of `validation` decides: `False`, `True`, or a `ValidationTaskConfig` for this one checkpoint. Complete the loop so that it follows this table.
+# ### Exercise 06-2 ★★★ · Not after every epoch
+# Write a loop for *two* workers. It trains `make_model()` on `config["rows"]` for `config["epochs"]` epochs, 32 rows of each worker per step. After each epoch it reports `{"epoch": epoch}` with a checkpoint that `validate` could load, and doesn't wait for the upload. The value of `validation` is `False`, `True`, or a `ValidationTaskConfig` for this one
+# checkpoint, and should follow this table:
 #
 # | epoch | validation |
 # |---|---|
-# | the last one, whatever its index | all rows: `fn_kwargs={"rows": None}` |
-# | each third one before it, with index 2, 5, … | a sample: `fn_kwargs={"rows": 1000}` |
+# | the last one, whatever its number | all rows: `fn_kwargs={"rows": None}` |
+# | each third one before it: 2, 5, … | a sample: `fn_kwargs={"rows": 1000}` |
 # | all others | none |
 #
-# Give each config a `timeout_s`, because it doesn't inherit the trainer's. The check runs the loop on the cluster, for five epochs and for three, with a validator of its own.
+# Epochs count from 0, as everywhere in this lesson. Give each config a `timeout_s`, because it doesn't inherit the trainer's. Who has no checkpoint can't ask for a validation. The check runs the loop on the cluster, for five epochs and for three, with a validator of its own.
 
 
 # %%
-def train_sparsely(config):
-    for epoch in range(config["epochs"]):
-        folder = tempfile.mkdtemp()
-        torch.save({"epoch": epoch}, f"{folder}/state.pt")
-        validation = ...  # your answer, in several lines if you like
-        ray.train.report(
-            {"epoch": epoch},
-            checkpoint=ray.train.Checkpoint.from_directory(folder),
-            checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
-            validation=validation,
-        )
+def train_sparsely(config): ...  # your answer
+
+
+# %% [markdown]
+# If you'd rather fill in blanks, paste this version over it:
+#
+# ```python
+# def train_sparsely(config):
+#     model = prepare_model(make_model())
+#     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+#     loader = prepare_data_loader(DataLoader(config["rows"], batch_size=32))
+#     for epoch in range(config["epochs"]):
+#         for x, y in loader:
+#             loss = cross_entropy(model(x), y)
+#             optimizer.zero_grad()
+#             loss.backward()
+#             optimizer.step()
+#         checkpoint = checkpoint_of(model, epoch)
+#         validation = False
+#         if ...:
+#             validation = ValidationTaskConfig(fn_kwargs={"rows": None}, timeout_s=60)
+#         elif ...:
+#             validation = ValidationTaskConfig(fn_kwargs={"rows": 1000}, timeout_s=60)
+#         ray.train.report(
+#             {"epoch": epoch}, checkpoint=checkpoint, checkpoint_upload_mode=..., validation=...
+#         )
+# ```
 
 
 # %% tags=["solution"]
 def train_sparsely(config):
+    model = prepare_model(make_model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader = prepare_data_loader(DataLoader(config["rows"], batch_size=32))
     for epoch in range(config["epochs"]):
-        folder = tempfile.mkdtemp()
-        torch.save({"epoch": epoch}, f"{folder}/state.pt")
+        for x, y in loader:
+            loss = cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        checkpoint = checkpoint_of(model, epoch)
         validation = False
         if epoch == config["epochs"] - 1:
             validation = ValidationTaskConfig(fn_kwargs={"rows": None}, timeout_s=60)
@@ -451,9 +439,9 @@ def train_sparsely(config):
             validation = ValidationTaskConfig(fn_kwargs={"rows": 1000}, timeout_s=60)
         ray.train.report(
             {"epoch": epoch},
-            checkpoint=ray.train.Checkpoint.from_directory(folder),
+            checkpoint=checkpoint,
             checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
-            validation=validation,
+            validation=validation if checkpoint else False,
         )
 
 
@@ -470,7 +458,7 @@ def validate_shorter(checkpoint):
     model = make_model().eval()
     with checkpoint.as_directory() as folder:
         model.load_state_dict(torch.load(f"{folder}/state.pt", weights_only=True)["model"])
-    return {"val_accuracy": accuracy(model, [(images[:2000] / 255, labels[:2000])])}
+    return {"val_accuracy": my_loop.accuracy(model, valid)}
 
 
 # %% [markdown] tags=["prediction"]
@@ -495,7 +483,7 @@ else:
 assert size > 3e6 and light < 20_000
 
 # %% [markdown]
-# A function takes along whatever it names and doesn't create: here all 4,000 images. You wouldn't notice 3 MB. With 3 GB, the run's controller runs out of memory, and Ray gives you no warning. `len(cloudpickle.dumps(validate))` is all you need to check it at work. The lab's panel refuses more than 1 MB, so the next cell
+# A function takes along whatever it names and doesn't create: here all 2,000 images. You wouldn't notice 6 MB. With 6 GB, the run's controller runs out of memory, and Ray gives you no warning. `len(cloudpickle.dumps(validate))` is all you need to check it at work. The lab's panel refuses more than 1 MB, so the next cell
 # raises an error and starts nothing:
 
 # %% tags=["raises-exception"]
@@ -511,7 +499,7 @@ run("06-trap", train_async, ValidationConfig(fn=validate_shorter))
 
 # %% tags=["claim"]
 def train_wrongly(config):
-    task = ValidationTaskConfig(fn_kwargs={"rows": images[:2]}, timeout_s=60)
+    task = ValidationTaskConfig(fn_kwargs={"rows": valid.tensors[0][:2]}, timeout_s=60)
     ray.train.report({}, checkpoint=checkpoint_of(make_model(), 0), validation=task)
 
 
@@ -534,10 +522,8 @@ def fixed_validator(checkpoint):  # your answer: fix it
     with checkpoint.as_directory() as folder:
         net.load_state_dict(torch.load(f"{folder}/state.pt", weights_only=True)["model"])
     model = torch.nn.Sequential(torch.nn.Dropout(0.5), net)
-    right = 0
-    for x, y in zip(images[:2000].split(100), labels[:2000].split(100), strict=True):
-        right += (model(x / 255).argmax(dim=1) == y).sum()
-    return right / 2000
+    x, y = valid.tensors
+    return (model(x).argmax(dim=1) == y).float().mean()
 
 
 # %% tags=["solution"]
@@ -546,10 +532,8 @@ def fixed_validator(checkpoint):
     with checkpoint.as_directory() as folder:
         net.load_state_dict(torch.load(f"{folder}/state.pt", weights_only=True)["model"])
     model = torch.nn.Sequential(torch.nn.Dropout(0.5), net).eval()
-    right = 0
-    for x, y in validation_batches(wait=0):
-        right += (model(x).argmax(dim=1) == y).sum().item()
-    return {"val_accuracy": right / 2000}
+    x, y = validation_rows()
+    return {"val_accuracy": (model(x).argmax(dim=1) == y).float().mean().item()}
 
 
 # %%
@@ -567,8 +551,8 @@ with result.get_best_checkpoint("val_accuracy", "max").as_directory() as folder:
     state = torch.load(f"{folder}/state.pt", weights_only=True)
 model = make_model().eval()
 model.load_state_dict(state["model"])
-tested = accuracy(model, [(images[2000:] / 255, labels[2000:])])
-print(f"epoch {state['epoch']}: accuracy on {len(labels[2000:])} test images: {tested:.3f}")
+tested = my_loop.accuracy(model, test)
+print(f"epoch {state['epoch']}: accuracy on {len(test)} test images: {tested:.3f}")
 
 # %% tags=["claim"]
 assert tested >= 0.95

@@ -5,7 +5,7 @@
 # - launch a PyTorch function on Spark, and say what a launcher does;
 # - say which rows each rank gets (exercise 07-1), and fix a function that can't be launched (07-2);
 # - prepare a DataFrame with Spark and train from it, each rank on its own files (07-3);
-# - launch on executors, and resume there;
+# - resume in a second launch, on executors;
 # - compute after how many rows a faster launcher has won (07-4).
 #
 # **Time** … · **Needs** 03
@@ -410,74 +410,9 @@ assert outcome == "return normally"
 
 # %% [markdown]
 # It returned normally! The traceback is somewhere in the output, but no exception was raised, so a program would have gone on. pyspark 4.3 starts torchrun through a wrapper that drops its exit status, so a job that trains nothing looks like a success. This is easy to miss in a nightly pipeline. Two things help: let the file write its result somewhere, and check that the result is there. The lab's
-# panel does something else: it reads what torchrun prints, and raises an error. Here is the call with its argument, under the panel:
-
-# %%
-with SparkPanel("07-file").watch(distributor):
-    distributor.run(str(program), "20")
+# panel reads what torchrun prints, and raises an error.
 
 # %% [markdown]
-# ## On Spark's executors
-# Local mode uses one machine. With `local_mode=False`, the ranks run on Spark's **executors**, Java processes on the cluster's machines that run tasks. The lab starts a small cluster with two of them on your machine. One process can drive one Spark application at a time, so stop the first one.
-# `distributor` still works afterwards, because in local mode it only runs torchrun.
-#
-# ![The driver starts one barrier stage of two tasks; each starts a Python process with a rank](images/spark.svg)
-
-# %% [markdown] tags=["instructor"]
-# **"Worker" means something else here.** Spark's workers start executors and train nothing. The ranks train.
-
-# %%
-from labkit import spark
-
-session.stop()
-lab = spark.session(workers=2)
-on_executors = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
-lab
-
-# %% [markdown] tags=["prediction"]
-# **Predict.** In local mode, rank 1 had `RANK=1` and `LOCAL_RANK=1`. Which of the two will be different on executors?
-
-# %%
-predict("07-b", ..., choices=["RANK", "LOCAL_RANK", "both", "neither"])
-
-
-# %%
-def look_at_all():
-    dist.init_process_group("gloo")
-    mine = (int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"]))
-    numbers = [None] * dist.get_world_size()
-    dist.all_gather_object(numbers, mine)
-    dist.destroy_process_group()
-    return numbers
-
-
-with SparkPanel("07-ranks").watch(on_executors):
-    numbers = on_executors.run(look_at_all)
-
-rank, local_rank = numbers[1]
-if (rank, local_rank) == (1, 1):
-    reveal("07-b", "neither")
-elif rank == 1:
-    reveal("07-b", "LOCAL_RANK")
-else:
-    reveal("07-b", "RANK" if local_rank == 1 else "both")
-numbers
-
-# %% tags=["claim"]
-from unittest import mock
-
-assert numbers == [(0, 0), (1, 0)]
-of_a_task = {"MASTER_ADDR": "", "MASTER_PORT": "", "RANK": "0", "PYSPARK_TORCH_DISTRIBUTOR_RDZV_ID": "one"}
-for devices, ranks in (("0", 1), ("0,1,2,3", 4)):
-    with mock.patch.dict(os.environ, of_a_task | {"CUDA_VISIBLE_DEVICES": devices}):
-        assert TorchDistributor._get_torchrun_args(False, 4)[1] == ranks
-
-# %% [markdown]
-# `LOCAL_RANK` is 0 in both ranks. Spark made a job with two tasks that start together, a **barrier stage**, and each task started a torchrun with one process. That's how it is with one CPU or one GPU for each task. A task that has several GPUs starts one rank for each of them: with
-# `spark.task.resource.gpu.amount` set to 4, Spark starts a quarter as many tasks, and `LOCAL_RANK` goes from 0 to 3. (`use_gpu` is `True` unless you set it, as on this page. For models that don't fit into one GPU, pyspark also has `DeepspeedTorchDistributor`.)
-#
-# All tasks of a barrier stage have to start together. If the cluster has fewer free slots than ranks, Spark waits: by default it checks 40 times, 15 seconds apart, so for ten minutes nothing happens.
-#
 # ## Resume
 # Spark resumes nothing for you. If a rank dies after ten hours, the ten hours are gone, unless you wrote checkpoints. The rules from lesson 03b apply: rank 0 saves model, optimizer and epoch to a place that all machines can reach, and every rank loads the file when it starts. Here the place is a folder of this machine.
 
@@ -485,6 +420,7 @@ for devices, ranks in (("0", 1), ("0,1,2,3", 4)):
 newest = f"{folder}-{os.getpid()}.pt"
 
 
+# %%
 def train_and_keep(folder, epochs):
     dist.init_process_group("gloo")
     model = DistributedDataParallel(make_model())
@@ -507,29 +443,78 @@ def train_and_keep(folder, epochs):
             state = {"model": model.module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
             torch.save(state, f"{newest}.part")
             os.replace(f"{newest}.part", newest)  # a crash while it writes leaves the old file
+    places = [None] * dist.get_world_size()
+    dist.all_gather_object(places, (int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])))
     weights = model.module.state_dict()
     del model
     dist.destroy_process_group()
-    return first, weights
+    return first, places, weights
 
 
 # %% [markdown]
-# The first launch trains two epochs in local mode. The second one runs on executors and asks for four.
+# The loop also returns `RANK` and `LOCAL_RANK` of all ranks, for the next section. The first launch trains two epochs in local mode:
 
 # %%
 with SparkPanel("07-first-half").watch(distributor):
     distributor.run(train_and_keep, folder, epochs=2)
 
-with SparkPanel("07-second-half").watch(on_executors):
-    first, resumed = on_executors.run(train_and_keep, folder, epochs=4)
+# %% [markdown]
+# ## On Spark's executors
+# Local mode uses one machine. With `local_mode=False`, the ranks run on Spark's **executors**, Java processes on the cluster's machines that run tasks. The lab starts a small cluster with two of them on your machine. One process can drive one Spark application at a time, so stop the first one.
+#
+# ![The driver starts one barrier stage of two tasks; each starts a Python process with a rank](images/spark.svg)
 
+# %% [markdown] tags=["instructor"]
+# **"Worker" means something else here.** Spark's workers start executors and train nothing. The ranks train.
+
+# %%
+from labkit import spark
+
+session.stop()
+lab = spark.session(workers=2)
+on_executors = TorchDistributor(num_processes=2, local_mode=False, use_gpu=False)
+lab
+
+# %% [markdown] tags=["prediction"]
+# **Predict.** In local mode, rank 1 had `RANK=1` and `LOCAL_RANK=1`. Which of the two will be different on executors?
+
+# %%
+predict("07-b", ..., choices=["RANK", "LOCAL_RANK", "both", "neither"])
+
+# %% [markdown]
+# The second launch runs there, and asks for four epochs:
+
+# %%
+with SparkPanel("07-second-half").watch(on_executors):
+    first, places, resumed = on_executors.run(train_and_keep, folder, epochs=4)
+
+rank, local_rank = places[1]
+if (rank, local_rank) == (1, 1):
+    reveal("07-b", "neither")
+elif rank == 1:
+    reveal("07-b", "LOCAL_RANK")
+else:
+    reveal("07-b", "RANK" if local_rank == 1 else "both")
+print(places)
 print(f"starts with epoch {first}; {largest_difference(alone, resumed):.1e} from one process without a break")
 
 # %% tags=["claim"]
+from unittest import mock
+
+assert places == [(0, 0), (1, 0)]
 assert first == 2 and largest_difference(alone, resumed) < 1e-5
+of_a_task = {"MASTER_ADDR": "", "MASTER_PORT": "", "RANK": "0", "PYSPARK_TORCH_DISTRIBUTOR_RDZV_ID": "one"}
+for devices, ranks in (("0", 1), ("0,1,2,3", 4)):
+    with mock.patch.dict(os.environ, of_a_task | {"CUDA_VISIBLE_DEVICES": devices}):
+        assert TorchDistributor._get_torchrun_args(False, 4)[1] == ranks
 
 # %% [markdown]
 # The second launch picked up where the first left off, in a different kind of process, and it ended with the same weights as one process that trained without a break.
+#
+# `LOCAL_RANK` is 0 in both ranks. Spark made a job with two tasks that start together, a **barrier stage**, and each task started a torchrun with one process. That's how it is with one CPU or one GPU for each task. A task that has several GPUs starts one rank for each of them: with
+# `spark.task.resource.gpu.amount` set to 4, Spark starts a quarter as many tasks, and `LOCAL_RANK` goes from 0 to 3. (`use_gpu` is `True` unless you set it, as on this page. For models that don't fit into one GPU, pyspark also has `DeepspeedTorchDistributor`.)
+#
+# All tasks of a barrier stage have to start together. If the cluster has fewer free slots than ranks, Spark waits: by default it checks 40 times, 15 seconds apart, so for ten minutes nothing happens.
 #
 # ## Which launcher?
 # What does a launcher cost? Here is the same training with 60,000 rows, on two cores, each program started from nothing. All of them end with the same weights.

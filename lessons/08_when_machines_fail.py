@@ -2,7 +2,7 @@
 # # 08 · When machines fail
 #
 # By the end of this lesson you can
-# - resume a run at exactly the step where its last checkpoint was saved (exercise 08-1);
+# - resume a run at the step of its last checkpoint, to exactly the same weights (exercise 08-1);
 # - compute how often to save (08-4);
 # - find out from the ranks' stacks why a run hangs, and fix it (08-2);
 # - save just in time when a machine announces that it goes away;
@@ -237,7 +237,7 @@ assert 1 <= fault.repeated <= 10 and fault.noticed < fault.standstill
 assert restarted.return_value["first"] in (10, 20) and difference(restarted) < 1e-5
 
 # %% [markdown]
-# The steps after the last checkpoint were trained twice. The rank dies a moment after its step, so your count may differ by one or two. (In the picture, the rank dies at step 25.) *Noticed after* is how long it took until the failure was detected. *No step for* is how long the training stalled: Ray stopped the
+# The steps after the last checkpoint were trained twice. The rank dies a moment after its step, so your count may differ by one or two. *Noticed after* is how long it took until the failure was detected. *No step for* is how long the training stalled: Ray stopped the
 # old workers, started new ones, and they loaded the checkpoint.
 #
 # ![a run saves after every 10 steps, and a rank dies at step 25: the second attempt goes on after step 20, so steps 21 to 25 are trained twice](images/failure.svg)
@@ -248,37 +248,63 @@ assert restarted.return_value["first"] in (10, 20) and difference(restarted) < 1
 # **"Ray resumes for me."** It starts the loop from its first line. The loop itself has to call `get_checkpoint()` and load what it finds.
 
 # %% [markdown]
-# ### Exercise 08-1 ★★ · What was forgotten
-# Here is a colleague's pair of functions. Their run restarts without an error, and its model is a little worse. Two things are wrong. Fix them. `step` is the number of steps that are done. The check trains on two workers, lets them fail after five
-# steps, and compares the weights with those of an undisturbed run.
+# ### Exercise 08-1 ★★★ · Resume to the same weights
+# A loop trains with momentum, a learning-rate schedule and dropout, which draws random numbers in each step. Write three functions for it; `step` is the number of steps that are done. `save_state` writes everything that changes into `state.pt` in `folder`, and `load_state` reads it and returns the step.
+# `before_step` is called before each step, so that its random numbers depend only on the step and the rank. The check lets two workers fail after five steps, and compares the resumed run with an undisturbed one.
 
 
 # %%
-def save_state(model, optimizer, step, folder):
-    torch.save({"model": model.state_dict(), "step": step}, f"{folder}/state.pt")
+def save_state(model, optimizer, scheduler, step, folder): ...  # your answer
 
 
-def load_state(model, optimizer, folder):
-    state = torch.load(f"{folder}/state.pt", weights_only=True)
-    model.load_state_dict(state["model"])
-    return state["step"] + 1
+def load_state(model, optimizer, scheduler, folder): ...
+
+
+def before_step(step, rank): ...
+
+
+# %% [markdown]
+# If you'd rather fill in blanks, paste this version over it:
+#
+# ```python
+# def save_state(model, optimizer, scheduler, step, folder):
+#     state = {"model": ..., "optimizer": ..., "scheduler": ..., "step": ...}
+#     torch.save(state, f"{folder}/state.pt")
+#
+#
+# def load_state(model, optimizer, scheduler, folder):
+#     state = torch.load(f"{folder}/state.pt", weights_only=True)
+#     model.load_state_dict(...)
+#     ...
+#     return ...
+#
+#
+# def before_step(step, rank):
+#     torch.manual_seed(...)
+# ```
 
 
 # %% tags=["solution"]
-def save_state(model, optimizer, step, folder):
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-    torch.save(state, f"{folder}/state.pt")
+def save_state(model, optimizer, scheduler, step, folder):
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    state = {name: part.state_dict() for name, part in parts.items()}
+    torch.save(state | {"step": step}, f"{folder}/state.pt")
 
 
-def load_state(model, optimizer, folder):
+def load_state(model, optimizer, scheduler, folder):
     state = torch.load(f"{folder}/state.pt", weights_only=True)
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
+    scheduler.load_state_dict(state["scheduler"])
     return state["step"]
 
 
+def before_step(step, rank):
+    torch.manual_seed(1000 * step + rank)
+
+
 # %%
-check("08-1", save_state, load_state)
+check("08-1", save_state, load_state, before_step)
 
 # %% [markdown]
 # ## How often should you save?
@@ -487,8 +513,7 @@ assert fault.outcome == "made" and 8 <= reached <= 30, (fault, reached)
 assert repeated <= 10 and len(warned.best_checkpoints) >= 1
 
 # %% [markdown]
-# With `on_notice` the run saved after every fifth step once the notice had come, so it loses only a few. Without a notice it would have saved nothing at all. Saving every 10 steps can be lucky or unlucky: it loses anything from 1 to 10 steps, because a save that is under way when the machine goes doesn't count. Ray's own example saves only once after the notice: that costs one upload,
-# and all steps from there until the machine is gone are repeated.
+# With `on_notice` the run saved after every fifth step once the notice had come, so it loses only a few. Without a notice it would have saved nothing at all. Saving every 10 steps can be lucky or unlucky: it loses anything from 1 to 10 steps, because a save that is under way when the machine goes doesn't count.
 #
 # You didn't set `max_failures` this time, and the run still survived. Ray counts announced losses separately, and `FailureConfig(max_preemption_failures=…)` limits them. The default is -1, which means no limit. With 0, the first preemption ends the run. (This part of Ray is *alpha*, so it may
 # change.) If your upload takes longer than the notice, look up `relax_collectives_on_preemption` and `preemption_grace_s`. Some machines die without a notice, so a real run combines `on_notice` with an interval.

@@ -11,8 +11,7 @@
 # **Time** … · **Needs** 00, 01, 03
 
 # %% [markdown]
-# Lesson 03 began with a story: with 32 times as many GPUs, ImageNet was trained not 32 times but about 29 times as fast ([Goyal et al.](https://arxiv.org/abs/1706.02677)). Each GPU then did about 90 % of the work that it could do alone. That was
-# excellent, and yours may scale much worse. Suppose your run takes 40 hours on one GPU. Should you rent four of them, eight or 32? You can find out before you pay for the answer, from two runs that take a few seconds each.
+# Lesson 03 began with a story: with 32 times as many GPUs, ImageNet was trained not 32 times but about 29 times as fast ([Goyal et al.](https://arxiv.org/abs/1706.02677)). Each GPU then did about 90 % of the work that it could do alone. Suppose your run takes 40 hours on one GPU. Should you rent four of them, eight or 32? You can find out before you pay for the answer, from two runs that take a few seconds each.
 
 # %% [markdown]
 # ## What a step costs
@@ -117,7 +116,7 @@ print(f"α {1000 * alpha:.2f} ms, β {1000 * beta:.2f} ms per MB")
 assert 0.005 < serial < 0.03 and 0.0002 < per_row < 0.0006
 
 # %% [markdown]
-# *serial* and *per row* come out close to the 10 ms and 0.4 ms of the sleep, so the fit found what we put in. α and β belong to this machine. (A tiny cost can come out negative, and `clip` makes it 0.)
+# *serial* and *per row* come out close to the 10 ms and 0.4 ms of the sleep, so the fit found what we put in. α and β belong to this machine.
 
 # %% [markdown]
 # ## Predict three
@@ -138,7 +137,7 @@ print(f"three workers: {1000 * predicted:.0f} ms predicted, {1000 * measured:.0f
 assert 0.6 < predicted / measured < 1.2
 
 # %% [markdown]
-# From two short runs you predicted a third one, usually to within 10 %. But don't trust it yet.
+# From two short runs you predicted a third one, usually to within 10 %.
 
 # %% [markdown]
 # ## When the cores compute
@@ -229,19 +228,48 @@ if os.cpu_count() == 2:
 # %% [markdown]
 # That's closer. It can still be too low, because other programs use the cores, too, and whenever one worker waits for a core, all others wait for its message.
 #
-# ### Exercise 09-1 ★★ · α and β
-# `np.linalg.solve` found α and β for you. Now do it by hand, as you would with a stopwatch on a new cluster: write a function that gets a number of workers and two measurements of an all-reduce without any computing, each as `(megabytes, seconds)`, and returns `(alpha, beta)`.
+# ### Exercise 09-1 ★★★ · α and β of a cluster
+# `np.linalg.solve` found α and β for you. Now write the loop that measures them on a new cluster. `config["exchange"](megabytes)` makes an all-reduce, and returns how many seconds it took on this rank. The first one of a run is much slower, and later one in five is slow, too. The ranks measure
+# different times, because a rank that comes late waits less; the largest counts (`dist.ReduceOp.MAX`). Every rank returns `(alpha, beta)`. The check runs the loop on three workers.
 
 
 # %%
-def alpha_beta(workers, small, large): ...  # your answer
+def alpha_beta(config): ...  # your answer
+
+
+# %% [markdown]
+# If you'd rather fill in blanks, paste this version over it:
+#
+# ```python
+# def alpha_beta(config):
+#     workers = ray.train.get_context().get_world_size()
+#     medians = []
+#     for megabytes in (1, 16):
+#         seconds = [config["exchange"](megabytes) for _ in range(12)]
+#         medians.append(...)
+#     medians = torch.tensor(medians, dtype=torch.float64)
+#     dist.all_reduce(...)
+#     small, large = medians.tolist()
+#     rounds = ...
+#     beta = ...
+#     alpha = ...
+#     return alpha, beta
+# ```
 
 
 # %% tags=["solution"]
-def alpha_beta(workers, small, large):
+def alpha_beta(config):
+    workers = ray.train.get_context().get_world_size()
+    medians = []
+    for megabytes in (1, 16):
+        seconds = [config["exchange"](megabytes) for _ in range(12)]
+        medians.append(statistics.median(seconds))
+    medians = torch.tensor(medians, dtype=torch.float64)
+    dist.all_reduce(medians, op=dist.ReduceOp.MAX)
+    small, large = medians.tolist()
     rounds = 2 * (workers - 1)
-    beta = (large[1] - small[1]) / (large[0] - small[0]) * workers / rounds
-    alpha = small[1] / rounds - beta * small[0] / workers
+    beta = (large - small) / (16 - 1) * workers / rounds
+    alpha = small / rounds - beta * 1 / workers
     return alpha, beta
 
 
@@ -421,7 +449,7 @@ check("09-3", slowest)
 
 # %% [markdown]
 # ## Nodes that come when they are needed
-# You know how many workers you want. Will they fit? A cluster with an **autoscaler** starts nodes while more is requested than there is, and stops those that are idle. You configure which kinds of nodes it may start, and how many of each. It counts whole workers, because a
+# You know how many workers you want. Will they fit? A cluster with an **autoscaler** starts nodes while more is requested than there is, and stops those that are idle.  It counts whole workers, because a
 # worker needs all its CPUs on one node. If a worker fits on no node, the run waits and never begins.
 #
 # ### Exercise 09-4 ★ · What fits

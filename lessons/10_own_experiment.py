@@ -17,17 +17,9 @@
 # ([*Leakage and the reproducibility crisis*](https://doi.org/10.1016/j.patter.2023.100804)). In 17 fields they found rows for testing that had leaked into the training or the choices before it. 294 papers were affected, and some of their
 # results disappeared when the leak was closed. This lesson is about not becoming number 295.
 
-# %%
-from labkit import cluster, datasets, runs, storage
-from labkit.exercises import check, hint, predict, reveal
-from labkit.settings import Settings
-
-lab = cluster.start()
-store = storage.start()
-
 # %% [markdown]
 # ## First the question
-# Write these five lines *before* the first run. If you decide afterwards what counts, you'll always find something.
+# Write these five lines *before* the first run that counts. If you decide afterwards what counts, you'll always find something.
 #
 # - **Question.** Do a grey camera and a blue-first camera sort as well as the colour camera?
 # - **Arms.** The settings that you compare are called arms: here colour, grey and blue first.
@@ -35,17 +27,15 @@ store = storage.start()
 # - **Seeds.** Three for each arm, because a run is a draw from a lottery.
 # - **Rule.** A difference counts if it's larger than two standard errors (exercise 10-2).
 #
-# ## A folder of images
-# Your own images belong in one folder per class. Since you have no photographs of fruit at hand, this cell paints some: ellipses on a noisy background.
+# ## Photographs of fruit
+# You have no photographs of fruit at hand, so this cell paints 800: ellipses on a noisy background. At work, `datasets.from_folder` reads a folder of images with one folder per class, and returns arrays like these.
 
 # %%
-import tempfile
-from pathlib import Path
-
 import numpy as np
-from PIL import Image
+import torch
+from torch.utils.data import TensorDataset
 
-COLOURS = {"apple": (200, 60, 50), "lemon": (225, 205, 70), "lime": (130, 185, 70), "plum": (110, 60, 130)}
+COLOURS = [(200, 60, 50), (225, 205, 70), (130, 185, 70), (110, 60, 130)]  # apple, lemon, lime, plum
 numbers = np.random.default_rng(0)
 rows, columns = np.mgrid[:32, :32]
 
@@ -56,96 +46,27 @@ def photograph(fruit):
     height, width = numbers.uniform(7, 15, 2)
     inside = ((rows - top) / height) ** 2 + ((columns - left) / width) ** 2 < 1
     picture[inside] = numbers.uniform(0.6, 1.15) * np.array(COLOURS[fruit]) + numbers.normal(0, 24, 3)
-    return Image.fromarray(picture.clip(0, 255).astype(np.uint8))
+    return picture.clip(0, 255).transpose(2, 0, 1)  # [3 colours, height, width]
 
 
-folder = Path(tempfile.mkdtemp())
-for fruit in COLOURS:
-    (folder / fruit).mkdir()
-    for number in range(200):
-        photograph(fruit).save(folder / fruit / f"{number:03}.png")
-
-# %% [markdown]
-# `from_folder` reads such folders. It puts a quarter of the images aside for testing, and the seed decides which.
-
-# %%
-photos = datasets.from_folder(folder, test=0.25, seed=0)
-photos
+fruits = torch.arange(800) % 4
+photos = torch.tensor(np.stack([photograph(fruit) for fruit in fruits])).float() / 255
 
 # %% [markdown] tags=["instructor"]
-# **Their own images.** Only `folder` changes: one folder per class, in colour, and `size=(32, 32)` if the images differ. The rows are pickled with the run; more than some 50 MB of them belong in a Ray dataset (lesson 02).
+# **Their own images.** Replace the cell by `x, y = datasets.from_folder("photos").load("train")`, with `size=(32, 32)` if the images differ, and put the colours first. The rows are pickled with the run; more than some 50 MB of them belong in a Ray dataset (lesson 02).
 
 # %% [markdown]
-# ## Three parts
-# Why isn't one test set enough? Because every choice that you make by looking at rows fits your model to these rows a little. So you need a part that no choice has ever seen.
+# ## Which checkpoint is kept?
+# The first run uses `my_loop.py` from lesson 03b: 480 photographs to train on, and 120 to measure the accuracy after each epoch.
 #
-# ![The rows are divided into three parts: training rows for the weights, validation rows for every choice, test rows for the answer](images/three_parts.svg)
-#
-# The training rows set the weights. The **validation rows**, here a fifth of the rows that aren't for testing, decide everything that you choose: the learning rate, and which checkpoint to keep. The **test rows** are only for the answer, and you look at them once.
-
-# %%
-import torch
-from torch.utils.data import TensorDataset, random_split
-
-ARMS = {
-    "colour": lambda x: x,
-    "grey": lambda x: x.mean(dim=1, keepdim=True).repeat(1, 3, 1, 1),
-    "blue first": lambda x: x.flip(1),
-}
-
-
-def seen_by(arm, part):
-    x, y = photos.load(part)
-    x = torch.tensor(x).permute(0, 3, 1, 2) / 255  # [images, 3 colours, height, width], from 0 to 1
-    return TensorDataset(ARMS[arm](x), torch.tensor(y))
-
-
-def train_and_valid(arm):
-    draw = torch.Generator().manual_seed(0)  # the same parts for all arms
-    return random_split(seen_by(arm, "train"), [0.8, 0.2], generator=draw)
-
-
-train, valid = train_and_valid("colour")
-print(len(train), "training rows,", len(valid), "validation rows")
-
-# %% [markdown]
-# ### Exercise 10-1 ★★ · A leak
-# In your hall, each fruit is photographed several times while it rolls by. This function picks *photographs* for testing at random, so most fruits end up on both sides. The model then recognizes *that apple*, and the accuracy is too good. This is
-# a **leak**, the kind that Kapoor and Narayanan found. Fix the function so that all photographs of a fruit go to the same side. `fruits[i]` is the number of the fruit on photograph `i`, and `share` is the share of the fruits for testing.
-# If you're stuck, `hint("10-1")` shows the first of three hints.
-
-
-# %%
-def for_testing(fruits, share, seed):  # your answer: fix it
-    numbers = np.random.default_rng(seed)
-    return numbers.random(len(fruits)) < share  # True for photographs for testing
-
-
-# %% tags=["solution"]
-def for_testing(fruits, share, seed):
-    numbers = np.random.default_rng(seed)
-    different = np.unique(fruits)
-    chosen = different[numbers.random(len(different)) < share]
-    return np.isin(fruits, chosen)
-
-
-# %%
-check("10-1", for_testing)
-
-# %% [markdown]
-# ## Model and loop
-# You know this loop from lesson 03b. Saving and resuming come from the file `my_loop.py`, which you wrote there. Three things are new:
-#
-# - The seed sets the first weights *and* the order of the rows, so a run with a different seed is a different draw.
-# - After each epoch, the loop measures loss and accuracy on the validation rows.
-# - The test rows don't appear in it. If you saw their accuracy after each epoch, you'd be tempted to choose by it.
+# Your question is about the checkpoint with the lowest loss, so it had better still be there at the end. `CheckpointConfig` sets how many checkpoints are kept, and by which metric. With `num_to_keep=1`, Ray keeps the one that it ranks first, and
+# always the latest, because a restart needs that.
 
 # %%
 import my_loop
 from ray import cloudpickle
-from ray.train.torch import prepare_data_loader, prepare_model
-from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader
+from ray.train import CheckpointConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
 
 cloudpickle.register_pickle_by_value(my_loop)
 
@@ -157,69 +78,31 @@ def make_model():
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(16 * 8 * 8, 4))
 
 
-@torch.no_grad()
-def measure(model, rows):
-    x, y = rows[:]
-    answers = model(x)
-    accuracy = (answers.argmax(dim=1) == y).float().mean()
-    return {"loss": cross_entropy(answers, y).item(), "accuracy": accuracy.item()}
-
-
-# %%
-def train_loop(config):
-    torch.manual_seed(config["seed"])
-    model = prepare_model(make_model())
-    optimizer = torch.optim.Adam(model.parameters(), lr=config["lr"])
-    loader = prepare_data_loader(DataLoader(config["train"], batch_size=16, shuffle=True))
-    first = my_loop.resume(model, optimizer)
-    for epoch in range(first, config["epochs"]):
-        if hasattr(loader.sampler, "set_epoch"):
-            loader.sampler.set_epoch(1000 * config["seed"] + epoch)
-        for x, y in loader:
-            loss = cross_entropy(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        plain = getattr(model, "module", model)
-        my_loop.save(model, optimizer, epoch, measure(plain, config["valid"]))
-
-
-# %% [markdown]
-# ## Which checkpoint is kept?
-# Your question is about the checkpoint with the lowest validation loss, so it had better still be there at the end. `CheckpointConfig` sets how many checkpoints are kept, and by which metric. With `num_to_keep=1`, Ray keeps the one that it ranks first, and
-# always the latest, because a restart needs that.
+train, valid = TensorDataset(photos[:480], fruits[:480]), TensorDataset(photos[480:600], fruits[480:600])
+config = {"make_model": make_model, "train": train, "test": valid, "epochs": 6, "batch_size": 16, "lr": 0.02}
 
 # %% [markdown] tags=["prediction"]
 # **Predict.** The run has six epochs, and the loss falls most of the time. Which epoch's checkpoint will Ray rank first?
 
 # %%
+from labkit.exercises import check, hint, predict, reveal
+
 predict("10-a", ..., choices=["epoch 0", "one of the epochs 1 to 4", "epoch 5"])
 
 # %%
+import tempfile
+
+from labkit import cluster
 from labkit.train import TrainPanel
-from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer
 
-
-def make_trainer(arm, seed, lr, keep):
-    train, valid = train_and_valid(arm)
-    config = {"arm": arm, "seed": seed, "lr": lr, "epochs": 6, "train": train, "valid": valid}
-    return TorchTrainer(
-        train_loop,
-        train_loop_config=config,
-        scaling_config=ScalingConfig(num_workers=2),
-        run_config=RunConfig(
-            storage_path=store.storage_path("runs", "10"),
-            storage_filesystem=store.filesystem,
-            checkpoint_config=keep,
-            failure_config=FailureConfig(max_failures=1),
-        ),
-    )
-
-
-# %%
+lab = cluster.start()
 keep = CheckpointConfig(num_to_keep=1, checkpoint_score_attribute="loss")
-trainer = make_trainer("colour", seed=0, lr=0.003, keep=keep)
+trainer = TorchTrainer(
+    my_loop.train_loop,
+    train_loop_config=config,
+    scaling_config=ScalingConfig(num_workers=2),
+    run_config=RunConfig(storage_path=tempfile.mkdtemp(), checkpoint_config=keep),
+)
 with TrainPanel("10-first").watch(trainer):
     first = trainer.fit()
 _, kept = first.best_checkpoints[-1]  # from worst to best
@@ -250,9 +133,94 @@ pandas.DataFrame([kept, first.metrics], index=["ranked first", "latest"])
 keep = CheckpointConfig(num_to_keep=1, checkpoint_score_attribute="loss", checkpoint_score_order="min")
 
 # %% [markdown]
+# ## Three parts
+# Why isn't one test set enough? Because every choice that you make by looking at rows fits your model to these rows a little. So you need a part that no choice has ever seen.
+#
+# ![The rows are divided into three parts: training rows for the weights, validation rows for every choice, test rows for the answer](images/three_parts.svg)
+#
+# The training rows set the weights. The **validation rows** decide everything that you choose: the learning rate, and which checkpoint to keep. The **test rows** are only for the answer, and you look at them once. (These photographs come in no order. Shuffle yours before you divide them.)
+
+# %%
+PARTS = {"train": slice(0, 480), "valid": slice(480, 600), "test": slice(600, 800)}
+ARMS = {
+    "colour": lambda x: x,
+    "grey": lambda x: x.mean(dim=1, keepdim=True).repeat(1, 3, 1, 1),
+    "blue first": lambda x: x.flip(1),
+}
+
+
+def seen_by(arm, part):
+    return TensorDataset(ARMS[arm](photos[PARTS[part]]), fruits[PARTS[part]])
+
+
+# %% [markdown]
+# ### Exercise 10-1 ★★ · A leak
+# In your hall, each fruit is photographed several times while it rolls by. This function picks *photographs* for testing at random, so most fruits end up on both sides. The model then recognizes *that apple*, and the accuracy is too good. This is
+# a **leak**, the kind that Kapoor and Narayanan found. Fix the function so that all photographs of a fruit go to the same side. `fruits[i]` is the number of the fruit on photograph `i`, and `share` is the share of the fruits for testing.
+# If you're stuck, `hint("10-1")` shows the first of three hints.
+
+
+# %%
+def for_testing(fruits, share, seed):  # your answer: fix it
+    numbers = np.random.default_rng(seed)
+    return numbers.random(len(fruits)) < share  # True for photographs for testing
+
+
+# %% tags=["solution"]
+def for_testing(fruits, share, seed):
+    numbers = np.random.default_rng(seed)
+    different = np.unique(fruits)
+    chosen = different[numbers.random(len(different)) < share]
+    return np.isin(fruits, chosen)
+
+
+# %%
+check("10-1", for_testing)
+
+# %% [markdown]
+# ## A loop with a seed
+# The experiment needs a loop of its own. Saving and resuming still come from `my_loop.py`. Three things are new:
+#
+# - The seed sets the first weights *and* the order of the rows, so a run with a different seed is a different draw.
+# - After each epoch, the loop measures loss and accuracy on the validation rows, so that the checkpoint is ranked by them, and not by one training batch.
+# - The test rows don't appear in it. If you saw their accuracy after each epoch, you'd be tempted to choose by it.
+
+# %%
+from ray.train.torch import prepare_data_loader, prepare_model
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
+
+
+@torch.no_grad()
+def measure(model, rows):
+    x, y = rows[:]
+    answers = model(x)
+    accuracy = (answers.argmax(dim=1) == y).float().mean()
+    return {"loss": cross_entropy(answers, y).item(), "accuracy": accuracy.item()}
+
+
+# %%
+def train_loop(config):
+    torch.manual_seed(config["seed"])
+    model = prepare_model(make_model())
+    optimizer = torch.optim.Adam(model.parameters(), lr=config["lr"])
+    loader = prepare_data_loader(DataLoader(config["train"], batch_size=32, shuffle=True))
+    first = my_loop.resume(model, optimizer)
+    for epoch in range(first, config["epochs"]):
+        if hasattr(loader.sampler, "set_epoch"):
+            loader.sampler.set_epoch(1000 * config["seed"] + epoch)
+        for x, y in loader:
+            loss = cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        plain = getattr(model, "module", model)
+        my_loop.save(model, optimizer, epoch, measure(plain, config["valid"]))
+
+
+# %% [markdown]
 # ## Choose the learning rate first
-# If you tune the learning rate for one arm and not for the others, you compare your patience and not the cameras. So choose it before you compare, and by the validation rows. This short sweep (lesson 05) tries three values. It uses colour images, which is a
-# little unfair to the other arms; in a real experiment, sweep for each arm.
+# If you tune the learning rate for one arm and not for the others, you compare your patience and not the cameras. So choose it before you compare, and by the validation rows. This short sweep (lesson 05) tries three values. In a real experiment, sweep for each arm.
 
 # %%
 from ray import tune
@@ -287,10 +255,31 @@ assert len(results) == 3 and results.num_errors == 0 and chosen == 0.003
 
 # %% [markdown]
 # ## Three arms, three seeds
-# Now the experiment. Each run is tested once, after it has ended. And the model that's tested is the one that the validation loss has chosen: the function loads that checkpoint, whatever epoch it comes from, and not the latest.
+# Now the experiment. A model this small trains fastest with one worker (lesson 03), so each run has one. It is tested once, after it has ended. And the model that's tested is the one that the validation loss has chosen: the function loads that checkpoint, whatever epoch it comes from, and not the latest.
 
 
 # %%
+from labkit import storage
+from ray.train import FailureConfig
+
+store = storage.start()
+
+
+def make_trainer(arm, seed):
+    config = {"arm": arm, "seed": seed, "lr": chosen, "epochs": 6}
+    return TorchTrainer(
+        train_loop,
+        train_loop_config=config | {"train": seen_by(arm, "train"), "valid": seen_by(arm, "valid")},
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(
+            storage_path=store.storage_path("runs", "10"),
+            storage_filesystem=store.filesystem,
+            checkpoint_config=keep,
+            failure_config=FailureConfig(max_failures=1),
+        ),
+    )
+
+
 def tested(run, arm):
     best = run.get_best_checkpoint("loss", "min")
     with best.as_directory() as place:
@@ -312,11 +301,15 @@ predict("10-b", ...)  # a number
 # %%
 from dataclasses import replace
 
+from labkit import runs
+from labkit.settings import Settings
+
 quiet = replace(Settings.from_env(), panel="none")
+seeds = range(2 if quiet.small else 3)  # LABKIT_SMALL=1, which tests use, makes all lessons shorter
 answers = []
-for seed in range(3):
+for seed in seeds:
     for arm in ARMS:
-        trainer = make_trainer(arm, seed, chosen, keep)
+        trainer = make_trainer(arm, seed)
         with TrainPanel("10-fruit", settings=quiet).watch(trainer):
             run = trainer.fit()
         epoch, accuracy = tested(run, arm)
@@ -330,10 +323,10 @@ reveal("10-b", summary["mean"]["colour"] - summary["mean"]["grey"])
 summary.round(3)
 
 # %% tags=["claim"]
-assert list(summary["count"]) == [3, 3, 3]
+assert list(summary["count"]) == [len(seeds)] * 3
 assert summary["mean"]["colour"] - summary["mean"]["grey"] > 0.15
 # The loss on the validation rows chose the model that was tested.
-newest = [runs.get(id) for id in runs.table(name="10-fruit", last=9)["id"]]
+newest = [runs.get(id) for id in runs.table(name="10-fruit", last=len(answers))["id"]]
 for answer, record in zip(answers, reversed(newest), strict=True):
     losses = [epoch["loss"] for epoch in record.history]
     assert record.config["arm"] == answer["arm"] and losses[answer["epoch"]] == min(losses), (answer, losses)
@@ -417,26 +410,28 @@ assert gap < 0.06
 # only validation metrics, so the test accuracies are in your words.
 
 # %%
+from pathlib import Path
+
 words = f"""Question: do a grey and a blue-first camera sort as well as a colour camera?
 
-Answer: grey loses {means["colour"] - means["grey"]:.2f} of accuracy on test images (mean of three seeds).
+Answer: grey loses {means["colour"] - means["grey"]:.2f} of accuracy on test images (mean of {len(seeds)} seeds).
 Blue first changes it by {gap:.3f}, with a standard error of {error:.3f}.
 
 Three arms were tried. The learning rate comes from a sweep over three values."""
 page = runs.report(
-    folder / "fruit.html", title="A camera for the packing hall", text=words,
-    name="10-fruit", last=9, by="arm", metrics="loss", pictures=[figure],
+    Path(tempfile.mkdtemp(), "fruit.html"), title="A camera for the packing hall", text=words,
+    name="10-fruit", last=len(answers), by="arm", metrics="loss", pictures=[figure],
 )  # fmt: skip
 print("open this file in a browser:", page)
 
 # %% tags=["claim"]
 written = page.read_text(encoding="utf-8")
 assert all(word in written for word in ("packing hall", "def train_loop", "set_epoch", "blue first"))
-assert len(list(runs.table(name="10-fruit", last=9)["id"])) == 9
+assert len(list(runs.table(name="10-fruit", last=len(answers))["id"])) == len(answers)
 
 # %% [markdown]
 # ## The same number twice
-# Your colleague repeats the run and gets a different number. Is something broken, or is it chance? You can only tell if the run is reproducible: the same seed leads to exactly the same number. That's also the fastest way to find out whether a change of your code changed anything.
+# Your colleague repeats the run and gets a different number. Is something broken, or is it chance? You can only tell if the run is reproducible: the same seed leads to exactly the same number.
 #
 # ### Exercise 10-4 ★★ · The same number twice
 # This small language model predicts the next letter: each row of x has eight letters, and y has the letter that follows each of them. Its **perplexity** is e to the power of the mean loss: 256 if it knows nothing, and 1 if it's always sure and right. The loop runs without an error.
@@ -494,6 +489,8 @@ check("10-4", train_text)
 # something of the test rows would leak.
 
 # %%
+from labkit import datasets
+
 size = numbers.uniform(25, 140, 900)
 district = numbers.choice(["north", "south", "port"], 900)
 price = 40 + 3 * size + 90 * (district == "port") + numbers.normal(0, 5, 900)
@@ -512,7 +509,7 @@ frame.head(3)
 # - If it's restarted, it continues after the latest checkpoint.
 # - `keep_two` keeps the two best checkpoints.
 #
-# The check runs your loop in this process, then on two workers, and makes it fail after two epochs. Start from the empty function; it's the best exercise of the course.
+# The check runs your loop in this process, then on two workers, and makes it fail after two epochs.
 
 
 # %%

@@ -357,7 +357,7 @@ def life_of_metrics(d: Drawing) -> None:
         d.text(16, top, row, style="b", room=118)
     d.text(16, 264, "metrics", style="b")
     d.text(136, 20, "report(metrics, checkpoint=…, validation=True)", style="c")
-    for left, width, epoch in ((136, 90, 1), (230, 150, 2), (384, 150, 3)):
+    for left, width, epoch in ((136, 90, 0), (230, 150, 1), (384, 150, 2)):
         d.box(left, 34, width, 30, f"epoch {epoch}")
     d.arrow((228, 26), (228, 84))
     d.box(228, 84, 72, 30, "upload", kind="store")
@@ -456,30 +456,6 @@ def rungs(d: Drawing) -> None:
     d.text(330, 112, "iterations instead of 27·27 = 729", style="n", room=400)
 
 
-@picture(760, 250)
-def grid_or_random(d: Drawing) -> None:
-    """Nine trials on a grid, and nine at random.
-
-    Both squares have the learning rate on one axis and the momentum on the other. On the grid, nine trials
-    have three different learning rates; at random, they have nine. Below each square, the learning rates that
-    were tried are marked.
-    """
-    drawn = [(18, 96), (39, 30), (58, 131), (79, 60), (92, 112), (108, 14), (127, 84), (143, 48), (166, 118)]
-    grid = [(x, y) for x in (30, 90, 150) for y in (25, 75, 125)]
-    for left, title, dots in (
-        (120, "grid: 3 learning rates", grid),
-        (460, "random: 9 learning rates", drawn),
-    ):
-        d.text(left + 95, 24, title, style="b", anchor="middle")
-        d.box(left, 36, 190, 150, kind="node")
-        for x, y in dots:
-            d.box(left + x, 36 + y - 5, 10, 10, kind="process")
-            d.box(left + x, 200, 10, 10, kind="data")
-        d.text(left + 95, 232, "learning rate", style="n", anchor="middle")
-    d.text(20, 116, "momentum", style="n")
-    d.text(20, 208, "tried", style="n")
-
-
 @picture(760, 240)
 def population(d: Drawing) -> None:
     """Population based training with four trials.
@@ -511,15 +487,15 @@ def lanes(d: Drawing) -> None:
     """
     d.text(20, 30, "inside the loop", style="b")
     for k in range(3):
-        d.box(130 + 200 * k, 44, 96, 38, f"epoch {k + 1}")
-        d.box(228 + 200 * k, 44, 96, 38, f"validate {k + 1}", kind="store")
+        d.box(130 + 200 * k, 44, 96, 38, f"epoch {k}")
+        d.box(228 + 200 * k, 44, 96, 38, f"validate {k}", kind="store")
     d.text(20, 68, "workers", style="n")
     d.text(20, 122, "asynchronous", style="b")
     d.text(20, 160, "workers", style="n")
     d.text(20, 232, "validation task", style="n", room=110)
     for k in range(3):
-        d.box(130 + 104 * k, 136, 96, 38, f"epoch {k + 1}")
-        d.box(230 + 104 * k, 208, 96, 38, f"validate {k + 1}", kind="store")
+        d.box(130 + 104 * k, 136, 96, 38, f"epoch {k}")
+        d.box(230 + 104 * k, 208, 96, 38, f"validate {k}", kind="store")
         d.arrow((222 + 104 * k, 174), (234 + 104 * k, 208))
     d.line((536, 128), (536, 256), dashed=True)
     d.line((730, 36), (730, 90), dashed=True)
@@ -542,9 +518,9 @@ def queue(d: Drawing) -> None:
     d.text(20, 54, "workers", style="b")
     d.text(20, 154, "validation", style="b", room=108)
     for k in range(4):
-        d.box(left + unit * k, 30, unit - 4, 38, f"epoch {k + 1}")
+        d.box(left + unit * k, 30, unit - 4, 38, f"epoch {k}")
         start = left + unit * (1 + 2 * k)
-        d.box(start, 130, 2 * unit - 4, 38, f"validate {k + 1}", kind="store")
+        d.box(start, 130, 2 * unit - 4, 38, f"validate {k}", kind="store")
         d.arrow((left + unit * (k + 1) - 2, 68), (start, 130), dashed=k > 0)
     d.text(left + 5 * unit + 10, 70, "dashed: a checkpoint waits for its turn", style="n", room=300)
     d.line((left + 9 * unit - 2, 30), (left + 9 * unit - 2, 190), dashed=True)

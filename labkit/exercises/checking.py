@@ -13,12 +13,15 @@ With ``LABKIT_CHECK=strict`` every verdict but *solved* raises: this is how the 
 A prediction that is left alone (``predict("03-a")`` or with ``...``) costs nothing.
 """
 
+import contextlib
 import html
 import inspect
+import itertools
 import math
 import re
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -121,7 +124,7 @@ def hint(id: str) -> Hint:
 
 def _judge(exercise: Exercise, answers: tuple) -> Verdict:
     try:
-        with limited(exercise.seconds, exercise.stuck):
+        with _sign_of_life(exercise), limited(exercise.seconds, exercise.stuck):
             _ask(exercise, answers)
     except NotAttempted:
         state, message = "not attempted", "put your answer where the `...` is"
@@ -134,6 +137,27 @@ def _judge(exercise: Exercise, answers: tuple) -> Verdict:
         return Verdict(exercise.id, "solved", exercise.title)
     end = "" if message.endswith("?") else "."
     return Verdict(exercise.id, state, f'{message}{end} `hint("{exercise.id}")` helps')
+
+
+@contextlib.contextmanager
+def _sign_of_life(exercise: Exercise) -> Iterator[None]:
+    """In this block a line counts the seconds, from the second one on."""
+    over = threading.Event()
+
+    def count() -> None:
+        for seconds in itertools.count(2, 2):
+            if over.wait(2):
+                return
+            line = f"{exercise.id} · running your answer: {seconds} s of at most {exercise.seconds:g}"
+            print(f"\r{line}", end="", flush=True)
+
+    thread = threading.Thread(target=count, name="labkit-check", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _ask(exercise: Exercise, answers: tuple) -> None:

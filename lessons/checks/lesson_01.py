@@ -70,7 +70,7 @@ def _rows(rows: Any) -> None:
     "01-3 · What would change?",
     "A task runs in one process, and a process runs on one node.",
     "Count for each node separately: how many times do the CPUs of a task fit into its CPUs?",
-    "With 2 CPUs for each task: one fits on each of the three nodes. Round down on each node, then add.",
+    "With 2 CPUs for each task: one fits on a node with 3. Round down on each node, then add.",
 )
 def _at_once(at_once: Any, nodes: Sequence[Any]) -> None:
     if not isinstance(at_once, dict) or set(at_once) != {1, 2, 3}:

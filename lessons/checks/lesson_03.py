@@ -17,12 +17,13 @@ from labkit.exercises.answers import (
     is_blank,
 )
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import run_loop
+from labkit.exercises.running import reports_to, run_loop
 
 LESSON = Lesson("03", "Your loop on two workers")
 _ROWS, _BATCH = 96, 32  # of all workers together: three updates
 # What torch says of a likely mistake, and what to say of it instead.
 _REMARKS = {
+    "attaches": "with two workers, both attach a checkpoint: only rank 0 should, and the others pass None",
     "no attribute 'module'": "with one worker there is no wrapper, so the model has no `.module`",
 }
 # Of 03-5: for each rank (rows, right answers) of its batches.
@@ -265,15 +266,26 @@ def _gap(rows: Any, size: int, weights: dict[str, Any], every: int = 1) -> float
 
 
 def _on_its_own_part(loop: Callable) -> Callable:
-    """The loop for two workers: each of them has NaN in the rows that a sampler gives to the other."""
+    """The loop for two workers: each of them has NaN in the rows that a sampler gives to the other.
+
+    It fails where rank 1 attaches a checkpoint, which Ray would merge with that of rank 0.
+    """
 
     def spoiled(config: dict) -> Any:
         import ray.train
         from torch.utils.data import TensorDataset
 
+        rank, report = ray.train.get_context().get_world_rank(), ray.train.report
         images, labels = config["rows"].tensors
         images = images.clone()
-        images[1 - ray.train.get_context().get_world_rank() :: 2] = float("nan")
-        return loop(config | {"rows": TensorDataset(images, labels)})
+        images[1 - rank :: 2] = float("nan")
+
+        def only_of_rank_0(metrics: dict, checkpoint: Any = None, **options: Any) -> None:
+            if rank and checkpoint is not None:
+                raise RuntimeError("rank 1 attaches a checkpoint")
+            report(metrics, checkpoint, **options)
+
+        with reports_to(loop, only_of_rank_0):
+            return loop(config | {"rows": TensorDataset(images, labels)})
 
     return spoiled

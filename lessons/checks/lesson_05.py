@@ -1,4 +1,4 @@
-"""Lesson 05: count trials, report on the way, rungs, a sweep to fix."""
+"""Lesson 05: count trials, rungs, a sweep of one's own, a sweep to fix."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,63 +45,6 @@ def _count(trials: Any, with_choice: Any) -> None:
 
 
 @LESSON.exercise(
-    "05-6 · Report on the way",
-    "How often does Tune hear from this function now? Where would the report have to be?",
-    "Move `tune.report` into the loop. Before it, write x into a file in a temporary folder.",
-    'In the loop: `with tempfile.TemporaryDirectory() as place:`, write `repr(x)` to `f"{place}/x.txt"`, then '
-    "`tune.report({…}, checkpoint=tune.Checkpoint.from_directory(place))`.",
-    seconds=60,
-    stuck="a loop that doesn't end, or a cluster without a free CPU",
-)
-def _on_the_way(descend: Any) -> None:
-    """A sweep of two learning rates; what it reported and saved is compared with the same steps here."""
-    from ray import tune
-
-    expect_function(descend, "descend")
-    rates, steps = [0.1, 0.25], 4
-    with folder_of_check() as folder:
-        space = {"lr": {"grid_search": rates}, "steps": steps}
-        options = tune.TuneConfig(metric="loss", mode="min", reuse_actors=True)
-        run = tune.RunConfig(storage_path=folder)
-        results = run_tuner(
-            tune.Tuner(descend, param_space=space, tune_config=options, run_config=run), "descend"
-        )
-        for rate, result in zip(rates, results, strict=True):
-            _reported_each_step(result, rate, steps)
-
-
-def _reported_each_step(result: Any, rate: float, steps: int) -> None:
-    frame = result.metrics_dataframe
-    if len(frame) != steps:
-        times = "once" if len(frame) == 1 else f"{len(frame)} times"
-        raise Wrong(
-            f"in a trial of {steps} steps it reports {times}; Tune should hear from it after each step"
-        )
-    for done, loss in enumerate(frame["loss"], start=1):
-        near = {
-            _loss_after(rate, done - 1): "that is the loss before the step: move x first",
-            _loss_after(rate, steps): "that is the loss of the last step",
-        }
-        close_to(
-            loss, _loss_after(rate, done), what=f"with lr={rate}, the loss after step {done}", mistakes=near
-        )
-    if result.checkpoint is None:
-        raise Wrong("its reports have no checkpoint, so nothing could be loaded afterwards")
-    with result.checkpoint.as_directory() as place:
-        try:
-            x = float((Path(place) / "x.txt").read_text())
-        except (OSError, ValueError) as error:
-            raise Wrong(f"its checkpoint has no file x.txt with a number in it: {error}") from error
-    expected = 3 - 3 * (1 - 2 * rate) ** steps
-    near = {3 - 3 * (1 - 2 * rate) ** (steps - 1): "that is x before the last step"}
-    close_to(x, expected, what="in the last checkpoint, x", mistakes=near)
-
-
-def _loss_after(rate: float, steps: int) -> float:
-    return (3 * (1 - 2 * rate) ** steps) ** 2
-
-
-@LESSON.exercise(
     "05-3 · Other rungs",
     "The first rung is the grace period.",
     "Each is 4 times as high as the one below, as long as it is below `max_t`.",
@@ -126,6 +69,78 @@ def _rungs(rungs: Any, left: Any) -> None:
         3: "that is the number of rungs",
     }
     close_to(left, 1, what="the number of trials that are left", mistakes=near)
+
+
+@LESSON.exercise(
+    "05-6 · A sweep of your own",
+    "How often does Tune hear from `descend` now? And which function draws from each power of ten equally often?",
+    "Write x into a file in a temporary folder, and report, both inside the loop. The Tuner needs a metric, a "
+    "mode, nine samples and an `ASHAScheduler`.",
+    '`tune.report({"loss": …}, checkpoint=tune.Checkpoint.from_directory(place))`; `tune.loguniform(0.001, 1)`; '
+    "`ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)`.",
+    seconds=90,
+    stuck="a loop that doesn't end, or a cluster without a free CPU",
+)
+def _sweep(descend: Any, search: Any) -> None:
+    """The learner's sweep; what its trials reported and saved is compared with the same steps here."""
+    expect_function(descend, "descend")
+    with tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True) as folder:
+        tuner = result_of(search, folder, what="search")
+        results = run_tuner(tuner, "what search returns")
+        rates = [result.config.get("lr") for result in results]
+        if len(results) != 9:
+            raise Wrong(f"the sweep has {len(results)} trials, and nine are expected: num_samples")
+        if None in rates or len(set(rates)) < 9:
+            raise Wrong("the trials share learning rates: let each of them draw its own, as config['lr']")
+        if not 1e-3 <= min(rates) <= max(rates) <= 1:
+            raise Wrong(
+                f"the learning rates are between {min(rates):.2g} and {max(rates):.2g}, not 0.001 and 1"
+            )
+        if sum(rate > 0.1 for rate in rates) > 7:  # one time in 2,000, if it is loguniform
+            raise Wrong("most learning rates are above 0.1: `uniform` hardly ever draws a small one")
+        for result in results:
+            _reported_each_step(result, result.config["lr"])
+        _stopped_at_rungs([len(result.metrics_dataframe) for result in results])
+        best = result_of(results.get_best_result, what="get_best_result()").metrics["loss"]
+        if best > min(result.metrics["loss"] for result in results):
+            raise Wrong(
+                f"the best result has the loss {best:.3g}, and another trial has less: metric and mode"
+            )
+
+
+def _stopped_at_rungs(lengths: list[int]) -> None:
+    if set(lengths) == {9}:
+        raise Wrong("no trial was stopped early: is there a scheduler?")
+    if max(lengths) > 9 or not set(lengths) <= {1, 3, 9}:
+        raise Wrong(f"trials ended after {sorted(set(lengths))} steps; with your rungs, after 1, 3 or 9")
+    if max(lengths) < 9:
+        raise Wrong("no trial made nine steps: what are config['steps'] and max_t?")
+
+
+def _reported_each_step(result: Any, rate: float) -> None:
+    frame = result.metrics_dataframe
+    steps = len(frame)
+    for done, loss in enumerate(frame["loss"], start=1):
+        near = {
+            _loss_after(rate, done - 1): "that is the loss before the step: move x first",
+            _loss_after(rate, 9): "that is the loss of the last step: report inside the loop",
+        }
+        what = f"with lr={rate:.3g}, the loss after step {done}"
+        close_to(loss, _loss_after(rate, done), what=what, mistakes=near)
+    if result.checkpoint is None:
+        raise Wrong("its reports have no checkpoint, so nothing could be loaded afterwards")
+    with result.checkpoint.as_directory() as place:
+        try:
+            x = float((Path(place) / "x.txt").read_text())
+        except (OSError, ValueError) as error:
+            raise Wrong(f"its checkpoint has no file x.txt with a number in it: {error}") from error
+    expected = 3 - 3 * (1 - 2 * rate) ** steps
+    near = {3 - 3 * (1 - 2 * rate) ** (steps - 1): "that is x before the last step"}
+    close_to(x, expected, what="in the last checkpoint, x", mistakes=near)
+
+
+def _loss_after(rate: float, steps: int) -> float:
+    return (3 * (1 - 2 * rate) ** steps) ** 2
 
 
 @LESSON.exercise(

@@ -12,6 +12,7 @@ from labkit.exercises.answers import (
     close_to,
     describe,
     expect_function,
+    expect_type,
     is_blank,
     number,
     result_of,
@@ -31,44 +32,59 @@ _METHODS = ("setup", "reset_config", "step", "save_checkpoint", "load_checkpoint
 
 @LESSON.exercise(
     "05b-1 · Pick up the work",
-    "What does the function have to know at its start, to go on after step 2? x is one half of it.",
-    "Ask `tune.get_checkpoint()` before the loop. Save the number of steps that are done, too, and begin the loop "
-    "with it.",
-    'Save `{"x": x, "done": step + 1}`. At the start: `with checkpoint.as_directory() as place:` read the file, '
-    "then `for step in range(done, …)`.",
+    "What does the function have to know at its start, to go on after step 2? x is one third of it.",
+    "Ask `tune.get_checkpoint()` before the loop. Save the velocity and the number of steps that are done, too, "
+    "and begin the loop with it.",
+    'Save `{"x": x, "velocity": velocity, "done": step + 1}`. At the start: `with checkpoint.as_directory() as '
+    "place:` read the file, then `for step in range(done, …)`. And `tune.FailureConfig(max_failures=1)`.",
     seconds=90,
     stuck="a loop that doesn't end, or a cluster without a free CPU",
 )
-def _picks_up(descend: Any) -> None:
+def _picks_up(descend: Any, once_more: Any) -> None:
     """A trial of five steps that fails after its second report, and starts once more."""
     from ray import tune
 
     expect_function(descend, "descend")
+    expect_type(once_more, "FailureConfig", what="once_more")
+    close_to(once_more.max_failures, 1, what="max_failures", mistakes={
+        0: "then a failed trial isn't started again",
+        -1: "then a trial that always fails is started forever",
+    })  # fmt: skip
     rate, steps = 0.1, 5
     with folder_of_check() as folder:
         log = Path(folder, "losses.txt")
         log.touch()
-        run = tune.RunConfig(storage_path=folder, failure_config=tune.FailureConfig(max_failures=1))
+        run = tune.RunConfig(storage_path=folder, failure_config=once_more)
         space = {"lr": {"grid_search": [rate]}, "steps": steps}
         options = tune.TuneConfig(metric="loss", mode="min")
         trainable = _failing_once(descend, str(log))
         run_tuner(tune.Tuner(trainable, param_space=space, tune_config=options, run_config=run), "descend")
         losses = [float(line) for line in log.read_text().split()]
-    expected = [_expected(rate, step) for step in range(1, steps + 1)]
-    if len(losses) < 2:
+    expected, slowed = _with_momentum(rate, steps), _with_momentum(rate, 3, forgets_after=2)
+    if len(losses) < 3:
         raise Wrong(f"it reports {len(losses)} times; Tune should hear from it after each step")
     for done, loss in enumerate(losses[:2], start=1):
         close_to(loss, expected[done - 1], what=f"the loss after step {done}")
-    if len(losses) > 2 and abs(losses[2] - expected[0]) < 1e-9:
+    if abs(losses[2] - expected[0]) < 1e-9:
         raise Wrong("after the failure it starts from scratch: x is 0 again, and steps run twice")
-    if len(losses) > steps:
-        raise Wrong(
-            f"it makes {len(losses)} steps instead of {steps}: x resumed, and the count of steps didn't"
-        )
-    if len(losses) < steps:
-        raise Wrong(f"it makes {len(losses)} steps instead of {steps}: after the failure, some are left out")
+    near = {slowed[2]: "that is with a velocity of 0: x resumed, and the velocity didn't"}
+    close_to(losses[2], expected[2], what="after the failure, the loss of the next step", mistakes=near)
+    if len(losses) != steps:
+        why = "x resumed, and the count of steps didn't" if len(losses) > steps else "some are left out"
+        raise Wrong(f"it makes {len(losses)} steps instead of {steps}: {why}")
     for done, loss in enumerate(losses, start=1):
         close_to(loss, expected[done - 1], what=f"with a failure after step 2, the loss after step {done}")
+
+
+def _with_momentum(lr: float, steps: int, forgets_after: int = -1) -> list[float]:
+    """The loss after each step; the velocity may be lost after one of them."""
+    x = velocity = 0.0
+    losses = []
+    for step in range(steps):
+        velocity = 0.5 * velocity * (step != forgets_after) - lr * 2 * (x - 3)
+        x += velocity
+        losses.append((x - 3) ** 2)
+    return losses
 
 
 def _failing_once(descend: "Callable", log: str) -> "Callable":

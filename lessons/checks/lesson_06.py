@@ -40,29 +40,46 @@ def _last_metric(inside: Any, alongside: Any) -> None:
 
 @LESSON.exercise(
     "06-2 · Not after every epoch",
-    "Three values are possible: two kinds of `ValidationTaskConfig`, and `False`.",
-    "Look at the last epoch first: it may be a third one as well.",
+    "Start from `train_async`. Three values of `validation` are possible: two kinds of `ValidationTaskConfig`, "
+    "and `False`.",
+    "Look at the last epoch first: it may be a third one as well. And which rank has the checkpoint?",
     '`ValidationTaskConfig(fn_kwargs={"rows": 1000}, timeout_s=60)` where `epoch % 3 == 2`, unless it is the '
-    "last epoch.",
+    "last epoch; `validation=validation if checkpoint else False`.",
     seconds=120,
-    stuck="a validation that doesn't end, or a cluster without a free CPU",
+    stuck="a rank reports less often than the other, or a validation doesn't end",
 )
 def _sparse(train_sparsely: Any) -> None:
-    """Runs with a validator that returns the rows it was asked for. No timeout is inherited."""
+    """Two runs on two workers, with a validator that returns the rows it was asked for and the saved names."""
     expect_function(train_sparsely, "train_sparsely")
     from labkit.train import reported_checkpoints
 
-    for epochs, expected in ((5, {2: 1000, 4: "all"}), (3, {2: "all"})):
-        options = {"num_workers": 1, "trainer": _validating_trainer(), "name": "train_sparsely"}
-        result, _ = run_loop(_noting_timeouts(train_sparsely), {"epochs": epochs}, **options)
-        found = reported_checkpoints(result.path, result.filesystem)
-        if len(found) != epochs:
-            raise Wrong(f"{len(found)} checkpoints were reported in {epochs} epochs")
-        for one in found:
+    wanted = {5: {2: 1000, 4: "all"}, 3: {2: "all"}}
+    config = {"runs": [{"epochs": epochs, "rows": _some_rows()} for epochs in wanted]}
+    options = {"num_workers": 2, "trainer": _validating_trainer(), "name": "train_sparsely"}
+    result, _ = run_loop(_noting(train_sparsely), config, remarks=_REMARKS, **options)
+    found = reported_checkpoints(result.path, result.filesystem)
+    if len(found) != sum(wanted):
+        raise Wrong(f"{len(found)} checkpoints were reported in 5 and 3 epochs")
+    for epochs, expected in wanted.items():
+        of_this_run, found = found[:epochs], found[epochs:]
+        for one in of_this_run:
             _same_rows(one, expected.get(one.metrics["epoch"]), epochs)
-        if result.return_value:
-            which = f"epoch index {result.return_value[0]} (0 to {epochs - 1})"
-            raise Wrong(f"{which}: its ValidationTaskConfig has no timeout_s, so fit() would wait forever")
+    for which, fact in result.return_value:
+        raise Wrong(f"{which}: {fact}")
+
+
+# What Ray says of a likely mistake, and what to say of it instead.
+_REMARKS = {
+    "Validation requires a checkpoint": "rank 1 asks for a validation, and has no checkpoint: only rank 0 asks",
+    "attaches": "both ranks attach a checkpoint, and only rank 0 should",
+}
+
+
+def _some_rows() -> Any:
+    import torch
+    from torch.utils.data import TensorDataset
+
+    return TensorDataset(torch.rand(128, 1, 28, 28), torch.arange(128) % 10)
 
 
 def _validating_trainer() -> Any:
@@ -75,12 +92,16 @@ def _validating_trainer() -> Any:
 
 def _same_rows(reported: Any, wanted: Any, epochs: int) -> None:
     status, rows = reported.status.name, reported.metrics.get("rows")
-    which = f"epoch index {reported.metrics['epoch']} (0 to {epochs - 1})"
+    which = f"epoch {reported.metrics['epoch']} (of 0 to {epochs - 1})"
     if status == "VALIDATION_FAILED":
-        allowed = 'it must be False, True or a ValidationTaskConfig, with fn_kwargs={"rows": …}'
-        raise Wrong(f"{which}: Ray could not validate with your value of validation; {allowed}")
+        allowed = (
+            'it must be a ValidationTaskConfig with fn_kwargs={"rows": …}, of a checkpoint with state.pt'
+        )
+        raise Wrong(f"{which}: its validation failed; {allowed}")
     if status not in ("VALIDATED", "COMMITTED"):
         raise Wrong(f"{which}: its validation has the status {status}")
+    if reported.metrics.get("wrapped"):
+        raise Wrong(f"{which}: the names in its checkpoint begin with `module.`, the wrapper's")
     if wanted is None and status == "VALIDATED":
         raise Wrong(f"{which} was validated, and needs no validation: False")
     if wanted is not None and status != "VALIDATED":
@@ -90,36 +111,49 @@ def _same_rows(reported: Any, wanted: Any, epochs: int) -> None:
         raise Wrong(f"{which} was validated {asked}; it should be {wanted} rows")
 
 
-def _noting_timeouts(loop: Callable) -> Callable:
-    """The loop, which then returns the epochs whose validation has no timeout."""
+def _noting(loop: Callable) -> Callable:
+    """The loop in several runs, which then return (epoch, what is wrong) of what rank 0 reports."""
 
-    def noting(config: dict) -> list[int]:
+    def noting(config: dict) -> list[tuple[str, str]]:
         import ray.train
 
-        missing, report = [], ray.train.report
+        wrong, report, epochs = [], ray.train.report, 0
+        rank = ray.train.get_context().get_world_rank()
 
         def noted(metrics: dict, *args: Any, **options: Any) -> None:
             asked = options.get("validation")
+            if rank and (options.get("checkpoint") or any(args)):
+                raise RuntimeError("rank 1 attaches a checkpoint")
+            which = f"epoch {metrics.get('epoch')} (of 0 to {epochs - 1})"
             if isinstance(asked, ray.train.ValidationTaskConfig) and asked.timeout_s is None:
-                missing.append(metrics.get("epoch"))
+                fact = "its ValidationTaskConfig has no timeout_s, so fit() would wait forever"
+                wrong.append((which, fact))
+            if options.get("checkpoint_upload_mode") != ray.train.CheckpointUploadMode.ASYNC:
+                wrong.append((which, "report waits for the upload: CheckpointUploadMode.ASYNC"))
             report(metrics, *args, **options)
 
         with reports_to(loop, noted):
-            loop(config)
-        return missing
+            for run in config["runs"]:
+                epochs = run["epochs"]
+                loop(run)
+        return wrong
 
     return noting
 
 
 def _rows_asked_for(checkpoint: Any, rows: Any = "default") -> dict[str, Any]:
-    return {"rows": "all" if rows is None else rows}
+    import torch
+
+    with checkpoint.as_directory() as folder:
+        names = list(torch.load(f"{folder}/state.pt", weights_only=True)["model"])
+    return {"rows": "all" if rows is None else rows, "wrapped": names[0].startswith("module.")}
 
 
 @LESSON.exercise(
     "06-3 · Fix this validator",
     "Which names does the function use and not create? What does dropout do while a model is trained?",
     "Read the rows inside, as `validate` does. Call `.eval()`. And Ray expects a dict of metrics.",
-    '`for x, y in validation_batches(wait=0)`, `model.eval()`, `.item()`, and `{"val_accuracy": …}` at the end.',
+    '`x, y = validation_rows()`, `model.eval()`, `.item()`, and `{"val_accuracy": …}` at the end.',
     seconds=90,
     stuck="the function waits for something in its process",
 )

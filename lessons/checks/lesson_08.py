@@ -13,31 +13,50 @@ _LOSSES = ((0.9, 0.8), (0.4, 0.8), (0.2, 0.7), (0.1, 0.3))  # of rank 0 and rank
 
 
 @LESSON.exercise(
-    "08-1 · What was forgotten",
-    "Which objects of the loop change in a step? All of them belong into the checkpoint.",
-    "`torch.optim.SGD` with a momentum remembers its last updates. And which step comes after step 5?",
-    'Save `optimizer.state_dict()` as well and load it again; return `state["step"]` without the `+ 1`.',
+    "08-1 · Resume to the same weights",
+    "Which objects of the loop change in a step? And what else does a step depend on, if it has dropout?",
+    "Save and load three `state_dict()`s and the step. For the random numbers do what `batches` does for the rows: "
+    "compute them from the step.",
+    '`optimizer.load_state_dict(state["optimizer"])`, the same for model and scheduler; `return state["step"]`; '
+    "`torch.manual_seed(1000 * step + rank)`.",
     seconds=90,
     stuck="a rank waits for the others",
 )
-def _complete(save_state: Any, load_state: Any) -> None:
-    """A run on two workers that fails once, against one that doesn't."""
-    expect_function(save_state, "save_state")
-    expect_function(load_state, "load_state")
-    config, name = {"save": save_state, "load": load_state}, "the training with your functions"
-    _, whole = returned(_loop, {**config, "fails": False}, name=name)
-    first, weights = returned(_loop, {**config, "fails": True}, name=name, max_failures=1)
+def _complete(save_state: Any, load_state: Any, before_step: Any) -> None:
+    """A run on two workers that fails once and resumes, against one that doesn't fail."""
+    config = {"save": save_state, "load": load_state, "before": before_step}
+    for name, function in config.items():
+        expect_function(function, f"{name}_step" if name == "before" else f"{name}_state")
+    name = "the loop with your functions"
+    whole, resumed = returned(_fails_and_resumes, config, name=name, max_failures=1)
+    _random_numbers(whole["draws"])
     near = {
-        _FAILS_AFTER
-        + 1: "that leaves out a step: steps count from 0, so `step` is also the number of the next one",
+        _FAILS_AFTER + 1: "that leaves out a step: `step` is the number of steps that are done",
         0: "that starts from scratch, and there is a checkpoint",
     }
     what = f"after {_FAILS_AFTER} steps (0 to {_FAILS_AFTER - 1}), the first step"
-    close_to(first, _FAILS_AFTER, what=what, mistakes=near)
-    gap = max(abs(one - other) for one, other in zip(weights, whole, strict=True))
+    close_to(resumed["first"], _FAILS_AFTER, what=what, mistakes=near)
+    if not resumed["momentum"]:
+        raise Wrong("after load_state, the optimizer has no momentum: its state was not loaded")
+    for found, wanted in zip(resumed["rates"], whole["rates"][_FAILS_AFTER:], strict=True):
+        if found != wanted:
+            rates = f"{found:.3g} instead of {wanted:.3g}"
+            raise Wrong(f"after the restart, a step's learning rate is {rates}: the schedule starts again")
+    if resumed["draws"] != whole["draws"][_FAILS_AFTER:]:
+        raise Wrong(
+            "the random numbers of a step differ after the restart: they depend on more than the step"
+        )
+    gap = max(abs(one - other) for one, other in zip(resumed["weights"], whole["weights"], strict=True))
     if gap > 1e-5:
-        likely = "the next step depends on something that is not in the checkpoint"
-        raise Wrong(f"the weights differ by {gap:.2g} from those of an undisturbed run: {likely}")
+        raise Wrong(f"the weights differ by {gap:.2g} from those of an undisturbed run: were they loaded?")
+
+
+def _random_numbers(draws: list[list[float]]) -> None:
+    """What each rank draws in each step, after `before_step`."""
+    if any(one == other for one, other in draws):
+        raise Wrong("both ranks draw the same random numbers, so they drop the same units: use the rank")
+    if len({rank[0] for rank in draws}) < len(draws):
+        raise Wrong("several steps draw the same random numbers: use the step")
 
 
 @LESSON.exercise(
@@ -126,34 +145,56 @@ def _saves_if(config: dict) -> list[int]:
     return saved
 
 
-def _loop(config: dict) -> tuple[int, list[float]]:
-    """Some steps with the learner's functions; rank 0 saves after five, and both fail there once."""
+def _fails_and_resumes(config: dict) -> tuple[dict, dict]:
+    """An undisturbed run, and what a run that failed in the middle does after its restart."""
     import tempfile
 
     import ray.train
+
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is not None:
+        whole = _steps(config)
+        with checkpoint.as_directory() as folder:
+            return whole, _steps(config, resume=folder)
+    with tempfile.TemporaryDirectory() as folder:
+        _steps(config, save=folder)
+        saved = ray.train.Checkpoint.from_directory(folder)
+        is_first = ray.train.get_context().get_world_rank() == 0
+        ray.train.report({}, checkpoint=saved if is_first else None)
+    ray.train.get_all_reported_checkpoints()  # waits until Ray has taken in both reports
+    raise OSError("the machine is gone")
+
+
+def _steps(config: dict, *, resume: str = "", save: str = "") -> dict[str, Any]:
+    """Train with the learner's functions: from the state in `resume` on; to a state in `save`, or to the end."""
+    import ray.train
     import torch
     from ray.train.torch import prepare_model
+    from torch.optim.lr_scheduler import LambdaLR
 
     rank = ray.train.get_context().get_world_rank()
     torch.manual_seed(0)
-    model = prepare_model(torch.nn.Linear(4, 1))
-    plain = getattr(model, "module", model)
+    layers = [torch.nn.Linear(4, 16), torch.nn.Dropout(0.5), torch.nn.Linear(16, 1)]
+    plain = torch.nn.Sequential(*layers)
+    model = prepare_model(plain)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    first, checkpoint = 0, ray.train.get_checkpoint()
-    if checkpoint is not None:
-        with checkpoint.as_directory() as folder:
-            first = config["load"](plain, optimizer, folder)
-    for step in range(first, _STEPS):
+    scheduler = LambdaLR(optimizer, lambda step: 0.9**step)
+    first = config["load"](plain, optimizer, scheduler, resume) if resume else 0
+    momentum, rates, draws = bool(optimizer.state), [], []
+    torch.seed()  # as in a new process, which begins with other random numbers
+    for step in range(first, _FAILS_AFTER if save else _STEPS):
+        config["before"](step, rank)
+        drawn = [0.0, 0.0]
+        torch.distributed.all_gather_object(drawn, torch.rand(1).item())
+        draws.append(drawn)
+        rates.append(optimizer.param_groups[0]["lr"])
         rows = torch.rand(8, 4, generator=torch.Generator().manual_seed(2 * step + rank))
         loss = (model(rows) - rows.sum(dim=1, keepdim=True)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if config["fails"] and checkpoint is None and step + 1 == _FAILS_AFTER:
-            with tempfile.TemporaryDirectory() as folder:
-                config["save"](plain, optimizer, step + 1, folder)
-                saved = ray.train.Checkpoint.from_directory(folder) if rank == 0 else None
-                ray.train.report({"step": step + 1}, checkpoint=saved)
-            ray.train.get_all_reported_checkpoints()  # waits until Ray has taken in both reports
-            raise OSError("the machine is gone")
-    return first, torch.nn.utils.parameters_to_vector(plain.parameters()).tolist()
+        scheduler.step()
+    if save:
+        config["save"](plain, optimizer, scheduler, _FAILS_AFTER, save)
+    weights = torch.nn.utils.parameters_to_vector(plain.parameters()).tolist()
+    return {"first": first, "momentum": momentum, "rates": rates, "draws": draws, "weights": weights}

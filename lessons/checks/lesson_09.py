@@ -5,12 +5,23 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from labkit.exercises.answers import Wrong, close_to, describe, expect_type, number, result_of
+from labkit.exercises.answers import (
+    Wrong,
+    close_to,
+    describe,
+    expect_function,
+    expect_type,
+    number,
+    result_of,
+)
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import returned
+from labkit.exercises.running import returned, run_loop
 
 LESSON = Lesson("09", "From two cores to a cluster")
 _ROWS, _STEPS = 65, 3
+_WORKERS, _ALPHA, _BETA = 3, 0.004, 0.02  # seconds for a message, and for a megabyte
+_BEHIND = 0.8  # what the other ranks measure, of what the last one does
+_SLOW = "that is not it: do the first exchange and the slow ones change your number?"
 
 
 @LESSON.exercise(
@@ -31,31 +42,59 @@ def _slowdown(slowdown: Any) -> None:
 
 
 @LESSON.exercise(
-    "09-1 · α and β",
-    "The all-reduce alone takes α · 2 (n − 1) + β · megabytes · 2 (n − 1) / n. What cancels in a difference?",
-    "The difference of the two measurements has no α in it: it gives β. With β, either of them gives α.",
-    "`rounds = 2 * (workers - 1)`; `beta = (s2 - s1) / (m2 - m1) * workers / rounds`.",
+    "09-1 · α and β of a cluster",
+    "Measure two sizes, several times each. Which number of the several isn't changed by a slow one?",
+    "Take the median of each size, then the largest median of all ranks. The difference of the two sizes has no "
+    "α in it, so it gives β. With β, either of them gives α.",
+    "`dist.all_reduce(medians, op=dist.ReduceOp.MAX)`; `rounds = 2 * (workers - 1)`; "
+    "`beta = (large - small) / (16 - 1) * workers / rounds`; `alpha = small / rounds - beta * 1 / workers`.",
+    seconds=90,
+    stuck="a collective operation that only some ranks call",
 )
 def _alpha_beta(alpha_beta: Any) -> None:
-    for workers, alpha, beta in ((2, 0.0007, 0.002), (4, 0.0005, 0.008), (8, 0.002, 0.0)):
-        rounds = 2 * (workers - 1)
-        runs = [(size, alpha * rounds + beta * size * rounds / workers) for size in (2, 16)]
-        slope = beta * rounds / workers
-        answer = result_of(alpha_beta, workers, *runs, what="alpha_beta")
+    """On three workers, whose exchanges take what a formula says: no clock is read."""
+    expect_function(alpha_beta, "alpha_beta")
+    result, _ = run_loop(_measured, {"loop": alpha_beta}, num_workers=_WORKERS, name="alpha_beta")
+    for rank, answer in enumerate(result.return_value):
         if not isinstance(answer, tuple) or len(answer) != 2:
-            raise Wrong(f"alpha_beta returns {describe(answer)}, and a tuple (alpha, beta) is expected")
-        near = {
-            alpha: "that is alpha; return alpha first",
-            slope: f"that is for all {rounds} messages together",
-            beta / workers: "a message is 1/n of the size",
-        }
-        close_to(answer[1], beta, what=f"beta of {workers} workers", mistakes=near)
-        near = {
-            alpha * rounds: f"that is for all {rounds} messages together",
-            runs[0][1] / rounds: "the small all-reduce sends some bytes, too",
-            alpha * rounds / workers: f"each worker sends {rounds} messages",
-        }
-        close_to(answer[0], alpha, what=f"alpha of {workers} workers", mistakes=near)
+            raise Wrong(f"rank {rank} returns {answer}, and a tuple (alpha, beta) is expected")
+        alpha, beta = (number(one, f"what rank {rank} returns") for one in answer)
+        if (alpha, beta) != result.return_value[0]:
+            raise Wrong("the ranks return different values: every rank needs the largest of all")
+    rounds, share = 2 * (_WORKERS - 1), _BEHIND
+    close_to(beta, _BETA, rel=1e-3, what="beta", otherwise=_SLOW, mistakes={
+        _ALPHA: "that is alpha; return alpha first",
+        _BETA * rounds / _WORKERS: f"that is for all {rounds} messages together",
+        _BETA / _WORKERS: "a message is 1/n of the size",
+        _BETA * share: "that is what rank 0 measured, and the slowest rank counts",
+    })  # fmt: skip
+    close_to(alpha, _ALPHA, rel=1e-3, what="alpha", otherwise=_SLOW, mistakes={
+        _ALPHA * rounds: f"that is for all {rounds} messages together",
+        _ALPHA * rounds / _WORKERS: f"each worker sends {rounds} messages",
+        _ALPHA + _BETA / _WORKERS: "the small exchange sends a megabyte, too",
+    })  # fmt: skip
+
+
+def _measured(config: dict) -> list[Any]:
+    """On every rank: what the loop returns, with exchanges that report their seconds by the formula."""
+    import ray.train
+    import torch
+    import torch.distributed as dist
+
+    rank, count = ray.train.get_context().get_world_rank(), 0
+
+    def exchange(megabytes: float) -> float:
+        nonlocal count
+        dist.all_reduce(torch.ones(1))
+        rounds, count = 2 * (_WORKERS - 1), count + 1
+        seconds = _ALPHA * rounds + _BETA * megabytes * rounds / _WORKERS
+        slow = 50 if count == 1 else 3 if count % 5 == 0 else 1
+        return seconds * slow * (1 if rank == _WORKERS - 1 else _BEHIND)
+
+    answer = config["loop"]({"exchange": exchange})
+    found: list[Any] = [None] * _WORKERS
+    dist.all_gather_object(found, answer if isinstance(answer, tuple) else describe(answer))
+    return found
 
 
 @LESSON.exercise(

@@ -154,8 +154,7 @@ def _text(train_text: Any) -> None:
     config = {"epochs": 6, "loop": train_text, "train": (rows[:, :-1].clone(), rows[:, 1:].clone())}
     config["test"] = (backwards[:, :-1].clone(), backwards[:, 1:].clone())
     found = []
-    for seed in (0, 0, 1):
-        value, steps = returned(_counting, {**config, "seed": seed}, name="train_text")
+    for value, steps in returned(_counting, {**config, "seeds": (0, 0, 1)}, name="train_text"):
         found.append(answers.number(value, "what train_text returns"))
         if steps != _TOKENS // 2 // 16 * config["epochs"]:
             raise Wrong(f"a rank made {steps} steps: each of two trains on its own half of {_TOKENS} rows")
@@ -167,16 +166,19 @@ def _text(train_text: Any) -> None:
         raise Wrong(f"a perplexity of {found[0]:.3g} comes from the training rows, or it is a loss")
 
 
-def _counting(config: dict) -> tuple[Any, int]:
-    """What the loop returns, and how many steps its optimizer made."""
+def _counting(config: dict) -> list[tuple[Any, int]]:
+    """For each seed what the loop returns, and how many steps its optimizer made."""
     import torch
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-    torch.seed()  # the lab forks workers alike; in plain Ray each begins with other random numbers
     steps: list[None] = []
     count: Callable = lambda *_: steps.append(None)  # noqa: E731
-    hook = register_optimizer_step_pre_hook(count)
+    hook, found = register_optimizer_step_pre_hook(count), []
     try:
-        return config["loop"](config), len(steps)
+        for seed in config["seeds"]:
+            steps.clear()
+            torch.seed()  # as in a new process, which begins with other random numbers
+            found.append((config["loop"]({**config, "seed": seed}), len(steps)))
     finally:
         hook.remove()
+    return found

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import numpy as np
 import pytest
@@ -32,6 +33,7 @@ def lessons(monkeypatch):
 
     @odd.exercise("91-1 · One answer", *HINTS)
     def _(a):
+        time.sleep(2.2 if a == "slow" else 0)
         close_to(a, 3)
 
     monkeypatch.setattr(registry, "lessons", lambda: (numbers, odd))
@@ -49,6 +51,13 @@ def test_not_yet_says_what_was_found_and_keeps_what_was_solved(home):
     assert repr(verdict) == """90-1 not yet · your answer is 64: ONE worker's. `hint("90-1")` helps"""
     assert repr(check("90-1", 128)) == "90-1 solved · The global batch" and not check("90-1", 64)
     assert "90-1" in solved(home)
+
+
+def test_a_check_that_takes_longer_counts_the_seconds(capsys):
+    check("91-1", 3)
+    assert capsys.readouterr().out == ""
+    check("91-1", "slow")
+    assert "91-1 · running your answer: 2 s of at most 10" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("answers", [(), (...,), (None,), ([...],), (1, ...)])

@@ -1,110 +1,54 @@
 """The exercises of lesson 03: what is said of a mistake. They run on a cluster."""
 
-import sys
-import tempfile
-
 import pytest
-import ray.train
-import torch
-from ray import cloudpickle
-from ray.train.torch import prepare_data_loader, prepare_model
-from torch.utils.data import DataLoader
 
 from labkit.exercises import check
-from labkit.models.torch import cnn
-from verdicts import verdicts
+from verdicts import changes, solution, verdicts
 
 pytestmark = pytest.mark.usefixtures("lab")
-# Workers cannot import this module.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+PLAIN = 'getattr(model, "module", model)'
+OF_ROWS = "[(model(x).argmax(dim=1) == y).sum(), len(y)]"
+SUM = "    torch.distributed.all_reduce(counts)\n"
+OF_RANKS = f"    counts = torch.stack([counts[0] / counts[1], torch.tensor(1.0)])\n{SUM}"
+
+CHANGED = {
+    "03-1": [
+        ({}, "solved"),
+        ({"prepare_model(cnn(seed=0))": "cnn(seed=0)"}, "gradients were not averaged"),
+        ({"loader = prepare_data_loader(": "loader = ("}, "all rows instead of its own part"),
+        ({" // ray.train.get_context().get_world_size()": ""}, "twice the global batch"),
+        ({"get_world_rank() == 0": "get_world_rank() < 0"}, "no report came with a checkpoint"),
+        (
+            {"if ray.train.get_context().get_world_rank() == 0": "if True"},
+            "both attach a checkpoint: only rank 0 should",
+        ),
+        ({PLAIN: "model.module"}, "there is no wrapper"),
+        ({PLAIN: "model"}, "weights of the wrapper"),
+        ({PLAIN + ".state_dict()": PLAIN}, "has the model itself"),
+        ({"    for x, y in loader": "    ...\n    for x, y in loader"}, "not attempted"),
+    ],
+    "03-5": [
+        ({}, "solved"),
+        ({SUM: ""}, "its own rows only"),
+        ({SUM: OF_RANKS}, "mean of means"),
+        ({OF_ROWS: "[(model(x).argmax(dim=1) == y).float().mean(), 1]"}, "mean of means"),
+        ({SUM: OF_RANKS, " / counts[1]).item()": ").item()"}, "sum of the ranks"),
+        ({" / counts[1]).item()": ").item()"}, "the number of right answers"),
+        ({"return (": "return (100 * "}, "in percent"),
+        ({SUM: "", "batches:\n": f"batches:\n    {SUM}"}, "does each of them call all_reduce"),
+        (
+            {SUM: f"    if ray.train.get_context().get_world_rank() == 0:\n    {SUM}"},
+            "does each of them call all_reduce",
+        ),
+        ({"return (counts[0] / counts[1]).item()": "return 'half'"}, "a number is expected"),
+    ],
+}
 
 
-def build():
-    return cnn(seed=0)
-
-
-def step(model, optimizer, x, y):
-    optimizer.zero_grad()
-    torch.nn.functional.cross_entropy(model(x), y).backward()
-    optimizer.step()
-
-
-def inside(model):
-    return getattr(model, "module", model)
-
-
-def part(batch):
-    return batch // ray.train.get_context().get_world_size()
-
-
-def blanks(wrap=prepare_model, size=part, deal=prepare_data_loader, weights=None, saves=True):
-    """The loop of exercise 03-1 with these in its blanks."""
-    weights = weights or (lambda model: inside(model).state_dict())
-
-    def train_blanks(config):
-        model = wrap(build())
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for x, y in deal(DataLoader(config["rows"], batch_size=size(config["global_batch"]))):
-            step(model, optimizer, x, y)
-        with tempfile.TemporaryDirectory() as folder:
-            checkpoint = None
-            if saves and ray.train.get_context().get_world_rank() == 0:
-                torch.save(weights(model), f"{folder}/weights.pt")
-                checkpoint = ray.train.Checkpoint.from_directory(folder)
-            ray.train.report({}, checkpoint=checkpoint)
-
-    return train_blanks
-
-
-def unfilled(config):
-    prepare_model(build())
-
-    ...  # your answer
-
-
-def measures(count, reduce=True, mean=lambda counts: counts[0] / counts[1]):
-    """An answer to 03-5 that adds up what count(model, batches) returns."""
-
-    def accuracy_on_all_ranks(model, batches):
-        counts = count(model, batches)
-        if reduce:
-            torch.distributed.all_reduce(counts)
-        return mean(counts).item()
-
-    return accuracy_on_all_ranks
-
-
-def right(model, x, y):
-    return (model(x).argmax(dim=1) == y).sum()
-
-
-def of_rows(model, batches):
-    return torch.tensor([sum(right(model, *batch) for batch in batches), sum(len(y) for _, y in batches)])
-
-
-def of_this_rank(model, batches):
-    hits, rows = of_rows(model, batches)
-    return torch.tensor([hits / rows, 1.0])
-
-
-def of_batches(model, batches):
-    return torch.tensor([sum(right(model, x, y) / len(y) for x, y in batches), len(batches)])
-
-
-def in_each_batch(model, batches):
-    counts = torch.zeros(2)
-    for x, y in batches:
-        one = torch.tensor([right(model, x, y), len(y)])
-        torch.distributed.all_reduce(one)
-        counts += one
-    return (counts[0] / counts[1]).item()
-
-
-def only_rank_0(model, batches):
-    counts = of_rows(model, batches)
-    if ray.train.get_context().get_world_rank() == 0:
-        torch.distributed.all_reduce(counts)
-    return (counts[0] / counts[1]).item()
+@changes(CHANGED)
+def test_what_a_check_says_of_a_run(id, change, said):
+    assert said in repr(check(id, *solution(id, change)))
 
 
 def four(batch_size=32, steps=390, lr=0.05):
@@ -112,20 +56,7 @@ def four(batch_size=32, steps=390, lr=0.05):
 
 
 SAME, SCALED = four(), four(128, 97, 0.2)
-
-
 SAID = {
-    "03-1": [
-        (blanks(), "solved"),
-        (blanks(wrap=lambda model: model), "gradients were not averaged"),
-        (blanks(deal=lambda loader: loader), "all rows instead of its own part"),
-        (blanks(size=lambda batch: batch), "twice the global batch"),
-        (blanks(saves=False), "no report came with a checkpoint"),
-        (blanks(weights=lambda model: model.module.state_dict()), "there is no wrapper"),
-        (blanks(weights=lambda model: model.state_dict()), "weights of the wrapper"),
-        (blanks(weights=inside), "has the model itself"),
-        (unfilled, "not attempted"),
-    ],
     "03-4": [
         (SAME, SCALED, "solved"),
         (four(steps=...), SCALED, "not attempted"),
@@ -135,18 +66,6 @@ SAID = {
         (SAME, four(128, 390, 0.2), "with a global batch of 128"),
         (SAME, four(128, 97, 0.05), "can be bolder"),
         (SAME, four(128, 97, 0.1), "square root"),
-    ],
-    "03-5": [
-        (measures(of_rows), "solved"),
-        (measures(of_rows, reduce=False), "its own rows only"),
-        (measures(of_this_rank), "mean of means"),
-        (measures(of_batches), "mean of means"),
-        (measures(of_this_rank, mean=lambda counts: counts[0]), "sum of the ranks"),
-        (measures(of_rows, mean=lambda counts: counts[0]), "the number of right answers"),
-        (measures(of_rows, mean=lambda counts: 100 * counts[0] / counts[1]), "in percent"),
-        (in_each_batch, "does each of them call all_reduce"),
-        (only_rank_0, "does each of them call all_reduce"),
-        (lambda model, batches: "half", "a number is expected"),
     ],
 }
 

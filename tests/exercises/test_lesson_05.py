@@ -35,41 +35,52 @@ def test_a_fixed_sweep_is_judged_by_its_results(results, said, monkeypatch):
     assert said in repr(check("05-4", lambda: "a tuner"))
 
 
-def reported(folder, *, losses=None, last=None, name="x.txt"):
+RATES = [0.001 * 2**place for place in range(9)]  # to 0.256: each trial has its own
+STOPPED = [9, 1, 1, 3, 1, 1, 3, 1, 9]  # steps of each trial
+
+
+class Sweep(Results):
     """What trials of `descend` reported and saved: as they should, or with a mistake."""
-    found = []
-    for rate in (0.1, 0.25):
-        xs = [3 - 3 * (1 - 2 * rate) ** step for step in range(5)]
-        column = [(x - 3) ** 2 for x in (losses(xs) if losses else xs[1:])]
-        place = folder / str(rate)
-        place.mkdir()
-        (place / name).write_text(repr(last(xs) if last else xs[4]))
-        checkpoint = tune.Checkpoint.from_directory(place)
-        frame = pandas.DataFrame({"loss": column})
-        found.append(SimpleNamespace(metrics_dataframe=frame, checkpoint=checkpoint))
-    return found
+
+    def __init__(self, folder, rates=RATES, steps=STOPPED, losses=None, last=None, name="x.txt", best=min):
+        super().__init__()
+        self.best = best
+        for rate, count in zip(rates, steps, strict=True):
+            xs = [3 - 3 * (1 - 2 * rate) ** step for step in range(10)]
+            (place := folder / f"trial{len(self)}").mkdir()
+            (place / (name or "x.txt")).write_text(repr(last(xs, count) if last else xs[count]))
+            column = [(x - 3) ** 2 for x in (losses(xs) if losses else xs[1:])[:count]]
+            checkpoint = tune.Checkpoint.from_directory(place) if name else None
+            frame = pandas.DataFrame({"loss": column})
+            found = {"config": {"lr": rate}, "metrics": {"loss": column[-1]}, "metrics_dataframe": frame}
+            self.append(SimpleNamespace(**found, checkpoint=checkpoint))
+
+    def get_best_result(self):
+        return self.best(self, key=lambda result: result.metrics["loss"])
 
 
 @pytest.mark.parametrize(
     "mistake, said",
     [
         ({}, "solved"),
-        ({"losses": lambda xs: xs[-1:]}, "in a trial of 4 steps it reports once"),
-        ({"losses": lambda xs: xs[:-1]}, "move x first"),
-        ({"losses": lambda xs: xs[-1:] * 4}, "that is the loss of the last step"),
+        ({"rates": RATES[:3], "steps": STOPPED[:3]}, "has 3 trials, and nine are expected"),
+        ({"rates": [0.1] * 9}, "the trials share learning rates"),
+        ({"rates": [rate * 10 for rate in RATES]}, "between 0.01 and 2.6"),
+        ({"rates": [0.2 + rate for rate in RATES]}, "`uniform` hardly ever"),
+        ({"losses": lambda xs: xs}, "move x first"),
+        ({"losses": lambda xs: xs[-1:] * 9}, "the last step: report inside the loop"),
+        ({"name": None}, "no checkpoint"),
         ({"name": "y.txt"}, "no file x.txt"),
-        ({"last": lambda xs: xs[3]}, "that is x before the last step"),
+        ({"last": lambda xs, count: xs[count - 1]}, "that is x before the last step"),
+        ({"steps": [9] * 9}, "is there a scheduler?"),
+        ({"steps": [9, 2, 2, 4, 2, 2, 4, 2, 9]}, "ended after [2, 4, 9] steps"),
+        ({"steps": [1, 1, 1, 3, 1, 1, 3, 1, 1]}, "no trial made nine steps"),
+        ({"best": max}, "another trial has less: metric and mode"),
     ],
 )
-def test_a_function_that_reports_on_the_way(mistake, said, monkeypatch, tmp_path):
-    monkeypatch.setattr(lesson_05, "run_tuner", lambda tuner, name: reported(tmp_path, **mistake))
-    assert said in repr(check("05-6", lambda config: config["steps"]))
-
-
-def test_reports_without_a_checkpoint(monkeypatch, tmp_path):
-    without = [SimpleNamespace(**(vars(one) | {"checkpoint": None})) for one in reported(tmp_path)]
-    monkeypatch.setattr(lesson_05, "run_tuner", lambda tuner, name: without)
-    assert "no checkpoint" in repr(check("05-6", lambda config: config["steps"]))
+def test_a_sweep_of_your_own(mistake, said, monkeypatch, tmp_path):
+    monkeypatch.setattr(lesson_05, "run_tuner", lambda tuner, name: Sweep(tmp_path, **mistake))
+    assert said in repr(check("05-6", lambda config: config["steps"], lambda folder: "a tuner"))
 
 
 SAID = {

@@ -7,63 +7,51 @@ import torch
 from ray import tune
 
 from labkit.exercises import check, registry
-from verdicts import verdicts
+from verdicts import changes, solution, verdicts
 
 lesson_05b = registry.load("05b")
 
 
-class Descent(tune.Trainable):
-    def setup(self, config):
-        self.reset_config(config)
-
-    def reset_config(self, config):
-        self.x, self.lr = 0.0, config["lr"]
-        return True
-
-    def step(self):
-        self.x -= self.lr * 2 * (self.x - 3)
-        return {"loss": (self.x - 3) ** 2}
-
-    def save_checkpoint(self, folder):
-        with open(f"{folder}/x.txt", "w") as file:
-            file.write(repr(self.x))
-
-    def load_checkpoint(self, folder):
-        with open(f"{folder}/x.txt") as file:
-            self.x = float(file.read())
-
-
-def restart(self, config, *, x=True, lr=True):
-    """Parts of `reset_config`."""
-    if x:
-        self.x = 0.0
-    if lr:
-        self.lr = config["lr"]
-    return True
-
-
-def step_late(self):
-    loss = (self.x - 3) ** 2
-    self.x -= self.lr * 2 * (self.x - 3)
-    return {"loss": loss}
+RESET = '        self.x, self.lr = 0.0, config["lr"]\n'
+SETUP = {"        self.reset_config(config)\n": RESET}
+CHANGED = {
+    "05-2": [
+        ({}, "solved"),
+        (
+            {"self.x -= self.lr": 'self.x -= self.config["lr"]'},
+            "solved",
+        ),  # as Tune sets it before reset_config
+        ({"return True": "return None"}, "only True"),
+        (
+            {f"{RESET}        return": '        self.lr = config["lr"]\n        return', **SETUP},
+            "something of the old trial",
+        ),
+        (
+            {f"{RESET}        return": "        self.x = 0.0\n        return", **SETUP},
+            "the old learning rate",
+        ),
+        (
+            {
+                "        self.x -= self.lr": "        loss = (self.x - 3) ** 2\n        self.x -= self.lr",
+                "(self.x - 3) ** 2}": "loss}",
+            },
+            "move x first",
+        ),
+        ({'Path(place, "x.txt").write_text(repr(self.x))': "return {}"}, "no file"),
+        ({"self.x = float(Path(": "print(Path("}, "the saved trial's next step"),
+        ({'self.x = float(Path(place, "x.txt").read_text())': "..."}, "load_checkpoint does nothing yet"),
+    ],
+}
 
 
-class ReadsItsConfig(Descent):
-    """As in a sweep, where Tune sets `config` before it calls `reset_config`."""
+@changes(CHANGED)
+def test_a_trainable_is_tried_here_first(id, change, said, monkeypatch):
+    def swept(cls, space, **_):
+        losses = [(3 * (1 - 2 * lr) ** 3) ** 2 for lr in space["lr"]["grid_search"]]
+        return [SimpleNamespace(metrics={"loss": loss}) for loss in losses]
 
-    def step(self):
-        self.lr = self.config["lr"]
-        return super().step()
-
-
-class Unfinished(Descent):
-    def load_checkpoint(self, folder):
-        pass
-
-
-def but(**methods):
-    """Descent with other methods."""
-    return type("Descent", (Descent,), {"setup": lambda self, config: restart(self, config), **methods})
+    monkeypatch.setattr(lesson_05b, "run_sweep", swept)
+    assert said in repr(check(id, *solution(id, change)))
 
 
 class Blank(tune.Trainable):
@@ -73,34 +61,9 @@ class Blank(tune.Trainable):
 
     def step(self): ...
 
-    def save_checkpoint(self, folder): ...
+    def save_checkpoint(self, place): ...
 
-    def load_checkpoint(self, folder): ...
-
-
-@pytest.mark.parametrize(
-    "cls, said",
-    [
-        (Descent, "solved"),
-        (ReadsItsConfig, "solved"),
-        (but(reset_config=lambda self, config: restart(self, config) and None), "only True"),
-        (but(reset_config=lambda self, config: restart(self, config, x=False)), "something of the old trial"),
-        (but(reset_config=lambda self, config: restart(self, config, lr=False)), "the old learning rate"),
-        (but(step=step_late), "move x first"),
-        (but(save_checkpoint=lambda self, folder: {"x": self.x}), "no file"),
-        (but(load_checkpoint=lambda self, folder: folder), "the saved trial's next step"),
-        (Unfinished, "load_checkpoint does nothing yet"),
-        (Blank, "not attempted"),
-        (Descent.step, "a class derived"),
-    ],
-)
-def test_a_trainable_is_tried_here_first(cls, said, monkeypatch):
-    def swept(cls, space, **_):
-        losses = [(3 * (1 - 2 * lr) ** 3) ** 2 for lr in space["lr"]["grid_search"]]
-        return [SimpleNamespace(metrics={"loss": loss}) for loss in losses]
-
-    monkeypatch.setattr(lesson_05b, "run_sweep", swept)
-    assert said in repr(check("05-2", cls))
+    def load_checkpoint(self, place): ...
 
 
 class Digits(tune.Trainable):
@@ -128,68 +91,62 @@ class Digits(tune.Trainable):
         self.optimizer.load_state_dict(state["optimizer"])
 
 
-class Changing(Digits):
-    def load_checkpoint(self, place):
-        super().load_checkpoint(place)
-        self.optimizer.param_groups[0]["lr"] = self.config["lr"]
-
-
-class WithoutMomentum(Digits):
-    def load_checkpoint(self, place):
-        state = torch.load(f"{place}/state.pt", weights_only=True)
-        self.model.load_state_dict(state["model"])
-
-
-class WithoutWeights(Changing):
-    def load_checkpoint(self, place):
-        state = torch.load(f"{place}/state.pt", weights_only=True)
-        self.optimizer.load_state_dict(state["optimizer"])
-
-
 class Open(Digits):
     def load_checkpoint(self, place): ...
 
 
-@pytest.mark.parametrize(
-    "cls, said",
-    [
-        (Changing, "solved"),
-        (Digits, "the optimizer's state brought it back"),
-        (WithoutMomentum, "no momentum"),
-        (WithoutWeights, "the weights of the checkpoint"),
-        (Open, "not attempted"),
-        (Changing.step, "a class is expected"),
+LOAD = "super().load_checkpoint(place)"
+STATE = 'torch.load(f"{place}/state.pt", weights_only=True)'
+LOADED = {
+    "05b-2": [
+        ({}, "solved"),
+        ({'group["lr"] = float(self.config["lr"])': "pass"}, "the optimizer's state brought it back"),
+        ({LOAD: f'self.model.load_state_dict({STATE}["model"])'}, "no momentum"),
+        ({LOAD: f'self.optimizer.load_state_dict({STATE}["optimizer"])'}, "the weights of the checkpoint"),
     ],
-)
-def test_a_changed_learning_rate_is_used(cls, said):
-    assert said in repr(check("05b-2", cls, torch.ones(4, 2), "rows"))
+}
 
 
-def descends(*, resume=True, count=True, skip=0):
+@changes(LOADED)
+def test_a_changed_learning_rate_is_used(id, change, said):
+    rows = {"train": torch.ones(4, 2), "valid": "rows"}
+    assert said in repr(check(id, *solution(id, change, Digits=Digits, **rows)))
+
+
+def descends(*, resume=True, count=True, velocity=True, skip=0):
     """Gradient descent that picks up its work, and versions with a mistake; it knows no engine."""
 
     def descend(config):
-        x, done = 0.0, 0
+        x, speed, done = 0.0, 0.0, 0
         if resume and (checkpoint := tune.get_checkpoint()):
             x, done = checkpoint["x"], checkpoint["done"] + skip
+            speed = checkpoint["speed"] if velocity else 0.0
         for step in range(done if count else 0, config["steps"]):
-            x -= config["lr"] * 2 * (x - 3)
-            tune.report({"loss": (x - 3) ** 2}, checkpoint={"x": x, "done": step + 1})
+            speed = 0.5 * speed - config["lr"] * 2 * (x - 3)
+            x += speed
+            tune.report({"loss": (x - 3) ** 2}, checkpoint={"x": x, "speed": speed, "done": step + 1})
 
     return descend
 
 
+ONCE = tune.FailureConfig(max_failures=1)
+
+
 @pytest.mark.parametrize(
-    "answer, said",
+    "answer, failures, said",
     [
-        (descends(), "solved"),
-        (descends(resume=False), "starts from scratch"),
-        (descends(count=False), "it makes 7 steps instead of 5"),
-        (descends(skip=1), "it makes 4 steps instead of 5"),
-        (lambda config: config["lr"], "it reports 0 times"),
+        (descends(), ONCE, "solved"),
+        (descends(resume=False), ONCE, "starts from scratch"),
+        (descends(velocity=False), ONCE, "the velocity didn't"),
+        (descends(count=False), ONCE, "it makes 7 steps instead of 5"),
+        (descends(skip=1), ONCE, "it makes 4 steps instead of 5"),
+        (lambda config: config["lr"], ONCE, "it reports 0 times"),
+        (descends(), tune.FailureConfig(), "isn't started again"),
+        (descends(), tune.FailureConfig(max_failures=-1), "started forever"),
+        (descends(), 1, "a FailureConfig is expected"),
     ],
 )
-def test_a_trial_picks_up_its_work(answer, said, monkeypatch):
+def test_a_trial_picks_up_its_work(answer, failures, said, monkeypatch):
     kept = []
 
     def run(tuner, name):
@@ -204,7 +161,7 @@ def test_a_trial_picks_up_its_work(answer, said, monkeypatch):
     monkeypatch.setattr(tune, "report", lambda metrics, checkpoint: kept.append(checkpoint))
     monkeypatch.setattr(tune, "get_checkpoint", lambda: kept[-1] if kept else None)
     monkeypatch.setattr(lesson_05b, "run_tuner", run)
-    assert said in repr(check("05b-1", answer))
+    assert said in repr(check("05b-1", answer, failures))
 
 
 def drivers(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus):
@@ -217,6 +174,14 @@ def one_driver_in_all(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus
 
 
 SAID = {
+    "05-2": [
+        (Blank, "not attempted"),
+        (Blank.step, "a class derived"),
+    ],
+    "05b-2": [
+        (Open, "train", "valid", "not attempted"),
+        (Open.step, "train", "valid", "a class is expected"),
+    ],
     "05-5": [
         (drivers, "solved"),
         (lambda cpus, gpus, workers, each, gpu, driver: cpus // (workers * each), "driver of each trial"),

@@ -5,9 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import ray.train
-from ray.train import ReportedCheckpointStatus
+from ray.train import CheckpointUploadMode, ReportedCheckpointStatus
 
 from labkit.exercises import check, registry
+from labkit.exercises.answers import Wrong
+from labkit.exercises.running import learners_errors
 from verdicts import Runs, replaced, verdicts
 
 lesson_06 = registry.load("06")
@@ -38,40 +40,78 @@ FIVE, THREE = (NO, NO, SOME, NO, ALL), (NO, NO, ALL)
     "five, three, said",
     [
         (FIVE, THREE, "solved"),
-        (FIVE, (NO, NO, SOME), "epoch index 2 (0 to 2) was validated on 1000 rows; it should be all"),
-        ((NO, NO, SOME, NO, NO), THREE, "epoch index 4 (0 to 4) was not validated"),
-        ((SOME, NO, NO, SOME, ALL), THREE, "epoch index 0 (0 to 4) was validated, and needs no"),
+        (FIVE, (NO, NO, SOME), "epoch 2 (of 0 to 2) was validated on 1000 rows; it should be all"),
+        ((NO, NO, SOME, NO, NO), THREE, "epoch 4 (of 0 to 4) was not validated"),
+        ((SOME, NO, NO, SOME, ALL), THREE, "epoch 0 (of 0 to 4) was validated, and needs no"),
         ((NO, NO, ("VALIDATED", "default"), NO, ALL), THREE, "without fn_kwargs"),
         ((NO, NO, ("VALIDATION_TIMEOUT", None), NO, ALL), THREE, "the status VALIDATION_TIMEOUT"),
-        ((NO, NO, ("VALIDATION_FAILED", None), NO, ALL), THREE, "False, True or a ValidationTaskConfig"),
-        (THREE, THREE, "3 checkpoints were reported in 5 epochs"),
+        ((NO, NO, ("VALIDATION_FAILED", None), NO, ALL), THREE, "it must be a ValidationTaskConfig"),
+        (THREE, THREE, "6 checkpoints were reported in 5 and 3 epochs"),
     ],
 )
 def test_not_after_every_epoch(five, three, said, monkeypatch):
-    runs = iter((five, three))
     result = SimpleNamespace(path="", filesystem=None, return_value=[])
     monkeypatch.setattr(lesson_06, "run_loop", lambda *args, **options: (result, []))
-    monkeypatch.setattr("labkit.train.reported_checkpoints", lambda *args: reported(*next(runs)))
+    found = reported(*five) + reported(*three)
+    monkeypatch.setattr("labkit.train.reported_checkpoints", lambda *args: found)
     assert said in repr(check("06-2", lambda config: 1))
 
 
-def test_a_validation_without_a_timeout_is_refused(monkeypatch):
-    runs = iter((FIVE, THREE))
-
-    def run_loop(loop, config, **options):
-        monkeypatch.setattr(ray.train, "report", lambda metrics, **options: None)
-        return SimpleNamespace(path="", filesystem=None, return_value=loop(config)), []
+def sparsely(timeout=9, mode=CheckpointUploadMode.ASYNC, ranks=(0,), asks=(0,)):
+    """What matters of an answer to 06-2: the reports of a rank."""
 
     def train_sparsely(config):
+        rank = ray.train.get_context().get_world_rank()
         for epoch in range(config["epochs"]):
             last = epoch == config["epochs"] - 1
-            task = ray.train.ValidationTaskConfig(fn_kwargs={"rows": None}, timeout_s=None if last else 9)
-            ray.train.report({"epoch": epoch}, validation=task)
+            task = last and ray.train.ValidationTaskConfig(fn_kwargs={"rows": None}, timeout_s=timeout)
+            checkpoint = "a folder" if rank in ranks else None
+            ray.train.report(
+                {"epoch": epoch},
+                checkpoint=checkpoint,
+                checkpoint_upload_mode=mode,
+                validation=task if rank in asks else False,
+            )
 
+    return train_sparsely
+
+
+@pytest.mark.parametrize(
+    "answer, said",
+    [
+        (sparsely(), "solved"),
+        (sparsely(timeout=None), "epoch 4 (of 0 to 4): its ValidationTaskConfig has no timeout_s"),
+        (sparsely(mode=CheckpointUploadMode.SYNC), "epoch 0 (of 0 to 4): report waits for the upload"),
+        (sparsely(ranks=(0, 1)), "both ranks attach a checkpoint"),
+        (sparsely(asks=(0, 1)), "only rank 0 asks"),
+    ],
+)
+def test_what_a_rank_reports(answer, said, monkeypatch):
+    """Without the engine: rank 1 calls the loop, then rank 0."""
+    committed = reported(*FIVE) + reported(*THREE)
+
+    def report(metrics, checkpoint=None, validation=False, **options):
+        if validation and not checkpoint:
+            raise ValueError("Validation requires a checkpoint to be provided.")
+
+    def run_loop(loop, config, name, remarks, **options):
+        for rank in (1, 0):
+            context = SimpleNamespace(get_world_rank=lambda rank=rank: rank)
+            monkeypatch.setattr(ray.train, "get_context", lambda context=context: context)
+            with learners_errors(name, remarks):
+                found = loop(config)
+        return SimpleNamespace(path="", filesystem=None, return_value=found), []
+
+    monkeypatch.setattr(ray.train, "report", report)
     monkeypatch.setattr(lesson_06, "run_loop", run_loop)
-    monkeypatch.setattr("labkit.train.reported_checkpoints", lambda *args: reported(*next(runs)))
-    said = repr(check("06-2", train_sparsely))
-    assert "epoch index 4 (0 to 4): its ValidationTaskConfig has no timeout_s" in said
+    monkeypatch.setattr("labkit.train.reported_checkpoints", lambda *args: committed)
+    assert said in repr(check("06-2", answer))
+
+
+def test_a_checkpoint_with_the_wrappers_names():
+    one = SimpleNamespace(status=SimpleNamespace(name="VALIDATED"), metrics={"epoch": 0, "wrapped": True})
+    with pytest.raises(Wrong, match="begin with `module.`"):
+        lesson_06._same_rows(one, "all", 1)
 
 
 RESULT = SimpleNamespace(checkpoint=None, metrics={"val_accuracy": 0.9})

@@ -1,65 +1,46 @@
 """The exercises of lesson 08: what is said of a mistake. They run on a cluster."""
 
-import sys
-import tempfile
-
 import numpy as np
 import pytest
-import ray.train
-import torch
-from ray import cloudpickle
 
 from labkit.exercises import check, registry
 from labkit.exercises.answers import Wrong
 from labkit.exercises.running import limited
-from verdicts import verdicts
+from verdicts import changes, solution, verdicts
 
 lesson_08 = registry.load("08")
-
 pytestmark = pytest.mark.usefixtures("lab")
-# Workers cannot import this module.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+MEAN = " / dist.get_world_size()"
+CHANGED = {
+    "08-1": [
+        ({}, "solved"),
+        ({'return state["step"]': 'return state["step"] + 1'}, "leaves out a step"),
+        ({'return state["step"]': "return 0"}, "starts from scratch"),
+        ({'    optimizer.load_state_dict(state["optimizer"])\n': ""}, "has no momentum"),
+        ({'    scheduler.load_state_dict(state["scheduler"])\n': ""}, "0.045 instead of 0.0266"),
+        ({'    model.load_state_dict(state["model"])\n': ""}, "were they loaded?"),
+        ({"torch.manual_seed(1000 * step + rank)": "return"}, "depend on more than the step"),
+        ({"1000 * step + rank": "step"}, "use the rank"),
+        ({"1000 * step + rank": "rank"}, "use the step"),
+    ],
+    "08-2": [
+        ({}, "solved"),
+        ({MEAN: ""}, "that is the sum, or the largest"),
+        ({"all_reduce(total)": "all_reduce(total, op=dist.ReduceOp.MIN)", MEAN: ""}, "only rank 0 is below"),
+        ({"return total": "return loss < 0 and total"}, "in steps 3 and 4"),
+    ],
+    "08-3": [
+        ({}, "solved"),
+        ({"rank == 0": "rank == 3"}, "with one worker, no checkpoint"),
+        ({'getattr(model, "module", model)': "model"}, "model.pt has module.weight, module.bias"),
+    ],
+}
 
 
-def best_interval(step_seconds, save_seconds, machine_hours, machines):
-    return max(1, round((2 * save_seconds * machine_hours * 3600 / machines) ** 0.5 / step_seconds))
-
-
-def complete(model, optimizer, step, folder):
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
-    torch.save(state, f"{folder}/state.pt")
-
-
-def loaded(optimizers=True, more=0):
-    def load_state(model, optimizer, folder):
-        state = torch.load(f"{folder}/state.pt", weights_only=True)
-        model.load_state_dict(state["model"])
-        if optimizers:
-            optimizer.load_state_dict(state["optimizer"])
-        return state["step"] + more
-
-    return load_state
-
-
-def saving(wanted, inside=lambda model: model):
-    def save_model(model, step):
-        with tempfile.TemporaryDirectory() as folder:
-            checkpoint = None
-            if wanted(ray.train.get_context().get_world_rank()):
-                torch.save(inside(model).state_dict(), f"{folder}/model.pt")
-                checkpoint = ray.train.Checkpoint.from_directory(folder)
-            ray.train.report({"step": step}, checkpoint=checkpoint)
-
-    return save_model
-
-
-def by_all_ranks(decide, operation=torch.distributed.ReduceOp.SUM):
-    def good_enough(loss):
-        found = torch.tensor(loss)
-        torch.distributed.all_reduce(found, op=operation)
-        return decide(found.item())
-
-    return good_enough
+@changes(CHANGED)
+def test_what_a_check_says_of_a_run(id, change, said):
+    assert said in repr(check(id, *solution(id, change)))
 
 
 def test_a_save_that_each_rank_decides_for_itself_is_stopped():
@@ -67,22 +48,11 @@ def test_a_save_that_each_rank_decides_for_itself_is_stopped():
         lesson_08._agree(lambda loss: loss < 0.5)
 
 
+def best_interval(step_seconds, save_seconds, machine_hours, machines):
+    return max(1, round((2 * save_seconds * machine_hours * 3600 / machines) ** 0.5 / step_seconds))
+
+
 SAID = {
-    "08-1": [
-        (complete, loaded(more=1), "leaves out a step"),
-        (complete, loaded(optimizers=False), "something that is not in the checkpoint"),
-    ],
-    "08-2": [
-        (by_all_ranks(lambda total: total / 2 < 0.5), "solved"),
-        (by_all_ranks(lambda total: total < 0.5), "that is the sum, or the largest"),
-        (by_all_ranks(lambda least: least < 0.5, torch.distributed.ReduceOp.MIN), "only rank 0 is below"),
-        (lambda loss: False, "in steps 3 and 4"),
-    ],
-    "08-3": [
-        (saving(lambda rank: rank == 0, lambda model: getattr(model, "module", model)), "solved"),
-        (saving(lambda rank: rank == 3), "with one worker, no checkpoint"),
-        (saving(lambda rank: rank == 0), "with two workers, model.pt has module.weight, module.bias"),
-    ],
     "08-4": [
         (best_interval, "solved"),
         (lambda *given: np.int64(best_interval(*given)), "solved"),

@@ -1,22 +1,12 @@
 """The exercises of lesson 09: what is said of a likely mistake."""
 
+import pytest
 from ray.train import ScalingConfig
 
 from labkit.exercises import check, registry
-from verdicts import Runs, verdicts
+from verdicts import Runs, changes, solution, verdicts
 
 lesson_09 = registry.load("09")
-
-
-def alpha_beta(workers, small, large):
-    rounds = 2 * (workers - 1)
-    beta = (large[1] - small[1]) / (large[0] - small[0]) * workers / rounds
-    return small[1] / rounds - beta * small[0] / workers, beta
-
-
-def slope_alone(workers, small, large):
-    slope = (large[1] - small[1]) / (large[0] - small[0])
-    return small[1] - slope * small[0], slope
 
 
 def workers(count, **resources):
@@ -40,18 +30,6 @@ SAID = {
         (lambda workers, cores: min(1, cores / workers), "core's share"),
         (lambda workers, cores: workers / cores, "faster than one core"),
         (lambda workers, cores: workers - cores + 0.5 if workers > cores else 1, "that is not it"),
-    ],
-    "09-1": [
-        (alpha_beta, "solved"),
-        (lambda *one: alpha_beta(*one)[::-1], "return alpha first"),
-        (lambda *one: alpha_beta(*one)[0], "a tuple (alpha, beta) is expected"),
-        (lambda *one: (slope_alone(*one)[0], alpha_beta(*one)[1]), "for all 2 messages together"),
-        (lambda n, *two: (alpha_beta(n, *two)[0], slope_alone(n, *two)[1]), "beta of 4 workers is"),
-        (
-            lambda n, *two: (two[0][1] / (2 * (n - 1)) - alpha_beta(n, *two)[1] / n, alpha_beta(n, *two)[1]),
-            "alpha of 2 workers is",
-        ),
-        (lambda n, *two: (two[0][1] / (2 * (n - 1)), alpha_beta(n, *two)[1]), "sends some bytes, too"),
     ],
     "09-2": [
         (both(3 * 33_000.0, 3 * 32_000.0), "solved"),
@@ -85,3 +63,30 @@ SAID = {
 def test_what_a_check_says(id, answers, said, monkeypatch):
     monkeypatch.setattr(lesson_09, "_of_both", in_turn)
     assert said in repr(check(id, *answers))
+
+
+MEDIAN = "statistics.median(seconds)"
+CHANGED = {
+    "09-1": [
+        ({}, "solved"),
+        ({MEDIAN: "statistics.mean(seconds)"}, "do the first exchange and the slow ones"),
+        ({MEDIAN: "seconds[0]"}, "do the first exchange and the slow ones"),
+        ({"    dist.all_reduce(medians, op=dist.ReduceOp.MAX)\n": ""}, "the ranks return different values"),
+        ({"ReduceOp.MAX": "ReduceOp.MIN"}, "that is what rank 0 measured"),
+        ({"return alpha, beta": "return beta, alpha"}, "return alpha first"),
+        ({"return alpha, beta": "return alpha"}, "a tuple (alpha, beta) is expected"),
+        (
+            {"alpha = small / rounds - beta * 1 / workers": "alpha = small - beta * 4 / 3"},
+            "all 4 messages together",
+        ),
+        ({" * workers / rounds": ""}, "all 4 messages together"),
+        ({" * workers / rounds": " / rounds"}, "1/n of the size"),
+        ({" - beta * 1 / workers": ""}, "sends a megabyte, too"),
+    ],
+}
+
+
+@pytest.mark.usefixtures("lab")
+@changes(CHANGED)
+def test_what_a_check_says_of_a_run(id, change, said):
+    assert said in repr(check(id, *solution(id, change)))

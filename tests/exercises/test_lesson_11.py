@@ -6,13 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 from labkit.exercises import check, registry
-from verdicts import verdicts
+from verdicts import changes, solution, verdicts
 
 lesson_11 = registry.load("11")
 
@@ -32,64 +29,14 @@ def alone(monkeypatch):
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize(
-    "blocks, root, early, said",
-    [
-        (True, True, False, "solved"),
-        (False, True, False, "gathers the whole model at once"),
-        (True, False, False, "whole on each rank"),
-        (True, True, True, "no longer uses"),
-        (False, True, True, "gathers the whole model at once"),  # as in the lesson
-    ],
-)
-def test_a_sharded_model_learns(blocks, root, early, said, alone):
-    def train_sharded(config):
-        model = config["model"]()
-        optimizer = torch.optim.Adam(model.parameters()) if early else None
-        for module in [*(model.blocks if blocks else ()), *([model] if root else ())]:
-            fully_shard(module, mesh=alone)
-        optimizer = optimizer or torch.optim.Adam(model.parameters())
-        for _ in range(config["steps"]):
-            model(torch.rand(8, 4)).square().mean().backward()
-            optimizer.step()
-        return config["inspect"](model)
-
-    assert said in repr(check("11-2", train_sharded))
-
-
 def test_what_the_loop_returns(alone):
     assert "has to return config" in repr(check("11-2", lambda config: 1))
 
 
-def load_body(model, folder, *, copied=False, head=False):
-    weights = get_model_state_dict(model)
-    body = {name: value for name, value in weights.items() if head or not name.startswith("head.")}
-    body = {name: value.clone() for name, value in body.items()} if copied else body
-    dcp.load({"model": body}, checkpoint_id=folder)
-
-
-def new_head(model, folder):
-    load_body(model, folder)
-    torch.nn.init.zeros_(model.head.weight)
-
-
 def loaded(model, folder):
+    (load_body,) = solution("11-3")
     load_body(model, folder)
     model.load_state_dict({name: value for name, value in model.state_dict().items() if "head" not in name})
-
-
-def accumulate(share=4, clear=1, sync=None, steps=1):
-    def accumulate(model, optimizer, loss_of, parts):
-        optimizer.zero_grad() if clear else None
-        for number, (x, y) in enumerate(parts):
-            last = number == len(parts) - 1
-            model.set_requires_gradient_sync(requires_gradient_sync=last if sync is None else sync)
-            (loss_of(model, x, y) / share).backward()
-            optimizer.step() if steps == 4 else None
-            optimizer.zero_grad() if steps == 4 else None
-        optimizer.step() if steps == 1 else None
-
-    return accumulate
 
 
 def at_once(model, optimizer, loss_of, parts):
@@ -102,24 +49,8 @@ torch.optim.SGD([torch.zeros(1)])  # imports much, which must not count as the c
 
 
 SAID = {
-    "11-3": [
-        (load_body, "solved"),
-        (lambda *given: load_body(*given, copied=True), "the body differs"),
-        (new_head, "the new head has changed"),
-        (loaded, "a dict without its head"),
-        (lambda *given: load_body(*given, head=True), "dcp.load refused: ValueError: Size mismatch"),
-        (lambda model, folder: dcp.load(get_model_state_dict(model), checkpoint_id=folder), "Missing key"),
-    ],
-    "11-4": [
-        (accumulate(), "solved"),
-        (accumulate(share=1), "4 times too large"),
-        (accumulate(steps=0), "call optimizer.step()"),
-        (accumulate(steps=4), "not that of the whole batch"),
-        (accumulate(clear=0), "clear them first"),
-        (at_once, "one backward for all parts"),
-        (accumulate(sync=True), "only the last backward"),
-        (accumulate(sync=False), "only the last backward"),
-    ],
+    "11-3": [(loaded, "a dict without its head")],
+    "11-4": [(at_once, "one backward for all parts")],
     "11-1": [
         (fewest_gpus, "solved"),
         (lambda n, gpu, kept: math.ceil(16e-9 * n / (gpu - kept)), "solved"),
@@ -137,3 +68,50 @@ SAID = {
 @verdicts(SAID)
 def test_what_a_check_says(id, answers, said, alone):
     assert said in repr(check(id, *answers))
+
+
+BLOCKS = """    for block in model.blocks:
+        fully_shard(block)  # so that only one of them is whole at a time
+"""
+ADAM = "    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)"
+LATE = f"{ADAM}  # of the new parameters\n"
+LAST = "number == len(parts) - 1"
+CHANGED = {
+    "11-2": [
+        ({}, "solved"),
+        ({BLOCKS: ""}, "gathers the whole model at once"),
+        ({"    fully_shard(model)\n": ""}, "whole on each rank"),
+        ({LATE: "", BLOCKS: f"{ADAM}\n{BLOCKS}"}, "no longer uses"),
+        ({LATE: "", BLOCKS: f"{ADAM}\n"}, "gathers the whole model at once"),  # as in the lesson
+    ],
+    "11-3": [
+        ({}, "solved"),
+        ({"{name: value for": "{name: value.clone() for"}, "the body differs"),
+        (
+            {"# into the model's own tensors": "\n    torch.nn.init.zeros_(model.head.weight)"},
+            "the new head has changed",
+        ),
+        ({' if not name.startswith("head.")': ""}, "dcp.load refused: ValueError: Size mismatch"),
+        ({'{"model": body}': "weights"}, "Missing key"),
+    ],
+    "11-4": [
+        ({}, "solved"),
+        ({" / len(parts)": ""}, "4 times too large"),
+        ({"\n    optimizer.step()": ""}, "call optimizer.step()"),
+        (
+            {
+                "\n    optimizer.step()": "",
+                "backward()": "backward(); optimizer.step(); optimizer.zero_grad()",
+            },
+            "not that of the whole batch",
+        ),
+        ({"    optimizer.zero_grad()\n": ""}, "clear them first"),
+        ({LAST: "True"}, "only the last backward"),
+        ({LAST: "False"}, "only the last backward"),
+    ],
+}
+
+
+@changes(CHANGED)
+def test_what_a_check_says_of_a_mistake(id, change, said, alone):
+    assert said in repr(check(id, *solution(id, change)))

@@ -1,8 +1,23 @@
-"""A table of answers and what the check of an exercise says to them, as one test."""
+"""A table of answers and what the check of an exercise says to them, as one test.
 
+Right answers are the lessons' own solutions, and a likely mistake is a change of their text.
+"""
+
+import ast
+import functools
+import itertools
+import linecache
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from ray import cloudpickle
+
+import build
+import lesson
+
+_numbers = itertools.count()
 
 
 class Runs:
@@ -24,3 +39,52 @@ def verdicts(table: dict[str, list[tuple]]) -> Any:
     """Parametrize a test with (id, answers, said) of each row of {id: [(*answers, said), …]}."""
     rows = [(id, answers, said) for id, several in table.items() for *answers, said in several]
     return pytest.mark.parametrize("id, answers, said", rows)
+
+
+def changes(table: dict[str, list[tuple[dict[str, str], str]]]) -> Any:
+    """Parametrize a test with (id, change, said) of each row of {id: [({old text: new}, said), …]}."""
+    rows = [(id, change, said) for id, several in table.items() for change, said in several]
+    return pytest.mark.parametrize("id, change, said", rows)
+
+
+def solution(id: str, change: dict[str, str] | None = None, **given: Any) -> list[Any]:
+    """What the solved lesson passes to ``check(id, …)``, with a change of the solution's text.
+
+    Its functions belong to no module, so they travel to workers by value. `given` is what the answers use of
+    the lesson, or what the lesson passes besides them.
+    """
+    cells = _cells(id.partition("-")[0]) if id not in _MOVED else _cells(_MOVED[id])
+    place = next(n for n, cell in enumerate(cells) if cell.source.startswith(f'check("{id}"'))
+    text = next(cell.source for cell in reversed(cells[:place]) if cell.is_solution)
+    for old, new in (change or {}).items():
+        assert old in text, f"the solution of {id} has no {old!r}"
+        text = text.replace(old, new)
+    name = f"<answer {next(_numbers)} to {id}>"
+    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name  # for inspect.getsource
+    space = {"__name__": "answer"} | _imported(cells) | given
+    exec(compile(text, name, "exec"), space)
+    call = lesson.parse(cells[place].source).body[-1].value
+    return [eval(ast.unparse(argument), space) for argument in call.args[1:]]
+
+
+_MOVED = {"03-2": "03b", "03-3": "03b", "05-2": "05b", "05-5": "05b"}
+
+
+@functools.cache
+def _cells(number: str) -> list[lesson.Cell]:
+    (source,) = (path for path in build.sources() if lesson.number(path) == number)
+    return lesson.read(source)
+
+
+def _imported(cells: list[lesson.Cell]) -> dict[str, Any]:
+    """What the lesson's cells import; `my_loop` by value, as in the lessons."""
+    space: dict[str, Any] = {}
+    if (folder := str(Path(build.FOLDER))) not in sys.path:
+        sys.path.append(folder)
+    for cell in (cell for cell in cells if cell.kind == "code" and not cell.is_claim):
+        for node in getattr(lesson.parse(cell.source), "body", []):
+            if isinstance(node, (ast.Import, ast.ImportFrom)) and "killed_sweep" not in ast.unparse(node):
+                exec(ast.unparse(node), space)
+    if "my_loop" in space:
+        cloudpickle.register_pickle_by_value(space["my_loop"])
+    return space
