@@ -78,12 +78,12 @@ reference
 # shards, the layer computes, and the joined array is dropped. The backward pass does the same once more. A **reduce-scatter** then adds up the gradients and leaves each rank with the sum for its own shard, which is all that it needs for its update.
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** In data parallel training a rank sends 2 (n − 1)/n of the weights in each step. By what factor does it send more with FSDP?
+# **Predict.** In data parallel training a rank sends 2 (n − 1)/n of the weights in each step. How many times as much does it send with FSDP?
 
 # %%
 from labkit.exercises import check, hint, predict, reveal
 
-predict("12b-a", ...)
+predict("12b-a", ..., choices=["the same", "1.5 times", "2 times", "3 times"])
 
 
 # %%
@@ -95,7 +95,7 @@ def traffic_of_fsdp(rank, world, layers):
 
 
 factor = run(traffic_of_fsdp, 4, layers).sent[0] / reference.sent[0]
-reveal("12b-a", factor)
+reveal("12b-a", f"{factor:.1f} times")
 
 # %% tags=["claim"]
 assert abs(factor - 1.5) < 1e-9
@@ -104,7 +104,7 @@ assert 200 < max(reference.memory) < 220
 # %% [markdown]
 # An all-reduce is a reduce-scatter and an all-gather. FSDP gathers twice, so it's three halves instead of two. You pay half as much again in communication, and get nearly all of the memory back.
 #
-# ### Exercise 12b-1 ★★ · FSDP
+# ### Exercise 12b-1 ★★★ · FSDP
 # Write the training above with shards. `np.split(weights, world)[rank]` are the rows of this rank; a copy of them doesn't keep the whole array alive. Return the list of this rank's trained shards. With four ranks, a rank may hold at most 100 MB at any time, which is less than the weights of the four layers. An array counts as long as a variable refers to it,
 # so `del` what you no longer need. The check runs it on two real ranks, too.
 
@@ -135,6 +135,31 @@ def fsdp(rank, world, layers, batches, lr):
             del gradient, total
     return shards
 
+
+# %% [markdown]
+# If you'd rather fill in blanks, paste this version over it:
+#
+# ```python
+# def fsdp(rank, world, layers, batches, lr):
+#     shards = [np.split(weights, world)[rank].copy() for weights in layers]
+#     for batch in batches:
+#         outputs = [batch[rank::world]]
+#         for shard in shards:
+#             weights = yield ...
+#             yield compute(1, "F")
+#             outputs.append(forward(weights, outputs[-1]))
+#             del weights
+#         slope = 2 * (outputs[-1] - outputs[0]) / outputs[0].size
+#         for number in reversed(range(len(shards))):
+#             weights = yield ...
+#             yield compute(2, "B")
+#             gradient, slope = backward(weights, outputs[number], outputs[number + 1], slope)
+#             del weights
+#             total = yield ...
+#             shards[number] -= ...
+#             del gradient, total
+#     return shards
+# ```
 
 # %%
 check("12b-1", fsdp)
@@ -193,22 +218,25 @@ assert difference(joined, by_torch) < 1e-9
 # FSDP sends every weight three times in each step. That's fine inside a machine and slow between machines. A **pipeline** sends no weights at all: each rank keeps one layer, the **stage**, and passes outputs to the right and slopes to the left, which are small.
 #
 # The catch: with one batch, one rank works and all others wait. So cut the batch into **micro-batches**. While rank 1 computes the first one, rank 0 computes the second. A plan says in which order a rank does its work: `("F", 2)` is the forward pass of micro-batch 2, `("B", 2)` its backward pass.
+#
+# The work of a batch stays the same, however you cut it. Here a rank needs 32 units for the forward pass of the whole batch and 64 for its backward pass. With eight micro-batches, each of them takes 4 and 8 units.
 
 
 # %%
 def stage(rank, world, plan, count, layers, batch, lr):
     weights, micro, kept, sent, gradient = layers[rank].copy(), np.split(batch, count), {}, [], 0
+    unit = 32 / count  # the work of one micro-batch
     for kind, number in plan(rank, world, count):
         if kind == "F":
             x = micro[number] if rank == 0 else (yield recv(rank - 1))
-            yield compute(1, f"F{number}")
+            yield compute(unit, f"F{number}")
             kept[number] = (x, forward(weights, x))
             if rank < world - 1:
                 sent.append((yield start(send(rank + 1, kept[number][1]))))
         else:
             x, y = kept.pop(number)
             slope = 2 * (y - micro[number]) / batch.size if rank == world - 1 else (yield recv(rank + 1))
-            yield compute(2, f"B{number}")
+            yield compute(2 * unit, f"B{number}")
             part, slope = backward(weights, x, y, slope)
             gradient = gradient + part
             if rank > 0:
@@ -219,7 +247,7 @@ def stage(rank, world, plan, count, layers, batch, lr):
 
 
 # %% [markdown]
-# The simplest plan is called GPipe: all forward passes, then all backward passes. With one micro-batch it's the naive pipeline. Look at the shaded parts, which are called the **bubble**:
+# The simplest plan is called GPipe: all forward passes, then all backward passes. With one micro-batch it's the naive pipeline. Look at the **bubble**, the shaded parts in which a rank has nothing to compute:
 
 
 # %%
@@ -227,28 +255,29 @@ def gpipe(rank, world, count):
     return [("F", number) for number in range(count)] + [("B", number) for number in range(count)]
 
 
-run(stage, 4, gpipe, 1, layers, batches[0], 0.5)
+large = numbers.normal(size=(128, 64))  # a batch of 66 MB
+run(stage, 4, gpipe, 1, layers, large, 0.5)
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** With one micro-batch, each of four ranks is idle for 75 % of the time and more. How many percent will it be with eight micro-batches?
+# **Predict.** With one micro-batch, each of four ranks is idle for three quarters of the time and more. What will it be with eight micro-batches?
 
 # %%
-predict("12b-b", ...)
+predict("12b-b", ..., choices=["about 10 %", "about 30 %", "about 50 %", "about 70 %"])
 
 # %%
-eight = run(stage, 4, gpipe, 8, layers, batches[0], 0.5)
-reveal("12b-b", round(100 * eight.bubble))
+eight = run(stage, 4, gpipe, 8, layers, large, 0.5)
+reveal("12b-b", f"about {round(100 * eight.bubble, -1):.0f} %")
 eight
 
 # %% tags=["claim"]
 assert 0.27 < eight.bubble < 0.37
-free = run(stage, 4, gpipe, 8, layers, batches[0], 0.5, alpha=0, beta=0)
+free = run(stage, 4, gpipe, 8, layers, large, 0.5, alpha=0, beta=0)
 assert abs(free.bubble - 3 / 11) < 1e-9
-single = [numbers.copy() for numbers in run(data_parallel, 1, layers, batches[:1], 0.5).results[0]]
+single = run(data_parallel, 1, layers, [large], 0.5).results[0]
 assert difference(eight.results, single) < 1e-12
 
 # %% [markdown]
-# That's better, and the reason for the rest is simple: the last rank can't begin before the first micro-batch has passed p − 1 ranks. If messages were free, a pipeline of p stages with m micro-batches would be idle for (p − 1)/(m + p − 1) of its time, here 27 %. The simulated messages add a little to that.
+# The same work takes about a third of the time. The reason for the rest of the bubble is simple: the last rank can't begin before the first micro-batch has passed p − 1 ranks. If messages were free, a pipeline of p stages with m micro-batches would be idle for (p − 1)/(m + p − 1) of its time, here 27 %. The simulated messages add a little to that.
 #
 # ### Exercise 12b-2 ★ · How many micro-batches
 # Write a function that returns the smallest number of micro-batches with which a pipeline of `stages` ranks is idle for at most the share `idle` of its time, such as 0.1. Use the formula, so messages are free.
@@ -270,7 +299,8 @@ def micro_batches(stages, idle):
 check("12b-2", micro_batches)
 
 # %% [markdown]
-# Shouldn't you always use hundreds of micro-batches, then? There is a price, and the memory lines show it. A forward pass leaves its input and its output behind until its backward pass has used them. With GPipe, rank 0 keeps those of *all* micro-batches.
+# Shouldn't you always use hundreds of micro-batches, then? Each of them needs enough rows to keep a GPU busy, so many micro-batches need a large batch, and a large batch needs memory. A forward pass leaves its input and its output behind until its backward pass has used them. With GPipe, each rank keeps those of the *whole* batch:
+# look at the memory lines above, which rise until the first backward pass.
 #
 # ## One forward, one backward
 # Why wait with the backward passes until all forward passes are done? The last rank can begin the backward pass of micro-batch 0 as soon as its forward pass is over. That's the schedule **1F1B**, one forward, one backward. For each rank it has three phases:
@@ -312,10 +342,27 @@ def one_f_one_b(rank, world, count):
 # ```
 
 # %%
-check("12b-3", one_f_one_b)
+solved = check("12b-3", one_f_one_b)
+solved
 
 # %% [markdown]
-# Draw it if you've solved it: `run(stage, 4, one_f_one_b, 8, layers, batches[0], 0.5)`. The bubble is as large as with GPipe. What shrinks is the memory, and so you can afford more micro-batches, which shrink the bubble.
+# Now compare. The next cell prints how much each rank holds at most, with GPipe and, once it's solved, with your plan.
+
+# %%
+plans = {"GPipe": gpipe}
+if solved:
+    plans["1F1B"] = one_f_one_b
+for name, plan in plans.items():
+    for count in (4, 8, 16):
+        ran = run(stage, 4, plan, count, layers, large, 0.5)
+        memory = " ".join(f"{mb:4.0f}" for mb in ran.memory)
+        print(
+            f"{name:5} {count:2} micro-batches: bubble {ran.bubble:3.0%}, MB held by ranks 0 to 3: {memory}"
+        )
+ran
+
+# %% [markdown]
+# The bubble is as large as with GPipe, because it only depends on the number of micro-batches. What shrinks is the memory: rank r holds p − r micro-batches instead of all, so its memory line stays flat after the warm-up. The smaller the micro-batches are, the more you save. So you can afford more of them, and that shrinks the bubble.
 #
 # What goes wrong with a wrong plan? This one lets every rank begin in the steady phase, without a warm-up:
 
@@ -325,7 +372,7 @@ def impatient(rank, world, count):
     return [(kind, number) for number in range(count) for kind in "FB"]
 
 
-run(stage, 4, impatient, 8, layers, batches[0], 0.5)
+run(stage, 4, impatient, 8, layers, large, 0.5)
 
 # %% [markdown]
 # It's right, and three quarters of the cluster sleep: rank 0 waits for the backward pass of micro-batch 0 before it begins micro-batch 1. One missing line costs as much as the hardware does. That's why it's worth looking at a schedule before you run it.
@@ -354,10 +401,10 @@ print(f"a pipeline by hand and by PyTorch: {difference(by_hand, by_torch):.1e}")
 
 # %% tags=["claim"]
 assert difference(by_hand, by_torch) < 1e-9 < difference(by_hand, layers[:2])
-assert run(stage, 4, impatient, 8, layers, batches[0], 0.5).bubble > 0.7
-plans = {plan: run(stage, 4, plan, 8, layers, batches[0], 0.5) for plan in (gpipe, one_f_one_b)}
-assert plans[one_f_one_b].memory[0] < plans[gpipe].memory[0]
-assert abs(plans[one_f_one_b].bubble - plans[gpipe].bubble) < 0.05
+assert run(stage, 4, impatient, 8, layers, large, 0.5).bubble > 0.7
+ran = {plan: run(stage, 4, plan, 8, layers, large, 0.5) for plan in (gpipe, one_f_one_b)}
+assert max(ran[one_f_one_b].memory) < max(ran[gpipe].memory) - 60
+assert abs(ran[one_f_one_b].bubble - ran[gpipe].bubble) < 0.05
 
 # %% [markdown]
 # ## Divide a matrix

@@ -164,19 +164,22 @@ def buckets(d: Drawing) -> None:
     d.text(365, 216, "the step has to wait for the last one only", style="n", room=380)
 
 
-@picture(760, 300)
+@picture(760, 476)
 def ring(d: Drawing) -> None:
-    """The first half of a ring all-reduce with three ranks.
+    """A ring all-reduce with three ranks.
 
     Each rank has an array of three pieces, a, b and c. In each round every rank sends one piece to its right
     neighbour, which adds it to its own: first rank 0 sends a, rank 1 sends b, and rank 2 sends c around to
     rank 0. After two rounds rank 0 has the complete b, rank 1 the complete c, and rank 2 the complete a.
+    In two more rounds the complete pieces go around and replace what a rank had, so that all have all three.
     """
     pieces = ("a", "b", "c")
     held = [{piece: str(rank) for piece in pieces} for rank in range(3)]
-    for turn, words in enumerate(("at first", "after round 1", "after round 2")):
+    for turn in range(5):
         top = 46 + 88 * turn
-        d.text(20, top + 27, words, style="b")
+        d.text(20, top + 27, f"after round {turn}" if turn else "at first", style="b")
+        if turn < 4:
+            d.text(20, top + 69, "send and add" if turn < 2 else "send and replace", style="n", room=120)
         for rank in range(3):
             left = 150 + 205 * rank
             if turn == 0:
@@ -184,7 +187,7 @@ def ring(d: Drawing) -> None:
             for place, piece in enumerate(pieces):
                 kind = "data" if len(held[rank][piece]) == 3 else "process"
                 d.box(left + 60 * place, top, 56, 42, piece + held[rank][piece], kind=kind)
-        if turn == 2:
+        if turn == 4:
             continue
         moved = {rank: pieces[(rank - turn) % 3] for rank in range(3)}
         for rank, piece in moved.items():
@@ -193,7 +196,7 @@ def ring(d: Drawing) -> None:
             d.arrow((x, top + 42), (x, top + 52 + 8 * rank), (end, top + 52 + 8 * rank), (end, top + 88))
         sent = {(rank + 1) % 3: (piece, held[rank][piece]) for rank, piece in moved.items()}
         for rank, (piece, whose) in sent.items():
-            held[rank][piece] = "".join(sorted(held[rank][piece] + whose))
+            held[rank][piece] = whose if turn >= 2 else "".join(sorted(held[rank][piece] + whose))
 
 
 @picture(760, 300)

@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+MESSAGES = {"send": "sends to rank {}", "recv": "receives from rank {}"}
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
+
 
 @dataclass(frozen=True)
 class Op:
@@ -18,6 +21,11 @@ class Op:
     units: float = 0.0
     label: str = ""
     inner: Any = None  # of start: an Op; of wait: what start returned
+
+    def __str__(self) -> str:
+        """What the rank does, as a clause: "sends to rank 1", "calls all_reduce"."""
+        op = self.inner if self.kind == "start" else self
+        return MESSAGES.get(op.kind, f"calls {op.kind}").format(op.peer)
 
 
 def compute(units: float = 1.0, label: str = "") -> Op:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as ready
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from labkit.errors import LabError, expect_int
-from labkit.schedule.ops import Op
+from labkit.schedule.ops import MESSAGES, Op
 
 _LIMIT = 20.0  # seconds that a rank waits for another one
 _START = 60.0  # seconds for processes that start on a busy machine
@@ -28,6 +29,7 @@ _START = 60.0  # seconds for processes that start on a busy machine
 # Without torch._dynamo, each rank would import it when it makes its first optimizer.
 _PRELOADED = ["torch", "torch.distributed", "torch._dynamo", "ray.cloudpickle", "labkit.schedule.ranks"]
 _HEADER = 10  # whole numbers before an array: its type, its number of axes, and their lengths
+Finish = Callable[[], Any]  # waits for a message or a collective, and returns its result
 
 
 @dataclass(frozen=True)
@@ -51,58 +53,58 @@ def on_ranks(program: Callable[..., Generator], world: int, *args: Any, limit: f
     """
     from ray import cloudpickle
 
-    name = getattr(program, "__name__", "the program")
-    expect_int(f"run {name} on real ranks", "world", world)
+    attempt = f"run {getattr(program, '__name__', 'the program')} on {world} real ranks"
+    expect_int(attempt, "world", world)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     payload = cloudpickle.dumps((program, args))
-    processes, answers = {}, {}
-    with tempfile.TemporaryDirectory(prefix="labkit-ranks-") as folder:
-        try:
-            for rank in range(world):
-                ours, theirs = context.Pipe()
-                work = (theirs, rank, world, payload, folder, limit)
-                process = context.Process(target=_rank, args=work, daemon=True)
-                process.start()
-                theirs.close()
-                processes[ours] = (rank, process)
-            while len(answers) < world:
-                found = ready(list(processes.keys() - answers.keys()), timeout=_START + limit)
-                for connection in found:
-                    answers[connection] = _answer(connection)
-                if not found or "raised" in (answers[one][0] for one in found):
-                    for connection in ready(list(processes.keys() - answers.keys()), timeout=1):
-                        answers[connection] = _answer(connection)  # perhaps it knows more
-                    raise _failure(name, processes, answers)
-        finally:
-            for connection, (_, process) in processes.items():
-                connection.close()
-                process.join(2 if len(answers) == world else 0)
-                if process.is_alive():
-                    process.kill()
-                process.join()
-    by_rank = [answers[one] for one, _ in sorted(processes.items(), key=lambda item: item[1][0])]
-    return Measured([value for _, value, _ in by_rank], max(seconds for *_, seconds in by_rank))
+    ranks, answers = {}, {}
+    with tempfile.TemporaryDirectory(prefix="labkit-ranks-") as folder, contextlib.ExitStack() as ends:
+        for rank in range(world):
+            ours, theirs = context.Pipe()
+            work = (theirs, rank, world, payload, folder, limit)
+            process = context.Process(target=_rank, args=work, daemon=True)
+            process.start()
+            theirs.close()
+            ends.callback(_end, process, ours)
+            ranks[ours] = rank
+        while waiting := [one for one in ranks if ranks[one] not in answers]:
+            failed = any(said for said, *_ in answers.values())
+            found = ready(waiting, timeout=1 if failed else _START + limit)
+            answers |= {ranks[one]: _answer(one) for one in found}
+            if not found:
+                break
+    _require_success(attempt, world, answers)
+    return Measured([answers[rank][1] for rank in range(world)], max(answers[rank][2] for rank in answers))
 
 
-def _answer(connection: Connection) -> tuple:
+def _answer(connection: Connection) -> tuple[str, Any, float]:
+    """What a rank raised or "", what it returned, and its seconds."""
     try:
         return connection.recv()
     except (EOFError, OSError):
-        return "raised", "the process ended", ""
+        return "ended without a word", None, 0.0
 
 
-def _failure(name: str, processes: dict, answers: dict) -> LabError:
-    attempt, fix = (
-        f"run {name} on {len(processes)} real ranks",
-        "run it in the simulator, which explains a deadlock",
-    )
-    failed = [(processes[one][0], answers[one]) for one in answers if answers[one][0] == "raised"]
-    if not failed:
-        silent = sorted(processes[one][0] for one in processes.keys() - answers.keys())
-        return LabError(attempt, f"there was no answer from ranks {', '.join(map(str, silent))}", fix)
-    rank, (_, said, where) = min(failed, key=lambda one: ("losed by peer" in one[1][1], one))
-    return LabError(attempt, f"rank {rank} raised {said}{where and f' when it {where}'}", fix)
+def _end(process: multiprocessing.Process, connection: Connection) -> None:
+    connection.close()
+    process.join(1)
+    process.kill()
+    process.join()
+
+
+def _require_success(attempt: str, world: int, answers: dict[int, tuple]) -> None:
+    failed = [(rank, said) for rank, (said, *_) in answers.items() if said]
+    silent = ", ".join(str(rank) for rank in range(world) if rank not in answers)
+    if failed:
+        # A rank that lost its connection to another one isn't where it began.
+        rank, said = min(failed, key=lambda one: ("losed by peer" in one[1], one))
+        fact = f"rank {rank} {said}"
+    elif silent:
+        fact = f"there was no answer from rank {silent}"
+    else:
+        return
+    raise LabError(attempt, fact, "run it in the simulator, which explains a deadlock")
 
 
 def _rank(connection: Connection, rank: int, world: int, payload: bytes, folder: str, limit: float) -> None:
@@ -120,8 +122,7 @@ def _rank(connection: Connection, rank: int, world: int, payload: bytes, folder:
         torch.set_num_threads(1)
         warnings.simplefilter("ignore")  # the notebook would show those of all ranks
         logging.disable(logging.WARNING)
-        loopback = {name for _, name in socket.if_nameindex()} & {"lo", "lo0"}
-        os.environ["GLOO_SOCKET_IFNAME"] = min(loopback)
+        os.environ["GLOO_SOCKET_IFNAME"] = min({name for _, name in socket.if_nameindex()} & {"lo", "lo0"})
         store = dist.FileStore(f"{folder}/store", world)
         options = {"rank": rank, "world_size": world, "timeout": timedelta(seconds=limit)}
         dist.init_process_group("gloo", store=store, **options)
@@ -132,20 +133,19 @@ def _rank(connection: Connection, rank: int, world: int, payload: bytes, folder:
         value = answering.run()
         seconds = time.perf_counter() - begin
         dist.barrier()
-        connection.send(("returned", value, seconds))
+        connection.send(("", value, seconds))
         dist.destroy_process_group()
     except BaseException as error:
         text = re.sub(r"^\[\S+\] |\. This is typically.*", "", str(error).strip().partition("\n")[0])
-        said = f"{type(error).__name__}: {text}"
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)]
-        where = answering.doing if answering else ""
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f" when it {answering.doing}" if answering and answering.doing else f" (line {last.lineno})"
         with contextlib.suppress(OSError, ValueError):
-            connection.send(("raised", said if where else f"{said} (line {lines[-1]})", where))
+            connection.send((f"raised {type(error).__name__}: {text}{where}", None, 0.0))
         os._exit(1)
 
 
 def _end_with(connection: Connection) -> None:
-    """End this process when the one that started it is gone."""
+    """End this process when the one that started it is gone, or wants no more from it."""
     with contextlib.suppress(EOFError, OSError):
         connection.recv()
     os._exit(0)
@@ -157,8 +157,8 @@ class _Answering:
     def __init__(self, generator: Generator) -> None:
         self.generator, self.doing = generator, ""
         self.messages: Counter[tuple] = Counter()  # of each ("send" or "recv", rank)
-        self.groups: dict[tuple, Any] = {None: None}
-        self.started: list[Callable] = []
+        self.groups: dict[tuple | None, Any] = {None: None}
+        self.started: list[Finish] = []
 
     def run(self) -> Any:
         value = None
@@ -169,7 +169,7 @@ class _Answering:
                 for finish in self.started:
                     finish()
                 return end.value
-            self.doing = _doing(self.generator, op)
+            self.doing = f"{op} in line {self.generator.gi_frame.f_lineno}"
             value = self._answer(op)
             self.doing = ""
 
@@ -177,20 +177,19 @@ class _Answering:
         if op.kind == "compute":
             return None
         if op.kind == "start":
-            self.started.append(_once(self._begin(op.inner)))
+            self.started.append(cache(self._begin(op.inner)))  # asked again, it has its result
             return self.started[-1]
         return op.inner() if op.kind == "wait" else self._begin(op)()
 
-    def _begin(self, op: Op) -> Callable[[], Any]:
-        """Begin a message or a collective; returns what waits for it and returns its result."""
-        if op.kind in ("send", "recv"):
-            number = self.messages[op.kind, op.peer]
-            self.messages[op.kind, op.peer] += 1
-            tags = (2 * number, 2 * number + 1)  # of the header and of the array
-            return self._send(op, tags) if op.kind == "send" else self._recv(op, tags)
-        return self._collective(op)
+    def _begin(self, op: Op) -> Finish:
+        if op.kind not in MESSAGES:
+            return self._collective(op)
+        number = self.messages[op.kind, op.peer]
+        self.messages[op.kind, op.peer] += 1
+        tags = (2 * number, 2 * number + 1)  # of the header and of the array
+        return self._send(op, tags) if op.kind == "send" else self._recv(op, tags)
 
-    def _send(self, op: Op, tags: tuple[int, int]) -> Callable[[], Any]:
+    def _send(self, op: Op, tags: tuple[int, int]) -> Finish:
         import torch
         import torch.distributed as dist
 
@@ -200,7 +199,7 @@ class _Answering:
         works = [dist.isend(part, op.peer, tag=tag) for part, tag in zip(parts, tags, strict=True)]
         return lambda: [work.wait() for work in works] and parts and None  # keeps them until then
 
-    def _recv(self, op: Op, tags: tuple[int, int]) -> Callable[[], Any]:
+    def _recv(self, op: Op, tags: tuple[int, int]) -> Finish:
         import torch
         import torch.distributed as dist
 
@@ -216,7 +215,7 @@ class _Answering:
 
         return finish
 
-    def _collective(self, op: Op) -> Callable[[], Any]:
+    def _collective(self, op: Op) -> Finish:
         import torch
         import torch.distributed as dist
 
@@ -233,15 +232,3 @@ class _Answering:
             result = torch.empty((mine.shape[0] // world, *mine.shape[1:]), dtype=mine.dtype)
             work = dist.reduce_scatter_single(result, mine, **options)
         return lambda: (work.wait(), mine, result.numpy())[-1]
-
-
-def _doing(generator: Any, op: Op) -> str:
-    inner = op.inner if isinstance(op.inner, Op) else op
-    names = {"send": f"sends to rank {inner.peer}", "recv": f"receives from rank {inner.peer}"}
-    return f"{names.get(inner.kind, f'calls {inner.kind}')} in line {generator.gi_frame.f_lineno}"
-
-
-def _once(finish: Callable[[], Any]) -> Callable[[], Any]:
-    """The result of `finish`, which is called once; the second call returns None, as in the simulation."""
-    left = [finish]
-    return lambda: left.pop()() if left else None

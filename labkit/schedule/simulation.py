@@ -1,10 +1,12 @@
 """The simulation: which rank does what, when, with which arrays, and what it holds meanwhile."""
 
+import graphlib
 import heapq
 import itertools
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,41 +14,35 @@ import numpy as np
 from labkit.display import cards
 from labkit.errors import LabError, expect_int
 from labkit.schedule.drawing import drawing
-from labkit.schedule.ops import Op
+from labkit.schedule.ops import COLLECTIVES, MESSAGES, Op
 
 ALPHA, BETA = 0.1, 0.05  # units of time for a message, and for each megabyte of it
 MEGABYTE = 1000  # bytes that count as a megabyte, so that small arrays stand for large ones
-_ONE_TO_ONE = ("send", "recv")
-_VERBS = {"send": "send to rank {}", "recv": "receive from rank {}"}
-
-
-@dataclass
-class Event:
-    """Something that took simulated time on a rank: computing, or a message or collective on its links."""
-
-    rank: int
-    kind: str
-    begin: float
-    end: float
-    label: str = ""
-    peer: int = -1
-    mb: float = 0.0
-    posted: float = 0.0
-    line: int = 0
-    array: Any = field(default=None, repr=False)  # a copy of what was sent or contributed
 
 
 @dataclass(eq=False)
-class _Pending:
-    """A message or collective that a rank has asked for; `end` is known when all that it needs are there."""
+class Event:
+    """What a rank asked for: computing, or its part of a message or a collective.
 
-    op: Op
+    It asked at the time `posted`, in a `line` of its program. `begin`, `end` and `mb`, the megabytes that
+    moved, are set when all that it needs are there.
+    """
+
     rank: int
+    op: Op
     posted: float
     line: int
+    begin: float = 0.0
     end: float | None = None
-    value: Any = None
-    members: tuple[int, ...] = ()
+    mb: float = 0.0
+    value: Any = field(default=None, repr=False)  # what `yield` returns, until it has done so
+
+    @property
+    def kind(self) -> str:
+        return self.op.kind
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} {self.op} in line {self.line}"
 
 
 @dataclass(repr=False)
@@ -55,19 +51,31 @@ class Simulated:
 
     Attributes:
         results: what each rank returned.
-        time: when the last rank was done, in units of simulated time.
-        memory: the most megabytes that each rank held; `sent`: the megabytes that it sent.
-        bubble: the share of the ranks' time in which they didn't compute.
         events: computing, messages and collectives, in the order in which they ended.
+        sent: the megabytes that each rank sent.
+        held: for each rank, pairs of a time and the megabytes that it held from then on.
     """
 
     results: list[Any]
-    time: float
-    memory: list[float]
-    sent: list[float]
-    bubble: float
     events: list[Event]
-    held: list[list[tuple[float, float]]] = field(default_factory=list)  # (time, MB) of each rank
+    sent: list[float]
+    held: list[list[tuple[float, float]]]
+
+    @cached_property
+    def time(self) -> float:
+        """When the last rank was done, in units of simulated time."""
+        return max((event.end for event in self.events), default=0.0)
+
+    @cached_property
+    def memory(self) -> list[float]:
+        """The most megabytes that each rank held."""
+        return [max((mb for _, mb in held), default=0.0) for held in self.held]
+
+    @cached_property
+    def bubble(self) -> float:
+        """The share of the ranks' time in which they didn't compute."""
+        busy = sum(event.end - event.begin for event in self.events if event.kind == "compute")
+        return 1 - busy / (self.time * len(self.results)) if self.time else 0.0
 
     def __repr__(self) -> str:
         held, sent = (f"{mb:,.0f}" if mb >= 100 else f"{mb:.3g}" for mb in (max(self.memory), max(self.sent)))
@@ -109,9 +117,10 @@ class _Simulation:
         if not all(isinstance(one, Generator) for one in self.ranks):
             raise self._error(f"{self.name} is no generator: it has no `yield`", "yield compute(1)")
         self.results: list[Any] = [None] * world
-        self.running, self.waiting = set(range(world)), {}
+        self.running = set(range(world))
+        self.waiting: dict[int, Event] = {}
         self.queue, self.order = [(0.0, rank, rank, None) for rank in range(world)], itertools.count(world)
-        self.posted: dict[tuple, deque[_Pending]] = defaultdict(deque)
+        self.open: dict[tuple, deque[Event]] = defaultdict(deque)  # messages and collectives that lack a side
         self.calls: Counter[tuple] = Counter()  # collectives of each (rank, group)
         self.free: dict[tuple, float] = defaultdict(float)  # when each ("out" or "in", rank) is free again
         self.sent = [0.0] * world
@@ -120,26 +129,21 @@ class _Simulation:
 
     def run(self) -> Simulated:
         while self.queue:
-            now, _, rank, value = heapq.heappop(self.queue)
-            self._advance(rank, now, value)
+            now, _, rank, event = heapq.heappop(self.queue)
+            self._advance(rank, now, event)
         if self.running:
             raise self._deadlock()
-        if left := [one for several in self.posted.values() for one in several]:
-            facts = "; ".join(f"{_call(one)} has no counterpart" for one in left[:3])
+        if left := [str(event) for several in self.open.values() for event in several]:
+            facts = "; ".join(f"{one} has no counterpart" for one in left[:3])
             raise self._error(facts, "each send needs one recv on the other rank")
-        events = sorted(self.events, key=lambda event: event.end)
-        time = max((event.end for event in events), default=0.0)
-        busy = sum(event.end - event.begin for event in events if event.kind == "compute")
-        memory = [max((mb for _, mb in held), default=0.0) for held in self.held]
-        bubble = 1 - busy / (time * self.world) if time else 0.0
-        return Simulated(self.results, time, memory, self.sent, bubble, events, self.held)
+        return Simulated(self.results, sorted(self.events, key=lambda one: one.end), self.sent, self.held)
 
-    def _advance(self, rank: int, now: float, value: Any) -> None:
-        """Run a rank from `now` until it has to wait, or to its end."""
+    def _advance(self, rank: int, now: float, event: Event | None) -> None:
+        """Run a rank, which waited for `event`, from `now` until it has to wait, or to its end."""
+        value = None
+        if event is not None:
+            value, event.value = event.value, None  # it is the rank's from now on
         while True:
-            if isinstance(value, _Pending):
-                pending, value = value, value.value
-                pending.value = None  # it is the rank's from now on
             self._count(rank, now, value)
             try:
                 op = self.ranks[rank].send(value)
@@ -150,50 +154,51 @@ class _Simulation:
                 return
             value = None
             self._count(rank, now)
-            if not isinstance(op, Op):
-                raise self._error(f"rank {rank} yields {op!r:.60}", "yield compute(1), send(…), recv(…)")
-            if op.kind == "start":
-                value = _Started(self._post(rank, now, op.inner))
-                continue
-            if op.kind == "compute":
-                self.events.append(Event(rank, "compute", now, now + op.units, op.label))
-                return self._resume(rank, now + op.units, None)
-            if op.kind == "wait" and not isinstance(op.inner, _Started):
-                raise self._error(f"rank {rank} waits for {op.inner!r:.60}", "started = yield start(…)")
-            pending = op.inner.pending if op.kind == "wait" else self._post(rank, now, op)
-            if pending.end is not None:
-                return self._resume(rank, max(now, pending.end), pending)
-            self.waiting[rank] = pending
-            return None
-
-    def _resume(self, rank: int, time: float, value: Any) -> None:
-        heapq.heappush(self.queue, (time, next(self.order), rank, value))
-
-    def _post(self, rank: int, now: float, op: Op) -> _Pending:
-        pending = _Pending(op, rank, now, _frames(self.ranks[rank])[-1].f_lineno)
-        if op.kind in _ONE_TO_ONE:
-            if not (isinstance(op.peer, (int, np.integer)) and 0 <= op.peer < self.world) or op.peer == rank:
-                raise self._error(
-                    f"{_call(pending)}, and there are ranks 0 to {self.world - 1}, itself not counted",
-                    "(rank + 1) % world is the right neighbour",
-                )
-            pending.members = (op.peer,)
-            pair = (rank, op.peer) if op.kind == "send" else (op.peer, rank)
-            self.posted[op.kind, pair].append(pending)
-            if self.posted["send", pair] and self.posted["recv", pair]:
-                self._deliver(now, *(self.posted[kind, pair].popleft() for kind in _ONE_TO_ONE))
+            event = self._ask(rank, now, op)
+            if op.kind != "start":
+                break
+            value = event
+        if event.end is None:
+            self.waiting[rank] = event
         else:
-            pending.members = op.group or tuple(range(self.world))
-            key = (pending.members, self.calls[rank, pending.members])
-            self.calls[rank, pending.members] += 1
-            self.posted[key].append(pending)
-            if len(self.posted[key]) == len(pending.members):
-                self._collect(now, sorted(self.posted.pop(key), key=lambda one: one.rank))
-        return pending
+            self._resume(event, max(now, event.end))
 
-    def _deliver(self, now: float, sent: _Pending, received: _Pending) -> None:
+    def _resume(self, event: Event, time: float) -> None:
+        heapq.heappush(self.queue, (time, next(self.order), event.rank, event))
+
+    def _ask(self, rank: int, now: float, op: Any) -> Event:
+        """What a rank yields, as an event: a new one, or for `wait` the one that was started."""
+        if not isinstance(op, Op):
+            raise self._error(f"rank {rank} yields {op!r:.60}", "yield compute(1), send(…), recv(…)")
+        if op.kind == "wait":
+            if not isinstance(op.inner, Event):
+                raise self._error(f"rank {rank} waits for {op.inner!r:.60}", "started = yield start(…)")
+            return op.inner
+        event = Event(
+            rank, op.inner if op.kind == "start" else op, now, _frames(self.ranks[rank])[-1].f_lineno
+        )
+        if op.kind == "compute":
+            self._finish(event, now, now + op.units)
+        elif getattr(event.op, "kind", None) in MESSAGES:
+            self._message(event)
+        elif getattr(event.op, "kind", None) in COLLECTIVES:
+            self._collective(event)
+        else:
+            raise self._error(f"rank {rank} starts {op.inner!r:.60}", "start a message or a collective")
+        return event
+
+    def _message(self, event: Event) -> None:
+        kind, peer, rank = event.kind, event.op.peer, event.rank
+        if not (isinstance(peer, (int, np.integer)) and 0 <= peer < self.world) or peer == rank:
+            fact = f"{event}, and there are ranks 0 to {self.world - 1}, itself not counted"
+            raise self._error(fact, "(rank + 1) % world is the right neighbour")
+        pair = (rank, peer) if kind == "send" else (peer, rank)
+        self.open[kind, pair].append(event)
+        if not (self.open["send", pair] and self.open["recv", pair]):
+            return
+        sent, received = self.open["send", pair].popleft(), self.open["recv", pair].popleft()
         mb = sent.op.array.nbytes / self.megabyte
-        begin = max(now, self.free["out", sent.rank], self.free["in", received.rank])
+        begin = max(event.posted, self.free["out", sent.rank], self.free["in", received.rank])
         end = begin + self.alpha + self.beta * mb
         self.free["out", sent.rank] = self.free["in", received.rank] = end
         self.sent[sent.rank] += mb
@@ -201,23 +206,20 @@ class _Simulation:
         for one in (sent, received):
             self._finish(one, begin, end, mb)
 
-    def _collect(self, now: float, calls: list[_Pending]) -> None:
-        """All ranks of a group have called: it takes the time of a ring."""
-        kind, arrays, n = calls[0].op.kind, [one.op.array for one in calls], len(calls)
-        different = next((one for one in calls if one.op.kind != kind), None)
-        different = different or next((c for c in calls if c.op.array.shape != arrays[0].shape), None)
-        if different:
-            fact = f"{_call(calls[0])}, but {_call(different)} at the same place"
-            raise self._error(fact, "all ranks make the same collective calls, in the same order")
-        if kind == "reduce_scatter" and len(arrays[0]) % n:
-            fact = f"{_call(calls[0])}, and {len(arrays[0])} rows can't be cut into {n} equal parts"
-            raise self._error(fact, "pad the array")
-        whole = np.concatenate(arrays) if kind == "all_gather" else np.sum(arrays, axis=0)
-        values = np.split(whole, n) if kind == "reduce_scatter" else [whole] * n
-        rounds = (2 if kind == "all_reduce" else 1) * (n - 1)
+    def _collective(self, event: Event) -> None:
+        """When all ranks of a group have called, it takes the time of a ring."""
+        group = event.op.group or tuple(range(self.world))
+        key = (group, self.calls[event.rank, group])
+        self.calls[event.rank, group] += 1
+        self.open[key].append(event)
+        if len(self.open[key]) < len(group):
+            return
+        calls, n = sorted(self.open.pop(key), key=lambda one: one.rank), len(group)
+        whole, values = self._values(calls)
+        rounds = (2 if event.kind == "all_reduce" else 1) * (n - 1)
         mb = rounds * whole.nbytes / n / self.megabyte
         links = [(way, one.rank) for way in ("out", "in") for one in calls]
-        begin = max([now, *(self.free[link] for link in links)])
+        begin = max([event.posted, *(self.free[link] for link in links)])
         end = begin + self.alpha * rounds + self.beta * mb
         self.free |= dict.fromkeys(links, end)
         for one, value in zip(calls, values, strict=True):
@@ -225,72 +227,70 @@ class _Simulation:
             self.sent[one.rank] += mb
             self._finish(one, begin, end, mb)
 
-    def _finish(self, one: _Pending, begin: float, end: float, mb: float) -> None:
-        op, one.end = one.op, end
-        self.events.append(
-            Event(one.rank, op.kind, begin, end, "", op.peer, mb, one.posted, one.line, op.array)
-        )
-        if self.waiting.get(one.rank) is one:
-            del self.waiting[one.rank]
-            self._resume(one.rank, end, one)
+    def _values(self, calls: list[Event]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The whole array that a collective makes, and what each rank gets of it."""
+        first, arrays, n = calls[0], [one.op.array for one in calls], len(calls)
+        shape, kind = arrays[0].shape, first.kind
+        other = next((c for c in calls if c.kind != kind), None)
+        other = other or next((c for c in calls if c.op.array.shape != shape), None)
+        if other:
+            fact = f"{first}, but {other} at the same place"
+            raise self._error(fact, "all ranks make the same collective calls, in the same order")
+        if kind == "reduce_scatter" and shape[0] % n:
+            raise self._error(
+                f"{first}, and {shape[0]} rows can't be cut into {n} equal parts", "pad the array"
+            )
+        whole = np.concatenate(arrays) if kind == "all_gather" else np.sum(arrays, axis=0)
+        return whole, np.split(whole, n) if kind == "reduce_scatter" else [whole] * n
+
+    def _finish(self, event: Event, begin: float, end: float, mb: float = 0.0) -> None:
+        event.begin, event.end, event.mb = begin, end, mb
+        self.events.append(event)
+        if self.waiting.get(event.rank) is event:
+            del self.waiting[event.rank]
+            self._resume(event, end)
 
     def _count(self, rank: int, now: float, arriving: Any = None) -> None:
         """Note what the variables of a rank hold, and what is about to be returned to it."""
-        found: dict[int, int] = {}
+        found = _roots(arriving)
         for frame in _frames(self.ranks[rank]):
             found |= _roots(list(frame.f_locals.values()))
-        found |= _roots(arriving)
         held = sum(size for key, size in found.items() if key not in self.outside) / self.megabyte
         self.held[rank].append((now, held))
 
     def _deadlock(self) -> LabError:
-        waits = {rank: sorted(self._missing(one)) for rank, one in sorted(self.waiting.items())}
-        lines = []
+        waits = {rank: sorted(self._missing(event)) for rank, event in sorted(self.waiting.items())}
+        circle, lines = _circle(waits), []
         for rank, others in waits.items():
+            if circle and rank not in circle:
+                continue  # it waits for one of those
             ended = [other for other in others if other not in self.running]
             reason = f", which {'have' if len(ended) > 1 else 'has'} returned already" if ended else ""
             who = "rank" + "s" * (len(others) > 1) + " " + ", ".join(map(str, ended or others))
-            lines.append(f"{_call(self.waiting[rank])} and waits for {who}{reason}")
-        circle = _circle(waits)
+            lines.append(f"{self.waiting[rank]} and waits for {who}{reason}")
         around = f". They wait in a circle: {' → '.join(map(str, circle))}" if circle else ""
         fix = "each send needs one recv, and all ranks of a group make the same collective calls"
-        if circle and all(self.waiting[rank].op.kind == "send" for rank in circle):
+        if circle and all(self.waiting[rank].kind == "send" for rank in circle):
             fix = "let one of them receive first, or start(send(…)), recv(…), and wait after that"
         return self._error(f"deadlock: {'; '.join(lines[:8])}{around}", fix)
 
-    def _missing(self, one: _Pending) -> set[int]:
+    def _missing(self, event: Event) -> set[int]:
         """The ranks that a waiting call needs."""
-        if one.op.kind in _ONE_TO_ONE:
-            return {one.op.peer}
-        there = next(several for several in self.posted.values() if one in several)
-        return set(one.members) - {other.rank for other in there}
+        if event.kind in MESSAGES:
+            return {event.op.peer}
+        there = next(several for several in self.open.values() if event in several)
+        return set(event.op.group or range(self.world)) - {other.rank for other in there}
 
     def _error(self, fact: str, fix: str) -> LabError:
         return LabError(f"simulate {self.name} on {self.world} ranks", fact, fix)
 
 
-@dataclass(frozen=True)
-class _Started:
-    """What a rank gets from `start`."""
-
-    pending: _Pending
-
-
-def _call(one: _Pending) -> str:
-    """``rank 0 sends to rank 1 in line 3``, as a clause."""
-    verb = _VERBS.get(one.op.kind, f"call {one.op.kind}").format(one.op.peer)
-    first, _, rest = verb.partition(" ")
-    return f"rank {one.rank} {first}s {rest} in line {one.line}"
-
-
 def _circle(waits: dict[int, list[int]]) -> list[int]:
     """Ranks that wait for each other in a circle, such as [0, 1, 0]; empty if there is none."""
-    for first in waits:
-        path = [first]
-        while (after := next(iter(waits.get(path[-1], [])), None)) is not None and after not in path:
-            path.append(after)
-        if after == first:
-            return [*path, first]
+    try:
+        graphlib.TopologicalSorter(waits).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1][::-1]
     return []
 
 
@@ -309,8 +309,8 @@ def _roots(value: Any) -> dict[int, int]:
         while isinstance(value.base, np.ndarray):
             value = value.base
         return {id(value): value.nbytes}
-    if isinstance(value, _Started):
-        return _roots(value.pending.value)
+    if isinstance(value, Event):
+        return _roots(value.value)
     if isinstance(value, dict):
         value = list(value.values())
     found: dict[int, int] = {}

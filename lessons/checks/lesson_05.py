@@ -84,7 +84,7 @@ def _rungs(rungs: Any, left: Any) -> None:
 def _sweep(descend: Any, search: Any) -> None:
     """The learner's sweep; what its trials reported and saved is compared with the same steps here."""
     expect_function(descend, "descend")
-    with tempfile.TemporaryDirectory(prefix="labkit-check-", ignore_cleanup_errors=True) as folder:
+    with folder_of_check() as folder:
         tuner = result_of(search, folder, what="search")
         results = run_tuner(tuner, "what search returns")
         rates = [result.config.get("lr") for result in results]

@@ -5,21 +5,85 @@ sum in base 16 says how often a rank's numbers were added.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from labkit import schedule
-from labkit.exercises.answers import Wrong, array_of, describe
+from labkit.errors import LabError
+from labkit.exercises.answers import Wrong, array_of, describe, expect_function, require_no_dots
 from labkit.exercises.registry import Lesson
-from labkit.exercises.schedules import on_real_ranks, simulated
 
 LESSON = Lesson("12", "Data parallel by hand")
-_LIMIT = 60  # seconds of a check that starts real ranks
+LIMIT = 60  # seconds of a check that starts real ranks
+STUCK = "a real rank waits for a message or a collective that no rank sends"
+
+
+# -- running an answer; lesson 12b does the same --------------------------------------------------------
+
+
+def simulated(
+    name: str, program: Callable, world: int, *args: Any, only_own: bool = False, **costs: float
+) -> schedule.Simulated:
+    """The simulation of an answer.
+
+    Args:
+        only_own: each list in `args` has an entry for each rank, of which a rank may read its own.
+
+    Raises:
+        NotAttempted: a ``...`` is still in it.
+        Wrong: it is no function, it raises, or the simulator refuses it.
+    """
+    expect_function(program, name)
+    require_no_dots(program)
+
+    def alone(rank: int, world: int, *given: Any) -> Any:
+        return program(rank, world, *(_Own(rank, one) if isinstance(one, list) else one for one in given))
+
+    alone.__name__ = program.__name__
+    try:
+        return schedule.run(alone if only_own else program, world, *args, **costs)
+    except Wrong:
+        raise
+    except LabError as error:
+        raise Wrong(f"with {world} ranks, {error.fact}. To fix it: {error.fix}") from None
+    except Exception as error:
+        raise Wrong(f"with {world} ranks, {name} raised {type(error).__name__}: {error}") from error
+
+
+def on_real_ranks(name: str, program: Callable, world: int, *args: Any) -> list[Any]:
+    """What real ranks return. The simulation was right, so the answer hardly ever fails here."""
+    try:
+        return schedule.on_ranks(program, world, *args, limit=15).results
+    except LabError as error:
+        fact = f"the simulation is right, but on {world} real ranks {name} stops: {error.fact}"
+        raise Wrong(fact) from None
+
+
+class _Own:
+    """What a list with an entry for each rank is to one of them: it reads its own."""
+
+    def __init__(self, rank: int, every: list) -> None:
+        self._rank, self._every = rank, every
+
+    def __len__(self) -> int:
+        return len(self._every)
+
+    def __getitem__(self, place: Any) -> Any:
+        if place != self._rank:
+            raise Wrong(
+                f"rank {self._rank} reads entry {place!r} of a list that has one for each rank: only its own "
+                "is on that rank, and what the others have must be sent"
+            )
+        return self._every[place]
+
+
 _simulated = partial(simulated, only_own=True)
-_STUCK = "a real rank waits for a message or a collective that no rank sends"
+
+
+# -- the exercises ---------------------------------------------------------------------------------------
 
 
 @LESSON.exercise(
@@ -57,8 +121,8 @@ def _passed(pass_on: Any) -> None:
     "`(rank - s) % world` and receives piece `(rank - s - 1) % world`.",
     "In rounds 0 to n − 2, add what you received to your piece; in rounds n − 1 to 2 n − 3, replace it. "
     "At the end, `np.concatenate(pieces)`.",
-    seconds=_LIMIT,
-    stuck=_STUCK,
+    seconds=LIMIT,
+    stuck=STUCK,
 )
 def _ring(ring: Any) -> None:
     for world in (2, 3, 5):
@@ -95,8 +159,8 @@ def _ring(ring: Any) -> None:
     "`np.concatenate([grads[one] for one in bucket])`, and keep what `start` returns. Wait after the loop.",
     "After the loop: for each bucket, `total = (yield wait(started)) / world`, and cut it with "
     "`np.split(total, np.cumsum([len(grads[one]) for one in bucket])[:-1])`.",
-    seconds=_LIMIT,
-    stuck=_STUCK,
+    seconds=LIMIT,
+    stuck=STUCK,
 )
 def _buckets(bucketed: Any) -> None:
     lengths, size, world = [300, 500, 200, 400, 600, 100], 700, 4  # the first two fill a bucket exactly
@@ -109,8 +173,10 @@ def _buckets(bucketed: Any) -> None:
     buckets = list(_full(lengths, size))
     if len(calls) != len(buckets):
         right = f"buckets of {size} numbers need {len(buckets)} here"
-        why = ": nothing is sent before the end of backward" if len(calls) == 1 else ""
-        raise Wrong(f"the averages are right, but there are {len(calls)} all-reduces, and {right}{why}")
+        there = f"there are {len(calls)} all-reduces"
+        if len(calls) == 1:
+            there, right = "there is one all-reduce", f"{right}: nothing is sent before the end of backward"
+        raise Wrong(f"the averages are right, but {there}, and {right}")
     best = schedule.run(_reference, world, source, buckets).time
     if ran.time > 1.01 * best:
         waits = next((e for e in calls if e.end > e.posted and _blocked(ran.events, e)), calls[0])
@@ -131,8 +197,8 @@ def _buckets(bucketed: Any) -> None:
     "`mine = slice(rank * size, (rank + 1) * size)`, `velocity = np.zeros(size)`, and in the loop "
     "`average = (yield reduce_scatter(gradient)) / world`, then `part = weights[mine] - lr * velocity` and "
     "`weights = yield all_gather(part)`.",
-    seconds=_LIMIT,
-    stuck=_STUCK,
+    seconds=LIMIT,
+    stuck=STUCK,
 )
 def _zero(zero: Any) -> None:
     world, size, steps = 8, 800, 3
@@ -150,10 +216,18 @@ def _zero(zero: Any) -> None:
         )
     whole = size * 8 / schedule.MEGABYTE
     least = 2 * steps * whole * (world - 1) / world
+    if max(ran.sent) < 0.99 * least:
+        raise Wrong(
+            f"the weights are right, but between two of the {steps} steps a rank has only its own part up to date, "
+            "and the next forward pass needs all of them: an `all_gather` belongs at the end of each step"
+        )
     if max(ran.sent) > 1.01 * least:
+        reduced = any(event.kind == "all_reduce" for event in ran.events)
+        enough = "a rank needs only its part of the sum, and `reduce_scatter` returns that"
+        once = "one `reduce_scatter` and one `all_gather` in each step are enough"
         raise Wrong(
             f"the weights are right, but a rank sends {max(ran.sent) / least:.2f} times as much as `replicated`: "
-            "a rank needs only its part of the sum, and `reduce_scatter` returns that"
+            f"{enough if reduced else once}"
         )
     if max(ran.memory) > 2.51 * whole:
         rank = int(np.argmax(ran.memory))
@@ -212,19 +286,19 @@ def _layers_in(array: np.ndarray) -> list[int]:
 
 
 def _backwards(events: Sequence[schedule.Event], layers: int) -> None:
-    passes = [event for event in events if event.rank == 0 and event.label.startswith("B")]
-    order = [event.label for event in sorted(passes, key=lambda one: one.begin)]
+    passes = [event for event in events if event.rank == 0 and event.op.label.startswith("B")]
+    order = [event.op.label for event in sorted(passes, key=lambda one: one.begin)]
     if order == [f"B{layer}" for layer in range(layers)]:
         raise Wrong("it computes layer 0 first: a backward pass goes from the last layer to the first")
 
 
 def _not_too_early(events: Sequence[schedule.Event], calls: Sequence[schedule.Event]) -> None:
     """Each layer's gradient is sent once, and after backward has computed it."""
-    done = {event.label: event.end for event in events if event.rank == 0 and event.kind == "compute"}
+    done = {event.op.label: event.end for event in events if event.rank == 0 and event.kind == "compute"}
     sent: set[int] = set()
     for call in sorted(calls, key=lambda one: one.posted):
         place = f"the all-reduce that rank 0 starts at {call.posted:.1f} (line {call.line})"
-        for layer in _layers_in(call.array):
+        for layer in _layers_in(call.op.array):
             if layer < 0:
                 raise Wrong(f"{place} is too early: it has zeros, where backward hasn't put a gradient yet")
             if layer in sent:

@@ -1,5 +1,6 @@
 """Lesson 12b: shards that are gathered and dropped, the bubble of a pipeline, and the schedule 1F1B."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,12 +18,12 @@ from labkit.exercises.answers import (
     result_of,
     returns,
 )
-from labkit.exercises.registry import Lesson
-from labkit.exercises.schedules import on_real_ranks, simulated
+from labkit.exercises.registry import Lesson, load
 
 LESSON = Lesson("12b", "Sharding and pipelines by hand")
-_LIMIT = 60  # seconds of a check that starts real ranks
-_STUCK = "a real rank waits for a message or a collective that no rank sends"
+_LESSON_12 = load("12")
+simulated, on_real_ranks = _LESSON_12.simulated, _LESSON_12.on_real_ranks
+_LIMIT, _STUCK = _LESSON_12.LIMIT, _LESSON_12.STUCK
 _LR = 0.5
 
 
@@ -103,9 +104,7 @@ def _one_f_one_b(one_f_one_b: Any) -> None:
         for rank, plan in enumerate(plans):
             _is_whole(plan, f"with {where}, rank {rank}", count)
         layers, batches = _network(world, rows=count)
-        ran = simulated(
-            "your plan", _stage, world, one_f_one_b, count, layers, batches[0], _LR, alpha=0, beta=0
-        )
+        ran = _pipeline(world, one_f_one_b, count, layers, batches[0])
         formula = (world - 1) / (count + world - 1)
         if ran.bubble > formula + 1e-9:
             raise Wrong(
@@ -122,6 +121,14 @@ def _one_f_one_b(one_f_one_b: Any) -> None:
     layers, batches = _network(2, rows=4)
     real = on_real_ranks("your plan", _stage, 2, one_f_one_b, 4, layers, batches[0], _LR)
     _are_layers(real, layers, batches[0], "two real ranks")
+
+
+def _pipeline(world: int, plan: Callable, count: int, layers: list[np.ndarray], batch: np.ndarray) -> Any:
+    """The simulation of a plan, with messages that are free; its lines are none of the learner's."""
+    try:
+        return simulated("your plan", _stage, world, plan, count, layers, batch, _LR, alpha=0, beta=0)
+    except Wrong as error:
+        raise Wrong(re.sub(r" in line \d+", "", str(error))) from None
 
 
 def _mb(array: np.ndarray) -> float:
@@ -167,10 +174,11 @@ def _stage(
 ) -> Iterator:
     """The lesson's stage of a pipeline."""
     weights, micro, kept, sent, gradient = layers[rank].copy(), np.split(batch, count), {}, [], 0.0
+    unit = 32 / count
     for kind, number in plan(rank, world, count):
         if kind == "F":
             x = micro[number] if rank == 0 else (yield schedule.recv(rank - 1))
-            yield schedule.compute(1, f"F{number}")
+            yield schedule.compute(unit, f"F{number}")
             kept[number] = (x, np.tanh(x @ weights))
             if rank < world - 1:
                 sent.append((yield schedule.start(schedule.send(rank + 1, kept[number][1]))))
@@ -178,7 +186,7 @@ def _stage(
             x, y = kept.pop(number)
             last = rank == world - 1
             slope = 2 * (y - micro[number]) / batch.size if last else (yield schedule.recv(rank + 1))
-            yield schedule.compute(2, f"B{number}")
+            yield schedule.compute(2 * unit, f"B{number}")
             part, slope = _backward(weights, x, y, slope)
             gradient = gradient + part
             if rank > 0:
@@ -194,12 +202,12 @@ def _stage(
 def _are_shards(results: list[Any], layers: list[np.ndarray], batches: list[np.ndarray], world: int) -> None:
     """Each rank returns its rows of each trained layer."""
     right, summed = _trained(layers, batches), _trained(layers, batches, world)
-    for rank, result in enumerate(results):
+    alone = [_trained(layers, [batch[rank::world] for batch in batches]) for rank in range(world)]
+    for rank, result in reversed(list(enumerate(results))):  # rank 0's own rows may also be what all took
         if not isinstance(result, (list, tuple)) or len(result) != len(layers):
             raise Wrong(
                 f"rank {rank} returns {describe(result)}; the list of its {len(layers)} shards is expected"
             )
-        alone = _trained(layers, [batch[rank::world] for batch in batches])
         for number, found in enumerate(result):
             what = f"rank {rank}'s shard of layer {number}"
             found = array_of(found, what=what)
@@ -207,19 +215,23 @@ def _are_shards(results: list[Any], layers: list[np.ndarray], batches: list[np.n
                 raise Wrong(f"{what} is a whole layer: keep {64 // world} of its 64 rows")
             if found.shape != (64 // world, 64):
                 raise Wrong(f"{what} has the shape {found.shape}, and {64 // world} rows of 64 are expected")
-            rows = [np.split(each[number], world) for each in (right, summed, alone, layers)]
-            if np.allclose(found, rows[0][rank]):
+            new, times, old = (np.split(each[number], world) for each in (right, summed, layers))
+            if np.allclose(found, new[rank]):
                 continue
-            likely = {"was updated with the sum: divide by the number of ranks": rows[1][rank]}
-            likely["was updated with this rank's own gradient only"] = rows[2][rank]
-            likely["is as before the training"] = rows[3][rank]
-            likely |= {f"belongs to rank {other}": rows[0][other] for other in range(world)}
-            likely |= {
-                f"was updated with the gradient of rank {other}'s rows": rows[3][rank]
-                + rows[0][other]
-                - rows[3][other]
-                for other in range(world)
+            only = [np.split(one[number], world)[rank] for one in alone]
+            likely = {
+                "was updated with the sum: divide by the number of ranks": times[rank],
+                "was updated with this rank's own gradient only": only[rank],
+                "is as before the training": old[rank],
             }
+            for other in range(world):
+                likely |= {
+                    f"was updated with the batch rows of rank {other} only": only[other],
+                    f"belongs to rank {other}": new[other],
+                    f"was updated with the gradient of rank {other}'s shard": old[rank]
+                    + new[other]
+                    - old[other],
+                }
             said = (text for text, wrong in likely.items() if np.allclose(found, wrong))
             raise Wrong(f"{what} {next(said, 'differs from that of `data_parallel`')}")
 

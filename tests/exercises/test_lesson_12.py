@@ -1,11 +1,16 @@
 """The exercises of lesson 12: what is said of a mistake. No cluster; right answers run on real ranks, too."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from labkit.exercises import check
+from labkit.exercises import check, predict, reveal
 from labkit.schedule import all_gather, all_reduce, compute, recv, reduce_scatter, send, start, wait
 from verdicts import verdicts
+
+LESSONS = Path(__file__).resolve().parents[2] / "lessons"
 
 
 def around(rank, world):
@@ -135,7 +140,7 @@ def backward(layer, grads, source):
 
 def buckets(
     early=False, wait_at_once=False, twice=False, divide=True, forget=False, each=False, swap=False,
-    order=reversed, full=0,
+    order=reversed, full=0, whose=0,
 ):  # fmt: skip
     """Buckets with one thing wrong."""
 
@@ -145,7 +150,7 @@ def buckets(
         layers = list(order(range(len(grads))))
         for layer in layers:
             if not early:
-                yield from backward(layer, grads, source[rank])
+                yield from backward(layer, grads, source[(rank + whose) % world])
             bucket.append(layer)
             if layer == layers[-1] or each or sum(len(grads[one]) for one in bucket) >= size + full:
                 if forget and layer == 0:
@@ -186,7 +191,7 @@ def only_rank_0(rank, world, source, size):
 
 
 def stage_1(
-    divide=True, momentum=0.9, part=0, whole_velocity=False, gather=True, reduce=True, update=0, keep=False
+    divide=True, momentum=0.9, part=0, whole_velocity=False, gather="after", reduce=True, keep=False, whose=0
 ):
     """ZeRO with one thing wrong."""
 
@@ -195,8 +200,10 @@ def stage_1(
         size, at = len(weights) // world, (rank + part) % world
         mine = slice(at * size, (at + 1) * size)
         velocity = np.zeros(len(weights) if whole_velocity else size)
-        for gradient in gradients[rank]:
+        for gradient in gradients[(rank + whose) % world]:
             yield compute(3, "step")
+            if gather == "before":
+                weights = yield all_gather(weights[mine])
             if whole_velocity:
                 average = (yield all_reduce(gradient)) / world
                 velocity = momentum * velocity + average
@@ -208,11 +215,11 @@ def stage_1(
             new = weights[mine] - lr * update_of_mine
             if keep:
                 kept.append(weights[mine])
-            if gather:
+            if gather == "after":
                 weights = yield all_gather(new)
             else:
                 weights[mine] = new
-        return weights
+        return (yield all_gather(weights[mine])) if gather in ("before", "at the end") else weights
 
     return zero
 
@@ -271,6 +278,7 @@ SAID = {
         (buckets(swap=True), "for layer 0 is the average of layer 5"),
         (at_the_end, "nothing is sent before the end of backward"),
         (only_rank_0, "calls all_reduce in line"),
+        (buckets(whose=1), "rank 0 reads entry 1 of a list that has one for each rank"),
         (buckets(), "solved"),
     ],
     "12-4": [
@@ -278,7 +286,10 @@ SAID = {
         (stage_1(momentum=0), "trained without momentum"),
         (stage_1(part=1), "part 0 of the weights is made of part 1 and the gradient of part 0"),
         (stage_1(reduce=False), "the weights of rank 0 differ from those of `replicated`"),
-        (stage_1(gather=False), "the weights of rank 0 differ in part 1, 2, 3, 4, 5, 6, 7"),
+        (stage_1(gather="never"), "the weights of rank 0 differ in part 1, 2, 3, 4, 5, 6, 7"),
+        (stage_1(gather="at the end"), "an `all_gather` belongs at the end of each step"),
+        (stage_1(gather="before"), "one `reduce_scatter` and one `all_gather` in each step are enough"),
+        (stage_1(whose=1), "rank 0 reads entry 1 of a list that has one for each rank"),
         (stage_1(whole_velocity=True), "a rank sends 1.50 times as much"),
         (stage_1(keep=True), "times the weights, and 2.5 is the limit"),
         (mixed_up, "calls all_gather in line"),
@@ -290,6 +301,34 @@ SAID = {
 @verdicts(SAID)
 def test_what_a_check_says(id, answers, said):
     assert said in repr(check(id, *answers))
+
+
+@pytest.mark.parametrize(
+    "id, right",
+    [("12-a", "they wait until a timeout"), ("12-c", "6.9"), ("12b-a", "1.5 times"), ("12b-b", "about 30 %")],
+)
+def test_one_of_the_choices_is_right(id, right, capsys):
+    """Whether the lesson's own run comes to it, its claims say."""
+    (source,) = LESSONS.glob(f"{id.partition('-')[0]}_*.py")
+    values = (
+        {"choices": ["they swap", "an error at once", "they wait until a timeout"]} if id == "12-a" else {}
+    )
+    (call,) = re.findall(rf'predict\("{id}", \.\.\., choices=(.*)\)', source.read_text(encoding="utf-8"))
+    for choice in (choices := eval(call, values)):
+        predict(id, choice, choices=choices)
+        reveal(id, right)
+    assert len(re.findall(r": right$", capsys.readouterr().out, re.MULTILINE)) == 1
+
+
+@pytest.mark.parametrize(
+    "id, name", [("12-2", "ring"), ("12-4", "zero"), ("12b-1", "fsdp"), ("12b-3", "one_f_one_b")]
+)
+def test_the_version_with_blanks_can_be_pasted(id, name):
+    (source,) = LESSONS.glob(f"{id.partition('-')[0]}_*.py")
+    text = re.sub(r"(?m)^# ?", "", source.read_text(encoding="utf-8"))
+    (version,) = re.findall(rf"```python\n(def {name}\(.*?)```", text, re.DOTALL)
+    exec(version, names := {"np": np})
+    assert check(id, names[name]).state == "not attempted"
 
 
 @pytest.mark.parametrize("id", SAID)

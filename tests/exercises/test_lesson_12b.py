@@ -20,7 +20,8 @@ def shards_of(
     copy=True,
     scatter=True,
     part=0,
-    rows=0,
+    rows=None,
+    early=False,
     update=True,
     own=False,
     whole=False,
@@ -32,7 +33,7 @@ def shards_of(
     def fsdp(rank, world, layers, batches, lr):
         shards = [np.split(weights, world)[(rank + part) % world].copy() for weights in layers]
         for batch in batches:
-            outputs, kept = [batch[(rank + rows) % world :: world]], []
+            outputs, kept = [batch[rank if rows is None else rows :: world]], []
             for shard in shards:
                 weights = yield all_gather(shard)
                 yield compute(1, "F")
@@ -44,11 +45,15 @@ def shards_of(
             for number in reversed(range(len(shards))):
                 weights = (yield all_gather(shards[number])) if gather_twice else kept[number]
                 yield compute(2, "B")
+                if early:  # it sends the gradient of the layer before it is computed
+                    total = yield reduce_scatter(np.zeros_like(weights))
                 gradient, slope = backward(weights, outputs[number], outputs[number + 1], slope)
                 del weights
                 if not last_joins and number == 0 and rank == world - 1:
                     return shards
-                if own:
+                if early:
+                    pass
+                elif own:
                     total = np.split(gradient, world)[rank] * world
                     yield reduce_scatter(gradient)
                 elif scatter:
@@ -105,7 +110,9 @@ SAID = {
     "12b-1": [
         (shards_of(divide=False), "was updated with the sum: divide by the number of ranks"),
         (shards_of(own=True), "with this rank's own gradient only"),
-        (shards_of(part=1), "rank 0's shard of layer 0"),
+        (shards_of(rows=0), "rank 3's shard of layer 0 was updated with the batch rows of rank 0 only"),
+        (shards_of(part=1), "rank 3's shard of layer 0 differs from that of `data_parallel`"),
+        (shards_of(early=True), "is as before the training"),
         (shards_of(update=False), "is as before the training"),
         (shards_of(whole=True), "is a whole layer: keep 16 of its 64 rows"),
         (shards_of(drop=False), "MB are one layer): which array is still in a variable?"),
@@ -130,7 +137,8 @@ SAID = {
         (gpipe, "rank 0 keeps 8 micro-batches at once, and 4 are enough"),
         (plans(warm_up=lambda rank, world: 0), "it works, but the bubble is"),
         (plans(warm_up=lambda rank, world: world - rank), "rank 0 keeps 5 micro-batches at once"),
-        (plans(warm_up=lambda rank, world: rank), "rank 0"),
+        (plans(warm_up=lambda rank, world: rank), "rank 0 receives from rank 1 and waits for rank 1"),
+        (plans(warm_up=lambda rank, world: rank), "They wait in a circle: 0 → 1 → 0. To fix it: each send"),
         (plans(cool_down=False), "rank 0 never makes the backward pass of micro-batch 5"),
         (plans(twice=True), "makes the backward pass of micro-batch 0 twice"),
         (plans(skip=True), "never makes the forward pass of micro-batch 0"),
