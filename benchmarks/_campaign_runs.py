@@ -148,7 +148,6 @@ def train(name: str, config: dict[str, Any], store: Store) -> _Made:
         name=name,
         storage_path=store.storage_path("campaign"),
         storage_filesystem=store.filesystem,
-        callbacks=[panel.callback()],
         failure_config=FailureConfig(max_failures=2),
         **environment,
     )
@@ -192,7 +191,6 @@ def sweep(name: str, config: dict[str, Any], store: Store) -> _Made:
         stop={"training_iteration": config["epochs"]},
         checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=1),
         failure_config=tune.FailureConfig(max_failures=2),
-        callbacks=[panel.callback()],
     )
     rates = tune.grid_search([RATE * (1 + k) / TRIALS for k in range(TRIALS)])
     options = tune.TuneConfig(metric="norm", mode="max")

@@ -108,7 +108,6 @@ def _fit(home: Path, policy: str, node: str, step: int) -> tuple[list[_Line], fa
             name="recovery",
             storage_path=str(folder),
             failure_config=FailureConfig(max_failures=1),
-            callbacks=[panel.callback()],
         ),
     )
     with panel.watch(trainer):

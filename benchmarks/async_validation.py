@@ -110,7 +110,6 @@ def measure(way: str, *, store: storage.Store, data: Any, epochs: int) -> dict[s
             name=panel.run_id,
             storage_path=store.storage_path("runs", name),
             storage_filesystem=store.filesystem,
-            callbacks=[panel.callback()],
         ),
     )
     with panel.watch(trainer):

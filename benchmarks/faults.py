@@ -137,7 +137,6 @@ def _trainer(store: storage.Store, name: str, panel: Any, *, epochs: int) -> Any
             storage_path=store.storage_path("faults"),
             storage_filesystem=store.filesystem,
             checkpoint_config=CheckpointConfig(num_to_keep=3),
-            callbacks=[panel.callback()],
         ),
     )
 

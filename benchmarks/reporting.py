@@ -84,9 +84,7 @@ def measure(model: str, found: Found, *, rounds: int, seconds: float, settings: 
         train_loop,
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=2),
-        run_config=RunConfig(
-            name=panel.run_id, storage_path=str(settings.home / "runs"), callbacks=[panel.callback()]
-        ),
+        run_config=RunConfig(name=panel.run_id, storage_path=str(settings.home / "runs")),
     )
     began, busy = time.perf_counter(), time.process_time()
     # The widgets' own place is a notebook; here their text form would be in the way.

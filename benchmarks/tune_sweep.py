@@ -97,12 +97,12 @@ def sweep(folder: str, *, trials: int, seed: int, recipe: bool) -> dict:
 
     from labkit.tune import SweepPanel
 
-    trainable, options, run = make_trainable(), {}, {}
+    trainable, options = make_trainable(), {}
     panel = SweepPanel("benchmark-sweep") if recipe else None
     began = time.perf_counter()
     if recipe:
         trainable = tune.with_parameters(trainable, data=_data())
-        options, run = {"reuse_actors": True}, {"callbacks": [panel.callback()]}
+        options = {"reuse_actors": True}
     tuner = tune.Tuner(
         trainable,
         param_space={"lr": tune.loguniform(1e-3, 1), "momentum": tune.uniform(0, 0.95)},
@@ -120,7 +120,6 @@ def sweep(folder: str, *, trials: int, seed: int, recipe: bool) -> dict:
             name=f"{seed}-{recipe}-{time.time_ns()}",
             storage_path=folder,
             stop={"training_iteration": 27},
-            **run,
         ),
     )
     with panel.watch(tuner) if panel else contextlib.nullcontext():
@@ -203,7 +202,6 @@ def cheap(folder: str, *, trials: int, panel) -> float:
             name=f"cheap-{time.time_ns()}",
             storage_path=folder,
             verbose=0,
-            callbacks=[panel.callback()] if panel else [],
         ),
     )
     began = time.perf_counter()
@@ -219,15 +217,9 @@ def cost(folder: str, *, trials: int, rounds: int) -> dict:
     spent = {"callbacks": 0.0, "drawing": 0.0}
 
     class Measured(SweepPanel):
-        def callback(self):
-            return MeasuredCallback()
-
         def _draw(self, over):
             super()._draw(over)
             spent["drawing"] = time.thread_time()  # the thread does nothing else, and ends here
-
-    class MeasuredCallback(SweepCallback):
-        pass
 
     def measured(hook):
         def call(*args, **info):
@@ -241,7 +233,7 @@ def cost(folder: str, *, trials: int, rounds: int) -> dict:
 
     for name in dir(SweepCallback):
         if name == "get_state" or name.startswith(("on_", "setup")):
-            setattr(MeasuredCallback, name, measured(getattr(SweepCallback, name)))
+            setattr(SweepCallback, name, measured(getattr(SweepCallback, name)))
 
     shares, walls = [], {"with": [], "without": []}
     for number in range(rounds):

@@ -1,6 +1,5 @@
 """Ray Tune: the panel of a sweep, and the checks before it starts."""
 
-from labkit.tune.callback import SweepCallback
-from labkit.tune.panel import SweepPanel
+from labkit.tune.panel import SweepCallback, SweepPanel
 
 __all__ = ["SweepCallback", "SweepPanel"]

@@ -10,54 +10,51 @@ from labkit.tune import saved
 from labkit.tune.trials import TunerPlan
 
 
-def check_plan(plan: TunerPlan, nodes: Sequence[dict[str, float]] | None = None) -> None:
+def check_plan(plan: TunerPlan, nodes: Sequence[dict[str, float]] = ()) -> None:
     """Refuse a sweep that cannot work.
 
     Args:
-        nodes: the resources of each living node; None if they are not known, or if nodes may still come.
+        nodes: the resources of each living node; none if they are not known, or if nodes may still come.
 
     Raises:
         LabError: trials that fit on no node; in a new sweep an empty search space or the name of an earlier
-            sweep; in a restored one a state that Tune cannot read.
+            sweep.
     """
-    _check_resources(plan, nodes)
-    if plan.restored:
-        _check_state(plan)
-    else:
+    _check_resources(plan.resources(), nodes)
+    if not plan.restored:
         _check_space(plan)
         _check_name(plan)
 
 
-def _check_resources(plan: TunerPlan, nodes: Sequence[dict[str, float]] | None) -> None:
-    bundles = plan.resources()
-    if not nodes or bundles is None:
-        return
-    for name in ("CPU", "GPU"):
+def _check_resources(bundles: list[dict[str, float]], nodes: Sequence[dict[str, float]]) -> None:
+    for name in ("CPU", "GPU") if nodes and bundles else ():
         have = [node.get(name, 0.0) for node in nodes]
         asked = [bundle.get(name, 0.0) for bundle in bundles]
         if max(asked) > max(have) + 1e-6 or sum(asked) > sum(have) + 1e-6:
-            listed = f"{', '.join(f'{one:g}' for one in have)} {name}{'s' * (have != [1])}"
             raise LabError(
-                f"start trials of {sum(asked):g} {name}{'s' * (sum(asked) != 1)} each",
-                f"the nodes of the cluster have {listed}: no trial would ever start",
+                f"start trials of {sum(asked):g} {name} each",
+                f"the cluster's nodes have {' and '.join(f'{one:g}' for one in have)} {name}: "
+                "no trial would ever start",
                 f"tune.with_resources(…, {{{name!r}: {max(have):g}}}) or less, or a larger cluster",
             )
 
 
 def _check_space(plan: TunerPlan) -> None:
-    entries = flatten_dict(plan.space)
-    if plan.options.search_alg is not None or any(map(_is_searched, entries, entries.values())):
+    space, samples = flatten_dict(plan.space), plan.options.num_samples
+    if plan.options.search_alg is not None or any(map(_is_searched, space, space.values())):
         return
-    attempt = f"sweep over {plan.name}"
-    for name, value in entries.items():
-        if isinstance(value, (list, range)) and len(value) > 1:
-            fact = f"{name!r} is a plain list, which every trial would get unchanged"
-            raise LabError(attempt, fact, f"tune.grid_search([…]) or tune.choice([…]) for {name!r}")
-    samples = plan.options.num_samples
-    if not entries or samples != 1:
-        fact = "nothing in the search space is searched" if entries else "the search space is empty"
-        fact += f": all {samples} trials would be the same" if samples != 1 else ": it is one plain run"
-        raise LabError(attempt, fact, 'param_space={"lr": tune.loguniform(1e-3, 1)}, for example')
+    fact, fix = "", 'param_space={"lr": tune.loguniform(1e-3, 1)}, for example'
+    if lists := [
+        name for name, value in space.items() if isinstance(value, (list, range)) and len(value) > 1
+    ]:
+        fact = f"{lists[0]!r} is a plain list, which every trial would get unchanged"
+        fix = f"tune.grid_search([…]) or tune.choice([…]) for {lists[0]!r}"
+    elif samples != 1:
+        fact = f"nothing is searched: all {samples} trials would be the same"
+    elif not space:
+        fact = "the search space is empty: it is one plain run"
+    if fact:
+        raise LabError(f"sweep with {getattr(plan.trainable, '__name__', plan.trainable)}", fact, fix)
 
 
 def _is_searched(name: str, value: object) -> bool:
@@ -78,11 +75,3 @@ def _check_name(plan: TunerPlan) -> None:
             f"{plan.run.storage_path} has one of that name already, and trials of both would be mixed",
             "a fresh one: RunConfig(name=panel.run_id, …). To go on with that one: Tuner.restore(path, …)",
         )
-
-
-def _check_state(plan: TunerPlan) -> None:
-    """Refuse a state that is cut off, or without a trial: Tune would run one empty configuration."""
-    if not saved.is_valid(*plan.storage):
-        fact = f"the state in {plan.path} is missing or cut off, or lists no trial: it ended too early"
-        fix = "start a new sweep under a fresh name; checkpoints of the trials are in their folders"
-        raise LabError(f"go on with the sweep {plan.run.name!r}", fact, fix)

@@ -14,25 +14,145 @@ own reporters print tables, and are ignored in some environments.
 """
 
 import contextlib
-import signal
-import threading
-import traceback
-from collections.abc import Iterator
-from types import FrameType
-from typing import Any
+import functools
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import ray
 from ray import tune
+from ray.tune.utils import flatten_dict
 
 from labkit import cluster, interrupts
 from labkit.display import tracebacks
 from labkit.errors import LabError, RunFailed
 from labkit.panel.base import LivePanel
-from labkit.tune import saved
-from labkit.tune.callback import SweepCallback
+from labkit.tune import saved, trials
 from labkit.tune.checks import check_plan
-from labkit.tune.sweep import SweepRun
-from labkit.tune.trials import TunerPlan, named_uniquely, names_without_metric, without_noise
+from labkit.tune.sweep import OVER, SweepRun, TrialState
+from labkit.tune.trials import TunerPlan
+
+_LOOK_EVERY = 0.5  # seconds between two looks at all trials; the panel draws about once a second
+
+
+def _if_open(hook: Callable) -> Callable:
+    """Call `hook` only while a panel is open; what the panel cannot show does not end the sweep."""
+
+    @functools.wraps(hook)
+    def call(self: "SweepCallback", *args: Any, **info: Any) -> None:
+        if self.panel is not None:
+            try:
+                hook(self, *args, **info)
+            except Exception as error:
+                warnings.warn(f"the panel could not follow the sweep: {error!r}", stacklevel=2)
+
+    return call
+
+
+class SweepCallback(tune.Callback):
+    """Brings what Tune's loop does into the state of the panel that is open in this process.
+
+    Tune pickles it into the sweep's folder, without a panel: a process that restores the sweep has its own.
+    """
+
+    panel: ClassVar["SweepPanel | None"] = None
+
+    def __init__(self) -> None:
+        self._trials: Sequence[Any] = ()
+        self._configs: dict[str, Any] = {}  # by trial, what is shown: Tune replaces one that it changes
+        self._has_time = False  # whether any result had what the scheduler counts
+        self._next_look = 0.0
+
+    def __reduce__(self) -> tuple:
+        return type(self), ()
+
+    @_if_open
+    def setup(self, total_num_samples: int | None = None, **_: Any) -> None:
+        self.__init__()
+        if total_num_samples and total_num_samples < 10**6:  # more stands for "until stopped"
+            with self.panel.update() as state:
+                state.total = total_num_samples
+
+    @_if_open
+    def on_step_begin(self, trials: Sequence[Any], **_: Any) -> None:
+        self._trials = trials
+
+    @_if_open
+    def on_step_end(self, **_: Any) -> None:
+        if time.monotonic() >= self._next_look:  # a step takes a few milliseconds
+            self._next_look = time.monotonic() + _LOOK_EVERY
+            with self.panel.update() as state:
+                for trial in sorted(self._trials, key=trials.place_of):
+                    self._look(state, trial)
+
+    @_if_open
+    def on_trial_result(self, trial: Any, result: dict[str, Any], **_: Any) -> None:
+        with self.panel.update() as state:
+            known = self._known(state, trial)
+            if self._configs[trial.trial_id] is not trial.config:
+                before, known.config = known.config, self._shown_config(trial)
+                known.changes += before != known.config
+            self._take(state, trial, flatten_dict(result))
+            state.set_status(trial.trial_id, "running")
+
+    @_if_open
+    def get_state(self) -> None:
+        """Save the sweep's state: Tune asks for that of callbacks when it has written all others."""
+        try:
+            if self._trials:
+                saved.save(*self.panel.plan.storage, trials.staging_folder(self._trials[0]))
+        except Exception as error:  # the storage's own kinds are many
+            warnings.warn(f"the sweep could not be restored after a kill: {error}", stacklevel=2)
+
+    @_if_open
+    def on_experiment_end(self, trials: Sequence[Any], **_: Any) -> None:
+        # Tune has ended all trials by now, and calls that the same, whatever the reason.
+        cut_off = self.panel.interrupted() or sys.exc_info()[0] is not None
+        with self.panel.update() as state:
+            for trial in trials:
+                known = self._known(state, trial)
+                if not cut_off or trial.status == "ERROR":
+                    self._look(state, trial)
+                elif known.status not in OVER:
+                    state.set_status(trial.trial_id, "cut off")
+
+    def _known(self, state: SweepRun, trial: Any) -> TrialState:
+        if trial.trial_id not in state.trials:
+            state.add(trial.trial_id, self._shown_config(trial))
+            if result := trials.newest_result(trial):  # of an interrupted sweep
+                self._take(state, trial, result)
+        return state.trials[trial.trial_id]
+
+    def _shown_config(self, trial: Any) -> dict[str, Any]:
+        self._configs[trial.trial_id] = trial.config
+        return trials.shown_config(trial.config)
+
+    def _take(self, state: SweepRun, trial: Any, result: dict[str, Any]) -> None:
+        plan = self.panel.plan
+        self._has_time = self._has_time or plan.time in result
+        missing = f"no result has {plan.time!r}, the time_attr of {type(plan.options.scheduler).__name__}"
+        has = ", ".join(trials.metrics_in(result)) or "nothing of their own"
+        state.warning = "" if self._has_time else f"{missing}, so it stops no trial early; results have {has}"
+        state.reported(
+            trial.trial_id,
+            iteration=result.get("training_iteration", 0),
+            value=trials.number(result.get(plan.metric)),
+            seconds=result.get("time_total_s", 0.0),
+            time=trials.number(result.get(plan.time)) if plan.rungs else None,
+        )
+
+    def _look(self, state: SweepRun, trial: Any) -> None:
+        known, status = self._known(state, trial), trials.status_of(trial)
+        if known.status in OVER or known.status == status:
+            return
+        if status == "failed":
+            state.trial_failed(trial.trial_id, trials.why_failed(trial))
+        elif status == "finished" and (why := self.panel.plan.stopped.get(trial.trial_id)):
+            state.set_status(trial.trial_id, "stopped early", why=why)
+        else:
+            state.set_status(trial.trial_id, status)
 
 
 class SweepPanel(LivePanel):
@@ -50,11 +170,8 @@ class SweepPanel(LivePanel):
     def __init__(self, name: str, *, dataset: str | None = None, **about: Any) -> None:
         self._dataset = dataset
         self.plan: TunerPlan | None = None
+        self.interrupted: Callable[[], bool] = lambda: False
         super().__init__(name, **about)
-
-    def callback(self) -> SweepCallback:
-        """For ``tune.RunConfig(callbacks=[…])``. `watch` adds one where there is none."""
-        return SweepCallback()
 
     @interrupts.stoppable("the checks before the start", left="Nothing has been started")
     def watch(self, tuner: Any) -> "SweepPanel":
@@ -68,12 +185,15 @@ class SweepPanel(LivePanel):
         """
         if self.state.over:
             self.renew()
-        named_uniquely(tuner, self.run_id)
-        plan = TunerPlan.from_tuner(tuner)
-        self._check(plan)
-        self.plan = plan
+        trials.named_uniquely(tuner, self.run_id)
+        plan, lab = TunerPlan.from_tuner(tuner), cluster.current()
+        if plan.restored:
+            saved.restore(*plan.storage)
+        # Clusters of others may add nodes by themselves.
+        check_plan(plan, [node.resources for node in lab.nodes] if lab is not None and lab.is_ours else ())
         own = getattr(plan.trainable, "__module__", "").partition(".")[0] != "ray"
         self.loop = plan.trainable if own else None  # else it is wrapped: tune.with_parameters
+        self.plan = plan
         self.state = self.new_state()  # the run id stays: the Tuner may have it as its name
         return self
 
@@ -81,19 +201,7 @@ class SweepPanel(LivePanel):
         if self.plan is None:
             fact = "it watches no tuner, so it cannot tell what is compared, nor what cannot work"
             raise LabError(f"open the panel {self.state.name!r}", fact, "with panel.watch(tuner): …")
-        self.interrupted = False
         return super().__enter__()
-
-    def hear(self, _: int, frame: FrameType | None) -> None:
-        """Handle an interrupt before Tune does.
-
-        Once `fit()` has begun the first one is only noted, because an exception can get lost in an import.
-        `SweepCallback` hands it to Tune when Tune has made its loop.
-        """
-        again, self.interrupted = self.interrupted, True
-        names = (one.f_globals.get("__name__", "") for one, _ in traceback.walk_stack(frame))
-        if again or not any(name.startswith("ray.tune.") for name in names):
-            raise KeyboardInterrupt
 
     # -- what a panel of an engine overrides --------------------------------------------------------
 
@@ -104,18 +212,22 @@ class SweepPanel(LivePanel):
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        with without_noise(), self._reporting_here(self.plan.run), self.plan.noting_stops():
-            SweepCallback.panel = self
-            in_main = threading.current_thread() is threading.main_thread()
-            if in_main and callable(signal.getsignal(signal.SIGINT)):
-                signal.signal(signal.SIGINT, self.hear)  # until Tune has its own handler
-            try:
+        """Let Tune call this panel, and print nothing itself; the reader's configuration stays unchanged."""
+        run = self.plan.run
+        before = run.callbacks, run.verbose, run.progress_reporter
+        run.callbacks = [*(run.callbacks or []), SweepCallback()]
+        run.verbose, run.progress_reporter = 0, tune.CLIReporter()  # the other one displays
+        SweepCallback.panel = self
+        try:
+            with trials.without_noise(), self.plan.noting_stops(), trials.noting_interrupts() as interrupted:
+                self.interrupted = interrupted
                 yield
-            finally:
-                SweepCallback.panel = None
+        finally:
+            SweepCallback.panel = None
+            run.callbacks, run.verbose, run.progress_reporter = before
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
-        if self.interrupted:
+        if self.interrupted():
             return KeyboardInterrupt()  # Tune ends its loop in good order and returns
         if error is None and self.state.all_failed:
             return RunFailed(
@@ -138,7 +250,7 @@ class SweepPanel(LivePanel):
     def translate(self, error: BaseException) -> BaseException | None:
         if not isinstance(error, (tune.TuneError, ray.exceptions.RayError)):
             return None
-        if (reported := names_without_metric(str(error))) is not None:
+        if (reported := trials.names_without_metric(str(error))) is not None:
             metric = self.state.metric
             fact = f"they report {', '.join(map(repr, reported))} but never {metric!r}"
             fix = f"TuneConfig(metric=…) with one that is reported, or report {metric!r}"
@@ -147,35 +259,13 @@ class SweepPanel(LivePanel):
         return RunFailed(f"finish the sweep {self.state.name!r}", fact, "the panel shows where")
 
     def after_stop(self) -> str:
+        if not self.state.trials:
+            return "It had no trial yet: start it again under a fresh name"
         place = ", storage_filesystem=…" if self.plan.run.storage_filesystem is not None else ""
-        restore = f". To go on: tune.Tuner.restore({self.plan.path!r}, trainable=…{place})"
-        if not self.state.trials:  # Tune would start over, with one empty configuration
-            restore = ". It had no trial yet: start it again under a fresh name"
-        return super().after_stop() + restore
+        go_on = f"To go on: tune.Tuner.restore({self.plan.path!r}, trainable=…{place})"
+        return f"{super().after_stop()}. {go_on}"
 
     def files(self) -> list[tuple[str, str]]:
         lab = cluster.current()
         listed = [("results and checkpoints", self.plan.path)] if self.plan else []
         return listed + ([("Ray's logs", str(lab.log_dir))] if lab is not None and lab.log_dir else [])
-
-    # -- inside -------------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _reporting_here(self, run: tune.RunConfig) -> Iterator[None]:
-        """Let Tune call this panel, and print nothing itself; the reader's configuration stays unchanged."""
-        before = run.callbacks, run.verbose, run.progress_reporter
-        if not any(isinstance(one, SweepCallback) for one in run.callbacks or []):
-            run.callbacks = [*(run.callbacks or []), self.callback()]
-        run.verbose, run.progress_reporter = 0, tune.CLIReporter()  # the other one displays
-        try:
-            yield
-        finally:
-            run.callbacks, run.verbose, run.progress_reporter = before
-
-    def _check(self, plan: TunerPlan) -> None:
-        lab, nodes = cluster.current(), None
-        if lab is not None and lab.is_ours:  # others may add nodes by themselves
-            nodes = [node.resources for node in lab.nodes]
-        if plan.restored:
-            saved.restore(*plan.storage)
-        check_plan(plan, nodes)

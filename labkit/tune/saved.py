@@ -1,13 +1,9 @@
 """The state of a sweep in one file, so that a sweep whose process was killed can be restored.
 
-Tune keeps the state in several files (trials, searcher, callbacks). It writes them to a local folder, and a
-thread copies that folder to the storage while the loop may already write the next state. So a kill can leave
-files there that are cut off or of different moments, on an object store too: of six sweeps that were killed
-at random, four could not be restored. `save` puts all files of one moment into one file.
-
-The names of Tune's files have the local time at which their session began. After the end of summer time, or
-after the clock was set back, a newer session can have the older name, and Tune reads the last name. So `save`
-goes by the time at which a file was written, and `restore` writes under the name that Tune will read.
+Tune keeps the state in several files (trials, searcher, callbacks), and a thread copies them to the storage
+while the loop may already write the next state. So a kill can leave files there that are cut off or of
+different moments, on an object store too: of six sweeps that were killed at random, four could not be
+restored. `save` puts all files of one moment into one file.
 """
 
 import json
@@ -28,10 +24,10 @@ def save(filesystem: pyarrow.fs.FileSystem, folder: str, staging: Path) -> None:
     Raises:
         OSError: the folder cannot be written to.
     """
-    *earlier, newest = sorted(staging.glob(f"{STATE_FILES}*.json"), key=lambda path: path.stat().st_mtime_ns)
-    files = {path.name: "" for path in earlier}  # sessions before this one, whose state is obsolete
-    for path in staging.glob(f"[!.]*-{_session(newest.name)}.*"):
-        files[path.name] = path.read_bytes().decode("latin-1")  # any bytes
+    newest = max(path.name for path in staging.glob(f"{STATE_FILES}*.json"))
+    session = newest.removeprefix(STATE_FILES).removesuffix(".json")  # the time at which it began
+    found = staging.glob(f"[!.]*-{session}.*")
+    files = {path.name: path.read_bytes().decode("latin-1") for path in found}  # JSON has no bytes
     _write(filesystem, f"{folder}/{NAME}", json.dumps(files).encode())
 
 
@@ -40,37 +36,18 @@ def restore(filesystem: pyarrow.fs.FileSystem, folder: str) -> None:
     try:
         with filesystem.open_input_stream(f"{folder}/{NAME}") as file:
             files: dict[str, str] = json.loads(file.read())
-        (newest,) = (name for name, text in files.items() if text and name.startswith(STATE_FILES))
-    except (FileNotFoundError, ValueError, AttributeError):
+    except (FileNotFoundError, ValueError):
         return  # there is none, or it is damaged: Tune's own files are what there is
-    there = states(filesystem, folder)
-    if any(name > newest for name in there if name not in files):
-        return
-    read_by_tune = _session(max([*there, newest]))
-    for name, text in files.items():
-        if text and Path(name).name == name:
-            name = name.replace(_session(newest), read_by_tune)
-            _write(filesystem, f"{folder}/{name}", text.encode("latin-1"))
-
-
-def is_valid(filesystem: pyarrow.fs.FileSystem, folder: str) -> bool:
-    """Whether Tune can read the newest list of trials in `folder`, and there is one in it."""
-    try:
-        with filesystem.open_input_stream(f"{folder}/{max(states(filesystem, folder))}") as file:
-            return bool(json.loads(file.read()).get("trial_data", True))
-    except (OSError, ValueError, AttributeError):
-        return False
+    newest = max(name for name in files if name.startswith(STATE_FILES))
+    if max(states(filesystem, folder), default="") <= newest:
+        for name, text in files.items():
+            _write(filesystem, f"{folder}/{Path(name).name}", text.encode("latin-1"))
 
 
 def states(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:
     """The names of Tune's state files in a sweep's folder."""
     found = filesystem.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True))
     return [info.base_name for info in found if info.base_name.startswith(STATE_FILES)]
-
-
-def _session(name: str) -> str:
-    """``2026-01-01_10-00-00`` of ``experiment_state-2026-01-01_10-00-00.json``."""
-    return name.removeprefix(STATE_FILES).removesuffix(".json")
 
 
 def _write(filesystem: pyarrow.fs.FileSystem, path: str, content: bytes) -> None:

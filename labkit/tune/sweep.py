@@ -1,34 +1,25 @@
 """A sweep: results of trials go in; counts, order, the best one, ETA, table and curves come out.
 
-A trial has one of these statuses:
-
-=============== ======================================================================================
-waiting         it has no process yet
-running         it trains
-paused          its scheduler put it aside for others (population-based training does)
-finished        it came to its end: a stop criterion, or its function returned
-stopped early   its scheduler ended it: others were better at the same rung
-failed          it raised, or its process was killed
-cut off         the sweep ended before it: an interrupt, or an error of the sweep itself
-=============== ======================================================================================
+A trial is waiting, running, paused (its scheduler put it aside for others), finished, stopped early (its
+scheduler ended it, because others were better), failed, or cut off (the sweep ended before it).
 """
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from labkit.display.formatting import UNKNOWN, number, plural, seconds, short
 from labkit.panel.run import Curve, Failure, Mark, Plot, Run, Table, Thinned, joined
 
-STATUSES = ("finished", "stopped early", "running", "paused", "waiting", "cut off", "failed")
 OVER = ("finished", "stopped early", "failed")
-_POINTS_KEPT = 200  # of one trial's curve
-_ROWS_KEPT, _PARAMETERS_SHOWN, _VALUE_SHOWN = 200, 4, 18
-_CURVES_DRAWN, _POINTS_DRAWN = 60, 24  # more grey lines are one grey area
-_STEPS_TOLD = 4  # lines with counts in a log
+_STATUSES = ("finished", "stopped early", "running", "paused", "waiting", "cut off", "failed")
 _KINDS = {"finished": "ok", "running": "wait", "paused": "wait", "cut off": "wait", "failed": "bad"}
+_POINTS_KEPT, _POINTS_DRAWN = 200, 24  # of one trial's curve
+_CURVES_DRAWN = 60  # more grey lines are one grey area
+_ROWS_KEPT, _PARAMETERS_SHOWN, _VALUE_SHOWN = 200, 4, 18
+_STEPS_TOLD = 4  # lines with counts in a log
 
 
 @dataclass
@@ -38,11 +29,11 @@ class TrialState:
     Attributes:
         number: its place in the order of creation, from 0.
         config: its configuration on one level ("optimizer/lr").
-        status: one of `STATUSES`.
         why: what ended it, in a few words.
         iteration, seconds: results that it has reported, and its training time as Tune counts it.
         value: the sweep's metric in its newest result; None if that is no finite number.
         curve: (iteration, time, value), thinned for very long trials; `time` is what the scheduler counts.
+        newest: of the curve, also if that has left it out.
         changes: how often its configuration was changed during the sweep.
     """
 
@@ -54,14 +45,13 @@ class TrialState:
     seconds: float = 0.0
     value: float | None = None
     curve: list[tuple[int, float, float]] = field(default_factory=lambda: Thinned(_POINTS_KEPT))
+    newest: tuple[int, float, float] | None = None
     changes: int = 0
-    newest: tuple[int, float, float] | None = None  # of the curve, also if that has left it out
 
     def points(self) -> list[tuple[float, float]]:
         """(time, value), few enough to be drawn, with the newest."""
-        kept = self.curve[:: len(self.curve) // _POINTS_DRAWN + 1]
-        kept += [] if kept[-1] == self.newest else [self.newest]
-        return [(time, value) for _, time, value in kept]
+        kept = [*self.curve[:: len(self.curve) // _POINTS_DRAWN + 1], self.newest]
+        return [(time, value) for _, time, value in dict.fromkeys(kept)]
 
 
 class SweepRun(Run):
@@ -120,10 +110,9 @@ class SweepRun(Run):
     ) -> None:
         """The trial has reported; only a finite `value` counts. `time` is the iteration by default."""
         trial = self.trials[id]
-        trial.iteration, trial.seconds = iteration, seconds
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        trial.value = float(value) if is_number else None
-        if trial.value is not None:
+        trial.iteration, trial.seconds, trial.value = iteration, seconds, None
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            trial.value = float(value)
             trial.newest = (iteration, iteration if time is None else time, trial.value)
             trial.curve.add(trial.newest)
 
@@ -161,25 +150,20 @@ class SweepRun(Run):
     def ranked(self) -> list[TrialState]:
         """All trials, the best first and those without a value last."""
         sign = 1 if self.mode == "min" else -1
-
-        def merit(trial: TrialState) -> float:
-            return math.inf if trial.value is None else sign * trial.value
-
-        return sorted(self.trials.values(), key=merit)
+        worst = math.inf
+        return sorted(self.trials.values(), key=lambda one: worst if one.value is None else sign * one.value)
 
     def eta(self, now: float | None = None) -> float | None:
         """Seconds left, if the trials to come take as long as those that are over."""
-        if self.status != "running" or self.done < 2 or self.phase != "training" or not self.total:
+        if self.over or self.done < 2 or self.phase != "training" or not self.total:
             return None
         return self.phase_seconds(now)["training"] / self.done * (self.total - self.done)
 
     def to_record(self) -> dict[str, Any]:
         best, spent = self.best, self.phase_seconds()
-        history = [*best.curve] if best else []
-        if best and history[-1] != best.newest:
-            history.append(best.newest)
-        skipped = ("curve", "newest")
+        history = dict.fromkeys([*best.curve, best.newest] if best else [])
         trials = [asdict(trial) for trial in self.trials.values()]
+        shown = [name for name in TrialState.__dataclass_fields__ if name not in ("curve", "newest")]
         return {
             "workers": self.at_once,
             "dataset": self.dataset,
@@ -192,23 +176,26 @@ class SweepRun(Run):
             "extra": {
                 "counts": dict(self.counts()),
                 "best": best.number if best else None,
-                "trials": [{name: row[name] for name in row if name not in skipped} for row in trials],
+                "trials": [{name: trial[name] for name in shown} for trial in trials],
             },
         }
 
     # -- what is shown ------------------------------------------------------------------------------
 
     def fill(self, now: float) -> None:
-        counts, ranked = self._counts(), self.ranked()
+        counts, ranked = self.counts(), self.ranked()
+        words = {one: f"{counts[one]} {self._word(one)}" for one in _STATUSES if counts[one]}
         at_once = f"{self.at_once} at a time" if self.at_once else ""
         self.subtitle = joined(self.engine, plural(self.expected, "trial") if self.expected else "", at_once)
-        self.steps = [(_KINDS.get(status, "dim"), words) for status, words in counts.items()]
+        self.steps = [(_KINDS.get(status, "dim"), said) for status, said in words.items()]
         self.progress = self.done / self.total if self.total else None, self._progress(now)
         self.tables = [self._table(ranked)] if ranked else []
         self.plot = self._curves(ranked) if ranked or not self.over else None
         self.notes = [self.warning] if self.warning else []
-        self.what = " · ".join(counts.values()) or "no trial"
-        self.result, self.news = self.best_line(), list(self._news(now))
+        self.what = " · ".join(words.values()) or "no trial"
+        self.result, self.news = self.best_line(), []
+        if self.total and (step := self.done * _STEPS_TOLD // self.total):
+            self.news = [(("progress", step), f"{self._progress(now)} · {self.result}")]
 
     def best_line(self) -> str:
         """The best of the trials' last values: ``best accuracy 0.979, trial 9 · lr 0.043``."""
@@ -217,24 +204,26 @@ class SweepRun(Run):
         shown = [f"{name} {_value(best.config[name])}" for name in self._parameters() if name in best.config]
         return joined(f"best {self.metric} {number(best.value)}, trial {best.number}", *shown)
 
-    def _news(self, now: float) -> Iterator[tuple[Hashable, str]]:
-        if self.total and (step := self.done * _STEPS_TOLD // self.total):
-            yield ("progress", step), f"{self._progress(now)} · {self.best_line()}"
+    def _word(self, status: str) -> str:
+        return "not begun" if self.over and status == "waiting" else status
+
+    def _progress(self, now: float) -> str:
+        if self.phase != "training" and not self.done:  # a restored sweep may have trials that are over
+            return "starting the first trial's process"
+        left = self.eta(now)
+        eta = "" if left is None else f"about {seconds(left)} left" if left >= 1 else "nearly done"
+        return joined(f"{self.done} of {self.expected} trials are over", eta)
 
     def _curves(self, ranked: list[TrialState]) -> Plot:
         """One grey line for each trial, the best one in colour, a dotted line for each rung."""
-        curves = [
-            Curve(self.metric or "metric", trial.points(), "grey")
-            for trial in ranked[:_CURVES_DRAWN]
-            if trial.curve
-        ]
+        name = self.metric or "metric"
+        curves = [Curve(name, trial.points(), "grey") for trial in ranked[:_CURVES_DRAWN] if trial.curve]
         if curves:  # the best is the first, and drawn on top
-            best = f"{short(self.metric or '', 24)}, trial {ranked[0].number}"
-            curves[0] = Curve(best, curves[0].points)
+            curves[0] = Curve(f"{short(name, 24)}, trial {ranked[0].number}", curves[0].points)
         times = [time for curve in curves for time, _ in curve.points] or [1.0]
         rungs = [rung for rung in self.rungs if rung <= max(times) and not self.warning]
-        counts = "training_iteration" if self.warning or not self.rungs else self.time
-        axis = "iteration" if counts == "training_iteration" else short(counts, 24)
+        counted = self.time if self.rungs and not self.warning else "training_iteration"
+        axis = "iteration" if counted == "training_iteration" else short(counted, 24)
         label = f"{axis} (dotted: rungs)" if rungs else axis
         return Plot(label, curves[::-1], max(*times, 1), min(*times, 0), rungs)
 
@@ -250,19 +239,8 @@ class SweepRun(Run):
         for trial in self.trials.values():
             for name, value in trial.config.items():
                 seen.setdefault(name, set()).add(repr(value))
-        several = len(self.trials) > 1
-        return [name for name, values in seen.items() if len(values) > 1 or not several][:_PARAMETERS_SHOWN]
-
-    def _counts(self) -> dict[str, str]:
-        counts, words = self.counts(), {"waiting": "not begun"} if self.over else {}
-        return {one: f"{counts[one]} {words.get(one, one)}" for one in STATUSES if counts[one]}
-
-    def _progress(self, now: float) -> str:
-        if self.phase != "training" and not self.done:  # a restored sweep may have trials that are over
-            return "starting the first trial's process"
-        left = self.eta(now)
-        eta = "" if left is None else f"about {seconds(left)} left" if left >= 1 else "nearly done"
-        return joined(f"{self.done} of {self.expected} trials are over", eta)
+        least = 2 if len(self.trials) > 1 else 1
+        return [name for name, values in seen.items() if len(values) >= least][:_PARAMETERS_SHOWN]
 
 
 def _row(trial: TrialState, names: Sequence[str], *, is_best: bool) -> tuple[str | Mark, ...]:

@@ -4,23 +4,24 @@
 """
 
 import contextlib
+import copy
 import functools
-import inspect
+import importlib
 import logging
 import math
 import os
 import re
-import zlib
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow.fs
-from ray import cloudpickle, tune
+from ray import tune
 from ray.tune.experiment import Experiment
 from ray.tune.result import AUTO_RESULT_KEYS
-from ray.tune.schedulers import HyperBandScheduler, TrialScheduler
+from ray.tune.schedulers import TrialScheduler
 from ray.tune.utils import flatten_dict
 
 from labkit.display import tracebacks
@@ -39,9 +40,7 @@ _NOISE = (  # what Tune logs, and the panel shows, or what has no remedy
     "Remote file not found", "Failed to fetch metrics",
 )  # fmt: skip
 _DATE = r"_\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d"  # Tune names a sweep after its trainable and the second
-
-
-# -- what a Tuner was given -------------------------------------------------------------------------
+_NEW = {"tuner.pkl", ".validate_storage_marker"}  # files of a sweep that has not begun
 
 
 @dataclass(frozen=True)
@@ -85,26 +84,29 @@ class TunerPlan:
         return cls(*given, restored=inner._is_restored)
 
     @property
-    def name(self) -> str:
-        return getattr(self.trainable, "__name__", str(self.trainable))
-
-    @property
     def path(self) -> str:
         return f"{str(self.run.storage_path).rstrip('/')}/{self.run.name}"
 
-    @property
-    def scheduler(self) -> Any:
-        """The scheduler that compares trials, also where `ResourceChangingScheduler` is around it."""
-        return getattr(self.options.scheduler, "_base_scheduler", self.options.scheduler)
+    @functools.cached_property
+    def storage(self) -> tuple[pyarrow.fs.FileSystem, str]:
+        """The filesystem with the sweep's folder, and the folder's path there."""
+        if self.run.storage_filesystem is not None:
+            return self.run.storage_filesystem, self.path
+        if "://" in self.path:
+            return pyarrow.fs.FileSystem.from_uri(self.path)
+        return pyarrow.fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(self.path))
 
     @functools.cached_property
     def _compared(self) -> tuple[Any, Any]:
         """(metric, mode): where `TuneConfig` has none, the scheduler or the searcher has."""
-        named, searcher = [(self.options.metric, self.options.mode)], self.options.search_alg
+        searcher = self.options.search_alg
         while hasattr(searcher, "searcher"):  # of a ConcurrencyLimiter, for example
             searcher = searcher.searcher
-        for one in (self.scheduler, searcher):
-            named.append((getattr(one, "_metric", None), getattr(one, "_mode", None)))
+        named = [(self.options.metric, self.options.mode)]
+        named += [
+            (getattr(one, "_metric", None), getattr(one, "_mode", None))
+            for one in (self.options.scheduler, searcher)
+        ]
         metric = next((metric for metric, _ in named if metric), None)
         return metric, next((mode for _, mode in named if mode), "max")
 
@@ -120,18 +122,18 @@ class TunerPlan:
     @property
     def time(self) -> str:
         """What the scheduler counts: the name of a figure in each result."""
-        return getattr(self.scheduler, "_time_attr", "training_iteration")
+        return getattr(self.options.scheduler, "_time_attr", "training_iteration")
 
     @property
     def rungs(self) -> tuple[float, ...]:
-        """The times at which the scheduler compares trials, ascending; () if it has no fixed ones."""
-        brackets = getattr(self.scheduler, "_brackets", [])
+        """The times at which ASHA compares trials, ascending; () with another scheduler."""
+        brackets = getattr(self.options.scheduler, "_brackets", [])
         found = {rung[0] for one in brackets for rung in getattr(one, "_rungs", [])}
         whole = self.time == "training_iteration"
         return tuple(sorted(math.ceil(rung) if whole else rung for rung in found))
 
-    def resources(self) -> list[dict[str, float]] | None:
-        """The bundles that one trial asks for, each on one node; None if only a drawn configuration tells."""
+    def resources(self) -> list[dict[str, float]]:
+        """The bundles that one trial asks for, each on one node; [] if only a drawn configuration tells."""
         try:
             wanted = getattr(self.trainable, "_resources", None)
             if isinstance(self.trainable, type):
@@ -140,17 +142,7 @@ class TunerPlan:
                 wanted = wanted(dict(self.space))
             return [dict(bundle) for bundle in wanted.bundles] if wanted is not None else [{"CPU": 1.0}]
         except Exception:  # of the reader's own function, called with ranges in place of values
-            return None
-
-    @functools.cached_property
-    def storage(self) -> tuple[pyarrow.fs.FileSystem, str]:
-        """The filesystem with the sweep's folder, and the folder's path there."""
-        filesystem, path = self.run.storage_filesystem, self.path
-        if filesystem is not None:
-            return filesystem, path
-        if "://" in path:
-            return pyarrow.fs.FileSystem.from_uri(path)
-        return pyarrow.fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(path))
+            return []
 
     @contextlib.contextmanager
     def noting_stops(self) -> Iterator[None]:
@@ -159,43 +151,26 @@ class TunerPlan:
         Tune asks it only about results with which a trial would go on, and reports an end by the scheduler
         as any other.
         """
-        outer = self.options.scheduler
-        if not isinstance(outer, TrialScheduler):
+        scheduler = self.options.scheduler
+        if not isinstance(scheduler, TrialScheduler):
             yield
             return
-        decide = outer.on_trial_result
+        decide, longest = scheduler.on_trial_result, getattr(scheduler, "_max_t", math.inf)
 
         def noted(controller: Any, trial: Any, result: dict[str, Any]) -> str:
             decision = decide(controller, trial, result)
             time = result.get(self.time, 0)
-            if decision == TrialScheduler.STOP and time < self._longest:
+            if decision == TrialScheduler.STOP and time < longest:
                 passed = [rung for rung in self.rungs if rung <= time]
-                self.stopped[trial.trial_id] = f"stopped at rung {passed[-1]:g}" if passed else self._stops
+                where = f"at rung {passed[-1]:g}" if passed else f"by {type(scheduler).__name__}"
+                self.stopped[trial.trial_id] = f"stopped {where}"
             return decision
 
-        outer.on_trial_result = noted
+        scheduler.on_trial_result = noted
         try:
             yield
         finally:
-            del outer.on_trial_result
-
-    @property
-    def _longest(self) -> float:
-        """The time at which the scheduler ends each trial, however good it is."""
-        if not getattr(self.scheduler, "_stop_last_trials", True):
-            return math.inf
-        return getattr(self.scheduler, "_max_t", getattr(self.scheduler, "_max_t_attr", math.inf))
-
-    @property
-    def _stops(self) -> str:
-        return f"stopped by {type(self.scheduler).__name__}"
-
-    def stopped_in_a_pause(self, trial: Any) -> str:
-        """Say that HyperBand has ended a trial that was paused; "" if it did not."""
-        result = newest_result(trial)
-        if not isinstance(self.scheduler, HyperBandScheduler) or not result or result.get("done"):
-            return ""
-        return self._stops if result.get(self.time, 0) < self._longest else ""
+            del scheduler.on_trial_result
 
 
 def named_uniquely(tuner: tune.Tuner, name: str) -> None:
@@ -204,15 +179,33 @@ def named_uniquely(tuner: tune.Tuner, name: str) -> None:
     tunes = Experiment.get_trainable_name(inner.converted_trainable)
     if plan.restored or not re.fullmatch(re.escape(tunes) + _DATE, plan.run.name):
         return
+    run = copy.copy(plan.run)
+    run.name = name
+    again = tune.Tuner(
+        inner.trainable, param_space=inner.param_space, tune_config=plan.options, run_config=run
+    )
+    tuner._local_tuner = again._local_tuner
     files, old = plan.storage
-    inner._run_config.name = name
-    files, new = TunerPlan.from_tuner(tuner).storage
-    files.create_dir(new)
-    with files.open_output_stream(f"{new}/tuner.pkl") as file:  # as Tune did when the Tuner was made
-        file.write(cloudpickle.dumps(inner.__getstate__()))
     found = files.get_file_info(pyarrow.fs.FileSelector(old, allow_not_found=True))
-    if found and {info.base_name for info in found} <= {"tuner.pkl", ".validate_storage_marker"}:
+    if found and {info.base_name for info in found} <= _NEW:
         files.delete_dir(old)
+
+
+@contextlib.contextmanager
+def noting_interrupts() -> Iterator[Callable[[], bool]]:
+    """Yield what tells whether Tune was interrupted: it ends its loop then, and returns as after any sweep."""
+    module, events = importlib.import_module("ray.tune.tune"), []
+    catch = module._setup_signal_catching
+
+    def caught() -> threading.Event:
+        events.append(catch())
+        return events[-1]
+
+    module._setup_signal_catching = caught
+    try:
+        yield lambda: any(event.is_set() for event in events)
+    finally:
+        module._setup_signal_catching = catch
 
 
 # -- one trial --------------------------------------------------------------------------------------
@@ -246,28 +239,18 @@ def shown_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def readable(value: Any) -> Any:
     """Return numbers, texts and lists unchanged, classes and functions by name, and objects in short."""
-    if isinstance(value, (str, os.PathLike)) or value is None:
-        return value if value is None else str(value)
+    if value is None or isinstance(value, str):
+        return value
     if isinstance(value, (list, tuple)):
         return [readable(one) for one in value]
     if (plain := number(value)) is not None:
         return plain
-    if getattr(value, "__name__", "") == "<lambda>":
-        columns = [begin for _, _, begin, _ in value.__code__.co_positions() if begin]
-        return f"lambda in line {value.__code__.co_firstlineno}, column {min(columns, default=0)}"
-    if isinstance(value, type) or inspect.isroutine(value):
-        return value.__qualname__.rpartition("<locals>.")[2]
-    text = " ".join(re.sub(r" at 0x[0-9a-f]+", "", _text_of(value)).split())
-    # What is cut ends in a checksum, so that two networks with the same first layers stay distinct.
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 10]}… {zlib.crc32(text.encode()):08x}"
-
-
-def _text_of(value: Any) -> str:
-    """Return its `repr`; of an object whose `repr` is only an address, its class and attributes."""
-    if type(value).__repr__ is not object.__repr__:
-        return repr(value)
-    given = (f"{name}={readable(one)}" for name, one in getattr(value, "__dict__", {}).items())
-    return f"{type(value).__qualname__}({', '.join(given)})"
+    if name := getattr(value, "__qualname__", None):
+        return name.rpartition("<locals>.")[2]
+    # An object without a `repr` of its own differs from others in its attributes.
+    own = type(value).__repr__ is not object.__repr__
+    text = repr(value) if own else f"{type(value).__qualname__}({getattr(value, '__dict__', '')})"
+    return " ".join(re.sub(r" at 0x[0-9a-f]+", "", text).split())[:_LONGEST]
 
 
 def number(value: Any) -> bool | int | float | None:

@@ -17,7 +17,7 @@ import os, time
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 from labkit import cluster
-from labkit.tune.panel import SweepPanel
+from labkit.tune import SweepPanel
 
 lab = cluster.start()
 
@@ -39,9 +39,7 @@ tuner = tune.Tuner(
         metric="accuracy", mode="max", reuse_actors=True, num_samples=SAMPLES, max_concurrent_trials=2,
         scheduler=ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3),
     ),
-    run_config=tune.RunConfig(
-        name=panel.run_id, storage_path=os.environ["LABKIT_HOME"] + "/runs", callbacks=[panel.callback()]
-    ),
+    run_config=tune.RunConfig(name=panel.run_id, storage_path=os.environ["LABKIT_HOME"] + "/runs"),
 )
 with panel.watch(tuner):
     results = tuner.fit()

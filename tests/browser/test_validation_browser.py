@@ -41,9 +41,7 @@ trainer = DataParallelTrainer(
     loop,
     scaling_config=ScalingConfig(num_workers=1),
     validation_config=ValidationConfig(validate),
-    run_config=RunConfig(
-        name=panel.run_id, storage_path=os.environ["LABKIT_HOME"] + "/runs", callbacks=[panel.callback()]
-    ),
+    run_config=RunConfig(name=panel.run_id, storage_path=os.environ["LABKIT_HOME"] + "/runs"),
 )
 with panel.watch(trainer):
     trainer.fit()

@@ -114,7 +114,7 @@ def test_a_name_that_ray_cannot_carry_is_refused_before_the_start(store):
     from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
     panel = TrainPanel("named")
-    config = RunConfig(name="größe", storage_path=store.storage_path("runs"), callbacks=[panel.callback()])
+    config = RunConfig(name="größe", storage_path=store.storage_path("runs"))
     with pytest.raises(LabError, match="ASCII") as raised:
         panel.watch(DataParallelTrainer(loop, scaling_config=ScalingConfig(num_workers=1), run_config=config))
     assert raised.value.fix == "RunConfig(name='grosse')"

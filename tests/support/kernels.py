@@ -39,9 +39,7 @@ trainer = TorchTrainer(
     loop,
     train_loop_config={"epochs": epochs},
     scaling_config=ScalingConfig(num_workers=2),
-    run_config=RunConfig(
-        name=panel.run_id, storage_path=os.environ["LABKIT_HOME"] + "/runs", callbacks=[panel.callback()]
-    ),
+    run_config=RunConfig(name=panel.run_id, storage_path=os.environ["LABKIT_HOME"] + "/runs"),
 )
 with panel.watch(trainer):
     result = trainer.fit()

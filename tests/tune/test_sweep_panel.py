@@ -1,6 +1,5 @@
 """Real sweeps and their panel: counts, failures, what is never reported, interrupts."""
 
-import contextlib
 import os
 import signal
 import sys
@@ -17,8 +16,7 @@ from labkit import runs
 from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
-from labkit.tune import saved
-from labkit.tune.panel import SweepPanel
+from labkit.tune import SweepPanel, saved
 
 pytestmark = pytest.mark.fault
 
@@ -36,22 +34,8 @@ def climb(config):
             raise ValueError("this one is bad")
         if config["x"] == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        if config["x"] == "memory":
-            _ask_for_more_than_there_is()
         time.sleep(config.get("seconds", 0.0))
         tune.report({"score": (config["x"] if isinstance(config["x"], (int, float)) else 0) * (step + 1)})
-
-
-def _ask_for_more_than_there_is():
-    """The allocator refuses, as it does where a machine is full: here the process may have 1 GB more."""
-    import resource
-
-    import numpy
-    import psutil
-
-    limit = psutil.Process().memory_info().vms + 2**30
-    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    numpy.ones(4 * 2**30, dtype="uint8")
 
 
 class Counter(tune.Trainable):
@@ -118,20 +102,19 @@ def test_a_grid_of_four_twice(sweep, home, capfd):
 
 
 def test_the_others_go_on_where_some_fail(sweep):
-    results = sweep(climb, {"x": tune.grid_search([1, "raises", "killed", "memory", 2])})
-    assert (len(results), results.num_errors) == (5, 3)
+    results = sweep(climb, {"x": tune.grid_search([1, "raises", "killed", 2])})
+    assert (len(results), results.num_errors) == (4, 2)
     by_x = {trial.config["x"]: trial for trial in sweep.panel.state.trials.values()}
     assert {x: trial.status for x, trial in by_x.items()} == {
-        1: "finished", 2: "finished", "raises": "failed", "killed": "failed", "memory": "failed"
+        1: "finished", 2: "finished", "raises": "failed", "killed": "failed"
     }  # fmt: skip
     texts = {failure.rank: failure.text for failure in sweep.panel.state.failures}
     assert by_x["raises"].why == "ValueError: this one is bad"
     assert 'raise ValueError("this one is bad")' in texts[by_x["raises"].number]
     assert "site-packages" not in texts[by_x["raises"].number]
     assert "its process is gone" in by_x["killed"].why
-    assert "MemoryError" in by_x["memory"].why
     assert sweep.panel.state.status == "finished"
-    assert runs.latest("sweep").extra["counts"] == {"finished": 2, "failed": 3}
+    assert runs.latest("sweep").extra["counts"] == {"finished": 2, "failed": 2}
 
 
 def test_a_sweep_of_which_nothing_is_left_says_so(sweep):
@@ -253,25 +236,17 @@ def test_an_interrupt_ends_the_sweep_and_is_told(sweep, lab, capfd):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-class Interrupting(tune.Callback):
-    """Interrupts when Tune's handler is in place, and the panel doesn't listen to it yet."""
+def test_an_interrupt_before_the_first_trial_is_not_lost(lab, home):
+    """When Tune listens, and its loop hasn't begun."""
 
-    def setup(self, **_):
-        os.kill(os.getpid(), signal.SIGINT)
+    class Interrupting(tune.Callback):
+        def setup(self, **_):
+            os.kill(os.getpid(), signal.SIGINT)
 
-
-@pytest.mark.parametrize("moment", ["before Tune listens", "before the panel does"])
-def test_an_interrupt_while_the_sweep_starts_is_not_lost(lab, home, moment):
     panel = SweepPanel("sweep", reporter=NullReporter())
-    callbacks = [Interrupting()] if "panel" in moment else []
-    run = tune.RunConfig(
-        name=panel.run_id, storage_path=str(home / "runs"), callbacks=[*callbacks, panel.callback()]
-    )
+    run = tune.RunConfig(storage_path=str(home / "runs"), callbacks=[Interrupting()])
     tuner = tune.Tuner(climb, param_space={"x": 1, "steps": 1000, "seconds": 0.1}, run_config=run)
-    with pytest.raises(RunStopped, match="stopped by you"), panel.watch(tuner):
-        if not callbacks:
-            with contextlib.suppress(KeyboardInterrupt):  # as an import may do
-                os.kill(os.getpid(), signal.SIGINT)
+    with pytest.raises(RunStopped, match="no trial yet: start it again"), panel.watch(tuner):
         tuner.fit()
     assert panel.state.status == "stopped"
 
@@ -281,8 +256,7 @@ def test_one_panel_at_a_time_and_only_with_a_tuner(lab, home):
     space = {"x": tune.grid_search([1])}
     with pytest.raises(LabError, match="it watches no tuner"), first:
         pass
-    run = tune.RunConfig(name="hears", storage_path=str(home / "runs"), callbacks=[first.callback()])
-    tuner = tune.Tuner(climb, param_space=space, run_config=run)
+    tuner = tune.Tuner(climb, param_space=space, run_config=tune.RunConfig(storage_path=str(home / "runs")))
     with (
         first.watch(tuner),
         pytest.raises(LabError, match="'first' is open"),
@@ -306,15 +280,10 @@ def test_trials_begin_with_their_imports_done(sweep, lab):
 
 
 def test_a_state_that_cannot_be_kept_does_not_cost_the_sweep(sweep, monkeypatch):
-    attempts = []
-
-    def full(*given):
-        attempts.append(given)
+    def full(*_):
         raise LabError("save the sweep", "No space left on device", "make room")
 
     monkeypatch.setattr(saved, "save", full)
-    with pytest.warns(UserWarning, match="(?s)not be restored after a kill.*No space left") as said:
+    with pytest.warns(UserWarning, match="(?s)not be restored after a kill.*No space left"):
         results = sweep(climb, {"x": tune.grid_search([1, 2])})
-    assert sum("not be restored" in str(one.message) for one in said) == 1
-    assert len(attempts) > 1  # there may be room again
     assert [len(result.metrics_dataframe) for result in results] == [3, 3]

@@ -1,9 +1,13 @@
-"""The state of a sweep: what Tune's trials do goes in, counts, order, best and ETA come out."""
+"""The state of a sweep: what trials do goes in; counts, order, best and ETA, HTML and text come out."""
 
 import math
+import time
+import xml.etree.ElementTree as xml
 
 import pytest
 
+from labkit.panel.drawing import snapshot
+from labkit.panel.reporters import TextReporter
 from labkit.tune.sweep import SweepRun
 
 
@@ -17,58 +21,50 @@ def state():
     return state
 
 
-def report(state, id, iteration, value):
-    state.reported(id, iteration=iteration, value=value, seconds=0.5 * iteration)
+def report(state, id, *values):
+    for iteration, value in enumerate(values, 1):
+        state.reported(id, iteration=iteration, value=value, seconds=0.5 * iteration)
 
 
-def test_counts_by_status_and_those_not_drawn_yet(state):
+def test_counts_phases_and_eta(state):
     state.set_status("t0", "running", now=103.0)
     state.set_status("t1", "running", now=104.0)
+    assert state.eta(now=110.0) is None
     state.set_status("t1", "stopped early", why="stopped at rung 1")
     assert state.counts() == {"running": 1, "waiting": 4, "stopped early": 1}
     assert (state.done, state.at_once) == (1, 2)
     assert state.phase_seconds(now=110.0) == {"start": 3.0, "training": 7.0}
+    state.set_status("t0", "finished")
+    assert state.eta(now=111.0) == pytest.approx(8.0 / 2 * 4)
 
 
 @pytest.mark.parametrize("mode, order", [("max", [2, 0, 1, 3]), ("min", [1, 0, 2, 3])])
 def test_the_best_has_the_best_last_value_as_for_get_best_result(state, mode, order):
     state.mode = mode
     for number, values in ((0, (0.99, 0.5)), (1, (0.2,)), (2, (0.9,)), (3, (0.99, math.nan))):
-        for iteration, value in enumerate(values, 1):
-            report(state, f"t{number}", iteration, value)
+        report(state, f"t{number}", *values)
     assert [trial.number for trial in state.ranked()] == order
     assert state.best.number == order[0]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "good", True])
 def test_what_is_no_number_is_never_the_best(state, value):
-    report(state, "t0", 1, value)
-    assert state.best is None and state.trials["t0"].iteration == 1
-    report(state, "t1", 1, -3.0)
+    report(state, "t0", value)
+    assert state.best is None and state.best_line() == "no trial reported accuracy"
+    report(state, "t1", -0.5)
     assert state.best.number == 1
-
-
-def test_eta_comes_from_the_trials_that_are_over(state):
-    state.set_status("t0", "running", now=104.0)
-    assert state.eta(now=110.0) is None
-    for id in ("t0", "t1"):
-        state.set_status(id, "finished")
-    assert state.eta(now=110.0) == pytest.approx(6.0 / 2 * 4)
-    state.end("finished", now=120.0)
-    assert state.eta(now=121.0) is None
+    assert state.best_line() == "best accuracy -0.500, trial 1 · lr 0.200"
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_ends(state):
-    for iteration in range(1, 1001):
-        report(state, "t0", iteration, iteration / 1000)
-    curve = state.trials["t0"].curve
+    report(state, "t0", *(iteration / 1000 for iteration in range(1, 1001)))
     points = state.trials["t0"].points()
-    assert len(curve) <= 200 and curve[0] == (1, 1, 0.001) and points[-1] == (1000, 1.0)
+    assert len(state.trials["t0"].curve) <= 200 and len(points) <= 26
+    assert (points[0], points[-1]) == ((1, 0.001), (1000, 1.0))
 
 
 def test_the_record_has_the_best_trial_and_all_others(state):
-    report(state, "t1", 1, 0.5)
-    report(state, "t1", 2, 0.7)
+    report(state, "t1", 0.5, 0.7)
     state.trial_failed("t2", "step, cell 4, line 9\n    raise ValueError('bad')\nValueError: bad")
     assert (state.failures[0].rank, state.failures[0].message) == (2, "ValueError: bad")
     record = state.to_record()
@@ -77,3 +73,126 @@ def test_the_record_has_the_best_trial_and_all_others(state):
     assert record["storage_path"] == "/runs/sweep"
     assert record["extra"]["counts"] == {"waiting": 5, "failed": 1}
     assert len(record["extra"]["trials"]) == 4 and record["extra"]["trials"][2]["why"] == "ValueError: bad"
+
+
+# -- what is shown ----------------------------------------------------------------------------------
+
+
+def sweep(trials=8, metric="accuracy", **config):
+    """A sweep in its middle: finished, stopped, running, failed and waiting trials."""
+    state = SweepRun("05-asha", metric=metric, rungs=[1, 3, 9])
+    state.total = trials
+    state.start(now=time.time() - 30)
+    for number in range(trials):
+        id, status = f"t{number}", ("finished", "stopped early", "running", "failed", "waiting")[number % 5]
+        state.add(id, {"lr": 0.01 * (number + 1), "momentum": 0.5, **config})
+        if status != "waiting":
+            state.set_status(id, "running", now=state.started_at + 5)
+            report(
+                state, id, *(1 - 1 / (k + number + 1) for k in range(1, 10 if status == "finished" else 4))
+            )
+        if status == "failed":
+            text = "step, cell 3, line 7\n    raise ValueError('lr')\nValueError: lr is too large"
+            state.trial_failed(id, text)
+        else:
+            state.set_status(id, status, why="stopped at rung 3" if status == "stopped early" else "")
+    return state
+
+
+def live(state):
+    return snapshot(state, time.time()).body
+
+
+def summary(state, files=()):
+    if not state.over:
+        state.end("finished")
+    return snapshot(state, time.time(), list(files)).summary
+
+
+def parts(html):
+    """The markup is well formed: every tag is closed."""
+    return xml.fromstring(f"<all>{html.partition('</style>')[2] or html}</all>")
+
+
+def table(html):
+    """The cells of the head and of all rows, as text."""
+    return [["".join(cell.itertext()) for cell in row] for row in parts(html).iter("tr")]
+
+
+def words(html):
+    return "".join(parts(html).itertext())
+
+
+def test_the_live_panel_shows_counts_bar_table_and_curves_and_what_stays_has_all_trials():
+    state = sweep(40)
+    text, counts = words(live(state)), state.counts()
+    for status in ("finished", "stopped early", "running", "failed"):
+        assert f"{counts[status]} {status}" in text
+    assert f"{state.done} of 40 trials are over" in text and "left" in text and "and 30 more" in text
+    assert "ValueError: lr is too large" in text and "(dotted: rungs)" in text
+    assert "momentum" not in text  # it is the same in all trials
+    (row,) = [row for row in table(live(state))[1:] if "best" in row[-1]]
+    assert row[0] == str(state.best.number)
+    state.total = 50
+    state.end("stopped")
+    html = summary(state, [("results", "/runs/05")])
+    assert "18 not begun" in words(html) and "stopped by you" in words(html) and "/runs/05" in words(html)
+    assert {str(number) for number in range(40)} <= {row[0] for row in table(html)}
+    assert html.count("raise ValueError") == 1  # the same traceback once, with the numbers of its trials
+
+
+def test_what_a_reader_named_is_text_and_not_markup():
+    state = sweep(3, metric="<b>acc</b>", kind="<script>alert(1)</script>", other="x")
+    state.add("last", {"kind": "plain"})
+    state.trial_failed("last", "ValueError: <img src=x>")
+    for html in (live(state), summary(state, [("<u>", "<u>")])):
+        assert "ValueError" in html
+        for bad in ("<script", "<img", "<b>acc", "<u>"):
+            assert bad not in html
+        parts(html)
+
+
+@pytest.mark.parametrize("trials", [0, 1, 200])
+def test_every_size_is_drawn(trials):
+    state = sweep(trials)
+    drawn = live(state)
+    for html in (drawn, summary(state)):
+        assert "nan" not in words(html).lower()
+    assert len(drawn) < 40_000
+
+
+def test_a_line_does_not_run_backwards():
+    """A trial that takes over another one's checkpoint goes on at that one's iteration."""
+    state = SweepRun("05-pbt", metric="accuracy")
+    state.start()
+    state.add("t0", {"lr": 0.1})
+    for iteration, value in ((1, 0.1), (2, 0.2), (3, 0.3), (2, 0.8), (3, 0.9)):
+        state.reported("t0", iteration=iteration, value=value, seconds=1)
+    lines = [path.get("d") for path in parts(live(state)).iter("path")]
+    assert any(line.count("M") == 2 and line.count("L") == 3 for line in lines)
+
+
+def test_text_tells_the_news_in_few_lines_and_a_failure_at_once(capsys):
+    state = SweepRun("05", metric="accuracy")
+    state.total = 200
+    state.start()
+    reporter = TextReporter()
+    reporter.open(snapshot(state, time.time()))
+    state.add("bad", {"lr": -1})
+    state.trial_failed("bad", "step, cell 3, line 7\n    raise ValueError('lr')\nValueError: bad")
+    reporter.draw(snapshot(state, time.time()))
+    said = capsys.readouterr().out
+    assert "trial 0 failed: ValueError: bad" in said and "raise" not in said
+    for number in range(1, 200):
+        state.add(f"t{number}", {"lr": number})
+        state.set_status(f"t{number}", "running")
+        state.reported(f"t{number}", iteration=1, value=number / 200, seconds=0.1)
+        state.set_status(f"t{number}", "finished")
+        if number % 10 == 9:
+            reporter.draw(snapshot(state, time.time()))
+    state.end("finished")
+    reporter.close(snapshot(state, time.time()))
+    said = capsys.readouterr().out
+    assert len(said.splitlines()) <= 14 and "100 of 200" in said
+    assert "best accuracy 0.995, trial 199 · lr 199" in said
+    assert "199 finished · 1 failed" in said.splitlines()[-1]
