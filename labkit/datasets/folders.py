@@ -17,7 +17,8 @@ from labkit.datasets.own import OwnData, check_split
 from labkit.datasets.tables import SYSTEM, visible
 from labkit.errors import LabError
 
-_SPLITS = {"train", "training", "trainval", "test", "testing", "val", "valid", "validation", "dev", "holdout"}
+_SPLITS = {"train", "training", "trainval", "trn", "test", "testing", "tst", "val", "valid", "validation"}
+_SPLITS |= {"eval", "evaluation", "dev", "holdout", "pred", "predict"}
 _FILLERS = {"", "images", "image", "imgs", "img", "pictures", "folder", "split"}
 
 

@@ -13,17 +13,12 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from labkit import machine
 from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.system.process_registry import ProcessRegistry
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-_ATTEMPT = "start a public object server"
 
 
 @dataclass(frozen=True)
@@ -41,8 +36,8 @@ class PublicStore:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def start_public(tables: Mapping[str, "pa.Table"], settings: Settings | None = None) -> PublicStore:
-    """Serve tables as Parquet objects ``bucket/key``. It ends with this process at the latest.
+def start_public(tables: Mapping[str, Any], settings: Settings | None = None) -> PublicStore:
+    """Serve Arrow tables as Parquet objects ``bucket/key``. It ends with this process at the latest.
 
     Raises:
         LabError: rclone is not installed, or it does not start.
@@ -51,8 +46,9 @@ def start_public(tables: Mapping[str, "pa.Table"], settings: Settings | None = N
 
     from labkit.storage.server import serve  # which loads s3fs
 
+    attempt = "start a public object server"
     if (program := machine.rclone()) is None:
-        raise LabError(_ATTEMPT, "rclone is not installed", "make setup")
+        raise LabError(attempt, "rclone is not installed", "make setup")
     home, group = Settings.given(settings).make_home(), f"public-{secrets.token_hex(4)}"
     folder, log, port = home / "objects" / group, home / "objects" / "public.log", machine.free_port()
     public = PublicStore(f"http://127.0.0.1:{port}", folder, group, ProcessRegistry(home))
@@ -63,5 +59,5 @@ def start_public(tables: Mapping[str, "pa.Table"], settings: Settings | None = N
     about = {"role": "public object server", "group_id": group, "log": log}
     if not serve(command, port, registry=public.registry, keep_seconds=1, **about):
         public.stop()
-        raise LabError(_ATTEMPT, "it does not listen", f"its log is {log}")
+        raise LabError(attempt, "it does not listen", f"its log is {log}")
     return public

@@ -11,17 +11,16 @@ elsewhere from their environment (``LABKIT_S3_ACCESS_KEY`` and ``LABKIT_S3_SECRE
 import atexit
 import contextlib
 import functools
-import os
 import re
 import secrets
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
-from labkit import interrupts, machine
+from labkit import interrupts
 from labkit.display import cards
 from labkit.display.formatting import without_credentials
 from labkit.errors import LabError
@@ -114,7 +113,7 @@ class Store:
             atexit.unregister(self.stop)
             if self._server is None:
                 if self.keys is not None:
-                    self.keys.unlink(missing_ok=True)
+                    shutil.rmtree(self.keys.parent, ignore_errors=True)  # of `connect`
                 return
             _handles.remove(self)
             if all(handle._server != self._server for handle in _handles):
@@ -200,8 +199,8 @@ def connect(
 ) -> Store:
     """Use an object store that runs already (MinIO, AWS, …). It is never stopped from here.
 
-    The keys are kept in a file of mode 0600 in ``LABKIT_HOME`` until this process ends, for the workers
-    on this machine. Without keys here and in the settings, those that AWS's own tools find are used.
+    The keys are kept in a file of mode 0600 until this process ends, for the workers on this machine.
+    Without keys here and in the settings, those that AWS's own tools find are used.
 
     Args:
         endpoint, access_key, secret_key: default: ``LABKIT_S3_ENDPOINT`` and so on.
@@ -221,23 +220,16 @@ def connect(
     if bool(access_key) != bool(secret_key):  # the given one would be ignored, and AWS's own pair used
         fix = f"give both or none: storage.connect({shown!r}, access_key, secret_key)"
         raise LabError("connect to an object store", "one of the two keys is missing", fix)
-    keys = _keep_keys(settings.make_home() / "objects", access_key, secret_key) if access_key else None
+    keys = None
+    if access_key:
+        from labkit.storage.client import write_keys
+
+        keys = write_keys(
+            Path(tempfile.mkdtemp(prefix="labkit-keys-")) / "credentials", access_key, secret_key
+        )
     store = Store(url, keys, bucket)
     atexit.register(store.stop)
     left = "This process is not connected to it"
     with interrupts.stoppable(f"the connection to {shown}", undo=store.stop, left=left):
         store._check_access()
     return store
-
-
-def _keep_keys(folder: Path, access: str, secret: str) -> Path:
-    """Write keys to a file of this process, and delete those of processes that were killed."""
-    from labkit.storage.client import write_keys
-
-    folder.mkdir(exist_ok=True, mode=0o700)
-    mine = f"keys-{machine.host_id()}"  # a pid means nothing in another container
-    for path in folder.glob(f"{mine}-*"):
-        pid = path.name.removeprefix(mine).split("-")[1]
-        if not (pid.isdecimal() and psutil.pid_exists(int(pid))):
-            path.unlink(missing_ok=True)
-    return write_keys(folder / f"{mine}-{os.getpid()}-{secrets.token_hex(4)}", access, secret)
