@@ -16,16 +16,18 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit import interrupts
+from labkit import interrupts, machine
 from labkit.display import cards
 from labkit.display.formatting import without_credentials
 from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.storage import explain
+from labkit.system.process_registry import ProcessRegistry
 
 if TYPE_CHECKING:  # s3fs and pyarrow take a second to import
     import pyarrow.fs
@@ -233,3 +235,48 @@ def connect(
     with interrupts.stoppable(f"the connection to {shown}", undo=store.stop, left=left):
         store._check_access()
     return store
+
+
+@dataclass(frozen=True)
+class PublicStore:
+    """A running server; `endpoint` is its URL."""
+
+    endpoint: str
+    folder: Path
+    group: str
+    registry: ProcessRegistry
+
+    def stop(self) -> None:
+        """Stop it, and delete what it served."""
+        self.registry.stop(self.group)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def start_public(tables: Mapping[str, Any], settings: Settings | None = None) -> PublicStore:
+    """Serve Arrow tables as Parquet objects ``bucket/key``, like a public bucket: to be read, without keys.
+
+    It is a second server, ``rclone serve s3 --read-only`` on 127.0.0.1, which ends with this process at the
+    latest. It serves a folder of its own: every user of this machine can read what is in it.
+
+    Raises:
+        LabError: rclone is not installed, or it does not start.
+    """
+    import pyarrow.parquet
+
+    from labkit.storage.server import serve  # which loads s3fs
+
+    attempt = "start a public object server"
+    if (program := machine.rclone()) is None:
+        raise LabError(attempt, "rclone is not installed", "make setup")
+    home, group = Settings.given(settings).make_home(), f"public-{secrets.token_hex(4)}"
+    folder, log, port = home / "objects" / group, home / "objects" / "public.log", machine.free_port()
+    public = PublicStore(f"http://127.0.0.1:{port}", folder, group, ProcessRegistry(home))
+    for name, table in tables.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pyarrow.parquet.write_table(table, folder / name)
+    command = [program, "serve", "s3", "--read-only", str(folder)]
+    about = {"role": "public object server", "group_id": group, "log": log}
+    if not serve(command, port, registry=public.registry, keep_seconds=1, **about):
+        public.stop()
+        raise LabError(attempt, "it does not listen", f"its log is {log}")
+    return public
