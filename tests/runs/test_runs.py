@@ -94,20 +94,12 @@ def test_finding_a_run_imports_neither_pandas_nor_matplotlib(home):
 def test_columns_are_fields_parts_of_fields_metrics_and_settings(tmp_path):
     history = [{"epoch": 0, "loss": 1.0}]
     config = {"lr": 0.1, "model": {"width": 64}, "loss": "mse"}
-    write(tmp_path, 1, config=config, metrics={"loss": 0.123456}, versions={"torch": "2.13"}, history=history)
+    metrics, versions = {"loss": 0.123456, "my config x": 5}, {"torch": "2.13"}
+    write(tmp_path, 1, config=config, metrics=metrics, versions=versions, history=history)
     write(tmp_path, 2)
-    names = [
-        "id",
-        "lr",
-        "config.model.width",
-        "model.width",
-        "loss",
-        "config loss",
-        "versions.torch",
-        "history",
-    ]
-    row = runs.table(tmp_path, columns=names).loc[2]
-    assert list(row) == ["run-1", 0.1, 64, 64, 0.123456, "mse", "2.13", history]
+    names = ["id", "lr", "config.model.width", "model.width", "loss", "config loss", "my config x", "history"]
+    row = runs.table(tmp_path, columns=[*names, "versions.torch"]).loc[2]
+    assert list(row) == ["run-1", 0.1, 64, 64, 0.123456, "mse", 5, history, "2.13"]
     with pytest.raises(LabError, match="'momentum'"):
         runs.table(tmp_path, columns=["momentum"])
 
