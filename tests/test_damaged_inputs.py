@@ -117,12 +117,9 @@ RECORD |= {"started_at": "2026-01-31T12:00:00"}
     "content",
     [
         {"history": [1], "tags": [[]]},
-        {"seconds": {"start": "x"}, "code": 3},
-        {"rows": 10**400, "process": {"pid": []}},
-        {"process": {"pid": "x"}},
+        {"seconds": {"start": "x"}},
         {"started_at": "9999-12-31T23:59:59-12:00"},
         {"run_id": "\ud800", "scaling": 3, "config": "abc"},
-        {"storage_path": {}, "checkpoint": []},
     ],
 )
 @pytest.mark.filterwarnings("ignore")

@@ -68,7 +68,7 @@ def test_secrets_are_in_no_repr():
     assert "secret" not in repr(Settings(**secret, s3_access_key="secret2", s3_secret_key="secret3"))
 
 
-def test_where_the_lab_lives(monkeypatch, tmp_path):
+def test_the_lab_lives_in_the_checkout_unless_it_cannot_be_written(monkeypatch, tmp_path):
     assert default_home() == ROOT / ".labkit"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")

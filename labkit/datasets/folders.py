@@ -17,7 +17,8 @@ from labkit.datasets.own import OwnData, check_split
 from labkit.datasets.tables import SYSTEM, visible
 from labkit.errors import LabError, expect_installed
 
-_SPLITS = {"train", "training", "trainval", "test", "testing", "val", "valid", "validation", "dev", "holdout"}
+_SPLITS = {"train", "training", "trainval", "trn", "test", "testing", "tst", "val", "valid", "validation"}
+_SPLITS |= {"eval", "evaluation", "dev", "holdout", "pred", "predict"}
 _FILLERS = {"", "images", "image", "imgs", "img", "pictures", "folder", "split"}
 
 
@@ -64,7 +65,8 @@ def _files(folder: Path, attempt: str) -> list[Path]:
     if alone := [file for file in files if file.parent == folder]:
         fact = f"{alone[0]} is in no class folder"
         raise LabError(attempt, fact, "move it into the folder of its class, or elsewhere")
-    for parent in (folder, *sorted({one for file in files for one in file.parents if folder in one.parents})):
+    below = {one for parent in {file.parent for file in files} for one in (parent, *parent.parents)}
+    for parent in (folder, *sorted(one for one in below if folder in one.parents)):
         _refuse_splits(parent, attempt)
     classes = [one for one in folder.iterdir() if one.is_dir() and not SYSTEM.fullmatch(one.name)]
     if len(classes) < 2:
@@ -72,7 +74,7 @@ def _files(folder: Path, attempt: str) -> list[Path]:
         fix = "put the images of each class into a folder of its own"
         fix += "".join(f"; or, if it has the classes, from_folder({str(one)!r})" for one in classes)
         raise LabError(attempt, fact, fix)
-    if empty := [one.name for one in classes if not any(one in file.parents for file in files)]:
+    if empty := [one.name for one in classes if one not in below]:
         raise LabError(attempt, f"{empty[0]} has no image", "put images into it, or remove it")
     if len({unicodedata.normalize("NFC", one.name).strip() for one in classes}) < len(classes):
         fact = (

@@ -94,8 +94,9 @@ def from_table(
 
 def _names(given: Any) -> list[str]:
     """`drop=` and `categories=` as a list: one name or several, texts or numbers, or None."""
-    several = isinstance(given, Iterable) and not isinstance(given, str)
-    return list(map(str, given)) if several else [] if given is None else [str(given)]
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        return list(map(str, given))
+    return [] if given is None else [str(given)]
 
 
 # -- reading -----------------------------------------------------------------------------------------------
@@ -111,11 +112,13 @@ def read_table(source: Any, attempt: str) -> "tuple[str, pandas.DataFrame]":
     import pandas
     import pyarrow
 
-    if isinstance(source, (pandas.DataFrame, pyarrow.Table)):
+    if isinstance(source, pyarrow.Table):
+        source = source.to_pandas(integer_object_nulls=True)
+    if isinstance(source, pandas.DataFrame):
         name, table = "table", _as_texts(source, "the table", attempt)
     else:
         name, files = files_of(source, TABLES, attempt)
-        parts = [_read(file, attempt) for file in files]
+        parts = [_as_texts(_read(file, attempt), file, attempt) for file in files]
         for file, part in zip(files, parts, strict=True):
             if set(part) != set(parts[0]):
                 fact = f"{file} has the columns {', '.join(part)}, and {files[0]} has {', '.join(parts[0])}"
@@ -188,13 +191,12 @@ def _read(file: Path, attempt: str) -> "pandas.DataFrame":
     if file.suffix.lower() != ".parquet":
         header, rows = _rows(file, attempt)
         names = [name if name.strip() else f"Unnamed: {place}" for place, name in enumerate(header)]
-        return _as_texts(pandas.DataFrame(rows, columns=names, dtype=object), file, attempt)
+        return pandas.DataFrame(rows, columns=names, dtype=object)
     try:
-        table = pyarrow.parquet.ParquetFile(file).read().to_pandas(integer_object_nulls=True)
+        return pyarrow.parquet.ParquetFile(file).read().to_pandas(integer_object_nulls=True)
     except Exception as error:  # a damaged description for pandas can raise anything
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise LabError(attempt, f"{file} can't be read: {reason}", "repair it, or leave it out") from None
-    return _as_texts(table, file, attempt)
 
 
 def _rows(file: Path, attempt: str) -> tuple[list[str], list[list[str]]]:
@@ -219,14 +221,14 @@ def _rows(file: Path, attempt: str) -> tuple[list[str], list[list[str]]]:
     return header, rows
 
 
-def _as_texts(table: Any, where: object, attempt: str) -> "pandas.DataFrame":
+def _as_texts(frame: "pandas.DataFrame", where: object, attempt: str) -> "pandas.DataFrame":
+    """Each cell that is one value, as a text."""
     import pandas
 
     def text(value: Any) -> Any:
         scalar = pandas.api.types.is_scalar(value) and not isinstance(value, (str, bytes))
         return str(value) if scalar else value
 
-    frame = table if isinstance(table, pandas.DataFrame) else table.to_pandas(integer_object_nulls=True)
     names = list(map(str, frame.columns))
     if twins := [name for name in names if names.count(name) > 1]:
         fix = "rename one, or keep the first of a DataFrame: table.loc[:, ~table.columns.duplicated()]"

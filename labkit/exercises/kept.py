@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from labkit.files import atomic_write
+from labkit.files import atomic_write, json_object
 from labkit.settings import Settings
 
 _ENTRIES = {"solved": str, "hints": int, "predictions": dict, "minutes": dict}  # by section
@@ -36,8 +36,7 @@ def load(section: str) -> dict[str, Any]:
 def keep(section: str, id: str, value: Any, merge: Callable[[Any, Any], Any] = lambda new, old: new) -> str:
     """Keep `value` in a section; if there is a value already, `merge` makes one out of the two.
 
-    Returns:
-        What `update` returns.
+    Returns what `update` returns.
     """
 
     def change(content: dict[str, Any]) -> None:
@@ -52,10 +51,7 @@ def update(change: Callable[[dict[str, Any]], None]) -> str:
     """Read the file, let `change` edit its content, and write it; several kernels may do so at once.
 
     A damaged file is moved to ``exercises.unreadable``. A file that can't be read for another reason (a
-    network drive that is gone for a moment) is left alone.
-
-    Returns:
-        Why nothing was kept, for the end of a line; or nothing.
+    network drive that is gone for a moment) is left alone. Returns why nothing was kept, or nothing.
     """
     from filelock import FileLock
 
@@ -79,11 +75,6 @@ def update(change: Callable[[dict[str, Any]], None]) -> str:
 def _read(path: Path) -> dict[str, Any]:
     """Return the content of the file, {} if there is none; a ValueError says that it is damaged."""
     try:
-        content = json.loads(path.read_bytes())
+        return json_object(path.read_bytes(), dict.fromkeys(_ENTRIES, dict))
     except FileNotFoundError:
         return {}
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if not isinstance(content, dict) or not all(isinstance(content.get(one, {}), dict) for one in _ENTRIES):
-        raise ValueError("it is not what this lab writes")
-    return content

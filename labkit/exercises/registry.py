@@ -29,7 +29,7 @@ from labkit.settings import CHECKOUT
 
 @dataclass(frozen=True)
 class Exercise:
-    """What `Lesson.exercise` was given. The id of an exercise that moves to another lesson stays."""
+    """What `Lesson.exercise` was given."""
 
     id: str
     title: str

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from labkit.errors import LabError
-from labkit.models.weights import CLASSES, SIDE, initial_weights, not_uint8
+from labkit.models import CLASSES, SIDE, initial_weights, not_uint8
 
 
 def mlp(hidden: Sequence[int] = (128, 64), *, seed: int | None = None) -> nn.Sequential:

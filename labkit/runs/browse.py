@@ -61,7 +61,7 @@ def table(
     """One row per run, the newest first. Times are in seconds; ``epoch s`` is the median epoch.
 
     Without `columns`, it shows what one compares: state, speed, the first metrics, and what differs between
-    these runs: engine, workers, data, and each setting (`RunRecord.config`).
+    these runs: engine, workers, data, and each setting (`RunRecord.config`) that all of them have.
 
     Args:
         home: the lab's home folder; default: from the settings.
@@ -94,7 +94,8 @@ def overview(found: Sequence[RunRecord], *, everything: bool) -> "pandas.DataFra
     metrics = {name: [_rounded(run.metrics.get(name), 4) for run in found] for name in reported}
     configs = [flat(run.config) for run in found]
     for name in dict.fromkeys(name for config in configs for name in config):
-        if _differ(values := [config.get(name) for config in configs]):
+        values = [config.get(name) for config in configs]
+        if _differ(values) and (everything or all(value is not None for value in values)):
             shown.setdefault(f"config {name}" if name in _COLUMNS or name in metrics else name, values)
     return _frame(shown | {name: values for name, values in metrics.items() if name not in shown})
 

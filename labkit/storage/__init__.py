@@ -10,8 +10,7 @@ s3fs and pyarrow (a second of CPU) are imported when a store is first used.
 
 from labkit.storage.explain import hint_for
 from labkit.storage.names import check_run_name
-from labkit.storage.public import PublicStore, start_public
-from labkit.storage.store import Store, connect, start
+from labkit.storage.store import PublicStore, Store, connect, start, start_public
 from labkit.storage.uploads import Uploaded, upload, upload_shards
 
 __all__ = [

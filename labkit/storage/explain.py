@@ -24,15 +24,14 @@ _FIXES = {
 
 def explain(error: BaseException, endpoint: str, again: str) -> tuple[str, str]:
     """Return (fact, fix); `again` is the fix if the store does not answer."""
-    store = without_credentials(endpoint)
-    kinds = [kind.__name__ for link in _chain(error) for kind in type(link).__mro__]
-    for name in (code_of(error), *kinds):
+    store, code = without_credentials(endpoint), code_of(error)
+    for name in (code, *(kind.__name__ for link in _chain(error) for kind in type(link).__mro__)):
         if name in _FIXES:
             return f"{store} refused it: {name}", _FIXES[name]
         if name in _SILENT:
             return f"{store} does not answer: {name}", again
-    said = f"{code_of(error) or type(error).__name__}: {error}"
-    return f"{store}: {without_credentials(said)[:200]}", again
+    said = without_credentials(f"{code or type(error).__name__}: {error}")
+    return f"{store}: {said[:200]}", again
 
 
 def hint_for(text: str) -> str | None:

@@ -11,15 +11,15 @@ elsewhere from their environment (``LABKIT_S3_ACCESS_KEY`` and ``LABKIT_S3_SECRE
 import atexit
 import contextlib
 import functools
-import os
 import re
 import secrets
+import shutil
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import psutil
 
 from labkit import interrupts, machine
 from labkit.display import cards
@@ -27,6 +27,7 @@ from labkit.display.formatting import without_credentials
 from labkit.errors import LabError, expect_installed
 from labkit.settings import Settings
 from labkit.storage import explain
+from labkit.system.process_registry import ProcessRegistry
 
 if TYPE_CHECKING:  # s3fs and pyarrow take a second to import
     import pyarrow.fs
@@ -114,7 +115,7 @@ class Store:
             atexit.unregister(self.stop)
             if self._server is None:
                 if self.keys is not None:
-                    self.keys.unlink(missing_ok=True)
+                    shutil.rmtree(self.keys.parent, ignore_errors=True)  # of `connect`
                 return
             _handles.remove(self)
             if all(handle._server != self._server for handle in _handles):
@@ -201,8 +202,8 @@ def connect(
 ) -> Store:
     """Use an object store that runs already (MinIO, AWS, …). It is never stopped from here.
 
-    The keys are kept in a file of mode 0600 in ``LABKIT_HOME`` until this process ends, for the workers
-    on this machine. Without keys here and in the settings, those that AWS's own tools find are used.
+    The keys are kept in a file of mode 0600 until this process ends, for the workers on this machine.
+    Without keys here and in the settings, those that AWS's own tools find are used.
 
     Args:
         endpoint, access_key, secret_key: default: ``LABKIT_S3_ENDPOINT`` and so on.
@@ -223,7 +224,13 @@ def connect(
     if bool(access_key) != bool(secret_key):  # the given one would be ignored, and AWS's own pair used
         fix = f"give both or none: storage.connect({shown!r}, access_key, secret_key)"
         raise LabError("connect to an object store", "one of the two keys is missing", fix)
-    keys = _keep_keys(settings.make_home() / "objects", access_key, secret_key) if access_key else None
+    keys = None
+    if access_key:
+        from labkit.storage.client import write_keys
+
+        keys = write_keys(
+            Path(tempfile.mkdtemp(prefix="labkit-keys-")) / "credentials", access_key, secret_key
+        )
     store = Store(url, keys, bucket)
     atexit.register(store.stop)
     left = "This process is not connected to it"
@@ -232,14 +239,47 @@ def connect(
     return store
 
 
-def _keep_keys(folder: Path, access: str, secret: str) -> Path:
-    """Write keys to a file of this process, and delete those of processes that were killed."""
-    from labkit.storage.client import write_keys
+@dataclass(frozen=True)
+class PublicStore:
+    """A running server; `endpoint` is its URL."""
 
-    folder.mkdir(exist_ok=True, mode=0o700)
-    mine = f"keys-{machine.host_id()}"  # a pid means nothing in another container
-    for path in folder.glob(f"{mine}-*"):
-        pid = path.name.removeprefix(mine).split("-")[1]
-        if not (pid.isdecimal() and psutil.pid_exists(int(pid))):
-            path.unlink(missing_ok=True)
-    return write_keys(folder / f"{mine}-{os.getpid()}-{secrets.token_hex(4)}", access, secret)
+    endpoint: str
+    folder: Path
+    group: str
+    registry: ProcessRegistry
+
+    def stop(self) -> None:
+        """Stop it, and delete what it served."""
+        self.registry.stop(self.group)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def start_public(tables: Mapping[str, Any], settings: Settings | None = None) -> PublicStore:
+    """Serve Arrow tables as Parquet objects ``bucket/key``, like a public bucket: to be read, without keys.
+
+    It is a second server, ``rclone serve s3 --read-only`` on 127.0.0.1, which ends with this process at the
+    latest. It serves a folder of its own: every user of this machine can read what is in it.
+
+    Raises:
+        LabError: rclone is not installed, or it does not start.
+    """
+    attempt = "start a public object server"
+    expect_installed(attempt, "s3fs", "pyarrow")
+    import pyarrow.parquet
+
+    from labkit.storage.server import serve  # which loads s3fs
+
+    if (program := machine.rclone()) is None:
+        raise LabError(attempt, "rclone is not installed", "make setup")
+    home, group = Settings.given(settings).make_home(), f"public-{secrets.token_hex(4)}"
+    folder, log, port = home / "objects" / group, home / "objects" / "public.log", machine.free_port()
+    public = PublicStore(f"http://127.0.0.1:{port}", folder, group, ProcessRegistry(home))
+    for name, table in tables.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pyarrow.parquet.write_table(table, folder / name)
+    command = [program, "serve", "s3", "--read-only", str(folder)]
+    about = {"role": "public object server", "group_id": group, "log": log}
+    if not serve(command, port, registry=public.registry, keep_seconds=1, **about):
+        public.stop()
+        raise LabError(attempt, "it does not listen", f"its log is {log}")
+    return public

@@ -4,10 +4,9 @@
     upload_shards(train, store, "digits", rows_per_shard=256)
 
 The key of an image is ``NAME/SPLIT/LABEL/ROW.png``, so that a reader gets the label without another request.
-If an upload was interrupted, call it again: what the store has already is not sent twice.
+If an upload was interrupted, call it again.
 """
 
-import hashlib
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,17 +23,10 @@ _BATCH = 64  # objects in memory and on their way at once
 
 @dataclass(frozen=True, kw_only=True)
 class Uploaded:
-    """What an upload did.
-
-    Attributes:
-        path: ``bucket/prefix`` of the objects.
-        objects: how many are there now; `sent` of them were sent, and `skipped` were there already.
-    """
+    """What an upload did: how many `objects` are below `path`, which is ``bucket/prefix``."""
 
     path: str
     objects: int
-    sent: int
-    skipped: int
 
 
 def upload(dataset: "Dataset", store: Store, bucket: str, *, prefix: str | None = None) -> Uploaded:
@@ -83,34 +75,25 @@ def upload_shards(
 def _send(
     store: Store, bucket: str, path: str, keys: Sequence[str], body: Callable[[int], bytes]
 ) -> Uploaded:
-    """Send the objects `keys` below `path`, unless they are there; the k-th consists of ``body(k)``."""
+    """Send the objects `keys` below `path`; the k-th consists of ``body(k)``."""
     from labkit.display.progress import Waiting  # with tqdm, which a node that reads from the store may lack
 
-    sent = 0
-    explained = store.explained(f"upload to {path}", "; then upload again: what is there is not sent twice")
-    with explained, Waiting(f"uploading to {path}", unit="objects") as line:
+    with (
+        store.explained(f"upload to {path}", "; then upload again"),
+        Waiting(f"uploading to {path}", unit="objects") as line,
+    ):
         store.bucket(bucket)
-        there = store.files.find(path, detail=True)
-        if strangers := sorted(there.keys() - {f"{path}/{key}" for key in keys}):
+        if strangers := sorted(set(store.files.find(path)) - {f"{path}/{key}" for key in keys}):
             fact = f"{len(strangers):,} other objects are there too, {strangers[0]} for one"
             fix = f'store.files.rm("{path}", recursive=True), or another prefix=…'
             raise LabError(f"upload to {path}", fact, fix)
         for first in range(0, len(keys), _BATCH):
             batch = range(first, min(first + _BATCH, len(keys)))
+            # With a smaller batch_size, fsspec warns of coroutines that it leaves behind after an error.
             bodies = {f"{path}/{keys[number]}": body(number) for number in batch}
-            missing = {key: data for key, data in bodies.items() if not _is_same(there.get(key), data)}
-            if missing:
-                # With a smaller batch_size, fsspec warns of coroutines that it leaves behind after an error.
-                store.files.pipe(missing, batch_size=_BATCH)
-            sent += len(missing)
+            store.files.pipe(bodies, batch_size=_BATCH)
             line(batch.stop, len(keys))
-    return Uploaded(path=path, objects=len(keys), sent=sent, skipped=len(keys) - sent)
-
-
-def _is_same(there: dict | None, data: bytes) -> bool:
-    """Whether a listed object is `data`: its ETag is the MD5, or else it is sent again."""
-    digest = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    return there is not None and there["ETag"].strip('"') == digest
+    return Uploaded(path=path, objects=len(keys))
 
 
 def _check(dataset: "Dataset", store: Store) -> None:
@@ -118,7 +101,6 @@ def _check(dataset: "Dataset", store: Store) -> None:
 
     if not isinstance(dataset, Dataset) or not len(dataset) or not isinstance(store, Store):
         fact = f"it takes a Dataset of images with rows and a Store, not {dataset!r:.60} and {store!r:.60}"
-        fix = (
-            'for a table: pyarrow.parquet.write_table(table, "bucket/a.parquet", filesystem=store.filesystem)'
-        )
+        fix = "for a table: "
+        fix += 'pyarrow.parquet.write_table(table, "bucket/a.parquet", filesystem=store.filesystem)'
         raise LabError("upload a data set", fact, fix)

@@ -110,7 +110,13 @@ SPLITS = [
         ("seg_train", "seg_test", "seg_pred"),
         ("train",),
     ],
-    *[("TRAIN", "VAL"), ("trainingSet", "testSet"), ("train2017", "val2017"), ("train_images", "test")],
+    *[
+        ("TRAIN", "VAL"),
+        ("train", "eval"),
+        ("trainingSet", "testSet"),
+        ("train2017", "val2017"),
+        ("train_images", "test"),
+    ],
     *[("Train Data", "Validation-Data"), ("trainval", "test"), ("cat_train", "cat_test", "dog_train")],
 ]
 

@@ -61,15 +61,11 @@ def test_an_id_has_a_lesson_and_a_letter(id):
 
 
 def test_the_table_counts_what_was_answered():
-    for id, guess in (("03-a", 10), ("03-b", 15), ("03-c", 99), ("04-a", 10)):
+    for id, guess in (("03-a", 10), ("03-b", 15), ("03b-a", 10), ("03-c", 99)):
         predict(id, guess)
-    for id in ("03-a", "03-b", "04-a"):
-        reveal(id, 10.0)
-    predict("03b-a", 10)
-    reveal("03b-a", 10.0)
+        if id != "03-c":
+            reveal(id, 10.0)
     assert predictions("03").line == "1 of 2 right, 1 close"
-    assert predictions("03b").line == "1 of 1 right, 0 close"
-    predict("03b-a", 99)
     assert predictions().line == "2 of 3 right, 1 close"
     predict("03-b", 10)  # a new guess has no answer yet
     assert predictions("03").line == "1 of 1 right, 0 close"

@@ -1,6 +1,5 @@
 """What a check runs on the cluster: loops, batches, sweeps and tasks; and a limit that frees the CPUs."""
 
-import numpy as np
 import pytest
 import ray.train
 from ray import tune
@@ -30,12 +29,6 @@ def tripled():
 def test_a_function_and_a_class_map_batches(lab, tripled):
     assert mapped(lambda batch: {"x": batch["x"] * 2}, ROWS, batch_size=1) == [{"x": 2}, {"x": 4}]
     assert mapped(tripled, ROWS, compute=ActorPoolStrategy(size=1)) == [{"x": 3}, {"x": 6}]
-    with pytest.raises(Wrong, match="^double raised IndexError: "):
-
-        def double(batch):
-            return {"x": np.zeros(1)[3]}
-
-        mapped(double, ROWS)
     with pytest.raises(NotAttempted):
         mapped(lambda batch: ..., ROWS)
 
@@ -72,26 +65,10 @@ def make(trainable, space, tmp_path, **options):
 GRID = {"lr": tune.grid_search([0.1, 0.5])}
 
 
-@pytest.mark.parametrize(
-    "space, cpus, options, said",
-    [
-        (GRID, 640, {}, "no trial would ever start"),
-        (GRID, 1, {"metric": "lost", "mode": "min"}, "'lost'"),
-        ({"lr": tune.grid_search([0.1, "a"])}, 1, {}, "1 of 2 trials failed"),
-    ],
-)
-def test_a_sweep_that_cannot_work_is_named(lab, tmp_path, space, cpus, options, said):
-    def descend(config):
-        x = 3 * (1 - 2 * config["lr"]) ** 10
-        tune.report({"loss": x**2})
-
-    with pytest.raises(Wrong, match=said):
-        run_tuner(make(tune.with_resources(descend, {"CPU": cpus}), space, tmp_path, **options), "it")
-
-
-def test_what_is_no_tuner_and_what_is_unfinished(lab, tmp_path):
-    with pytest.raises(Wrong, match="a tune.Tuner is expected"):
-        run_tuner("sweep", "it")
+def test_a_sweep_that_cannot_work_or_is_unfinished(lab, tmp_path):
+    trainable = tune.with_resources(lambda config: {"loss": config["lr"]}, {"CPU": 640})
+    with pytest.raises(Wrong, match="no trial would ever start"):
+        run_tuner(make(trainable, GRID, tmp_path), "it")
     with pytest.raises(NotAttempted):
         run_tuner(make(lambda config: tune.report({"loss": ... + config["lr"]}), GRID, tmp_path), "it")
 

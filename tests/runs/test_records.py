@@ -51,7 +51,7 @@ def test_what_is_written_is_read_back(tmp_path):
 def test_the_records_of_version_0_1_0_are_read(tmp_path):
     """That version wrote them: runs that finished, diverged, failed and were killed, and a sweep."""
     shutil.copytree(OLD, tmp_path / "runs")
-    table = runs.table(tmp_path)
+    table = runs.table(tmp_path, columns="all")
     assert list(table["run"]) == ["00-lost", "05-sweep", "03-torch", *["00-baseline"] * 3]
     assert list(table["state"])[1:] == ["finished", "finished", "failed", "finished", "finished"]
     assert list(table["config seed" if "config seed" in table else "seed"])[-2] > 2**100

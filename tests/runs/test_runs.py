@@ -94,20 +94,12 @@ def test_finding_a_run_imports_neither_pandas_nor_matplotlib(home):
 def test_columns_are_fields_parts_of_fields_metrics_and_settings(tmp_path):
     history = [{"epoch": 0, "loss": 1.0}]
     config = {"lr": 0.1, "model": {"width": 64}, "loss": "mse"}
-    write(tmp_path, 1, config=config, metrics={"loss": 0.123456}, versions={"torch": "2.13"}, history=history)
+    metrics, versions = {"loss": 0.123456, "my config x": 5}, {"torch": "2.13"}
+    write(tmp_path, 1, config=config, metrics=metrics, versions=versions, history=history)
     write(tmp_path, 2)
-    names = [
-        "id",
-        "lr",
-        "config.model.width",
-        "model.width",
-        "loss",
-        "config loss",
-        "versions.torch",
-        "history",
-    ]
-    row = runs.table(tmp_path, columns=names).loc[2]
-    assert list(row) == ["run-1", 0.1, 64, 64, 0.123456, "mse", "2.13", history]
+    names = ["id", "lr", "config.model.width", "model.width", "loss", "config loss", "my config x", "history"]
+    row = runs.table(tmp_path, columns=[*names, "versions.torch"]).loc[2]
+    assert list(row) == ["run-1", 0.1, 64, 64, 0.123456, "mse", 5, history, "2.13"]
     with pytest.raises(LabError, match="'momentum'"):
         runs.table(tmp_path, columns=["momentum"])
 
@@ -161,7 +153,7 @@ def test_no_value_breaks_a_view(values, tmp_path, monkeypatch):
         about = {"metrics": {"loss": value, "f1": 0.5}, "history": history, "seconds": {"training": value}}
         write(tmp_path, minute, config={"seed": value, "odd": value}, **about)
     shown = [value for value in reversed(values) if not isinstance(value, (dict, float))]
-    assert [one for one in runs.table(tmp_path)["odd"] if one in shown] == shown
+    assert [one for one in runs.table(tmp_path, columns="all")["odd"] if one in shown] == shown
     assert repr(list(runs.table(tmp_path, columns=["odd", "loss"])["odd"])) == repr(values[::-1])
     assert runs.best("f1", tmp_path, mode="max").run_id == "run-1"
     assert runs.best("loss", tmp_path, mode="max", seed=values[0]) if values[0] == 0 else True
@@ -174,7 +166,9 @@ def test_a_configuration_need_not_be_a_dict(tmp_path, monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "agg")
     write(tmp_path, 0, config={"lr": 0.1})
     write(tmp_path, 1, config=argparse.Namespace(lr=0.2))
-    assert list(runs.table(tmp_path)["lr"].fillna(0)) == [0, 0.1]
+    assert list(runs.table(tmp_path, columns="all")["lr"].fillna(0)) == [0, 0.1] and "lr" not in runs.table(
+        tmp_path
+    )
     assert runs.get("run-1", tmp_path).config == "Namespace(lr=0.2)"
     assert runs.compare("run-0", "run-1", tmp_path).table.loc["config", "run-1"] == "Namespace(lr=0.2)"
     assert runs.report(tmp_path / "page.html", tmp_path, title="t", by="lr").exists()

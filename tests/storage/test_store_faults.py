@@ -29,7 +29,7 @@ def settings():
 
 
 def test_in_an_upload(settings):
-    assert "sent" in faults.kill_in_an_upload(random.Random(1), settings)
+    assert "a second upload sent all" in faults.kill_in_an_upload(random.Random(1), settings)
 
 
 def test_while_a_training_saves_checkpoints(settings):

@@ -1,4 +1,4 @@
-"""Uploads: every object once, and what is there is not sent again. test_store_faults.py kills the server."""
+"""Uploads: every object once, with the right content. test_store_faults.py kills the server."""
 
 import dataclasses
 import hashlib
@@ -44,15 +44,12 @@ def test_each_image_is_a_png_with_its_label_in_the_key(store, bucket, digits):
         image = np.array(Image.open(io.BytesIO(store.files.cat_file(key))))
         row, label = int(key[-9:-4]), int(key.split("/")[-2])
         assert np.array_equal(image, digits.images[row]) and label == digits.labels[row]
-    assert (done.objects, done.sent, done.skipped, done.path) == (60, 60, 0, f"{bucket}/digits/train")
-    first, second, third = keys[:3]
-    body = store.files.cat_file(second)
-    store.files.rm(first)
-    store.files.pipe_file(second, body[:-1] + b"?")  # of the same size
-    store.files.pipe_file(third, body[:20])
-    again = upload(digits, store, bucket)
-    assert (again.sent, again.skipped, again.objects) == (3, 57, 60)
-    assert store.files.cat_file(second) == body
+    assert (done.objects, done.path) == (60, f"{bucket}/digits/train")
+    body = store.files.cat_file(keys[0])
+    store.files.pipe_file(keys[0], body[:20])  # as after an upload that broke off
+    store.files.rm(keys[1])
+    assert upload(digits, store, bucket).objects == len(store.files.find(done.path)) == 60
+    assert store.files.cat_file(keys[0]) == body
     store.files.pipe_file(f"{bucket}/digits/train/stranger.txt", b"1")
     with pytest.raises(LabError, match=r"1 other objects.*stranger\.txt") as caught:
         upload(digits, store, bucket)
@@ -66,8 +63,7 @@ def test_shards_hold_the_same_rows(store, bucket, digits):
     tables = [pyarrow.parquet.read_table(name, filesystem=store.filesystem) for name in names]
     assert [table.num_rows for table in tables] == [25, 25, 10]
     assert pyarrow.concat_tables(tables).equals(digits.to_arrow())
-    assert (done.objects, done.sent) == (3, 3)
-    assert upload_shards(digits, store, bucket, rows_per_shard=25).sent == 0
+    assert done.objects == 3
 
 
 def test_a_full_disk(tmp_path, digits):
@@ -91,20 +87,3 @@ def test_what_cannot_be_uploaded(store, digits):
             upload(*given, "lab")
     with pytest.raises(LabError, match="rows_per_shard=.* is not a whole number"):
         upload_shards(digits, store, "lab", rows_per_shard=0)
-
-
-def test_after_an_interrupt_the_next_upload_sends_the_rest(store, bucket, monkeypatch):
-    digits, real, batches = datasets.load("digits", n=600), store.files.pipe, []
-
-    def pipe(some, **options):
-        batches.append(len(some))
-        if len(batches) == 2:
-            raise KeyboardInterrupt
-        return real(some, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(store.files, "pipe", pipe)
-        with pytest.raises(KeyboardInterrupt):
-            upload(digits, store, bucket)
-    done = upload(digits, store, bucket)
-    assert (done.objects, done.skipped) == (600, batches[0]) and 0 < batches[0] < 600

@@ -32,7 +32,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 # and would make two small ones of a last batch that is not full.
 GLOBAL_BATCH, ROWS, EPOCHS = 64, 384, 4
 # With seed 0 the order in which gradients are summed changed the weights by 2e-4 here, instead of 1e-7:
-# models/weights.py says how rounding errors can grow.
+# models/__init__.py says how rounding errors can grow.
 SEED = 1
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.models.weights import CLASSES, SIDE, initial_weights, not_uint8
+from labkit.models import CLASSES, SIDE, initial_weights, not_uint8
 
 __all__ = ["KERAS_2", "KERAS_3", "PanelCallback", "mlp", "prepare", "to_input"]
 
