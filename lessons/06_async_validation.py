@@ -100,7 +100,8 @@ with TrainPanel("06-inline").watch(trainer):
 from labkit import runs
 
 inline = runs.latest("06-inline").seconds
-total_inline = inline["training"] + inline["between epochs"]
+training = inline["data"] + inline["training"]  # it waits for rows, and it computes
+total_inline = training + inline["between epochs"]
 share = inline["between epochs"] / total_inline
 print(f"{share:.0%} of the loop's time is validation")
 if share < 0.2:
@@ -111,7 +112,7 @@ else:
     reveal("06-a", "more than half")
 
 # %% tags=["claim"]
-assert inline["between epochs"] > 4 * 2000 * 0.0005
+assert inline["between epochs"] > 4 * 2000 * 0.0005 and 0.2 < share < 0.6
 
 # %% [markdown]
 # On a cluster, that's the time in which all your training GPUs are idle.
@@ -243,8 +244,9 @@ epochs = result.return_value
 validations = sorted((metrics["began"], metrics["ended"]) for _, metrics in result.best_checkpoints)
 start = epochs[0][0]
 figure, axes = plt.subplots(figsize=(9, 1.4))
-for row, bars in enumerate([validations, epochs]):
-    axes.broken_barh([(began - start, ended - began) for began, ended in bars], (row, 0.8), edgecolor="white")
+for row, bars, colour in ((0, validations, "orange"), (1, epochs, "tab:blue")):
+    spans = [(began - start, ended - began) for began, ended in bars]
+    axes.broken_barh(spans, (row, 0.8), color=colour, edgecolor="white")
 axes.set_yticks([0.4, 1.4], ["validate", "train"])
 _ = axes.set_xlabel("seconds")
 
@@ -259,7 +261,7 @@ print(f"asynchronous:    {total_async:.1f} s, {idle:.1f} s of them between epoch
 
 # %% tags=["claim"]
 assert idle < inline["between epochs"] / 2
-if sum(ended - began for began, ended in epochs) < 1.2 * inline["training"]:  # else the cores were busy
+if sum(ended - began for began, ended in epochs) < 1.2 * training:  # else the cores were busy
     assert total_async < total_inline
 assert [metrics["epoch"] for _, metrics in result.best_checkpoints] == [0, 1, 2, 3]
 assert all("val_accuracy" in metrics for _, metrics in result.best_checkpoints)
