@@ -94,7 +94,7 @@ with TrainPanel("06-inline").watch(trainer):
     result = trainer.fit()
 
 # %% [markdown]
-# The run's record says how long it trained, and how long it did something else between two epochs. That was the validation:
+# The run's record has the seconds of waiting for data and of training, and those between epochs, which are the validation:
 
 # %%
 from labkit import runs
@@ -274,7 +274,7 @@ assert all("val_accuracy" in metrics for _, metrics in result.best_checkpoints)
 # gain depends on a CPU that is idle while the "GPU" trains. If validation and training compete for the same processor, both get slower, and you gain nothing: give validation another core, a smaller GPU, or a cheaper machine.
 #
 # ## When validations are slower than epochs
-# In the drawing above a validation fits into an epoch. Ray runs one validation at a time, so the checkpoints form a queue:
+# In the drawing above a validation fits into an epoch. If it doesn't, the checkpoints form a queue, because Ray runs one validation at a time:
 #
 # ![four epochs of one minute and validations of two: each checkpoint waits longer than the one before, and fit() returns when the last one is validated](images/queue.svg)
 #
