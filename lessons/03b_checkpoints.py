@@ -315,8 +315,8 @@ except ray.train.TrainingFailedError as error:
 
 # %% tags=["claim"]
 assert TorchConfig().timeout_s == 30 * 60
-one_worker = TorchTrainer(train_until, scaling_config=ScalingConfig(num_workers=1)).fit()
-assert one_worker.return_value < 10  # no wrapper, so nothing waits in backward()
+one_process = TorchTrainer(train_until, scaling_config=ScalingConfig(num_workers=0)).fit()
+assert one_process.return_value < 10  # no wrapper, so nothing waits in backward()
 
 # %% [markdown]
 # What if a run of yours hangs *now*? Find the workers, and ask one of them where it is:

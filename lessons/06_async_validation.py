@@ -94,13 +94,14 @@ with TrainPanel("06-inline").watch(trainer):
     result = trainer.fit()
 
 # %% [markdown]
-# The run's record says how long it trained, and how long it did something else between two epochs. That was the validation:
+# The run's record has the seconds of waiting for data and of training, and those between epochs, which are the validation:
 
 # %%
 from labkit import runs
 
 inline = runs.latest("06-inline").seconds
-total_inline = inline["training"] + inline["between epochs"]
+training = inline["data"] + inline["training"]
+total_inline = training + inline["between epochs"]
 share = inline["between epochs"] / total_inline
 print(f"{share:.0%} of the loop's time is validation")
 if share < 0.2:
@@ -111,7 +112,7 @@ else:
     reveal("06-a", "more than half")
 
 # %% tags=["claim"]
-assert inline["between epochs"] > 4 * 2000 * 0.0005
+assert inline["between epochs"] > 4 * 2000 * 0.0005 and 0.2 < share < 0.6
 
 # %% [markdown]
 # On a cluster, that's the time in which all your training GPUs are idle.
@@ -243,13 +244,14 @@ epochs = result.return_value
 validations = sorted((metrics["began"], metrics["ended"]) for _, metrics in result.best_checkpoints)
 start = epochs[0][0]
 figure, axes = plt.subplots(figsize=(9, 1.4))
-for row, bars in enumerate([validations, epochs]):
-    axes.broken_barh([(began - start, ended - began) for began, ended in bars], (row, 0.8), edgecolor="white")
+for row, bars, colour in ((0, validations, "orange"), (1, epochs, "tab:blue")):
+    spans = [(began - start, ended - began) for began, ended in bars]
+    axes.broken_barh(spans, (row, 0.8), color=colour, edgecolor="white")
 axes.set_yticks([0.4, 1.4], ["validate", "train"])
 _ = axes.set_xlabel("seconds")
 
 # %% [markdown]
-# The rows overlap: while epoch 1 trains, the checkpoint of epoch 0 is validated. Here is the gain, from the first step to the last metric, and how long the loop didn't train between its epochs:
+# The rows overlap: while epoch 1 trains, the checkpoint of epoch 0 is validated. Here is the gain, from the first step to the last metric:
 
 # %%
 total_async = validations[-1][1] - start
@@ -259,7 +261,7 @@ print(f"asynchronous:    {total_async:.1f} s, {idle:.1f} s of them between epoch
 
 # %% tags=["claim"]
 assert idle < inline["between epochs"] / 2
-if sum(ended - began for began, ended in epochs) < 1.2 * inline["training"]:  # else the cores were busy
+if sum(ended - began for began, ended in epochs) < 1.2 * training:  # else the cores were busy
     assert total_async < total_inline
 assert [metrics["epoch"] for _, metrics in result.best_checkpoints] == [0, 1, 2, 3]
 assert all("val_accuracy" in metrics for _, metrics in result.best_checkpoints)
@@ -268,11 +270,11 @@ assert all("val_accuracy" in metrics for _, metrics in result.best_checkpoints)
 # **The last metrics come after the last step.** `fit()` waits for validations that are still pending. Point to the last bar of the drawing.
 
 # %% [markdown]
-# The loop hardly waits any more, and the whole run is shorter. But it has a price, so look at the drawing once more. A validation is a task in another process, which has to start, load the model and read the rows, and Ray looks for finished validations only once a second. So a metric arrives later than it would in the loop. And our
+# The loop hardly waits any more, and the whole run is shorter. But it has a price. A validation is a task in another process, which has to start, load the model and read the rows, and Ray looks for finished validations only once a second. So a metric arrives later than it would in the loop. And our
 # gain depends on a CPU that is idle while the "GPU" trains. If validation and training compete for the same processor, both get slower, and you gain nothing: give validation another core, a smaller GPU, or a cheaper machine.
 #
 # ## When validations are slower than epochs
-# In the drawing above a validation fits into an epoch. At work it's often the other way round. Ray runs one validation at a time, so the checkpoints form a queue:
+# In the drawing above a validation fits into an epoch. If it doesn't, the checkpoints form a queue, because Ray runs one validation at a time:
 #
 # ![four epochs of one minute and validations of two: each checkpoint waits longer than the one before, and fit() returns when the last one is validated](images/queue.svg)
 #
@@ -483,7 +485,7 @@ else:
 assert size > 3e6 and light < 20_000
 
 # %% [markdown]
-# A function takes along whatever it names and doesn't create: here all 2,000 images. You wouldn't notice 6 MB. With 6 GB, the run's controller runs out of memory, and Ray gives you no warning. `len(cloudpickle.dumps(validate))` is all you need to check it at work. The lab's panel refuses more than 1 MB, so the next cell
+# A function takes along whatever it names and doesn't create: here all 2,000 images. You wouldn't notice 6 MB. With 6 GB, the run's controller runs out of memory, and Ray gives you no warning. The lab's panel refuses more than 1 MB, so the next cell
 # raises an error and starts nothing:
 
 # %% tags=["raises-exception"]

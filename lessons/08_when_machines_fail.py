@@ -424,8 +424,25 @@ assert fault.standstill > 2
 # `py-spy dump --pid …` prints the same stacks, as in lesson 03b. Compare the ranks, and look at the one that is *not* waiting.
 #
 # ### Exercise 08-2 ★★ · A save that hangs
-# A loop calls this function after each step, with the loss of the rank's own rows, and saves when it returns True. Sooner or later the run hangs: rank 0 waits in `report`, and rank 1 in `loss.backward()`. What did they disagree about? Let the *mean* loss of all ranks decide. `dist.all_reduce(tensor)` replaces
-# a tensor by its sum over all ranks, and `dist.get_world_size()` is their number. The check trains on two workers. If nothing is changed, it waits for 40 seconds, and then stops.
+# A loop calls this function after each step, with the loss of the rank's own rows, and saves when it returns True. Sooner or later the run hangs. These are the stacks of its ranks, with the innermost call on top:
+#
+# ```text
+# $ py-spy dump --pid 18454    # rank 0
+# …
+#     TrainContext._sync_checkpoint_dir_name_across_ranks (ray/train/v2/_internal/execution/context.py:254)
+#     TrainContext.report (ray/train/v2/_internal/execution/context.py:474)
+#     …
+#     train_and_save (1240127741.py:18)
+#
+# $ py-spy dump --pid 18455    # rank 1
+# …
+#     _engine_run_backward (torch/autograd/graph.py:979)
+#     backward (torch/autograd/__init__.py:395)
+#     Tensor.backward (torch/_tensor.py:623)
+#     train_and_save (1240127741.py:15)
+# ```
+#
+# Where does each rank wait, and what did they disagree about? Let the *mean* loss of all ranks decide. `dist.all_reduce(tensor)` replaces a tensor by its sum over all ranks, and `dist.get_world_size()` is their number. The check trains on two workers. If nothing is changed, it waits for 40 seconds, and then stops.
 
 
 # %%

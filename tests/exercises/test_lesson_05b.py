@@ -176,7 +176,7 @@ def one_driver_in_all(cpus, gpus, workers, worker_cpus, worker_gpus, driver_cpus
 SAID = {
     "05-2": [
         (Blank, "not attempted"),
-        (Blank.step, "a class derived"),
+        (Digits.step, "a class derived"),
     ],
     "05b-2": [
         (Open, "train", "valid", "not attempted"),

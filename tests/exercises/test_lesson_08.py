@@ -20,7 +20,7 @@ CHANGED = {
         ({'    optimizer.load_state_dict(state["optimizer"])\n': ""}, "has no momentum"),
         ({'    scheduler.load_state_dict(state["scheduler"])\n': ""}, "0.045 instead of 0.0266"),
         ({'    model.load_state_dict(state["model"])\n': ""}, "were they loaded?"),
-        ({"torch.manual_seed(1000 * step + rank)": "return"}, "depend on more than the step"),
+        ({"torch.manual_seed(1000 * step + rank)": "return step"}, "depend on more than the step"),
         ({"1000 * step + rank": "step"}, "use the rank"),
         ({"1000 * step + rank": "rank"}, "use the step"),
     ],

@@ -51,7 +51,7 @@ def solution(id: str, change: dict[str, str] | None = None, **given: Any) -> lis
     """What the solved lesson passes to ``check(id, …)``, with a change of the solution's text.
 
     Its functions belong to no module, so they travel to workers by value. `given` is what the answers use of
-    the lesson, or what the lesson passes besides them.
+    the lesson, or what the lesson passes besides them; None is not passed.
     """
     cells = _cells(id.partition("-")[0]) if id not in _MOVED else _cells(_MOVED[id])
     place = next(n for n, cell in enumerate(cells) if cell.source.startswith(f'check("{id}"'))
@@ -64,7 +64,8 @@ def solution(id: str, change: dict[str, str] | None = None, **given: Any) -> lis
     space = {"__name__": "answer"} | _imported(cells) | given
     exec(compile(text, name, "exec"), space)
     call = lesson.parse(cells[place].source).body[-1].value
-    return [eval(ast.unparse(argument), space) for argument in call.args[1:]]
+    found = (eval(ast.unparse(argument), space) for argument in call.args[1:])
+    return [answer for answer in found if answer is not None]
 
 
 _MOVED = {"03-2": "03b", "03-3": "03b", "05-2": "05b", "05-5": "05b"}
