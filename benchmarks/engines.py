@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks engines [--rows 60000] [--repeat 3] [--epochs 3] [--json FILE]
 
-Each launch is a whole program from nothing to its end (`engines/programs`), all with the same rows in the
+Each launch is a whole program from nothing to its end (`_engines/programs`), all with the same rows in the
 same global batches of 128. In each round all are run, in turn; the table shows medians, the spread is
 below it. A figure is shown only if all came to the same weights. Afterwards each is run once more,
 and its last rank is killed with SIGKILL. The last line is ``engines: ratio=…``, the whole program of Ray
@@ -11,9 +11,10 @@ Train with a DataLoader over that of torchrun. With ``--no-deaths`` no rank is k
 Ray starts as the lab starts it, its workers forked with their imports done; LABKIT_PRELOAD=0 leaves that out.
 """
 
-import json
+from dataclasses import asdict
 
-import engines
+from benchmarks._engines.comparison import run
+from benchmarks._engines.launch import ENGINES
 from benchmarks._paired import Found, parser
 from labkit.settings import Settings
 
@@ -26,8 +27,8 @@ def main() -> None:
     options.add_argument("--no-deaths", action="store_true", help="kill no rank")
     options = options.parse_args()
     settings = Settings.from_env()
-    names = [engine.name for engine in engines.ENGINES]
-    result = engines.run(
+    names = [engine.name for engine in ENGINES]
+    result = run(
         rows=options.rows,
         epochs=options.epochs,
         rounds=options.repeat,
@@ -46,7 +47,7 @@ def main() -> None:
                 ("whole program", one.total_seconds),
             ):
                 figures.setdefault(figure, {}).setdefault(name, []).append(seconds)
-    found.beside["comparison"] = json.loads(result.to_json())
+    found.beside["comparison"] = asdict(result)
     found.finish(found.ratio("whole program", _OTHER), json=options.json)
 
 

@@ -41,11 +41,10 @@ def _parser() -> argparse.ArgumentParser:
         if run is _check:
             command.add_argument("address", metavar="ADDRESS", help="host:port of its head")
             command.add_argument("--token-file", help="default: where Ray looks for a token")
-    for name, run in (("class", _class), ("new", _new)):
-        # With another prefix for options, `--help` and all others are arguments that are passed on.
-        command = commands.add_parser(name, help=run.__doc__, add_help=False, prefix_chars="\0")
-        command.set_defaults(run=run)
-        command.add_argument("arguments", nargs="*")
+    # With another prefix for options, `--help` and all others are arguments that are passed on.
+    command = commands.add_parser("class", help=_class.__doc__, add_help=False, prefix_chars="\0")
+    command.set_defaults(run=_class)
+    command.add_argument("arguments", nargs="*")
     command = commands.add_parser("clean", help=_clean.__doc__, description=_clean.__doc__)
     command.set_defaults(run=_clean)
     age = "for how long nothing was written into it, as in 7d or 12h; default: 7d"
@@ -58,12 +57,6 @@ def _class(options: argparse.Namespace) -> int:
     """The old name of `python -m classroom`; it goes in the next release."""
     print("use python -m classroom: `python -m labkit class` goes in the next release", file=sys.stderr)
     return importlib.import_module("classroom.__main__").main(options.arguments)
-
-
-def _new(_: argparse.Namespace) -> int:
-    """Replaced by the templates in notebooks/own_experiment; it goes in the next release."""
-    print("copy a template of notebooks/own_experiment: `python -m labkit new` is gone", file=sys.stderr)
-    return 2
 
 
 def _doctor(options: argparse.Namespace) -> int:

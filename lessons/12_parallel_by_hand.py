@@ -518,8 +518,7 @@ assert (table["measured ms"] > 0).all() and table["error %"].between(-90, 200).a
 print(table)
 
 # %% [markdown]
-# ERRORS
-# Two ranks are predicted in both directions, and that is noise: this machine had other work. With three ranks the prediction is too fast nearly each time, because of what the model leaves out. It gives each rank a link of its own, while here two cores copy the bytes for all ranks. And it doesn't count the
+# In five runs on two cores that were busy with other work, the errors were between −52 and +44 % on two ranks, in both directions: that is noise. On three ranks they were between −48 and −9 %. There the prediction is too fast, because of what the model leaves out. It gives each rank a link of its own, while here two cores copy the bytes for all ranks. And it doesn't count the
 # additions. For choosing an algorithm the order is what you need. If a prediction is off by a factor, look for what the model leaves out.
 
 # %% [markdown] tags=["instructor"]

@@ -81,23 +81,6 @@ def test_links_to_the_pages_of_what_the_lesson_calls(source):
     assert texts[1] == "Pages:\n\n[`ray.get`](https://ray/get)"
 
 
-@pytest.mark.parametrize(
-    "code, name, used",
-    [
-        ("from ray.train import Result\nResult()", "ray.train.Result", True),
-        ("from ray.train import Result\nResult()", "ray.tune.Result", False),
-        ("from ray import tune\ntune.Result()", "ray.tune.Result", True),
-        ("import tensorflow as tf\ntf.keras.Sequential()", "torch.nn.Sequential", False),
-        ("import tensorflow as tf\ntf.keras.models.load_model(x)", "keras.models.load_model", True),
-        ("nn = torch.nn\nnn.Linear(1, 2)", "torch.nn.Linear", True),
-        ("ray.data.range(9).map(f)", "ray.data.Dataset.map", True),
-        ("frame.map(f)", "ray.data.Dataset.map", False),
-    ],
-)
-def test_a_name_is_told_from_its_namesakes(code, name, used):
-    assert additions._uses(additions._names(code), name) == used
-
-
 @pytest.mark.parametrize("name", LESSONS)
 def test_a_lesson_is_not_dense(name):
     found = figures.measure(name.partition("_")[0], LESSONS[name])

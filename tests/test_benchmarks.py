@@ -8,7 +8,6 @@ import pytest
 
 import benchmarks
 from benchmarks import interrupts
-from benchmarks._campaign import Broken
 from benchmarks._paired import Found, measure
 from labkit.runs import record as records
 
@@ -27,11 +26,6 @@ def found():
 
 def test_a_ratio_is_the_median_of_pairs_of_the_same_round(found):
     assert found.ratio("whole", "stock") == 0.5  # of 0.5, 0.8 and 0.25; that of the medians is 0.6
-
-
-def test_the_table_has_median_spread_rate_and_ratio(found):
-    line = next(line for line in found.table(rows=100).splitlines() if line.strip().startswith("stock"))
-    assert line.split() == ["stock", "5.00", "2.00", "12.00", "20", "0.50"]
 
 
 def test_ways_are_measured_in_turn():
@@ -66,51 +60,6 @@ def test_without_a_name_they_are_listed_and_a_wrong_name_is_told():
 
 
 # -- interrupts ------------------------------------------------------------------------------------
-
-
-def test_an_interrupt_can_be_made_again_and_all_calls_are_drawn():
-    plans = [interrupts.Plan.draw(7, number) for number in range(200)]
-    assert plans == [interrupts.Plan.draw(7, number) for number in range(200)]
-    assert {plan.call for plan in plans} == set(interrupts.CALLS)
-    assert {plan.where for plan in plans} == {"script", "notebook"}
-
-
-class Reader:
-    """A reader's Python whose interrupted call ends as a test wants it to."""
-
-    idle = frozenset()
-
-    def __init__(self, error="the start of x: stopped by you. y", said="go", seconds=0.5, left=()):
-        self.error, self.said, self.seconds, self.left = error, said, seconds, set(left)
-
-    def run(self, code, after=None):
-        if after is not None:
-            return self.said, self.error, 10.0
-        return f"{10 + self.seconds}", None, 0.0
-
-    def held(self):
-        return self.left
-
-
-@pytest.mark.parametrize(
-    "ends, wrong",
-    [
-        ({}, None),
-        ({"error": None}, "LOST"),
-        ({"seconds": 6}, "took 6.0 s"),
-        ({"error": "KeyboardInterrupt"}, "said"),
-        ({"error": "x: stopped by you\n  File x"}, "said"),
-        ({"said": "Exception ignored in _get_module_lock"}, "said"),
-        ({"left": ["process 1"]}, "left process 1"),
-    ],
-)
-def test_what_is_wrong_after_an_interrupt_is_seen(ends, wrong):
-    plan = interrupts.Plan(0, "storage.start", "script", 0.1)
-    if wrong is None:
-        assert interrupts.one(plan, Reader(**ends)) == 0.5
-    else:
-        with pytest.raises(Broken, match=wrong):
-            interrupts.one(plan, Reader(**ends))
 
 
 @pytest.mark.fault

@@ -7,7 +7,6 @@ import nbformat
 import pytest
 
 import build
-import figures
 import lesson
 from labkit.errors import LabError
 
@@ -43,7 +42,6 @@ check("07-1", twice)
 # %%
 1 + 1
 """
-SOURCES = sorted((build.FOLDER.parent / "lessons").glob("*.py"))
 
 
 @pytest.fixture
@@ -65,15 +63,10 @@ def mine(folder: Path) -> list[Path]:
 def edit(path: Path, number: int, source: str) -> None:
     """What JupyterLab's save does after a learner typed into one cell and ran it."""
     written = nbformat.read(path, as_version=4)
-    written.cells[number].source = source
-    run(written, number)
-    nbformat.write(written, path)
-
-
-def run(written: nbformat.NotebookNode, number: int) -> None:
-    written.cells[number].execution_count = 1
-    written.cells[number].outputs = [nbformat.v4.new_output("stream", text="4\n")]
+    outputs = [nbformat.v4.new_output("stream", text="4\n")]
+    written.cells[number] |= {"source": source, "execution_count": 1, "outputs": outputs}
     written.metadata.language_info = {"name": "python", "version": "3.11.9", "file_extension": ".py"}
+    nbformat.write(written, path)
 
 
 def test_builds_both_and_they_differ_in_solutions_only(folder):
@@ -106,17 +99,13 @@ def test_a_teachers_note_is_on_the_teachers_page_alone(folder):
     page.parent.mkdir(parents=True)
     page.write_text(f"# Teaching 07\n\n{build.NOTES}- old\n\n## When you are late\nGo home.\n")
     source = folder.parent / "lessons" / "07_sums.py"
-    without = lesson.read(source)
     note = '# %% [markdown] tags=["instructor"]\n# **A sum?** Say:\n# "Add them."\n\n'
     source.write_text(HEAD + BODY.replace("# %%\n1 + 1\n", f"# %%\n1 + 1\n\n{note}", 1))
     assert any("docs/teaching/07.md" in line for line in build.differences(folder))
     build.build(folder)
     assert '\n- **A sum?** Say: "Add them."\n\n## When you are late\nGo home.\n' in page.read_text()
     assert build.differences(folder) == []
-    for path in folder.rglob("*.ipynb"):
-        assert "Add them" not in path.read_text()
-    assert figures.measure("07", lesson.read(source)) == figures.measure("07", without)
-    assert figures.sections(lesson.read(source)) == figures.sections(without)
+    assert not any("Add them" in path.read_text() for path in folder.rglob("*.ipynb"))
 
 
 def test_a_build_strips_outputs_of_an_unchanged_notebook(folder):
@@ -167,34 +156,26 @@ def test_stale_leaves_a_learners_work_until_the_lesson_changes(folder):
     build.build(folder, only_stale=True)
     assert [kept.read_bytes() for kept in mine(folder)] == [before]
     assert "what you get" in learners(folder).read_text()
-
-
-def test_stale_builds_what_is_missing(folder):
-    build.build(folder)
     learners(folder).unlink()
     assert build.build(folder, only_stale=True) == [f"built {folder.name}/07_sums.ipynb"]
 
 
-@pytest.mark.parametrize("spoil", ["edited", "missing", "orphan", "tag", "cell too many"])
+@pytest.mark.parametrize("spoil", ["edited", "missing", "orphan", "tag"])
 def test_differences_are_found(folder, spoil):
     build.build(folder)
-    written = nbformat.read(learners(folder), as_version=4)
     if spoil == "edited":
         edit(learners(folder), 2, "1 + 2")
     elif spoil == "missing":
         learners(folder).unlink()
     elif spoil == "orphan":
         (folder / "08_gone.ipynb").write_text(learners(folder).read_text())
-    elif spoil == "tag":
-        written.cells[2].metadata.tags = ["long"]
-        nbformat.write(written, learners(folder))
     else:
-        written.cells.append(nbformat.v4.new_markdown_cell("more"))
+        written = nbformat.read(learners(folder), as_version=4)
+        written.cells[2].metadata.tags = ["long"]
         nbformat.write(written, learners(folder))
     (line,) = build.differences(folder)
     assert ("08_gone" if spoil == "orphan" else "07_sums.ipynb") in line
-    if spoil == "edited":
-        assert "cell 3" in line
+    assert spoil != "edited" or "cell 3" in line
 
 
 @pytest.mark.parametrize(
@@ -251,21 +232,14 @@ def test_command_line_names_the_fault_and_fails(folder, capsys):
     assert "07_sums.py" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_lesson_builds_and_is_what_is_in_the_tree(source):
-    cells = lesson.read(source)
-    plain, solved = (build.notebook(cells, solutions=solutions) for solutions in (False, True))
-    assert [c for c in solved.cells if "solution" not in c.metadata.get("tags", [])] == plain.cells
-    assert len(solved.cells) > len(plain.cells) or source.stem == "tour"  # there is an exercise
-    assert not [line for line in build.differences() if source.stem in line]
+def test_the_tree_has_what_the_lessons_build_and_no_outputs_are_committed(root):
+    assert build.differences() == []
 
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
+        ).stdout
 
-def test_no_outputs_are_committed(root):
-    listed = ["git", "ls-files", "--", "notebooks/*.ipynb"]
-    names = subprocess.run(listed, cwd=root, capture_output=True, text=True, check=True).stdout.split()
-    for name in names:
-        shown = subprocess.run(
-            ["git", "show", f":{name}"], cwd=root, capture_output=True, text=True, check=True
-        )
-        for cell in nbformat.reads(shown.stdout, as_version=4).cells:
+    for name in git("ls-files", "--", "notebooks/*.ipynb").split():
+        for cell in nbformat.reads(git("show", f":{name}"), as_version=4).cells:
             assert not cell.get("outputs") and not cell.get("execution_count"), f"{name}: {cell.source[:60]}"

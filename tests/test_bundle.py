@@ -4,14 +4,8 @@ import hashlib
 import os
 import platform
 import re
-import shutil
-import socket
 import subprocess
-import sys
 import tarfile
-import time
-import urllib.error
-import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -148,39 +142,3 @@ def test_a_notebook_that_was_worked_in_is_not_packed(tmp_path, monkeypatch):
 def test_a_site_that_is_not_built_is_not_bundled(tmp_path):
     with pytest.raises(LabError, match="make site"):
         bundle.bundle(tmp_path, tmp_path, tmp_path / "no-site")
-
-
-def test_the_server_of_the_teachers_page_resumes_and_refuses_to_write(root, archive):
-    """The command in docs/teaching/README.md."""
-    page = (root / "docs" / "teaching" / "README.md").read_text()
-    assert ".venv/bin/rclone serve http build/bundle --addr 192.168.0.5:8080" in page
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    rclone = shutil.which("rclone", path=os.path.dirname(sys.executable)) or "rclone"
-    command = [rclone, "serve", "http", str(archive.parent), "--addr", address]
-    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    url, before = f"http://{address}/{archive.name}", archive.read_bytes()
-    try:
-        _wait_for(f"http://{address}/")
-        rest = urllib.request.Request(url, headers={"Range": "bytes=1000-"})
-        with urllib.request.urlopen(rest, timeout=10) as answer:
-            assert answer.status == 206 and answer.read() == before[1000:]
-        for method in ("PUT", "POST", "DELETE"):
-            request = urllib.request.Request(url, data=b"x", method=method)
-            with pytest.raises(urllib.error.HTTPError, match="405"):
-                urllib.request.urlopen(request, timeout=10)
-    finally:
-        server.terminate()
-        server.wait(10)
-    assert archive.read_bytes() == before
-
-
-def _wait_for(url: str) -> None:
-    for _ in range(150):
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        except urllib.error.URLError:
-            time.sleep(0.1)
-    raise AssertionError(f"nothing answers at {url}")

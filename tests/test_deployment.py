@@ -1,20 +1,32 @@
 """The files that start the lab elsewhere: accepted by their schemas, with tested versions and no secret."""
 
+import http.server
+import json
 import re
 import subprocess
 import sys
+import threading
+import time
+import tomllib
+import types
+import urllib.error
+import urllib.request
 from pathlib import Path
 
+import json5
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
+
+from labkit.cluster.nodes import temp_dir
+from labkit.machine import free_port
+from labkit.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "docs" / "clusters"
-FILES = sorted(path for path in FOLDER.iterdir() if path.name != "README.md")
-SETUPS = sorted((ROOT / "docs" / "setups").iterdir())
+CLUSTERS, SETUPS = ROOT / "docs" / "clusters", ROOT / "docs" / "setups"
+FILES = sorted(path for path in CLUSTERS.iterdir() if path.name != "README.md")
 PINS = dict(re.findall(r"(?m)^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text()))
-
-
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SCHEMAS = {
     "CITATION.cff": "citation-file-format",
     ".github/ISSUE_TEMPLATE/config.yml": "github-issue-config",
@@ -34,10 +46,7 @@ def test_its_own_schema_accepts_it(path, schema):
     assert done.returncode == 0, done.stdout
 
 
-def containers(resource):
-    """Pod specs of a RayCluster or RayJob, the head's first."""
-    spec = resource["spec"].get("rayClusterSpec", resource["spec"])
-    return [group["template"]["spec"] for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"])]
+# -- a cluster -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["aws", "gcp", "onprem"])
@@ -45,7 +54,7 @@ def test_ray_accepts_the_launcher_files(name, monkeypatch):
     from ray.autoscaler._private.util import prepare_config, validate_config
 
     monkeypatch.chdir(ROOT)  # file_mounts name paths from there
-    config = yaml.safe_load((FOLDER / f"ray-up-{name}.yaml").read_text())
+    config = yaml.safe_load((CLUSTERS / f"ray-up-{name}.yaml").read_text())
     validate_config(prepare_config(config))
     for here in config["file_mounts"].values():
         assert here.startswith("~") or (ROOT / here).exists()
@@ -55,26 +64,23 @@ def test_ray_accepts_the_launcher_files(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["kuberay-cluster", "kuberay-job"])
 def test_kuberay_files_name_the_tested_ray_a_token_and_a_user_who_is_not_root(name):
-    resource = yaml.safe_load((FOLDER / f"{name}.yaml").read_text())
+    resource = yaml.safe_load((CLUSTERS / f"{name}.yaml").read_text())
     spec = resource["spec"].get("rayClusterSpec", resource["spec"])
     assert spec["rayVersion"] == PINS["ray"]
     assert spec["authOptions"] == {"mode": "token"}
-    for pod in containers(resource):
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
         assert pod["securityContext"]["runAsNonRoot"]
         for container in pod["containers"]:
             assert container["resources"]["limits"] == container["resources"]["requests"]
 
 
 def test_compose_refuses_to_start_without_a_token_and_opens_its_dashboard_here_alone():
-    services = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
+    services = yaml.safe_load((CLUSTERS / "compose.yaml").read_text())["services"]
     for name in ("head", "worker"):
         assert services[name]["environment"]["RAY_AUTH_TOKEN"].startswith("${RAY_AUTH_TOKEN:?")
         assert services[name]["user"] == "ray"
     assert services["head"]["ports"] == ["127.0.0.1:8265:8265"]
-
-
-def test_the_batch_script_is_one_that_bash_reads():
-    subprocess.run(["bash", "-n", FOLDER / "slurm.sbatch"], check=True)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -83,20 +89,118 @@ def test_token_mode_is_on_the_job_exists_and_there_is_an_end(path):
     assert "RAY_AUTH_MODE" in text or "authOptions" in text
     for job in re.findall(r"notebooks/plain/(\w+\.py)", text):
         assert (ROOT / "notebooks" / "plain" / job).exists()
-    assert path.name == "Dockerfile" or "teardown" in text
+    if path.name != "Dockerfile":
+        assert "teardown" in text and f"]({path.name})" in (CLUSTERS / "README.md").read_text()
+    if path.suffix == ".sbatch":
+        subprocess.run(["bash", "-n", path], check=True)
 
 
-@pytest.mark.parametrize("path", [*FILES, *SETUPS], ids=lambda path: f"{path.parent.name}-{path.name}")
+@pytest.mark.parametrize(
+    "path", [*FILES, *sorted(SETUPS.iterdir())], ids=lambda path: f"{path.parent.name}-{path.name}"
+)
 def test_no_secret_stands_in_a_file(path):
-    for value in re.findall(
-        r"(?i)(?:token|secret\w*|password|access_key\w*)\s*[:=]\s*['\"]?([\w/+=-]{16,})", path.read_text()
-    ):
-        pytest.fail(f"{value!r} looks like a secret")
+    secret = r"(?i)(?:token|secret\w*|password|access_key\w*)\s*[:=]\s*['\"]?([\w/+=-]{16,})"
+    assert re.findall(secret, path.read_text()) == []
 
 
-def test_every_file_stands_in_the_guide():
-    guide = (FOLDER / "README.md").read_text()
-    assert [path.name for path in FILES if f"]({path.name})" not in guide and path.name != "Dockerfile"] == []
+# -- a machine: an image, a devcontainer, a hub ----------------------------------------------------------
+
+
+def test_the_images_have_our_python_what_they_copy_exists_and_nobody_is_root():
+    text = (SETUPS / "Dockerfile").read_text()
+    devcontainer = json5.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
+    for image in (text, devcontainer["image"]):
+        python = re.search(r"python:(3\.\d+)", image)[1]
+        assert SpecifierSet(PROJECT["requires-python"]).contains(f"{python}.99")
+    for line in re.findall(r"(?m)^COPY (.+) \S+$", text):
+        assert [name for name in line.split() if not (ROOT / name).exists()] == []
+    for stage in re.split(r"(?m)^FROM ", text)[1:]:
+        assert re.findall(r"(?m)^USER (.+)$", stage)[-1] == "1000"
+        assert stage.count("pip install") == stage.count("--constraint") == 1
+    make, target = devcontainer["postCreateCommand"].split()
+    assert make == "make" and f"\n{target}: " in (ROOT / "Makefile").read_text()
+
+
+def test_a_container_is_for_this_machine_alone_and_a_hub_limits_each_learner():
+    service = yaml.safe_load((SETUPS / "compose.yaml").read_text())["services"]["lab"]
+    assert service["ports"] == ["127.0.0.1:8888:8888"]
+    assert f"AS {service['build']['target']}\n" in (SETUPS / "Dockerfile").read_text()
+    values = yaml.safe_load((SETUPS / "jupyterhub.yaml").read_text())
+    server = values["singleuser"]
+    assert server["cpu"]["limit"] == service["cpus"] == 2 and server["memory"]["limit"] == "6G"
+    assert server["image"]["tag"] == PROJECT["version"]
+    for name, code in values["hub"]["extraConfig"].items():
+        compile(code, name, "exec")
+    guide = (SETUPS / "jupyterhub.md").read_text()
+    assert f"{server['image']['name']}:{server['image']['tag']}" in guide
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def test_the_proxy_adds_the_token_of_the_cluster_that_there_is(home):
+    c = types.SimpleNamespace(ServerProxy=types.SimpleNamespace())
+    path = SETUPS / "jupyter_server_config.py"
+    exec(compile(path.read_text(), path, "exec"), {"c": c})
+    dashboard = c.ServerProxy.servers["ray-dashboard"]
+    assert Path(dashboard["command"][1]).exists()
+    assert dashboard["request_headers_override"]() == {}
+    home.mkdir()
+    (home / "ray-token").write_text("abc\n")
+    assert dashboard["request_headers_override"]() == {"X-Ray-Authorization": "Bearer abc"}
+
+
+class Echo(http.server.BaseHTTPRequestHandler):
+    """A page that shows what reached it."""
+
+    def do_GET(self):
+        body = f"{self.path} {self.headers['X-Ray-Authorization']}".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_the_forwarder_finds_the_dashboard_of_each_new_cluster(home):
+    port = free_port()
+    process = subprocess.Popen([sys.executable, SETUPS / "dashboard.py", str(port)])
+    try:
+        with pytest.raises(urllib.error.HTTPError, match="503") as none:
+            _get(port, "/")
+        assert "Run cluster.start()" in none.value.read().decode()
+        for page in ("/first", "/second"):  # two clusters, one after the other, on other ports
+            with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
+                threading.Thread(target=server.serve_forever, daemon=True).start()
+                info = {"group": "g", "address": "a", "dashboard": f"http://127.0.0.1:{server.server_port}"}
+                (temp_dir(Settings.from_env()) / "cluster.json").parent.mkdir(parents=True, exist_ok=True)
+                (temp_dir(Settings.from_env()) / "cluster.json").write_text(json.dumps(info))
+                assert _get(port, page) == f"{page} Bearer abc"
+                server.shutdown()
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def _get(port: int, path: str) -> str:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}{path}", headers={"X-Ray-Authorization": "Bearer abc", "Connection": "close"}
+    )
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.read().decode()
+        except urllib.error.HTTPError:
+            raise
+        except OSError:  # it has not started to listen
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
 
 
 def test_each_claim_of_the_security_page_names_a_test_that_exists():

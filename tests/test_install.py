@@ -29,11 +29,8 @@ def test_which_build(monkeypatch, torch, device, build):
     assert install.chosen_build({"TORCH": torch}, "linux") == build
 
 
-def test_macos_needs_no_index_of_its_own():
+def test_macos_needs_no_index_of_its_own_and_another_word_is_refused():
     assert install.chosen_build({}, "darwin") == "cuda"
-
-
-def test_another_word_is_refused():
     with pytest.raises(SystemExit, match="fix: TORCH=cpu or TORCH=cuda"):
         install.chosen_build({"TORCH": "rocm"})
 

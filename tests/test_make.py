@@ -35,9 +35,8 @@ def make(root, tmp_path):
         # Not the options of a make that this test may itself be run by.
         variables = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
         variables |= {"LOG": str(log), **env}
-        command = ["make", *arguments]
         done = subprocess.run(
-            command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60
+            ["make", *arguments], cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=60
         )
         return done, log.read_text().splitlines() if log.exists() else []
 
@@ -103,12 +102,6 @@ def test_constraints_name_no_build_of_one_machine(made, tmp_path):
     assert made("setup")[1] == []  # what was just written down need not be installed
 
 
-def test_next_passes_its_arguments_to_the_newest_versions_tests(made):
-    done, asked = made("next", "NEXT_ARGS=-m quick")
-    assert done.returncode == 0
-    assert asked == ["tools/newest.py -m quick"]
-
-
 def test_clean_keeps_runs_and_answers(made, tmp_path):
     kept = [tmp_path / ".labkit" / "solved.json", tmp_path / "notebooks" / "00_welcome.ipynb", made.python]
     gone = [tmp_path / name for name in ("artefacts", "labkit/__pycache__", "notebooks/.ipynb_checkpoints")]
@@ -126,39 +119,24 @@ def test_clean_keeps_runs_and_answers(made, tmp_path):
 def test_every_target_is_listed(make):
     done, _ = make()
     assert done.returncode == 0
-    for target in (
-        "setup",
-        "lab",
-        "test",
-        "test-all",
-        "notebooks",
-        "lint",
-        "bench",
-        "clean",
-        "constraints",
-        "next",
-    ):
+    for target in ("setup", "lab", "test", "test-all", "notebooks", "lint", "clean", "constraints", "next"):
         assert f"make {target} " in done.stdout
-
-
-def _without_python(tmp_path, *, uv: bool):
-    """A folder with what make needs, and no Python that fits."""
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for name in ("sh", "id", "echo", "rm"):
-        (tools / name).symlink_to(shutil.which(name))
-    for name, text in {"python3": 'echo "Python 3.9.2"; exit 1', "uv": 'echo "uv $*"'}.items():
-        if name == "python3" or uv:
-            (tools / name).write_text(f"#!/bin/sh\n{text}\n")
-            (tools / name).chmod(0o755)
-    return tools
 
 
 @pytest.mark.parametrize(
     "uv, said", [(True, "uv venv --seed --python 3.12 .venv"), (False, "fix: install uv")]
 )
 def test_without_a_python_that_fits_uv_makes_one_or_is_named_first(make, tmp_path, uv, said):
-    tools = _without_python(tmp_path, uv=uv)
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "id", "echo", "rm"):
+        (tools / name).symlink_to(shutil.which(name))
+    for name, text in {
+        "python3": 'echo "Python 3.9.2"; exit 1',
+        **({"uv": 'echo "uv $*"'} if uv else {}),
+    }.items():
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tools / name).chmod(0o755)
     command = [shutil.which("make"), ".venv/bin/python"]
     done = subprocess.run(
         command, cwd=tmp_path, env={"PATH": str(tools)}, capture_output=True, text=True, timeout=60

@@ -16,7 +16,6 @@ from nbclient import NotebookClient
 from PIL import Image
 
 from labkit import runs
-from labkit.__main__ import main
 from labs import until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -110,9 +109,3 @@ def test_the_three_loops_differ_in_their_loss_only():
         for text in texts
     }
     assert len(texts) == 3 and len(loops) == 1
-
-
-def test_labkit_new_says_what_to_copy(capsys):
-    assert main(["new", "flats", "--data", "table:flats.csv:price"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "notebooks/own_experiment" in said

@@ -178,7 +178,7 @@ TOUCHED = {
     "notebooks/own_experiment/": ("own_experiment",),
     "labkit/datasets/": ("damaged_inputs", "plain", "storage_ray"),
     "datasets/": ("plain", "bundle"),
-    "engines/": ("comparison", "launch"),
+    "benchmarks/_engines/": ("comparison", "launch"),
     "benchmarks/": ("benchmarks", "campaign", "recovery"),
     "tools/": ("bundle", "additions", "slides"),
     "docs/api.md": ("additions",),

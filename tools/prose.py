@@ -20,9 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 _FILES = (
     "*.md",
     "docs/**/*.md",
-    "benchmarks/*",
+    "benchmarks/**/*",
     "classroom/*",
-    "engines/**/*",
     "labkit/**/*",
     "lessons/**/*",
     "notebooks/**/*",

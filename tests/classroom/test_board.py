@@ -92,70 +92,45 @@ def test_learners_with_the_same_nickname_are_told_apart(place):
     assert len(names) == 6 and "Cho · 0000" in names and "ann" in names
 
 
-SPOILT = {
-    "half": b'{"nickname": "x", "solv',
-    "not UTF-8": b"\xff\xfe",
-    "nested": b"[" * 60_000,
-    "a long one": b'{"nickname": "' + b"x" * 70_000 + b'"}',
-}
-
-
-@pytest.mark.parametrize("content", SPOILT.values(), ids=SPOILT)
-def test_a_spoilt_file_is_named(place, content):
-    (place / STRANGER).write_bytes(content)
-    assert_refused(place)
+def spoil(path, kind):
+    """What a stranger may put there: half a file, wrong types, another file's name, a gigabyte."""
+    if kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to(sorted(path.parent.glob("*.json"))[0])
+    elif kind == "a gigabyte":
+        with path.open("wb") as file:
+            file.truncate(1 << 30)
+    elif isinstance(kind, dict):
+        path.write_text(json.dumps(honest(path.parent, **kind)))
+    else:
+        path.write_bytes(kind)
 
 
 @pytest.mark.parametrize(
-    "changes",
+    "kind, why",
     [
-        {"nickname": 3},
-        {"solved": [f"{n}" for n in range(301)]},
-        {"minutes": {SECTION: float("nan")}},
+        (b'{"nickname": "x", "solv', ""),
+        (b"\xff\xfe", ""),
+        (b"[" * 60_000, ""),
+        ({"nickname": 3}, ""),
+        ({"solved": [f"{n}" for n in range(301)]}, ""),
+        ({"minutes": {SECTION: float("nan")}}, ""),
+        ("a gigabyte", "more than 64 KiB"),
+        ("link", "symbolic link"),
+        ("FIFO", "Expecting value"),
     ],
     ids=str,
 )
-def test_wrong_types_and_figures_are_named(place, changes):
-    (place / STRANGER).write_text(json.dumps(honest(place, **changes)))
-    assert_refused(place)
-
-
-def test_a_file_of_a_gigabyte_is_not_read(place):
-    with (place / STRANGER).open("wb") as file:
-        file.truncate(1 << 30)
-    assert "more than 64 KiB" in assert_refused(place)
-
-
-@pytest.mark.parametrize("kind", ["link", "FIFO", "folder"])
-def test_only_files_are_opened(place, tmp_path, kind):
-    path, other = place / STRANGER, tmp_path / "other.json"
-    other.write_text(json.dumps(honest(place, nickname="other")))
-    if kind == "FIFO":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to(other)
-    why = assert_refused(place)
-    assert {"link": "symbolic link", "FIFO": "Expecting value", "folder": "irectory"}[kind] in why
-
-
-def test_other_files_are_ignored(place):
-    for name in ("notes.txt", ".part-abc.json", "board.json"):
-        (place / name).write_text("x")
+def test_a_file_of_a_stranger_is_named_and_the_others_stay(place, kind, why):
+    (place / "notes.txt").write_text("x")  # no file of a learner, and none that is named
+    spoil(place / STRANGER, kind)
     text = page(place)
-    assert "2 learners" in text and not rows(text, "Files that are not read")
+    ((name, said),) = rows(text, "Files that are not read")
+    assert name == STRANGER and said and why in said
+    assert [row[0] for row in rows(text, "Exercises")] == ["ann", "bob", "solved by"]
 
 
 def test_a_place_that_is_not_there(tmp_path):
     with pytest.raises(LabError, match="No such file"):
         classroom.board(str(tmp_path / "none"), tmp_path / "board.html", once=True)
-
-
-def assert_refused(place):
-    """The stranger's file is named with a reason, which is returned, and the others' rows stay."""
-    text = page(place)
-    ((name, why),) = rows(text, "Files that are not read")
-    assert name == STRANGER and why
-    assert [row[0] for row in rows(text, "Exercises")] == ["ann", "bob", "solved by"]
-    return why

@@ -94,8 +94,6 @@ def test_the_old_command_works_for_one_more_release(place, capsys):
     out, err = capsys.readouterr()
     assert '"nickname": "ann"' in out and "use python -m classroom" in err
     assert labkit.__main__.main(["class", "board", str(place), "--once", "--output", f"{place}.html"]) == 0
-    with pytest.raises(SystemExit, match="^0$"):
-        labkit.__main__.main(["class", "--help"])
 
 
 def test_to_join_another_class_leaves_the_first(place, tmp_path):

@@ -7,7 +7,7 @@ from ray.train import RunConfig, ScalingConfig, get_context
 from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
 from torch.utils.data import DataLoader
 
-from engines.stopwatch import Stopwatch
+from benchmarks._engines.stopwatch import Stopwatch
 from labkit import cluster
 from labkit.models.torch import mlp, train_epoch
 

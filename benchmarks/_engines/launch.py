@@ -1,4 +1,4 @@
-"""Runs one of the programs in `engines/programs` from start to end, and measures it.
+"""Runs one of the programs in `programs` from start to end, and measures it.
 
 A program runs in a new process with a lab home of its own, so no cluster that runs already helps it. It is
 recorded like everything that the lab starts, and nothing of it is left. Of the settings only LABKIT_PRELOAD
@@ -22,7 +22,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from engines.stopwatch import Stopwatch
+from benchmarks._engines.stopwatch import Stopwatch
 from labkit import datasets
 from labkit.errors import LabError, RunFailed
 from labkit.settings import Settings
@@ -42,7 +42,7 @@ class Engine:
 
     Attributes:
         name: its name in the table.
-        script: its file below ``engines/programs``, or the absolute path of your own.
+        script: its file below ``programs``, or the absolute path of your own.
         launcher: arguments of python before the script.
     """
 
@@ -212,7 +212,7 @@ def _run(engine: Engine, folder: Path, settings: Settings, waiting: Callable[[],
     inner, outer = ProcessRegistry(home), ProcessRegistry(settings.home)
     group = f"comparison-{secrets.token_hex(4)}"
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "LABKIT_"))}
-    path = [str(_PROGRAMS.parent.parent), *filter(None, [environment.get("PYTHONPATH")])]
+    path = [str(_PROGRAMS.parents[2]), *filter(None, [environment.get("PYTHONPATH")])]
     environment |= {"LABKIT_HOME": str(home), "LABKIT_PANEL": "none", "PYTHONPATH": os.pathsep.join(path)}
     environment |= {"LABKIT_PRELOAD": str(int(settings.preload))}
     command = [sys.executable, *engine.launcher, str(engine.path), str(folder)]

@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 
-from engines import launch
-from engines.stopwatch import Stopwatch
+from benchmarks._engines import launch
+from benchmarks._engines.stopwatch import Stopwatch
 from labkit.datasets import read_rows
 
 

@@ -1,13 +1,15 @@
-"""For torchrun: torchrun --standalone --nproc_per_node=2 ddp.py FOLDER."""
+"""TorchDistributor in local mode: the ranks are children of this process, Spark's executors have no part."""
 
 import sys
 
 import torch
 import torch.distributed as dist
+from pyspark.ml.torch.distributor import TorchDistributor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from engines.stopwatch import Stopwatch
+from benchmarks._engines.stopwatch import Stopwatch
+from labkit import spark
 from labkit.models.torch import mlp, train_epoch
 
 work = Stopwatch(sys.argv[1])
@@ -27,5 +29,6 @@ def train():
     dist.destroy_process_group()
 
 
-work.launch()
-train()
+with spark.session(slots=2):
+    work.launch()
+    TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(train)

@@ -2,8 +2,9 @@
 
 import pytest
 
-import engines
-from engines import ENGINES, Engine, launch
+from benchmarks._engines import launch
+from benchmarks._engines.comparison import run
+from benchmarks._engines.launch import ENGINES, Engine
 from labkit.errors import RunFailed
 from labkit.settings import Settings
 from labkit.system.process_registry import ProcessRegistry
@@ -19,7 +20,7 @@ def settings(home):
 def test_a_program_that_fails(settings, tmp_path):
     (tmp_path / "failing.py").write_text("raise SystemExit('no such luck')\n")
     with pytest.raises(RunFailed, match="no such luck"):
-        engines.run(rows=128, engines=[Engine("failing", str(tmp_path / "failing.py"))], settings=settings)
+        run(rows=128, epochs=1, engines=[Engine("failing", str(tmp_path / "failing.py"))], settings=settings)
 
 
 def test_a_program_that_hangs(settings, tmp_path, monkeypatch):
@@ -27,7 +28,7 @@ def test_a_program_that_hangs(settings, tmp_path, monkeypatch):
     path.write_text("import time\nprint('so far', flush=True)\ntime.sleep(600)\n")
     monkeypatch.setattr(launch, "_TIMEOUT", 3)
     with pytest.raises(RunFailed, match="not end within 3 s; its last lines: so far") as raised:
-        engines.run(rows=128, engines=[Engine("hanging", str(path))], settings=settings)
+        run(rows=128, epochs=1, engines=[Engine("hanging", str(path))], settings=settings)
     assert not ProcessRegistry(settings.home).groups()
     with open(raised.value.fix.removeprefix("read ")) as log:  # it is still there
         assert log.read() == "so far\n"
@@ -50,7 +51,6 @@ def test_a_rank_that_is_killed(settings, tmp_path):
 
 
 def test_the_programs_for_spark_differ_in_session_and_mode_alone():
-    """In small mode lesson 07 runs the first one only."""
     local, executors = (engine.path.read_text().splitlines()[1:] for engine in ENGINES[-2:])
     changed = [pair for pair in zip(local, executors, strict=True) if pair[0] != pair[1]]
     assert [theirs.strip() for _, theirs in changed] == [

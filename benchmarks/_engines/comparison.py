@@ -1,32 +1,23 @@
 """The same training under six launchers: how long each takes to start, and how fast it trains.
 
-    result = engines.run(rows=6_000, epochs=3)
-    result                       # a table; result.figure() shows where the seconds go
-
 All programs get the same rows in the same global batches, the same seed and plain SGD, so they must end with
 the same weights. That is checked before any figure is shown.
 """
 
 import dataclasses
-import json
 import shutil
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from engines import launch
-from engines.launch import ENGINES, Engine, Result
+from benchmarks._engines import launch
+from benchmarks._engines.launch import ENGINES, Engine, Result
 from labkit.cluster.preload import Preloader
 from labkit.display.cards import Table
-from labkit.display.progress import Waiting
-from labkit.errors import LabError, RunStopped
+from labkit.errors import LabError
 from labkit.settings import Settings
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _PRELOADED = " Ray starts as in the lab: its workers are forked from a process that has imported torch."
 _NOT_PRELOADED = " Ray starts as pip installs it: each of its workers imports torch for itself."
@@ -35,7 +26,7 @@ _TOLERANCE = 1e-3  # largest difference of a weight, as a fraction of the larges
 
 @dataclass(frozen=True)
 class Comparison:
-    """The results of all runs, checked. Displays itself as a table.
+    """The results of all runs, checked. Its repr is a table.
 
     Attributes:
         rows, epochs: of each run.
@@ -82,44 +73,11 @@ class Comparison:
             line += _PRELOADED if self.preload else _NOT_PRELOADED
         return Table(head, rows, line)
 
-    def figure(self) -> "Figure":
-        """Where the seconds of each engine go: its own start, the launch, the epochs, the end."""
-        import matplotlib.pyplot as plt
-
-        from labkit.display import figure_style, stacked_bars
-
-        names = self._names()
-        parts = {
-            "the engine starts": lambda r: r.engine_seconds,
-            "ranks start, first step": lambda r: r.launch_seconds,
-            "epochs": self._epoch_seconds,
-            "the end": lambda r: max(r.total_seconds - r.first_step - self._epoch_seconds(r), 0.0),
-        }
-        seconds = {part: [self.median(name, each) for name in names] for part, each in parts.items()}
-        totals = [f"{sum(each):.0f} s" for each in zip(*seconds.values(), strict=True)]
-        with plt.rc_context(figure_style()):
-            drawn, axes = plt.subplots(figsize=(8.5, 0.9 + 0.4 * len(names)), layout="constrained")
-            plt.close(drawn)
-            stacked_bars(axes, names, seconds, totals)
-            axes.set(title="from the start of the program to its end", xlabel="seconds")
-            drawn.legend(loc="outside lower left", ncols=4)
-        return drawn
-
-    def to_json(self) -> str:
-        """All measurements."""
-        return json.dumps(asdict(self), indent=1)
-
     def __repr__(self) -> str:
         return repr(self.table())
 
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
-
     def _names(self) -> list[str]:
         return list(dict.fromkeys(result.engine for result in self.results))
-
-    def _epoch_seconds(self, result: Result) -> float:
-        return sum(self.rows / rate for rate in result.rows_per_second) - result.first_wait
 
     def _row(self, name: str) -> tuple:
         engine_seconds = self.median(name, lambda r: r.engine_seconds)
@@ -147,12 +105,12 @@ class Comparison:
 def run(
     *,
     rows: int,
-    epochs: int = 3,
+    epochs: int,
+    settings: Settings,
     engines: Sequence[Engine] = ENGINES,
     rounds: int = 1,
     kill_rank_of: Sequence[str] = (),
-    settings: Settings | None = None,
-    log: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = print,
 ) -> Comparison:
     """Run each engine, one after the other, and compare.
 
@@ -163,57 +121,29 @@ def run(
         log: called with a line of text before each run.
 
     Raises:
-        LabError: the arguments cannot work, or the weights of two engines differ.
+        LabError: the weights of two engines differ.
         RunFailed: a program failed, or did not end in time.
-        RunStopped: interrupted.
     """
-    settings = settings or Settings.from_env()
-    _check(engines, kill_rank_of, rows, epochs, rounds)
     found: list[Result] = []
-    total = rounds * len(engines) + len(kill_rank_of)
-    try:
-        with launch.workplace(settings) as folder, Waiting("comparing", unit="launches") as waiting:
-            rows = launch.write_rows(folder, rows)
-            for number in range(total):
-                wait = partial(waiting, number, total)
-                place = folder / f"run-{number}"
-                if number < rounds * len(engines):
-                    engine = engines[number % len(engines)]
-                    log(f"round {number // len(engines) + 1} of {rounds}: {engine.name}")
-                    result = launch.launch(engine, place, settings, epochs=epochs, waiting=wait)
-                    difference = _weight_difference(folder / "run-0", place, engine.name)
-                    found.append(dataclasses.replace(result, weight_difference=difference))
-                else:
-                    name = kill_rank_of[number - rounds * len(engines)]
-                    log(f"{name}, whose last rank is killed")
-                    k = [engine.name for engine in engines].index(name)
-                    death = launch.kill_rank(engines[k], place, settings, epochs=epochs, waiting=wait)
-                    found[k] = dataclasses.replace(found[k], death=death)
-            waiting(total, total)
-            change = _max_weight_change(folder / "run-0")
-            shutil.rmtree(folder, ignore_errors=True)  # after an error its logs stay
-    except KeyboardInterrupt:
-        raise RunStopped("the comparison", "stopped by you", "Nothing of it is left running") from None
+    with launch.workplace(settings) as folder:
+        rows = launch.write_rows(folder, rows)
+        for number in range(rounds * len(engines)):
+            engine, place = engines[number % len(engines)], folder / f"run-{number}"
+            log(f"round {number // len(engines) + 1} of {rounds}: {engine.name}")
+            result = launch.launch(engine, place, settings, epochs=epochs, waiting=lambda: None)
+            difference = _weight_difference(folder / "run-0", place, engine.name)
+            found.append(dataclasses.replace(result, weight_difference=difference))
+        for number, engine in enumerate(engines):
+            if engine.name in kill_rank_of:
+                log(f"{engine.name}, whose last rank is killed")
+                place = folder / f"killed-{number}"
+                death = launch.kill_rank(engine, place, settings, epochs=epochs, waiting=lambda: None)
+                found[number] = dataclasses.replace(found[number], death=death)
+        change = _max_weight_change(folder / "run-0")
+        shutil.rmtree(folder, ignore_errors=True)  # after an error its logs stay
     with_ray = any(engine.path.name.startswith("ray_") for engine in engines)
     preload = settings.preload and Preloader.is_possible() if with_ray else None
     return Comparison(rows, epochs, change, found, preload)
-
-
-def _check(engines: Sequence[Engine], kill_rank_of: Sequence[str], *counts: int) -> None:
-    """Refuse arguments of `run` that cannot work, before anything runs."""
-    names = [engine.name for engine in engines]
-    needed = {
-        "rows, epochs and rounds are whole numbers from 1 on": all(
-            isinstance(count, int) and count > 0 for count in counts
-        ),
-        "there are engines, each with a name of its own": 0 < len(names) == len(set(names)),
-        "kill_rank_of is a list of names of engines that run": set(kill_rank_of) <= set(names),
-        "the program of each engine exists": all(engine.path.is_file() for engine in engines),
-    }
-    for what, holds in needed.items():
-        if not holds:
-            fact = f"one thing is not so: {what}"
-            raise LabError("compare engines", fact, "engines.run(rows=6_000, engines=engines.ENGINES[:2])")
 
 
 def _weight_difference(first: Path, other: Path, name: str) -> float:

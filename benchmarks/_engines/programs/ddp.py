@@ -1,15 +1,13 @@
-"""TorchDistributor in local mode: the ranks are children of this process, Spark's executors have no part."""
+"""For torchrun: torchrun --standalone --nproc_per_node=2 ddp.py FOLDER."""
 
 import sys
 
 import torch
 import torch.distributed as dist
-from pyspark.ml.torch.distributor import TorchDistributor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from engines.stopwatch import Stopwatch
-from labkit import spark
+from benchmarks._engines.stopwatch import Stopwatch
 from labkit.models.torch import mlp, train_epoch
 
 work = Stopwatch(sys.argv[1])
@@ -29,6 +27,5 @@ def train():
     dist.destroy_process_group()
 
 
-with spark.session(slots=2):
-    work.launch()
-    TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(train)
+work.launch()
+train()

@@ -7,7 +7,7 @@ import torch
 from ray.train import DataConfig, RunConfig, ScalingConfig, get_context, get_dataset_shard
 from ray.train.torch import TorchTrainer, prepare_model
 
-from engines.stopwatch import Stopwatch
+from benchmarks._engines.stopwatch import Stopwatch
 from labkit import cluster
 from labkit.data import quiet
 from labkit.models.torch import mlp, train_epoch

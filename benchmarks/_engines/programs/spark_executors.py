@@ -8,7 +8,7 @@ from pyspark.ml.torch.distributor import TorchDistributor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-from engines.stopwatch import Stopwatch
+from benchmarks._engines.stopwatch import Stopwatch
 from labkit import spark
 from labkit.models.torch import mlp, train_epoch
 

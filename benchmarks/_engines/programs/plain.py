@@ -5,7 +5,7 @@ import sys
 import torch
 from torch.utils.data import DataLoader
 
-from engines.stopwatch import Stopwatch
+from benchmarks._engines.stopwatch import Stopwatch
 from labkit.models.torch import mlp, train_epoch
 
 work = Stopwatch(sys.argv[1])
