@@ -83,7 +83,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         stage = _stage(item)
         if stage in _SECONDS and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_SECONDS[stage]))
-    _run_no_lesson_twice(config, items)
     items.sort(key=lambda item: _STAGES.index(_stage(item)))
     if (seed := config.getoption("shuffle")) is not None:
         modules = sorted({item.path for item in items})
@@ -93,14 +92,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     browser = [item for item in items if _stage(item) == "browser"]
     if _in_ci() and _chromium() is None and browser:
         items[:] = browser  # they fail now, and not after all the other tests
-
-
-def _run_no_lesson_twice(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where a whole lesson is run, the run up to its extra sections proves nothing more."""
-    whole = {item.name.removesuffix("-whole]") for item in items if item.name.endswith("-whole]")}
-    twice = [item for item in items if item.name.removesuffix("]") in whole]
-    config.hook.pytest_deselected(items=twice)
-    items[:] = [item for item in items if item not in twice]
 
 
 @pytest.hookimpl(tryfirst=True)

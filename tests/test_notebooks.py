@@ -2,8 +2,7 @@
 
 nbmake runs each notebook once, in a kernel and a home folder of its own; all that is asked of a run is
 asked of that one run. The solved notebook is run with the cells tagged ``claim``, which no reader gets: they
-assert what the lesson says about its outputs. `make test` runs a lesson up to its extra sections, and
-`make test-all` the whole of it.
+assert what the lesson says about its outputs.
 """
 
 import functools
@@ -33,7 +32,6 @@ from labs import solved_exercises, wait_until_nothing_lives
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 SOURCES = sorted((FOLDER.parent / "lessons").glob("*.py"))
 LESSONS = [source.stem for source in SOURCES]
-WITH_EXTRAS = [source.stem for source in SOURCES if '"extra"' in source.read_text(encoding="utf-8")]
 # With the outputs of the run, to be looked at.
 KEPT = FOLDER.parent / "artefacts"
 # Enough to know that an unsolved exercise stops no reader; all of them would double the time.
@@ -41,9 +39,7 @@ KEPT = FOLDER.parent / "artefacts"
 UNSOLVED = [name for name in LESSONS if name[:2] == "00"]
 RECIPES = sorted(source.stem for source in (FOLDER.parent / "lessons" / "recipes").glob("*.py"))
 # The last lessons are the longest; they come first, so that both lanes of `make test` end together.
-RUNS = [pytest.param(f"solutions/{name}-whole", marks=pytest.mark.deep) for name in reversed(WITH_EXTRAS)]
-RUNS += [f"solutions/{name}" for name in reversed(LESSONS)]
-RUNS += UNSOLVED
+RUNS = [f"solutions/{name}" for name in reversed(LESSONS)] + UNSOLVED
 RUNS += [pytest.param(f"recipes/{name}", marks=pytest.mark.deep) for name in RECIPES]
 
 
@@ -54,7 +50,6 @@ class Run:
     notebook: Path
     home: Path
     result: NotebookResult
-    is_whole: bool
 
     @property
     def is_solution(self) -> bool:
@@ -71,15 +66,12 @@ class Run:
 
 @pytest.fixture(scope="module", params=RUNS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    name, home = request.param.removesuffix("-whole"), tmp_path_factory.mktemp("home")
-    notebook = FOLDER / f"{name}.ipynb"
-    is_whole = notebook.stem not in WITH_EXTRAS or request.param.endswith("-whole")
-    kept = KEPT / (notebook.parent.name if is_whole else "core")
+    home, notebook = tmp_path_factory.mktemp("home"), FOLDER / f"{request.param}.ipynb"
+    kept = KEPT / notebook.parent.name
     if notebook.parent.name in ("solutions", "recipes"):
         part = "recipes" if notebook.parent.name == "recipes" else ""
         source = FOLDER.parent / "lessons" / part / f"{notebook.stem}.py"
-        cells = [cell for cell in lesson.read(source) if is_whole or not cell.is_extra]
-        cells = additions.complete(source, cells)
+        cells = additions.complete(source, lesson.read(source))
         notebook = tmp_path_factory.mktemp("notebooks") / notebook.parent.name / notebook.name
         notebook.parent.mkdir()
         shutil.copy(FOLDER / "my_loop.py", notebook.parent)
@@ -99,7 +91,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             result = NotebookRun(notebook, seconds_per_cell).execute()
             kept.mkdir(parents=True, exist_ok=True)
             nbformat.write(result.nb, kept / notebook.name)
-            yield Run(notebook, home, result, is_whole)
+            yield Run(notebook, home, result)
         finally:
             ProcessRegistry(home).stop_all()  # of a notebook that did not come to its end
 
@@ -117,7 +109,7 @@ def test_solutions_are_solutions_and_nothing_else_is(run):
     ids = {one.id for each in exercises.lessons() if each.number == number for one in each.exercises}
     sources = "\n".join(cell.source for cell in run.result.nb.cells)
     asked = set(re.findall(r'^check\("([^"]+)"', sources, re.MULTILINE))
-    assert (len(asked) >= 2) == run.has_exercises and (asked == ids if run.is_whole else asked <= ids)
+    assert (len(asked) >= 2) == run.has_exercises and asked == ids
     assert solved_exercises(run.home) == (asked if run.is_solution else set())
 
 

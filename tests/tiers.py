@@ -1,7 +1,7 @@
 """Which tests run when.
 
 - ``-m quick``, the minute between two edits: no cluster, no browser, no training.
-- `make test`, for each change: all but the tests marked ``deep``, and each lesson without its extra sections.
+- `make test`, for each change: all but the tests marked ``deep``.
 - `make test-all`, for each night: everything. When it is green on a clean checkout, it writes the commit into
   ``.ci/tested``.
 - `.ci/run`, for each submission: `make test`, then the deep tests that `TOUCHED` names for the files that
