@@ -54,6 +54,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     # What `tools/build.py` kept of a learner's work is nobody's test.
     if ".mine-" in collection_path.name:
         return True
+    if any(word in collection_path.name for word in tiers.TENSORFLOW) and collection_path.suffix == ".py":
+        return True  # it imports TensorFlow
     # Importing the slow modules takes as long as running the quick ones.
     left_out = config.option.markexpr == "quick" and collection_path.is_file()
     return True if left_out and not _quick(collection_path) else None
@@ -80,6 +82,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if hasattr(item, "nbmake"):
             item.add_marker("notebook")
+        if any(word in item.nodeid for word in tiers.TENSORFLOW):
+            item.add_marker(pytest.mark.skip(reason="TensorFlow has no wheel for this Python"))
         stage = _stage(item)
         if stage in _SECONDS and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_SECONDS[stage]))

@@ -9,12 +9,16 @@
 """
 
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTED = ROOT / ".ci" / "tested"
 LEFT = "left for make test-all: the hour of .ci/run is over"
+
+# In the names of tests that need TensorFlow, which has no wheel for Python 3.14 yet.
+TENSORFLOW = ("keras", "tensorflow", "lesson_04") if sys.version_info >= (3, 14) else ()
 
 # The modules that take more than four seconds. All others are quick, but for browsers and faults.
 SLOW = {

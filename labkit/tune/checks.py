@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ray.tune.schedulers import PopulationBasedTraining
 from ray.tune.utils import flatten_dict
 
 from labkit.errors import LabError
@@ -46,7 +47,8 @@ def _check_resources(plan: TunerPlan, nodes: Sequence[dict[str, float]] | None) 
 
 def _check_space(plan: TunerPlan) -> None:
     entries = flatten_dict(plan.space)
-    if plan.options.search_alg is not None or any(map(_is_searched, entries, entries.values())):
+    changed = isinstance(plan.options.scheduler, PopulationBasedTraining)  # settings that are equal at first
+    if plan.options.search_alg is not None or changed or any(map(_is_searched, entries, entries.values())):
         return
     attempt = f"sweep over {plan.name}"
     for name, value in entries.items():
