@@ -28,8 +28,8 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 help:
 	@echo "make lab          open the lessons in JupyterLab (sets up first)"
-	@echo "make test         lint, unit tests, every lesson without its extra sections, a kill of each kind, a browser"
-	@echo "make test-all     everything: all faults, extra sections, scripts, Spark, the site; for a night"
+	@echo "make test         lint, unit tests, every lesson, a kill of each kind, a browser"
+	@echo "make test-all     everything: all faults, recipes, scripts, Spark, the site; for a night"
 	@echo "make setup        make $(VENV) with everything in it; again only when the pins change"
 	@echo "make notebooks    build the notebooks from lessons/"
 	@echo "make site         the lessons with the outputs of the last make test, as web pages in build/site"

@@ -54,6 +54,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     # What `tools/build.py` kept of a learner's work is nobody's test.
     if ".mine-" in collection_path.name:
         return True
+    if any(word in collection_path.name for word in tiers.TENSORFLOW) and collection_path.suffix == ".py":
+        return True  # it imports TensorFlow
     # Importing the slow modules takes as long as running the quick ones.
     left_out = config.option.markexpr == "quick" and collection_path.is_file()
     return True if left_out and not _quick(collection_path) else None
@@ -80,10 +82,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if hasattr(item, "nbmake"):
             item.add_marker("notebook")
+        if any(word in item.nodeid for word in tiers.TENSORFLOW):
+            item.add_marker(pytest.mark.skip(reason="TensorFlow has no wheel for this Python"))
         stage = _stage(item)
         if stage in _SECONDS and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_SECONDS[stage]))
-    _run_no_lesson_twice(config, items)
     items.sort(key=lambda item: _STAGES.index(_stage(item)))
     if (seed := config.getoption("shuffle")) is not None:
         modules = sorted({item.path for item in items})
@@ -93,14 +96,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     browser = [item for item in items if _stage(item) == "browser"]
     if _in_ci() and _chromium() is None and browser:
         items[:] = browser  # they fail now, and not after all the other tests
-
-
-def _run_no_lesson_twice(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where a whole lesson is run, the run up to its extra sections proves nothing more."""
-    whole = {item.name.removesuffix("-whole]") for item in items if item.name.endswith("-whole]")}
-    twice = [item for item in items if item.name.removesuffix("]") in whole]
-    config.hook.pytest_deselected(items=twice)
-    items[:] = [item for item in items if item not in twice]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -26,8 +26,6 @@ from benchmarks import _stock
 from benchmarks._paired import Found, measure, parser
 from labkit.settings import Settings
 
-__all__ = ["main"]
-
 WHOLE, FIRST = "whole fit", "to the first report"
 
 _FITS = """
@@ -98,16 +96,11 @@ def torchrun(folder: Path, environment: dict[str, str]) -> float:
     """Seconds of torchrun with two processes that do one all-reduce."""
     script = folder / "all_reduce.py"
     script.write_text(_ALL_REDUCE)
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        str(script),
-    ]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     began = time.time()
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
+    subprocess.run(
+        [sys.executable, *launch, str(script)], env=environment, check=True, capture_output=True, timeout=300
+    )
     return time.time() - began
 
 

@@ -31,8 +31,6 @@ from benchmarks._paired import Found, measure, parser
 from labkit import cluster, datasets
 from labkit.settings import Settings
 
-__all__ = ["main", "run_way"]
-
 
 def make_trainable():
     """The `Digits` of lesson 05; in a function, so that it travels by value."""

@@ -46,13 +46,11 @@ def test_the_time_follows_the_rule(source):
         Cell("code", "x = 'tenth'\n\n# a comment\n" * 28),
         Cell("code", "1\n" * 900, ("solution",)),
         Cell("code", "assert 1\n" * 900, ("claim",)),
-        Cell("markdown", "## More\n" + "word " * 898, ("extra",)),
     ]
     found = figures.measure("99", cells)
-    assert 18 + 8 + 1 + 1 < found.core < 18 + 8 + 1 + 1 + 0.3  # the head has some words, too
-    assert found.extra == 9
+    assert 18 + 8 + 1 + 1 < found.minutes < 18 + 8 + 1 + 1 + 0.3  # the head has some words, too
     head = additions.complete(source, cells)[0].source
-    assert "**Time** about 30 minutes, extra sections 10 · **Needs** 00" in head  # with what 07 computes
+    assert "**Time** about 30 minutes · **Needs** 00" in head  # with what 07 computes
 
 
 def test_a_picture_is_in_the_notebook_itself(source):

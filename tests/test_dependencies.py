@@ -15,6 +15,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+import labkit
+
 
 @pytest.fixture(scope="session")
 def project(root) -> dict:
@@ -25,7 +27,8 @@ def project(root) -> dict:
 def requirements(project) -> list[Requirement]:
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"], *(line for extra in extras.values() for line in extra)]
-    return [Requirement(line) for line in lines]
+    asked = map(Requirement, lines)
+    return [one for one in asked if not one.marker or one.marker.evaluate()]
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +39,23 @@ def pins(root) -> dict[str, Version]:
         for line in lines
         if not line.startswith("#")
     }
+
+
+def test_one_version_everywhere(root, project):
+    version = project["version"]
+    assert labkit.__version__ == version
+    assert yaml.safe_load((root / "CITATION.cff").read_text())["version"] == version
+    assert re.search(r"(?m)^## (.+?):", (root / "CHANGELOG.md").read_text())[1] == version
+    pages = [
+        path for path in (root / "docs").rglob("*") if path.suffix in (".yaml", ".md") or not path.suffix
+    ]
+    images = {
+        tag
+        for path in pages
+        if path.is_file()
+        for tag in re.findall(r"labkit[a-z-]*:(\d[\d.]*\d)", path.read_text())
+    }
+    assert images == {version}
 
 
 def test_every_dependency_has_a_pin_that_satisfies_it(requirements, pins):

@@ -94,7 +94,7 @@ def declared() -> list[str]:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     copy = tmp_path_factory.mktemp("source")
-    for folder in ("labkit", "classroom", "datasets", "engines"):
+    for folder in ("labkit", "classroom", "datasets"):
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "README.md"):
         shutil.copy(ROOT / name, copy)

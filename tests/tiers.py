@@ -1,7 +1,7 @@
 """Which tests run when.
 
 - ``-m quick``, the minute between two edits: no cluster, no browser, no training.
-- `make test`, for each change: all but the tests marked ``deep``, and each lesson without its extra sections.
+- `make test`, for each change: all but the tests marked ``deep``.
 - `make test-all`, for each night: everything. When it is green on a clean checkout, it writes the commit into
   ``.ci/tested``.
 - `.ci/run`, for each submission: `make test`, then the deep tests that `TOUCHED` names for the files that
@@ -9,12 +9,16 @@
 """
 
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTED = ROOT / ".ci" / "tested"
 LEFT = "left for make test-all: the hour of .ci/run is over"
+
+# In the names of tests that need TensorFlow, which has no wheel for Python 3.14 yet.
+TENSORFLOW = ("keras", "tensorflow", "lesson_04") if sys.version_info >= (3, 14) else ()
 
 # The modules that take more than four seconds. All others are quick, but for browsers and faults.
 SLOW = {

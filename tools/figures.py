@@ -41,16 +41,15 @@ class Figures:
     """What can be counted in the learner's notebook of one lesson.
 
     Attributes:
-        core, extra: minutes, by the rule of CONTRIBUTING.md.
-        words: in the core.
-        lines: code lines of each code cell of the core.
+        minutes: by the rule of CONTRIBUTING.md.
+        words: without those of code.
+        lines: code lines of each code cell.
         grades: the stars of each exercise.
         brackets: opening parentheses in 150 words, without those of code.
         short: the share of sentences with less than six words.
     """
 
-    core: float
-    extra: float
+    minutes: float
     words: int
     lines: list[int]
     grades: list[str]
@@ -60,23 +59,20 @@ class Figures:
     @property
     def time(self) -> str:
         """For the head of the lesson and README, in steps of five minutes."""
-        core, extra = (5 * math.ceil(minutes / 5) for minutes in (self.core, self.extra))
-        return f"about {core} minutes" + (f", extra sections {extra}" if extra else "")
+        return f"about {5 * math.ceil(self.minutes / 5)} minutes"
 
 
 def measure(number: str, cells: list[Cell]) -> Figures:
     """The figures of the lesson `number`, such as "03" or "03b"."""
     kept = [cell for cell in cells if not (cell.is_solution or cell.is_claim or cell.is_note)]
-    core = [cell for cell in kept if not cell.is_extra]
-    texts = [_MARKUP.sub(r"\1", cell.source) for cell in core if cell.kind == "markdown"]
+    texts = [_MARKUP.sub(r"\1", cell.source) for cell in kept if cell.kind == "markdown"]
     words = sum(len(text.split()) for text in texts)
     prose = " ".join(line for text in texts for line in text.splitlines() if not re.match(r"[#|]", line))
     sentences = [len(part.split()) for part in re.split(r"(?<=[.!?])\s+|\n\n", prose) if part.strip()]
     return Figures(
-        core=_minutes(core) + _COMPUTING.get(number, 0),
-        extra=_minutes([cell for cell in kept if cell.is_extra]),
+        minutes=_minutes(kept) + _COMPUTING.get(number, 0),
         words=words,
-        lines=[len(_code_lines(cell)) for cell in core if cell.kind == "code"],
+        lines=[len(_code_lines(cell)) for cell in kept if cell.kind == "code"],
         grades=re.findall(r"(?m)^### Exercise \S+ *(★*)", "\n".join(texts)),
         brackets=150 * re.sub(r"`[^`]*`", "", prose).count("(") / max(words, 1),
         short=sum(length < 6 for length in sentences) / max(len(sentences), 1),
@@ -102,7 +98,7 @@ def table(lessons: dict[str, list[Cell]]) -> str:
     for number, cells in lessons.items():
         one = measure(number, cells)
         grades = " ".join(grade or "?" for grade in one.grades)
-        figures = f"{one.core:.0f}", one.words, sum(one.lines), max(one.lines), grades
+        figures = f"{one.minutes:.0f}", one.words, sum(one.lines), max(one.lines), grades
         rows.append(" | ".join(map(str, (number, *figures, f"{one.brackets:.1f}", f"{one.short:.0%}"))))
     return "\n".join(f"| {row} |" for row in rows)
 

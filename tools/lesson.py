@@ -4,7 +4,7 @@ import ast
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import jupytext
@@ -12,17 +12,7 @@ import jupytext
 from labkit.errors import LabError
 
 NAME = re.compile(r"(\d\db?)_\w+|tour")
-TAGS = {
-    "claim",
-    "extra",
-    "instructor",
-    "links",
-    "long",
-    "plain",
-    "prediction",
-    "raises-exception",
-    "solution",
-}
+TAGS = {"claim", "instructor", "links", "long", "plain", "prediction", "raises-exception", "solution"}
 MAX_LINES = 30
 
 
@@ -48,10 +38,6 @@ class Cell:
         return "instructor" in self.tags
 
     @property
-    def is_extra(self) -> bool:
-        return "extra" in self.tags
-
-    @property
     def is_heading(self) -> bool:
         return self.kind == "markdown" and self.source.startswith("#")
 
@@ -69,19 +55,9 @@ def read(source: Path) -> list[Cell]:
     """
     parsed = jupytext.reads(source.read_text(encoding="utf-8"), fmt="py:percent")
     cells = [Cell(c.cell_type, c.source, tuple(c.metadata.get("tags", ()))) for c in parsed.cells]
-    cells = list(_with_extra(cells))
     for fact, fix in itertools.chain(_faults_of_head(source, cells), _faults_of_cells(cells)):
         raise LabError(f"build the lesson {source.name}", fact, fix)
     return cells
-
-
-def _with_extra(cells: list[Cell]) -> Iterator[Cell]:
-    """The cells; those below a ``##`` heading that is tagged ``extra`` have the tag as well."""
-    extra = False
-    for cell in cells:
-        if cell.kind == "markdown" and re.match(r"##? ", cell.source):
-            extra = cell.is_extra
-        yield replace(cell, tags=(*cell.tags, "extra")) if extra and not cell.is_extra else cell
 
 
 def is_recipe(source: Path) -> bool:
@@ -125,8 +101,6 @@ def _faults_of_cells(cells: list[Cell]) -> Iterator[tuple[str, str]]:
             yield f"{where} has {lines} lines", f"split it, at most {MAX_LINES}; or tag it 'long'"
         if error := _syntax_error(cell.source):
             yield f"{where} is not Python: {error}", "fix the cell"
-    if [extra for extra, _ in itertools.groupby(cells, key=lambda cell: cell.is_extra)].count(True) > 1:
-        yield "its extra sections are not together", "move them to the end, before the key points"
     for section in _sections(cells):
         if any(c.is_solution for c in section) and not any(_calls_check(c) for c in section):
             title = section[0].source.partition("\n")[0].lstrip("# ")

@@ -17,17 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_FILES = (
-    "*.md",
-    "docs/**/*.md",
-    "benchmarks/**/*",
-    "classroom/*",
-    "labkit/**/*",
-    "lessons/**/*",
-    "notebooks/**/*",
-    "tests/**/*",
-    "tools/*",
-)
+_FOLDERS = "docs benchmarks classroom labkit lessons notebooks tests tools"
 
 # What to look for, and what to write instead.
 _PHRASES = {
@@ -79,7 +69,10 @@ _CODE = re.compile(r"``.*?``|`[^`]*`|https?://\S+|\]\([^)]*\)")
 def main(names: list[str]) -> int:
     """Print what was found, one line for each; returns the number of files that have to be changed."""
     paths = [Path(name).resolve() for name in names] or sorted(
-        {path for pattern in _FILES for path in ROOT.glob(pattern) if path.suffix in (".md", ".py")}
+        path
+        for pattern in ("*.md", *(f"{folder}/**/*" for folder in _FOLDERS.split()))
+        for path in ROOT.glob(pattern)
+        if path.suffix in (".md", ".py")
     )
     bad = set()
     for path in paths:

@@ -4,7 +4,7 @@
     python tools/slides.py 03       one of them
 
 A deck has what a class looks at together: headings with their first sentence, pictures, small tables, short
-code, predictions, exercises and the key points of the core sections. Notes tagged ``instructor`` are the
+code, predictions, exercises and the key points. Notes tagged ``instructor`` are the
 speaker's notes. Decks need no network: reveal.js is copied from the package sphinx-revealjs.
 """
 
@@ -27,7 +27,7 @@ from lesson import Cell
 
 SLIDES = build.FOLDER.parent / "build" / "slides"
 _LONGEST = 16  # lines of code, or rows of a table, on a slide
-_SKIPPED = {"claim", "extra", "links", "plain", "solution"}
+_SKIPPED = {"claim", "links", "plain", "solution"}
 _CLOSING = {"Stop", "Official pages", "Reference"}  # sections with nothing to show
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!data:)[^)]*\)")
 _PICTURE = re.compile(r"!\[[^\]]*\]\([^)]*\)")

@@ -30,7 +30,7 @@ from labkit.errors import LabError
 ROOT = Path(__file__).resolve().parent.parent
 EXECUTED, SITE = ROOT / "artefacts" / "solutions", ROOT / "build" / "site"
 PARTS = {  # of the table of contents
-    "Lessons": ["notebooks/*.ipynb"],
+    "Lessons": ["notebooks/tour.ipynb", "notebooks/[0-9]*.ipynb"],
     "Using the lab": [
         "docs/setups/*.md",
         "docs/troubleshooting.md",
@@ -71,6 +71,7 @@ _SETTINGS = {
     "html_css_files": "site.css",
     "html_favicon": "style/icon.svg",
     "html_copy_source": "0",
+    "html_show_copyright": "0",
     "html_show_sphinx": "0",
     "nb_execution_mode": "off",
     "nb_code_prompt_show": "Show the solution",
@@ -89,6 +90,8 @@ body{--jp-content-font-color1:var(--color-foreground-primary);
 --jp-layout-color2:var(--color-background-border);--jp-brand-color1:var(--color-brand-primary);
 --jp-success-color1:light-dark(#1f6f43,#5cc98b);--jp-warn-color0:light-dark(#8a5300,#f0a640);
 --jp-error-color1:light-dark(#b3261e,#ff7b72)}
+.highlight .gd{color:light-dark(#b3261e,#ff7b72)}.highlight .gi{color:light-dark(#1f6f43,#5cc98b)}
+@media (max-width:720px){td code{overflow-wrap:anywhere}}
 body[data-theme=light]{color-scheme:light}body[data-theme=dark]{color-scheme:dark}
 body[data-theme=auto]{color-scheme:light dark}
 .content a{overflow-wrap:anywhere}.content td a{overflow-wrap:break-word}.output.text_html{overflow-x:auto}

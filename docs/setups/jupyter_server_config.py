@@ -1,4 +1,4 @@
-"""Ray's dashboard behind JupyterLab's own login: the proxy adds the cluster's token, so nobody types it.
+"""Ray's dashboard behind JupyterLab's own login: the proxy adds the cluster's token, so no learner types it.
 
 For jupyter-server-proxy. The dashboard listens on loopback in the learner's container, on a port that changes
 with each cluster, so a small forwarder looks up the port for every connection.

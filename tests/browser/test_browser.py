@@ -1,6 +1,6 @@
 """Lesson 03 in JupyterLab, in a real browser: what a reader sees while it runs, afterwards, and on Stop.
 
-No exercise is solved here, and the extra sections are left out: neither may stop a reader. Solved, with
+No exercise is solved here: that may not stop a reader. Solved, with
 all of its sections, the lesson runs in test_notebooks.
 """
 
@@ -92,7 +92,7 @@ def test_every_cell_of_its_core_ran(lesson, home):
 
 
 def _is_core(cell):
-    return cell.cell_type == "code" and "extra" not in cell.metadata.get("tags", [])
+    return cell.cell_type == "code"
 
 
 def test_the_panel_moves_while_the_cell_runs(lesson):

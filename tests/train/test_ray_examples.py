@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -109,7 +110,7 @@ LAB = {"cpus_per_node": 4}
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("example", [name for name in EXAMPLES if "basic" in name or "hyperband_ex" in name])
+@pytest.mark.parametrize("example", [one for one in EXAMPLES if re.search("basic|logging|pbt_f", one)])
 def test_a_sweep_is_followed_and_its_results_stay(result, example):
     without, under = result(example, "none"), result(example, "panel")
     assert under["results"] == without["results"]
