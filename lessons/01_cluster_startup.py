@@ -18,12 +18,12 @@
 
 # %% [markdown]
 # ## Start with Ray alone
-# One call starts a small cluster for this notebook:
+# One call starts a small cluster for this notebook. Without `"local"`, Ray would connect to the cluster that the variable `RAY_ADDRESS` names, if you have set it:
 
 # %%
 import ray
 
-ray.init(num_cpus=2, include_dashboard=False)
+ray.init("local", num_cpus=2, include_dashboard=False)
 
 # %%
 ray.cluster_resources()

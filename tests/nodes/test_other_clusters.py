@@ -15,12 +15,9 @@ import machines
 import psutil
 import pytest
 
-pytestmark = [
-    pytest.mark.fault,
-    pytest.mark.skipif(not machines.is_possible(), reason="only root on Linux can make network namespaces"),
-]
+pytestmark = pytest.mark.fault
 TOKEN = "e" * 64
-NOTEBOOK = Path(__file__).with_name("notebook.py")
+JOBS = Path(__file__).with_name("cluster_jobs.py")
 _HEAD_ID = "f" * 51 + "00000"  # as Ray's fake autoscaler wants it
 
 
@@ -50,8 +47,8 @@ class Cluster:
             raise AssertionError(log.read_text()) from None
 
     def job(self, name: str, **options: Any) -> dict:
-        """What a job of `notebook.py` tells."""
-        status, output = self.run(str(NOTEBOOK), name, **options)
+        """What a job of `cluster_jobs.py` tells."""
+        status, output = self.run(str(JOBS), name, **options)
         assert status == 0, output
         told = json.loads(output.splitlines()[-1])
         print(name, told)
@@ -208,18 +205,16 @@ def test_check_says_what_is_there(there):
     assert why in output
 
 
+@pytest.mark.parametrize("there", ["token"], indirect=True)
 def test_a_wrong_token_is_one_line_with_a_fix(there):
-    if there.kind != "token":
-        pytest.skip("it has no token")
     for token, said in ((TOKEN[:-1] + "f", "refused the token"), ("", "none was found")):
         status, output = there.run("-m", "labkit", "check", there.address, RAY_AUTH_TOKEN=token)
         assert status == 1 and said in output and "token_file=" in output
 
 
+@pytest.mark.parametrize("there", ["no authentication"], indirect=True)
 def test_a_ray_client_behind_nat(there):
     """No port of that notebook can be reached. The training runs, and its panel sees it, or says why not."""
-    if there.kind != "no authentication":
-        pytest.skip("once is enough")
     laptop = there.net.machine("laptop", nat=True)
     options = {"machine": laptop, "ADDRESS": f"ray://{there.head.address}:10001"}
     told = there.job("slowly", **options)
@@ -243,7 +238,7 @@ with tests.machines.network(Path(sys.argv[1])) as net:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_when_a_test_is_ended(tmp_path, how):
     """Not even by a kill: the first process of the network ends with the test's."""
-    mark = {"PYTHONPATH": os.pathsep.join([str(machines.ROOT), str(NOTEBOOK.parent)])}
+    mark = {"PYTHONPATH": os.pathsep.join([str(machines.ROOT), str(JOBS.parent)])}
     holding = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], env=os.environ | mark, stdout=subprocess.PIPE, text=True
     )

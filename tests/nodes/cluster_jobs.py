@@ -1,4 +1,4 @@
-"""What a person runs against a cluster that the lab did not start, in one process: `python notebook.py JOB`.
+"""What a person runs on a cluster that the lab did not start, each in a process: `cluster_jobs.py JOB`.
 
 The variables ADDRESS and SHARED name the cluster and a folder that all machines see. What happened is printed
 as one line of JSON. Its functions reach the workers by value, as those of a notebook do.
