@@ -187,7 +187,7 @@ def named_uniquely(tuner: tune.Tuner, name: str) -> None:
 
 @contextlib.contextmanager
 def noting_interrupts() -> Iterator[Callable[[], bool]]:
-    """Yield what tells whether Tune was interrupted: it ends its loop then, and returns as after any sweep."""
+    """Yield what tells whether Tune was interrupted: it ends its loop then, and returns as always."""
     module, events = importlib.import_module("ray.tune.tune"), []
     catch = module._setup_signal_catching
 
