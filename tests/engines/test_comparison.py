@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -55,6 +56,21 @@ def test_a_program_with_another_learning_rate_is_not_compared(settings, tmp_path
     other = own_engine(tmp_path, "other", "lr=0.05", "lr=0.04")
     with pytest.raises(LabError, match="did not train the same model"):
         engines.run(rows=256, epochs=1, engines=[PLAIN, other], settings=settings)
+
+
+def test_own_engines_and_two_comparisons_at_once(settings, tmp_path):
+    """Neither removes the other's files or stops the other's processes; each has its table."""
+    slow = own_engine(tmp_path, "slow", "work.launch()", "import time; time.sleep(3); work.launch()")
+    quick = own_engine(tmp_path, "quick")
+    with ThreadPoolExecutor() as pool:
+        running = [
+            pool.submit(engines.run, rows=256, epochs=1, engines=[one], settings=settings)
+            for one in (slow, quick)
+        ]
+        tables = [each.result().table() for each in running]
+    assert [table.rows[0][0] for table in tables] == ["slow", "quick"]
+    assert [table.rows[0][-1] for table in tables] == [1, 0]  # changed lines
+    assert not ProcessRegistry(settings.home).groups()
 
 
 @pytest.mark.parametrize(

@@ -47,3 +47,13 @@ def test_a_rank_that_is_killed(settings, tmp_path):
     death = launch.kill_rank(TORCHRUN, tmp_path / "run", settings, epochs=1, waiting=lambda: None)
     assert death["status"] != 0 and death["seconds"] > 0 and death["attempts"] == 1
     assert not ProcessRegistry(settings.home).groups()
+
+
+def test_the_programs_for_spark_differ_in_session_and_mode_alone():
+    """In small mode lesson 07 runs the first one only."""
+    local, executors = (engine.path.read_text().splitlines()[1:] for engine in ENGINES[-2:])
+    changed = [pair for pair in zip(local, executors, strict=True) if pair[0] != pair[1]]
+    assert [theirs.strip() for _, theirs in changed] == [
+        "with spark.session(workers=2):",
+        "TorchDistributor(num_processes=2, local_mode=False, use_gpu=False).run(train)",
+    ]
