@@ -87,6 +87,15 @@ class Fault:
         """Make it at once, and wait until it is undone."""
         return self._arm(None, (0, 0)).wait()
 
+    def _arm(self, panel: Panel | None, moment: tuple[int, int]) -> Self:
+        if self._thread is not None:
+            raise LabError(f"arm the fault {self.name!r}", "it was armed before", "make a new one")
+        self.outcome, self._panel = "armed", panel
+        # In a thread of its own, because fit() keeps the cell's.
+        self._thread = threading.Thread(target=self._run, args=[moment], name="labkit-fault", daemon=True)
+        self._thread.start()
+        return self
+
     def wait(self, seconds: float | None = None) -> Self:
         """Wait until it is over: made, undone and, during a run, training again."""
         if self._thread is not None:
@@ -111,17 +120,8 @@ class Fault:
         ]
         return [(what, words(value)) for what, value, words in rows if value is not None]
 
-    def _arm(self, panel: Panel | None, moment: tuple[int, int]) -> Self:
-        if self._thread is not None:
-            raise LabError(f"arm the fault {self.name!r}", "it was armed before", "make a new one")
-        self.outcome, self._panel = "armed", panel
-        # In a thread of its own, because fit() keeps the cell's.
-        self._thread = threading.Thread(target=self._run, args=[moment], name="labkit-fault", daemon=True)
-        self._thread.start()
-        return self
-
     def _run(self, moment: tuple[int, int]) -> None:
-        if self._panel is not None and not self._reached(moment):
+        if not self._reached(moment):
             self.outcome = "missed"
             return
         before, failures = self._position(), len(self._panel.state.failures) if self._panel else 0
@@ -137,6 +137,8 @@ class Fault:
 
     def _reached(self, moment: tuple[int, int]) -> bool:
         """Wait for the moment; False if the run ended before."""
+        if self._panel is None:
+            return True
         earlier = self._panel.run_id if self._panel.state.over else None
         while self._panel.run_id == earlier or not self._panel.state.over:
             position = self._position()
@@ -171,9 +173,6 @@ class Fault:
         """pid, epoch and step of rank 0; before its first batch it is not in an epoch."""
         leader = self._panel.state.workers.leader if self._panel is not None else None
         return (leader.pid, leader.epoch, leader.step) if leader is not None and leader.begun else None
-
-
-# -- the faults -------------------------------------------------------------------------------------
 
 
 def kill_rank(rank: int) -> Fault:
@@ -212,12 +211,12 @@ def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
         from labkit import cluster
 
         node_processes(panel, name)  # one of the lab's, and not the head
-        lab, ends = cluster.current(), int((time.time() + deadline) * 1000)
-        node = next((one.id for one in lab.nodes if one.name == name), None) if lab is not None else None
-        accepted, why = False, "it does not list that node"
-        if node is not None:
-            client = GcsClient(address=lab.address)
-            accepted, why = client.drain_node(node, DRAIN_NODE_REASON_PREEMPTION, "labkit.faults", ends)
+        lab = cluster.current()
+        found = [one.id for one in lab.nodes if one.name == name] if lab is not None else []
+        if not found:
+            raise LabError(f"drain {name}", "Ray does not list it", "see lab.nodes for those that live")
+        ends, client = int((time.time() + deadline) * 1000), GcsClient(address=lab.address)
+        accepted, why = client.drain_node(found[0], DRAIN_NODE_REASON_PREEMPTION, "labkit.faults", ends)
         if not accepted:
             raise LabError(f"drain {name}", f"Ray refused: {why}", "see the head's logs, in lab.log_dir")
         return f"a preemption notice: {deadline:g} s left"
@@ -242,7 +241,8 @@ def freeze_store(store: "Store", *, seconds: float = 3.0) -> Fault:
     """Stop the embedded object store for a while: requests are neither answered nor refused."""
 
     def victims(panel: Panel | None) -> list[psutil.Process]:
-        found = [psutil.Process(one.pid) for one in _alive(panel) if one.role == "object server"]
+        records = _registry(panel).records()
+        found = [psutil.Process(one.pid) for one in records if one.role == "object server" and one.alive]
         if not found or not store.endpoint.startswith("http://127.0.0.1:"):
             fact = f"the lab did not start {store.endpoint} on this machine"
             raise LabError("freeze the store", fact, "use the embedded one: storage.start()")
@@ -253,7 +253,11 @@ def freeze_store(store: "Store", *, seconds: float = 3.0) -> Fault:
 
 def kill(name: str, victims: _Victims) -> Fault:
     """A fault that kills what `victims` finds."""
-    return Fault(name, lambda panel: f"SIGKILL to {_send(victims(panel), signal.SIGKILL)}")
+
+    def make(panel: Panel | None) -> str:
+        return f"SIGKILL to {_send(victims(panel), signal.SIGKILL)}"
+
+    return Fault(name, make)
 
 
 def freeze(name: str, victims: _Victims, seconds: float, share: float = 0.0) -> Fault:
@@ -279,16 +283,9 @@ def freeze(name: str, victims: _Victims, seconds: float, share: float = 0.0) -> 
     return Fault(name, make, seconds, during, undo)
 
 
-# -- whom they hit ----------------------------------------------------------------------------------
-
-
 def _registry(panel: Panel | None) -> ProcessRegistry:
     """That of the run's home; of this process's, where a fault is made without a run."""
     return ProcessRegistry((Settings.from_env() if panel is None else panel.settings).home)
-
-
-def _alive(panel: Panel | None) -> list:
-    return [one for one in _registry(panel).records() if one.alive]
 
 
 def _recorded(panel: Panel | None) -> list[psutil.Process]:
@@ -313,20 +310,21 @@ def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
 
 
 def _nodes(panel: Panel | None) -> set[str]:
-    return {one.role.partition(":")[0] for one in _alive(panel) if one.role.endswith(": raylet")}
+    records = [one for one in _registry(panel).records() if one.alive]
+    return {one.role.partition(":")[0] for one in records if one.role.endswith(": raylet")}
 
 
 def node_processes(panel: Panel | None, name: str) -> list[psutil.Process]:
     """All processes of a node that the lab has started, and that is not the head."""
-    others = _nodes(panel) - {"head"}
+    others, registry = _nodes(panel) - {"head"}, _registry(panel)
     if name not in others:
-        fact = (
-            "it is the head: the cluster would end" if name == "head" else "the lab has started no such node"
-        )
+        fact = "the lab has started no such node"
+        if name == "head":
+            fact = "it is the head: the cluster would end"
         raise LabError(f"touch {name}", fact, f"name one of {', '.join(sorted(others))}, or lab.add_node()")
-    sessions = {one.session: one.group_id for one in _alive(panel) if one.role.startswith(f"{name}:")}
-    members = _registry(panel).members
-    return [one for session, group in sessions.items() for one in members(group, session=session)]
+    records = [one for one in registry.records() if one.alive and one.role.startswith(f"{name}:")]
+    sessions = {one.session: one.group_id for one in records}
+    return [one for session, group in sessions.items() for one in registry.members(group, session=session)]
 
 
 def _send(processes: list[psutil.Process], number: int) -> str:

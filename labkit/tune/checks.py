@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ray.tune.schedulers import PopulationBasedTraining
 from ray.tune.utils import flatten_dict
 
 from labkit.errors import LabError
@@ -41,7 +42,8 @@ def _check_resources(bundles: list[dict[str, float]], nodes: Sequence[dict[str, 
 
 def _check_space(plan: TunerPlan) -> None:
     space, samples = flatten_dict(plan.space), plan.options.num_samples
-    if plan.options.search_alg is not None or any(map(_is_searched, space, space.values())):
+    changed = isinstance(plan.options.scheduler, PopulationBasedTraining)  # settings that are equal at first
+    if plan.options.search_alg is not None or changed or any(map(_is_searched, space, space.values())):
         return
     fact, fix = "", 'param_space={"lr": tune.loguniform(1e-3, 1)}, for example'
     if lists := [

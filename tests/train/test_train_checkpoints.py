@@ -9,7 +9,7 @@ from pyarrow.fs import LocalFileSystem
 from ray.train import CheckpointConfig, ReportedCheckpointStatus
 
 from labkit.errors import LabError
-from labkit.models.torch import evaluate
+from labkit.models.torch import train_epoch
 from labkit.train import panel, reported_checkpoints
 from labkit.train.checkpoints import unranked, wrong_order
 
@@ -79,8 +79,8 @@ def test_a_metric_that_ranks_and_that_no_checkpoint_has_is_told():
 
 def test_a_validation_function_that_takes_a_data_set_along_is_refused():
     rows = np.zeros(10**6, np.uint8)
-    for function in (lambda checkpoint: rows.mean(), functools.partial(evaluate, images=rows)):
+    for function in (lambda checkpoint: rows.mean(), functools.partial(train_epoch, images=rows)):
         with pytest.raises(LabError, match=r"it has 1\.0 MB.* the limit is 1\.0 MB") as refused:
             panel.check_closure_size(function)
         assert "load data inside the function" in refused.value.fix
-    panel.check_closure_size(evaluate)
+    panel.check_closure_size(train_epoch)
