@@ -19,7 +19,7 @@ from ray.tune.schedulers import ASHAScheduler
 from labkit.cluster import connection, nodes
 from labkit.tune import trials
 
-_TRAIN, _DATA = "ray.train.v2._internal", "ray.data._internal.execution"
+_DATA = "ray.data._internal.execution"
 
 # {the file that uses them: {module:attribute: what is lost without it}}
 RAY = {
@@ -39,14 +39,10 @@ RAY = {
         "ray.core.generated.autoscaler_pb2:DRAIN_NODE_REASON_PREEMPTION": "the same",
     },
     "labkit/train/callbacks.py": {
-        f"{_TRAIN}.execution.callback:ControllerCallback.after_controller_start": "statuses of checkpoints",
-        f"{_TRAIN}.execution.callback:ControllerCallback.before_controller_shutdown": "last statuses",
-        f"{_TRAIN}.execution.callback:ControllerCallback.before_controller_abort": "last statuses",
-        f"{_TRAIN}.execution.controller:TrainController.get_all_reported_checkpoints": "statuses",
         "ray.train.v2.api.data_parallel_trainer:DataParallelTrainer._register_sigint_handler": "a quick Stop",
-        "ray._private.worker:print_to_stdstream": "a worker's death in one line",
+        "ray._private.ray_logging:stdout_deduplicator.skip_re": "a worker's death in one line",
     },
-    "labkit/data/executor.py": {
+    "labkit/data.py": {
         f"{_DATA}.execution_callback:ExecutionCallback.on_execution_step": "the panel of Ray Data",
         f"{_DATA}.streaming_executor_state:OpState.total_enqueued_input_blocks": "waiting blocks",
         "ray.data.context:EXECUTION_CALLBACKS_ENV_VAR": "the panel of Ray Data",
@@ -126,7 +122,7 @@ def test_ray_datas_operators_still_measure(measure):
     name = f"{_DATA}.interfaces.op_runtime_metrics:OpRuntimeMetrics"
     metrics = pkgutil.resolve_name(name)
     known = {*metrics.__dataclass_fields__, *dir(metrics)}
-    assert measure in known, gone(f"{name}.{measure}", "labkit/data/executor.py", "a column of DataPanel")
+    assert measure in known, gone(f"{name}.{measure}", "labkit/data.py", "a column of DataPanel")
 
 
 @pytest.mark.parametrize("path", TEXTS)

@@ -104,7 +104,7 @@ DEEP = {
     "sweep_panel": ("test_a_grid_of_four_twice", "test_an_interrupt_ends_the_sweep"),
     "sweep_restore": (),
     "spark": (),
-    "spark_panel": ("test_what_is_no_distributor", "test_where_ranks_find_the_panel"),
+    "spark_panel": ("test_what_is_no_distributor",),
     "comparison": (),
     "launch": (),
     "storage_ray": (),

@@ -21,19 +21,14 @@ _NOISE = re.compile(
     r"^(\[rank\d+\]|\[?[EWI]\d{4} |\*{5}|Setting OMP_NUM|node_rank is only|Started |Finished |\s*$)"
 )
 _PORT_TAKEN = re.compile(r"server socket has failed to (listen|bind).*(EADDRINUSE|already in use)", re.I)
-_PYTHON = re.compile(
-    r"Traceback \(most recent call last\):.*?^(\w[\w.]*(?:Error|Exception)\b.*?)$", re.S | re.M
-)
-_SPARK = re.compile(r"\[[A-Z_.\d-]{6,}\]:? .+")
-_RANK_LINE = re.compile(r"^\s*\[rank(\d+)\]: ?(.*)$", re.MULTILINE)
+_TRACEBACK = "Traceback (most recent call last):"
 # The lines of two ranks can mix: where another traceback begins, this one has no end.
-_TRACEBACK = re.compile(
-    r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(?!Traceback \()\S.*$", re.MULTILINE
-)
+_OF_RANK = re.compile(rf"^{re.escape(_TRACEBACK)}\n(?:[ \t].*\n|\n)*(?!Traceback \()\S.*$", re.MULTILINE)
+_PYTHON = re.compile(rf"{re.escape(_TRACEBACK)}.*?^(\w[\w.]*(?:Error|Exception)\b.*?)$", re.S | re.M)
+_SPARK = re.compile(r"\[[A-Z_.\d-]{6,}\]:? .+")
 _ROOT = re.compile(r"Root Cause.*?rank\s*: (\d+)", re.DOTALL)
 _KILLED = re.compile(r"rank\s*: (\d+) .*?\n\s*exitcode\s*: -(\d+)")
-# Pattern: fix; `{0}` is the pattern's group.
-_FIXES = {
+_FIXES = {  # pattern: fix; `{0}` is the pattern's group
     r"CONTEXT_ONLY_VALID_ON_DRIVER|cannot pickle '?[\w.]+'? object|Could not serialize object": (
         "create inside the function what cannot be pickled, such as a lock. Spark's session exists in this "
         "process only: write the DataFrame as Parquet first, and pass its path to the function"
@@ -53,11 +48,11 @@ class Output:
 
     Attributes:
         torchrun_failed: whether torchrun has reported that a rank failed.
-        port_taken: whether a torchrun found its port taken by another program.
+        port_taken: whether a torchrun found its port taken by another program (then `on_port_taken`).
     """
 
-    def __init__(self, log: Path, on_line: Callable[[str], None]) -> None:
-        self.log, self._on_line = log, on_line
+    def __init__(self, log: Path, on_line: Callable[[str], None], on_port_taken: Callable[[], None]) -> None:
+        self.log, self._on_line, self._on_port_taken = log, on_line, on_port_taken
         self.torchrun_failed = self.port_taken = self._in_traceback = False
 
     def text(self) -> str:
@@ -71,25 +66,25 @@ class Output:
     def captured(self) -> Iterator[None]:
         """Keep what is printed by this thread, which runs pyspark, and by threads that start in the block."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        logger, before = logging.getLogger("TorchDistributor"), (sys.stdout, sys.stderr)
-        others = set(threading.enumerate()) - {threading.current_thread()}
+        logger, others = logging.getLogger("TorchDistributor"), set(threading.enumerate())
+        others.remove(threading.current_thread())
         with self.log.open("a", encoding="utf-8", errors="replace", buffering=1) as log:
-            sys.stdout, sys.stderr = (_Split(stream, log, self._line, others) for stream in before)
+            out, err = (_Split(stream, log, self._line, others) for stream in (sys.stdout, sys.stderr))
             logger.addFilter(_is_warning)
             try:
-                yield
+                with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                    yield
             finally:
-                sys.stdout, sys.stderr = before
                 logger.removeFilter(_is_warning)
 
     def _line(self, line: str) -> None:
         self.torchrun_failed = self.torchrun_failed or "failed (exitcode" in line
-        self.port_taken = self.port_taken or _PORT_TAKEN.search(line) is not None
+        if _PORT_TAKEN.search(line) and not self.port_taken:
+            self.port_taken = True
+            self._on_port_taken()
         before = self._in_traceback
         # The last line of a traceback is not indented.
-        self._in_traceback = line.startswith("Traceback (most recent") or (
-            before and line[:1] in ("", " ", "\t")
-        )
+        self._in_traceback = line.startswith(_TRACEBACK) or (before and line[:1] in ("", " ", "\t"))
         if not (self.torchrun_failed or before or self._in_traceback or _NOISE.match(line)):
             self._on_line(line)
 
@@ -117,10 +112,8 @@ class _Split:
 
 def advice(text: str) -> str | None:
     """The fix for an error with this text; None if it is not a known one."""
-    for pattern, fix in _FIXES.items():
-        if found := re.search(pattern, text):
-            return fix.format(*found.groups())
-    return None
+    found = ((re.search(pattern, text), fix) for pattern, fix in _FIXES.items())
+    return next((fix.format(*match.groups()) for match, fix in found if match), None)
 
 
 def rank_error(text: str) -> tuple[int, str] | None:
@@ -132,15 +125,13 @@ def rank_error(text: str) -> tuple[int, str] | None:
     for rank, number in _KILLED.findall(text):
         if number != "15":
             return int(rank), f"killed ({signal.Signals(int(number)).name})"
-    root = _ROOT.search(text)  # torchrun names the rank that failed first
-    lines: dict[str, list[str]] = {}
-    for rank, line in _RANK_LINE.findall(text):
-        lines.setdefault(rank, []).append(line)
-    if lines:
-        first = root[1] if root and root[1] in lines else next(iter(lines))
-        return int(first), "\n".join(line for line in lines[first] if line.strip())
-    found = _TRACEBACK.search(text.partition("failed (exitcode")[0]) if root else None
-    return (int(root[1]), found[0]) if found else None
+    if (root := _ROOT.search(text)) is None:  # torchrun names the rank that failed first
+        return None
+    rank = root[1]
+    if lines := re.findall(rf"^\s*\[rank{rank}\]: ?(.*\S.*)$", text, re.MULTILINE):
+        return int(rank), "\n".join(lines)
+    found = _OF_RANK.search(text.partition("failed (exitcode")[0])
+    return (int(rank), found[0]) if found else None
 
 
 def summary(text: str) -> str:

@@ -2,10 +2,11 @@
 
     panel = SparkPanel("07-local", epochs=3)
     with panel.watch(distributor):
-        model = distributor.run(train, 3)       # `train` may use panel.steps, and on rank 0 panel.report
+        model = distributor.run(train, 3)       # of a dict that `train` returns, the numbers are reported
 
 TorchDistributor has no callbacks. The panel is pickled with the function, becomes a tracker in each rank, and
-the tracker sends its events to the kernel.
+the tracker follows the function there and sends its events to the kernel. A training file is not followed;
+what it prints is shown.
 """
 
 import contextlib
@@ -22,8 +23,7 @@ from typing import Any
 from labkit.display import tracebacks
 from labkit.errors import LabError, RunFailed
 from labkit.panel.panel import Panel
-from labkit.panel.tracking.channel import Address
-from labkit.panel.tracking.remote import RemoteTracker
+from labkit.panel.tracking.remote import RemoteTracker, TrackedFunction
 from labkit.settings import variables_set
 from labkit.spark.driver import LOOPBACK, active, current
 from labkit.spark.output import Output, advice, rank_error, summary
@@ -65,6 +65,8 @@ class SparkPanel(Panel):
             self.state.world_size = count
         return self
 
+    # -- what `labkit.panel.panel.Panel` calls --------------------------------------------------------
+
     def receive(self, event: dict[str, Any]) -> None:
         """Take in one event; if several ranks fail, the first says why, and the others follow from it."""
         self._ranks_report = self._ranks_report or event.get("kind") == "worker"
@@ -91,14 +93,13 @@ class SparkPanel(Panel):
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
         """Follow the distributor's `run`, and set the variables that ranks on this machine inherit."""
-        session = current()
+        session, distributor, over = current(), self._distributor, threading.Event()
         folder = Path(session.log_dir) if session else self.settings.home / "spark"
-        self._output, self._ranks_report = Output(folder / f"{self.run_id}.log", self._print), False
+        self._output, self._ranks_report = self._output_to(folder / f"{self.run_id}.log"), False
         variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
         variables = {name: value for name, value in variables.items() if name not in os.environ}
         if session is not None:
             variables[GROUP_VARIABLE] = session.group_id
-        over, distributor = threading.Event(), self._distributor
         threading.Thread(target=self._notice_silence, args=[over], name="labkit-silence", daemon=True).start()
         if distributor is not None:
             distributor.run = self._followed(distributor.run)
@@ -110,69 +111,18 @@ class SparkPanel(Panel):
             if distributor is not None:
                 vars(distributor).pop("run", None)
 
-    def _followed(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """TorchDistributor's `run`, with its output captured. A launch whose port was taken is repeated once.
-
-        On executors it asks the system for a free port and releases it, and torchrun binds it seconds later.
-        For a training file pyspark does not notice that this failed, and the other torchrun waits long.
-        """
-
-        def followed(*args: Any, **kwargs: Any) -> Any:
-            failed: Exception | None = None
-            try:
-                result = self._launch(run, *args, **kwargs)
-            except Exception as error:
-                failed = error
-            if not self._lost_port():
-                if failed is not None:
-                    raise failed
-                return result
-            self._cancel()
-            with self.update() as state:
-                state.note = "launched twice: another program had taken the port of torchrun"
-            self._output = Output(self._output.log.with_suffix(".again.log"), self._print)
-            return self._launch(run, *args, **kwargs)
-
-        return followed
-
-    def _launch(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        ended = threading.Event()
-        watcher = threading.Thread(target=self._end_lost_launch, args=[ended], daemon=True)
-        watcher.start()
-        try:
-            with self._output.captured():
-                return run(*args, **kwargs)
-        finally:
-            ended.set()
-            watcher.join()
-
-    def _lost_port(self) -> bool:
-        """Whether torchrun has met no rank because its port was taken: before that, none can have begun."""
-        begun = self._ranks_report or self.state.prints or self._distributor.local_mode
-        return self._output.port_taken and not begun
-
-    def _end_lost_launch(self, ended: threading.Event) -> None:
-        while not ended.wait(0.5):
-            if self._lost_port():
-                self._cancel()
-                return
-
-    def _cancel(self) -> None:
-        if session := current():
-            session.cancel()
-
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         if error is None and self._output is not None and self._output.torchrun_failed:
             error = _TorchrunFailed("torchrun ended with an error")
         if error is not None:
-            self._cancel()
+            _cancel()
         return error
 
     def keep_failure(self, error: BaseException) -> None:
         if not _of_spark(error):
             super().keep_failure(error)
             return
-        found = rank_error(self._printed())
+        found = rank_error(self._output.text())
         if found is not None and (not self.state.failures or found[1].startswith("killed")):
             # If a rank was killed, the others report a lost connection; only torchrun knows the cause.
             self.state.failures.clear()
@@ -188,9 +138,49 @@ class SparkPanel(Panel):
         if failure.rank is not None:
             how = f"was {failure.text}" if failure.text.startswith("killed") else f"raised {failure.message}"
             fact = f"rank {failure.rank} {how}"
-        fix = advice(f"{failure.text}\n{error}\n{self._printed()}")
+        fix = advice(f"{failure.text}\n{error}\n{self._output.text()}")
         fix = fix or "the panel above shows where; the files that it lists have the complete output"
         return RunFailed(f"finish the run {self.state.name!r}", fact, fix)
+
+    # -- a launch -------------------------------------------------------------------------------------
+
+    def _output_to(self, log: Path) -> Output:
+        return Output(log, self._print, lambda: self._lost_port() and _cancel())
+
+    def _followed(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """TorchDistributor's `run`, with its output captured. A launch whose port was taken is repeated once.
+
+        On executors it asks the system for a free port and releases it, and torchrun binds it seconds later.
+        For a training file pyspark does not notice that this failed, and the other torchrun waits long, so
+        the launch is cancelled.
+        """
+
+        def launch(what: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._output.captured():
+                return run(TrackedFunction(what, self) if callable(what) else what, *args, **kwargs)
+
+        def followed(*args: Any, **kwargs: Any) -> Any:
+            try:
+                result = launch(*args, **kwargs)
+            except Exception:
+                if not self._lost_port():
+                    raise
+            if self._lost_port():
+                with self.update() as state:
+                    state.note = "launched twice: another program had taken the port of torchrun"
+                self._output = self._output_to(self._output.log.with_suffix(".again.log"))
+                result = launch(*args, **kwargs)
+            if isinstance(result, dict):
+                plain = {name: value for name, value in result.items() if isinstance(value, (int, float))}
+                self.report(plain)  # not the single weights of a state_dict
+            return result
+
+        return followed
+
+    def _lost_port(self) -> bool:
+        """Whether torchrun has met no rank because its port was taken: before that, none can have begun."""
+        begun = self._ranks_report or self.state.prints or self._distributor.local_mode
+        return self._output.port_taken and not begun
 
     def _notice_silence(self, over: threading.Event) -> None:
         """Say what is known while no rank has reported or printed anything: otherwise a hang has no words."""
@@ -201,13 +191,10 @@ class SparkPanel(Panel):
             words = [f"no word of a rank for {_SILENT_SECONDS:.0f} s"]
             if session := current():
                 words.append(f"{len(session.ranks())} of {self.state.world_size} rank processes run")
-            last = (self._printed().strip().splitlines() or ["nothing"])[-1]
+            last = (self._output.text().strip().splitlines() or ["nothing"])[-1]
             words.append(f"printed last: {last[:200]}")
             with self.update() as state:
                 state.hang = words
-
-    def _printed(self) -> str:
-        return self._output.text() if self._output else ""
 
     def _print(self, line: str) -> None:
         if not self._ranks_report:
@@ -217,16 +204,11 @@ class SparkPanel(Panel):
 
 
 class RankTracker(RemoteTracker):
-    """The tracker that the panel becomes in a rank. In the Spark task that starts torchrun it is silent."""
+    """The tracker that the panel becomes in a rank. The task that starts torchrun has none."""
 
-    def __init__(self, run: str, address: Address | None) -> None:
-        super().__init__(run, address)
-        if "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun sets it for its ranks
-            self._sender = None
-        elif self._sender is not None:
-            # A rank runs only this function, and nothing else says when it begins.
-            self._begin()
-            sys.excepthook = self._failed
+    def _begin(self) -> None:
+        super()._begin()
+        sys.excepthook = self._failed  # a rank runs only this function
 
     def _failed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         text = "".join(traceback.format_exception(kind, error, trace))
@@ -236,6 +218,11 @@ class RankTracker(RemoteTracker):
 
 class _TorchrunFailed(RuntimeError):
     """The error that pyspark does not raise when a training file fails."""
+
+
+def _cancel() -> None:
+    if session := current():
+        session.cancel()
 
 
 def _shortened(text: str) -> str:

@@ -1,9 +1,10 @@
 """The checkpoints of a Ray Train run: what the store says of them, and which of them Ray keeps."""
 
-import contextlib
 import json
+import os
 import re
 from collections.abc import Collection
+from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow.fs
@@ -12,10 +13,7 @@ from ray.train import ReportedCheckpoint, ReportedCheckpointStatus
 
 from labkit.errors import LabError
 
-# Words of metrics' names.
-_LOW_IS_GOOD = re.compile("loss|err|error|mse|rmse|mae|mape|perplexity|nll|wer|cer")
-_HIGH_IS_GOOD = re.compile("acc|accuracy|auc|auroc|f1|precision|recall|r2|bleu|iou|reward")
-_NEGATED = re.compile("neg|negative|minus")
+_LOW_IS_GOOD = re.compile(r"(^|[^a-z])(loss|error|mse|rmse|mae|perplexity)$")  # at the end of a metric's name
 _NAMES_TOLD = 8
 
 
@@ -63,21 +61,36 @@ def _reported(
     return ReportedCheckpoint(checkpoint=checkpoint, metrics=result["metrics"], status=status)
 
 
-def wrong_order(config: ray.train.CheckpointConfig) -> str | None:
-    """A warning if the checkpoints that `config` keeps are probably the worst, else None.
+def listed(config: ray.train.RunConfig) -> list[ReportedCheckpoint] | None:
+    """Those of the run with this configuration, whose paths are as Ray gives them; None without a list."""
+    filesystem, path = config.storage_filesystem, f"{str(config.storage_path).rstrip('/')}/{config.name}"
+    try:
+        if filesystem is None:
+            path = path if "://" in path else os.path.abspath(os.path.expanduser(path))
+            filesystem, path = pyarrow.fs.FileSystem.from_uri(path)
+        return reported_checkpoints(PurePosixPath(path).as_posix(), filesystem)
+    except Exception:  # if something is wrong with the store, Ray's own error says it better
+        return None
+
+
+def epochs_of(found: list[ReportedCheckpoint]) -> int:
+    """Epochs that have checkpoints: Ray goes on from there."""
+    return max((int(one.metrics.get("epoch", number)) + 1 for number, one in enumerate(found)), default=0)
+
+
+def wrong_order(config: ray.train.CheckpointConfig) -> str:
+    """A warning if the checkpoints that `config` keeps are probably the worst, else "".
 
     Ray ranks them by `checkpoint_score_attribute`, by default the highest first, also where it is an error.
     """
-    name, order = config.checkpoint_score_attribute, config.checkpoint_score_order
-    words = re.split(r"[^a-z0-9]+", (name or "").lower())
-    low, high, negated = (any(map(p.fullmatch, words)) for p in (_LOW_IS_GOOD, _HIGH_IS_GOOD, _NEGATED))
-    if negated or low == high or order == ("min" if low else "max"):
-        return None
+    name = config.checkpoint_score_attribute or ""
+    low = _LOW_IS_GOOD.search(name.lower()) and "neg" not in name.lower()
+    if not low or config.checkpoint_score_order == "min":
+        return ""
     kept = f"keeps the {config.num_to_keep}" if config.num_to_keep else "ranks first the"
     return (
-        f"Ray {kept} checkpoints with the {'highest' if low else 'lowest'} {name}, "
-        f"because checkpoint_score_order is {order!r}: "
-        f'CheckpointConfig(..., checkpoint_score_order="{"min" if low else "max"}") keeps the best'
+        f"Ray {kept} checkpoints with the highest {name}, because checkpoint_score_order is 'max': "
+        'CheckpointConfig(..., checkpoint_score_order="min") keeps the best'
     )
 
 
@@ -88,15 +101,3 @@ def unranked(config: ray.train.CheckpointConfig, reported: Collection[str]) -> s
         return ""
     told = ", ".join(sorted(reported)[:_NAMES_TOLD])
     return f"the checkpoints aren't ranked: none has checkpoint_score_attribute={name!r} (they have {told})"
-
-
-def epochs_done(config: ray.train.RunConfig) -> int:
-    """Epochs that the store has checkpoints of under this run's name: Ray goes on from there."""
-    # Mostly there is no list; and if something is wrong with the store, Ray's own error says it better.
-    with contextlib.suppress(Exception):
-        filesystem, path = config.storage_filesystem, str(config.storage_path).rstrip("/")
-        if filesystem is None:
-            filesystem, path = pyarrow.fs.FileSystem.from_uri(path)
-        found = reported_checkpoints(f"{path}/{config.name}", filesystem)
-        return max(int(one.metrics.get("epoch", number)) for number, one in enumerate(found)) + 1
-    return 0

@@ -1,9 +1,7 @@
 """What the ranks of a run that hangs are waiting for.
 
-Most hangs of distributed training are one of a few: a rank that reports less often than the others, batches
-that do not divide evenly, a breakpoint, a frozen process, a store that does not answer. py-spy, which comes
-with Ray, reads the stack of a rank in some hundredths of a second. Compared with each other, the stacks of
-all ranks tell for whom the others wait.
+py-spy, which comes with Ray, reads the stack of a rank in some hundredths of a second. Compared with each
+other, the stacks of all ranks tell for whom the others wait.
 """
 
 import json
@@ -27,23 +25,17 @@ _TIMEOUT = 10.0  # seconds for one rank
 # What a rank is doing, by the names of functions on its stack, innermost first. Some are private names of
 # torch and Ray: without them, the innermost function is named.
 _REPORT = "ray.train.report, which waits for all ranks"
+_COLLECTIVES = ("all_reduce", "all_gather", "broadcast", "barrier", "reduce_scatter", "recv", "send")
+_REPORTING = ("_sync_checkpoint_dir_name_across_ranks", "broadcast_from_rank_zero", "report")
 _FOR_OTHERS = {
-    **dict.fromkeys(
-        ("all_reduce", "all_gather", "broadcast", "barrier", "reduce_scatter", "recv", "send"), ""
-    ),
-    "monitored_barrier": "",
+    **{name: name for name in _COLLECTIVES},
+    **dict.fromkeys(_REPORTING, _REPORT),
     "_engine_run_backward": "loss.backward(), which averages the gradients of all ranks",
-    "_sync_checkpoint_dir_name_across_ranks": _REPORT,
-    "broadcast_from_rank_zero": _REPORT,
-    "report": _REPORT,
 }
 _ALONE = {
-    "set_trace": "a debugger: remove breakpoint() from the loop",
-    "interaction": "a debugger: remove breakpoint() from the loop",
+    **dict.fromkeys(("set_trace", "interaction"), "a debugger: remove breakpoint() from the loop"),
     "_try_get_data": "a DataLoader's worker process: try num_workers=0",
     "iter_batches": "Ray Data's next batch: is a CPU left for reading?",
-    "urlopen": "an answer from the network",
-    "_make_api_call": "an answer of the object store",
     "sync": "an answer of the object store",
     "persist_current_checkpoint": "the upload of its checkpoint",
 }
@@ -54,7 +46,6 @@ class Waiting:
     """What one rank is doing.
 
     Attributes:
-        what: in words.
         where: the reader's own line, such as "in a cell, line 12"; "" if none is on the stack.
         for_others: whether it waits for the other ranks.
         seen: whether its process is on this machine; if not, nothing is known of it.
@@ -73,23 +64,25 @@ class Waiting:
 def explain(workers: Iterable[WorkerState]) -> list[str]:
     """One line for each rank, and one on which rank the others wait for, if the stacks tell."""
     found = [_look(worker) for worker in sorted(workers, key=lambda worker: worker.rank)]
-    guilty = [one for one in found if not one.for_others]
     lines = [str(one) for one in found]
     if len(found) < 2 or not all(one.seen for one in found):
         return lines  # the guilty one may be among those that were not seen
+    guilty = [one for one in found if not one.for_others]
+    early, late = ([one for one in found if (one.what == _waits(_REPORT)) is it] for it in (True, False))
     if guilty and len(guilty) < len(found):
         lines.append(f"The others wait for {_names(guilty)}.")
-    elif not guilty and len({one.what for one in found}) > 1:
-        early = [one for one in found if _REPORT in one.what]
-        others = [one for one in found if one not in early]
-        few, late = (_names(early), _names(others)) if early else ("one", "another")
-        why = f"{few} made fewer steps, or {late} reported less often"
+    elif not guilty and early and late:
+        why = f"{_names(early)} made fewer steps, or {_names(late)} reported less often"
         lines.append(f"They wait for each other in different calls: {why}.")
     return lines
 
 
 def _names(ranks: list[Waiting]) -> str:
     return " and ".join(f"rank {one.rank}" for one in ranks)
+
+
+def _waits(call: str) -> str:
+    return f"waits in {call}"
 
 
 def _is_here(node: str) -> bool:
@@ -105,23 +98,19 @@ def _is_here(node: str) -> bool:
 
 
 def _look(worker: WorkerState) -> Waiting:
+    rank, process = worker.rank, f"its process {worker.pid}"
     if not _is_here(worker.node):
-        what = f"its process {worker.pid} is on another machine ({worker.node})"
-        return Waiting(worker.rank, what, seen=False)
+        return Waiting(rank, f"{process} is on another machine ({worker.node})", seen=False)
     try:
         frozen = psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
+        doing = _doing(rank, _frames(worker.pid, frozen=frozen))
     except psutil.NoSuchProcess:
-        return Waiting(worker.rank, f"its process {worker.pid} has ended")
-    try:
-        told = _told(worker.rank, _frames(worker.pid, frozen=frozen))
+        return Waiting(rank, f"{process} has ended")
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         said = getattr(error, "stderr", None) or str(error)
         hint = "; sudo sysctl kernel.yama.ptrace_scope=0 allows it" if "ermission" in said else ""
-        told = Waiting(worker.rank, f"py-spy cannot read its stack{hint}")
-    if frozen:
-        what = f"its process {worker.pid} is frozen: kill -CONT {worker.pid}"
-        return Waiting(worker.rank, what, told.where)
-    return told
+        doing = Waiting(rank, f"py-spy cannot read its stack{hint}")
+    return Waiting(rank, f"{process} is frozen: kill -CONT {worker.pid}", doing.where) if frozen else doing
 
 
 def _frames(pid: int, *, frozen: bool) -> list[dict]:
@@ -136,16 +125,15 @@ def _frames(pid: int, *, frozen: bool) -> list[dict]:
     return (named or own or [{"frames": []}])[0]["frames"]
 
 
-def _told(rank: int, frames: list[dict]) -> Waiting:
+def _doing(rank: int, frames: list[dict]) -> Waiting:
     own = next((frame for frame in frames if is_own(frame["filename"])), None)
     where = f"{place(own['filename'])}, line {own['line']}" if own else ""
     inner = frames[: frames.index(own)] if own else frames
-    for frame in inner:
-        name = frame["name"].rpartition(".")[2]  # py-spy names a method with its class
+    for name in (frame["name"].rpartition(".")[2] for frame in inner):  # py-spy names a method with its class
         if name in _ALONE:
             return Waiting(rank, f"waits for {_ALONE[name]}", where)
         if name in _FOR_OTHERS:
-            return Waiting(rank, f"waits in {_FOR_OTHERS[name] or name}", where, for_others=True)
+            return Waiting(rank, _waits(_FOR_OTHERS[name]), where, for_others=True)
     gone = "has left the training function"
     doing = f"is in {inner[0]['name']}" if inner else f"is in your {own['name']}" if own else gone
     return Waiting(rank, doing, where)

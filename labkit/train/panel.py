@@ -11,12 +11,12 @@ What it and the workers report comes to the kernel through `labkit.panel.trackin
 """
 
 import contextlib
-import importlib.util
+import functools
 import re
 import reprlib
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,21 +35,20 @@ from labkit.panel.panel import Panel
 from labkit.panel.tracking.remote import TrackedFunction
 from labkit.panel.training import TrainingRun
 from labkit.storage import check_run_name, hint_for
-from labkit.train import hang
-from labkit.train.callbacks import (
-    CheckpointStatusCallback,
-    Interrupts,
-    ReportCallback,
-    ReportingValidator,
-    first_failure,
-    quiet_deaths,
-)
-from labkit.train.checkpoints import epochs_done, unranked, wrong_order
+from labkit.train import checkpoints, hang
+from labkit.train.callbacks import Interrupts, ReportCallback, ReportingValidator, first_failure, quiet_deaths
 
 _EPOCHS, _STEPS = ("epochs", "num_epochs", "max_epochs"), ("steps", "max_steps")  # names of a run's length
 _NAME_BY_RAY = re.compile(r"ray_train_run-\d{4}(-\d\d){2}_\d\d(-\d\d){2}")
 _LARGEST = 1_000_000  # bytes of a pickled function; a small model fits, a data set does not
 _PATIENCE = 20.0  # seconds in which workers that live are heard of
+_STATUSES = {  # Ray's words and the panel's
+    "COMMITTED": "committed",
+    "PENDING_VALIDATION": "pending",
+    "VALIDATED": "validated",
+    "VALIDATION_FAILED": "failed",
+    "VALIDATION_TIMEOUT": "timed out",
+}
 
 
 class TrainPanel(Panel):
@@ -62,16 +61,9 @@ class TrainPanel(Panel):
     def __init__(self, name: str, **about: Any) -> None:
         self._trainer: Any = None
         self._interrupts: Interrupts | None = None
-        self._earlier, self._completed = 0, False
-        self._length = {
-            name: about.get(name) for name in ("epochs", "steps")
-        }  # if the config does not say it
+        self._length = about.get("epochs"), about.get("steps")  # if the config does not say it
         self._log_dir: Path | None = None
         super().__init__(name, **{"engine": "Ray Train", **about})
-
-    def callback(self) -> ReportCallback:
-        """For ``RunConfig(callbacks=[…])``: reports and failures go to this panel. `watch` adds it."""
-        return ReportCallback(self)
 
     @interrupts.stoppable("the checks before the start", left="Nothing has been started")
     def watch(self, trainer: Any) -> Self:
@@ -96,27 +88,27 @@ class TrainPanel(Panel):
         # A tuple is the smallest and the largest number of workers of an elastic training.
         workers = scaling.num_workers
         fewest, most = workers if isinstance(workers, tuple) else (workers, workers)
-        self.first_phase = "starting" if most else "preparing"
-        local = most == 0  # the loop runs in this process, for debugging; nothing calls back
-        if not local:
+        if most:
             if run_config.name:
                 check_run_name(run_config.name)
-            self._check_room(trainer, fewest)
-            if getattr(trainer, "validation_config", None) is not None:
-                self._check_validations(trainer.validation_config)
-        if warning := wrong_order(run_config.checkpoint_config):
+            _check_room(trainer, fewest)
+            _check_validations(getattr(trainer, "validation_config", None))
+        if warning := checkpoints.wrong_order(run_config.checkpoint_config):
             warnings.warn(warning, stacklevel=3)
         self._trainer, self.loop = trainer, trainer.train_loop_per_worker
         lab, config = cluster.current(), trainer.train_loop_config or {}
         self._log_dir = None if lab is None else lab.log_dir
+        self.first_phase = "starting" if most else "preparing"
         names = ("num_workers", "use_gpu", "resources_per_worker")
         self._about |= {
             "world_size": max(most, 1),
-            "engine": "one process" if local else "Ray Train",
-            "epochs": _first(config, _EPOCHS, self._length["epochs"]),
-            "steps": _first(config, _STEPS, self._length["steps"]),
+            # Without workers the loop runs in this process, for debugging; nothing calls back.
+            "engine": "Ray Train" if most else "one process",
+            "epochs": _first(config, _EPOCHS, self._length[0]),
+            "steps": _first(config, _STEPS, self._length[1]),
             "config": config,
             "scaling": {name: getattr(scaling, name, None) for name in names},
+            "storage_path": self._storage_path() if most else None,
         }
         if self.state.status == "ready":
             self.state = self.new_state()
@@ -127,21 +119,18 @@ class TrainPanel(Panel):
         with self.watch(trainer):
             return trainer.fit()
 
-    def new_state(self) -> TrainingRun:
-        if self._trainer is not None:
-            local = self._about["engine"] == "one process"
-            self._about["storage_path"] = None if local else self._storage_path()
-        return super().new_state()
-
     def files(self) -> list[tuple[str, str]]:
-        path = self._about.get("storage_path")
+        path, logs = self.state.given.get("storage_path"), self._log_dir
         listed = [("checkpoints", path)] if path else []
-        if self._log_dir is not None:
-            listed += [
-                ("training workers' logs", str(self._log_dir / "train")),
-                ("Ray's logs", str(self._log_dir)),
-            ]
+        if logs is not None:
+            listed += [("training workers' logs", str(logs / "train")), ("Ray's logs", str(logs))]
         return listed
+
+    def explain(self) -> None:
+        """Look what each rank does now; the panel shows it."""
+        lines = hang.explain(list(self.state.workers.values())) or ["no worker was heard of yet"]
+        with self.update() as run:
+            run.explained = run.now(), lines
 
     # -- what `labkit.panel.panel.Panel` calls --------------------------------------------------------
 
@@ -154,19 +143,38 @@ class TrainPanel(Panel):
             )
         return super().__enter__()
 
+    def new_state(self) -> TrainingRun:
+        if self._about.get("storage_path"):
+            self._about["storage_path"] = self._storage_path()  # a new run may have a new name
+        return super().new_state()
+
+    def host(self) -> str:
+        return connection.own_address()
+
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        local = self._about["engine"] == "one process"
+        config, over = self._trainer.run_config, threading.Event()
+        validates = getattr(self._trainer, "validation_config", None) is not None
+        follows = self.trains_elsewhere() and (validates or config.checkpoint_config.num_to_keep is not None)
         # A training without workers needs no cluster.
         groups = set(ray.util.placement_group_table()) if ray.is_initialized() else set()
-        over = threading.Event()
-        threading.Thread(target=self._watch_for_hangs, args=[over], name="labkit-hang", daemon=True).start()
         with quiet_deaths(), self._wired(self._trainer):
-            self._earlier = 0 if local else epochs_done(self._trainer.run_config)
-            self.state.earlier = self._earlier
+            earlier = (checkpoints.listed(config) if self.trains_elsewhere() else None) or []
+            self.state.earlier = checkpoints.epochs_of(earlier)
+            # What is still undecided is news.
+            known = {path: now for path, now in _statuses(earlier).items() if now[0] != "pending"}
+
+            def follow() -> None:
+                while follows and not over.wait(0.5):
+                    self._follow_checkpoints(known)
+
+            for look in (follow, functools.partial(self._watch_for_hangs, over)):
+                threading.Thread(target=look, name="labkit-look", daemon=True).start()
             self._interrupts = Interrupts(self._trainer)
             try:
                 yield
+                if follows:
+                    self._follow_checkpoints(known)
             except BaseException as error:
                 with interrupts.held():
                     self._interrupts.end_controller()
@@ -179,12 +187,8 @@ class TrainPanel(Panel):
                 over.set()
 
     def ended_by(self, error: BaseException | None) -> BaseException | None:
-        self._completed = error is None
         interrupted = error is not None and self._interrupts is not None and self._interrupts.came
         return KeyboardInterrupt() if interrupted else error
-
-    def host(self) -> str:
-        return connection.own_address()
 
     def failure_text(self, error: BaseException) -> str:
         if isinstance(error, ray.train.WorkerGroupError) and error.worker_failures:
@@ -201,67 +205,76 @@ class TrainPanel(Panel):
         if not isinstance(error, (ray.train.TrainingFailedError, ray.exceptions.RayError)):
             return None
         failure = self.state.failures[-1]
-        controller = not isinstance(error, ray.train.WorkerGroupError)
-        who = "the controller of the run" if controller else f"rank {failure.rank}"
-        told = failure.message.startswith(f"{who} ")
-        again = f"fit() with the same storage and RunConfig(name={self._run_name!r})"
-        resume = (
-            f"{again} goes on from the last checkpoint; "
-            "RunConfig(failure_config=FailureConfig(max_failures=1)) does that by itself"
-        )
-        look = "the panel above shows where; all of it is in the logs"
-        if self.state.checkpoints.kept:
-            look += f". Then {again} goes on from the last checkpoint"
-        return RunFailed(
-            f"finish the run {self.state.name!r}",
-            (failure.message if told else f"{who} raised {failure.message}") + self._without_rows(),
-            _missing_module(str(error))
-            or hint_for(failure.message)
-            or (resume if re.match(r"rank \d+ is gone", failure.message) else None)
-            or look,
-        )
+        of_worker = isinstance(error, ray.train.WorkerGroupError)
+        who = f"rank {failure.rank}" if of_worker else "the controller of the run"
+        fact = failure.message if failure.message.startswith(who) else f"{who} raised {failure.message}"
+        for rank in sorted(self.state.empty):
+            fact += f"; rank {rank} had no rows: the shard is empty"
+        fix = _missing_module(str(error)) or hint_for(failure.message) or "the panel above shows where"
+        if self.state.checkpoints.kept or "is gone" in fact:
+            again = f"fit() with the same storage and RunConfig(name={self._run_name!r})"
+            fix += f". {again} goes on from the last checkpoint; "
+            fix += "RunConfig(failure_config=FailureConfig(max_failures=1)) does that by itself"
+        return RunFailed(f"finish the run {self.state.name!r}", fact, fix)
 
     def hang_up(self) -> None:
         super().hang_up()
         reported = {name for one in self.state.checkpoints for name in one.metrics}
-        ranked = unranked(self._trainer.run_config.checkpoint_config, reported)
-        self.state.note = "; ".join(filter(None, (self._resumed(), ranked)))
+        ranked = checkpoints.unranked(self._trainer.run_config.checkpoint_config, reported)
+        self.state.note = "; ".join(filter(None, (self._went_on(), ranked)))
 
-    def explain(self) -> None:
-        """Look what each rank does now; the panel shows it."""
-        lines = hang.explain(list(self.state.workers.values())) or ["no worker was heard of yet"]
-        with self.update() as run:
-            run.explained = run.now(), lines
+    # -- during a run ---------------------------------------------------------------------------------
 
-    # -- inside -------------------------------------------------------------------------------------
-
-    def _resumed(self) -> str:
+    def _went_on(self) -> str:
         """Where the run went on, if one with its name had begun before."""
-        state = self.state
-        of = f" of {state.epochs}" if state.epochs else ""
-        if self._completed and self._earlier and not state.history and not state.first_step_at:
-            told = f"went on from epoch {self._earlier}{of}: nothing trained"
+        run = self.state
+        of = f" of {run.epochs}" if run.epochs else ""
+        if run.earlier and not (run.history or run.first_step_at or run.failures):
+            told = f"went on from epoch {run.earlier}{of}: nothing trained"
             return f"{told}; a new run needs a new name in RunConfig(name=...)"
-        done = state.history[0]["epoch"] if self._earlier and state.history else 0
+        done = run.history[0]["epoch"] if run.earlier and run.history else 0
         return f"went on after epoch {done}{of}" if done else ""
 
+    def _follow_checkpoints(self, known: dict[str, tuple[str, dict]]) -> None:
+        """Take in what has changed in Ray's list of the run's checkpoints.
+
+        Ray calls nobody when a validation is over or timed out, or when it deletes a checkpoint.
+
+        Args:
+            known: (status, metrics) by path.
+        """
+        config = self._trainer.run_config
+        here = [one.path for one in self.state.checkpoints if not one.deleted]  # before the list is read
+        if (found := checkpoints.listed(config)) is None:
+            return
+        statuses = _statuses(found)
+        news = {path: now for path, now in statuses.items() if known.get(path) != now}
+        if config.checkpoint_config.num_to_keep is not None:
+            news |= {path: ("deleted", {}) for path in here if path not in statuses}
+        known |= news
+        for path, (status, metrics) in news.items():
+            about = {"path": path, "status": status, "metrics": metrics}
+            self.receive({"kind": "checkpoint", "run": self.run_id, **about})
+
     def _watch_for_hangs(self, over: threading.Event) -> None:
-        """Say what each rank waits for while nothing is heard of the run, or why nothing is ever heard."""
-        after, pause, since = self.settings.hang_after, 1.0, 0.0
+        """Show what each rank waits for while nothing is heard of the run, or why nothing is ever heard."""
+        alive_since, pause = 0.0, 1.0
         while not over.wait(pause):
-            heard, pause = self.state.heard_at, 1.0
+            heard, now, pause = self.state.heard_at, self.state.now(), 1.0
             if not heard and self.trains_elsewhere() and self.state.elapsed() > _PATIENCE / 2:
-                pause, since = _PATIENCE / 4, since or (self.state.now() if _workers_live() else 0.0)
-                if since and self.state.now() - since >= _PATIENCE:
-                    with self.update() as run:
-                        run.silence = "" if run.heard_at else self._why_silent()
-            if not after or not self.state.first_step_at or self.state.now() - heard < after:
-                continue
-            lines = hang.explain(list(self.state.workers.values()))
-            pause = 5.0
-            with self.update() as run:
-                if run.heard_at == heard:
-                    run.hang = lines
+                pause, alive_since = _PATIENCE / 4, alive_since or (now if _workers_live() else 0.0)
+                if alive_since and now - alive_since >= _PATIENCE:
+                    self._say(heard, "silence", self._why_silent())
+            after = self.settings.hang_after if self.state.first_step_at else 0
+            if after and now - heard >= after:
+                self._say(heard, "hang", hang.explain(list(self.state.workers.values())))
+                pause = 5.0
+
+    def _say(self, heard: float, what: str, words: Any) -> None:
+        """Show it, unless the run was heard meanwhile."""
+        with self.update() as run:
+            if run.heard_at == heard:
+                setattr(run, what, words)
 
     def _why_silent(self) -> str:
         at = "this kernel" if self._listener is None else "{}:{}".format(*self._listener.address[:2])
@@ -284,15 +297,16 @@ class TrainPanel(Panel):
     @contextlib.contextmanager
     def _wired(self, trainer: Any) -> Iterator[None]:
         """In the block the trainer reports here. A `RunConfig` may serve other trainers afterwards."""
-        run, config = trainer.run_config, getattr(trainer, "validation_config", None)
+        run, validation = trainer.run_config, getattr(trainer, "validation_config", None)
         name, callbacks, loop = run.name, run.callbacks, trainer.train_loop_per_worker
         run.name = self._run_name
         vars(run).pop("storage_context", None)  # Ray keeps what it made of the name
         if self.trains_elsewhere():
-            run.callbacks = self._callbacks(callbacks or [], validates=config is not None)
-            if config is not None:
+            run.callbacks = [*(callbacks or []), ReportCallback(self)]
+            if validation is not None:
+                reporting = ReportingValidator(validation.fn, self)
                 trainer.validation_config = ray.train.ValidationConfig(
-                    ReportingValidator(config.fn, self), config.task_config, config.ray_remote_kwargs
+                    reporting, validation.task_config, validation.ray_remote_kwargs
                 )
         trainer.train_loop_per_worker = TrackedFunction(loop, self)
         try:
@@ -301,33 +315,37 @@ class TrainPanel(Panel):
             trainer.train_loop_per_worker, run.callbacks, run.name = loop, callbacks, name
             vars(run).pop("storage_context", None)
             vars(trainer).pop("_register_sigint_handler", None)
-            if config is not None:
-                trainer.validation_config = config
+            if validation is not None:
+                trainer.validation_config = validation
 
-    def _callbacks(self, given: list, *, validates: bool) -> list:
-        """The reader's callbacks and those of this panel."""
-        mine = any(isinstance(one, ReportCallback) and one.panel is self for one in given)
-        statuses = [CheckpointStatusCallback(self)] if validates else []
-        return [*given, *([] if mine else [self.callback()]), *statuses]
 
-    def _without_rows(self) -> str:
-        empty = sorted(self.state.empty)
-        ranks = " and ".join(f"rank {rank}" for rank in empty)
-        return f"; {ranks} had no rows: the shard is empty" if empty else ""
+def check_closure_size(function: Callable) -> None:
+    """Refuse a validation function that takes a data set along: it is pickled with all that it uses."""
+    sent = len(cloudpickle.dumps(function))
+    if sent > _LARGEST:
+        raise LabError(
+            f"send the validation function {getattr(function, '__name__', type(function).__name__)}",
+            f"with the variables that it uses it has {size(sent)}, and it is sent for every checkpoint; "
+            f"the limit is {size(_LARGEST)}",
+            "load data inside the function (from the store, or datasets.load), or pass its path",
+        )
 
-    def _check_room(self, trainer: Any, workers: int) -> None:
-        lab, scaling = cluster.current(), trainer.scaling_config
-        if lab is not None:
-            per_worker = dict(scaling.resources_per_worker or {})
-            lab.check_capacity(
-                workers=workers,
-                cpus_per_worker=per_worker.get("CPU", 0 if scaling.use_gpu and per_worker else 1),
-                gpus_per_worker=per_worker.get("GPU", 1 if scaling.use_gpu else 0),
-                data=bool(trainer.datasets),
-            )
 
-    def _check_validations(self, config: ray.train.ValidationConfig) -> None:
-        """Refuse validations that cannot run."""
+def _check_room(trainer: Any, workers: int) -> None:
+    lab, scaling = cluster.current(), trainer.scaling_config
+    if lab is not None:
+        per_worker = dict(scaling.resources_per_worker or {})
+        lab.check_capacity(
+            workers=workers,
+            cpus_per_worker=per_worker.get("CPU", 0 if scaling.use_gpu and per_worker else 1),
+            gpus_per_worker=per_worker.get("GPU", 1 if scaling.use_gpu else 0),
+            data=bool(trainer.datasets),
+        )
+
+
+def _check_validations(config: ray.train.ValidationConfig | None) -> None:
+    """Refuse validations that cannot run."""
+    if config is not None:
         check_closure_size(config.fn)
         if (lab := cluster.current()) is not None:
             options = dict(config.ray_remote_kwargs)
@@ -339,42 +357,17 @@ def _first(config: Mapping[str, Any], names: Sequence[str], otherwise: Any) -> A
     return next((config[name] for name in names if config.get(name) is not None), otherwise)
 
 
-def check_closure_size(function: Any) -> None:
-    """Refuse a validation function that takes a data set along: it is pickled with all that it uses.
-
-    Raises:
-        LabError: it is larger than `_LARGEST`, or it cannot be pickled.
-    """
-    attempt = f"send the validation function {getattr(function, '__name__', type(function).__name__)}"
-    try:
-        sent = len(cloudpickle.dumps(function))
-    except Exception as error:  # whatever an object raises when it is pickled
-        fact = f"something that it uses cannot be pickled: {error}"
-        raise LabError(attempt, fact, "create that object inside the function") from error
-    if sent > _LARGEST:
-        fact = f"with the variables that it uses it has {size(sent)}, and it is sent for every checkpoint; "
-        fact += f"the limit is {size(_LARGEST)}"
-        fix = "load data inside the function (from the store, or datasets.load), or pass its path"
-        raise LabError(attempt, fact, fix)
+def _statuses(found: list[ray.train.ReportedCheckpoint]) -> dict[str, tuple[str, dict[str, Any]]]:
+    return {one.checkpoint.path: (_STATUSES[one.status.value], dict(one.metrics)) for one in found}
 
 
 def _missing_module(text: str) -> str | None:
-    """How workers get a module that they do not find, and that is found here."""
-    missing = re.search(r"No module named '([\w.]+)'", text)
-    if missing is None:
-        return None
-    name = missing[1].partition(".")[0]
-    try:
-        spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None or spec.origin is None:
-        return f"install the package of the module {name!r} on the cluster's nodes"
-    path = next(iter(spec.submodule_search_locations or [spec.origin]))
-    return (
-        f"the workers do not find {path}: put it into the folder of the notebook, or ship it with the loop: "
-        f"ray.cloudpickle.register_pickle_by_value({name}). For a whole cluster: "
-        f"ray.init(runtime_env={{'py_modules': [{path!r}]}}), or its folder as 'working_dir'"
+    """How workers get a module that they do not find."""
+    missing = re.search(r"No module named '(\w+)", text)
+    return missing and (
+        f"if {missing[1]} is a package, install it on the cluster's nodes. A module of your own goes with "
+        f"the loop after ray.cloudpickle.register_pickle_by_value({missing[1]}); for a whole cluster, name "
+        "its folder: ray.init(runtime_env={'working_dir': ...})"
     )
 
 
@@ -390,7 +383,8 @@ def _workers_live() -> bool:
 def _free_placement_groups(before: set[str]) -> None:
     """Remove the placement groups that a failed controller left behind, with the CPUs they hold.
 
-    Ray removes them when this notebook's job ends; until then the next run would wait forever.
+    Ray's own cleaner knows only those of workers that have started. Until this notebook's job ends, the next
+    run would wait forever.
 
     Args:
         before: ids of those that were there before the run.

@@ -16,7 +16,7 @@ from labkit.panel.run import Curve, Failure, Mark, Plot, Run, Table, Thinned, jo
 OVER = ("finished", "stopped early", "failed")
 _STATUSES = ("finished", "stopped early", "running", "paused", "waiting", "cut off", "failed")
 _KINDS = {"finished": "ok", "running": "wait", "paused": "wait", "cut off": "wait", "failed": "bad"}
-_POINTS_KEPT, _POINTS_DRAWN = 200, 24  # of one trial's curve
+_POINTS_KEPT = 60  # of one trial's curve
 _CURVES_DRAWN = 60  # more grey lines are one grey area
 _ROWS_KEPT, _PARAMETERS_SHOWN, _VALUE_SHOWN = 200, 4, 18
 _STEPS_TOLD = 4  # lines with counts in a log
@@ -32,8 +32,7 @@ class TrialState:
         why: what ended it, in a few words.
         iteration, seconds: results that it has reported, and its training time as Tune counts it.
         value: the sweep's metric in its newest result; None if that is no finite number.
-        curve: (iteration, time, value), thinned for very long trials; `time` is what the scheduler counts.
-        newest: of the curve, also if that has left it out.
+        curve: (iteration, time, value), thinned for long trials; `time` is what the scheduler counts.
         changes: how often its configuration was changed during the sweep.
     """
 
@@ -45,13 +44,11 @@ class TrialState:
     seconds: float = 0.0
     value: float | None = None
     curve: list[tuple[int, float, float]] = field(default_factory=lambda: Thinned(_POINTS_KEPT))
-    newest: tuple[int, float, float] | None = None
     changes: int = 0
 
+    @property
     def points(self) -> list[tuple[float, float]]:
-        """(time, value), few enough to be drawn, with the newest."""
-        kept = [*self.curve[:: len(self.curve) // _POINTS_DRAWN + 1], self.newest]
-        return [(time, value) for _, time, value in dict.fromkeys(kept)]
+        return [(time, value) for _, time, value in self.curve]
 
 
 class SweepRun(Run):
@@ -113,8 +110,7 @@ class SweepRun(Run):
         trial.iteration, trial.seconds, trial.value = iteration, seconds, None
         if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
             trial.value = float(value)
-            trial.newest = (iteration, iteration if time is None else time, trial.value)
-            trial.curve.add(trial.newest)
+            trial.curve.add((iteration, iteration if time is None else time, trial.value))
 
     def trial_failed(self, id: str, text: str) -> None:
         """The trial has raised; `text` is its short traceback."""
@@ -161,9 +157,8 @@ class SweepRun(Run):
 
     def to_record(self) -> dict[str, Any]:
         best, spent = self.best, self.phase_seconds()
-        history = dict.fromkeys([*best.curve, best.newest] if best else [])
+        history = best.curve if best else []
         trials = [asdict(trial) for trial in self.trials.values()]
-        shown = [name for name in TrialState.__dataclass_fields__ if name not in ("curve", "newest")]
         return {
             "workers": self.at_once,
             "dataset": self.dataset,
@@ -176,7 +171,7 @@ class SweepRun(Run):
             "extra": {
                 "counts": dict(self.counts()),
                 "best": best.number if best else None,
-                "trials": [{name: trial[name] for name in shown} for trial in trials],
+                "trials": [{name: row[name] for name in row if name != "curve"} for row in trials],
             },
         }
 
@@ -217,7 +212,7 @@ class SweepRun(Run):
     def _curves(self, ranked: list[TrialState]) -> Plot:
         """One grey line for each trial, the best one in colour, a dotted line for each rung."""
         name = self.metric or "metric"
-        curves = [Curve(name, trial.points(), "grey") for trial in ranked[:_CURVES_DRAWN] if trial.curve]
+        curves = [Curve(name, trial.points, "grey") for trial in ranked[:_CURVES_DRAWN] if trial.curve]
         if curves:  # the best is the first, and drawn on top
             curves[0] = Curve(f"{short(name, 24)}, trial {ranked[0].number}", curves[0].points)
         times = [time for curve in curves for time, _ in curve.points] or [1.0]

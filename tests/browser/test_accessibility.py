@@ -12,7 +12,7 @@ import pytest
 
 from jupyterlab import ARTEFACTS, accessible, browser
 from labkit import datasets, runs
-from labkit.data.panel import ExecutionRun, OperatorState
+from labkit.data import ExecutionRun, OperatorState
 from labkit.display import Timeline, cards
 from labkit.display.images import gallery
 from labkit.exercises.checking import Hint, Verdict

@@ -10,7 +10,7 @@ from ray import cloudpickle
 
 from labkit import runs
 from labkit.cluster import connection
-from labkit.data.panel import DataPanel
+from labkit.data import DataPanel
 from labkit.errors import RunFailed
 
 pytestmark = pytest.mark.usefixtures("lab")
@@ -45,7 +45,7 @@ def test_counts_rows_blocks_and_tasks_of_each_operator(capfd):
         ray.data.range(100, override_num_blocks=4).map_batches(double).materialize()
     last = panel.state.operators[-1]
     assert "double" in last.name
-    assert (panel.rows, last.rows, last.blocks, last.finished) == (100, 100, 4, 4)
+    assert (panel.state.rows, last.rows, last.blocks, last.finished) == (100, 100, 4, 4)
     assert last.bytes == 800 and last.seconds > 0 and last.cpu_seconds > 0
     said = capfd.readouterr()
     assert "count: finished after " in said.out and said.out.count("\n") == 1

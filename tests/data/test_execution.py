@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from labkit.data.panel import DataPanel, ExecutionRun, OperatorState
+from labkit.data import DataPanel, ExecutionRun, OperatorState
 from labkit.panel.drawing import snapshot
 from labkit.settings import Settings
 
@@ -19,19 +19,18 @@ def state():
     return state
 
 
-def test_rows_are_those_of_the_last_operator_of_the_last_execution(state):
+def test_rows_peaks_and_ever_rarer_samples(state, tmp_path):
     assert (state.rows, len(state.operators), state.bytes) == (1000, 4, 1_000_000)
-    assert state.to_record()["extra"]["operators"][2]["name"] == "ReadImage"
-    assert ExecutionRun("nothing").rows == 0
-
-
-def test_peaks_and_ever_rarer_samples(state):
-    assert state.memory_peak == 0
     for number in range(10_000):
         state.operators[0].memory = number
         state.sample()
     assert len(state.samples) <= 2000
     assert state.samples[0][1] == 0 and state.memory_peak == 9999
+    panel = DataPanel("figure", settings=Settings(home=tmp_path))
+    assert panel.plot_memory().axes  # of nothing, too
+    panel.state = state
+    (axes,) = panel.plot_memory().axes
+    assert len(axes.lines[0].get_ydata()) == len(state.samples)
 
 
 def test_the_panel_shows_what_runs_and_afterwards_what_was(state):
@@ -49,14 +48,3 @@ def test_the_panel_shows_what_runs_and_afterwards_what_was(state):
     line = over.lines[-1][1]
     assert line.startswith("failed after ") and "1,000 rows" in line and "MapBatches(<lambda>) 1.0 k" in line
     assert "cell 3, line 2\nValueError: <no>" in dict(over.lines).values()
-
-
-def test_figures_have_a_bar_for_each_operator(state, tmp_path):
-    panel = DataPanel("figures", settings=Settings(home=tmp_path))
-    assert len(panel.plot().axes) == 3 and panel.plot_memory().axes  # of nothing, too
-    panel.state = state
-    assert [len(axes.patches) for axes in panel.plot().axes] == [4, 4, 4]
-    state.operators[0].memory = 500_000
-    state.sample()
-    (axes,) = panel.plot_memory().axes
-    assert list(axes.lines[0].get_ydata()) == [0.5]

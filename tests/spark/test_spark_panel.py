@@ -68,29 +68,30 @@ def ranks(lab) -> list[psutil.Process]:
     return found
 
 
-def test_ranks_report_to_the_panel(distributor, lab, capsys):
+def test_ranks_are_followed(distributor, lab, capsys):
     panel = panel_of("07-report")
 
     def train(epochs):
+        import torch
         import torch.distributed as dist
 
         dist.init_process_group("gloo")
-        rank = dist.get_rank()
+        rank, model = dist.get_rank(), torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         print(f"hello from {rank}")
-        for epoch in range(epochs):
-            for _ in panel.steps([[0] * 8] * 4, epoch=epoch, epochs=epochs):
-                panel.log(loss=1.0)
-            if rank == 0:
-                panel.report({"loss": 0.5}, epoch=epoch)
+        for _ in range(epochs):
+            for x in torch.utils.data.DataLoader(torch.ones(32, 1), batch_size=8):
+                model(x).mean().backward()
+                optimizer.step()
         dist.barrier()  # a rank that left at once could close a connection that the other is still opening
         dist.destroy_process_group()
-        return epochs, os.environ[GROUP_VARIABLE]  # by which a session finds its ranks
+        return {"loss": 0.5, "group": os.environ[GROUP_VARIABLE]}  # by which a session finds its ranks
 
     with panel.watch(distributor):
-        assert distributor.run(train, 2) == (2, lab.group_id)
+        assert distributor.run(train, 2) == {"loss": 0.5, "group": lab.group_id}
     state = panel.state
     assert (state.status, state.world_size, len(state.workers)) == ("finished", 2, 2)
-    assert state.metrics()["loss"] == 0.5
+    assert state.metrics() == {"loss": 0.5} and {one.rows for one in state.workers.values()} == {64}
     (record,) = [r for r in records.find(os.environ["LABKIT_HOME"]) if r.run_id == panel.run_id]
     assert (record.engine, record.workers, record.state) == ("TorchDistributor", 2, "finished")
     assert record.epochs == 2
@@ -118,26 +119,7 @@ def test_a_file_as_it_is_and_one_that_fails(local, tmp_path):
         local.run(str(tmp_path / "train.py"))
 
 
-def test_a_rank_that_raises(distributor, lab):
-    panel = panel_of("07-raise")
-
-    def train():
-        panel.phase("training")
-        if os.environ["RANK"] == "1":
-            raise ValueError("a bad row")
-        time.sleep(60)
-
-    with pytest.raises(RunFailed, match="rank 1 raised ValueError: a bad row"), panel.watch(distributor):
-        distributor.run(train)
-    assert panel.state.status == "failed"
-    assert len(panel.state.failures) == 1
-    assert "a bad row" in panel.state.failures[0].text
-    assert ranks(lab) == []
-
-
-def test_a_rank_without_a_panel_that_raises_after_and_before_the_ranks_met(distributor):
-    """Its traceback is only in what torchrun prints."""
-
+def test_a_rank_that_raises_after_and_before_the_ranks_met(distributor, lab):
     def meet(early):
         import torch.distributed as dist
 
@@ -149,11 +131,12 @@ def test_a_rank_without_a_panel_that_raises_after_and_before_the_ranks_met(distr
         dist.barrier()
 
     for early in (True, False):
-        panel = panel_of("07-without")
+        panel = panel_of("07-raises")
         with pytest.raises(RunFailed, match="rank 1 raised ValueError: a bad row"), panel.watch(distributor):
             distributor.run(meet, early)
-        assert panel.state.failures[0].text.startswith("meet, ")  # no frame of pyspark
-        assert "bad row" in panel.state.failures[0].text
+        (failure,) = panel.state.failures
+        assert failure.text.startswith("meet, ") and "bad row" in failure.text  # no frame of pyspark
+        assert ranks(lab) == []
 
 
 def test_a_rank_that_is_killed(local, lab):
@@ -250,17 +233,14 @@ def test_what_another_thread_prints_stays_in_the_notebook(local, capsys):
     assert set(printed.out.splitlines()) == {"from another thread"} and not printed.err
 
 
-def test_what_is_no_distributor():
+def test_what_is_no_distributor_and_where_ranks_find_the_panel(monkeypatch):
+    from pyspark import SparkContext
+
     with pytest.raises(LabError, match="TorchDistributor"):
         panel_of("07-none").watch("distributor")
 
-
-def test_where_ranks_find_the_panel(monkeypatch):
-    from pyspark import SparkContext
-
     class Active:
-        def __init__(self):
-            self.master = "spark://10.0.0.8:7077"
+        master = "spark://10.0.0.8:7077"
 
         def getConf(self):
             return {"spark.driver.host": "10.0.0.7"}
@@ -315,12 +295,10 @@ def test_interrupted(local, lab):
     panel = panel_of("i")
 
     def wait():
-        panel.phase("training")
         time.sleep(120)
 
     def interrupt():
-        while len(panel.state.workers) < 2:
-            time.sleep(0.1)
+        until(lambda: len(panel.state.workers) == 2)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()

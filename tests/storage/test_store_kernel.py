@@ -14,7 +14,7 @@ import time
 import ray.data
 from labkit import cluster, datasets
 from labkit.storage import store as storage
-from labkit.data.panel import DataPanel
+from labkit.data import DataPanel
 from labkit.storage.uploads import upload_shards
 
 lab, store = cluster.start(), storage.start()

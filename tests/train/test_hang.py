@@ -1,8 +1,7 @@
-"""The hang doctor on six staged hangs: the rank that the others wait for, its call, and the line of each."""
+"""The hang doctor on staged hangs: the rank that the others wait for, its call, and the line of each."""
 
 import inspect
 import os
-import signal
 import socket
 import sys
 import threading
@@ -10,58 +9,56 @@ import time
 
 import pytest
 import ray.train
+import torch
+from loops import rank
 from ray import cloudpickle
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
+from test_ray_reporting import interrupt_when
 
 from labkit import faults, storage
 from labkit.errors import RunStopped
 from labkit.panel.workers import WorkerState
 from labkit.settings import Settings
 from labkit.train import TrainPanel, hang
+from labs import until
 
 pytestmark = pytest.mark.fault
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
-def rank():
-    return ray.train.get_context().get_world_rank()
-
-
-def a_few_steps(config):
-    import torch
-
-    for _ in config["panel"].steps(range(5), epoch=0):
-        torch.distributed.all_reduce(torch.ones(1))
+def steps(number, seconds=0.0):
+    """Steps that the panel sees, and in which ranks wait for one another."""
+    model = ray.train.torch.prepare_model(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(number):
+        time.sleep(seconds)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
 
 
 def only_rank_0_reports(config):
-    a_few_steps(config)
+    steps(5)
     if rank() == 0:
         ray.train.report({"loss": 1.0})
 
 
 def rank_1_has_fewer_batches(config):
-    import torch
-
-    model = ray.train.torch.prepare_model(torch.nn.Linear(2, 1))
-    for _ in config["panel"].steps(range(20 if rank() == 0 else 5), epoch=0):
-        model(torch.ones(1, 2)).sum().backward()
+    steps(20 if rank() == 0 else 5)
     ray.train.report({"loss": 1.0})
 
 
+class Stuck(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, row):
+        time.sleep(600 if row else 0)
+        return torch.ones(1)
+
+
 def a_data_loader_that_is_stuck(config):
-    import torch
-
-    class Stuck(torch.utils.data.Dataset):
-        def __len__(self):
-            return 8
-
-        def __getitem__(self, row):
-            time.sleep(600 if row else 0)
-            return torch.ones(1)
-
-    a_few_steps(config)
+    steps(5)
     if rank() == 1:
         for _ in torch.utils.data.DataLoader(Stuck(), num_workers=1):
             pass
@@ -69,14 +66,14 @@ def a_data_loader_that_is_stuck(config):
 
 
 def a_breakpoint_left_in(config):
-    a_few_steps(config)
+    steps(5)
     if rank() == 1:
         breakpoint()
     ray.train.report({"loss": 1.0})
 
 
 def a_store_that_does_not_answer(config):
-    a_few_steps(config)
+    steps(5)
     if rank() == 1:
         while True:
             config["files"].invalidate_cache()
@@ -85,11 +82,7 @@ def a_store_that_does_not_answer(config):
 
 
 def all_is_well(config):
-    import torch
-
-    for _ in config["panel"].steps(range(4000), epoch=0):
-        time.sleep(0.02)
-        torch.distributed.all_reduce(torch.ones(1))
+    steps(4000, seconds=0.02)
 
 
 def test_a_pid_of_another_machine_is_not_looked_up_on_this_one():
@@ -105,28 +98,24 @@ def lines_of(lab, home, tmp_path):
     """Run a loop until the panel says what its ranks wait for, then press Stop."""
 
     def lines_of(loop, before=lambda panel: None, **config):
-        panel = TrainPanel("hang", settings=Settings(home=home, panel="none", hang_after=2))
-        said = []
+        panel, said = TrainPanel("hang", settings=Settings(home=home, panel="none", hang_after=2)), []
 
-        def stop():
-            deadline = time.monotonic() + 60
-            while not panel.state.first_step_at and time.monotonic() < deadline:
-                time.sleep(0.05)
-            before(panel)
-            while not panel.state.hang and time.monotonic() < deadline:
-                time.sleep(0.05)
-            said.extend(panel.state.hang)
-            os.kill(os.getpid(), signal.SIGINT)
+        def explained():
+            if panel.state.first_step_at and not said:
+                before(panel)
+                until(lambda: panel.state.hang, 60)
+                said.extend(panel.state.hang)
+            return said
 
-        threading.Thread(target=stop, daemon=True).start()
+        interrupt_when(explained)
         trainer = TorchTrainer(
             loop,
-            train_loop_config={"panel": panel, **config},
+            train_loop_config=config,
             scaling_config=ScalingConfig(num_workers=2),
-            run_config=RunConfig(name="hang", storage_path=str(tmp_path), callbacks=[panel.callback()]),
+            run_config=RunConfig(storage_path=str(tmp_path)),
         )
-        with pytest.raises(RunStopped), panel.watch(trainer):
-            trainer.fit()
+        with pytest.raises(RunStopped):
+            panel.fit(trainer)
         return said
 
     return lines_of
@@ -139,45 +128,51 @@ def at(loop, text):
     return f"(test_hang.py, line {place})"
 
 
-def test_one_rank_never_reports(lines_of):
-    first, second, verdict = lines_of(only_rank_0_reports)
-    assert "rank 0: waits in ray.train.report" in first and at(only_rank_0_reports, ".report(") in first
-    assert second == "rank 1: has left the training function"
-    assert verdict == "The others wait for rank 1."
-
-
-def test_one_rank_has_fewer_batches(lines_of):
-    first, second, verdict = lines_of(rank_1_has_fewer_batches)
-    assert "rank 0: waits in loss.backward()" in first and "rank 1: waits in ray.train.report" in second
-    assert at(rank_1_has_fewer_batches, "backward()") in first
-    assert at(rank_1_has_fewer_batches, ".report(") in second
-    assert verdict.endswith("rank 1 made fewer steps, or rank 0 reported less often.")
-
-
-def test_a_data_loader_is_stuck(lines_of):
-    first, second, verdict = lines_of(a_data_loader_that_is_stuck)
-    assert "rank 0: waits in barrier" in first and at(a_data_loader_that_is_stuck, "barrier") in first
-    assert "rank 1: waits for a DataLoader" in second
-    assert at(a_data_loader_that_is_stuck, "DataLoader(") in second
-    assert verdict == "The others wait for rank 1."
-
-
-def test_a_debugger_was_left_in(lines_of):
-    first, second, verdict = lines_of(a_breakpoint_left_in)
-    assert at(a_breakpoint_left_in, ".report(") in first
-    assert "rank 1: waits for a debugger" in second and at(a_breakpoint_left_in, "breakpoint()") in second
-    assert verdict == "The others wait for rank 1."
+@pytest.mark.parametrize(
+    "loop, zero, one, verdict",
+    [
+        (
+            only_rank_0_reports,
+            ("waits in ray.train.report", only_rank_0_reports, ".report("),
+            ("has left the training function", None, ""),
+            "The others wait for rank 1.",
+        ),
+        (
+            rank_1_has_fewer_batches,
+            ("waits in loss.backward()", steps, "backward()"),
+            ("waits in ray.train.report", rank_1_has_fewer_batches, ".report("),
+            "rank 1 made fewer steps, or rank 0 reported less often.",
+        ),
+        (
+            a_data_loader_that_is_stuck,
+            ("waits in barrier", a_data_loader_that_is_stuck, "barrier"),
+            ("waits for a DataLoader", a_data_loader_that_is_stuck, "DataLoader("),
+            "The others wait for rank 1.",
+        ),
+        (
+            a_breakpoint_left_in,
+            ("waits in ray.train.report", a_breakpoint_left_in, ".report("),
+            ("waits for a debugger", a_breakpoint_left_in, "breakpoint()"),
+            "The others wait for rank 1.",
+        ),
+    ],
+)
+def test_who_waits_for_whom(lines_of, loop, zero, one, verdict):
+    *lines, conclusion = lines_of(loop)
+    for number, (line, (what, function, text)) in enumerate(zip(lines, (zero, one), strict=True)):
+        assert line.startswith(f"rank {number}: {what}")
+        assert function is None or at(function, text) in line
+    assert conclusion.endswith(verdict)
 
 
 def test_the_store_does_not_answer(lines_of):
     with storage.start() as store:
-        bucket = store.bucket("hang")
         stuck = faults.freeze_store(store, seconds=20)
         _, second, verdict = lines_of(
             a_store_that_does_not_answer,
             before=lambda panel: threading.Thread(target=stuck.now).start(),
             files=store.files,
-            bucket=bucket,
+            bucket=store.bucket("hang"),
         )
         assert "rank 1: waits for an answer of the object store" in second
         assert at(a_store_that_does_not_answer, ".ls(") in second
@@ -186,11 +181,9 @@ def test_the_store_does_not_answer(lines_of):
 
 
 def test_a_frozen_process(lines_of):
-    def freeze(panel):
-        faults.freeze_rank(1, seconds=8).at(panel)
-
-    first, second, verdict = lines_of(all_is_well, before=freeze)
-    assert "rank 0: waits in all_reduce" in first and at(all_is_well, "all_reduce") in first
+    first, second, verdict = lines_of(
+        all_is_well, before=lambda panel: faults.freeze_rank(1, seconds=8).at(panel)
+    )
+    assert "rank 0: waits in loss.backward()" in first
     assert "rank 1: its process" in second and "frozen" in second
-    assert any(at(all_is_well, text) in second for text in ("for _ in", "sleep", "all_reduce"))
     assert verdict == "The others wait for rank 1."

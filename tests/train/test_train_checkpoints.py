@@ -1,13 +1,16 @@
-"""What a run's store says of its checkpoints, read from the list that Ray keeps there."""
+"""What a run's store says of its checkpoints, read from the list that Ray keeps there; which are kept."""
 
+import functools
 import json
 
+import numpy as np
 import pytest
 from pyarrow.fs import LocalFileSystem
-from ray.train import CheckpointConfig
+from ray.train import CheckpointConfig, ReportedCheckpointStatus
 
 from labkit.errors import LabError
-from labkit.train import reported_checkpoints
+from labkit.models.torch import train_epoch
+from labkit.train import panel, reported_checkpoints
 from labkit.train.checkpoints import unranked, wrong_order
 
 NAMES = ["c0", "c1", "c2", "c3", "c4"]
@@ -41,6 +44,7 @@ def test_every_status_in_the_order_of_the_reports(tmp_path, filesystem):
         (4, "PENDING_VALIDATION"),
     ]
     assert [one.checkpoint.path for one in found] == [f"{tmp_path}/{name}" for name in NAMES]
+    assert set(panel._STATUSES) == {status.value for status in ReportedCheckpointStatus}
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", json.dumps(KEPT | {"checkpoint_report_indices": [1]})])
@@ -52,16 +56,17 @@ def test_a_list_that_is_missing_or_not_rays(tmp_path, content):
     assert "result.path" in refused.value.fix
 
 
-def warning(name, order="max"):
-    config = {"checkpoint_score_attribute": name, "checkpoint_score_order": order}
-    return wrong_order(CheckpointConfig(num_to_keep=2, **config))
-
-
-@pytest.mark.parametrize("name", ["rmse", "val_loss", "valid/error", "perplexity", "test MAE"])
-def test_keeping_the_worst_checkpoints_is_warned_of(name):
-    assert f"Ray keeps the 2 checkpoints with the highest {name}, " in warning(name)
-    assert 'checkpoint_score_order="min"' in warning(name)
-    assert not warning(name, "min")
+@pytest.mark.parametrize(
+    "name, warned",
+    [("loss", True), ("rmse", True), ("val_loss", True), ("valid/error", True), ("test MAE", True)]
+    + [(None, False), ("accuracy", False), ("neg_mean_squared_error", False), ("lossless", False)],
+)
+def test_keeping_the_worst_checkpoints_is_warned_of(name, warned):
+    config = {"checkpoint_score_attribute": name, "num_to_keep": 2}
+    said = wrong_order(CheckpointConfig(**config))
+    assert (f"Ray keeps the 2 checkpoints with the highest {name}, " in said) == warned
+    assert ('checkpoint_score_order="min"' in said) == warned
+    assert not wrong_order(CheckpointConfig(**config, checkpoint_score_order="min"))
 
 
 def test_a_metric_that_ranks_and_that_no_checkpoint_has_is_told():
@@ -72,8 +77,10 @@ def test_a_metric_that_ranks_and_that_no_checkpoint_has_is_told():
         assert unranked(CheckpointConfig(checkpoint_score_attribute=name), seen) == ""
 
 
-def test_an_accuracy_is_the_other_way_round_and_what_is_not_known_is_left_alone():
-    assert 'checkpoint_score_order="max"' in warning("val_accuracy", "min")
-    assert not warning("val_accuracy", "max")
-    for name in (None, "epoch", "neg_mean_squared_error", "lossless", "accuracy_loss"):
-        assert not warning(name, "max") and not warning(name, "min")
+def test_a_validation_function_that_takes_a_data_set_along_is_refused():
+    rows = np.zeros(10**6, np.uint8)
+    for function in (lambda checkpoint: rows.mean(), functools.partial(train_epoch, images=rows)):
+        with pytest.raises(LabError, match=r"it has 1\.0 MB.* the limit is 1\.0 MB") as refused:
+            panel.check_closure_size(function)
+        assert "load data inside the function" in refused.value.fix
+    panel.check_closure_size(train_epoch)

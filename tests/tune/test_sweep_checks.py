@@ -105,3 +105,5 @@ def test_a_name_that_is_taken_and_what_is_no_tuner(refuse, tmp_path):
     assert "Tuner.restore" in refused.value.fix
     with pytest.raises(LabError, match="takes a ray.tune.Tuner and got .*TorchTrainer"):
         SweepPanel("night").watch(TorchTrainer)
+    with pytest.raises(LabError, match="it watches no tuner"), SweepPanel("night"):
+        pass

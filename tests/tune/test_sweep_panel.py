@@ -189,20 +189,6 @@ def test_a_reset_that_fails_is_shown_with_its_reason(sweep):
     assert len(whys) == 1 and "reset_config() to be implemented and return True" in whys.pop()
 
 
-def test_asha_stops_at_rungs_and_the_panel_says_where(sweep):
-    scheduler = ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
-    sweep(Counter, {"x": tune.grid_search([8, 7, 6, 5, 4, 3, 2, 1])}, scheduler=scheduler)
-    state = sweep.panel.state
-    assert state.rungs == (1, 3, 9)
-    assert state.trials and state.best.config["x"] == 8
-    for trial in state.trials.values():
-        if trial.status == "stopped early":
-            assert trial.iteration in (1, 3) and trial.why == f"stopped at rung {trial.iteration}"
-        else:
-            assert (trial.status, trial.iteration) == ("finished", 9)
-    assert state.counts()["stopped early"] >= 4
-
-
 def test_population_based_training_changes_configurations(sweep):
     scheduler = PopulationBasedTraining(
         time_attr="training_iteration",
@@ -249,34 +235,6 @@ def test_an_interrupt_before_the_first_trial_is_not_lost(lab, home):
     with pytest.raises(RunStopped, match="no trial yet: start it again"), panel.watch(tuner):
         tuner.fit()
     assert panel.state.status == "stopped"
-
-
-def test_one_panel_at_a_time_and_only_with_a_tuner(lab, home):
-    first = SweepPanel("first", reporter=NullReporter())
-    space = {"x": tune.grid_search([1])}
-    with pytest.raises(LabError, match="it watches no tuner"), first:
-        pass
-    tuner = tune.Tuner(climb, param_space=space, run_config=tune.RunConfig(storage_path=str(home / "runs")))
-    with (
-        first.watch(tuner),
-        pytest.raises(LabError, match="'first' is open"),
-        SweepPanel("second").watch(tuner),
-    ):
-        pass
-
-
-def whence(config):
-    import psutil
-
-    parent = psutil.Process(os.getppid()).cmdline()
-    tune.report({"score": 1, "forked": float("labkit.cluster.forkserver.server" in parent)})
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a fork after imports is not safe")
-def test_trials_begin_with_their_imports_done(sweep, lab):
-    """Functions and classes alike run in actors, and those are forked as a training's workers are."""
-    results = sweep(whence, {"x": tune.grid_search([1, 2])})
-    assert [result.metrics["forked"] for result in results] == [1.0, 1.0]
 
 
 def test_a_state_that_cannot_be_kept_does_not_cost_the_sweep(sweep, monkeypatch):

@@ -1,8 +1,7 @@
-"""The panel of an execution of Ray Data.
+"""Ray Data: the panel of an execution, operator by operator.
 
     with DataPanel("02-images") as panel:
         data = ray.data.read_images(…).map_batches(…).materialize()
-    panel.plot()           # what each operator did, as bars
     panel.plot_memory()    # the object store over time
 
 Ray Data shows its own progress bars only in a terminal; in a notebook it would print log lines, so the lab
@@ -16,17 +15,20 @@ import logging
 import math
 import os
 import re
+import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import ray
+from ray.data._internal.execution.execution_callback import ExecutionCallback
 
 from labkit.cluster.ray_data_log import quiet
 from labkit.display import tracebacks
 from labkit.display.figures import GREY, figure_style
-from labkit.display.formatting import UNKNOWN, count, seconds, short, size
+from labkit.display.formatting import UNKNOWN, count, seconds, short
 from labkit.errors import RunFailed
 from labkit.panel.base import LivePanel
 from labkit.panel.run import Run, Table, Thinned, joined
@@ -35,8 +37,10 @@ from labkit.settings import variables_set
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+__all__ = ["DataPanel", "quiet"]
+
 _CALLBACKS = "RAY_DATA_EXECUTION_CALLBACKS"
-_FOLLOWER = "labkit.data.executor.Follower"
+_EVERY = 0.25  # seconds between two looks at an execution
 _CAUSE = "The above exception was the direct cause"
 # The notes that Ray Data adds to an exception: how often it tried, and how to let it try more often.
 _NOTES = re.compile(r"^(Failed to .* after \d+/\d+ attempts|To change retry attempts).*\n?", re.MULTILINE)
@@ -80,6 +84,22 @@ class OperatorState:
         """Rows in each second of its tasks; NaN while no time is known."""
         return self.rows / self.seconds if self.seconds else math.nan
 
+    def row(self) -> tuple[str, ...]:
+        """Its figures as `_HEAD` names them; MB is its peak in the object store."""
+        held = self.backpressure_seconds
+        return (
+            short(self.name, 48),
+            f"{self.rows:,}",
+            f"{self.blocks:,}",
+            f"{self.finished:,}" + (f" + {self.running}" if self.running else ""),
+            f"{self.queued:,}" if self.queued else UNKNOWN,
+            f"{self.seconds:.2f}" if self.seconds else UNKNOWN,
+            f"{self.cpu_seconds:.2f}" if self.seconds else UNKNOWN,
+            f"{held:.1f} s" if held >= 0.05 else UNKNOWN,
+            count(self.rows_per_second),
+            f"{self.memory_peak / 1e6:.1f}",
+        )
+
 
 class ExecutionRun(Run):
     """What Ray Data executed between the opening of a panel and its closing."""
@@ -122,37 +142,64 @@ class ExecutionRun(Run):
         }
 
     def fill(self, now: float) -> None:
-        operators = self.operators
         rate = f"{count(self.rows_per_second)} rows/s" if self.rows_per_second else ""
-        self.subtitle = self.engine
-        self.steps = [
-            ("dim", joined(seconds(self.elapsed(now)), rate) if operators else "nothing is executed yet")
-        ]
-        rows = [_row(operator) for operator in operators[:_SHOWN]]
-        widths = list(_HEAD.values())
-        self.tables = [Table(list(_HEAD), rows, len(operators) - len(rows), widths=widths)] if rows else []
-        self.result = joined(f"{self.rows:,} rows", rate) if operators else "nothing was executed here"
+        rows = [operator.row() for operator in self.operators[:_SHOWN]]
+        more = len(self.operators) - len(rows)
+        said = joined(seconds(self.elapsed(now)), rate) if rows else "nothing is executed yet"
+        self.subtitle, self.steps = self.engine, [("dim", said)]
+        self.tables = [Table(list(_HEAD), rows, more, widths=list(_HEAD.values()))] if rows else []
+        self.result = joined(f"{self.rows:,} rows", rate) if rows else "nothing was executed here"
 
     def last_line(self) -> str:
         chain = " → ".join(f"{short(one.name)} {count(one.rows)}" for one in self.operators[:_SHOWN])
         return joined(super().last_line(), chain)
 
 
-def _row(operator: OperatorState) -> tuple[str, ...]:
-    """An operator's figures as `_HEAD` names them; MB is its peak in the object store."""
-    known, held = bool(operator.seconds), operator.backpressure_seconds
-    return (
-        short(operator.name, 48),
-        f"{operator.rows:,}",
-        f"{operator.blocks:,}",
-        f"{operator.finished:,}" + (f" + {operator.running}" if operator.running else ""),
-        f"{operator.queued:,}" if operator.queued else UNKNOWN,
-        f"{operator.seconds:.2f}" if known else UNKNOWN,
-        f"{operator.cpu_seconds:.2f}" if known else UNKNOWN,
-        f"{held:.1f} s" if held >= 0.05 else UNKNOWN,
-        count(operator.rows_per_second),
-        f"{operator.memory_peak / 1e6:.1f}",
-    )
+class Follower(ExecutionCallback):
+    """Tells the panel that is open how far one execution is. Ray Data makes one for each, by its name."""
+
+    def before_execution_starts(self, executor: Any) -> None:
+        operators = [op for op in executor._topology if type(op).__name__ != "InputDataBuffer"]
+        self._pairs = [(OperatorState(op.name), op) for op in operators]
+        self._panel, self._next = DataPanel.current(), 0.0
+        if self._panel is not None:
+            with self._panel.update() as state:
+                state.executions.append([known for known, _ in self._pairs])
+            self.on_execution_step(executor)
+
+    def after_execution_succeeds(self, executor: Any, error: Exception | None = None) -> None:
+        self.on_execution_step(executor, last=True)
+
+    after_execution_fails = after_execution_succeeds
+
+    def on_execution_step(self, executor: Any, *, last: bool = False) -> None:
+        if self._panel is None or self._panel.state.over:
+            return
+        for known, op in self._pairs:  # at every step: a peak may be short
+            known.memory = op.metrics.obj_store_mem_used
+            known.memory_peak = max(known.memory_peak, known.memory)
+        if last or time.monotonic() >= self._next:
+            self._next = time.monotonic() + _EVERY
+            with self._panel.update() as state:
+                for known, op in self._pairs:
+                    _update(known, op, executor._topology[op], last=last)
+                state.sample()
+
+
+def _update(known: OperatorState, op: Any, state: Any, *, last: bool) -> None:
+    metrics = op.metrics
+    known.rows = metrics.row_outputs_taken
+    known.blocks = metrics.block_outputs_taken
+    known.bytes = metrics.bytes_outputs_taken
+    known.running, known.finished = metrics.num_tasks_running, metrics.num_tasks_finished
+    known.queued = state.total_enqueued_input_blocks()
+    waits = metrics.task_submission_backpressure_time, metrics.task_output_backpressure_time_s
+    known.backpressure_seconds = sum(waits)
+    if last:
+        spent = [block.exec_stats for blocks in op.get_stats().values() for block in blocks]
+        known.seconds = sum(part.wall_time_s or 0 for part in spent if part is not None)
+        known.cpu_seconds = sum(part.cpu_time_s or 0 for part in spent if part is not None)
+        known.memory = 0
 
 
 class DataPanel(LivePanel):
@@ -170,43 +217,6 @@ class DataPanel(LivePanel):
 
     def new_state(self) -> ExecutionRun:
         return ExecutionRun(self._name)
-
-    @property
-    def seconds(self) -> float:
-        """From the beginning of the block to its end."""
-        return self.state.elapsed()
-
-    @property
-    def rows(self) -> int:
-        """Rows that came out of the last execution of the block."""
-        return self.state.rows
-
-    def plot(self) -> "Figure":
-        """Seconds, rows per second and memory of each operator, as bars.
-
-        The figure is closed for pyplot, so a notebook shows it once: as the value of its cell.
-        """
-        import matplotlib.pyplot as plt
-
-        operators = self.state.operators[:_SHOWN]
-        bars = {
-            "seconds of its tasks": ([o.seconds for o in operators], seconds),
-            "rows in a task second": ([o.rows / o.seconds if o.seconds else 0.0 for o in operators], count),
-            "peak in Ray's object store": ([o.memory_peak for o in operators], size),
-        }
-        with plt.rc_context(figure_style()):
-            height = 1.0 + 0.42 * max(len(operators), 1)
-            figure, all_axes = plt.subplots(1, 3, figsize=(8.5, height), sharey=True, layout="constrained")
-            for axes, (title, (values, words)) in zip(all_axes, bars.items(), strict=True):
-                drawn = axes.barh(range(len(values)), values, height=0.6)
-                axes.bar_label(drawn, map(words, values), padding=4)
-                axes.set(title=title, xmargin=0.35, xticks=[])
-                axes.spines["bottom"].set_visible(False)
-            labels = [short(o.name, 32).replace("$", r"\$") for o in operators]
-            all_axes[0].set_yticks(range(len(operators)), labels)
-            all_axes[0].invert_yaxis()
-        plt.close(figure)
-        return figure
 
     def plot_memory(self) -> "Figure":
         """The bytes in the object store over time, and a line at all that passed through it."""
@@ -226,9 +236,10 @@ class DataPanel(LivePanel):
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
+        follower = f"{Follower.__module__}.{Follower.__name__}"
         level = quiet(logging.CRITICAL)
         try:
-            with variables_set({_CALLBACKS: ",".join(filter(None, [os.environ.get(_CALLBACKS), _FOLLOWER]))}):
+            with variables_set({_CALLBACKS: ",".join(filter(None, [os.environ.get(_CALLBACKS), follower]))}):
                 yield
         finally:
             quiet(level)
@@ -240,24 +251,20 @@ class DataPanel(LivePanel):
 
     def translate(self, error: BaseException) -> BaseException | None:
         """Ray Data's errors, those of the reader's functions included, in one line."""
-        if isinstance(error, ray.exceptions.RayError):
-            in_a_line_of_the_reader = tracebacks.has_own_frame(_cause(error))
-        elif _is_ray_datas(error):
-            in_a_line_of_the_reader = True  # the one that called Ray Data
-        else:
-            return None
         fix = "the panel above shows in which line; fix the function or the file, then run the cell again"
-        if not in_a_line_of_the_reader:
-            fix = "no line of yours is in it: look at the file, the column or the size that it names"
+        if isinstance(error, ray.exceptions.RayError):
+            if not tracebacks.has_own_frame(_cause(error)):
+                fix = "no line of yours is in it: look at the file, the column or the size that it names"
+        elif not any(_is_ray_datas(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):
+            return None
         return RunFailed(f"finish {self.state.name!r}", self.state.failures[-1].message, fix)
+
+
+def _is_ray_datas(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").startswith("ray.data.")
 
 
 def _cause(error: BaseException) -> str:
     """What happened in the worker: Ray Data appends an exception of its own, with advice."""
     text = _NOTES.sub("", str(error))
     return text.rpartition(_CAUSE)[0] or text
-
-
-def _is_ray_datas(error: BaseException) -> bool:
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_globals.get("__name__", "").startswith("ray.data.") for frame, _ in frames)
