@@ -39,23 +39,20 @@ def train_loop(config: dict[str, Any]) -> list[float]:
     from benchmarks._validators import in_a_task
     from labkit.models.torch import batches, cnn, save_state, train_epoch
 
-    panel, data, way, epochs = config["panel"], config["data"], config["way"], config["epochs"]
+    data, way, epochs = config["data"], config["way"], config["epochs"]
     model = cnn(seed=0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     in_loop = in_a_task(cnn, **config["rows"])
     blocked = []
     for epoch in range(epochs):
         rows = batches(data.images, data.labels, size=64, seed=epoch)
-        steps = panel.steps(rows, epoch=epoch, epochs=epochs)
-        metrics = train_epoch(model, steps, torch.nn.functional.cross_entropy, optimizer)
+        metrics = train_epoch(model, rows, torch.nn.functional.cross_entropy, optimizer)
         began = time.perf_counter()
         folder = tempfile.mkdtemp()
         save_state(folder, model, optimizer, epoch)
         checkpoint = ray.train.Checkpoint.from_directory(folder)
         if way == "inline":
-            panel.phase("validating")
             metrics.update(in_loop(checkpoint))
-            panel.phase("saving")
         mode = CheckpointUploadMode.SYNC if way == "inline" else CheckpointUploadMode.ASYNC
         ray.train.report(
             {"epoch": epoch, **metrics},
@@ -94,14 +91,13 @@ def measure(way: str, *, store: storage.Store, data: Any, epochs: int) -> dict[s
     panel = TrainPanel(name, dataset=data.name, rows=len(data), reporter=NullReporter())
     trainer = TorchTrainer(
         train_loop,
-        train_loop_config={"panel": panel, "data": data, "way": way, "epochs": epochs, "rows": rows},
+        train_loop_config={"data": data, "way": way, "epochs": epochs, "rows": rows},
         scaling_config=ScalingConfig(num_workers=1),
         validation_config=config,
         run_config=RunConfig(
             name=panel.run_id,
             storage_path=store.storage_path("runs", name),
             storage_filesystem=store.filesystem,
-            callbacks=[panel.callback()],
         ),
     )
     with panel.watch(trainer):

@@ -2,10 +2,11 @@
 
     panel = SparkPanel("07-local", epochs=3)
     with panel.watch(distributor):
-        model = distributor.run(train, 3)       # `train` may use panel.steps, and on rank 0 panel.report
+        model = distributor.run(train, 3)       # of a dict that `train` returns, the numbers are reported
 
 TorchDistributor has no callbacks. The panel is pickled with the function, becomes a tracker in each rank, and
-the tracker sends its events to the kernel.
+the tracker follows the function there and sends its events to the kernel. A training file is not followed;
+what it prints is shown.
 """
 
 import contextlib
@@ -22,8 +23,7 @@ from typing import Any
 from labkit.display import tracebacks
 from labkit.errors import LabError, RunFailed
 from labkit.panel.panel import Panel
-from labkit.panel.tracking.channel import Address
-from labkit.panel.tracking.remote import RemoteTracker
+from labkit.panel.tracking.remote import RemoteTracker, TrackedFunction
 from labkit.settings import variables_set
 from labkit.spark.driver import LOOPBACK, active, current
 from labkit.spark.output import Output, advice, rank_error, summary
@@ -135,13 +135,17 @@ class SparkPanel(Panel):
 
         return followed
 
-    def _launch(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _launch(self, run: Callable[..., Any], what: Any, *args: Any, **kwargs: Any) -> Any:
+        what = TrackedFunction(what, self) if callable(what) else what
         ended = threading.Event()
         watcher = threading.Thread(target=self._end_lost_launch, args=[ended], daemon=True)
         watcher.start()
         try:
             with self._output.captured():
-                return run(*args, **kwargs)
+                result = run(what, *args, **kwargs)
+            if isinstance(result, dict):
+                self.report(result)
+            return result
         finally:
             ended.set()
             watcher.join()
@@ -217,16 +221,11 @@ class SparkPanel(Panel):
 
 
 class RankTracker(RemoteTracker):
-    """The tracker that the panel becomes in a rank. In the Spark task that starts torchrun it is silent."""
+    """The tracker that the panel becomes in a rank. The task that starts torchrun has none."""
 
-    def __init__(self, run: str, address: Address | None) -> None:
-        super().__init__(run, address)
-        if "TORCHELASTIC_RUN_ID" not in os.environ:  # torchrun sets it for its ranks
-            self._sender = None
-        elif self._sender is not None:
-            # A rank runs only this function, and nothing else says when it begins.
-            self._begin()
-            sys.excepthook = self._failed
+    def _begin(self) -> None:
+        super()._begin()
+        sys.excepthook = self._failed  # a rank runs only this function
 
     def _failed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         text = "".join(traceback.format_exception(kind, error, trace))

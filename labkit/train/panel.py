@@ -7,7 +7,7 @@
 The loop knows nothing of the panel. During the run the trainer has one more callback, and a wrapper around
 its loop that follows it from outside (see `labkit.panel.tracking.hooks`). Ray Train has no reporter for
 notebooks: its only hook, `ray.train.UserCallback`, is called in the run's controller, a process of its own.
-What it and the workers report comes to the kernel through `labkit.panel.tracking.channel`.
+What it and the workers report comes to the kernel through a small actor: `labkit.panel.tracking.mailbox`.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import re
 import reprlib
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,11 +27,12 @@ from ray.util import state
 from ray.util.placement_group import PlacementGroup
 
 from labkit import cluster, interrupts
-from labkit.cluster import capacity, connection
+from labkit.cluster import capacity
 from labkit.display import tracebacks
 from labkit.display.formatting import size
 from labkit.errors import LabError, RunFailed
 from labkit.panel.panel import Panel
+from labkit.panel.tracking.mailbox import Mailbox
 from labkit.panel.tracking.remote import TrackedFunction
 from labkit.panel.training import TrainingRun
 from labkit.storage import check_run_name, hint_for
@@ -49,7 +50,6 @@ from labkit.train.checkpoints import epochs_done, unranked, wrong_order
 _EPOCHS, _STEPS = ("epochs", "num_epochs", "max_epochs"), ("steps", "max_steps")  # names of a run's length
 _NAME_BY_RAY = re.compile(r"ray_train_run-\d{4}(-\d\d){2}_\d\d(-\d\d){2}")
 _LARGEST = 1_000_000  # bytes of a pickled function; a small model fits, a data set does not
-_PATIENCE = 20.0  # seconds in which workers that live are heard of
 
 
 class TrainPanel(Panel):
@@ -156,7 +156,11 @@ class TrainPanel(Panel):
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        local = self._about["engine"] == "one process"
+        local = not self.trains_elsewhere()
+        if not local:
+            if not ray.is_initialized():
+                ray.init()  # as fit() would
+            self.listen()  # here, and not in the middle of Ray's pickling
         # A training without workers needs no cluster.
         groups = set(ray.util.placement_group_table()) if ray.is_initialized() else set()
         over = threading.Event()
@@ -183,8 +187,10 @@ class TrainPanel(Panel):
         interrupted = error is not None and self._interrupts is not None and self._interrupts.came
         return KeyboardInterrupt() if interrupted else error
 
-    def host(self) -> str:
-        return connection.own_address()
+    def channel(self, on_event: Callable[[dict[str, Any]], Any]) -> Any:
+        if not ray.is_initialized():  # pickled for other processes than Ray's
+            return super().channel(on_event)
+        return Mailbox(on_event, f"labkit-panel-{self.run_id}")
 
     def failure_text(self, error: BaseException) -> str:
         if isinstance(error, ray.train.WorkerGroupError) and error.worker_failures:
@@ -246,15 +252,10 @@ class TrainPanel(Panel):
         return f"went on after epoch {done}{of}" if done else ""
 
     def _watch_for_hangs(self, over: threading.Event) -> None:
-        """Say what each rank waits for while nothing is heard of the run, or why nothing is ever heard."""
-        after, pause, since = self.settings.hang_after, 1.0, 0.0
+        """Show what each rank waits for while nothing is heard of the run."""
+        after, pause = self.settings.hang_after, 1.0
         while not over.wait(pause):
             heard, pause = self.state.heard_at, 1.0
-            if not heard and self.trains_elsewhere() and self.state.elapsed() > _PATIENCE / 2:
-                pause, since = _PATIENCE / 4, since or (self.state.now() if _workers_live() else 0.0)
-                if since and self.state.now() - since >= _PATIENCE:
-                    with self.update() as run:
-                        run.silence = "" if run.heard_at else self._why_silent()
             if not after or not self.state.first_step_at or self.state.now() - heard < after:
                 continue
             lines = hang.explain(list(self.state.workers.values()))
@@ -262,14 +263,6 @@ class TrainPanel(Panel):
             with self.update() as run:
                 if run.heard_at == heard:
                     run.hang = lines
-
-    def _why_silent(self) -> str:
-        at = "this kernel" if self._listener is None else "{}:{}".format(*self._listener.address[:2])
-        return (
-            f"no word from the workers, which run for {_PATIENCE:.0f} s: they cannot reach {at}, where this "
-            "panel listens (a firewall, NAT, ray://). They train all the same; a notebook in the cluster's "
-            "network sees them"
-        )
 
     @property
     def _run_name(self) -> str:
@@ -376,15 +369,6 @@ def _missing_module(text: str) -> str | None:
         f"ray.cloudpickle.register_pickle_by_value({name}). For a whole cluster: "
         f"ray.init(runtime_env={{'py_modules': [{path!r}]}}), or its folder as 'working_dir'"
     )
-
-
-def _workers_live() -> bool:
-    """Whether a training worker of this notebook runs; asks the dashboard."""
-    job = ray.get_runtime_context().get_job_id()
-    filters = [("class_name", "=", "RayTrainWorker"), ("state", "=", "ALIVE"), ("job_id", "=", job)]
-    with contextlib.suppress(Exception):  # where it does not answer, nothing is said
-        return bool(state.list_actors(filters=filters, timeout=5))
-    return False
 
 
 def _free_placement_groups(before: set[str]) -> None:

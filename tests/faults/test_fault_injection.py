@@ -17,6 +17,7 @@ from ray.train.torch import TorchTrainer
 
 from labkit import faults, storage
 from labkit.errors import LabError, RunFailed
+from labkit.panel.tracking.hooks import current
 from labkit.system.process_registry import ProcessRegistry
 from labkit.train import TrainPanel
 from labkit.tune import SweepPanel
@@ -40,8 +41,9 @@ def loop(config):
         with checkpoint.as_directory() as folder:
             start = int(Path(folder, "epoch").read_text()) + 1
     for epoch in range(start, EPOCHS):
-        for _ in config["panel"].steps(range(STEPS), epoch=epoch, epochs=EPOCHS):
+        for _ in range(STEPS):
             time.sleep(0.05)
+            current().step()
             torch.distributed.all_reduce(torch.ones(1))
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "epoch").write_text(str(epoch))
@@ -63,7 +65,7 @@ def fit(panel, tmp_path):
     def fit():
         trainer = TorchTrainer(
             loop,
-            train_loop_config={"panel": panel, "epochs": EPOCHS},
+            train_loop_config={"epochs": EPOCHS},
             scaling_config=ScalingConfig(num_workers=2, placement_strategy="SPREAD"),
             run_config=RunConfig(
                 name="faults",

@@ -17,6 +17,7 @@ import pytest
 from labkit import spark
 from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
+from labkit.panel.tracking.hooks import current
 from labkit.runs import record as records
 from labkit.spark import panel as spark_panel
 from labkit.spark.panel import SparkPanel
@@ -77,17 +78,17 @@ def test_ranks_report_to_the_panel(distributor, lab, capsys):
         dist.init_process_group("gloo")
         rank = dist.get_rank()
         print(f"hello from {rank}")
-        for epoch in range(epochs):
-            for _ in panel.steps([[0] * 8] * 4, epoch=epoch, epochs=epochs):
-                panel.log(loss=1.0)
-            if rank == 0:
-                panel.report({"loss": 0.5}, epoch=epoch)
+        for _ in range(epochs):
+            current().begin_epoch(4)
+            for _ in range(4):
+                current().step(8, loss=1.0)
+            current().end_epoch()
         dist.barrier()  # a rank that left at once could close a connection that the other is still opening
         dist.destroy_process_group()
-        return epochs, os.environ[GROUP_VARIABLE]  # by which a session finds its ranks
+        return {"loss": 0.5, "group": os.environ[GROUP_VARIABLE]}  # by which a session finds its ranks
 
     with panel.watch(distributor):
-        assert distributor.run(train, 2) == (2, lab.group_id)
+        assert distributor.run(train, 2)["group"] == lab.group_id
     state = panel.state
     assert (state.status, state.world_size, len(state.workers)) == ("finished", 2, 2)
     assert state.metrics()["loss"] == 0.5
@@ -122,7 +123,6 @@ def test_a_rank_that_raises(distributor, lab):
     panel = panel_of("07-raise")
 
     def train():
-        panel.phase("training")
         if os.environ["RANK"] == "1":
             raise ValueError("a bad row")
         time.sleep(60)
@@ -315,7 +315,6 @@ def test_interrupted(local, lab):
     panel = panel_of("i")
 
     def wait():
-        panel.phase("training")
         time.sleep(120)
 
     def interrupt():

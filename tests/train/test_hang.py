@@ -16,6 +16,7 @@ from ray.train.torch import TorchTrainer
 
 from labkit import faults, storage
 from labkit.errors import RunStopped
+from labkit.panel.tracking.hooks import current
 from labkit.panel.workers import WorkerState
 from labkit.settings import Settings
 from labkit.train import TrainPanel, hang
@@ -31,7 +32,8 @@ def rank():
 def a_few_steps(config):
     import torch
 
-    for _ in config["panel"].steps(range(5), epoch=0):
+    for _ in range(5):
+        current().step()
         torch.distributed.all_reduce(torch.ones(1))
 
 
@@ -45,7 +47,8 @@ def rank_1_has_fewer_batches(config):
     import torch
 
     model = ray.train.torch.prepare_model(torch.nn.Linear(2, 1))
-    for _ in config["panel"].steps(range(20 if rank() == 0 else 5), epoch=0):
+    for _ in range(20 if rank() == 0 else 5):
+        current().step()
         model(torch.ones(1, 2)).sum().backward()
     ray.train.report({"loss": 1.0})
 
@@ -87,7 +90,8 @@ def a_store_that_does_not_answer(config):
 def all_is_well(config):
     import torch
 
-    for _ in config["panel"].steps(range(4000), epoch=0):
+    for _ in range(4000):
+        current().step()
         time.sleep(0.02)
         torch.distributed.all_reduce(torch.ones(1))
 
@@ -121,7 +125,7 @@ def lines_of(lab, home, tmp_path):
         threading.Thread(target=stop, daemon=True).start()
         trainer = TorchTrainer(
             loop,
-            train_loop_config={"panel": panel, **config},
+            train_loop_config=config,
             scaling_config=ScalingConfig(num_workers=2),
             run_config=RunConfig(name="hang", storage_path=str(tmp_path), callbacks=[panel.callback()]),
         )

@@ -22,6 +22,7 @@ from ray.util import placement_group_table
 from labkit import runs
 from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
+from labkit.panel.tracking.hooks import current
 from labkit.system.process_registry import ProcessRegistry
 from labkit.train import TrainPanel
 from labs import idle
@@ -47,11 +48,12 @@ def panel(home):
 
 def loop(config, _=None):
     """Epochs of five steps in each worker; the panel comes with the configuration."""
-    panel, rank = config["panel"], ray.train.get_context().get_world_rank()
+    rank = ray.train.get_context().get_world_rank()
     for epoch in range(_epochs_done(), config["epochs"]):
-        for step in panel.steps(range(5), epoch=epoch, epochs=config["epochs"]):
+        current().begin_epoch(5)
+        for step in range(5):
             time.sleep(config.get("seconds_per_step", 0.01))
-            panel.log(loss=1.0 / (step + 1))
+            current().step(8, loss=1.0 / (step + 1))
             if config.get("breaks") == (rank, epoch, step):
                 raise ArithmeticError("the loss is not a number")
             if config.get("dies") == (rank, epoch, step) and not os.path.exists(config["died"]):
@@ -83,7 +85,7 @@ def trainer_of(
 ):
     return DataParallelTrainer(
         loop,
-        train_loop_config={"panel": panel, "epochs": epochs, **config},
+        train_loop_config={"epochs": epochs, **config},
         # One worker on each node: what the second one says has to come a longer way.
         scaling_config=ScalingConfig(num_workers=workers, placement_strategy="SPREAD"),
         datasets=datasets,
@@ -255,7 +257,7 @@ def test_a_lost_node_is_a_failure_that_is_told(lab, home, panel):
     node = lab.add_node(cpus=1, resources={"lost": 1})
     trainer = DataParallelTrainer(
         loop,
-        train_loop_config={"panel": panel, "epochs": 1000},
+        train_loop_config={"epochs": 1000},
         scaling_config=ScalingConfig(num_workers=1, resources_per_worker={"CPU": 1, "lost": 1}),
         run_config=RunConfig(
             name=panel.run_id, storage_path=str(home / "runs"), callbacks=[panel.callback()]

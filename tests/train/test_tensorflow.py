@@ -50,7 +50,7 @@ def fit(home, loop, *, workers=2, environment=KERAS_2, data=None, run_name=None,
     panel = TrainPanel("tf", reporter=NullReporter(), rows=ROWS)
     trainer = TensorflowTrainer(
         loop,
-        train_loop_config={"panel": panel, "folder": str(home), **config},
+        train_loop_config={"folder": str(home), **config},
         scaling_config=ScalingConfig(num_workers=workers, placement_strategy="SPREAD"),
         datasets={"train": data} if data is not None else None,
         run_config=RunConfig(
@@ -135,7 +135,7 @@ def with_fit(config):
     for name, rows in feeds.items():
         with strategy.scope():
             model = compiled(mlp(seed=SEED), tf.keras.optimizers.SGD(0.1))
-        follow = PanelCallback(config["panel"], rows_per_step=GLOBAL_BATCH // world)
+        follow = PanelCallback(rows_per_step=GLOBAL_BATCH // world)
         model.fit(rows, epochs=2, verbose=0, callbacks=[follow])
         keep(config, f"{name}{world}", model)
     # The same with an optimizer that has a memory, without an interruption.
@@ -249,7 +249,7 @@ def outside_of_the_scope(config):
     strategy, (rank, world) = tf.distribute.MultiWorkerMirroredStrategy(), place()
     assert strategy.num_replicas_in_sync == world
     model = compiled(mlp(seed=0), "sgd")
-    model.fit(batches(mine(rank, world)), verbose=0, callbacks=[PanelCallback(config["panel"])])
+    model.fit(batches(mine(rank, world)), verbose=0, callbacks=[PanelCallback()])
 
 
 def with_fit_of_keras_3(config):

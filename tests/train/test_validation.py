@@ -25,6 +25,7 @@ import labs
 from labkit import runs
 from labkit.errors import LabError
 from labkit.panel.reporters import NullReporter
+from labkit.panel.tracking.hooks import current
 from labkit.train.checkpoints import reported_checkpoints
 from labkit.train.panel import TrainPanel
 
@@ -51,13 +52,15 @@ def panel(home):
 
 def loop(config):
     """Epochs of a few steps; what each epoch's validation is to do comes with the configuration."""
-    panel, again = config["panel"], ray.train.get_checkpoint()
+    again = ray.train.get_checkpoint()
     first = 0
     if again:
         with again.as_directory() as folder:
             first = int(Path(folder, "epoch").read_text()) + 1
     for epoch in range(first, config["epochs"]):
-        for _ in panel.steps(range(4), epoch=epoch, epochs=config["epochs"]):
+        current().begin_epoch(4)
+        for _ in range(4):
+            current().step()
             time.sleep(config.get("seconds_per_epoch", 0.4) / 4)
         checkpoint, how = None, config["how"].get(epoch, "well")
         if ray.train.get_context().get_world_rank() == 0:
@@ -105,7 +108,7 @@ def behind_a_gate(epoch, folder):
 def trainer_of(panel, home, *, workers=1, epochs=3, how=None, fn=validate, options=None, name=None, **config):
     return DataParallelTrainer(
         loop,
-        train_loop_config={"panel": panel, "epochs": epochs, "how": how or {}, **config},
+        train_loop_config={"epochs": epochs, "how": how or {}, **config},
         scaling_config=ScalingConfig(num_workers=workers),
         validation_config=ValidationConfig(fn, ray_remote_kwargs=options),
         run_config=RunConfig(
