@@ -31,7 +31,8 @@ class Box(NamedTuple):
         if os.getpid() != _PROCESS or not ray.is_initialized():
             raise OSError("this process has no connection to Ray")
         actor = ray.get_actor(self.name)
-        yield lambda messages: ray.get(actor.put.remote(messages), timeout=_PATIENCE)
+        # Not `ray.get`, which warns in an async actor, such as the controller of Ray Train.
+        yield lambda messages: actor.put.remote(messages).future().result(_PATIENCE)
 
 
 class Mailbox:
