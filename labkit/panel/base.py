@@ -74,9 +74,6 @@ class LivePanel:
         if not isinstance(name, str) or not name.strip() or not isinstance(self.settings, Settings):
             fact = f"its name is {name!r}, and its settings are of type {type(self.settings).__name__}"
             raise LabError("make a panel", fact, 'Panel("00-baseline", settings=Settings(small=True))')
-        if not isinstance(live, (list, tuple)) or not all(map(callable, live)):
-            fix = "live=[lambda record: print(record.metrics)]"
-            raise LabError("make a panel", f"live is {live!r:.80}, and no list of functions", fix)
         self._name, self._given_reporter, self._live = name, reporter, live
         self._lock = threading.RLock()
         self._file_lock = threading.Lock()  # one record is written at a time; never waited for under `_lock`

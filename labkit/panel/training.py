@@ -335,7 +335,7 @@ class TrainingRun(Run):
         worker = self._worker(event)
         if worker is None:
             return
-        self.positions.settle()
+        self.repeated += self.positions.settle()
         event = {**event, "epoch": event["epoch"] + self.earlier + self.positions.base[0]}  # of the whole run
         is_new, begins = not worker.begun, worker.begins_epoch(event)
         seconds, waiting = worker.update(event)
@@ -344,7 +344,6 @@ class TrainingRun(Run):
             return
         at, self.fed = event["at"], event.get("fed", True)
         self.enter("training", at)
-        self.repeated += self.positions.repeated()
         if is_new:
             self._begins(worker, at)
         if begins:

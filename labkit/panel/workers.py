@@ -142,7 +142,6 @@ class Positions:
     reached: int = 0
     committed: int = 0
     _saved: list[tuple[int, int]] = field(default_factory=list)
-    _lost: int = 0  # steps after the last checkpoint, that will be made again
     _goes_back: bool = False
 
     def saved(self, epochs: int, steps: int) -> None:
@@ -153,20 +152,20 @@ class Positions:
         """The workers start over; with their first step it is known which checkpoints have arrived."""
         self._goes_back = True
 
-    def settle(self) -> None:
-        """A worker steps: if it has begun again, then at the last checkpoint that has arrived."""
-        if self._goes_back:
-            self._goes_back = False
-            del self._saved[self.committed :]
-            self.base = self._saved[-1] if self._saved else (0, 0)
-            self._lost += max(self.reached - self.base[1], 0)
-            self.reached = self.base[1]
+    def settle(self) -> int:
+        """A worker steps: if it has begun again, then at the last checkpoint that has arrived.
+
+        Returns:
+            The steps after it, which are made once more.
+        """
+        if not self._goes_back:
+            return 0
+        self._goes_back = False
+        del self._saved[self.committed :]
+        self.base = self._saved[-1] if self._saved else (0, 0)
+        lost, self.reached = max(self.reached - self.base[1], 0), self.base[1]
+        return lost
 
     def seen(self, made: int) -> None:
         """A process has made this many steps. All ranks make the same ones: one may tell more than rank 0."""
         self.reached = max(self.reached, self.base[1] + made)
-
-    def repeated(self) -> int:
-        """How many of the lost steps are being made again; they are counted once."""
-        again, self._lost = self._lost, 0
-        return again

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from labkit.errors import LabError, RunStopped
-from labkit.panel import Panel, base
+from labkit.panel import Panel
 from labkit.panel.base import LivePanel
 from labkit.panel.reporters import NullReporter
 from labkit.panel.run import Run
@@ -144,29 +144,6 @@ def test_the_exit_status_of_a_script_survives(panel, code, status):
     with pytest.raises(SystemExit) as caught, panel:
         sys.exit(code)
     assert (caught.value.code, panel.state.status) == (code, status)
-
-
-def test_a_record_is_written_while_the_loop_goes_on(settings, monkeypatch):
-    """And never over the last one."""
-    monkeypatch.setattr(base, "_KEEP_EVERY", 0.1)
-    writing, may_end, written = threading.Event(), threading.Event(), []
-    write = records.RunRecord.write
-
-    def slow(record, folder):
-        if record.history and record.state == "running":
-            writing.set()
-            may_end.wait(10)
-            written.append(record)
-        return write(record, folder)
-
-    monkeypatch.setattr(records.RunRecord, "write", slow)
-    with Panel("run", settings=settings) as panel:
-        train(panel, epochs=1)
-        assert writing.wait(30)
-        panel.report({"loss": 1.0})  # takes the panel's lock
-        assert len(panel.state.history) == 2 and written == []
-        threading.Timer(0.2, may_end.set).start()
-    assert records.read(settings.home / "runs" / "run" / panel.run_id).state == "finished"
 
 
 def test_a_failure_from_which_a_run_went_on_is_not_what_ended_it(panel, settings):
@@ -444,8 +421,3 @@ def test_the_record_of_a_killed_process_shows_how_far_it_came(settings):
     assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60).returncode == -9
     (record,) = records.find(settings.home)
     assert (record.state, record.metrics) == ("lost", {"loss": 0.5})
-
-
-def test_what_is_no_function_is_refused_as_live(settings):
-    with pytest.raises(LabError, match="no list of functions"):
-        Panel("00-baseline", settings=settings, live="tensorboard")
