@@ -6,7 +6,6 @@ import time
 import numpy as np
 import pytest
 
-from labkit.panel.run import Failure
 from labkit.panel.training import DECIDED, TrainingRun
 from runs_told import T0, Run
 
@@ -223,24 +222,6 @@ def test_metrics_are_the_newest(run):
     assert state.metrics() == {"loss": 1.5, "accuracy": 0.9}
 
 
-def test_the_curve_is_thinned_evenly(run):
-    for k in range(2001):
-        run.step(k, step=k, total=2000, metrics={"loss": float(k)})
-    xs = [x for x, _ in run.state.curve]
-    assert 100 < len(xs) <= 240 and xs[0] == 0 and xs[-1] > 0.99
-    assert max(b - a for a, b in zip(xs, xs[1:], strict=False)) <= 0.02
-
-
-def test_the_curve_of_a_stream_is_no_vertical_line(run):
-    for k in range(0, 101, 10):
-        run.step(k, step=k, metrics={"loss": 1.0})
-    assert [x for x, _ in run.state.curve] == pytest.approx([k / 10 for k in range(11)])
-    run.step(101, step=200, done=True, metrics={"loss": 1.0})
-    assert [x for x, _ in run.state.curve][5] == pytest.approx(0.25)
-    run.step(102, epoch=1, step=50, metrics={"loss": 1.0}).step(103, epoch=1, step=60)
-    assert run.state.curve[-1][0] == pytest.approx(1.25)
-
-
 def test_reports_of_other_ranks_are_no_epochs(run):
     for epoch in range(2):
         for rank in (1, 0):
@@ -268,17 +249,6 @@ def test_prints_and_failures(run):
     many = Run(world_size=2)("print", text="hello", rank=1, pid=9)("failure", rank=1, text="ValueError: no")
     assert list(many.state.prints) == ["[rank 1] hello"]
     assert [(failure.rank, failure.message) for failure in many.state.failures] == [(1, "ValueError: no")]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("loop, cell 5, line 3\n    x = 1 / 0\nZeroDivisionError: by zero", "ZeroDivisionError: by zero"),
-        ("  all indented\n\n", "no message"),
-    ],
-)
-def test_the_message_of_a_failure(text, message):
-    assert Failure(rank=0, text=text).message == message
 
 
 def test_what_comes_after_the_end_is_too_late(run):
