@@ -38,7 +38,7 @@ def validate(checkpoint, how):
     return {"accuracy": 0.875}
 """
 FIT = """
-panel = TrainPanel("alongside")
+panel = TrainPanel("alongside", epochs=4)
 trainer = DataParallelTrainer(
     loop,
     scaling_config=ScalingConfig(num_workers=1),

@@ -25,6 +25,7 @@ lab = cluster.start()
 
 def loop(config):
     for epoch in range(config["epochs"]):
+        current().begin_epoch(10)
         for step in range(10):
             time.sleep(0.05)
             current().step(loss=1 / (step + 1))
