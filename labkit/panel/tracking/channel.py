@@ -34,7 +34,7 @@ _RETRY_AFTER = 5.0  # seconds before a sender that failed tries again
 _LOOK_EVERY = 5.0  # seconds between two looks at whether the kernel still listens, if nothing is sent
 _QUEUE_SIZE = 1000  # messages; the oldest are dropped
 _MAX_MESSAGE = 1 << 18  # bytes
-_FLUSH_TIMEOUT = 2.0  # seconds that the end of a training function waits for its last messages to be sent
+_FLUSH_TIMEOUT = 5.0  # seconds that the end of a training function waits for its last messages to be sent
 
 
 class Sender:
