@@ -92,7 +92,7 @@ def _torch_epochs(config: dict, rank: int, first: int, weights: np.ndarray) -> I
     model, mine = prepare_model(model), slice(rank * _HALF, (rank + 1) * _HALF)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     for epoch in range(first, config["epochs"]):
-        for step in config["panel"].steps(range(config["steps"]), epoch=epoch, epochs=config["epochs"]):
+        for step in range(config["steps"]):
             x, y = (torch.tensor(part[mine]) for part in rows(epoch, step))
             optimizer.zero_grad()
             torch.nn.functional.mse_loss(model(x), y).backward()
@@ -118,7 +118,7 @@ def _keras_epochs(config: dict, rank: int, first: int, weights: np.ndarray) -> I
         if rank == 0:
             note(config, 0, epoch, step)
 
-    told = PanelCallback(config["panel"], epochs=config["epochs"])
+    told = PanelCallback()
     called = [told, tf.keras.callbacks.LambdaCallback(on_train_batch_end=made)]
     for epoch in range(first, config["epochs"]):  # noqa: B007, `made` reads it
         x, y = map(np.concatenate, zip(*(rows(epoch, step) for step in range(config["steps"])), strict=True))
@@ -152,7 +152,7 @@ def train(name: str, config: dict[str, Any], store: Store) -> _Made:
         **environment,
     )
     scaling = ScalingConfig(num_workers=2, placement_strategy="SPREAD")
-    given = {"train_loop_config": {**config, "panel": panel}, "scaling_config": scaling}
+    given = {"train_loop_config": config, "scaling_config": scaling}
     trainer = Trainer(_loop, run_config=run_config, **given, **more)
     return panel.watch(trainer), trainer.fit
 

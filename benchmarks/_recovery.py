@@ -71,7 +71,7 @@ def _loop(config: dict[str, Any]) -> None:
             return step % 5 == 0 and ray.train.get_preemption_info() is not None
         return config["save"] != "never" and step % config["save"] == 0
 
-    for step in config["panel"].steps(range(first, last), total=last, start=first):
+    for step in range(first, last):
         mine = _rows_of(step)[rank::workers]
         optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(x[mine]), y[mine]).backward()
@@ -102,7 +102,7 @@ def _fit(home: Path, policy: str, node: str, step: int) -> tuple[list[_Line], fa
     save = _PER_EPOCH if policy == "every epoch" else policy
     trainer = TorchTrainer(
         _loop,
-        train_loop_config={"panel": panel, "save": save, "steps": _STEPS, "log": str(log)},
+        train_loop_config={"save": save, "steps": _STEPS, "log": str(log)},
         scaling_config=ScalingConfig(num_workers=2, placement_strategy="SPREAD"),
         run_config=RunConfig(
             name="recovery",

@@ -58,23 +58,20 @@ def train_loop(config: dict[str, Any]) -> list[float]:
 
     from labkit.models.torch import cnn, to_input, train_epoch
 
-    panel, data, way, epochs = config["panel"], config["data"], config["way"], config["epochs"]
+    data, way, epochs = config["data"], config["way"], config["epochs"]
     model = cnn(seed=0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     rows = TensorDataset(to_input(data.images), torch.tensor(data.labels))
     blocked = []
     for epoch in range(epochs):
         loader = DataLoader(rows, batch_size=64, shuffle=True)
-        steps = panel.steps(loader, epoch=epoch, epochs=epochs)
-        metrics = train_epoch(model, steps, torch.nn.functional.cross_entropy, optimizer)
+        metrics = train_epoch(model, loader, torch.nn.functional.cross_entropy, optimizer)
         began = time.perf_counter()
         folder = tempfile.mkdtemp()
         torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, f"{folder}/state.pt")
         checkpoint = ray.train.Checkpoint.from_directory(folder)
         if way == "inline":
-            panel.phase("validating")
             metrics.update(validate(checkpoint, **config["rows"]))
-            panel.phase("saving")
         mode = CheckpointUploadMode.SYNC if way == "inline" else CheckpointUploadMode.ASYNC
         ray.train.report(
             {"epoch": epoch, **metrics},
@@ -103,7 +100,7 @@ def measure(way: str, *, store: storage.Store, data: Any, epochs: int) -> dict[s
     panel = TrainPanel(name, dataset=data.name, rows=len(data), reporter=NullReporter())
     trainer = TorchTrainer(
         train_loop,
-        train_loop_config={"panel": panel, "data": data, "way": way, "epochs": epochs, "rows": rows},
+        train_loop_config={"data": data, "way": way, "epochs": epochs, "rows": rows},
         scaling_config=ScalingConfig(num_workers=1),
         validation_config=config,
         run_config=RunConfig(

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m benchmarks reporting [--repeat 200] [--seconds 0.3] [--json FILE]
 
-Two workers train lesson 03's two models on the digits. Each round has three stretches: one goes through
-`panel.steps` and `panel.log`, two through the bare iterator. Their order changes with each round, and they
+Two workers train lesson 03's two models on the digits. Each round has three stretches: one is
+followed by the panel's hooks, two are not. Their order changes with each round, and they
 are short, so that a machine that slows down for a while hits all alike. The panel is the widget one, drawn in
 this process. The figure is the median over the rounds of time with / mean time without, once for the clock on
 the wall, and once for the CPU time of rank 0, which other processes disturb less. Next to them is the same
@@ -31,26 +31,26 @@ def train_loop(config):
     from torch.utils.data import DataLoader, TensorDataset
 
     from labkit.models import torch as torch_models
+    from labkit.panel.tracking.hooks import current, following
 
-    panel, data = config["panel"], config["data"]
+    current().leave()  # stretches are followed by hooks of their own
+    data, tracker = config["data"], config["panel"]
     rows = TensorDataset(torch_models.to_input(data.images), torch.tensor(data.labels))
     model = prepare_model(getattr(torch_models, config["model"])(seed=0))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
-    def train(epoch: int, followed: bool) -> None:
-        loader = DataLoader(rows, batch_size=64)
-        for x, y in panel.steps(loader, epoch=epoch, epochs=10**6) if followed else loader:
+    def train() -> None:
+        for x, y in DataLoader(rows, batch_size=64):
             loss = torch.nn.functional.cross_entropy(model(x), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if followed:
-                panel.log(loss=loss)
 
     def stretch(epochs: int, followed: bool) -> tuple[float, float]:
         began, busy = time.perf_counter(), time.process_time()
-        for epoch in range(epochs):
-            train(epoch, followed)
+        with following(tracker) if followed else contextlib.nullcontext():
+            for _ in range(epochs):
+                train()
         return time.perf_counter() - began, time.process_time() - busy
 
     stretch(2, followed=True)

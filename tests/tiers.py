@@ -37,7 +37,7 @@ SLOW = {
     *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_03b", "lesson_08", "lesson_10"),
     *("running_cluster", "checks_elsewhere", "campaign", "fault_injection"),
     *("keras_models", "keras_settings"),
-    *("torch_models", "panel", "spark", "spark_panel"),
+    *("torch_models", "panel", "mailbox", "spark", "spark_panel"),
     *(
         "object_server",
         "public",

@@ -2,6 +2,6 @@
 
 from labkit.display.figures import figure_style, stacked_bars
 from labkit.display.images import gallery
-from labkit.display.timeline import Timeline
+from labkit.display.svg import Timeline
 
 __all__ = ["Timeline", "figure_style", "gallery", "stacked_bars"]

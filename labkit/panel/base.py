@@ -29,8 +29,7 @@ from labkit.runs.record import FILE_NAME, RunRecord
 from labkit.settings import Settings
 
 _PAUSE = 0.2  # seconds between two drawings
-_KEEP_EVERY = 5.0  # seconds between two records of a run that goes on, or more if writing one takes long
-_KEEPING_SHARE = 0.02  # of its time that a run may spend on writing records of itself
+_KEEP_EVERY = 5.0  # seconds between two records of a run that goes on
 _SENDING = 10.0  # seconds that the last record has to be sent
 
 
@@ -75,9 +74,6 @@ class LivePanel:
         if not isinstance(name, str) or not name.strip() or not isinstance(self.settings, Settings):
             fact = f"its name is {name!r}, and its settings are of type {type(self.settings).__name__}"
             raise LabError("make a panel", fact, 'Panel("00-baseline", settings=Settings(small=True))')
-        if not isinstance(live, (list, tuple)) or not all(map(callable, live)):
-            fix = "live=[lambda record: print(record.metrics)]"
-            raise LabError("make a panel", f"live is {live!r:.80}, and no list of functions", fix)
         self._name, self._given_reporter, self._live = name, reporter, live
         self._lock = threading.RLock()
         self._file_lock = threading.Lock()  # one record is written at a time; never waited for under `_lock`
@@ -180,21 +176,13 @@ class LivePanel:
     @contextlib.contextmanager
     def _follow(self) -> Iterator[None]:
         """The course of one run. What is raised while it opens, or in the block, ends it."""
-        sigint, error, self._ended = signal.getsignal(signal.SIGINT), None, None
-        over = threading.Event()
-        drawer = threading.Thread(target=self._draw, args=(over,), name="labkit-panel", daemon=True)
-        sender = threading.Thread(target=self._send_records, name="labkit-live", daemon=True)
-
-        def all_is_sent() -> bool:
-            return not sender.is_alive()
-
+        sigint, error, self._ended, late = signal.getsignal(signal.SIGINT), None, None, False
+        self._over, self._written = threading.Event(), threading.Event()
         LivePanel._open.append(self)
         try:
             with contextlib.ExitStack() as around:
                 with interrupts.held():
-                    self._open_panel(over)
-                    drawer.start()
-                    sender.start()
+                    self._open_panel()
                     around.enter_context(self.surroundings())
                 yield
         except BaseException as raised:
@@ -202,16 +190,11 @@ class LivePanel:
         with contextlib.suppress(ValueError, TypeError):  # not in the main thread, or not Python's
             # Ray's fit() leaves its own handler behind, which calls a controller that is gone by now.
             signal.signal(signal.SIGINT, sigint)
-        late = False
         try:
             with interrupts.held() as check:
-                try:
-                    self._conclude(error, over)
-                finally:
-                    if drawer.is_alive():
-                        drawer.join(timeout=5)
-                    if not interrupts.wait_until(all_is_sent, seconds=_SENDING, check=check):
-                        warnings.warn(f"the last of {self._name!r} is still being sent", stacklevel=4)
+                self._conclude(error)
+                if not interrupts.wait_until(self._all_is_sent, seconds=_SENDING, check=check):
+                    warnings.warn(f"the last of {self._name!r} is still being sent", stacklevel=4)
         except KeyboardInterrupt:
             late = True
         if isinstance(self._ended, KeyboardInterrupt):
@@ -224,18 +207,24 @@ class LivePanel:
                 raise translated from self._ended
             raise self._ended
 
-    def _open_panel(self, over: threading.Event) -> None:
+    def _open_panel(self) -> None:
+        self._drawer = threading.Thread(target=self._draw, name="labkit-panel", daemon=True)
+        self._sender = threading.Thread(target=self._send_records, name="labkit-live", daemon=True)
         self._reporter, self._draws_well = self._given_reporter or choose(self.settings.panel), True
         self._reporter.explain = self.explain
         self._listed, self._listed_at = list[tuple[str, str]](), -math.inf
-        self._newest: RunRecord | None = None  # that `live` has not got yet
-        self._news, self._written_last = threading.Event(), False
         with self._lock:
             self.state.start(self.first_phase)
             self._show(self._reporter.open)
-        self._keep(over)
+        self._keep()
+        self._drawer.start()
+        if self._live:
+            self._sender.start()
 
-    def _conclude(self, error: BaseException | None, over: threading.Event) -> None:
+    def _all_is_sent(self) -> bool:
+        return not self._sender.is_alive()
+
+    def _conclude(self, error: BaseException | None) -> None:
         """The block was left by `error`: find out what ended the run, keep its record and draw what stays."""
         status = "failed"
         try:
@@ -245,81 +234,74 @@ class LivePanel:
                 with self._lock:
                     self.keep_failure(self._ended)
         finally:
-            over.set()
+            self._over.set()
             LivePanel._open.remove(self)
-            self._end(status)
+            try:
+                self.hang_up()
+            finally:  # also where the reader interrupts a second time
+                self._end(status)
 
     def _end(self, status: str) -> None:
-        try:
-            self.hang_up()
-        finally:  # also where the reader interrupts a second time
-            with self._lock:
-                self.state.end(status)
+        with self._lock:
+            self.state.end(status)
         try:
             with self._file_lock:
-                self._record = self._write_record()
+                record = self._new_record()
+                record.write(record.folder)
+                self._record = record
         except (LabError, ValueError) as error:
             # A full disk must not make a training fail that ended well.
             warnings.warn(f"no record of {self.state.name!r} was kept: {error}", stacklevel=5)
-        self._written_last = True
-        self._news.set()
+        self._written.set()
         self._listed_at = -math.inf
         with self._lock:
             self._show(self._reporter.close)
+        if self._drawer.is_alive():
+            self._drawer.join(timeout=5)
 
     # -- the record ----------------------------------------------------------------------------------
 
-    def _write_record(self) -> RunRecord:
+    def _new_record(self) -> RunRecord:
         with self._lock:
-            record = record_of(self.state, self.run_id, self.settings.home, **self._origin)
-        self._newest = record  # first: what is on the disk has been sent
-        self._news.set()
-        record.write(record.folder)
-        return record
+            return record_of(self.state, self.run_id, self.settings.home, **self._origin)
 
-    def _keep(self, over: threading.Event) -> float:
-        """Write the record of a run that goes on: if this kernel dies, it shows how far the run came.
-
-        Returns:
-            Seconds until it is due again.
-        """
-        began = time.monotonic()
+    def _keep(self) -> None:
+        """Write the record of a run that goes on: if this kernel dies, it shows how far the run came."""
         # If it cannot be written, a warning at the end says so.
         with self._file_lock, contextlib.suppress(LabError, ValueError):
-            if not over.is_set():
-                self._write_record()
-        return max(_KEEP_EVERY, (time.monotonic() - began) / _KEEPING_SHARE)
+            if not self._over.is_set():
+                record = self._new_record()
+                record.write(record.folder)
 
     def _send_records(self) -> None:
-        """Give each record to `live`, or the newest: it has all that the earlier ones have."""
-        wanted, last, sent = list(self._live), False, None
-        while not last:
-            self._news.wait()
-            self._news.clear()
-            last, record = self._written_last, self._newest
-            for send in list(wanted) if record is not sent else ():
+        """Give a record to `live` every few seconds, and the last one."""
+        wanted, last = list(self._live), False
+        while wanted and not last:
+            last = self._written.wait(_KEEP_EVERY)
+            record = self._record if last and self._record is not None else self._new_record()
+            for send in list(wanted):
                 try:
                     send(record)
                 except Exception as error:
                     wanted.remove(send)
                     warnings.warn(f"{send!r} gets no more of {record.name!r}: {error}", stacklevel=2)
-            sent = record
 
     # -- drawing -------------------------------------------------------------------------------------
 
-    def _draw(self, over: threading.Event) -> None:
+    def _draw(self) -> None:
         seen, last, pause, due = -1, 0.0, _PAUSE, time.monotonic() + _KEEP_EVERY
-        while not over.wait(pause):
+        while not self._over.wait(pause):
             # Once a second even if nothing came: a clock that stops looks like a hang.
             if self.state.version == seen and time.monotonic() - last < 1:
                 continue
             busy = time.thread_time()
             with self._lock:
                 seen, last = self.state.version, time.monotonic()
-                if not over.is_set():
+                if not self._over.is_set():
                     self._show(self._reporter.draw)
             if last > due:
-                due = last + self._keep(over)
+                self._keep()
+                due = time.monotonic() + _KEEP_EVERY
             pause = max(_PAUSE, (time.thread_time() - busy) / self.drawing_share)
 
     def _show(self, show: Callable[[Snapshot], None]) -> None:

@@ -1,5 +1,9 @@
-"""From a `Run` to one frozen `Snapshot`: as HTML, live and as the summary, and as lines of text."""
+"""From a `Run` to one frozen `Snapshot`: as HTML, live and as the summary, and as lines of text.
 
+The two figures of a panel are SVG: curves over an axis, and bars on a time axis.
+"""
+
+import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -8,10 +12,9 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup
 
-from labkit.display import cards
-from labkit.display.formatting import clock, plural, seconds, short
-from labkit.panel.charts import plot, timeline
-from labkit.panel.run import Run
+from labkit.display import cards, svg
+from labkit.display.formatting import clock, number, plural, seconds, short
+from labkit.panel.run import Curve, Plot, Run, Span
 
 _TEXT_SHOWN, _FAILURE_SHOWN, _NAME_SHOWN = 16_000, 4_000, 80  # characters
 _ERRORS_SHOWN = 3
@@ -64,15 +67,15 @@ def _lines(run: Run) -> Iterator[tuple[Hashable, str]]:
         return
     if not run.brief:
         yield "begin", run.subtitle
-    for number, line in enumerate(run.prints, run.printed - len(run.prints)):
-        yield ("print", number), line
+    for place, line in enumerate(run.prints, run.printed - len(run.prints)):
+        yield ("print", place), line
     yield from run.news
     for note in run.notes:
         yield ("note", note), note
-    for number, line in enumerate(run.hang):
-        yield ("hang", run.heard_at, number), line
-    for number, failure in enumerate(run.failures):
-        yield ("failure", number), run.failed(failure)
+    for place, line in enumerate(run.hang):
+        yield ("hang", run.heard_at, place), line
+    for place, failure in enumerate(run.failures):
+        yield ("failure", place), run.failed(failure)
     if run.over:
         for who, text in _errors(run):
             yield ("error", text), f"{who}\n{text}".lstrip()
@@ -110,3 +113,112 @@ def _template() -> jinja2.Template:
     environment.globals |= {"printed": _printed, "errors": _errors, "plural": plural}
     environment.filters |= {"short": short, "seconds": seconds, "clock": clock}
     return environment.get_template("panel.html.j2")
+
+
+# -- the two figures -------------------------------------------------------------------------------------
+
+_WIDTH, _HEIGHT, _TOP, _LEFT = 300.0, 150.0, 22.0, 34.0  # of a plot, in SVG units
+_BOTTOM = _HEIGHT - 28  # of its frame
+_CHARACTER = 5.6  # mean width of a letter
+_LOOKS = {
+    "main": {"stroke": svg.MAIN},
+    "second": {"stroke": svg.OK, "dash": "4 3"},  # two scales can be read, three cannot
+    "pale": {"stroke": svg.MAIN, "width": 1, "opacity": 0.4},
+    "pale second": {"stroke": svg.OK, "width": 1, "opacity": 0.4},
+    "grey": {"stroke": "currentColor", "width": 1, "opacity": 0.35},
+}
+
+_AXIS_WIDTH, _AXIS_LEFT, _AXIS_RIGHT = 856.0, 76.0, 10.0  # of the time axis; the panel is as many pixels wide
+_ROW, _BAR = 22, 14
+_FILLS = {"training": svg.MAIN, "validation": svg.OK}
+_BAD = ("failed", "timed out")
+
+
+def plot(shown: Plot) -> Markup:
+    """Curves with dots at their ends; lowest and highest value are at the left, and those of a second scale
+    at the right. Only "main" and "second" are named, above the frame, so that no curve crosses its name."""
+    right = [curve for curve in shown.curves if "second" in curve.look]
+    left = [curve for curve in shown.curves if curve not in right]
+    end = _WIDTH - (_LEFT if right else 8.0)
+    x = svg.Axis(shown.begin, shown.end, _LEFT, end)
+    corners = [(_LEFT, _TOP), (_LEFT, _BOTTOM), (end, _BOTTOM), (end, _TOP)]
+    parts = [svg.line(corners if right else corners[:3], width=1, opacity=0.35)]
+    parts.append(svg.text((_LEFT + end) / 2, _BOTTOM + 24, shown.label, "middle"))
+    for mark in shown.marks:
+        parts.append(svg.line([(x(mark), _TOP), (x(mark), _BOTTOM)], width=1, dash="2 3", opacity=0.3))
+    for curves, place, anchor in ((left, _LEFT - 4, "end"), (right, end + 4, "start")):
+        if curves:
+            parts += _scaled(curves, x, place, anchor)
+    parts += _legend([curve for curve in shown.curves if curve.look in ("main", "second")])
+    parts += _ticks(x, {0.0, shown.end, *shown.marks})
+    names = " and ".join(curve.name for curve in shown.curves if curve.look in ("main", "second"))
+    label = f"curve of {names} by {shown.label}" if names else "no metrics yet"
+    return svg.svg(_WIDTH, _HEIGHT, label, *parts)
+
+
+def _scaled(curves: list[Curve], x: svg.Axis, place: float, anchor: str) -> list[Markup]:
+    """Curves in one scale, and its ends."""
+    values = [value for curve in curves for _, value in curve.points]
+    from_zero = [] if any(curve.look == "grey" for curve in curves) else [0.0]  # many lines need the room
+    low, high = min(values + from_zero), max(values)
+    if "accuracy" in curves[0].name and low >= 0 and high <= 1:
+        low, high = 0.0, 1.0  # a share is seen against the whole; all else gets the range that it had
+    if high <= low:
+        low, high = low - 0.5, low + 0.5
+    y, parts = svg.Axis(low, high, _BOTTOM, _TOP), []
+    for curve in curves:
+        places = [(x(at), y(value)) for at, value in curve.points]
+        parts += [svg.line(places, **_LOOKS[curve.look]), svg.dot(*places[-1], **_LOOKS[curve.look])]
+    ends = ((_TOP + 4, high), (_BOTTOM, low))
+    return parts + [svg.text(place, at, number(value), anchor) for at, value in ends]
+
+
+def _legend(curves: list[Curve]) -> list[Markup]:
+    x, parts = _LEFT, []
+    for curve in curves:
+        parts += [svg.line([(x, 8), (x + 16, 8)], **_LOOKS[curve.look]), svg.text(x + 20, 11.5, curve.name)]
+        x += 20 + len(curve.name) * _CHARACTER + 12
+    return parts
+
+
+def _ticks(x: svg.Axis, values: set[float]) -> list[Markup]:
+    """Numbers below the axis; from the right, those that have room."""
+    parts, taken = [], _WIDTH + 50
+    for value in sorted(values, reverse=True):
+        place, half = x(value), len(number(value)) * _CHARACTER / 2 + 3
+        if place + half <= taken:
+            at, anchor = (_WIDTH, "end") if place + half > _WIDTH else (place, "middle")
+            parts.append(svg.text(at, _BOTTOM + 12, number(value), anchor))
+            taken = place - half
+    return parts
+
+
+def timeline(spans: list[Span]) -> Markup:
+    """Training and validations on one time axis: what overlaps, and what failed."""
+    zero, end = min(span.begin for span in spans), max(span.end for span in spans)
+    axis = svg.Axis(zero, max(end, zero + 0.1), _AXIS_LEFT, _AXIS_WIDTH - _AXIS_RIGHT)
+    rows = {row: [span for span in spans if span.row == row] for row in _FILLS}
+    rows = {row: of_row for row, of_row in rows.items() if of_row}
+    parts = [axis.time_grid(_ROW * len(rows))]
+    for top, (row, of_row) in zip(itertools.count(step=_ROW), rows.items(), strict=False):
+        parts.append(svg.text(0, top + 15, row))
+        for span in of_row:
+            parts += _bar(axis, span, top)
+    counts = " and ".join(plural(len(of_row), row) for row, of_row in rows.items())
+    return svg.svg(_AXIS_WIDTH, _ROW * len(rows) + 20, f"time axis of {counts}", *parts)
+
+
+def _bar(axis: svg.Axis, span: Span, top: float) -> list[Markup]:
+    """A bar with the number of its epoch; one that went wrong says so in words, too."""
+    left, bad = axis(span.begin), span.status in _BAD
+    width = max(axis(span.end) - left - 1.5, 1.5)  # a little short: a gap between neighbours
+    said = f"{span.row} {span.label}".strip() + f": {seconds(span.end - span.begin)}"
+    said += f", {span.status}" if span.status else ""
+    bar = svg.bar(left, top + 4, width, _BAR, svg.BAD if bad else _FILLS[span.row], said)
+    words = f"✕ {span.label}" if bad else span.label
+    if len(words) * 6.5 + 4 <= width:
+        return [bar, svg.text(left + width / 2, top + 15, words, "middle", on_bar=True)]
+    if not bad:
+        return [bar]
+    x, anchor = (left + width + 3, "start") if left < _AXIS_WIDTH - 120 else (left - 3, "end")
+    return [bar, svg.text(x, top + 15, words, anchor)]

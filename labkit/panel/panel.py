@@ -1,34 +1,32 @@
 """The panel of a training run: it takes events in from the loop, wherever that runs, and shows them here.
 
-panel = Panel("00-baseline")
-with panel:
-    for epoch in range(3):
-        for x, y in panel.steps(batches(...), epoch=epoch, epochs=3):
-            ...
-            panel.log(loss=loss)
-        panel.report({"loss": ..., "accuracy": ...})
+    with Panel("00-baseline", epochs=3) as panel:
+        for epoch in range(3):
+            ...                                          # a loop of PyTorch, which knows nothing of the panel
+            panel.report({"loss": ..., "accuracy": ...})
+
+The panels of Ray Train and of TorchDistributor are subclasses.
 """
 
+import contextlib
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from labkit.panel.base import LivePanel
-from labkit.panel.reporters import NullReporter
-from labkit.panel.tracking.channel import Address, Listener
+from labkit.panel.tracking import Tracker
+from labkit.panel.tracking.channel import Listener
+from labkit.panel.tracking.hooks import current, following, numbers
 from labkit.panel.tracking.remote import RemoteTracker
-from labkit.panel.tracking.tracker import Tracker
 from labkit.panel.training import TrainingRun
-from labkit.runs.record import RunRecord
-from labkit.settings import Settings
 
 
 class Panel(LivePanel, Tracker):
     """Follows one run: shows it while it lasts, keeps its record when it is over.
 
-    Use it as a context manager around the run, and its `steps`, `log`, `report` and `phase` (see `Tracker`)
-    inside the loop. Pickled into another process (with the training function), it becomes a
+    Use it as a context manager around the run. A loop in this process is followed from outside (see
+    `labkit.panel.tracking.hooks`). Pickled into another process (with the training function), it becomes a
     `RemoteTracker` there that reports back to this one.
 
     Args:
@@ -43,38 +41,37 @@ class Panel(LivePanel, Tracker):
 
     first_phase = "preparing"
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        settings: Settings | None = None,
-        reporter: NullReporter | None = None,
-        live: Sequence[Callable[[RunRecord], Any]] = (),
-        **about: Any,
-    ) -> None:
-        self._about = about
-        self._listener: Listener | None = None
+    def __init__(self, name: str, **about: Any) -> None:
+        options = {key: about.pop(key) for key in ("settings", "reporter", "live") if key in about}
+        self._about, self._warned = about, ""
+        self._listener: Any = None
         self._at_the_end: weakref.finalize | None = None  # closes the listener
-        super().__init__(name, settings=settings, reporter=reporter, live=live)
+        super().__init__(name, **options)
 
     def __reduce__(self) -> tuple:
         return RemoteTracker, self.where_to_report()
 
+    def report(self, metrics: dict[str, Any], *, epoch: int | None = None) -> None:
+        """Report the metrics of an epoch that is done, in this process (Ray's report is seen)."""
+        if self.state.status != "running":
+            self._warn_that_it_is_closed()
+        if (follower := current()) is not None:
+            follower.reporting(metrics, None)
+        self.emit("report", metrics=numbers(metrics), epoch=epoch)
+
     # -- events --------------------------------------------------------------------------------------
 
-    def listen(self) -> Listener:
-        """Listen for other processes' events; opens at most one listener."""
+    def listen(self) -> Any:
+        """Listen for other processes' events; opens at most one channel."""
         with self._lock:
             if self._listener is None:
-                # It does not keep the panel alive: the socket of one that is never opened is closed with it.
+                # It does not keep the panel alive: the channel of one that is never opened is closed with it.
                 panel = weakref.ref(self)
-                self._listener = Listener(
-                    lambda event: (alive := panel()) and alive.receive(event), host=self.host()
-                )
+                self._listener = self.channel(lambda event: (alive := panel()) and alive.receive(event))
                 self._at_the_end = weakref.finalize(self, self._listener.close)
             return self._listener
 
-    def where_to_report(self) -> tuple[str, Address | None]:
+    def where_to_report(self) -> tuple[str, Any]:
         """(run id, address): what another process needs to report to this run; no address once it is over."""
         with self._lock:
             if self.state.over:
@@ -101,27 +98,14 @@ class Panel(LivePanel, Tracker):
             else:
                 self.state.apply(event)
 
-    def _receive_own(self, event: dict[str, Any]) -> None:
-        """Take in an event of a loop that runs in this process."""
-        if self.state.status != "running":
-            self._warn_that_it_is_closed()
-        if self.trains_elsewhere() and event["kind"] != "report":
-            # This kernel is none of the ranks: what it says of itself is only what is being done.
-            with self.update() as state:
-                if event["kind"] == "phase" and not state.over:
-                    state.enter(event["name"])
-            return
-        self.receive(event)
-
     def _warn_that_it_is_closed(self) -> None:
         """Warn, once for each run, that what is reported shows nowhere."""
-        moment = (self.run_id, self.state.status)
-        if self._warned != moment:
-            self._warned = moment
+        if self._warned != self.run_id:
+            self._warned = self.run_id
             warnings.warn(
                 f"the panel {self.state.name!r} is not open, so what is reported to it shows nowhere: "
                 "put the training into a `with` block of this panel",
-                stacklevel=5,
+                stacklevel=3,
             )
 
     # -- what an engine's panel may override ---------------------------------------------------------
@@ -130,17 +114,28 @@ class Panel(LivePanel, Tracker):
         """Whether the loop runs in other processes, so that this one has no rank."""
         return self.state.engine != "one process"
 
+    def channel(self, on_event: Callable[[dict[str, Any]], Any]) -> Any:
+        """How events come from other processes: a `Listener`, or what has its methods and attributes."""
+        return Listener(on_event, host=self.host())
+
     def host(self) -> str:
         """The address to listen on for workers' events."""
         return "127.0.0.1"
+
+    def surroundings(self) -> contextlib.AbstractContextManager:
+        """The hooks that follow a loop in this process."""
+        return contextlib.nullcontext() if self.trains_elsewhere() else following(self)
+
+    def working(self) -> contextlib.AbstractContextManager:
+        """For the time of a training function; only a `RemoteTracker` has something to do there."""
+        return contextlib.nullcontext()
 
     def new_state(self) -> TrainingRun:
         return TrainingRun(self._name, **self._about)
 
     def renew(self) -> None:
         super().renew()
-        Tracker.__init__(self, self.run_id, self._receive_own)
-        self._warned = ()
+        Tracker.__init__(self, self.run_id, self.receive)
 
     def hang_up(self) -> None:
         if self._listener is not None:

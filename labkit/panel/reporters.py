@@ -14,7 +14,6 @@ from typing import Any
 
 from labkit.display import cards
 from labkit.display.formatting import clock, short
-from labkit.display.style import STYLE
 from labkit.panel.drawing import Snapshot
 
 _INTERRUPT_HINT = "or the kernel's ■"
@@ -103,7 +102,7 @@ class WidgetReporter(NullReporter):
         right = HBox([self._clock, *buttons, hint], layout=Layout(align_items="center"))
         row = Layout(justify_content="space-between", align_items="center", padding="0 12px 0 0")
         head = HBox([self._title, right], layout=row)
-        style = HTML(STYLE, layout=Layout(display="none"))
+        style = HTML(cards.STYLE, layout=Layout(display="none"))
         wide = Layout(max_width="880px", overflow="hidden")
         box = VBox([style, head, self._body, self._aloud], layout=wide)
         return box.add_class("labkit").add_class("lk-card")

@@ -15,9 +15,8 @@ from labkit.display.formatting import (
     short_metrics,
     size,
 )  # fmt: skip
-from labkit.panel.checkpoints import CheckpointState
 from labkit.panel.run import Curve, Mark, Plot, Table, joined
-from labkit.panel.training import TrainingRun
+from labkit.panel.training import CheckpointState, TrainingRun
 from labkit.panel.workers import WorkerState
 
 _CHECKPOINTS_SHOWN, _WORKERS_SHOWN, _PHASES_SHOWN = 6, 8, 8
@@ -43,7 +42,7 @@ def fill(run: TrainingRun, now: float) -> None:
     run.tiles = tiles(run)
     run.tables = [*_workers(run), *_checkpoints(run, now)]
     run.plot, run.spans = _curves(run), run.timeline(now)
-    run.notes = list(filter(None, (_changes(run), run.note, run.undefined, run.silence, _empty(run))))
+    run.notes = list(filter(None, (_changes(run), run.note, run.undefined, _empty(run))))
     run.what = plural(len(run.epoch_seconds), "epoch") if run.epoch_seconds else ""
     run.result = _result(run)
     run.news = list(_news(run))
@@ -110,8 +109,7 @@ def _worker(one: WorkerState, *, slowest: bool) -> tuple[str | Mark, ...]:
         rate, waits = count(one.rows_per_second), f"{one.waiting_share:.0%}"
     memory = size(one.memory)
     if one.gpu_memory is not None:
-        use = "" if one.gpu_percent is None else f" {one.gpu_percent}%"
-        memory += f", GPU {size(one.gpu_memory)}{use}"
+        memory += f", GPU {size(one.gpu_memory)}"
     rank = ("wait", f"{one.rank} slow") if slowest else str(one.rank)
     return rank, one.node, str(one.pid), str(one.step) if one.begun else UNKNOWN, rate, waits, memory
 

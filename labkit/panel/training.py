@@ -1,19 +1,122 @@
-"""A training run: takes in the events that trackers make, and knows what they come to.
+"""A training run: takes in the events of its workers, and knows what they come to.
 
-`labkit.panel.tracking.tracker` lists the events; `labkit.panel.shown` says what is shown of the run.
+`labkit.panel.tracking` lists the events; `labkit.panel.shown` says what is shown of the run.
 """
 
 import math
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.panel.checkpoints import Checkpoints
 from labkit.panel.run import Run, Span, Thinned, whole
 from labkit.panel.workers import Positions, Workers, WorkerState
 
-_VALIDATING = ("validating", "evaluating")  # phases of a loop that validates in itself
 _POINTS_KEPT = 240  # about one per pixel of the curve
 _SPANS_KEPT = 900
+DECIDED = ("validated", "failed", "timed out")  # a validation ends in one of these
+
+
+@dataclass
+class CheckpointState:
+    """One checkpoint.
+
+    Attributes:
+        epoch: counted from 1; 0 before the first.
+        bytes: size of its files.
+        status: "committed" (saved), "pending" (a validation was asked for), or one of `DECIDED`.
+        metrics: those reported with it, updated by those of its validation.
+        late: the part of them that the validation brought.
+        reason: why the validation failed, in one line.
+        committed_at: when it was seen first, in Unix seconds.
+        begun_at: when its validation began; the last time, if it was started again.
+        decided_at: when its status was decided, and `late` was there.
+        seconds: that the validation took in its own process.
+        deleted: its files are gone: `num_to_keep` checkpoints ranked above it.
+    """
+
+    path: str
+    epoch: int
+    committed_at: float
+    bytes: int | None = None
+    status: str = "committed"
+    metrics: dict[str, Any] = field(default_factory=dict)
+    late: dict[str, Any] = field(default_factory=dict)
+    reason: str = ""
+    begun_at: float | None = None
+    decided_at: float | None = None
+    seconds: float | None = None
+    deleted: bool = False
+
+    @property
+    def label(self) -> str:
+        """``epoch 3``, or ``step 300`` of a loop that reports steps instead."""
+        if "step" in self.metrics and "epoch" not in self.metrics:
+            return f"step {self.metrics['step']}"
+        return f"epoch {self.epoch}" if self.epoch else "before epoch 1"
+
+    @property
+    def validating(self) -> bool:
+        """Whether a validation of it is running; a pending one may still wait for its turn."""
+        return self.status not in DECIDED and self.begun_at is not None and self.seconds is None
+
+    def span(self, now: float) -> Span | None:
+        """When its validation took place; None if it has none, or waits for it."""
+        if self.begun_at is None:
+            return None
+        status = self.status if self.status in DECIDED else "failed" if self.reason else ""
+        end = (self.decided_at or now) if self.seconds is None else self.begun_at + self.seconds
+        return Span("validation", str(self.epoch), self.begun_at, max(end, self.begun_at), status)
+
+
+class Checkpoints(list[CheckpointState]):
+    """The checkpoints in the order in which they were seen."""
+
+    @property
+    def kept(self) -> int:
+        return sum(not checkpoint.deleted for checkpoint in self)
+
+    @property
+    def pending(self) -> int:
+        """How many have a validation that is not decided yet."""
+        return sum(checkpoint.status == "pending" for checkpoint in self)
+
+    def update(self, event: dict[str, Any], epoch: int, *, counted_from: int = 0) -> None:
+        """Take in a ``checkpoint`` event.
+
+        Args:
+            epoch: for one that is new and whose metrics do not tell its epoch.
+            counted_from: the number of the first epoch in the metrics, 0 or 1.
+        """
+        known, status, metrics = self._find(event, epoch), event.get("status"), event.get("metrics", {})
+        told = whole(metrics.get("epoch"))
+        # The checkpoints of an earlier run of that name are of epochs of their own.
+        known.epoch = known.epoch if told is None else told + 1 - counted_from
+        if status == "deleted":
+            known.deleted = True
+        # What two processes say of one checkpoint may come in another order than it happened.
+        elif known.status not in DECIDED or status in DECIDED:
+            if status == "validated" != known.status:
+                known.late = {n: v for n, v in metrics.items() if known.metrics.get(n, known) != v}
+            known.status, known.bytes = status or known.status, event.get("bytes", known.bytes)
+            known.metrics.update(metrics)
+            if status in DECIDED and known.decided_at is None:
+                known.decided_at = event["at"]
+
+    def validation(self, event: dict[str, Any], epoch: int) -> None:
+        """Take in a ``validation`` event: one has begun, or is over."""
+        known = self._find(event, epoch)
+        known.begun_at, known.seconds = event["at"], None
+        if event.get("done"):
+            known.seconds = event["seconds"]
+            known.begun_at -= known.seconds
+            known.reason = " ".join(event["text"].split())
+
+    def _find(self, event: dict[str, Any], epoch: int) -> CheckpointState:
+        known = next((one for one in reversed(self) if one.path == event["path"]), None)
+        if known is None:
+            known = CheckpointState(event["path"], epoch, event["at"])
+            self.append(known)
+        return known
 
 
 class TrainingRun(Run):
@@ -23,8 +126,7 @@ class TrainingRun(Run):
         workers: by rank.
         history: one dict per report: ``epoch`` (from 0) and rank 0's metrics.
         note: a sentence that the panel of an engine adds, or "".
-        silence: why nothing was heard from workers that run, or "".
-        trained: spans of training, and of validations in the loop.
+        trained: spans of training, one for each epoch.
         repeated: steps that rank 0 made a second time, because no checkpoint had them when it was restarted.
         steps_of_run: of the whole run, for one that is not told in epochs.
         earlier: epochs that an earlier run of this name had done, where this one goes on.
@@ -53,18 +155,17 @@ class TrainingRun(Run):
         self.world_size, self.dataset, self.given = world_size, dataset, given
         self.epochs, self.rows = whole(epochs) or None, whole(rows) or None
         self.steps_of_run = None if self.epochs else whole(steps) or None
-        self.note = self.silence = ""
+        self.note = ""
         self.first_step_at = 0.0
         self.repeated, self.earlier, self.empty, self.fed = 0, 0, set[int](), True
         self.sizes: list[tuple[float, int]] = []
         self.workers, self.checkpoints, self.positions = Workers(), Checkpoints(), Positions()
         self.history: list[dict[str, Any]] = []
         self.trained: deque[Span] = deque(maxlen=_SPANS_KEPT)
-        self.epochs_from = self.reports_from = 0  # the number of the first epoch in steps and reports, 0 or 1
+        self.reports_from = 0  # the number of the first epoch in reports, 0 or 1
         self._reports = 0
         self._parts = {"data": 0.0, "training": 0.0, "between epochs": 0.0, "restart": 0.0}
         self._epoch_seconds: dict[int, float] = {}
-        self._open_epoch: int | None = None  # rank 0 has not said that it is done
         self._begun_at = 0.0  # the fraction that was done before the first step: a resumed run has some
         self._failed_at: float | None = None  # when workers failed that were not replaced yet
         self._points = Thinned(_POINTS_KEPT)  # (epoch, step, metrics)
@@ -100,8 +201,7 @@ class TrainingRun(Run):
     @property
     def epoch_seconds(self) -> list[float]:
         """Duration of each epoch of rank 0 that ended, in seconds."""
-        done = self.status == "finished"
-        return [spent for epoch, spent in self._epoch_seconds.items() if done or epoch != self._open_epoch]
+        return list(self._epoch_seconds.values())
 
     @property
     def counts_steps(self) -> bool:
@@ -111,16 +211,13 @@ class TrainingRun(Run):
     @property
     def made(self) -> int:
         """Steps that rank 0 has behind it, with those of the attempts before that a checkpoint has."""
-        leader = self.workers.leader
-        if leader is None:
-            return 0
-        return self.positions.reached if leader.counted else self._steps_before(leader)
+        return self.positions.reached
 
     @property
     def exceeds(self) -> bool:
         """Whether it has more passes over its loaders than epochs: then these are something else."""
         leader = self.workers.leader
-        return leader is not None and leader.counted and leader.epoch >= (self.epochs or math.inf)
+        return leader is not None and leader.epoch >= (self.epochs or math.inf)
 
     def fraction(self) -> float | None:
         """Share of all steps that are done, 0 to 1; None if epochs or steps per epoch are unknown."""
@@ -172,8 +269,6 @@ class TrainingRun(Run):
     def timeline(self, now: float) -> list[Span]:
         """Training and validations of a run that validates; other runs need no such figure."""
         spans = list(self.trained)
-        if self.phase in _VALIDATING and not self.over:
-            spans.append(self._in_loop(now))
         spans += [span for checkpoint in self.checkpoints if (span := checkpoint.span(now))]
         return spans[-_SPANS_KEPT:] if any(span.row == "validation" for span in spans) else []
 
@@ -215,7 +310,7 @@ class TrainingRun(Run):
         handler(event)
         self.version += 1
         if event["kind"] != "print":
-            self.heard_at, self.hang, self.silence = self.now(), [], ""
+            self.heard_at, self.hang = self.now(), []
 
     def on_worker(self, event: dict[str, Any]) -> None:
         if self._worker(event) is not None and event.get("workers") is not None:
@@ -225,10 +320,8 @@ class TrainingRun(Run):
             self.workers.keep(self.world_size)
 
     def on_phase(self, event: dict[str, Any]) -> None:
-        # A process that is not heard of as a worker first is this kernel, which has no rank.
-        of_kernel = self.engine != "one process" and not self.workers.has_had(event)
-        worker = None if of_kernel else self._worker(event)
-        if of_kernel or (worker is not None and worker.rank == 0):
+        worker = self._worker(event)
+        if worker is not None and worker.rank == 0:
             self.enter(event["name"], event["at"])
 
     def on_saved(self, event: dict[str, Any]) -> None:
@@ -242,18 +335,15 @@ class TrainingRun(Run):
         worker = self._worker(event)
         if worker is None:
             return
-        self.positions.settle()
-        event = {**event, "epoch": self._epoch_of(worker, event)}
-        is_new, begins = not worker.begun, worker.begins_loop(event)
+        self.repeated += self.positions.settle()
+        event = {**event, "epoch": event["epoch"] + self.earlier + self.positions.base[0]}  # of the whole run
+        is_new, begins = not worker.begun, worker.begins_epoch(event)
         seconds, waiting = worker.update(event)
-        if worker.counted:
-            self.positions.seen(worker.made)
+        self.positions.seen(worker.made)
         if worker.rank != 0:
             return
         at, self.fed = event["at"], event.get("fed", True)
         self.enter("training", at)
-        if worker.counted:
-            self.repeated += self.positions.repeated()
         if is_new:
             self._begins(worker, at)
         if begins:
@@ -267,9 +357,6 @@ class TrainingRun(Run):
 
     def _begins(self, worker: WorkerState, at: float) -> None:
         """The first step of a process of rank 0, perhaps in place of one that failed."""
-        if self.workers.replaced is not None and not worker.counted:
-            again = self._steps_before(self.workers.replaced) - self._steps_before(worker)
-            self.repeated += max(again, 0)
         # What came after the checkpoint from which it goes on is void.
         self._points[:] = [point for point in self._points if point[:2] < (worker.epoch, worker.step)]
         if self._failed_at is not None:
@@ -278,18 +365,15 @@ class TrainingRun(Run):
 
     def _advance(self, worker: WorkerState, event: dict[str, Any]) -> None:
         """Rank 0 is further than before."""
-        self.epochs = event.get("epochs") or self.epochs
-        self._open_epoch = None if event.get("done") else worker.epoch
         metrics = event.get("metrics") or {}
-        if worker.step:
-            self._latest |= metrics
-            self._epoch_seconds[worker.epoch] = worker.epoch_seconds
-        longest = max(self._lengths.get(worker.epoch, 0), worker.step)
-        self._lengths[worker.epoch] = worker.total or longest
+        self._latest |= metrics
+        if event.get("done"):
+            self._epoch_seconds[worker.epoch] = event["seconds"]
+        self._lengths[worker.epoch] = worker.total or max(self._lengths.get(worker.epoch, 0), worker.step)
         if not self.first_step_at:
-            # One that is seen from outside is heard of when its first step is over.
+            # A step is heard of when it is over.
             self.first_step_at = event["at"] - max(event["seconds"] - event.get("first_wait", 0.0), 0.0)
-            self._begun_at = 0.0 if worker.counted and not worker.epoch else self.fraction() or 0.0
+            self._begun_at = self.fraction() or 0.0 if worker.epoch else 0.0
         if metrics:
             self._points.add((worker.epoch, worker.step, metrics))
 
@@ -309,8 +393,6 @@ class TrainingRun(Run):
         elif self._nan_since is None:
             self._nan_since = epoch
         self._latest |= metrics
-        if self._open_epoch is not None and self._open_epoch <= epoch:
-            self._open_epoch = None  # a loop that was left by `break` did not say that it is done
 
     def on_checkpoint(self, event: dict[str, Any]) -> None:
         known = len(self.checkpoints)
@@ -329,12 +411,6 @@ class TrainingRun(Run):
         self.fail(event["text"], event["rank"])
         self._failed_at = event["at"] if self._failed_at is None else self._failed_at
 
-    def enter(self, phase: str, now: float | None = None) -> None:
-        now = now or self.now()
-        if self.phase in _VALIDATING:
-            self.trained.append(self._in_loop(now))
-        super().enter(phase, now)
-
     def fail(self, text: str, rank: int | None = 0) -> None:
         super().fail(text, rank)  # rank 0 speaks for all
 
@@ -349,23 +425,6 @@ class TrainingRun(Run):
         if self.workers.restarts > before:
             self.positions.go_back()
         return worker
-
-    def _epoch_of(self, worker: WorkerState, event: dict[str, Any]) -> int:
-        """The epoch of a step in the whole run, from 0."""
-        epoch = event["epoch"]
-        if event.get("counted"):
-            return epoch + self.earlier + self.positions.base[0]
-        if not self.first_step_at and worker.rank == 0:
-            self.epochs_from = int(epoch == 1 and not self._goes_on())
-        return max(epoch - self.epochs_from, 0)
-
-    def _steps_before(self, worker: WorkerState) -> int:
-        return worker.step + sum(n for epoch, n in self._lengths.items() if epoch < worker.epoch)
-
-    def _in_loop(self, now: float) -> Span:
-        """The validation that the loop itself is doing."""
-        epoch = self.workers.leader.epoch + 1 if self.workers else ""
-        return Span("validation", str(epoch), self._phase_began, max(now, self._phase_began), "in the loop")
 
     def _epoch(self) -> int:
         """Of a checkpoint that does not say which epoch it is of, from 1; 0 before the first report."""

@@ -1,4 +1,4 @@
-"""The progress of each worker of a run, which process has which rank, and where checkpoints are."""
+"""The progress of each worker of a run, which process has which rank, and which steps are repeated."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,10 +14,8 @@ class WorkerState:
         epoch, step, total: where it is; `total` is the number of steps in this epoch, if known.
         rows, seconds: in all of its loops, from its first batch on.
         waiting: the part of these seconds in which it had no data.
-        epoch_seconds: in its current epoch, so far.
-        memory, gpu_memory, gpu_percent: of its process at its latest step, in bytes and percent, if known.
-        counted: whether its epochs are counted from outside, from its process's first on.
-        made: then all the steps of its process.
+        memory, gpu_memory: of its process at its latest step, in bytes, if known.
+        made: all the steps of its process.
     """
 
     rank: int
@@ -29,13 +27,10 @@ class WorkerState:
     rows: int = 0
     seconds: float = 0.0
     waiting: float = 0.0
-    epoch_seconds: float = 0.0
     memory: int | None = None
     gpu_memory: int | None = None
-    gpu_percent: int | None = None
-    counted: bool = False
     made: int = 0
-    _loop: tuple[int, float, float] | None = None  # rows, seconds and waiting of the current one
+    _loop: tuple[int, float, float] | None = None  # rows, seconds and waiting of the current epoch
 
     @property
     def process(self) -> tuple[int, str, int]:
@@ -46,23 +41,21 @@ class WorkerState:
         """Whether it has got its first batch."""
         return self._loop is not None
 
-    def begins_loop(self, event: dict[str, Any]) -> bool:
-        """Whether a step event belongs to another loop than the one before."""
-        return not self.begun or event["epoch"] != self.epoch or event["step"] < self.step
+    def begins_epoch(self, event: dict[str, Any]) -> bool:
+        """Whether a step event belongs to another epoch than the one before."""
+        return not self.begun or event["epoch"] != self.epoch
 
     def update(self, event: dict[str, Any]) -> tuple[float, float]:
         """Take in a step event; return the seconds since the one before, and those of them without data."""
-        before = (0, 0.0, 0.0) if self.begins_loop(event) else self._loop
+        before = (0, 0.0, 0.0) if self.begins_epoch(event) else self._loop
         now = event["rows"], event["seconds"], event["waiting"]
         rows, seconds, waiting = (value - old for value, old in zip(now, before, strict=True))
-        self.epoch_seconds = seconds + (self.epoch_seconds if event["epoch"] == self.epoch else 0.0)
         if not self.begun:  # the wait for its very first batch belongs to the start
             seconds, waiting = seconds - event.get("first_wait", 0.0), waiting - event.get("first_wait", 0.0)
         self.rows, self.seconds = self.rows + rows, self.seconds + seconds
         self.waiting += waiting
         self.memory, self.gpu_memory = event.get("memory"), event.get("gpu_memory")
-        self.gpu_percent = event.get("gpu_percent")
-        self.counted, self.made = event.get("counted", False), event.get("made", 0)
+        self.made = event["made"]
         self.epoch, self.step, self._loop = event["epoch"], event["step"], now
         # A stream does not know its length; after one epoch we do.
         self.total = self.step if event.get("done") else event.get("total") or self.total
@@ -90,13 +83,11 @@ class Workers(dict[int, WorkerState]):
 
     Attributes:
         restarts: how often the engine started rank 0 again.
-        replaced: the latest rank 0 of those that made steps and are no more.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.restarts = 0
-        self.replaced: WorkerState | None = None
         self._gone: set[tuple[int, str, int]] = set()  # processes that are no more
 
     def keep(self, number: int) -> None:
@@ -122,11 +113,6 @@ class Workers(dict[int, WorkerState]):
         """The worker with the lowest rank: its epoch and step are shown for all."""
         return self[min(self)] if self else None
 
-    def has_had(self, event: dict[str, Any]) -> bool:
-        """Whether the process of an event is, or was, a worker."""
-        process = event["rank"], event["node"], event["pid"]
-        return process in self._gone or process in {worker.process for worker in self.values()}
-
     def of(self, event: dict[str, Any]) -> WorkerState | None:
         """The worker that sent the event, or None if another process has taken over its rank."""
         process, worker = (event["rank"], event["node"], event["pid"]), self.get(event["rank"])
@@ -138,14 +124,13 @@ class Workers(dict[int, WorkerState]):
             self._gone.add(worker.process)
         if worker is not None and worker.rank == 0:
             self.restarts += 1
-            self.replaced = worker if worker.begun else self.replaced
         self[event["rank"]] = WorkerState(*process)
         return self[event["rank"]]
 
 
 @dataclass
 class Positions:
-    """Where checkpoints are among the steps of a run that is counted from outside, each process from 0 on.
+    """Where checkpoints are among the steps of a run, which each process counts from 0 on.
 
     Attributes:
         base: epochs and steps that the present process of rank 0 had behind it when it began.
@@ -157,7 +142,6 @@ class Positions:
     reached: int = 0
     committed: int = 0
     _saved: list[tuple[int, int]] = field(default_factory=list)
-    _lost: int = 0  # steps after the last checkpoint, that will be made again
     _goes_back: bool = False
 
     def saved(self, epochs: int, steps: int) -> None:
@@ -168,20 +152,20 @@ class Positions:
         """The workers start over; with their first step it is known which checkpoints have arrived."""
         self._goes_back = True
 
-    def settle(self) -> None:
-        """A worker steps: if it has begun again, then at the last checkpoint that has arrived."""
-        if self._goes_back:
-            self._goes_back = False
-            del self._saved[self.committed :]
-            self.base = self._saved[-1] if self._saved else (0, 0)
-            self._lost += max(self.reached - self.base[1], 0)
-            self.reached = self.base[1]
+    def settle(self) -> int:
+        """A worker steps: if it has begun again, then at the last checkpoint that has arrived.
+
+        Returns:
+            The steps after it, which are made once more.
+        """
+        if not self._goes_back:
+            return 0
+        self._goes_back = False
+        del self._saved[self.committed :]
+        self.base = self._saved[-1] if self._saved else (0, 0)
+        lost, self.reached = max(self.reached - self.base[1], 0), self.base[1]
+        return lost
 
     def seen(self, made: int) -> None:
         """A process has made this many steps. All ranks make the same ones: one may tell more than rank 0."""
         self.reached = max(self.reached, self.base[1] + made)
-
-    def repeated(self) -> int:
-        """How many of the lost steps are being made again; they are counted once."""
-        again, self._lost = self._lost, 0
-        return again

@@ -7,7 +7,7 @@
 The loop knows nothing of the panel. During the run the trainer has one more callback, and a wrapper around
 its loop that follows it from outside (see `labkit.panel.tracking.hooks`). Ray Train has no reporter for
 notebooks: its only hook, `ray.train.UserCallback`, is called in the run's controller, a process of its own.
-What it and the workers report comes to the kernel through `labkit.panel.tracking.channel`.
+What it and the workers report comes to the kernel through a small actor: `labkit.panel.tracking.mailbox`.
 """
 
 import contextlib
@@ -27,11 +27,12 @@ from ray.util import state
 from ray.util.placement_group import PlacementGroup
 
 from labkit import cluster, interrupts
-from labkit.cluster import capacity, connection
+from labkit.cluster import capacity
 from labkit.display import tracebacks
 from labkit.display.formatting import size
 from labkit.errors import LabError, RunFailed
 from labkit.panel.panel import Panel
+from labkit.panel.tracking.mailbox import Mailbox
 from labkit.panel.tracking.remote import TrackedFunction
 from labkit.panel.training import TrainingRun
 from labkit.storage import check_run_name, hint_for
@@ -41,7 +42,6 @@ from labkit.train.callbacks import Interrupts, ReportCallback, ReportingValidato
 _EPOCHS, _STEPS = ("epochs", "num_epochs", "max_epochs"), ("steps", "max_steps")  # names of a run's length
 _NAME_BY_RAY = re.compile(r"ray_train_run-\d{4}(-\d\d){2}_\d\d(-\d\d){2}")
 _LARGEST = 1_000_000  # bytes of a pickled function; a small model fits, a data set does not
-_PATIENCE = 20.0  # seconds in which workers that live are heard of
 _STATUSES = {  # Ray's words and the panel's
     "COMMITTED": "committed",
     "PENDING_VALIDATION": "pending",
@@ -148,11 +148,12 @@ class TrainPanel(Panel):
             self._about["storage_path"] = self._storage_path()  # a new run may have a new name
         return super().new_state()
 
-    def host(self) -> str:
-        return connection.own_address()
-
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
+        if self.trains_elsewhere():
+            if not ray.is_initialized():
+                ray.init()  # as fit() would
+            self.listen()  # here, and not in the middle of Ray's pickling
         config, over = self._trainer.run_config, threading.Event()
         validates = getattr(self._trainer, "validation_config", None) is not None
         follows = self.trains_elsewhere() and (validates or config.checkpoint_config.num_to_keep is not None)
@@ -189,6 +190,11 @@ class TrainPanel(Panel):
     def ended_by(self, error: BaseException | None) -> BaseException | None:
         interrupted = error is not None and self._interrupts is not None and self._interrupts.came
         return KeyboardInterrupt() if interrupted else error
+
+    def channel(self, on_event: Callable[[dict[str, Any]], Any]) -> Any:
+        if not ray.is_initialized():  # pickled for other processes than Ray's
+            return super().channel(on_event)
+        return Mailbox(on_event, f"labkit-panel-{self.run_id}")
 
     def failure_text(self, error: BaseException) -> str:
         if isinstance(error, ray.train.WorkerGroupError) and error.worker_failures:
@@ -257,32 +263,17 @@ class TrainPanel(Panel):
             self.receive({"kind": "checkpoint", "run": self.run_id, **about})
 
     def _watch_for_hangs(self, over: threading.Event) -> None:
-        """Show what each rank waits for while nothing is heard of the run, or why nothing is ever heard."""
-        alive_since, pause = 0.0, 1.0
+        """Show what each rank waits for while nothing is heard of the run."""
+        after, pause = self.settings.hang_after, 1.0
         while not over.wait(pause):
-            heard, now, pause = self.state.heard_at, self.state.now(), 1.0
-            if not heard and self.trains_elsewhere() and self.state.elapsed() > _PATIENCE / 2:
-                pause, alive_since = _PATIENCE / 4, alive_since or (now if _workers_live() else 0.0)
-                if alive_since and now - alive_since >= _PATIENCE:
-                    self._say(heard, "silence", self._why_silent())
-            after = self.settings.hang_after if self.state.first_step_at else 0
-            if after and now - heard >= after:
-                self._say(heard, "hang", hang.explain(list(self.state.workers.values())))
-                pause = 5.0
-
-    def _say(self, heard: float, what: str, words: Any) -> None:
-        """Show it, unless the run was heard meanwhile."""
-        with self.update() as run:
-            if run.heard_at == heard:
-                setattr(run, what, words)
-
-    def _why_silent(self) -> str:
-        at = "this kernel" if self._listener is None else "{}:{}".format(*self._listener.address[:2])
-        return (
-            f"no word from the workers, which run for {_PATIENCE:.0f} s: they cannot reach {at}, where this "
-            "panel listens (a firewall, NAT, ray://). They train all the same; a notebook in the cluster's "
-            "network sees them"
-        )
+            heard, pause = self.state.heard_at, 1.0
+            if not after or not self.state.first_step_at or self.state.now() - heard < after:
+                continue
+            lines = hang.explain(list(self.state.workers.values()))
+            pause = 5.0
+            with self.update() as run:
+                if run.heard_at == heard:
+                    run.hang = lines
 
     @property
     def _run_name(self) -> str:
@@ -369,15 +360,6 @@ def _missing_module(text: str) -> str | None:
         f"the loop after ray.cloudpickle.register_pickle_by_value({missing[1]}); for a whole cluster, name "
         "its folder: ray.init(runtime_env={'working_dir': ...})"
     )
-
-
-def _workers_live() -> bool:
-    """Whether a training worker of this notebook runs; asks the dashboard."""
-    job = ray.get_runtime_context().get_job_id()
-    filters = [("class_name", "=", "RayTrainWorker"), ("state", "=", "ALIVE"), ("job_id", "=", job)]
-    with contextlib.suppress(Exception):  # where it does not answer, nothing is said
-        return bool(state.list_actors(filters=filters, timeout=5))
-    return False
 
 
 def _free_placement_groups(before: set[str]) -> None:

@@ -13,15 +13,17 @@ import ray.train
 from ray.train import CheckpointUploadMode, RunConfig, ScalingConfig, ValidationConfig, ValidationTaskConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from labkit import cluster
+from labkit.panel.tracking.hooks import current
 from labkit.train.panel import TrainPanel
 
 lab = cluster.start()
 
 def loop(config):
     for epoch, how in enumerate(["well", "raise", "hang", "well"]):
-        for step in panel.steps(range(20), epoch=epoch, epochs=4):
+        current().begin_epoch(20)
+        for step in range(20):
             time.sleep(0.1)
-            panel.log(loss=1 / (1 + epoch + step / 20))
+            current().step(8, loss=1 / (1 + epoch + step / 20))
         ray.train.report(
             {"epoch": epoch, "loss": 1 / (2 + epoch)},
             checkpoint=ray.train.Checkpoint.from_directory(tempfile.mkdtemp()),
@@ -36,7 +38,7 @@ def validate(checkpoint, how):
     return {"accuracy": 0.875}
 """
 FIT = """
-panel = TrainPanel("alongside")
+panel = TrainPanel("alongside", epochs=4)
 trainer = DataParallelTrainer(
     loop,
     scaling_config=ScalingConfig(num_workers=1),

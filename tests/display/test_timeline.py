@@ -2,7 +2,7 @@
 
 import pytest
 
-from labkit.display.timeline import Timeline
+from labkit.display import Timeline
 
 
 def span(begin, end, *, node="head", pid=1):

@@ -10,6 +10,7 @@ import labkit
 from labkit.display import tracebacks
 from labkit.display.tracebacks import shorten, shorten_text
 from labkit.panel import Panel
+from labkit.panel.tracking.remote import TrackedFunction
 
 
 def caught(function, *args):
@@ -44,19 +45,12 @@ def test_the_error_and_where_it_came_from():
     assert text.count("deep, test_tracebacks.py") == 3 and "Traceback" not in text
 
 
-class Broken:
-    def __iter__(self):
-        raise TypeError("no batches")
-
-
-@pytest.mark.filterwarnings("ignore:the panel 'run' is not open")
 def test_frames_of_libraries_and_of_the_lab_go():
     text = shorten(caught(json.loads, "{"))
     assert text.startswith("caught, test_tracebacks.py") and "decoder.py" not in text
     assert "JSONDecodeError" in text.splitlines()[-1]
-    text = shorten(caught(lambda: next(iter(Panel("run").steps(Broken())))))
-    assert "_steps" not in text and "follow" not in text
-    assert text.splitlines()[-1] == "TypeError: no batches"
+    text = shorten(caught(lambda: TrackedFunction(json.loads, Panel("run"))("{")))
+    assert "__call__" not in text and "following" not in text and "<lambda>, test_tracebacks.py" in text
 
 
 def test_frames_of_a_copy_of_the_lab_go():

@@ -15,9 +15,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from labkit.panel.tracking import hooks
-from labkit.panel.tracking.hooks import following
-from labkit.panel.tracking.tracker import Tracker
+from labkit.panel.tracking import Tracker, hooks
+from labkit.panel.tracking.hooks import current, following
 
 X = torch.arange(72, dtype=torch.float32).reshape(36, 2) / 72
 DATA = TensorDataset(X, X.sum(1, keepdim=True))
@@ -354,16 +353,22 @@ def test_the_live_loss_is_what_backward_is_called_on(tracker, events):
     assert epochs_of(events)[0]["metrics"] == {}
 
 
-def test_a_loop_that_counts_its_steps_has_no_hooks(tracker, events):
-    before = places()
-    hand = Hand()
-    hand.epoch()
-    with following(tracker, plain):
-        for batch in tracker.steps(loader()):
-            assert places() == before
-            hand.step(batch)
-    assert [event.get("counted") for event in events if event["kind"] == "step"] == [None] * 2
-    assert epochs_of(events)[0]["rows"] == 36
+def test_a_loop_that_no_hook_sees_may_count_its_steps(tracker, events):
+    """As the callback for Keras does."""
+    with following(tracker):
+        for epoch in range(2):
+            current().begin_epoch(3)
+            for step in range(3):
+                current().step(8, loss=step)
+            current().end_epoch()
+            current().report({"epoch": epoch, "name": "text"})
+    assert current() is None
+    ends = epochs_of(events)
+    assert [(one["epoch"], one["step"], one["total"], one["rows"], one["fed"]) for one in ends] == [
+        (0, 3, 3, 24, True), (1, 3, 3, 24, True),
+    ]  # fmt: skip
+    assert ends[-1]["made"] == 6 and ends[0]["metrics"] == {"loss": 2.0}
+    assert events[-1]["metrics"] == {"epoch": 1, "name": "text"}
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
@@ -413,7 +418,7 @@ def test_another_thread_is_not_followed(tracker, events):
 LATE = """
 import sys
 from labkit.panel.tracking.hooks import following
-from labkit.panel.tracking.tracker import Tracker
+from labkit.panel.tracking import Tracker
 assert "torch" not in sys.modules
 events, before = [], list(sys.meta_path)
 def loop():

@@ -98,17 +98,6 @@ def test_a_failure_is_one_line_at_once_and_whole_at_the_end(capsys):
     ]
 
 
-def test_a_decided_validation_is_said_once(capsys):
-    reporter = On(TextReporter())
-    run = reporter.begin().saved(0, 1, "pending").decided(0, 2, accuracy=0.9).saved(2, 1, "pending")
-    run.validation(1, 2, 3, text="ValueError: <gone>").decided(1, 4, "failed")
-    reporter.show(run), reporter.show(run)
-    assert sorted(lines(capsys)[2:]) == [
-        "epoch 1: validated accuracy 0.900",
-        "epoch 2: validation failed ValueError: <gone>",
-    ]
-
-
 def test_the_shell_of_colab_is_a_notebook(monkeypatch):
     """It is a subclass of ipykernel's."""
     kernel = type("ZMQInteractiveShell", (), {})
@@ -191,15 +180,6 @@ def test_a_screen_reader_is_told_of_phases_and_failures_and_not_of_steps(reporte
     reporter.show(run("failure", text="ValueError: no <rows>", rank=1))
     reporter.show(run)
     assert told == ["loading data", "training", "rank 1 failed: ValueError: no &lt;rows&gt;"]
-
-
-def test_what_has_not_changed_is_not_sent_again(reporter):
-    run, sent = reporter.begin(), []
-    for widget in (reporter._title, reporter._body):
-        widget.observe(sent.append)
-    for _ in range(5):
-        reporter.show(run)
-    assert sent == []
 
 
 def test_the_last_prints_are_always_shown(reporter):

@@ -6,9 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from labkit.panel.checkpoints import DECIDED
-from labkit.panel.run import Failure
-from labkit.panel.training import TrainingRun
+from labkit.panel.training import DECIDED, TrainingRun
 from runs_told import T0, Run
 
 
@@ -30,19 +28,6 @@ def test_phases(run):
     state.end("finished", T0 + 20)
     assert state.phase_seconds(T0 + 100)["training"] == 15.0
     assert (state.elapsed(T0 + 100), state.status) == (20.0, "finished")
-
-
-def test_epochs_and_totals(run):
-    run.epoch(0, begin=2, total=10, epochs=2)
-    state = run.state
-    assert (state.epochs, state.workers[0].total, state.workers[0].step, state.fraction()) == (2, 10, 10, 0.5)
-    run.epoch(1, begin=8, total=10, epochs=2, between=1.0)
-    assert (state.fraction(), state.epoch_seconds) == (1.0, [5.0, 5.0])
-    state.end("finished", T0 + 13)
-    assert state.rows_per_second() == 20.0
-    assert state.time_breakdown() == {
-        "start": 2.0, "data": 0.0, "training": 10.0, "between epochs": 1.0, "rest": 0.0,
-    }  # fmt: skip
 
 
 def test_waiting_and_the_first_batch(run):
@@ -67,8 +52,6 @@ def test_time_left(run):
     # It goes on from a checkpoint: what was done before this run cost this run nothing.
     run.step(15, epoch=8, step=5, total=10, epochs=10)
     assert run.state.fraction() == 0.85 and run.state.eta(T0 + 15) == pytest.approx(15)
-    run.step(20, epoch=12, step=5, total=10, epochs=10)  # more epochs than were promised
-    assert (run.state.fraction(), run.state.eta(T0 + 20)) == (1.0, 0.0)
     run.state.end("finished", T0 + 21)
     assert run.state.eta(T0 + 22) is None
 
@@ -89,33 +72,6 @@ def test_the_length_of_a_stream_is_known_after_one_epoch(run):
     assert run.state.workers[0].total == 10 and run.state.fraction() == pytest.approx(0.7)
     run.step(9, epoch=1, step=25, epochs=2)
     assert run.state.workers[0].total is None  # and not "step 25 of 10"
-
-
-# -- epochs that do not say that they are done ----------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("then", "seconds"),
-    [
-        (lambda run: run("report", metrics={"loss": 1.0}), [2.0]),
-        (lambda run: run.step(2, epoch=1), [2.0]),
-        (lambda run: run.state.end("finished", T0 + 5), [2.0]),
-        (lambda run: run.state.end("failed", T0 + 5), []),
-        # Reports and steps come over different connections.
-        (lambda run: run("report", epoch=0).step(2, step=9, seconds=2.5, done=True), [2.5]),
-        (lambda run: run.step(3, epoch=1, step=3, seconds=1.0)("report", epoch=0), [2.0]),
-    ],
-)
-def test_a_loop_left_by_break_is_an_epoch(run, then, seconds):
-    run.step(1, step=5, seconds=2.0)
-    assert run.state.epoch_seconds == []
-    then(run)
-    assert run.state.epoch_seconds == seconds
-
-
-def test_several_loops_in_an_epoch_add_up(run):
-    run.epoch(0, begin=0, seconds=5.0).epoch(0, begin=6, seconds=2.0).epoch(1, begin=9, seconds=4.0)
-    assert run.state.epoch_seconds == pytest.approx([7.0, 4.0])
 
 
 # -- several workers ------------------------------------------------------------------------------------
@@ -156,38 +112,6 @@ def test_the_rank_that_holds_up_the_others(waiting, rows, slowest):
     assert run.state.workers[1].waiting_share == pytest.approx(waiting[1] / 4)
 
 
-def test_steps_that_a_restart_repeats_are_counted_over_epochs(run):
-    run.epoch(0, 0).epoch(1, 5).step(12, epoch=2, step=3, seconds=1.0)
-    run("worker", 20, pid=300)("worker", 21, pid=301)  # the first replacement died before its first step
-    run.step(22, epoch=1, pid=301)
-    assert run.state.repeated == 13
-    run.epoch(1, 22, pid=301)("worker", 30, pid=302).step(31, epoch=2, pid=302)
-    assert (run.state.repeated, run.state.workers.restarts) == (13, 3)  # the checkpoint had all of epoch 1
-
-
-def test_a_rank_that_was_started_again(run):
-    run.epoch(0, begin=0, metrics={"loss": 1.0}).step(6, epoch=1, step=5, seconds=1.0, metrics={"loss": 0.9})
-    run("failure", 7, text="boom")
-    run.step(8, epoch=1, step=6, seconds=2.0)  # rank 0 has not noticed yet: no restart
-    assert "restart" not in run.state.time_breakdown()
-    run("worker", 10, pid=300)("phase", 10, pid=300, name="loading")
-    state = run.state
-    # The dead process's last words come after the new one's first.
-    run.step(11, epoch=1, step=9, seconds=2.0)
-    assert (state.workers[0].pid, state.workers[0].step, state.workers.restarts) == (300, 0, 1)
-    run.step(12, epoch=1, step=1, pid=300, metrics={"loss": 0.95}, total=10)
-    # The curve goes on from the checkpoint and does not run backwards.
-    xs = [x for x, _ in state.curve]
-    assert xs == sorted(xs) and state.curve[-1] == (1.1, {"loss": 0.95})
-    run.step(15, epoch=1, step=10, pid=300, seconds=3.0, done=True)
-    assert (state.epoch_seconds, len(state.failures)) == ([5.0, 3.0], 1)
-    assert state.repeated == 5  # steps 1 to 5 of epoch 1; the first process was seen at step 6
-    state.end("finished", T0 + 17)
-    assert state.time_breakdown() == {
-        "start": 0.0, "data": 0.0, "training": 10.0, "between epochs": 0.0, "restart": 5.0, "rest": 2.0,
-    }  # fmt: skip
-
-
 def test_an_elastic_run_shows_the_workers_that_it_has():
     run = Run(engine="Ray Train", world_size=3)
     for rank in range(3):
@@ -203,38 +127,34 @@ def test_an_elastic_run_shows_the_workers_that_it_has():
     assert run.state.sizes == [(T0 + 1, 3), (T0 + 9, 2), (T0 + 20, 3)]
 
 
-# -- loops that are counted from outside, and loops that count otherwise --------------------------------
-
-
-def counted(run, at, *, epoch, step, made, pid=100, **data):
-    """A step event of hooks: they count from the first epoch of their process."""
-    data = {"seconds": step / 10, "counted": True, **data}
-    return run.step(at, epoch=epoch, step=step, made=made, pid=pid, total=10, **data)
-
-
 def test_steps_after_the_last_checkpoint_that_arrived_are_repeated():
+    """Each process counts its epochs and steps from 0 on."""
     run = Run(engine="Ray Train", epochs=4)
-    counted(run, 1, epoch=0, step=1, made=1)
-    counted(run, 2, epoch=0, step=10, made=10, done=True)
+    run.step(1, step=1, total=10, metrics={"loss": 1.0}).step(2, step=10, total=10, done=True, seconds=1.0)
     run("saved", 2, epoch=1, step=10).saved(0, 2)
-    counted(run, 3, epoch=1, step=10, made=20, done=True)
+    run.step(3, epoch=1, step=10, total=10, done=True, seconds=1.0, metrics={"loss": 0.9})
     run("saved", 3, epoch=2, step=20)  # on its way to the store
-    counted(run, 4, epoch=2, step=3, made=23)
-    run("failure", 5, text="boom")("worker", 6, pid=200)
-    assert run.state.repeated == 0  # none is made again yet
-    counted(run, 7, epoch=0, step=1, made=1, pid=200)
-    assert (run.state.repeated, run.state.made, run.state.workers[0].epoch) == (13, 11, 1)
-    assert run.state.fraction() == pytest.approx(11 / 40)
+    run.step(4, epoch=2, step=3, total=10, metrics={"loss": 0.8})
+    run("failure", 5, text="boom").step(5, epoch=2, step=4, total=10)
+    assert "restart" not in run.state.time_breakdown()  # rank 0 has not noticed yet
+    run("worker", 6, pid=200).step(6, epoch=2, step=9)  # its last words come after the new one's first
+    assert (run.state.repeated, run.state.workers[0].pid) == (0, 200)  # none is made again yet
+    run.step(7, step=1, total=10, pid=200, metrics={"loss": 0.95})
+    assert (run.state.repeated, run.state.made, run.state.workers[0].epoch) == (14, 11, 1)
+    assert run.state.fraction() == pytest.approx(11 / 40) and run.state.time_breakdown()["restart"] == 2
+    xs = [x for x, _ in run.state.curve]  # it goes on from the checkpoint and does not run backwards
+    assert xs == sorted(xs) and xs[-1] == pytest.approx(1.1)
     run("saved", 8, pid=200, epoch=1, step=10)
     run("worker", 9, pid=300).saved(1, 9)  # the engine tells of it later than it happened
-    counted(run, 10, epoch=0, step=1, made=1, pid=300)
-    assert (run.state.repeated, run.state.made, run.state.workers[0].epoch) == (13, 21, 2)
+    run.step(10, step=1, total=10, pid=300)
+    assert (run.state.repeated, run.state.made, run.state.workers[0].epoch) == (14, 21, 2)
+    assert (run.state.workers.restarts, len(run.state.failures)) == (2, 1)
 
 
 def test_a_run_that_goes_on_from_an_earlier_one_begins_at_its_epoch():
     run = Run(epochs=4)
     run.state.earlier = 2
-    counted(run, 1, epoch=0, step=5, made=5)
+    run.step(1, epoch=0, step=5, total=10)
     run("report", metrics={"loss": 1.0})
     assert (run.state.workers[0].epoch, run.state.fraction()) == (2, pytest.approx(2.5 / 4))
     assert run.state.history == [{"loss": 1.0, "epoch": 2}]
@@ -242,55 +162,34 @@ def test_a_run_that_goes_on_from_an_earlier_one_begins_at_its_epoch():
 
 def test_a_length_in_steps():
     run = Run(steps=40)
-    counted(run, 1, epoch=0, step=10, made=10, seconds=1.0)
-    counted(run, 2, epoch=1, step=10, made=20, seconds=1.0)
+    run.step(1, epoch=0, step=10, total=10, seconds=1.0)
+    run.step(2, epoch=1, step=10, total=10, seconds=1.0)
     assert run.state.fraction() == 0.5 and run.state.eta(T0 + 2) == pytest.approx(2)
     assert Run(epochs=3, steps=40).state.steps_of_run is None  # then these are something else
 
 
 def test_more_passes_than_epochs_have_no_bar():
     run = Run(epochs=2)
-    counted(run, 1, epoch=1, step=10, made=20)
+    run.step(1, epoch=1, step=10, total=10)
     assert run.state.fraction() == 1.0
-    counted(run, 2, epoch=2, step=1, made=21)
+    run.step(2, epoch=2, step=1, total=10)
     assert run.state.fraction() is None and run.state.eta(T0 + 3) is None
 
 
 def test_a_loop_without_a_loader_has_neither_rows_nor_waiting():
     run = Run()
-    counted(run, 1, epoch=0, step=1, made=1, fed=False, rows=0)
-    counted(run, 2, epoch=0, step=9, made=9, fed=False, rows=0)
+    run.step(1, epoch=0, step=1, total=10, fed=False, rows=0)
+    run.step(2, epoch=0, step=9, total=10, fed=False, rows=0)
     assert run.state.waiting_share() is None and run.state.rows_per_second() == 0
 
 
-def test_the_first_step_belongs_to_the_training():
-    """Hooks tell of it when it is over."""
-    run = Run()
-    counted(run, 10, epoch=0, step=1, made=1, seconds=3.0, waiting=1.0, first_wait=1.0)
-    run.state.end("finished", T0 + 10)
-    assert run.state.time_breakdown() == {
-        "start": 8.0, "data": 0.0, "training": 2.0, "between epochs": 0.0, "rest": 0.0,
-    }  # fmt: skip
-
-
-def test_epochs_that_are_counted_from_1():
+def test_reports_may_count_epochs_from_1():
     run = Run(epochs=3)
-    for epoch in (1, 2, 3):
-        run.epoch(epoch, epoch * 10, epochs=3, total=10)
-        run("report", epoch * 10 + 9, metrics={"epoch": epoch, "loss": 1 / epoch})
-        run.saved(epoch, epoch * 10 + 9)
-        assert run.state.fraction() == pytest.approx(epoch / 3)
-    assert [one["epoch"] for one in run.state.history] == [0, 1, 2]
+    for epoch in (0, 1, 2):
+        run.epoch(epoch, epoch * 10, total=10)
+        run("report", metrics={"epoch": epoch + 1, "loss": 1.0}).saved(epoch + 1, epoch * 10 + 9)
+    assert [one["epoch"] for one in run.state.history] == [0, 1, 2] and run.state.fraction() == 1.0
     assert [one.label for one in run.state.checkpoints] == ["epoch 1", "epoch 2", "epoch 3"]
-    assert max(x for x, _ in run.state.curve) <= 3 if run.state.curve else True
-
-
-def test_steps_from_0_and_reports_from_1():
-    run = Run(epochs=2)
-    for epoch in (0, 1):
-        run.epoch(epoch, epoch * 10, epochs=2, total=10)
-        run("report", metrics={"epoch": epoch + 1})
-    assert [one["epoch"] for one in run.state.history] == [0, 1] and run.state.fraction() == 1.0
 
 
 # -- metrics --------------------------------------------------------------------------------------------
@@ -317,38 +216,10 @@ def test_metrics_are_the_newest(run):
     state = run.state
     run.step(2, step=5, metrics={"loss": 2.0})
     run("report", metrics={"loss": 1.5, "accuracy": 0.9})
-    # Between two epochs it is the report that is new, not the last batch.
-    run.step(3, epoch=1, step=0, metrics={"loss": 2.0})
-    assert state.metrics() == {"loss": 1.5, "accuracy": 0.9}
     run.step(4, epoch=1, step=1, metrics={"loss": 1.4})
     assert state.metrics() == {"loss": 1.4, "accuracy": 0.9}
     state.end("finished", T0 + 9)
     assert state.metrics() == {"loss": 1.5, "accuracy": 0.9}
-
-
-def test_the_curve_is_thinned_evenly(run):
-    for k in range(2001):
-        run.step(k, step=k, total=2000, metrics={"loss": float(k)})
-    xs = [x for x, _ in run.state.curve]
-    assert 100 < len(xs) <= 240 and xs[0] == 0 and xs[-1] > 0.99
-    assert max(b - a for a, b in zip(xs, xs[1:], strict=False)) <= 0.02
-
-
-def test_the_curve_of_a_stream_is_no_vertical_line(run):
-    for k in range(0, 101, 10):
-        run.step(k, step=k, metrics={"loss": 1.0})
-    assert [x for x, _ in run.state.curve] == pytest.approx([k / 10 for k in range(11)])
-    run.step(101, step=200, done=True, metrics={"loss": 1.0})
-    assert [x for x, _ in run.state.curve][5] == pytest.approx(0.25)
-    run.step(102, epoch=1, step=50, metrics={"loss": 1.0}).step(103, epoch=1, step=60)
-    assert run.state.curve[-1][0] == pytest.approx(1.25)
-
-
-def test_a_phase_of_a_process_that_is_no_worker_takes_no_rank():
-    run = Run(engine="Ray Train", world_size=1)
-    run("phase", 1, pid=7, name="preparing data")("worker", 2, pid=200)
-    run("phase", 3, pid=7, name="evaluating").step(4, pid=200, step=5)
-    assert (run.state.workers[0].pid, run.state.workers[0].step, run.state.workers.restarts) == (200, 5, 0)
 
 
 def test_reports_of_other_ranks_are_no_epochs(run):
@@ -378,17 +249,6 @@ def test_prints_and_failures(run):
     many = Run(world_size=2)("print", text="hello", rank=1, pid=9)("failure", rank=1, text="ValueError: no")
     assert list(many.state.prints) == ["[rank 1] hello"]
     assert [(failure.rank, failure.message) for failure in many.state.failures] == [(1, "ValueError: no")]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("loop, cell 5, line 3\n    x = 1 / 0\nZeroDivisionError: by zero", "ZeroDivisionError: by zero"),
-        ("  all indented\n\n", "no message"),
-    ],
-)
-def test_the_message_of_a_failure(text, message):
-    assert Failure(rank=0, text=text).message == message
 
 
 def test_what_comes_after_the_end_is_too_late(run):
@@ -440,16 +300,6 @@ def test_validations_on_the_time_axis(run):
         ("1", 16, 26, "timed out"), ("2", 21, 22, "failed"), ("4", 30, 40, ""),
     ]  # fmt: skip
     assert run.state.checkpoints[1].reason == "ValueError: no rows"
-
-
-def test_training_and_a_loop_that_validates_in_itself(run):
-    run.epoch(0, 10)("phase", 15, name="validating")("phase", 19, name="saving").epoch(1, 20)
-    assert run.row("training") == [("1", 10, 15, ""), ("2", 20, 25, "")]
-    assert run.row("validation") == [("1", 15, 19, "in the loop")]
-    run("phase", 25, name="evaluating")
-    assert run.row("validation", now=28)[1] == ("2", 25, 28, "in the loop")
-    run.state.end("stopped", T0 + 30)
-    assert run.row("validation")[1][2] == 30
 
 
 def test_the_record_keeps_each_checkpoint_of_a_run_that_validates(run):

@@ -7,10 +7,12 @@ from kernels import kernel
 TRAINING = """
 import time
 from labkit.panel import Panel
-with Panel("endless") as panel:
-    for epoch in range(10**6):
-        for batch in panel.steps([[1]] * 20, epoch=epoch):
-            time.sleep(0.02)
+from labkit.panel.tracking.hooks import current
+
+with Panel("endless"):
+    while True:
+        current().step()
+        time.sleep(0.02)
 """
 
 

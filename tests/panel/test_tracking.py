@@ -1,4 +1,4 @@
-"""What a training loop calls: counts, waiting, metrics and prints, at the price of a microsecond a step."""
+"""What a worker does for the panel: who it is, what it prints, and how little it needs for that."""
 
 import contextlib
 import inspect
@@ -7,29 +7,20 @@ import json
 import multiprocessing
 import pickle
 import re
+import subprocess
 import sys
-import time
 import warnings
 from collections import UserDict
 
 import numpy as np
 import pytest
 
+from labkit.panel.tracking import Tracker
 from labkit.panel.tracking.channel import Listener
+from labkit.panel.tracking.hooks import memory, numbers, rows_of
 from labkit.panel.tracking.remote import RemoteTracker, TrackedFunction
-from labkit.panel.tracking.tracker import EVENTS_PER_SECOND, Tracker
 from labkit.settings import NODE_NAME
 from labs import until
-
-
-@pytest.fixture
-def events():
-    return []
-
-
-@pytest.fixture
-def tracker(events):
-    return Tracker("run-1", events.append)
 
 
 @pytest.fixture(autouse=True)
@@ -43,24 +34,7 @@ def of_kind(events, kind):
     return [event for event in events if event["kind"] == kind]
 
 
-def last_step(events):
-    return of_kind(events, "step")[-1]
-
-
-# -- what every event says ------------------------------------------------------------------------------
-
-
-def test_every_event_says_whose_it_is(tracker, events, monkeypatch):
-    list(tracker.steps([1, 2]))
-    tracker.report({"loss": 0.25}, epoch=4)
-    monkeypatch.setenv(NODE_NAME, "node-2")
-    tracker.phase("evaluating")
-    for event in events:
-        assert event["run"] == "run-1" and event["rank"] == 0 and event["pid"] > 0 and event["node"]
-    assert [event["kind"] for event in events] == ["phase", "step", "step", "report", "phase"]
-    assert (events[3]["metrics"], events[3]["epoch"]) == ({"loss": 0.25}, 4)
-    assert events[0]["node"] != "node-2" == events[-1]["node"]
-    json.dumps(events)
+# -- what every event says, and what is counted ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -72,65 +46,28 @@ def test_every_event_says_whose_it_is(tracker, events, monkeypatch):
         ({"TF_CONFIG": "not json"}, 0),
     ],
 )
-def test_rank_from_the_environment(tracker, events, monkeypatch, variables, rank):
-    for name, value in variables.items():
+def test_every_event_says_whose_it_is(monkeypatch, variables, rank):
+    for name, value in {**variables, NODE_NAME: "node-2"}.items():
         monkeypatch.setenv(name, value)
-    tracker.emit("worker")
-    assert events[0]["rank"] == rank
+    events = []
+    Tracker("run-1", events.append).emit("report", metrics={"loss": 0.25})
+    (event,) = json.loads(json.dumps(events))
+    assert (event["run"], event["rank"], event["node"]) == ("run-1", rank, "node-2") and event["pid"] > 0
 
 
-# -- steps ----------------------------------------------------------------------------------------------
-
-
-def test_batches_pass_through_and_the_last_event_of_an_epoch_is_complete(tracker, events):
-    batches = [np.zeros(8)] * 5
-    for batch in tracker.steps(batches, epoch=2, epochs=4):
-        assert batch is batches[0]
-        tracker.log(loss=0.25)
-    event = last_step(events)
-    assert (event["epoch"], event["epochs"], event["step"], event["total"]) == (2, 4, 5, 5)
-    assert (event["rows"], event["metrics"], event["done"]) == (40, {"loss": 0.25}, True)
-    assert 0 <= event["first_wait"] <= event["waiting"] <= event["seconds"]
-    assert of_kind(events, "step")[0]["step"] == 0 and not of_kind(events, "step")[0]["done"]
-    assert list(tracker.steps([])) == []
-    assert list(tracker.steps([None, 0, ()])) == [None, 0, ()]
-
-
-def test_a_step_tells_the_memory_of_its_process(tracker, events):
-    list(tracker.steps([1]))
-    before = last_step(events)["memory"]
+def test_the_memory_of_a_process_and_of_its_gpu():
+    before = memory()["memory"]
     kept = np.ones(10_000_000)
-    list(tracker.steps([1]))
-    assert last_step(events)["memory"] - before > 0.8 * kept.nbytes
-    assert "gpu_memory" not in last_step(events)
+    assert memory()["memory"] - before > 0.8 * kept.nbytes
 
 
 @pytest.mark.gpu
-def test_a_step_tells_the_memory_of_its_gpu(tracker, events):
+def test_the_memory_of_its_gpu():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no GPU that PyTorch can use")
     kept = torch.ones(10_000_000, device="cuda")
-    list(tracker.steps([1]))
-    assert last_step(events)["gpu_memory"] >= 4 * kept.numel()
-
-
-class Loader:
-    """A DataLoader over a stream has __len__, and raises in it."""
-
-    def __len__(self):
-        raise TypeError("object of type 'Stream' has no len()")
-
-    def __iter__(self):
-        return iter([1, 2])
-
-
-def test_a_stream_has_no_total(tracker, events):
-    for stream in (iter([1, 2]), Loader()):
-        assert list(tracker.steps(stream)) == [1, 2]
-        assert last_step(events)["total"] is None
-    list(tracker.steps(iter([1, 2, 3]), total=3))
-    assert last_step(events)["total"] == 3
+    assert memory()["gpu_memory"] >= 4 * kept.numel()
 
 
 def array(*shape):
@@ -173,105 +110,20 @@ class Tensor:
         ({"inputs": {"ids": array(32, 3)}, "y": array(32)}, 32),
     ],
 )
-def test_rows_of_a_batch(tracker, events, batch, rows):
-    list(tracker.steps([batch]))
-    assert last_step(events)["rows"] == rows
+def test_rows_of_a_batch(batch, rows):
+    assert rows_of(batch) == rows
 
 
-def test_the_time_of_iter_is_waiting(tracker, events):
-    """A DataLoader starts its processes there."""
-
-    class Loader:
-        def __iter__(self):
-            time.sleep(0.3)
-            return iter(range(5))
-
-    for _ in tracker.steps(Loader()):
-        time.sleep(0.01)
-    event = last_step(events)
-    assert event["waiting"] >= 0.3 and event["seconds"] >= 0.35
-
-
-def slow(n, seconds):
-    for k in range(n):
-        time.sleep(seconds)
-        yield k
-
-
-def test_waiting_for_data_is_apart_from_work_and_from_what_is_between_epochs(tracker, events):
-    class Slow:
-        def __float__(self):
-            time.sleep(0.1)  # a device that is behind
-            return 1.0
-
-    for _ in tracker.steps(slow(6, 0.05)):
-        pass
-    lazy = last_step(events)
-    time.sleep(0.05)  # evaluate, save, report
-    for _ in tracker.steps(range(6), epoch=1):
-        time.sleep(0.05)
-    busy = last_step(events)
-    assert lazy["waiting"] / lazy["seconds"] > 0.8
-    assert busy["waiting"] / busy["seconds"] < 0.2
-    assert lazy["first_wait"] >= 0.05 and lazy["waiting"] >= 0.3 and busy["seconds"] >= 0.3
-    assert lazy["between"] == 0 and 0.05 <= busy["between"] < 20
-    for _ in tracker.steps(range(3)):  # reading a loss is work
-        tracker.log(loss=Slow())
-        time.sleep(1 / EVENTS_PER_SECOND)
-    assert last_step(events)["seconds"] >= 0.8 and last_step(events)["waiting"] < 0.1
-
-
-def test_fast_steps_are_few_events_and_metrics_become_numbers_only_then(tracker, events):
-    class Scalar:
-        """A loss on a device: to read it costs a wait, counted here."""
-
-        read = 0
-
-        def __float__(self):
-            Scalar.read += 1
-            return 0.5
-
-    started = time.monotonic()
-    for _ in tracker.steps(range(10_000)):
-        tracker.log(loss=Scalar(), accuracy=Scalar())
-    most = (time.monotonic() - started) * EVENTS_PER_SECOND + 2  # and the first and the last
-    assert len(of_kind(events, "step")) <= most < 10_000
-    assert 2 <= Scalar.read <= 2 * len(of_kind(events, "step"))
-    assert last_step(events)["step"] == 10_000
-    assert last_step(events)["metrics"] == {"loss": 0.5, "accuracy": 0.5}
-
-
-def test_what_is_no_number_is_no_metric_and_a_live_loss_is_detached(tracker, events):
+def test_what_is_no_number_is_no_metric():
     class Vector:
         def __float__(self):
             raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
 
-    class Loss:
-        """One that is not detached keeps its whole graph in memory until the next step."""
-
-        def detach(self):
-            return 0.125
-
     odd = {"vector": Vector(), "array": array(3), "name": "digits", "none": None, "huge": 10**400}
     good = {"loss": np.float32(0.5), "zero-d": np.array(1.5), "hit": True, "nan": float("nan"), 7: 1}
-    tracker.report(odd | good)
-    numbers = events[-1]["metrics"]
-    assert set(numbers) == {"loss", "zero-d", "hit", "nan", "7"}
-    assert all(type(value) is float for value in numbers.values())
-    for _ in tracker.steps([1]):
-        tracker.log(**odd, loss=Loss())
-    assert last_step(events)["metrics"] == {"loss": 0.125}
-
-
-# -- loops that do not run to their end -----------------------------------------------------------------
-
-
-def test_a_loop_that_breaks_has_told_how_far_it_came(tracker, events):
-    for k in tracker.steps(range(1000)):
-        if k == 300:
-            break
-    event = last_step(events)
-    assert (event["step"], event["rows"], event["done"]) == (300, 300, False)
+    found = numbers(odd | good)
+    assert set(found) == {"loss", "zero-d", "hit", "nan", "7"}
+    assert all(type(value) is float for value in found.values())
 
 
 # -- in another process ---------------------------------------------------------------------------------
@@ -336,17 +188,6 @@ def test_a_remote_tracker_greets_when_its_function_begins(listener, heard, stdou
     assert [(event["kind"], event["run"]) for event in heard] == [("worker", "run-1"), ("print", "run-1")]
 
 
-def test_or_with_its_first_event(listener, heard, stdout):
-    stdout.install()
-    tracker = RemoteTracker("run-1", listener.address)
-    for _ in tracker.steps([array(4)] * 3):
-        tracker.log(loss=1.5)
-    tracker.report({"loss": 2.5})
-    until(lambda: of_kind(heard, "report"))
-    assert [event["kind"] for event in heard] == ["worker", "phase", "step", "step", "report"]
-    assert last_step(heard)["rows"] == 12
-
-
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_process_that_a_worker_forks_may_print_and_is_no_worker(listener, heard, stdout):
     """As the processes of a data loader do."""
@@ -375,7 +216,7 @@ def test_prints_go_on_and_are_sent_once_per_line(listener, heard, stdout):
         print(" and more\n\nthree")
         print("   ")
         print("é 😀 \udc80 \x1b[31mred\x1b[0m \x00")
-        tracker.report({"loss": Chatty()})
+        tracker.emit("report", metrics=numbers({"loss": Chatty()}))
     assert stdout.getvalue().startswith("one\ntwo words and more\n\nthree\n   \né 😀")
     assert texts(heard, 5)[:3] == ["one", "two words and more", "three"]
     assert texts(heard, 5)[3].startswith("é 😀") and texts(heard, 5)[4] == "reading"
@@ -424,3 +265,33 @@ def test_a_warning_for_who_wrote_the_function_is_sent_by_rank_0(listener, heard,
     [text] = texts(heard, 1)
     assert re.fullmatch(r"warning: shapes of rank 0 do not fit \(test_tracking\.py, line \d+\)", text)
     assert len(recwarn) == 4  # all are shown as ever
+
+
+BARE = """
+import pickle, sys
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in {*sys.stdlib_module_names, "labkit"}:
+            raise ImportError(f"not here: {name}")
+
+sys.meta_path.insert(0, Nothing())
+tracker = pickle.loads(sys.stdin.buffer.read())
+from labkit.panel.tracking import mailbox
+from labkit.panel.tracking.hooks import current
+from labkit.panel.tracking.remote import TrackedFunction
+
+def loop():
+    print("trains")
+    current().step(8, loss=0.5)
+
+TrackedFunction(loop, tracker)()
+"""
+
+
+def test_a_worker_needs_the_standard_library_alone(listener, heard):
+    sent = pickle.dumps(RemoteTracker("run-1", listener.address))
+    subprocess.run([sys.executable, "-c", BARE], input=sent, timeout=60, check=True)
+    listener.drain(30)
+    assert [event["kind"] for event in heard] == ["worker", "print", "step", "step"]
+    assert (heard[-1]["rows"], heard[-1]["metrics"], heard[-1]["done"]) == (8, {"loss": 0.5}, True)

@@ -6,9 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from labkit.panel.charts import timeline
-from labkit.panel.drawing import snapshot
-from labkit.panel.shown import tiles
+from labkit.panel.drawing import snapshot, timeline
 from runs_told import T0, Run
 
 EVIL = "<script>alert('x')</script>\"' & </div></pre></svg>"
@@ -59,17 +57,27 @@ def training():
     run("worker", rank=1, pid=8, node="node-2")("phase", 8, name="loading")
     run.epoch(0, 10, steps=22, seconds=22, total=22, epochs=2, metrics={"loss": 2.3})
     run("report", 32, metrics={"loss": 1.3, "accuracy": 0.8})
-    run("checkpoint", 33, path="/runs/1", bytes=217_088, metrics={"loss": 1.3})
+    run("saved", 33, epoch=1, step=22)(
+        "checkpoint", 33, path="/runs/1", bytes=217_088, status="committed", metrics={"loss": 1.3}
+    )
     for k in range(12):
         run.step(
-            40 + k, epoch=1, step=k, seconds=k, waiting=k / 10, total=22, epochs=2, metrics={"loss": 0.65}
+            40 + k,
+            epoch=1,
+            step=k,
+            seconds=k,
+            waiting=k / 10,
+            total=22,
+            made=22 + k,
+            epochs=2,
+            metrics={"loss": 0.65},
         )
     return run("print", text="hello from rank 0")
 
 
 def validating():
     """One checkpoint in each state, at second 60."""
-    run = Run("06", engine="Ray Train", epochs=3)
+    run = Run("06", engine="Ray Train", epochs=6)
     for epoch in range(6):
         run.epoch(epoch, 10 + 8 * epoch, seconds=7.5).saved(epoch, 18 + 8 * epoch)
     for epoch in range(5):
@@ -90,14 +98,14 @@ SEEN = {
         ["✓ starting workers 8.0 s", "✓ loading data 2.0 s", "● training 41 s", "left", "0.650 loss",
          "epoch 2 of 2 · step 11 of 22 · about", "0.800 accuracy", "rows/s", "3% waiting for data",
          "epoch 1 217 kB loss 1.300 ✓ saved", "0 head 100 11", "1 node-2 8 – – –"],
-        ["03-torch finished", "2 epochs in 51 s: start 10 s", "loss 1.300 · accuracy 0.800", "1 checkpoint",
+        ["03-torch finished", "1 epoch in 51 s: start 10 s", "loss 1.300 · accuracy 0.800", "1 checkpoint",
          "1 printed line", "hello from rank 0", "workers' logs /tmp/a & b"],
     ),
     "nothing happened": (
         lambda: Run(phase="starting"), 3, ["● starting workers 3.0 s", "starting workers", "– rows/s",
          "– waiting for data", "epoch"], ["after 3.0 s", "nothing was reported"],
     ),
-    "a stream": (lambda: Run().step(10, step=4), 10, ["epoch 1 · step 4"], ["1 epoch in 10 s"]),
+    "a stream": (lambda: Run().step(10, step=4), 10, ["epoch 1 · step 4"], ["finished"]),
     "a loop that counts steps": (
         lambda: Run().step(10, step=20, total=60)("report", 10, metrics={"step": 20, "loss": 1.0})
         ("checkpoint", 10, path="/c", metrics={"step": 20}), 10,
@@ -112,8 +120,8 @@ SEEN = {
         ["0.601 loss", "loss 0.601"], ["loss 0.601"],
     ),
     "a slow rank, and a restart that cost steps": (
-        lambda: training()("worker", 59, pid=9).step(60, epoch=1, pid=9)
-        .step(60, rank=1, pid=8, node="node-2").step(62, epoch=1, step=4, seconds=2, pid=9)
+        lambda: training()("worker", 59, pid=9).step(60, pid=9)
+        .step(60, rank=1, pid=8, node="node-2").step(62, step=4, seconds=2, pid=9)
         .step(62, step=4, seconds=2, waiting=1.5, rank=1, pid=8, node="node-2", memory=2_345_000_000), 62,
         ["0 head 9 4 20 0% –", "1 slow node-2 8 4 20 75% 2.3 GB",
          "workers started again 1 ×, 11 steps trained twice"],
@@ -121,9 +129,9 @@ SEEN = {
     ),
     "ranks with GPUs, of which one is lost": (
         lambda: Run(world_size=2)("worker", workers=2).step(9)("worker", 41, pid=9, workers=1).step(42, pid=9)
-        .step(44, step=4, seconds=2, pid=9, memory=900_000_000, gpu_memory=12_000_000_000, gpu_percent=87),
+        .step(44, step=4, seconds=2, pid=9, memory=900_000_000, gpu_memory=12_000_000_000),
         50,
-        ["0 head 9 4 20 0% 900 MB, GPU 12 GB 87%", "workers started again 1 × · 2 → 1 (00:41) workers"],
+        ["0 head 9 4 20 0% 900 MB, GPU 12 GB", "workers started again 1 × · 2 → 1 (00:41) workers"],
         ["workers started again 1 × · 2 → 1 (00:41) workers"],
     ),
     "validations": (
@@ -165,53 +173,12 @@ def test_how_it_ended(status, expected):
     assert expected in said and "ValueError: <boom>" in said
 
 
-def test_a_metric_that_is_no_number_is_seen_at_once_and_afterwards():
-    run = training()("report", metrics={"rmse": float("nan")}, epoch=2)
-    assert "rmse: not a number since epoch 3" in words(live(run))
-    assert "rmse: not a number since epoch 3" in dict(snapshot(run.state, T0 + 9).lines).values()
-    assert "rmse: not a number since epoch 3" in words(summary(run))
-
-
-def test_a_snapshot_does_not_change_with_its_state():
-    run = training()
-    drawn = snapshot(run.state, T0 + 51)
-    assert f"{drawn.name} {drawn.subtitle}" == "03-torch Ray Train · 2 workers · digits · 1,437 rows"
-    before = repr(drawn)
-    run.step(55, epoch=1, step=20, metrics={"loss": 0.1, "f1": 1.0})("print", text="more")
-    run.state.end("failed", T0 + 60)
-    assert repr(drawn) == before
-
-
 def test_the_bar_is_striped_while_the_end_is_unknown():
     assert "lk-unknown" in live(Run())
     assert 'style="width:75.0%"' in live(training(), 51) and "lk-unknown" not in live(training(), 51)
 
 
-@pytest.mark.parametrize(
-    ("logged", "reported", "expected"),
-    [
-        ({"loss": 0.5}, {}, ["loss"]),
-        ({"loss": 0.5}, {"rmse": 3.5}, ["rmse"]),
-        ({}, {"seconds": 1.0, "accuracy": 0.9, "loss": 0.1, "note": "text"}, ["loss", "accuracy"]),
-    ],
-)
-def test_tiles_follow_the_metrics_that_are_reported(logged, reported, expected):
-    run = Run().step(1, step=1, metrics=logged)
-    if reported:
-        run("report", metrics=reported)
-    assert [name for _, name in tiles(run.state)] == [*expected, "rows/s", "waiting for data"]
-
-
 # -- the curve and the time axis -----------------------------------------------------------------------
-
-
-def test_both_metrics_have_a_scale():
-    run = Run(epochs=2)
-    for k in range(11):
-        run.step(k, step=k, total=10, metrics={"loss": 2.5 - k / 5, "accuracy": k / 10})
-    found = {text.text: float(text.get("x")) for text in picture(run).iter("text")}
-    assert {"2.500", "0", "1", "2", "epoch"} <= set(found)
-    assert found["2.500"] < 34 and found["1"] > 266  # the loss at the left, the accuracy at the right
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "text", True, 1e300])
@@ -222,16 +189,6 @@ def test_a_metric_that_is_no_point(value):
     assert picture(run).get("aria-label").startswith("curve of loss")
     run("report", metrics={"loss": value, "f1": value})
     words(live(run)), words(summary(run))
-
-
-@pytest.mark.parametrize("values", [[0.0, 0.0], [-5.0, -1.0], [95.0, 97.5], [1e-300]])
-@pytest.mark.parametrize("name", ["loss", "val_accuracy"])
-def test_curves_stay_in_the_picture(name, values):
-    run = Run(epochs=2)
-    for k, value in enumerate(values):
-        run.step(k, step=k, total=2, metrics={name: value})
-    (dot,) = picture(run).iter("circle")
-    assert 22 <= float(dot.get("cy")) <= 122
 
 
 def test_validated_metrics_have_a_curve():
@@ -269,24 +226,6 @@ def test_everything_is_escaped(status):
     drawn = snapshot(run.state, T0 + 100, FILES)
     for html in (drawn.body or drawn.summary, live(run) or summary(run)):
         assert "<script" not in html and words(html)
-
-
-def test_very_much_stays_small():
-    run = Run("n" * 10_000, phase="p" * 10_000, engine="Ray Train", world_size=1000, epochs=1000)
-    assert len(snapshot(run.state, T0).name) == 80 and len(live(run)) < 5_000
-    for rank in range(1000):
-        run("worker", rank=rank, pid=rank + 10)
-    many = {"m" * 1000: 1.0} | {f"m{j}": j for j in range(50)}
-    for k in range(1000):
-        run("phase", name=f"phase {k}", pid=10)
-        run.step(k, epoch=k, step=10, total=10, metrics=many, pid=10)
-        run("report", metrics=many)
-        run("checkpoint", path=f"/c/{k}", metrics={"x" * 1000: "y" * 1000})("print", text="long " * 400)
-    run("failure", text="deep\n" * 10_000)
-    said = words(live(run, 2000))
-    assert "and 994 more" in said and "and 992 more" in said and "phase 999" in said
-    assert len(live(run, 2000)) < 24_000
-    assert len(summary(run, "failed")) < 50_000
 
 
 def test_a_run_that_reported_counts_alone_ends_without_an_empty_plot():

@@ -18,15 +18,17 @@ import ray, ray.train
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from labkit import cluster
+from labkit.panel.tracking.hooks import current
 from labkit.train.panel import TrainPanel
 
 lab = cluster.start()
 
 def loop(config):
     for epoch in range(config["epochs"]):
-        for step in panel.steps(range(10), epoch=epoch, epochs=config["epochs"]):
+        current().begin_epoch(10)
+        for step in range(10):
             time.sleep(0.05)
-            panel.log(loss=1 / (step + 1))
+            current().step(loss=1 / (step + 1))
         ray.train.report({"epoch": epoch})
 
 epochs = 1000

@@ -1,15 +1,14 @@
-"""Keras reports into the panel: a callback for ``model.fit``.
+"""Keras counts for the panel: a callback for ``model.fit``, whose steps no hook of PyTorch sees.
 
-    model.fit(rows, epochs=6, callbacks=[PanelCallback(panel, rows_per_step=64)])
+    model.fit(rows, epochs=6, callbacks=[PanelCallback(rows_per_step=64)])
 
-It reports batches and epochs, as ``panel.steps`` and ``panel.log`` do in a loop of your own. The metrics of
-an epoch are reported by Ray's ``ReportCheckpointCallback`` or ``ray.train.report``.
+It finds the panel that follows the loop in which it is called. The metrics of an epoch are reported by Ray's
+``ReportCheckpointCallback`` or ``ray.train.report``.
 """
 
-import itertools
 import json
 import os
-from collections.abc import Iterator
+import sys
 from typing import Any
 
 import tensorflow as tf
@@ -20,14 +19,12 @@ _Logs = dict[str, Any] | None
 
 
 class PanelCallback(tf.keras.callbacks.Callback):
-    """Sends the batches and epochs of a ``fit`` to a panel, from any process.
+    """Tells the panel of the batches and epochs of a ``fit``, in any process; nothing without a panel.
 
     The seconds in which Keras waits for data are inside its step, and count as training.
 
     Args:
-        panel: of this run; in a worker, the tracker that the panel became when it was unpickled.
         rows_per_step: rows that this worker processes in a step, which the panel counts.
-        epochs: of the whole run; default: those that ``fit`` was given.
         report: for a run without Ray Train: what to report to the panel after each epoch, as
             ``{"accuracy": "val_accuracy"}``: the name in the panel, and the one that Keras gives it.
 
@@ -37,59 +34,38 @@ class PanelCallback(tf.keras.callbacks.Callback):
 
     _supports_tf_logs = True  # Keras 2: else it would fetch every number from the device at every step
 
-    def __init__(
-        self,
-        panel: Any,
-        *,
-        rows_per_step: int = 1,
-        epochs: int | None = None,
-        report: dict[str, str] | None = None,
-    ) -> None:
+    def __init__(self, *, rows_per_step: int = 1, report: dict[str, str] | None = None) -> None:
         super().__init__()
-        self._panel, self._epochs, self._report = panel, epochs, report or {}
-        self._rows_per_step = rows_per_step
-        self._steps: Iterator = iter(())
-        self._over, self._done = True, 0
+        self._rows_per_step, self._report = rows_per_step, report
+        self._panel: Any = None  # the `Follower` of the loop that calls `fit`
 
     def on_train_begin(self, logs: _Logs = None) -> None:
         _refuse_a_model_of_its_own(self.model)
+        hooks = sys.modules.get("labkit.panel.tracking.hooks")  # where a panel follows, it is imported
+        self._panel = None if hooks is None else hooks.current()
 
     def on_epoch_begin(self, epoch: int, logs: _Logs = None) -> None:
-        epochs, total = self._epochs or self.params.get("epochs"), self.params.get("steps")
-        self._over, self._done = False, 0
-        # A stand-in for each batch, as long as it is: Keras keeps the batches themselves to itself.
-        batches = itertools.takewhile(lambda _: not self._over, itertools.repeat(range(self._rows_per_step)))
-        self._steps = self._panel.steps(batches, epoch=epoch, epochs=epochs, total=total)
-
-    def on_train_batch_begin(self, batch: int, logs: _Logs = None) -> None:
-        if not self._done:
-            next(self._steps)  # the clock starts
+        if self._panel is not None:
+            self._panel.begin_epoch(self.params.get("steps"))
 
     def on_train_batch_end(self, batch: int, logs: _Logs = None) -> None:
-        replicas = _added_up(self.model)
-        self._panel.log(**{name: value / replicas for name, value in (logs or {}).items()})
-        # Advance one batch late: with an unknown length Keras calls on_train_batch_begin once more than there
-        # are batches.
-        if self._done:
-            next(self._steps)
-        self._done += 1
+        if self._panel is not None:
+            replicas = _added_up(self.model)
+            metrics = {name: value / replicas for name, value in (logs or {}).items()}
+            self._panel.step(self._rows_per_step, **metrics)
 
     def on_test_begin(self, logs: _Logs = None) -> None:
-        if not self._over:  # within `fit`: with its validation rows
-            self._end_of_steps()
-            self._panel.phase("evaluating")
+        if self._panel is not None:
+            self._panel.end_epoch()  # what follows is `fit`'s validation
 
     def on_epoch_end(self, epoch: int, logs: _Logs = None) -> None:
-        self._end_of_steps()
+        if self._panel is None:
+            return
+        self._panel.end_epoch()
         if self._report:
             # Without validation data, or with `validation_freq=2`, an epoch has no val_accuracy.
             metrics = {name: logs[theirs] for name, theirs in self._report.items() if theirs in (logs or {})}
-            self._panel.report({"epoch": epoch, **metrics}, epoch=epoch)
-
-    def _end_of_steps(self) -> None:
-        """Count the last step, and end the panel's steps."""
-        self._over = True
-        next(self._steps, None)
+            self._panel.report({"epoch": epoch, **metrics})
 
 
 def _added_up(model: Any) -> int:

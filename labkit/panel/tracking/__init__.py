@@ -1,1 +1,86 @@
-"""What runs in the worker: the training loop's calls become events that are sent to the panel."""
+"""What runs in the worker: what a training loop does becomes events, which are sent to the panel.
+
+It needs the standard library alone, and Ray where the run is one of Ray.
+
+Events are JSON objects. All have ``kind`` and ``run``, and those of a worker ``at`` (Unix seconds), ``rank``,
+``pid`` and ``node``. Their kinds, and what each carries:
+
+========== =====================================================================================
+worker     a worker process exists; ``workers``: how many its group has, if known
+phase      ``name`` (loading, training)
+step       ``epoch`` (from this process's first on), ``step``, ``total``, ``rows``, ``seconds``, ``waiting``,
+           ``first_wait``, ``between``, ``metrics``, ``done``: counts within this epoch and worker; ``made``:
+           the steps of all its epochs; ``fed``: whether rows are known; ``memory`` and ``gpu_memory``
+           of its process in bytes, as far as known
+saved      ``epoch`` and ``step``: epochs and steps of this process when it gave a checkpoint to Ray
+empty      this worker's loader had no batch
+report     ``metrics``; ``epoch`` if known; ends an epoch
+checkpoint ``path``, ``bytes``, ``status`` (committed, pending, validated, failed, timed out, deleted),
+           ``metrics``
+validation ``path`` of the checkpoint, ``done``, ``seconds`` that it took, ``text`` of what it raised: one
+           that runs in parallel to the training
+print      ``text``: a line that the training function printed
+failure    ``text``: the worker's traceback; the engine may start the workers again
+========== =====================================================================================
+"""
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from labkit.settings import NODE_NAME
+
+
+class Tracker:
+    """Makes the events of one process.
+
+    Args:
+        run: id of the run that the events belong to.
+        send: takes each event; must not raise.
+    """
+
+    in_worker = False
+
+    def __init__(self, run: str, send: Callable[[dict[str, Any]], Any]) -> None:
+        self._run, self._send = run, send
+
+    def emit(self, kind: str, **data: Any) -> None:
+        """Send one event, with the rank, the process and the node that it comes from."""
+        node = os.environ.get(NODE_NAME) or socket.gethostname()
+        where = {"rank": self.rank(), "pid": os.getpid(), "node": node}
+        self._send({"kind": kind, "run": self._run, "at": time.time(), **where, **data})
+
+    def rank(self) -> int:
+        """The rank of this process in its group; 0 if it is in none."""
+        rank = _rank_of_environment()
+        if rank is None and self.in_worker:
+            rank = _of_ray("world_rank")
+        return rank or 0
+
+
+def _rank_of_environment() -> int | None:
+    """From the variables that torchrun, Spark, and most trainers of Ray Train set."""
+    with contextlib.suppress(ValueError, TypeError, KeyError):
+        if "RANK" in os.environ:
+            return int(os.environ["RANK"])
+        return int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
+    return None
+
+
+def group_size() -> int | None:
+    """The number of workers in this process's group: that of an elastic training changes."""
+    with contextlib.suppress(KeyError, ValueError):
+        return int(os.environ["WORLD_SIZE"])
+    return _of_ray("world_size")
+
+
+def _of_ray(what: str) -> int | None:
+    """A trainer of Ray Train without a framework sets no variable; its worker has imported `ray.train`."""
+    with contextlib.suppress(Exception):
+        return int(getattr(sys.modules["ray.train"].get_context(), f"get_{what}")())
+    return None

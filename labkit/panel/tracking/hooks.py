@@ -24,14 +24,16 @@ import inspect
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from threading import get_ident
 from time import perf_counter
 from types import ModuleType
 from typing import Any
 
 from labkit.errors import LabError
-from labkit.panel.tracking.tracker import EVENTS_PER_SECOND, Tracker, memory, numbers, rows_of
+from labkit.panel.tracking import Tracker
+
+EVENTS_PER_SECOND = 5  # at most; a loss on a GPU is waited for only then
 
 _following: list["Follower"] = []  # of this process, the innermost last
 
@@ -69,6 +71,7 @@ class Epoch:
     def __init__(self, number: int, first: Pass | None, began: float, between: float) -> None:
         self.number, self.first, self.began, self.between = number, first, began, max(between, 0.0)
         self.ended = began
+        self.length: int | None = None  # in steps, of one without a loader
         self.steps = self.rows = 0
         self.waiting = 0.0
         self.passes: list[Pass] = []
@@ -87,7 +90,7 @@ class Epoch:
         """Steps of the whole epoch, if its loader has a length; several batches may make one step."""
         first = self.first
         if first is None or first.total is None:
-            return None
+            return self.length
         return max(round(first.total * self.steps / max(first.batches, 1)), self.steps)
 
 
@@ -109,6 +112,7 @@ class Follower:
         self._left = self._sent = 0.0
         self._loss: Any = None  # of the latest `backward`
         self._shown: Any = None  # of the one before the latest step
+        self._told: dict[str, Any] = {}  # by a loop that counts
         self._scaled = False
         self._loading = self._empty = False
 
@@ -120,7 +124,7 @@ class Follower:
             return original(loader)
         if not self._loading:
             self._loading = True
-            self._tracker.phase("loading")
+            self._tracker.emit("phase", name="loading")
         began, self._inside = perf_counter(), True
         try:
             iterator = original(loader)
@@ -191,6 +195,29 @@ class Follower:
         if self._on and checkpoint is not None:
             self._tracker.emit("saved", epoch=self._epochs, step=self._steps)
 
+    # -- what a loop calls whose optimizer has no hooks, such as Keras's --------------------------------
+
+    def begin_epoch(self, steps: int | None = None) -> None:
+        """An epoch begins, of so many steps if that is known."""
+        self._open(None, perf_counter())
+        self._epoch.length = steps
+
+    def step(self, rows: int = 0, **metrics: Any) -> None:
+        """A step was made with so many rows; the metrics are numbers, read a few times a second."""
+        self._told = metrics
+        if self._epoch is None:
+            self._open(None, perf_counter())
+        self._epoch.rows += rows
+        self._made(perf_counter())
+
+    def end_epoch(self) -> None:
+        self._close()
+
+    def report(self, metrics: Mapping[str, Any]) -> None:
+        """What Ray does not report for the loop."""
+        plain = {name: value for name, value in metrics.items() if isinstance(value, str | int | float)}
+        self._tracker.emit("report", metrics=numbers(metrics) | plain, epoch=metrics.get("epoch"))
+
     # -- inside --------------------------------------------------------------------------------------
 
     def _sees(self) -> bool:
@@ -223,9 +250,12 @@ class Follower:
         drawn.clear()
         self._called = False
         self._interval += 1
-        self._steps += 1
         self._shown = self._loss
+        self._made(now)
+
+    def _made(self, now: float) -> None:
         epoch = self._epoch
+        self._steps += 1
         epoch.steps, epoch.ended = epoch.steps + 1, now
         if epoch.steps == 1 or now - self._sent > 1 / EVENTS_PER_SECOND:
             self._send(epoch)
@@ -294,10 +324,9 @@ class Follower:
             waiting=epoch.waiting,
             first_wait=first.first_wait if first is not None else 0.0,
             between=epoch.between,
-            metrics=numbers({"loss": self._shown} if self._may_read() else {}),
+            metrics=numbers({"loss": self._shown} if self._may_read() else self._told),
             done=done,
-            counted=True,
-            fed=first is not None,
+            fed=first is not None or epoch.rows > 0,
             **memory(),
         )
         self._sent = perf_counter()
@@ -306,8 +335,8 @@ class Follower:
         """Whether there is a loss to show. Reading it while a CUDA graph is captured would spoil that."""
         if self._shown is None or self._scaled:
             return False
-        cuda = sys.modules["torch"].cuda
-        return not (cuda.is_initialized() and cuda.is_current_stream_capturing())
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        return cuda is None or not (cuda.is_initialized() and cuda.is_current_stream_capturing())
 
     # -- begin and end -------------------------------------------------------------------------------
 
@@ -330,7 +359,7 @@ class Follower:
                 self._undo.append(_replaced(cls, attribute, functools.partial(make, self)))
 
     def leave(self) -> None:
-        """Take all hooks away: the loop calls `steps` itself, or is over."""
+        """Take all hooks away: the loop is over."""
         self._on = False
         while self._undo:
             self._undo.pop()()
@@ -367,7 +396,7 @@ def _next(watched: Watched) -> Any:
 
 
 @contextlib.contextmanager
-def following(tracker: Tracker, loop: Any) -> Iterator[None]:
+def following(tracker: Tracker, loop: Any = None) -> Iterator[None]:
     """Follow `loop` while the block runs it in this thread; afterwards no hook is left in this process.
 
     `ray.train.report` is replaced, too, and the names under which the loop's module has it: so it is known
@@ -388,10 +417,9 @@ def following(tracker: Tracker, loop: Any) -> Iterator[None]:
         follower.finish(well=True)
 
 
-def leave() -> None:
-    """The loop counts for itself, by `Tracker.steps`: what follows it from outside goes."""
-    if _following:
-        _following[-1].leave()
+def current() -> Follower | None:
+    """What follows the loop that runs in this thread, if a panel does."""
+    return next((one for one in reversed(_following) if one._sees()), None)
 
 
 # -- the places -------------------------------------------------------------------------------------------
@@ -478,7 +506,7 @@ class _Finder:
 def _reports(follower: Follower, tracker: Tracker, loop: Any) -> Iterator[None]:
     ray_train = sys.modules.get("ray.train")
     original = getattr(ray_train, "report", None)
-    if original is None:
+    if original is None or loop is None:
         yield
         return
 
@@ -488,8 +516,7 @@ def _reports(follower: Follower, tracker: Tracker, loop: Any) -> Iterator[None]:
         follower.reporting(metrics, checkpoint)
         result = original(metrics, checkpoint, *args, **kwargs)
         if not tracker.in_worker and isinstance(metrics, Mapping):
-            plain = {name: value for name, value in metrics.items() if isinstance(value, str | int | float)}
-            tracker.emit("report", metrics=numbers(metrics) | plain, epoch=metrics.get("epoch"))
+            follower.report(metrics)
         return result
 
     spaces = [vars(ray_train), getattr(_function(loop), "__globals__", {})]
@@ -534,3 +561,52 @@ def _length(loader: Any) -> int | None:
     with contextlib.suppress(Exception):  # a sampler may be anything
         return len(loader)
     return None
+
+
+def memory() -> dict[str, Any]:
+    """What this process uses: bytes of memory, and where PyTorch has a GPU, bytes of that."""
+    found: dict[str, Any] = {}
+    with contextlib.suppress(OSError), open("/proc/self/statm") as pages:  # only Linux has it
+        found["memory"] = int(pages.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_initialized():
+        found["gpu_memory"] = cuda.memory_reserved()
+    return found
+
+
+def rows_of(batch: Any) -> int:
+    """Number of rows in a batch, whatever form it has."""
+    # A DataLoader gives a list of arrays; a list of anything else is a list of rows. A tuple has parts:
+    # (inputs, targets), or (number, batch) from `enumerate`.
+    if isinstance(batch, (tuple, list)) and batch:
+        nested = (Mapping, list, tuple) if isinstance(batch, tuple) else ()
+        first = _first_part(batch, nested)
+        if first is not None:
+            return rows_of(first)
+    elif not hasattr(batch, "shape") and isinstance(
+        batch, Mapping
+    ):  # not only a dict: a BatchEncoding is none
+        values = list(batch.values())
+        return rows_of(_first_part(values, (Sized,)) if values else ())
+    try:
+        return len(batch)
+    except Exception:  # a number, a tensor without dimensions; to count is never worth an error
+        return 1
+
+
+def _first_part(parts: Iterable[Any], containers: tuple[type, ...]) -> Any:
+    """The first that has rows: an array or a container; None if there is none."""
+    for part in parts:
+        if getattr(part, "shape", None) or (isinstance(part, containers) and not isinstance(part, str)):
+            return part
+    return None
+
+
+def numbers(metrics: dict[str, Any]) -> dict[str, float]:
+    """The metrics that are numbers, or can be made one."""
+    found = {}
+    for name, value in metrics.items():
+        # A string or an object is not for a curve. What it raises is its affair: torch takes RuntimeError.
+        with contextlib.suppress(Exception):
+            found[str(name)] = float(value)
+    return found

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from labkit.panel.tracking.channel import Address, Sender
+from labkit.panel.tracking import Tracker, group_size
+from labkit.panel.tracking.channel import Sender
 from labkit.panel.tracking.hooks import following
-from labkit.panel.tracking.tracker import Tracker, group_size
 
 _PRINT_WIDTH = 2000  # characters of a printed line that are sent
 
@@ -18,23 +18,23 @@ _PRINT_WIDTH = 2000  # characters of a printed line that are sent
 class RemoteTracker(Tracker):
     """The tracker that a panel becomes when it is pickled into another process.
 
-    Unpickling it does nothing. It begins with its first event, or with `working` around the training
-    function: then it tells the panel that this worker exists, and sends what the training function prints,
-    because worker logs go to files but a learner's ``print`` belongs in the notebook. So does a warning that
-    is meant for who wrote the function, such as PyTorch's on two shapes that do not fit.
+    Unpickling it does nothing. With `working` around the training function it tells the panel that this
+    worker exists, and sends what the training function prints, because worker logs go to files but a
+    learner's ``print`` belongs in the notebook. So does a warning that is meant for who wrote the function,
+    such as PyTorch's on two shapes that do not fit.
 
     Args:
         run: id of the run that the events belong to.
-        address: of the panel; None if that run was over when the panel was pickled: then nothing is sent.
+        address: of the panel, as `Sender` takes it; None if that run was over when the panel was pickled:
+            then nothing is sent.
     """
 
     in_worker = True
 
-    def __init__(self, run: str, address: Address | None) -> None:
+    def __init__(self, run: str, address: Any) -> None:
         self._address = address
-        self._began = False  # True in forks, too: a data loader's process that prints is not a worker
         self._sender = None if address is None else Sender(address)
-        super().__init__(run, self._send_from_here)
+        super().__init__(run, lambda event: self._sender and self._sender.send(event))
 
     def __reduce__(self) -> tuple:
         return type(self), (self._run, self._address)
@@ -58,14 +58,7 @@ class RemoteTracker(Tracker):
         if self._sender is not None:
             self._sender.send({"run": self._run, **event})
 
-    def _send_from_here(self, event: dict[str, Any]) -> None:
-        if not self._began:
-            self._begin()
-        if self._sender is not None:
-            self._sender.send(event)
-
     def _begin(self) -> None:
-        self._began = True
         if self._sender is None:
             return
         self.emit("worker", workers=group_size())

@@ -1,0 +1,101 @@
+"""Events of a run of Ray come through an actor: from workers that have nothing but Ray, and after a fork."""
+
+import contextlib
+import multiprocessing
+import subprocess
+import sys
+import time
+
+import pytest
+import ray
+from ray import cloudpickle
+
+from labkit.panel.tracking import mailbox
+from labkit.panel.tracking.channel import Sender
+from labkit.panel.tracking.mailbox import Mailbox
+from labs import until
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import the tests
+
+
+@pytest.fixture
+def heard():
+    return []
+
+
+@pytest.fixture
+def box(lab, heard):
+    with contextlib.closing(Mailbox(heard.append, f"test-{time.time()}")) as box:
+        yield box
+
+
+@ray.remote(num_cpus=0)
+def work(address, who):
+    sender = Sender(address)
+    for n in range(300):
+        sender.send({"kind": "step", "who": who, "n": n})
+    child = multiprocessing.get_context("fork").Process(target=sender.send, args=[{"who": "fork"}])
+    child.start()  # as a data loader's, which may print
+    child.join(30)
+    return sender.flush(30), child.exitcode
+
+
+def test_events_of_several_workers_arrive_complete_and_in_order(box, heard):
+    assert ray.get([work.remote(box.address, who) for who in "ab"]) == [(True, 0)] * 2
+    box.drain(30)
+    for who in "ab":
+        assert [event["n"] for event in heard if event["who"] == who] == list(range(300))
+    assert {event["who"] for event in heard} == {"a", "b"}
+
+
+def test_an_actor_that_is_lost_is_replaced(box, heard, monkeypatch):
+    monkeypatch.setattr("labkit.panel.tracking.channel._RETRY_AFTER", 0.1)
+    sender = Sender(box.address)
+    sender.send({"n": 1})
+    until(lambda: heard)
+    ray.kill(box._actor, no_restart=False)
+    until(lambda: sender.send({"n": 2}) or {"n": 2} in heard)
+
+
+def test_a_panel_that_is_closed_ends_the_actor_and_disturbs_no_worker(lab, heard):
+    box = Mailbox(heard.append, "closed")
+    sender = Sender(box.address)
+    sender.send({"n": 1})
+    until(lambda: heard)
+    box.close()
+    sender.send({"n": 2})
+    assert not sender.flush(5) or heard == [{"n": 1}]
+    box.drain(1.0)
+    box.close()
+    until(lambda: not named("closed"))
+
+
+def named(name):
+    with contextlib.suppress(ValueError):
+        return ray.get_actor(name)
+    return None
+
+
+ALONE = """
+import asyncio, pickle, sys
+
+class Nothing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "labkit":
+            raise ImportError(name)
+
+sys.meta_path.insert(0, Nothing())
+
+async def main():
+    keeper = pickle.loads(sys.stdin.buffer.read())()
+    await keeper.put([b"1"])
+    print(await keeper.take(1.0), await keeper.take(0.1))
+
+asyncio.run(main())
+"""
+
+
+def test_the_actor_needs_no_labkit_on_its_node():
+    sent = cloudpickle.dumps(mailbox._keeper())
+    done = subprocess.run([sys.executable, "-c", ALONE], input=sent, capture_output=True, timeout=60)
+    assert done.stdout == b"[b'1'] []\n", done.stderr
