@@ -7,7 +7,6 @@ the lab is faster.
 """
 
 import argparse
-import contextlib
 import statistics
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,8 +19,7 @@ import psutil
 
 from labkit.machine import installed_versions, this_host
 from labkit.runs.record import RunRecord
-from labkit.system import process_info
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family, process_info
 
 __all__ = ["Found", "measure", "memory_of", "parser", "rounds"]
 
@@ -125,11 +123,6 @@ def measure(ways: Mapping[str, Callable[[], Mapping[str, float]]], found: Found,
 
 
 def memory_of(home: Path, *, also: Iterable[psutil.Process] = ()) -> int:
-    """Bytes of all processes that the lab recorded in `home`, of their children, and of `also`."""
-    found = set(also)
-    for record in ProcessRegistry(home).records():
-        with contextlib.suppress(psutil.Error):
-            if record.alive:
-                process = psutil.Process(record.pid)
-                found |= {process, *process.children(recursive=True)}
+    """Bytes of all processes that the lab runs in `home`, and of `also`."""
+    found = {*also, *(one.process for one in family.running(home))}
     return sum(map(process_info.memory, found))

@@ -32,8 +32,7 @@ from benchmarks import _throughput, torch_throughput, tune_sweep
 from benchmarks._paired import Found, parser
 from labkit import cluster
 from labkit.settings import Settings
-from labkit.system import process_info
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family, process_info
 
 _LOOK_EVERY = 1.0  # seconds; to look takes a tenth of one
 _EPOCHS = 4  # of each run; the first is not counted
@@ -44,7 +43,7 @@ class Memory(threading.Thread):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(daemon=True)
-        self._registry, self._over, self.most = ProcessRegistry(settings.home), threading.Event(), 0
+        self._home, self._over, self.most = settings.home, threading.Event(), 0
 
     def __enter__(self) -> "Memory":
         self.start()
@@ -56,7 +55,7 @@ class Memory(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(_LOOK_EVERY):
-            members = [one for lab in self._registry.groups() for one in self._registry.members(lab)]
+            members = [one.process for one in family.running(self._home)]
             self.most = max(self.most, sum(map(process_info.memory, [*members, psutil.Process()])))
 
 

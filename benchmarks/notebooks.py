@@ -24,7 +24,7 @@ import psutil
 
 from benchmarks._paired import Found, memory_of, parser
 from labkit.runs import record as records
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import supervision
 
 LIMIT = 12 * 60
 FOLDER = Path(__file__).parents[1] / "notebooks"
@@ -84,7 +84,7 @@ def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float,
     finally:
         whole = time.time() - began
         memory.end()
-        ProcessRegistry(home).stop_all()
+        supervision.stop(home)
     cells = []
     first = None
     for cell in told.cells:

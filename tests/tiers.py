@@ -48,7 +48,7 @@ SLOW = {
         "own_experiment",
         "cli",
         "diagnosis",
-        "process_registry",
+        "supervisor",
         "additions",
         "build",
         "notebooks",
@@ -79,10 +79,11 @@ DEEP = {
     ),
     "preload": (),
     "connection": ("test_a_cluster_of_a_plain_ray_start",),
-    "process_registry": (
-        "test_what_is_started_is_recorded",
-        "test_stop_ends_and_forgets",
-        "test_a_killed_kernel_leaves_nothing",
+    "supervisor": (
+        "test_what_is_started",
+        "test_stop_ends_all_of_a_group",
+        "test_a_killed_user_leaves_nothing",
+        "test_a_killed_supervisor_is_replaced",
     ),
     "fault_injection": ("test_a_killed_rank_is_replaced", "test_what_cannot_be_made", "test_wrong_use"),
     "campaign": (),
@@ -134,7 +135,7 @@ DEEP = {
 }
 
 # What a change below these paths can break, riskiest first: modules of deep tests, "*" for all of them.
-_KILLS = ("kernel", "cluster", "connection", "process_registry", "fault_injection")
+_KILLS = ("kernel", "cluster", "connection", "supervisor", "fault_injection")
 _PANELS = (
     "ray_reporting",
     "validation",
@@ -148,6 +149,7 @@ _PANELS = (
 TOUCHED = {
     "labkit/settings.py": ("*",),
     "labkit/system/": ("*",),
+    "labkit/supervisor.py": ("*",),
     "pyproject.toml": ("*",),
     "constraints.txt": ("*",),
     "labkit/cluster/forkserver/": ("preload", "ray_reporting", "sweep_panel", "validation"),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from labkit import machine
 from labkit.errors import LabError
 from labkit.settings import Settings
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import supervision
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,12 +32,12 @@ class PublicStore:
 
     endpoint: str
     folder: Path
+    home: Path
     group: str
-    registry: ProcessRegistry
 
     def stop(self) -> None:
         """Stop it, and delete what it served."""
-        self.registry.stop(self.group)
+        supervision.stop(self.home, self.group)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -55,13 +55,12 @@ def start_public(tables: Mapping[str, "pa.Table"], settings: Settings | None = N
         raise LabError(_ATTEMPT, "rclone is not installed", "make setup")
     home, group = Settings.given(settings).make_home(), f"public-{secrets.token_hex(4)}"
     folder, log, port = home / "objects" / group, home / "objects" / "public.log", machine.free_port()
-    public = PublicStore(f"http://127.0.0.1:{port}", folder, group, ProcessRegistry(home))
+    public = PublicStore(f"http://127.0.0.1:{port}", folder, home, group)
     for name, table in tables.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         pyarrow.parquet.write_table(table, folder / name)
     command = [program, "serve", "s3", "--read-only", str(folder)]
-    about = {"role": "public object server", "group_id": group, "log": log}
-    if not serve(command, port, registry=public.registry, keep_seconds=1, **about):
+    if not serve(command, port, log, home=home, group=group, keep=1):
         public.stop()
         raise LabError(_ATTEMPT, "it does not listen", f"its log is {log}")
     return public

@@ -184,7 +184,7 @@ def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
         _handles.append(store)
         check()
         store._check_access()
-    # A script stops its store when it ends. A kernel leaves that to the watchdog, because it may restart.
+    # A script stops its store when it ends. A kernel leaves that to the supervisor, because it may restart.
     if "ipykernel" not in sys.modules:
         atexit.register(store.stop)
     return store

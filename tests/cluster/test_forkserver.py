@@ -19,7 +19,7 @@ from labkit.cluster.forkserver import client
 from labkit.cluster.forkserver import server as server_module
 from labkit.cluster.forkserver.server import differing_variables
 from labkit.cluster.preload import Preloader
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import supervision
 from labs import runs, until
 
 TELL = """
@@ -38,20 +38,19 @@ JOB = "0a000000"
 
 
 class Node:
-    """A node without Ray: a process recorded as its raylet, and the fork server that a cluster gives it.
+    """A node without Ray: a process in place of its raylet, and the fork server that a cluster gives it.
 
     Attributes:
         pid: of the server.
     """
 
     def __init__(self, folder, modules, prepared=True):
-        self._registry = ProcessRegistry(folder)
-        group = f"fork-{os.getpid()}"  # no other test may stop its processes
-        self._preloader = Preloader(self._registry, group, folder, modules)
+        self._home = folder
+        self._preloader = Preloader(folder, folder, modules)
         self._log = folder / "forkserver-head.log"
         environment = {**os.environ, "LABKIT_NODE": "head"}
-        raylet = self._registry.start(
-            ["sleep", "600"], role="head: raylet", group_id=group, log=folder / "log", env=environment
+        raylet = supervision.start(
+            folder, ["sleep", "600"], group="cluster", log=folder / "log", env=environment
         )
         self.raylet = raylet.pid
         if prepared:
@@ -61,10 +60,10 @@ class Node:
 
     @property
     def pid(self):
-        return self._preloader._servers["head"].pid
+        return self._preloader._servers["head"]
 
     def serve(self):
-        self._preloader.serve("head", job_id=JOB)
+        self._preloader.serve("head", psutil.Process(self.raylet), job_id=JOB)
         return self
 
     def wait_for(self, text):
@@ -79,7 +78,7 @@ class Node:
 
     def stop(self):
         self._preloader.stop()
-        self._registry.stop_all()
+        supervision.stop(self._home)
 
 
 @pytest.fixture(autouse=True)
@@ -426,7 +425,7 @@ def test_the_server_ends_when_its_owner_and_its_workers_are_gone(run, tmp_path):
         assert not path.exists()
     finally:
         kernel.kill()
-        ProcessRegistry(tmp_path).stop_all()
+        supervision.stop(tmp_path)
 
 
 @pytest.mark.parametrize(

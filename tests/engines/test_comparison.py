@@ -10,7 +10,7 @@ import engines
 from engines import ENGINES, Comparison, Engine, Result
 from labkit.errors import LabError
 from labkit.settings import Settings
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family
 
 PLAIN, TORCHRUN = ENGINES[:2]
 
@@ -48,7 +48,7 @@ def test_two_engines_come_to_the_same_weights(settings):
         assert result.peak_bytes > 100e6  # torch alone needs that much
     assert found.preload is None  # Ray is not among them
     assert len(lines) == 2
-    assert not ProcessRegistry(settings.home).groups()
+    assert not family.groups(settings.home)
     assert json.loads(found.to_json())["results"][1]["engine"] == "torchrun"
 
 
@@ -70,7 +70,7 @@ def test_own_engines_and_two_comparisons_at_once(settings, tmp_path):
         tables = [each.result().table() for each in running]
     assert [table.rows[0][0] for table in tables] == ["slow", "quick"]
     assert [table.rows[0][-1] for table in tables] == [1, 0]  # changed lines
-    assert not ProcessRegistry(settings.home).groups()
+    assert not family.groups(settings.home)
 
 
 @pytest.mark.parametrize(

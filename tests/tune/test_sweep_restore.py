@@ -7,7 +7,7 @@ import time
 import pytest
 
 from kernels import kernel
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import supervision
 from labkit.tune import saved
 from labs import home as home_of_its_own
 
@@ -93,7 +93,7 @@ print("rows", sorted(len(result.metrics_dataframe) for result in results))
 def home():
     with home_of_its_own() as folder:
         yield folder
-        ProcessRegistry(folder).stop_all()
+        supervision.stop(folder)
 
 
 def steps(home):
@@ -147,7 +147,7 @@ def test_a_killed_kernel_and_what_the_kill_may_leave(home):
     before = killed_in(home, FIT, when=lambda: len(over(home)) >= 3)
     done = over(home)
     assert 3 <= len(done) < TRIALS
-    ProcessRegistry(home).stop_all()  # Tune finds files of a sweep in the folder of Ray's session, too
+    supervision.stop(home)  # Tune finds files of a sweep in the folder of Ray's session, too
     (state,) = home.rglob(f"night/{saved.NAME}")
     files = [path for path in state.parent.iterdir() if re.search(r"state-.*\.(json|pkl)$", path.name)]
     assert files
