@@ -28,7 +28,7 @@ SLOW = {
         "validation_browser",
         "website",
     ),
-    *("cluster", "connection", "forkserver", "kernel", "preload"),
+    *("cluster", "connection", "forkserver", "kernel", "kills", "preload"),
     *("data_progress", "catalog", "data_page", "own_folders", "own_tables", "own_texts"),
     *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_03b", "lesson_08", "lesson_10"),
     *("running_cluster", "checks_elsewhere", "campaign", "fault_injection"),
@@ -78,6 +78,7 @@ DEEP = {
         "test_after_stop_nothing_is_left",
     ),
     "preload": (),
+    "kills": (),
     "connection": ("test_a_cluster_of_a_plain_ray_start",),
     "supervisor": (
         "test_what_is_started",
@@ -135,7 +136,7 @@ DEEP = {
 }
 
 # What a change below these paths can break, riskiest first: modules of deep tests, "*" for all of them.
-_KILLS = ("kernel", "cluster", "connection", "supervisor", "fault_injection")
+_KILLS = ("kernel", "kills", "cluster", "connection", "supervisor", "fault_injection")
 _PANELS = (
     "ray_reporting",
     "validation",
@@ -149,7 +150,6 @@ _PANELS = (
 TOUCHED = {
     "labkit/settings.py": ("*",),
     "labkit/system/": ("*",),
-    "labkit/supervisor.py": ("*",),
     "pyproject.toml": ("*",),
     "constraints.txt": ("*",),
     "labkit/cluster/forkserver/": ("preload", "ray_reporting", "sweep_panel", "validation"),

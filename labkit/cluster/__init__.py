@@ -7,8 +7,8 @@
 
     lab = cluster.connect("10.0.0.7:6379")   # a cluster that the lab did not start: it is never stopped
 
-A supervisor starts all processes (`labkit.supervisor`), so that a restarted kernel finds its cluster again
-and none of them outlives its use. Ray's token authentication is always on. It is what protects Ray's
+A supervisor starts all processes (`labkit.system.supervisor`), so that a restarted kernel finds its cluster
+again and none of them outlives its use. Ray's token authentication is always on. It is what protects Ray's
 gRPC ports, which cannot be bound to loopback; the dashboard is.
 """
 

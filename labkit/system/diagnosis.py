@@ -22,8 +22,8 @@ from labkit.display import cards
 from labkit.display.formatting import without_credentials
 from labkit.errors import LabError
 from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings
-from labkit.supervisor import KEEP
 from labkit.system import family, supervision
+from labkit.system.supervisor import KEEP
 
 _GB = 1e9
 _INSTALL = 'make setup, or: pip install -c constraints.txt -e ".[dev,recipes]"'

@@ -1,4 +1,4 @@
-"""A process's side of the supervisor (`labkit.supervisor`): start, use and stop what the lab runs.
+"""A process's side of the supervisor (`labkit.system.supervisor`): start, use and stop what the lab runs.
 
 supervision.use(home, "store")           # it runs as long as this process does, and a minute longer
 started = supervision.start(home, ["rclone", "serve", "s3", …], group="store", log=log)
@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit import supervisor
 from labkit.errors import LabError
 from labkit.files import atomic_write, json_object
 from labkit.interrupts import wait_until
 from labkit.settings import OTHER_HOME
-from labkit.supervisor import ENDED, PROTOCOL, SOCKET, UNKNOWN
-from labkit.system import family
+from labkit.system import family, supervisor
+from labkit.system.supervisor import ENDED, PROTOCOL, SOCKET, UNKNOWN
 
 KEEP_SECONDS = 60.0
 _START_SECONDS = 30.0  # for a supervisor; it takes 0.2

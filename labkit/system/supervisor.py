@@ -287,5 +287,5 @@ def _is_free(lock: BinaryIO) -> bool:
 
 
 if __name__ == "__main__":
-    sys.path.append(str(Path(__file__).resolve().parents[1]))
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
     main(Path(sys.argv[1]), Path(sys.argv[2]))
