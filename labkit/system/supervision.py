@@ -1,8 +1,11 @@
 """A process's side of the supervisor (`labkit.system.supervisor`): start, use and stop what the lab runs.
 
-supervision.use(home, "store")           # it runs as long as this process does, and a minute longer
-started = supervision.start(home, ["rclone", "serve", "s3", …], group="store", log=log)
-supervision.leave(home, "store") or supervision.stop(home, "store")
+    supervision.use(home, "store")           # it runs as long as this process does, and a minute longer
+    started = supervision.start(home, ["rclone", "serve", "s3", …], group="store", log=log)
+    supervision.leave(home, "store") or supervision.stop(home, "store")
+
+A group of processes has a name, and facts that the next process needs to use it (`note`). They are in a small
+file, because they outlive the supervisor: one that was killed, and for the port of the next store server.
 """
 
 import contextlib
@@ -23,9 +26,8 @@ from labkit.files import atomic_write, json_object
 from labkit.interrupts import wait_until
 from labkit.settings import OTHER_HOME
 from labkit.system import family, supervisor
-from labkit.system.supervisor import ENDED, PROTOCOL, SOCKET, UNKNOWN
+from labkit.system.supervisor import ENDED, KEEP_SECONDS, PROTOCOL, SOCKET, UNKNOWN
 
-KEEP_SECONDS = 60.0
 _START_SECONDS = 30.0  # for a supervisor; it takes 0.2
 _END_SECONDS = 3.0  # for one that has stopped everything
 
@@ -189,9 +191,8 @@ def _request(home: Path, do: str, files: list[int], **about: Any) -> tuple[socke
                 return connection, said
         connection.close()  # it was about to end
         time.sleep(0.02)
-    raise LabError(
-        "ask the lab's supervisor", "it does not answer", "python -m labkit stop, then start again"
-    )
+    fix = "python -m labkit stop, then start again"
+    raise LabError("ask the lab's supervisor", "it does not answer", fix)
 
 
 def _send(connection: socket.socket, do: str, files: list[int], **about: Any) -> None:

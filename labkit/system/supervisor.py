@@ -33,8 +33,8 @@ PROTOCOL = 1  # raise it when a request changes
 SOCKET, LOCK = "lab.sock", "lab.lock"
 ENDED = b"ended\n"  # what users of a group are told when it was stopped
 UNKNOWN = 256  # the exit status of what another supervisor started
-KEEP = "LABKIT_KEEP_SECONDS"  # for tests
-_KEEP = float(os.environ.get(KEEP, 60))  # seconds without a user: a kernel may be restarting
+KEEP_SECONDS = 60.0  # without a user: a kernel may be restarting
+KEEP = "LABKIT_KEEP_SECONDS"  # the variable that shortens it, for tests
 _IDLE = 3.0  # seconds without a group, or without its home, after which it ends
 _LOOK_EVERY = 0.5
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
@@ -49,8 +49,8 @@ class _Group:
         since: when it lost its last one.
     """
 
-    def __init__(self) -> None:
-        self.keep, self.since = _KEEP, time.monotonic()
+    def __init__(self, keep: float) -> None:
+        self.keep, self.since = keep, time.monotonic()
         self.users: dict[socket.socket, int] = {}
 
     def drop(self, connections: Iterable[socket.socket]) -> None:
@@ -67,16 +67,17 @@ class Supervisor:
     Args:
         home: whose processes these are.
         path: of its socket.
+        keep: seconds that a group may run without a user, at most.
     """
 
-    def __init__(self, home: Path, path: Path) -> None:
-        self._home, self._path = home, path
+    def __init__(self, home: Path, path: Path, keep: float) -> None:
+        self._home, self._path, self._keep = home, path, keep
         self._groups: dict[str, _Group] = {}
         self._changes: dict[str, threading.Lock] = defaultdict(threading.Lock)  # one at a time in each group
         self._statuses: dict[int, int] = {}
         self._children: dict[int, subprocess.Popen] = {}
         self._reaping = threading.Lock()
-        self._over = False  # it was told to stop everything
+        self._stopping = self._over = False  # it was told to stop everything; that is done
         self._adoption = threading.Thread(target=self._adopt, daemon=True)
 
     def serve(self, listener: socket.socket) -> None:
@@ -105,7 +106,7 @@ class Supervisor:
         from labkit.system import family
 
         for group in family.groups(self._home):
-            self._groups.setdefault(group, _Group())
+            self._groups.setdefault(group, _Group(self._keep))
 
     def _end_the_unused(self) -> None:
         for name, group in list(self._groups.items()):
@@ -156,6 +157,8 @@ class Supervisor:
             with connection.makefile("rb") as lines:
                 request = json.loads(lines.readline())
             do, protocol = request.pop("do"), request.pop("protocol")
+            if self._stopping and do in ("start", "use"):
+                return  # it asks again, and then the next supervisor
             if do not in _REQUESTS or (protocol != PROTOCOL and do != "stop"):
                 answer: object = {"error": "the lab's supervisor is of another version of labkit"}
             elif do == "start":
@@ -176,7 +179,7 @@ class Supervisor:
     ) -> dict[str, object]:
         """Start a program in a POSIX session of its own: its pid, or an error."""
         with self._changes[group]:
-            self._groups.setdefault(group, _Group())
+            self._groups.setdefault(group, _Group(self._keep))
             try:
                 Path(log).parent.mkdir(parents=True, exist_ok=True)
                 with open(log, "ab") as output, self._reaping:
@@ -211,8 +214,8 @@ class Supervisor:
             if again and group not in self._groups:
                 connection.sendall(ENDED)
                 return
-            entry = self._groups.setdefault(group, _Group())
-            entry.keep = min(keep, _KEEP)
+            entry = self._groups.setdefault(group, _Group(self._keep))
+            entry.keep = min(keep, self._keep)
             entry.users[connection] = pid
             connection.sendall(b"{}\n")
         _wait_for_the_end_of(connection, pid)
@@ -234,6 +237,7 @@ class Supervisor:
         """Stop a group, one node of it, or everything. Says what was running."""
         self._adoption.join()
         if group is None:
+            self._stopping = True
             return self._end_all()
         with self._changes[group]:
             return self._end(group, node)
@@ -276,7 +280,8 @@ def main(home: Path, folder: Path) -> None:
             listener.bind(str(path))
             path.chmod(0o600)
             listener.listen(64)
-            Supervisor(home, path).serve(listener)
+            keep = float(os.environ.get(KEEP, KEEP_SECONDS))
+            Supervisor(home, path, keep).serve(listener)
 
 
 def _is_free(lock: BinaryIO) -> bool:
