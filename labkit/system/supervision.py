@@ -182,17 +182,25 @@ def _request(home: Path, do: str, files: list[int], **about: Any) -> tuple[socke
     Raises:
         LabError: it does not start.
     """
+    attempt, process = "start the lab's supervisor", None
     deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        connection = _connected(home)
-        with contextlib.suppress(OSError):
-            _send(connection, do, files, **about)
-            if said := _line(connection):
-                return connection, said
-        connection.close()  # it was about to end
-        time.sleep(0.02)
-    fix = "python -m labkit stop, then start again"
-    raise LabError("ask the lab's supervisor", "it does not answer", fix)
+    try:
+        log = family.make_folder(home) / "supervisor.log"
+        while not (process and process.poll()) and time.monotonic() < deadline:
+            if (connection := _open(home)) is not None:
+                with contextlib.suppress(OSError):
+                    _send(connection, do, files, **about)
+                    if said := _line(connection):
+                        return connection, said
+                connection.close()  # it was about to end
+            elif process is None or process.poll() == 0:  # another one was about to end
+                process = _start_supervisor(home, log)
+            time.sleep(0.01)
+        said = log.read_text(errors="replace").strip().splitlines()
+        raise LabError(attempt, said[-1] if said else "it does not answer", f"read {log}")
+    except OSError as error:
+        fact, fix = error.strerror or str(error), f"make {home} writable, or use another home: {OTHER_HOME}"
+        raise LabError(attempt, fact, fix) from error
 
 
 def _send(connection: socket.socket, do: str, files: list[int], **about: Any) -> None:
@@ -212,31 +220,6 @@ def _open(home: Path) -> socket.socket | None:
     except OSError:
         connection.close()
         return None
-    return connection
-
-
-def _connected(home: Path) -> socket.socket:
-    """A connection to the supervisor of a home, which is started if there is none.
-
-    Raises:
-        LabError: it does not start.
-    """
-    if (connection := _open(home)) is not None:
-        return connection
-    attempt, process = "start the lab's supervisor", None
-    deadline = time.monotonic() + _START_SECONDS
-    try:
-        log = family.make_folder(home) / "supervisor.log"
-        while (connection := _open(home)) is None:
-            if process is None or process.poll() == 0:  # another one was about to end
-                process = _start_supervisor(home, log)
-            if process.poll() or time.monotonic() > deadline:
-                said = log.read_text(errors="replace").strip().splitlines()
-                raise LabError(attempt, said[-1] if said else "it does not answer", f"read {log}")
-            time.sleep(0.01)
-    except OSError as error:
-        fact, fix = error.strerror or str(error), f"make {home} writable, or use another home: {OTHER_HOME}"
-        raise LabError(attempt, fact, fix) from error
     return connection
 
 

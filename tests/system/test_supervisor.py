@@ -190,7 +190,7 @@ def test_the_temporary_folder_of_a_terminated_process_goes_with_it(home, start, 
     assert not os.path.exists(folder)
 
 
-def test_a_process_of_another_lab_or_with_a_used_pid_is_not_ours(home, start, tmp_path):
+def test_a_process_of_another_lab_is_not_ours(home, start, tmp_path):
     (tmp_path / "other").mkdir()
     start(SLEEP)
     other = supervision.start(tmp_path / "other", SLEEP, group="one", log=tmp_path / "log")
