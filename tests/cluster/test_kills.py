@@ -5,6 +5,7 @@ KILLS=20 python -m pytest tests/cluster/test_kills.py -s
 
 import os
 import random
+import shlex
 import subprocess
 import sys
 import time
@@ -127,3 +128,35 @@ def test_a_supervisor_that_is_killed_again_and_again_while_a_run_goes_on(home, t
         wait_until_nothing_runs(home)
     finally:
         kill(one)
+
+
+ONE = (
+    START
+    + """
+import ray
+print(sum(ray.get([ray.remote(lambda: 1).remote() for _ in range(2)])), flush=True)
+sys.stdin.readline()
+lab.stop()
+"""
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root makes namespaces")
+@pytest.mark.parametrize("space", ["--net", "--pid --fork --kill-child --mount-proc"])
+def test_two_hosts_with_one_home_both_have_a_cluster_and_end_only_their_own(home, space):
+    """As two machines, or two containers."""
+    up = "ip link set lo up; exec " + shlex.join([sys.executable, "-c", "import sys\n" + ONE])
+    commands = [["sh", "-c", up], ["unshare", *space.split(), "sh", "-c", up]]
+    pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    here, there = (subprocess.Popen(command, text=True, **pipe) for command in commands)
+    try:
+        assert [one.stdout.readline() + one.stdout.readline() for one in (here, there)] == ["up\n2\n"] * 2
+        mine = {one.pid for one in family.running(home)}
+        there.communicate("stop\n", timeout=60)  # it ends its cluster
+        assert {one.pid for one in family.running(home, "cluster") if one.is_origin} <= mine
+        assert [one.program for one in family.running(home, "cluster", "head")].count("raylet") > 0
+        here.communicate("stop\n", timeout=60)
+    finally:
+        kill(here)
+        kill(there)
+    wait_until_nothing_runs(home)
