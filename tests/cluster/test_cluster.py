@@ -25,7 +25,6 @@ from filelock import FileLock
 from ray.scripts import scripts as ray_scripts
 
 from labkit import cluster
-from labkit.__main__ import main
 from labkit.cluster import connection, nodes
 from labkit.cluster.connection import check_reachable, read_token
 from labkit.errors import LabError, RunStopped
@@ -78,14 +77,6 @@ def test_an_interrupted_start_leaves_nothing(home, program):
     assert said.splitlines()[-1].endswith("stopped by you. Nothing of it is left running"), said
     assert "Exception ignored" not in said
     assert family.groups(home) == set()
-
-
-def test_an_interrupt_ends_the_wait_for_another_process_that_starts_it(home):
-    settings = Settings.from_env()
-    settings.make_home()
-    with FileLock(make_folder(settings.home) / "starting"), pytest.raises(RunStopped, match="the start of"):
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-        cluster.start()
 
 
 def test_a_start_that_waits_for_another_one_in_vain_says_so(home, monkeypatch):
@@ -146,15 +137,6 @@ def test_two_processes_that_start_at_once_get_one_cluster(home):
         supervision.stop(home)
 
 
-def test_a_kernel_uses_a_cluster_before_it_connects(home, monkeypatch):
-    """So another one that stops just then lets it run."""
-    launcher, used = nodes.NodeLauncher(Settings.from_env(), ()), []
-    monkeypatch.setattr(connection, "connect", lambda *_, **__: used.append(launcher.is_in_use))
-    launcher.connect()
-    launcher.stop()
-    assert used == [True] and family.groups(home) == set()
-
-
 def _first_address(process):
     return next(line.strip() for line in process.stdout if line.count(":") == 1 and "·" not in line)
 
@@ -187,12 +169,6 @@ def test_a_start_after_ray_was_shut_down_connects_again(lab):
     ray.shutdown()
     assert cluster.start() is lab
     assert ray.get(where.remote()) in [node.id for node in lab.nodes]
-
-
-def test_clean_is_refused_while_a_cluster_runs(lab, home, capsys):
-    assert main(["clean", "--older", "0h", "--yes"]) == 2
-    assert "python -m labkit stop, then clean again" in capsys.readouterr().err
-    assert ray.get(where.remote()) and lab.log_dir.exists()
 
 
 def test_a_script_that_ends_leaves_the_cluster_to_the_others(lab):

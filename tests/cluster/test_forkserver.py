@@ -4,7 +4,6 @@ import gc
 import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -303,23 +302,6 @@ def test_a_server_that_dies_while_asked_leaves_a_new_python(server, run):
     server.kill()
     assert told(process)["parent"] == os.getpid()
     assert told(run(server, TELL))["parent"] == os.getpid()  # and afterwards, too
-
-
-def test_nonsense_on_the_socket_harms_nothing(server, run):
-    for nonsense in (b"\xff\xff", b"{}", b"[1,2]", b'{"argv": 1}', b""):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
-            one.connect(str(server.socket))
-            one.send(nonsense)
-    assert told(run(server, TELL))["parent"] == server.pid
-
-
-def test_clients_that_ask_for_nothing_hold_up_nobody_for_long(server, run):
-    silent = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(7)]
-    for one in silent:
-        one.connect(str(server.socket))
-    assert told(run(server, TELL))["parent"] == server.pid
-    for one in silent:
-        one.close()
 
 
 def test_nothing_is_forked_once_an_import_has_opened_a_gpu(monkeypatch, capsys):
