@@ -39,7 +39,7 @@ from labkit import cluster, faults, storage
 from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.storage.client import read_keys
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family
 
 _TRAIN = ("kill rank", "freeze rank", "slow rank", "freeze store", "kill controller")
 _ANY = ("freeze node", "kill node", "drain node", "kill kernel")
@@ -158,8 +158,7 @@ class World:
         found = [] if free == self.lab.cpus else [f"{free:g} of {self.lab.cpus:g} CPUs are free"]
         groups = ray.util.placement_group_table().items()
         found += [f"placement group {number}" for number, group in groups if group["state"] != "REMOVED"]
-        registry = ProcessRegistry(self.home)
-        for process in [one for group in registry.groups() for one in registry.members(group)]:
+        for process in [one.process for one in family.running(self.home)]:
             with contextlib.suppress(psutil.Error):
                 title = " ".join(process.cmdline())
                 busy = title.startswith("ray::") and not title[5:].startswith(_RAYS_OWN)

@@ -7,7 +7,6 @@ the lab is faster.
 """
 
 import argparse
-import contextlib
 import statistics
 import threading
 import uuid
@@ -21,8 +20,7 @@ import psutil
 
 from labkit.machine import installed_versions, this_host
 from labkit.runs.record import RunRecord
-from labkit.system import process_info
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family, process_info
 
 __all__ = ["Found", "Memory", "measure", "parser", "rounds"]
 
@@ -130,7 +128,7 @@ class Memory(threading.Thread):
 
     def __init__(self, home: Path, root: psutil.Process) -> None:
         super().__init__(daemon=True)
-        self._registry, self._root, self._over, self.most = ProcessRegistry(home), root, threading.Event(), 0
+        self._home, self._root, self._over, self.most = home, root, threading.Event(), 0
 
     def __enter__(self) -> Self:
         self.start()
@@ -143,9 +141,5 @@ class Memory(threading.Thread):
     def run(self) -> None:
         while not self._over.wait(2):  # to look takes a tenth of a second
             found = {self._root, *self._root.children(recursive=True)}
-            for record in self._registry.records():
-                with contextlib.suppress(psutil.Error):
-                    if record.alive:
-                        process = psutil.Process(record.pid)
-                        found |= {process, *process.children(recursive=True)}
+            found |= {one.process for one in family.running(self._home)}
             self.most = max(self.most, sum(map(process_info.memory, found)))

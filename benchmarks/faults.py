@@ -35,7 +35,7 @@ from labkit import cluster, datasets, storage
 from labkit.errors import LabError
 from labkit.settings import Settings
 from labkit.storage import upload
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family
 
 _EPOCHS = 4  # that are still to be trained when a training goes on
 _CHECKPOINT = 12 << 20  # bytes: it goes in two parts, and takes long enough to be hit
@@ -180,8 +180,7 @@ class _Killer(threading.Thread):
         super().__init__(daemon=True)
         self._ready, self._after = ready, after
         self.at = 0.0
-        entries = ProcessRegistry(settings.home).records()
-        (self._pid,) = [entry.pid for entry in entries if entry.role == "object server" and entry.alive]
+        (self._pid,) = [one.pid for one in family.running(settings.home, "store")]
         self.start()
 
     def run(self) -> None:

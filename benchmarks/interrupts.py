@@ -37,7 +37,7 @@ import psutil
 
 from benchmarks._campaign import _KEPT, _RAYS_OWN, Broken
 from benchmarks._paired import Found, parser
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import supervision
 
 _ROOT = Path(__file__).parents[1]
 _WITHIN = 5.0  # seconds from an interrupt to the end of the call
@@ -200,7 +200,7 @@ class _Script:
             self.kill()
             raise Broken("its process did not end by itself")
         if isinstance(self, _Notebook):
-            ProcessRegistry(self.home).stop_all()  # a kernel leaves it to the watchdog
+            supervision.stop(self.home)  # a kernel leaves it to the supervisor
         left = set(_processes(self.home, self.pid))
         self._clear()
         if left:
@@ -215,7 +215,7 @@ class _Script:
         self._clear()
 
     def _clear(self) -> None:
-        ProcessRegistry(self.home).stop_all()
+        supervision.stop(self.home)
         shutil.rmtree(self.home, ignore_errors=True)
 
     def _open(self, environment: dict[str, str]) -> None:

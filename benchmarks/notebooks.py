@@ -23,7 +23,7 @@ import psutil
 
 from benchmarks._paired import Found, Memory, parser
 from labkit.runs import record as records
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import supervision
 
 LIMIT = 12 * 60
 FOLDER = Path(__file__).parents[1] / "notebooks"
@@ -63,7 +63,7 @@ def run(notebook: Path, home: Path) -> tuple[dict[str, float], list[tuple[float,
             client.execute(env={**kept, **chosen})
     finally:
         whole = time.time() - began
-        ProcessRegistry(home).stop_all()
+        supervision.stop(home)
     cells = []
     first = None
     for cell in told.cells:

@@ -13,9 +13,8 @@ from labkit.display.formatting import plural, size
 from labkit.errors import LabError
 from labkit.runs.cleaning import old_folders
 from labkit.settings import Settings
-from labkit.system import doctor
+from labkit.system import doctor, family, supervision
 from labkit.system.diagnosis import Diagnosis
-from labkit.system.process_registry import ProcessRegistry
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -77,20 +76,17 @@ def _say(diagnosis: Diagnosis, options: argparse.Namespace) -> int:
 
 
 def _stop(_: argparse.Namespace) -> int:
-    """Stop the processes that this lab started, and no others. Their records are in LABKIT_HOME."""
-    registry = ProcessRegistry(Settings.from_env().home)
-    in_use = any(registry.has_owner(lab) for lab in registry.groups())
-    stopped = registry.stop_all()
-    for entry in stopped:
-        print(f"stopped {entry.role} (process {entry.pid})")
+    """Stop the processes that this lab has started on this machine, and no others."""
+    home = Settings.from_env().home
+    in_use = any(supervision.users(home).values())
+    stopped = supervision.stop(home)
+    for one in stopped:
+        print(f"stopped {one}")
     if in_use:
         # Ray ends a process a minute after it has lost its head node, and its variables are lost.
         print("a notebook was using it: restart its kernel now, or Ray ends the kernel within a minute")
     if not stopped:
-        print("nothing of this lab is running")
-    if others := registry.elsewhere():
-        there = "other machines or containers have started processes with this home, which are stopped there"
-        print(f"{there}: {', '.join(others)}")
+        print("nothing of this lab is running here")
     return 0
 
 
@@ -103,7 +99,7 @@ def _seconds(age: str) -> float:
 def _clean(options: argparse.Namespace) -> int:
     """Show old runs with their checkpoints and old sessions of Ray and Spark; remove them if you agree."""
     home = Settings.from_env().home
-    if any(entry.alive for entry in ProcessRegistry(home).records()):
+    if family.groups(home):
         fact = "processes of this lab are running, and may use what looks old"
         raise LabError(f"clean {home}", fact, "python -m labkit stop, then clean again")
     found = old_folders(home, options.older)

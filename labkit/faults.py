@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import psutil
@@ -26,7 +27,7 @@ from labkit.display.formatting import duration
 from labkit.errors import LabError
 from labkit.panel.panel import Panel
 from labkit.settings import Settings
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family
 
 if TYPE_CHECKING:
     from labkit.storage import Store
@@ -228,7 +229,7 @@ def kill_controller() -> Fault:
     """Kill the process that directs the run's workers. `fit()` raises, and nothing repeats it."""
 
     def victims(panel: Panel | None) -> list[psutil.Process]:
-        for process in _recorded(panel):
+        for process in _running(panel):
             with contextlib.suppress(psutil.Error):
                 if "TrainController" in " ".join(process.cmdline()):
                     return [process]
@@ -241,8 +242,7 @@ def freeze_store(store: "Store", *, seconds: float = 3.0) -> Fault:
     """Stop the embedded object store for a while: requests are neither answered nor refused."""
 
     def victims(panel: Panel | None) -> list[psutil.Process]:
-        records = _registry(panel).records()
-        found = [psutil.Process(one.pid) for one in records if one.role == "object server" and one.alive]
+        found = [one.process for one in family.running(_home(panel), "store")]
         if not found or not store.endpoint.startswith("http://127.0.0.1:"):
             fact = f"the lab did not start {store.endpoint} on this machine"
             raise LabError("freeze the store", fact, "use the embedded one: storage.start()")
@@ -283,21 +283,20 @@ def freeze(name: str, victims: _Victims, seconds: float, share: float = 0.0) -> 
     return Fault(name, make, seconds, during, undo)
 
 
-def _registry(panel: Panel | None) -> ProcessRegistry:
-    """That of the run's home; of this process's, where a fault is made without a run."""
-    return ProcessRegistry((Settings.from_env() if panel is None else panel.settings).home)
+def _home(panel: Panel | None) -> Path:
+    """That of the run; of this process, where a fault is made without a run."""
+    return (Settings.from_env() if panel is None else panel.settings).home
 
 
-def _recorded(panel: Panel | None) -> list[psutil.Process]:
-    """All running processes of the clusters that the home of a run has a record of."""
+def _running(panel: Panel | None) -> list[psutil.Process]:
+    """All running processes of the cluster that the lab has started in the home of a run."""
     if panel is None:
         raise LabError("find the processes of a run", "no run was named", "arm it with fault.at(panel)")
-    registry = _registry(panel)
-    return [one for group in registry.groups() if group.startswith("ray-") for one in registry.members(group)]
+    return [one.process for one in family.running(_home(panel), "cluster")]
 
 
 def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
-    processes, attempt = _recorded(panel), f"touch rank {rank}"
+    processes, attempt = _running(panel), f"touch rank {rank}"
     worker = panel.state.workers.get(rank)
     if worker is None:
         known = ", ".join(map(str, sorted(panel.state.workers)))
@@ -310,21 +309,18 @@ def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
 
 
 def _nodes(panel: Panel | None) -> set[str]:
-    records = [one for one in _registry(panel).records() if one.alive]
-    return {one.role.partition(":")[0] for one in records if one.role.endswith(": raylet")}
+    return {one.node for one in family.running(_home(panel), "cluster") if one.program == "raylet"}
 
 
 def node_processes(panel: Panel | None, name: str) -> list[psutil.Process]:
     """All processes of a node that the lab has started, and that is not the head."""
-    others, registry = _nodes(panel) - {"head"}, _registry(panel)
+    others = _nodes(panel) - {"head"}
     if name not in others:
         fact = "the lab has started no such node"
         if name == "head":
             fact = "it is the head: the cluster would end"
         raise LabError(f"touch {name}", fact, f"name one of {', '.join(sorted(others))}, or lab.add_node()")
-    records = [one for one in registry.records() if one.alive and one.role.startswith(f"{name}:")]
-    sessions = {one.session: one.group_id for one in records}
-    return [one for session, group in sessions.items() for one in registry.members(group, session=session)]
+    return [one.process for one in family.running(_home(panel), "cluster", name)]
 
 
 def _send(processes: list[psutil.Process], number: int) -> str:

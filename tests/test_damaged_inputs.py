@@ -18,12 +18,10 @@ import pytest
 from PIL import Image
 
 from labkit import datasets, runs
-from labkit.cluster import nodes
 from labkit.errors import LabError
 from labkit.runs.record import RunRecord, folder_of
-from labkit.storage import server as object_server
 from labkit.storage.client import read_keys, write_keys
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family, supervision
 
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "25"))
 RANDOM = np.random.default_rng(0)
@@ -133,25 +131,6 @@ def test_inputs_that_once_got_through(content, tmp_path, monkeypatch):
         assert error.attempt and error.fact and error.fix
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("999999.json", '{"pid": 7, "created": [], "boot": "x"}'),
-        ("999999.json", DEEP),
-        ("owner-7.json", '{"pid": 1e400, "created": null, "boot": 3}'),
-    ],
-)
-def test_records_of_processes_that_once_got_through(name, content, tmp_path):
-    registry = ProcessRegistry(tmp_path)
-    registry.record(os.getpid(), role="head: raylet", group_id="ray-1")
-    folder = registry._folder / "ray-1"
-    (folder / f"{os.getpid()}.json").unlink()
-    (folder / name).write_text(content)
-    assert not any(one.alive for one in registry.records())
-    registry.has_owner("ray-1")
-    assert registry.stop("ray-1", grace=0) == []
-
-
 @pytest.mark.parametrize("keys", ["[labkit]\naws_secret_acc\xe1ss_key = x", "[labkit]\naws_access_key_id ="])
 def test_keys_that_are_damaged(keys, tmp_path):
     path = write_keys(tmp_path / "credentials", "LABKEY", "secret")
@@ -160,16 +139,10 @@ def test_keys_that_are_damaged(keys, tmp_path):
         read_keys(path)
 
 
-@pytest.mark.parametrize("note", [DEEP, '{"port": 99999, "group": "s-1"}', '{"port": 80, "group": "../x"}'])
-def test_a_note_of_a_server_that_is_damaged(note, tmp_path):
-    (tmp_path / "objects").mkdir()
-    (tmp_path / "objects" / "server.json").write_text(note)
-    assert object_server._noted(tmp_path) is None
-
-
-def test_a_note_of_a_cluster_that_is_damaged(tmp_path):
-    (tmp_path / nodes._INFO).write_text('{"group": 3, "address": [], "dashboard": {}}')
-    assert not nodes.read_info(tmp_path)
+@pytest.mark.parametrize("note", [DEEP, "", "[]", '{"port": []}', '{"address": 3}'])
+def test_a_note_of_a_cluster_or_a_server_that_is_damaged(note, tmp_path):
+    (family.make_folder(tmp_path) / "one.json").write_text(note)
+    assert supervision.noted(tmp_path, "one", {"port": int, "address": str}) == {}
 
 
 def test_each_checkpoint_is_loaded_without_its_code(root):

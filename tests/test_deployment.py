@@ -1,7 +1,6 @@
 """The files that start the lab elsewhere: accepted by their schemas, with tested versions and no secret."""
 
 import http.server
-import json
 import re
 import subprocess
 import sys
@@ -18,9 +17,8 @@ import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
-from labkit.cluster.nodes import temp_dir
 from labkit.machine import free_port
-from labkit.settings import Settings
+from labkit.system import supervision
 
 ROOT = Path(__file__).resolve().parent.parent
 CLUSTERS, SETUPS = ROOT / "docs" / "clusters", ROOT / "docs" / "setups"
@@ -177,9 +175,7 @@ def test_the_forwarder_finds_the_dashboard_of_each_new_cluster(home):
         for page in ("/first", "/second"):  # two clusters, one after the other, on other ports
             with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
                 threading.Thread(target=server.serve_forever, daemon=True).start()
-                info = {"group": "g", "address": "a", "dashboard": f"http://127.0.0.1:{server.server_port}"}
-                (temp_dir(Settings.from_env()) / "cluster.json").parent.mkdir(parents=True, exist_ok=True)
-                (temp_dir(Settings.from_env()) / "cluster.json").write_text(json.dumps(info))
+                supervision.note(home, "cluster", {"dashboard": f"http://127.0.0.1:{server.server_port}"})
                 assert _get(port, page) == f"{page} Bearer abc"
                 server.shutdown()
     finally:

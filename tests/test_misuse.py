@@ -10,7 +10,7 @@ import pytest
 
 from labkit.errors import LabError
 from labkit.settings import Settings
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family
 
 CALLS = """
 Settings.from_env({"LABKIT_WORKERS": "two"})
@@ -118,4 +118,4 @@ def test_a_wrong_call_is_refused_and_starts_nothing(call, tmp_path, monkeypatch)
     error = caught.value
     assert all(isinstance(part, str) and part.strip() for part in (error.attempt, error.fact, error.fix))
     assert len(str(error)) < 1000
-    assert not any(record.alive for record in ProcessRegistry(home).records())
+    assert not family.groups(home)

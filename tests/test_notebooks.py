@@ -26,7 +26,7 @@ import build
 import lesson
 from kernels import without_ports
 from labkit import exercises
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family, supervision
 from labs import solved_exercises, wait_until_nothing_lives
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
@@ -93,7 +93,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             nbformat.write(result.nb, kept / notebook.name)
             yield Run(notebook, home, result)
         finally:
-            ProcessRegistry(home).stop_all()  # of a notebook that did not come to its end
+            supervision.stop(home)  # of a notebook that did not come to its end
 
 
 @pytest.mark.notebook
@@ -140,7 +140,7 @@ def test_it_is_not_flooded_by_rays_own_lines(run):
 @pytest.mark.notebook
 def test_leaves_no_process(run):
     wait_until_nothing_lives(run.home)
-    assert [entry for entry in ProcessRegistry(run.home).records() if entry.alive] == []
+    assert family.groups(run.home) == set()
 
 
 @pytest.mark.notebook

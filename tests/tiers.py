@@ -32,7 +32,7 @@ SLOW = {
         "validation_browser",
         "website",
     ),
-    *("cluster", "connection", "forkserver", "kernel", "other_clusters", "preload"),
+    *("cluster", "connection", "forkserver", "kernel", "kills", "other_clusters", "preload"),
     *("data_progress", "catalog", "data_page", "own_folders", "own_tables", "own_texts"),
     *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_03b", "lesson_08", "lesson_10"),
     *("running_cluster", "checks_elsewhere", "campaign", "fault_injection"),
@@ -52,7 +52,7 @@ SLOW = {
         "own_experiment",
         "cli",
         "diagnosis",
-        "process_registry",
+        "supervisor",
         "additions",
         "build",
         "notebooks",
@@ -82,11 +82,13 @@ DEEP = {
         "test_after_stop_nothing_is_left",
     ),
     "preload": (),
+    "kills": (),
     "connection": ("test_a_cluster_of_a_plain_ray_start",),
-    "process_registry": (
-        "test_what_is_started_is_recorded",
-        "test_stop_ends_and_forgets",
-        "test_a_killed_kernel_leaves_nothing",
+    "supervisor": (
+        "test_what_is_started",
+        "test_stop_ends_all_of_a_group",
+        "test_a_killed_user_leaves_nothing",
+        "test_a_killed_supervisor_is_replaced",
     ),
     "fault_injection": ("test_a_killed_rank_is_replaced", "test_what_cannot_be_made", "test_wrong_use"),
     "campaign": (),
@@ -141,7 +143,7 @@ DEEP = {
 }
 
 # What a change below these paths can break, riskiest first: modules of deep tests, "*" for all of them.
-_KILLS = ("kernel", "cluster", "connection", "process_registry", "fault_injection")
+_KILLS = ("kernel", "kills", "cluster", "connection", "supervisor", "fault_injection")
 _PANELS = (
     "ray_reporting",
     "validation",

@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -25,9 +24,9 @@ from filelock import FileLock, Timeout
 from benchmarks._engines.stopwatch import Stopwatch
 from labkit import datasets
 from labkit.errors import LabError, RunFailed
+from labkit.interrupts import wait_until
 from labkit.settings import Settings
-from labkit.system import process_info
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family, process_info, supervision
 
 BATCH = 128  # rows of one update, all ranks together
 
@@ -209,31 +208,28 @@ def kill_rank(
 
 def _run(engine: Engine, folder: Path, settings: Settings, waiting: Callable[[], None]) -> _Ended:
     home, log = folder.parent / "home", folder / "log.txt"
-    inner, outer = ProcessRegistry(home), ProcessRegistry(settings.home)
     group = f"comparison-{secrets.token_hex(4)}"
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "LABKIT_"))}
     path = [str(_PROGRAMS.parents[2]), *filter(None, [environment.get("PYTHONPATH")])]
     environment |= {"LABKIT_HOME": str(home), "LABKIT_PANEL": "none", "PYTHONPATH": os.pathsep.join(path)}
     environment |= {"LABKIT_PRELOAD": str(int(settings.preload))}
     command = [sys.executable, *engine.launcher, str(engine.path), str(folder)]
-    outer.start_watchdog(group, seconds=2)
+    supervision.use(settings.home, group, keep=2)
     began, peak = time.time(), 0
     try:
-        process = outer.start(command, role="comparison", group_id=group, log=log, env=environment)
+        process = supervision.start(settings.home, command, group=group, log=log, env=environment)
         while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                status = process.wait(_LOOK_EVERY)
-                return _Ended(status, began, time.time(), peak, log)
+            if wait_until(lambda: process.status() is not None, seconds=_LOOK_EVERY, check=int):
+                return _Ended(process.status(), began, time.time(), peak, log)
             waiting()
-            running = outer.members(group) + [p for each in inner.groups() for p in inner.members(each)]
+            running = [one.process for one in family.running(settings.home, group) + family.running(home)]
             peak = max(peak, sum(map(process_info.memory, running)))
             if time.time() - began > _TIMEOUT:
                 fact = f"it did not end within {_TIMEOUT} s; its last lines: {_last_lines(log, 4)}"
                 raise RunFailed(f"run {engine.script}", fact, f"read {log}")
     finally:
-        inner.stop_all()
-        outer.release(group)
-        outer.stop(group)
+        supervision.stop(home)
+        supervision.stop(settings.home, group)
         shutil.rmtree(home, ignore_errors=True)  # the next program starts from nothing; Ray's token was here
 
 

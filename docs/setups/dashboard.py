@@ -7,8 +7,8 @@ import asyncio
 import sys
 from urllib.parse import urlsplit
 
-from labkit.cluster.nodes import read_info, temp_dir
 from labkit.settings import Settings
+from labkit.system import supervision
 
 _NONE = b"No cluster is running. Run cluster.start() in a notebook, then reload this page.\n"
 
@@ -16,7 +16,8 @@ _NONE = b"No cluster is running. Run cluster.start() in a notebook, then reload 
 async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """One connection: to the dashboard if there is one, or an answer that says what to do."""
     try:
-        dashboard = urlsplit(read_info(temp_dir(Settings.from_env()))["dashboard"])
+        facts = supervision.noted(Settings.from_env().home, "cluster", {"dashboard": str})
+        dashboard = urlsplit(facts["dashboard"])
         there = await asyncio.open_connection(dashboard.hostname, dashboard.port)
     except (KeyError, OSError):
         head = f"HTTP/1.1 503 No cluster\r\nContent-Type: text/plain\r\nContent-Length: {len(_NONE)}\r\n"

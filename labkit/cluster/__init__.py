@@ -7,7 +7,7 @@
 
     lab = cluster.connect("10.0.0.7:6379")   # a cluster that the lab did not start: it is never stopped
 
-All processes are recorded (`labkit.system.process_registry`), so that a restarted kernel finds its cluster
+A supervisor starts all processes (`labkit.system.supervisor`), so that a restarted kernel finds its cluster
 again and none of them outlives its use. Ray's token authentication is always on. It is what protects Ray's
 gRPC ports, which cannot be bound to loopback; the dashboard is.
 """
@@ -149,16 +149,14 @@ def _reconnect(running: Cluster) -> None:
 
 def _find(launcher: NodeLauncher) -> Cluster | None:
     """The cluster of this home that an earlier kernel left running, or None."""
-    if (other := launcher.find()) is not None:
-        found = Cluster(other.address, launcher=other)
+    if launcher.find():
         try:
-            return _use(found)
+            return _use(Cluster(launcher.address, launcher=launcher))
         except BaseException as error:
-            found.disconnect()
-            other.release()
-            if type(error) is not LabError or other.is_in_use:
+            launcher.release()
+            if type(error) is not LabError or launcher.is_in_use:
                 raise  # another notebook may be training there
-            other.stop()  # it was ending anyway
+            launcher.stop()  # it was ending anyway
     return None
 
 
@@ -191,7 +189,7 @@ def _use(cluster: Cluster) -> Cluster:
     global _current
     cluster.connect()
     _current = cluster
-    # A script stops its cluster when it exits. A kernel leaves that to the watchdog: it may be a restart.
+    # A script stops its cluster when it exits. A kernel leaves that to the supervisor: it may be a restart.
     if cluster.is_ours and "ipykernel" not in sys.modules:
         atexit.register(cluster.stop)
     return cluster

@@ -5,32 +5,31 @@ Nothing here imports ray to start a node: a command line starts it that a reader
 """
 
 import contextlib
-import copy
 import functools
-import hashlib
 import importlib
 import json
 import os
 import re
 import secrets
 import shlex
-import stat
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+
+import psutil
 
 from labkit.cluster import connection
 from labkit.cluster.forkserver.worker import REFUSED, UNFIT
 from labkit.cluster.preload import Preloader
 from labkit.errors import LabError
-from labkit.files import atomic_write, json_object, private_file
+from labkit.files import private_file
 from labkit.interrupts import alone, wait_until
-from labkit.machine import free_port, host_id
+from labkit.machine import free_port
 from labkit.settings import NODE_NAME, Settings
-from labkit.system.process_registry import ProcessRegistry, is_group
+from labkit.system import family, process_info, supervision
 
+GROUP = "cluster"  # of its processes
 OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it
 START_TIMEOUT = 180  # seconds for one `ray start`; a cold disk needs 40, a machine with load 16 more than 90
 # A raylet ends if its dashboard agent, a Python program, hasn't started within 15 s (its log: "Timed out
@@ -42,8 +41,7 @@ _ATTEMPTS = 3  # each reads more of what the next one needs from the disk
 _PORT_TAKEN = ("Failed to start the grpc server", "Failed to bind to", "Failed to find a valid port")
 _NO_DASHBOARD = "Failed to start the dashboard"  # after it come lines of its log, which end anywhere
 # Tasks run on without the others: dashboard, monitors, the server of Ray's clients.
-_HEAD = ("head: gcs_server", "head: raylet")
-_WATCHDOG_SECONDS = 60  # a cluster waits that long for a kernel that restarts
+_HEAD = ("gcs_server", "raylet")
 
 # Runs the `ray` CLI with `sys.executable` replaced: Ray starts its workers with that path.
 _PROGRAM = "import sys; sys.executable = sys.argv.pop(1); from ray.scripts.scripts import main; main()"
@@ -58,20 +56,16 @@ _FORKED = {
     # Seconds for a worker's start, not 60. It may wait for the server's imports, on a cold disk.
     "RAY_worker_register_timeout_seconds": "300",
 }
-_INFO = "cluster.json"
-_SOCKET_LIMIT = 107 if sys.platform == "linux" else 103  # bytes of a Unix socket's path
-_SOCKET_TAIL = len("/abcdef/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1")
 
 
 class NodeLauncher:
-    """Starts and stops the nodes of one cluster on this machine, and their fork servers.
+    """Starts and stops the nodes of the home's cluster on this machine, and their fork servers.
 
     Args:
-        settings: its home has the records of the processes, the token, and usually Ray's folder.
+        settings: its home has the token, and usually Ray's folder.
         modules: what the fork servers import; empty: Ray starts its workers by itself.
 
     Attributes:
-        registry: has the records of all its processes, in the group `group_id`.
         token: the file with its authentication token.
         folder: Ray's folder for sockets and logs.
         address, dashboard_url: of the cluster, once its head runs.
@@ -80,12 +74,12 @@ class NodeLauncher:
     address = dashboard_url = ""
 
     def __init__(self, settings: Settings, modules: Iterable[str]) -> None:
-        self.group_id = f"ray-{secrets.token_hex(4)}"
-        self.registry = ProcessRegistry(settings.home)
+        self._home = settings.home
         self.token = settings.home / "ray-token"
         private_file(self.token, secrets.token_hex(32))  # at its first use
-        self.folder = temp_dir(settings)
+        self.folder = family.make_folder(settings.home)
         self._modules = list(modules) if settings.preload else []
+        self._head: list[psutil.Process] = []
 
     def alone(self, check: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         """For the one process of the home that starts a cluster; the others wait."""
@@ -96,28 +90,35 @@ class NodeLauncher:
     def _preloader(self) -> Preloader | None:
         if not self._modules or not Preloader.is_possible():
             return None
-        return Preloader(self.registry, self.group_id, self.folder, self._modules)
+        return Preloader(self._home, self.folder, self._modules)
 
     def connect(self) -> None:
-        """Become one of the cluster's owners, and connect this process to it."""
+        """Become one of the cluster's users, and connect this process to it."""
         # In this order: another kernel that stops meanwhile lets the cluster run.
-        self.registry.acquire(self.group_id)
+        supervision.use(self._home, GROUP)
         executable = self._preloader.py_executable if self._preloader is not None else None
         connection.connect(self.address, token_file=self.token, ours=True, py_executable=executable)
 
-    def find(self) -> "NodeLauncher | None":
-        """The launcher of the cluster that an earlier kernel left running, or None."""
-        if info := read_info(self.folder):  # if its file is damaged, its watchdog stops it
-            found = copy.copy(self)
-            found.group_id, found.address, found.dashboard_url = info.values()
-            if found.has_head():
-                return found
-            found.stop()
-        return None
+    def find(self) -> bool:
+        """Whether an earlier kernel has left a cluster that runs. What it has left half is stopped."""
+        supervision.use(self._home, GROUP)
+        facts = supervision.noted(self._home, GROUP, {"address": str, "dashboard": str})
+        self._find_head()
+        if facts and self.has_head():
+            self.address, self.dashboard_url = facts.values()
+            return True
+        supervision.stop(self._home, GROUP)
+        return False
+
+    def _find_head(self) -> None:
+        found = {
+            one.program: one.process for one in family.running(self._home, GROUP, "head") if one.is_origin
+        }
+        self._head = [found[name] for name in _HEAD if name in found]
 
     def start_head(self, *, cpus: int, object_store_bytes: int, on_wait: Callable[[], object]) -> None:
         """Start the head. `on_wait` is called several times a second."""
-        self.registry.start_watchdog(self.group_id, seconds=_WATCHDOG_SECONDS)
+        supervision.use(self._home, GROUP)
         # Ray reads its environment when it is imported. That takes a second of this process, while the node's
         # processes take several.
         connection.set_environment(self.token, authenticate=True)
@@ -137,8 +138,8 @@ class NodeLauncher:
             fact = "`ray start` did not print its address"
             raise LabError("start the head", fact, "report this with the version of Ray")
         self.address, self.dashboard_url = f"{found[1]}:{ports[0]}", f"http://127.0.0.1:{ports[1]}"
-        info = {"group": self.group_id, "address": self.address, "dashboard": self.dashboard_url}
-        atomic_write(self.folder / _INFO, json.dumps(info))
+        self._find_head()
+        supervision.note(self._home, GROUP, {"address": self.address, "dashboard": self.dashboard_url})
 
     def start_node(
         self,
@@ -164,7 +165,8 @@ class NodeLauncher:
             if not status:
                 return output
             self.stop_node(name)
-            if not any(text in output for text in (_TOO_BUSY, *_PORT_TAKEN)):
+            again = status == supervision.UNKNOWN or any(text in output for text in (_TOO_BUSY, *_PORT_TAKEN))
+            if not again:
                 break
         last = (output.strip() or "it printed nothing").splitlines()[-1].strip()
         fact = "its dashboard did not start" if _NO_DASHBOARD in output else f"`ray start` failed: {last}"
@@ -173,7 +175,7 @@ class NodeLauncher:
     def _start(
         self, command: list[str], name: str, log: Path, on_wait: Callable[[], object]
     ) -> tuple[str, int]:
-        """Run one `ray start` while its fork server imports; record its daemons."""
+        """Run one `ray start` while its fork server imports; returns what it printed, and its status."""
         log.unlink(missing_ok=True)
         env = {"RAY_DASHBOARD_STARTUP_TIMEOUT_S": str(START_TIMEOUT), **os.environ, **connection.ENVIRONMENT}
         for other in ("RAY_ADDRESS", "RAY_AUTH_TOKEN"):  # of another cluster
@@ -185,25 +187,21 @@ class NodeLauncher:
             self._preloader.prepare(name, env)
             python = self._preloader.make_launcher()
         program = [sys.executable, "-P", "-c", _PROGRAM, str(python or sys.executable)]
-        process = self.registry.start(
-            [*program, *command[1:]], role=f"{name}: ray start", group_id=self.group_id, log=log, env=env
-        )
-        try:
-            if not wait_until(lambda: process.poll() is not None, seconds=START_TIMEOUT, check=on_wait):
-                fix = f"look into {log}; python -m labkit doctor reports what the machine lacks"
-                raise LabError(f"start {name}", f"`ray start` takes more than {START_TIMEOUT} s", fix)
-        finally:
-            self.registry.record_session(process, role=name, group_id=self.group_id)
-        return log.read_text(errors="replace"), process.returncode
+        process = supervision.start(self._home, [*program, *command[1:]], group=GROUP, log=log, env=env)
+        if not wait_until(lambda: process.status() is not None, seconds=START_TIMEOUT, check=on_wait):
+            fix = f"look into {log}; python -m labkit doctor reports what the machine lacks"
+            raise LabError(f"start {name}", f"`ray start` takes more than {START_TIMEOUT} s", fix)
+        return log.read_text(errors="replace"), process.status()
 
     def preload(self, nodes: Iterable[str]) -> None:
         """Let the fork servers of these nodes fork the workers of this process's connection."""
         if self._preloader is not None:
             import ray
 
-            job_id = ray.get_runtime_context().get_job_id()
-            for node in nodes:
-                self._preloader.serve(node, job_id=job_id)
+            job_id, wanted = ray.get_runtime_context().get_job_id(), set(nodes)
+            for one in family.running(self._home, GROUP):
+                if one.is_origin and one.program == "raylet" and one.node in wanted:
+                    self._preloader.serve(one.node, one.process, job_id=job_id)
 
     def not_forked(self, nodes: Iterable[str]) -> str:
         """Why workers of this connection were started as new Pythons; empty if all of them were forked."""
@@ -216,19 +214,11 @@ class NodeLauncher:
         return next((line for line in reversed(lines) if line.startswith((REFUSED, UNFIT))), "")
 
     def has_head(self) -> bool:
-        """Whether the processes that the head can't do without are running, as recorded at its start."""
-        for pause in (0.0, 0.2):  # a file system that hesitates is not the end of a cluster
-            time.sleep(pause)
-            records = self.registry.records(self.group_id)
-            head = [record for record in records if record.role in _HEAD]
-            if head and all(record.alive for record in head):
-                return True
-        return False
+        """Whether the processes that the head can't do without are running."""
+        return len(self._head) == len(_HEAD) and all(map(process_info.is_alive, self._head))
 
     def stop_node(self, name: str) -> None:
-        records = self.registry.records(self.group_id)
-        for session in {record.session for record in records if record.role.startswith(f"{name}:")}:
-            self.registry.stop(self.group_id, session=session)
+        supervision.stop(self._home, GROUP, node=name)
 
     def stop_preloading(self) -> None:
         """Stop the fork servers: each is for one connection. The workers that they forked go on."""
@@ -238,52 +228,14 @@ class NodeLauncher:
     def release(self) -> None:
         """End this process's use of the cluster."""
         self.stop_preloading()
-        self.registry.release(self.group_id)
+        supervision.leave(self._home, GROUP)
 
     @property
     def is_in_use(self) -> bool:
-        return self.registry.has_owner(self.group_id)
+        return bool(supervision.users(self._home).get(GROUP))
 
     def stop(self) -> None:
-        self.registry.stop(self.group_id)
-        if read_info(self.folder).get("group") == self.group_id:
-            (self.folder / _INFO).unlink(missing_ok=True)
-
-
-def read_info(folder: Path) -> dict[str, str]:
-    """Group, address and dashboard of the cluster in a folder; empty if there is none."""
-    kinds = dict.fromkeys(("group", "address", "dashboard"), str)
-    with contextlib.suppress(OSError, ValueError):
-        info = json_object((folder / _INFO).read_bytes(), kinds)
-        if kinds.keys() <= info.keys() and is_group(info["group"]):
-            return {name: info[name] for name in kinds}
-    return {}
-
-
-def temp_dir(settings: Settings) -> Path:
-    """Ray's folder for sockets and logs here: in the home, unless that path is too long or not ASCII.
-
-    Raises:
-        LabError: other users may enter the folder.
-    """
-    folder = settings.home / "ray"
-    if not str(folder).isascii() or len(str(folder)) + _SOCKET_TAIL > _SOCKET_LIMIT:
-        digest = hashlib.sha256(os.fsencode(settings.home)).hexdigest()[:8]
-        folder = Path(f"/tmp/labkit-{os.getuid()}-{digest}")
-    with contextlib.suppress(FileExistsError):  # of a link to nowhere
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # In /tmp, a link may be a neighbour's.
-    found = folder.lstat() if folder.parent == Path("/tmp") else folder.stat()
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077 or not stat.S_ISDIR(found.st_mode):
-        raise LabError(
-            f"use {folder} for Ray's sockets",
-            "other users may enter it",
-            f"chmod 700 {folder}, or set LABKIT_HOME to a folder of yours",
-        )
-    # Ray opens its own folder to every user (mode 0777); the one around it protects it. Another machine or
-    # container with this home has another one.
-    (own := folder / host_id()).mkdir(exist_ok=True)
-    return own
+        supervision.stop(self._home, GROUP)
 
 
 # -- commands -------------------------------------------------------------------------------------------

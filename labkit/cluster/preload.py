@@ -20,7 +20,7 @@ import psutil
 from labkit.errors import LabError
 from labkit.files import atomic_path
 from labkit.settings import NODE_NAME
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import supervision
 
 # Ray, and what its libraries import of others. Those libraries come last: the server imports them when idle.
 _RAY = ("ray", "pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
@@ -71,17 +71,14 @@ class Preloader:
     """The fork servers of one process that is connected to Ray, one for each node.
 
     Args:
-        registry, group_id: where the servers are recorded.
+        home: of the lab.
         folder: for their sockets and logs; only this user can enter it.
         modules: what they import.
     """
 
-    def __init__(
-        self, registry: ProcessRegistry, group_id: str, folder: Path, modules: Iterable[str]
-    ) -> None:
-        self._registry, self._group_id = registry, group_id
-        self._modules, self._folder = list(modules), folder
-        self._servers: dict[str, subprocess.Popen] = {}  # by the names of their nodes
+    def __init__(self, home: Path, folder: Path, modules: Iterable[str]) -> None:
+        self._home, self._modules, self._folder = home, list(modules), folder
+        self._servers: dict[str, int] = {}  # pids, by the names of their nodes
         self._sockets: dict[str, Path] = {}
 
     @staticmethod
@@ -133,30 +130,27 @@ class Preloader:
             listener.bind(str(path))
             path.chmod(0o600)
             listener.listen(128)  # requests during the imports wait for their end
-            self._servers[node] = self._registry.start(
-                [sys.executable, "-P", "-m", "labkit.cluster.forkserver.server", *self._modules],
-                role=f"{node}: forkserver",
-                group_id=self._group_id,
+            command = [sys.executable, "-P", "-m", "labkit.cluster.forkserver.server", str(os.getpid())]
+            self._servers[node] = supervision.start(
+                self._home,
+                [*command, *self._modules],
+                group="cluster",
                 log=self.log_of(node),
                 env={**given, NODE_NAME: node},
                 stdin=listener.fileno(),
-            )
+            ).pid
 
-    def serve(self, node: str, *, job_id: str) -> None:
+    def serve(self, node: str, raylet: psutil.Process, *, job_id: str) -> None:
         """Let a node's server fork the workers of a job. Workers that start while it imports wait for it.
 
         Args:
-            node: its name; a node whose raylet is not recorded gets no server.
+            node, raylet: its name, and its main process.
             job_id: of the connection, in hex. Ray reads it, and the raylet's pid, at its import: a server is
                 for one job on one node.
         """
-        role = f"{node}: raylet"
-        raylet = next((r for r in self._registry.records(self._group_id) if r.role == role and r.alive), None)
-        if raylet is None:
-            return
         # If the raylet or the server has ended meanwhile, Ray's workers start as always.
         with contextlib.suppress(psutil.Error, OSError):
-            environment = psutil.Process(raylet.pid).environ()
+            environment = raylet.environ()
             if node not in self._servers:
                 self.prepare(node, environment)
             rays = {k: v for k, v in environment.items() if k.startswith("RAY_")}
@@ -173,10 +167,11 @@ class Preloader:
 
     def stop(self) -> None:
         """End the servers. The workers that they forked go on."""
-        for server in self._servers.values():
-            server.terminate()
-            server.wait()
-            self._registry.remove(server.pid, group_id=self._group_id)
+        for pid in self._servers.values():
+            with contextlib.suppress(psutil.Error):
+                server = psutil.Process(pid)
+                server.terminate()
+                server.wait(timeout=3)
         for path in self._sockets.values():
             path.unlink(missing_ok=True)
         self._servers.clear(), self._sockets.clear()

@@ -6,8 +6,9 @@
     lab.stop()
 
 Everything listens on loopback, and only for processes that know a secret, which is drawn for each start and
-is in a file of mode 0600. The JVMs carry the mark of a group in the process registry. So they are stopped by
-`stop`, by ``python -m labkit stop``, when the interpreter exits, and by the watchdog of a killed kernel.
+is in a file of mode 0600. The JVM, which pyspark starts, has the lab's mark (`labkit.system.family`). So it
+is stopped by `stop`, by ``python -m labkit stop``, when the interpreter exits, and by the supervisor when the
+kernel was killed.
 """
 
 import atexit
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,7 @@ from labkit.display import cards
 from labkit.errors import LabError, expect_int
 from labkit.files import private_file
 from labkit.settings import Settings, logs_held_back, variables_set
-from labkit.system import java, process_info
-from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
+from labkit.system import family, java, process_info, supervision
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -86,27 +86,32 @@ class Session:
         spark: the `SparkSession`.
         slots: number of tasks that can run at the same time.
         master: "local[2]" or "local-cluster[2,1,1024]".
-        group_id: of its processes in the registry.
+        home: of the lab.
+        group: of its processes in `labkit.system.family`.
     """
 
-    def __init__(self, spark: "SparkSession", folder: Path, registry: ProcessRegistry, slots: int) -> None:
+    def __init__(self, spark: "SparkSession", home: Path, group: str, slots: int) -> None:
         self.spark, self.slots, self.master = spark, slots, spark.sparkContext.master
-        self.group_id = folder.name
-        self._folder, self._registry, self._running = folder, registry, True
+        self.home, self.group, self._running = home, group, True
 
     @property
     def healthy(self) -> bool:
         """Whether its driver is alive, which restarts executors that end."""
-        return self._running and all(entry.alive for entry in self._registry.records(self.group_id))
+        return self._running and self.spark.sparkContext._gateway.proc.poll() is None
+
+    @property
+    def mark(self) -> dict[str, str]:
+        """The environment variable by which a process belongs to it."""
+        return family.mark(self.home, self.group)
 
     @property
     def log_dir(self) -> str:
         """The folder with the logs of driver and executors. It is kept until the next session starts."""
-        return str(self._folder / "logs")
+        return str(_folder(self.home, self.group) / "logs")
 
     def ranks(self) -> list[psutil.Process]:
         """The processes of ranks that torchrun has started in this session."""
-        members = self._registry.members(self.group_id)
+        members = [one.process for one in family.running(self.home, self.group)]
         return [one for one in members if process_info.get_env(one, "TORCHELASTIC_RUN_ID")]
 
     def cancel(self) -> None:
@@ -126,7 +131,7 @@ class Session:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Unable to cleanly shutdown", RuntimeWarning)
                 _within(_PATIENCE, self.spark.stop)
-            _end(self._registry, self._folder)
+            _end(self.home, self.group)
 
     def __repr__(self) -> str:
         return f"Session({self.master}, {f'{self.slots} slots' if self._running else 'stopped'})"
@@ -176,14 +181,13 @@ def session(*, slots: int | None = None, workers: int = 0, settings: Settings | 
         fact = f"this process has a session that the lab did not start ({theirs.master})"
         fix = "SparkSession.active().stop(), or use it: TorchDistributor uses the active session"
         raise LabError("start Spark", fact, fix)
-    registry = ProcessRegistry(settings.make_home())
-    folder = settings.home / "spark" / f"spark-{secrets.token_hex(4)}"
-    with interrupts.stoppable("the start of Spark", undo=lambda: _end(registry, folder)) as check:
-        # On record first: another kernel that starts meanwhile removes folders of what is on no record.
-        registry.start_watchdog(folder.name, seconds=_KEEP_SECONDS)
-        _prepare(folder, running=registry.groups(), workers=workers)
+    home, group = settings.make_home(), f"spark-{secrets.token_hex(4)}"
+    with interrupts.stoppable("the start of Spark", undo=lambda: _end(home, group)) as check:
+        # In this order: another kernel that starts meanwhile removes folders that no process uses.
+        supervision.use(home, group, keep=_KEEP_SECONDS)
+        _prepare(_folder(home, group), used=supervision.users(home).keys(), workers=workers)
         check()
-        started = Session(_start(master, folder, registry), folder, registry, slots)
+        started = Session(_start(master, home, group), home, group, slots)
         check()
         infos = started.spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
         if (found := len(infos) - 1) < workers:  # the driver is one of them
@@ -205,7 +209,11 @@ def active() -> "SparkContext | None":
     return getattr(context, "_active_spark_context", None)
 
 
-def _prepare(folder: Path, *, running: list[str], workers: int) -> None:
+def _folder(home: Path, group: str) -> Path:
+    return home / "spark" / group
+
+
+def _prepare(folder: Path, *, used: Collection[str], workers: int) -> None:
     """Create the folders of one start, and remove those of earlier ones.
 
         conf/     settings, with the secret
@@ -225,7 +233,7 @@ def _prepare(folder: Path, *, running: list[str], workers: int) -> None:
         settings["spark.cores.max"] = str(workers)
     try:
         for old in folder.parent.glob("spark-*"):
-            if old.name not in running:
+            if old.name not in used:
                 shutil.rmtree(old, ignore_errors=True)
         for name in ("conf", "home", "scratch", "logs"):
             (folder / name).mkdir(parents=True, mode=0o700)
@@ -240,8 +248,8 @@ def _prepare(folder: Path, *, running: list[str], workers: int) -> None:
         raise LabError(f"prepare {folder} for Spark", str(error), fix) from error
 
 
-def _start(master: str, folder: Path, registry: ProcessRegistry) -> "SparkSession":
-    """Start a JVM in a POSIX session of its own, record it, and open a SparkSession in it.
+def _start(master: str, home: Path, group: str) -> "SparkSession":
+    """Start a JVM in a POSIX session of its own, and open a SparkSession in it.
 
     Raises:
         LabError: the JVM or the session does not start.
@@ -253,9 +261,10 @@ def _start(master: str, folder: Path, registry: ProcessRegistry) -> "SparkSessio
     from pyspark.sql import SparkSession
 
     _forget_jvm()  # the JVM of a session that was started by hand and stopped lives on in pyspark
-    log, named = folder / "logs" / "driver.log", os.environ.get("JAVA_HOME")
+    folder, named = _folder(home, group), os.environ.get("JAVA_HOME")
+    log = folder / "logs" / "driver.log"
     variables = {
-        GROUP_VARIABLE: folder.name,
+        **family.mark(home, group),
         "JAVA_HOME": java.home(folder.parent / "java"),
         "SPARK_HOME": folder / "home",
         "SPARK_CONF_DIR": folder / "conf",
@@ -270,7 +279,6 @@ def _start(master: str, folder: Path, registry: ProcessRegistry) -> "SparkSessio
         with variables_set({n: str(v) for n, v in variables.items()}), log.open("ab") as output:
             how = {"start_new_session": True, "stdout": output, "stderr": subprocess.STDOUT}
             gateway = launch_gateway(popen_kwargs=how)
-            registry.record(gateway.proc.pid, role="spark: driver", group_id=folder.name)
             SparkContext._ensure_initialized(gateway=gateway)
             return SparkSession.builder.master(master).appName("labkit").getOrCreate()
     except (PySparkException, Py4JError, Py4JNetworkError) as error:
@@ -282,13 +290,13 @@ def _start(master: str, folder: Path, registry: ProcessRegistry) -> "SparkSessio
         raise LabError("start Spark's driver", fact.strip()[:300], fix) from error
 
 
-def _end(registry: ProcessRegistry, folder: Path) -> None:
+def _end(home: Path, group: str) -> None:
     """Stop all processes of a start, and remove its secret and files. The logs stay until the next start."""
     with logs_held_back(logging.CRITICAL):  # py4j tells with a traceback that its JVM has gone
         _forget_jvm()
-        registry.stop(folder.name)
+        supervision.stop(home, group)
     for name in ("conf", "home", "scratch"):
-        shutil.rmtree(folder / name, ignore_errors=True)
+        shutil.rmtree(_folder(home, group) / name, ignore_errors=True)
 
 
 def _forget_jvm() -> None:

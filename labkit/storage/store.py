@@ -27,7 +27,7 @@ from labkit.display.formatting import without_credentials
 from labkit.errors import LabError, expect_installed
 from labkit.settings import Settings
 from labkit.storage import explain
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import supervision
 
 if TYPE_CHECKING:  # s3fs and pyarrow take a second to import
     import pyarrow.fs
@@ -186,7 +186,7 @@ def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
         _handles.append(store)
         check()
         store._check_access()
-    # A script stops its store when it ends. A kernel leaves that to the watchdog, because it may restart.
+    # A script stops its store when it ends. A kernel leaves that to the supervisor, because it may restart.
     if "ipykernel" not in sys.modules:
         atexit.register(store.stop)
     return store
@@ -245,12 +245,12 @@ class PublicStore:
 
     endpoint: str
     folder: Path
+    home: Path
     group: str
-    registry: ProcessRegistry
 
     def stop(self) -> None:
         """Stop it, and delete what it served."""
-        self.registry.stop(self.group)
+        supervision.stop(self.home, self.group)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -273,13 +273,12 @@ def start_public(tables: Mapping[str, Any], settings: Settings | None = None) ->
         raise LabError(attempt, "rclone is not installed", "make setup")
     home, group = Settings.given(settings).make_home(), f"public-{secrets.token_hex(4)}"
     folder, log, port = home / "objects" / group, home / "objects" / "public.log", machine.free_port()
-    public = PublicStore(f"http://127.0.0.1:{port}", folder, group, ProcessRegistry(home))
+    public = PublicStore(f"http://127.0.0.1:{port}", folder, home, group)
     for name, table in tables.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         pyarrow.parquet.write_table(table, folder / name)
     command = [program, "serve", "s3", "--read-only", str(folder)]
-    about = {"role": "public object server", "group_id": group, "log": log}
-    if not serve(command, port, registry=public.registry, keep_seconds=1, **about):
+    if not serve(command, port, log, home=home, group=group, keep=1):
         public.stop()
         raise LabError(attempt, "it does not listen", f"its log is {log}")
     return public

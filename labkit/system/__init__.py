@@ -1,4 +1,4 @@
-"""This machine's processes and ports, as the lab recorded them, and the doctor."""
+"""This machine's processes and ports, the supervisor that starts and stops them, and the doctor."""
 
 from labkit.system.diagnosis import doctor
 from labkit.system.overview import ports, processes

@@ -21,7 +21,8 @@ from labkit.display import cards
 from labkit.display.formatting import without_credentials
 from labkit.errors import LabError
 from labkit.settings import CHECKOUT, NODE_NAME, OTHER_HOME, VARIABLES, Settings
-from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
+from labkit.system import family, supervision
+from labkit.system.supervisor import KEEP
 
 _GB = 1e9
 _EXTRAS = ("lessons", "tensorflow", "spark", "recipes")
@@ -121,7 +122,7 @@ def doctor(settings: Settings | None = None) -> Diagnosis:
 
 def _settings(_: Settings) -> Iterator[Finding]:
     """A misspelled variable would be ignored in silence."""
-    known = (*VARIABLES.values(), NODE_NAME, GROUP_VARIABLE)  # the lab sets the last two for its processes
+    known = (*VARIABLES.values(), NODE_NAME, family.MARK, KEEP)  # the lab and its tests set the last three
     for name in sorted(name for name in os.environ if name.startswith("LABKIT_") and name not in known):
         fix = f"unset {name}; docs/settings.md lists all settings"
         yield Finding("settings", False, f"the lab knows no setting {name}", fix)
@@ -199,9 +200,8 @@ def _object_store(settings: Settings) -> Iterator[Finding]:
 
 
 def _leftovers(settings: Settings) -> Finding:
-    registry = ProcessRegistry(settings.home)
-    owned = {group: registry.has_owner(group) for group in registry.groups()}
-    lost = sum(record.alive for record in registry.records() if not owned.get(record.group_id))
+    used = {group for group, pids in supervision.users(settings.home).items() if pids} | {family.SUPERVISOR}
+    lost = sum(one.group not in used for one in family.running(settings.home))
     text = f"{lost} processes of a lab whose notebook is gone" if lost else "none"
     return Finding("leftovers", lost == 0, text, "python -m labkit stop")
 

@@ -1,19 +1,16 @@
 """What the lab runs on this machine: tables of its processes and of the ports that they listen on.
 
-Both start from the recorded processes (`labkit.system.process_registry`) and follow them to their children.
-A cluster that the lab did not start has no record here.
+A cluster that the lab did not start is not in them.
 """
 
 import contextlib
-from collections.abc import Iterator
 
 import psutil
 
 from labkit.display.cards import Table
 from labkit.errors import LabError
 from labkit.settings import Settings
-from labkit.system import process_info
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family, process_info
 
 # What each program does, in the order of the table.
 _PURPOSES = {
@@ -26,8 +23,9 @@ _PURPOSES = {
     "ray.util.client": "serves programs outside the cluster, ray://…",
     "log_monitor": "forwards what workers print",
     "monitor": "rents machines in a cloud; idle here",
-    "driver": "the JVM of a Spark session: plans its jobs",
-    "watchdog": "stops all of this when its notebook is gone",
+    "rclone": "the object store",
+    "java": "the JVM of a Spark session: plans its jobs",
+    "supervisor": "stops all of this when its notebook is gone",
 }
 
 
@@ -65,30 +63,26 @@ def ports() -> Table:
 
 def programs() -> dict[tuple[str, str], list[psutil.Process]]:
     """The lab's processes by (node, program), in the order of the table."""
-    found: dict[tuple[str, str], list[psutil.Process]] = {}
-    for record in ProcessRegistry(Settings.from_env().home).records():
-        node, _, program = record.role.rpartition(": ")
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for kind, process in _family(record.pid, program) if record.alive else ():
-                found.setdefault((node or "–", kind), []).append(process)
-    if not found:
+    members = family.running(Settings.from_env().home)
+    if not {one.group for one in members} - {family.SUPERVISOR}:
         fact, fix = "it runs nothing on this machine", "lab = cluster.start()"
         raise LabError("list what the lab runs", fact, fix)
+    found: dict[tuple[str, str], list[psutil.Process]] = {}
+    for one in members:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if program := _program(one):
+                found.setdefault((one.node or "–", program), []).append(one.process)
     order = [*_PURPOSES, *(program for _, program in found)]
     keys = sorted(found, key=lambda key: (key[0] != "head", key[0], order.index(key[1])))
     return {key: found[key] for key in keys}
 
 
-def _family(pid: int, program: str) -> Iterator[tuple[str, psutil.Process]]:
-    """Yield (program, process) for a process and its descendants. Ray names workers after their task."""
-    process = psutil.Process(pid)
-    yield program, process
-    for child in process.children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if program not in ("raylet", "forkserver"):
-                yield program, child
-            elif child.name().endswith("Agent"):
-                yield "agents", child
-            # A client stands for a forked worker, which is counted under its forkserver.
-            elif not any("forkserver/client.py" in part for part in child.cmdline()):
-                yield "worker", child
+def _program(one: family.Member) -> str:
+    """The program in whose row it counts; "" if it counts in none. Ray names workers after their task."""
+    if one.is_origin or one.program not in ("raylet", "forkserver"):
+        return one.program
+    if one.process.name().endswith("Agent"):
+        return "agents"
+    # A client stands for a forked worker, which is counted itself.
+    is_client = any("forkserver/client.py" in part for part in one.process.cmdline())
+    return "" if is_client else "worker"

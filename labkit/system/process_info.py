@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,17 +34,8 @@ class ProcessIdentity:
         now = ProcessIdentity.of(self.pid)
         with contextlib.suppress(psutil.Error):
             same = self.boot == now.boot and abs(now.created - self.created) < 0.1
-            return same and not _has_ended(psutil.Process(self.pid))
+            return same and not has_ended(psutil.Process(self.pid))
         return False
-
-
-def iter_processes() -> Iterator[tuple[psutil.Process, int]]:
-    """Yield each running process of the machine with its session id."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(OSError):
-            session = os.getsid(process.pid)
-            if not _has_ended(process):
-                yield process, session
 
 
 def get_env(process: psutil.Process, name: str) -> str | None:
@@ -80,10 +70,13 @@ def listening(pid: int) -> set[tuple[int, bool]]:
 def program_name(process: psutil.Process) -> str:
     """The program of a process; of a Python process, the script or module. "gone" if it has ended."""
     with contextlib.suppress(psutil.Error):
-        command = [part for part in process.cmdline()[1:] if not part.startswith("-")]
-        if process.name().startswith("python") and command:
-            return Path(command[0]).stem
-        return process.name()
+        command = process.cmdline()[1:]
+        if not process.name().startswith("python") or "-c" in command:
+            return process.name()
+        if "-m" in command[:-1]:
+            module = command[command.index("-m") + 1].removesuffix(".server")
+            return module.rpartition(".")[2] if module.startswith("labkit.") else module
+        return next((Path(part).stem for part in command if not part.startswith("-")), process.name())
     return "gone"
 
 
@@ -111,10 +104,15 @@ def terminate(processes: list[psutil.Process], *, grace: float) -> None:
             # `psutil.wait_procs` would take a child's status away from its Popen, which then reports 0, and
             # pyspark waits forever for a JVM that ended so. A zombie has ended, also if no process reaps it.
             time.sleep(0.02)
-            others = [process for process in others if not _has_ended(process)]
+            others = [process for process in others if not has_ended(process)]
 
 
-def _has_ended(process: psutil.Process) -> bool:
+def is_alive(process: psutil.Process) -> bool:
+    """Whether this very process still runs, and its pid isn't another one's. A zombie does not."""
+    return process.is_running() and not has_ended(process)
+
+
+def has_ended(process: psutil.Process) -> bool:
     """Whether the process is gone, or a zombie."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE

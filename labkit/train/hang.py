@@ -18,7 +18,7 @@ from labkit import cluster
 from labkit.display.tracebacks import is_own, place
 from labkit.panel.workers import WorkerState
 from labkit.settings import Settings
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family
 
 _TIMEOUT = 10.0  # seconds for one rank
 
@@ -93,8 +93,7 @@ def _is_here(node: str) -> bool:
     if lab is not None and not lab.is_ours:
         return False
     # Nodes of a cluster that the lab started have names of their own.
-    records = ProcessRegistry(Settings.from_env().home).records()
-    return any(record.alive and record.role == f"{node}: raylet" for record in records)
+    return bool(family.running(Settings.from_env().home, "cluster", node))
 
 
 def _look(worker: WorkerState) -> Waiting:

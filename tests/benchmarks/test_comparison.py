@@ -8,7 +8,7 @@ from benchmarks._engines.comparison import Comparison, run
 from benchmarks._engines.launch import ENGINES, Engine, Result
 from labkit.errors import LabError
 from labkit.settings import Settings
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family
 
 PLAIN, TORCHRUN = ENGINES[:2]
 
@@ -39,7 +39,7 @@ def test_two_engines_come_to_the_same_weights(settings):
         assert result.peak_bytes > 100e6  # torch alone needs that much
     assert found.preload is None  # Ray is not among them
     assert len(lines) == 2
-    assert not ProcessRegistry(settings.home).groups()
+    assert not family.groups(settings.home)
 
 
 def test_a_program_with_another_learning_rate_is_not_compared(settings, tmp_path):

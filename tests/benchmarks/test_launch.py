@@ -7,7 +7,7 @@ from benchmarks._engines.comparison import run
 from benchmarks._engines.launch import ENGINES, Engine
 from labkit.errors import RunFailed
 from labkit.settings import Settings
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family
 
 PLAIN, TORCHRUN = ENGINES[:2]
 
@@ -29,7 +29,7 @@ def test_a_program_that_hangs(settings, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "_TIMEOUT", 3)
     with pytest.raises(RunFailed, match="not end within 3 s; its last lines: so far") as raised:
         run(rows=128, epochs=1, engines=[Engine("hanging", str(path))], settings=settings)
-    assert not ProcessRegistry(settings.home).groups()
+    assert not family.groups(settings.home)
     with open(raised.value.fix.removeprefix("read ")) as log:  # it is still there
         assert log.read() == "so far\n"
 
@@ -47,7 +47,7 @@ def test_a_rank_that_is_killed(settings, tmp_path):
     launch.write_rows(tmp_path, 1_280)
     death = launch.kill_rank(TORCHRUN, tmp_path / "run", settings, epochs=1, waiting=lambda: None)
     assert death["status"] != 0 and death["seconds"] > 0 and death["attempts"] == 1
-    assert not ProcessRegistry(settings.home).groups()
+    assert not family.groups(settings.home)
 
 
 def test_the_programs_for_spark_differ_in_session_and_mode_alone():

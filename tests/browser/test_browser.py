@@ -15,7 +15,7 @@ import pytest
 from film import Film
 from jupyterlab import ARTEFACTS, NotebookPage, accessible, browser, served, write_notebook
 from kernels import FIT, SETUP
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family, supervision
 from labs import solved_exercises
 
 pytestmark = pytest.mark.browser
@@ -176,6 +176,5 @@ def test_the_stop_button_ends_a_run_and_the_next_cell_runs(lab, page, home):
 
 def test_afterwards_nothing_of_it_is_left(home):
     """The server was closed and the kernels with it; what they started is stopped by its record."""
-    registry = ProcessRegistry(home)
-    registry.stop_all()
-    assert registry.groups() == []
+    supervision.stop(home)
+    assert not family.running(home)

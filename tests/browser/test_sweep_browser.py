@@ -8,7 +8,7 @@ import pytest
 from test_browser import _legible
 
 from jupyterlab import ARTEFACTS, NotebookPage, browser, served, write_notebook
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import supervision
 
 pytestmark = pytest.mark.browser
 
@@ -56,7 +56,7 @@ def opened(chromium, home, tmp_path_factory):
         one = NotebookPage(page, address.format("sweep.ipynb"))
         one.run(0)
         yield one, folder / "sweep.ipynb"
-    ProcessRegistry(home).stop_all()
+    supervision.stop(home)
 
 
 def test_the_panel_moves_and_stays(opened):

@@ -25,15 +25,13 @@ from filelock import FileLock
 from ray.scripts import scripts as ray_scripts
 
 from labkit import cluster
-from labkit.__main__ import main
 from labkit.cluster import connection, nodes
 from labkit.cluster.connection import check_reachable, read_token
-from labkit.cluster.nodes import temp_dir
 from labkit.errors import LabError, RunStopped
 from labkit.machine import free_port
 from labkit.settings import Settings
-from labkit.system import process_info
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family, process_info, supervision
+from labkit.system.family import make_folder
 from labs import python, until
 
 pytestmark = pytest.mark.fault
@@ -46,13 +44,12 @@ def home(home):
     return home
 
 
-def group(home):
-    (name,) = ProcessRegistry(home).groups()
-    return name
+def members(home):
+    return [one.process for one in family.running(home, "cluster")]
 
 
-def members(home, lab):
-    return ProcessRegistry(home).members(group(home))
+def roles(home):
+    return sorted(one.role for one in family.running(home, "cluster") if one.is_origin)
 
 
 @ray.remote
@@ -63,15 +60,15 @@ def where():
 # -- before anything runs -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("role", ["head: ray start", "head: raylet"])
-def test_an_interrupted_start_leaves_nothing(home, role):
+@pytest.mark.parametrize("program", ["python", "raylet"])
+def test_an_interrupted_start_leaves_nothing(home, program):
     code = "from labkit import cluster; print('go', flush=True); cluster.start()"
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         process.stdout.readline()
-        until(lambda: role in [entry.role for entry in ProcessRegistry(home).records()])
+        until(lambda: program in [one.process.name() for one in family.running(home, "cluster")])
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1]
     finally:
@@ -79,22 +76,14 @@ def test_an_interrupted_start_leaves_nothing(home, role):
     assert process.returncode != 0
     assert said.splitlines()[-1].endswith("stopped by you. Nothing of it is left running"), said
     assert "Exception ignored" not in said
-    assert ProcessRegistry(home).groups() == []
-
-
-def test_an_interrupt_ends_the_wait_for_another_process_that_starts_it(home):
-    settings = Settings.from_env()
-    settings.make_home()
-    with FileLock(temp_dir(settings) / "starting"), pytest.raises(RunStopped, match="the start of"):
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-        cluster.start()
+    assert family.groups(home) == set()
 
 
 def test_a_start_that_waits_for_another_one_in_vain_says_so(home, monkeypatch):
     settings = Settings.from_env()
     settings.make_home()
     monkeypatch.setattr(nodes, "START_TIMEOUT", 0.1)
-    starting = FileLock(temp_dir(settings) / "starting")
+    starting = FileLock(make_folder(settings.home) / "starting")
     with starting, pytest.raises(LabError, match="another process has been starting it"):
         cluster.start()
 
@@ -114,7 +103,7 @@ def test_a_head_that_does_not_start_says_why_and_leaves_nothing(home, monkeypatc
     with pytest.raises(LabError, match="start head") as refused:
         cluster.start()
     assert "start-head.log" in refused.value.fix and refused.value.fact == fact
-    assert ProcessRegistry(home).groups() == [] and cluster.current() is None
+    assert family.groups(home) == set() and cluster.current() is None
 
 
 def test_a_head_without_its_dashboard_is_none(home, monkeypatch):
@@ -137,25 +126,15 @@ def test_two_processes_that_start_at_once_get_one_cluster(home):
     try:
         addresses = [_first_address(process) for process in both]
         assert addresses[0] == addresses[1]
-        (name,) = ProcessRegistry(home).groups()
-        assert ProcessRegistry(home).has_owner(name)
+        assert set(supervision.users(home)["cluster"]) == {process.pid for process in both}
         both[0].kill()
         both[0].wait()
-        assert ProcessRegistry(home).has_owner(name), "the other one still uses it"
+        until(lambda: supervision.users(home)["cluster"] == [both[1].pid])
     finally:
         for process in both:
             process.kill()
             process.communicate()
-        ProcessRegistry(home).stop_all()
-
-
-def test_a_kernel_owns_a_cluster_before_it_connects(home, monkeypatch):
-    """So another one that stops just then lets it run."""
-    launcher, owned = nodes.NodeLauncher(Settings.from_env(), ()), []
-    monkeypatch.setattr(connection, "connect", lambda *_, **__: owned.append(launcher.is_in_use))
-    launcher.connect()
-    launcher.registry.stop(launcher.group_id)
-    assert owned == [True] and ProcessRegistry(home).groups() == []
+        supervision.stop(home)
 
 
 def _first_address(process):
@@ -190,12 +169,6 @@ def test_a_start_after_ray_was_shut_down_connects_again(lab):
     ray.shutdown()
     assert cluster.start() is lab
     assert ray.get(where.remote()) in [node.id for node in lab.nodes]
-
-
-def test_clean_is_refused_while_a_cluster_runs(lab, home, capsys):
-    assert main(["clean", "--older", "0h", "--yes"]) == 2
-    assert "python -m labkit stop, then clean again" in capsys.readouterr().err
-    assert ray.get(where.remote()) and lab.log_dir.exists()
 
 
 def test_a_script_that_ends_leaves_the_cluster_to_the_others(lab):
@@ -237,8 +210,8 @@ def test_a_node_that_was_too_slow_or_lost_its_port_is_started_again(lab, tmp_pat
 
 def test_a_node_that_dies_is_seen_and_its_place_can_be_filled(lab, home):
     node = lab.add_node(cpus=1)
-    raylets = [e for e in ProcessRegistry(home).records(group(home)) if e.role == f"{node.name}: raylet"]
-    os.kill(raylets[0].pid, signal.SIGKILL)
+    raylet = next(one for one in family.running(home, "cluster", node.name) if one.role.endswith(": raylet"))
+    os.kill(raylet.origin.pid, signal.SIGKILL)
     until(lambda: node.name not in [n.name for n in lab.nodes])
     assert ray.get(where.remote()) in [n.id for n in lab.nodes]
     again = lab.add_node(cpus=1)
@@ -249,20 +222,17 @@ def test_a_node_that_dies_is_seen_and_its_place_can_be_filled(lab, home):
 def test_an_interrupted_new_node_is_gone_again(lab, home):
     """The signal comes from a thread, as a kernel's comes from another process."""
 
-    def entries():
-        return ProcessRegistry(home).records(group(home))
-
     def interrupt():
-        until(lambda: any("ray start" in entry.role for entry in entries()))
+        until(lambda: len(roles(home)) > len(before))
         os.kill(os.getpid(), signal.SIGINT)
 
-    roles = [entry.role for entry in entries()]
+    before = roles(home)
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(RunStopped, match="the start of node-"):
         lab.add_node(cpus=1)
     thread.join()
-    assert sorted(entry.role for entry in entries()) == sorted(roles)
+    assert roles(home) == before
     until(lambda: len(lab.nodes) == 2)
 
 
@@ -406,9 +376,9 @@ def grpc_answers(host, port):
     return answers
 
 
-def sockets(home, lab):
+def sockets(home):
     """(program, address, port) of each socket that a process of the lab listens on."""
-    for process in members(home, lab):
+    for process in members(home):
         for one in process.net_connections("inet"):
             if one.status == psutil.CONN_LISTEN:
                 yield (
@@ -421,7 +391,7 @@ def sockets(home, lab):
 def test_every_socket_refuses_who_has_no_token(lab, home):
     ray.get(where.remote())  # a worker has one, too
     found = set()
-    for program, address, port in sockets(home, lab):
+    for program, address, port in sockets(home):
         host = {"0.0.0.0": "127.0.0.1", "::": "127.0.0.1"}.get(address, address)
         status = http_status(host, port, "/metrics")
         if status is None:
@@ -456,9 +426,7 @@ os._exit(0)
 
 
 def test_neither_the_cluster_nor_its_client_server_runs_a_strangers_code(lab, home, tmp_path):
-    (client,) = {
-        (a, p) for name, a, p in sockets(home, lab) if name == "ray.util.client" and a != "127.0.0.1"
-    }
+    (client,) = {(a, p) for name, a, p in sockets(home) if name == "ray.util.client" and a != "127.0.0.1"}
     trace = tmp_path / "trace"
     strange = {"RAY_AUTH_TOKEN_PATH": "", "RAY_AUTH_TOKEN": "0" * 64, "HOME": str(tmp_path)}
     hasty = {"RAY_gcs_rpc_server_reconnect_timeout_s": "3"}
@@ -479,7 +447,7 @@ def test_the_token_is_for_its_owner_alone_and_stands_nowhere_else(lab, home):
     assert stat.S_IMODE((home / "ray").stat().st_mode) == 0o700
     token = path.read_text()
     assert token not in repr(lab) + lab._repr_html_() + repr(lab.__dict__)
-    for process in members(home, lab):
+    for process in members(home):
         assert token not in " ".join(process.cmdline()) + str(process.environ())
     for file in home.rglob("*"):
         if file.is_file() and file != path:
@@ -490,20 +458,20 @@ def test_a_folder_that_others_may_enter_is_not_used():
     with tempfile.TemporaryDirectory() as home:
         (Path(home) / "ray").mkdir(mode=0o755)
         with pytest.raises(LabError, match="other users may enter it"):
-            temp_dir(Settings(home=Path(home)))
+            make_folder(Path(home))
 
 
 def test_a_link_in_tmp_is_not_followed(tmp_path):
     """Another user who guesses the folder's name could lead Ray's files to another folder of the user's."""
     home, private = tmp_path / "müller", tmp_path / "private"
     private.mkdir(mode=0o700)
-    folder = temp_dir(Settings(home=home)).parent
+    folder = make_folder(home).parent
     shutil.rmtree(folder)
     for target in (private, tmp_path / "nowhere"):
         folder.symlink_to(target)
         try:
             with pytest.raises(LabError, match="other users may enter it"):
-                temp_dir(Settings(home=home))
+                make_folder(home)
         finally:
             folder.unlink()
     assert not list(private.iterdir()) and not (tmp_path / "nowhere").exists()
@@ -513,7 +481,7 @@ def test_a_home_whose_path_is_not_ascii_has_its_sockets_elsewhere(tmp_path, monk
     """Ray's core encodes the path as ASCII. A deep TMPDIR, as on many clusters, is no place either."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("t" * 60)))
     for home in (tmp_path / "müller", tmp_path / ("x" * 90)):
-        folder = temp_dir(Settings(home=home))
+        folder = make_folder(home)
         try:
             assert folder.parent.parent == Path("/tmp") and str(folder).isascii()
             assert len(f"{folder}/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1") < 104
@@ -525,19 +493,18 @@ def test_a_home_whose_path_is_not_ascii_has_its_sockets_elsewhere(tmp_path, monk
 
 
 def test_it_runs_on_without_what_it_can_do_without(lab, home):
-    [monitor] = [record for record in ProcessRegistry(home).records() if record.role == "head: monitor"]
+    [monitor] = [one for one in family.running(home, "cluster") if one.role == "head: monitor"]
     os.kill(monitor.pid, signal.SIGKILL)
     until(lambda: not monitor.alive)
     assert lab.is_running and cluster.current() is lab and ray.get(ray.remote(lambda: 1).remote()) == 1
 
 
 def test_after_stop_nothing_is_left_and_the_handle_says_so(lab, home):
-    name = group(home)
-    assert len(ProcessRegistry(home).members(name)) > 5
+    assert len(members(home)) > 5
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(RunStopped, match=r"lab.stop\(\): stopped by you. The cluster has been stopped all"):
         lab.stop()
-    assert ProcessRegistry(home).members(name) == [] and ProcessRegistry(home).groups() == []
+    assert family.groups(home) == set()
     assert cluster.current() is None
     assert repr(lab).endswith("stopped)") and "stopped" in lab._repr_html_()
     with pytest.raises(LabError, match=r"lab = cluster.start\(\)"):
@@ -602,11 +569,3 @@ def test_a_process_whose_cluster_was_stopped_in_a_terminal_goes_on(home, way):
     assert said[0].startswith("Cluster(") and said[1] == "True"
     assert said[2:5] == ["LabError True"] * 3
     assert said[-1] == "False 1"
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"group": "ray-1"}'])
-def test_a_damaged_lab_file_is_no_cluster(home, text):
-    folder = temp_dir(Settings(home=home))
-    folder.mkdir(exist_ok=True)
-    (folder / "cluster.json").write_text(text)
-    assert nodes.read_info(folder) == {}

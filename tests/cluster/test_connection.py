@@ -14,7 +14,7 @@ from labkit.cluster import connection
 from labkit.cluster.connection import check_reachable, read_token
 from labkit.errors import LabError
 from labkit.machine import free_port
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family, supervision
 from labs import python, until
 
 pytestmark = pytest.mark.fault
@@ -121,7 +121,7 @@ sys.exit(main(["check", sys.argv[1], "--json"]))
 @pytest.mark.parametrize("way", ["RAY_AUTH_TOKEN", "none"])
 def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
     """As in the containers of docs/clusters, and as on a cluster without authentication."""
-    registry, port = ProcessRegistry(tmp_path), free_port()
+    port = free_port()
     auth = {"RAY_AUTH_MODE": "token", way: TOKEN} if way != "none" else {"RAY_AUTH_MODE": "disabled"}
     command = ["-m", "ray.scripts.scripts", "start", "--head", f"--port={port}", "--num-cpus=2"]
     command += [
@@ -131,12 +131,12 @@ def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
     ]
     command += ["--min-worker-port=0", "--max-worker-port=0", "--object-store-memory=80000000"]
     environment = {**os.environ, **auth, "HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
-    head = registry.start(
-        [sys.executable, *command], role="head", group_id="plain", log=tmp_path / "log", env=environment
+    head = supervision.start(
+        tmp_path, [sys.executable, *command], group="plain", log=tmp_path / "log", env=environment
     )
     try:
-        assert head.wait(90) == 0, (tmp_path / "log").read_text()
-        registry.record_session(head, role="head", group_id="plain")
+        until(lambda: head.status() is not None)
+        assert head.status() == 0, (tmp_path / "log").read_text()
         address = next(
             line.split("'")[1] for line in (tmp_path / "log").read_text().splitlines() if "--address=" in line
         )
@@ -157,7 +157,7 @@ def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
         assert "as here" in said["torch"]["text"] and "2 of 2 CPUs" in said["room"]["text"]
         assert all(one["ok"] for one in said.values()) and done.returncode == 0
     finally:
-        registry.stop("plain")
+        supervision.stop(tmp_path)
 
 
 OWN = """
@@ -180,7 +180,7 @@ def test_a_session_of_the_readers_own_is_not_ended(home, tmp_path):
     assert done.returncode == 0, done.stdout
     said = done.stdout.splitlines()
     assert sum(line.startswith("True this process has a Ray session") for line in said) == 2, said
-    assert said[-1] == "kept None" and ProcessRegistry(home).groups() == []
+    assert said[-1] == "kept None" and family.groups(home) == set()
 
 
 def test_a_head_on_another_machine_that_falls_silent_is_noticed(monkeypatch):

@@ -4,7 +4,6 @@ import gc
 import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from labkit.cluster.forkserver import client
 from labkit.cluster.forkserver import server as server_module
 from labkit.cluster.forkserver.server import differing_variables
 from labkit.cluster.preload import Preloader
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import supervision
 from labs import runs, until
 
 TELL = """
@@ -38,20 +37,19 @@ JOB = "0a000000"
 
 
 class Node:
-    """A node without Ray: a process recorded as its raylet, and the fork server that a cluster gives it.
+    """A node without Ray: a process in place of its raylet, and the fork server that a cluster gives it.
 
     Attributes:
         pid: of the server.
     """
 
     def __init__(self, folder, modules, prepared=True):
-        self._registry = ProcessRegistry(folder)
-        group = f"fork-{os.getpid()}"  # no other test may stop its processes
-        self._preloader = Preloader(self._registry, group, folder, modules)
+        self._home = folder
+        self._preloader = Preloader(folder, folder, modules)
         self._log = folder / "forkserver-head.log"
         environment = {**os.environ, "LABKIT_NODE": "head"}
-        raylet = self._registry.start(
-            ["sleep", "600"], role="head: raylet", group_id=group, log=folder / "log", env=environment
+        raylet = supervision.start(
+            folder, ["sleep", "600"], group="cluster", log=folder / "log", env=environment
         )
         self.raylet = raylet.pid
         if prepared:
@@ -61,10 +59,10 @@ class Node:
 
     @property
     def pid(self):
-        return self._preloader._servers["head"].pid
+        return self._preloader._servers["head"]
 
     def serve(self):
-        self._preloader.serve("head", job_id=JOB)
+        self._preloader.serve("head", psutil.Process(self.raylet), job_id=JOB)
         return self
 
     def wait_for(self, text):
@@ -79,7 +77,7 @@ class Node:
 
     def stop(self):
         self._preloader.stop()
-        self._registry.stop_all()
+        supervision.stop(self._home)
 
 
 @pytest.fixture(autouse=True)
@@ -306,23 +304,6 @@ def test_a_server_that_dies_while_asked_leaves_a_new_python(server, run):
     assert told(run(server, TELL))["parent"] == os.getpid()  # and afterwards, too
 
 
-def test_nonsense_on_the_socket_harms_nothing(server, run):
-    for nonsense in (b"\xff\xff", b"{}", b"[1,2]", b'{"argv": 1}', b""):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
-            one.connect(str(server.socket))
-            one.send(nonsense)
-    assert told(run(server, TELL))["parent"] == server.pid
-
-
-def test_clients_that_ask_for_nothing_hold_up_nobody_for_long(server, run):
-    silent = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(7)]
-    for one in silent:
-        one.connect(str(server.socket))
-    assert told(run(server, TELL))["parent"] == server.pid
-    for one in silent:
-        one.close()
-
-
 def test_nothing_is_forked_once_an_import_has_opened_a_gpu(monkeypatch, capsys):
     """CUDA can't be used in a fork of a process that has initialized it."""
     monkeypatch.setattr(server_module, "forks_draw_same_ids", lambda: False)
@@ -426,7 +407,7 @@ def test_the_server_ends_when_its_owner_and_its_workers_are_gone(run, tmp_path):
         assert not path.exists()
     finally:
         kernel.kill()
-        ProcessRegistry(tmp_path).stop_all()
+        supervision.stop(tmp_path)
 
 
 @pytest.mark.parametrize(

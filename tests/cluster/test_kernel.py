@@ -8,7 +8,7 @@ import time
 import pytest
 
 from kernels import FIT, SETUP, Kernel, kernel
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family
 from labs import until
 
 pytestmark = pytest.mark.fault
@@ -70,17 +70,16 @@ def test_a_killed_kernel_then_a_new_one_that_is_shut_down_in_a_fit_then_nothing(
         second.run("epochs = 1000")
         begin_fit(second)
         assert second.shut_down() < 10
-    (lab,) = ProcessRegistry(home).groups()
     stop = [sys.executable, "-m", "labkit", "stop"]
     done = subprocess.run(stop, capture_output=True, text=True, timeout=60, check=True)
     assert "stopped head: raylet" in done.stdout
-    assert ProcessRegistry(home).members(lab) == [] and ProcessRegistry(home).groups() == []
+    assert not family.running(home)
 
 
 def test_a_kernel_that_was_killed_alone_is_followed_by_its_cluster(home):
-    """No kernel comes back: the watchdog ends the cluster by itself."""
-    with kernel() as one:
-        one.run("from labkit.cluster import nodes, start\nnodes._WATCHDOG_SECONDS = 2\nlab = start()")
-        (lab,) = ProcessRegistry(home).groups()
+    """No kernel comes back: the supervisor ends the cluster by itself."""
+    with kernel(LABKIT_KEEP_SECONDS="2") as one:
+        one.run("from labkit.cluster import start\nlab = start()")
+        assert family.groups(home) == {"cluster"}
         one.kill()
-    until(lambda: not ProcessRegistry(home).members(lab))
+    until(lambda: not family.running(home))

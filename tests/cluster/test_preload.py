@@ -13,8 +13,8 @@ import ray
 from labkit import cluster
 from labkit.cluster import preload
 from labkit.errors import LabError
+from labkit.system import family
 from labkit.system import overview as inventory
-from labkit.system.process_registry import ProcessRegistry
 from labs import python, runs
 
 pytestmark = pytest.mark.fault
@@ -37,8 +37,8 @@ class Worker:
 
 
 def servers(home):
-    entries = ProcessRegistry(home).records()
-    return {e.role.partition(":")[0]: e.pid for e in entries if e.role.endswith("forkserver") and e.alive}
+    members = family.running(home, "cluster")
+    return {one.node: one.pid for one in members if one.is_origin and one.program == "forkserver"}
 
 
 def about(**options):
@@ -164,7 +164,7 @@ def test_what_prepares_a_worker_is_forked_as_well(home, lab):
 
 
 def test_the_launcher_is_python_for_all_else_and_is_left_out_where_no_program_may_run(tmp_path, monkeypatch):
-    preloader = preload.Preloader(ProcessRegistry(tmp_path), "one", tmp_path, ["ray"])
+    preloader = preload.Preloader(tmp_path, tmp_path, ["ray"])
     launcher = preloader.make_launcher()
     assert launcher.parent == tmp_path and launcher.stat().st_mode & 0o777 == 0o700
     code = "import sys; print(sys.executable, sys.argv[1:])"

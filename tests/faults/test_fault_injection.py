@@ -17,7 +17,7 @@ from ray.train.torch import TorchTrainer
 
 from labkit import faults, storage
 from labkit.errors import LabError, RunFailed
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family
 from labkit.train import TrainPanel
 from labkit.tune import SweepPanel
 from labs import until
@@ -134,12 +134,10 @@ def test_a_notice_reaches_the_node(lab, home):
     assert fault.outcome == "made", fault
     # Idle and drained, so Ray ends it, but not its fork server.
     until(lambda: added.name not in [node.name for node in lab.nodes])
-    registry = ProcessRegistry(home)
-    records = [record for group in registry.groups() for record in registry.records(group)]
-    left = [record for record in records if record.role.startswith(f"{added.name}:")]
-    assert any(record.alive for record in left)
+    left = family.running(home, "cluster", added.name)
+    assert any(one.alive for one in left)
     lab.remove_node(lab.add_node(cpus=1))
-    assert not any(record.alive for record in left)
+    assert not any(one.alive for one in left)
 
 
 @pytest.mark.parametrize(

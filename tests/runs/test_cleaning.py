@@ -10,7 +10,7 @@ import pytest
 
 from labkit.__main__ import main
 from labkit.runs.record import RunRecord, folder_of, this_process
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import supervision
 
 STARTED = "2026-01-31T12:00:00+00:00"
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -20,7 +20,7 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
     yield tmp_path / "home"
-    ProcessRegistry(tmp_path / "home").stop_all()
+    supervision.stop(tmp_path / "home")
 
 
 def file(path: Path) -> Path:
@@ -100,7 +100,7 @@ def test_what_runs_or_is_marked_stays_with_its_checkpoints(home):
 def test_a_lab_that_runs_is_not_cleaned(home, tmp_path, capsys):
     folder = run(home, "a")
     age(home)
-    ProcessRegistry(home).start(SLEEP, role="object server", group_id="store-1", log=tmp_path / "log")
+    supervision.start(home, SLEEP, group="store", log=tmp_path / "log")
     assert clean() == 2 and "python -m labkit stop" in capsys.readouterr().err and folder.exists()
     assert main(["stop"]) == 0 and clean() == 0 and not folder.exists()
 

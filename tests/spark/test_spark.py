@@ -1,4 +1,4 @@
-"""Spark on this machine: both kinds of session, how they are recorded, and that nothing of them is left."""
+"""Spark on this machine: both kinds of session, and that nothing of them is left."""
 
 import os
 import signal
@@ -12,14 +12,14 @@ import pytest
 from kernels import kernel
 from labkit import spark
 from labkit.errors import LabError, RunStopped
+from labkit.system import family
 from labkit.system import overview as inventory
-from labkit.system.process_registry import ProcessRecord, ProcessRegistry
 from labs import processes_of, python, until, wait_until_nothing_lives
 
 
-def driver_of(home) -> ProcessRecord:
-    (record,) = [e for e in ProcessRegistry(home).records() if e.role == "spark: driver" and e.alive]
-    return record
+def driver_of(home) -> family.Member:
+    (driver,) = [one for one in family.running(home) if one.is_origin and one.program == "java"]
+    return driver
 
 
 def test_one_jvm(home):
@@ -28,8 +28,8 @@ def test_one_jvm(home):
     assert lab.spark.range(10).count() == 10
     assert spark.session(slots=2) is lab  # the cell is run a second time
     jvm = driver_of(home)
-    assert "driver" in repr(inventory.processes())
-    secret_file = home / "spark" / lab.group_id / "conf" / "spark-defaults.conf"
+    assert "java" in repr(inventory.processes())
+    secret_file = home / "spark" / lab.group / "conf" / "spark-defaults.conf"
     assert stat.S_IMODE(secret_file.stat().st_mode) == 0o600
     lab.stop()
     lab.stop()
@@ -45,29 +45,29 @@ def test_two_executors(home):
     with spark.session(workers=2) as lab:
         assert lab.master == "local-cluster[2,1,1024]"
         assert lab.slots == lab.spark.sparkContext.defaultParallelism == 2
-        roles = {e.role for e in ProcessRegistry(home).records(lab.group_id) if e.alive}
-        assert roles == {"watchdog", "spark: driver"}
+        assert [one.role for one in family.running(home, lab.group) if one.is_origin] == ["spark: java"]
         assert "2 slots" in lab._repr_html_()
         pids = lab.spark.sparkContext.parallelize(range(2), 2).map(lambda _: os.getppid()).collect()
         assert len(set(pids)) == 2  # one Python daemon under each executor
         # Not out of the zip that Spark would put before it: each new process would compile that again.
         (source,) = lab.spark.sparkContext.parallelize([0], 1).map(lambda _: pyspark.__file__).collect()
         assert source == pyspark.__file__
-        said = (home / "spark" / lab.group_id / "conf" / "spark-defaults.conf").read_text()
+        said = (home / "spark" / lab.group / "conf" / "spark-defaults.conf").read_text()
         secret = said.split("spark.authenticate.secret ")[1].split()[0]
-        commands = [" ".join(p.cmdline()) for p in ProcessRegistry(home).members(lab.group_id)]
-        assert len(commands) >= 6  # watchdog, driver, two executors with their Python daemons
+        members = [one.process for one in family.running(home, lab.group)]
+        commands = [" ".join(process.cmdline()) for process in members]
+        assert len(commands) >= 5  # driver, two executors with their Python daemons
         assert not any(secret in command for command in commands)
         listening = {
             connection.laddr.ip
-            for process in ProcessRegistry(home).members(lab.group_id)
+            for process in members
             for connection in process.net_connections("tcp")
             if connection.status == psutil.CONN_LISTEN
         }
         assert {ip.removeprefix("::ffff:") for ip in listening} <= {"127.0.0.1", "::1"}
         other = spark.session(slots=1)  # a process has one session at a time: this one takes its place
         assert other.spark.range(3).count() == 3
-    assert ProcessRegistry(home).members(lab.group_id) == []
+    assert family.running(home, lab.group) == []
     other.stop()
     wait_until_nothing_lives(home)
 
@@ -81,7 +81,7 @@ def test_a_java_home_that_does_not_work(home, tmp_path, monkeypatch):
     with pytest.raises(LabError, match="could not create the Java") as raised:
         spark.session(slots=1)
     assert f"unset JAVA_HOME ({tmp_path})" in raised.value.fix
-    assert [e for e in ProcessRegistry(home).records() if e.alive] == []
+    assert family.groups(home) == set()
 
 
 def test_a_script_that_just_ends(home):
@@ -97,14 +97,14 @@ def test_labkit_stop_ends_the_spark_of_a_living_kernel_and_a_kill_leaves_nothing
         begun = one.run("from labkit import spark; lab = spark.session(workers=2); lab")
         assert begun.error is None, begun.error
         done = python("from labkit.__main__ import main; main(['stop'])")
-        assert "stopped spark: driver" in done.stdout
-        assert [e for e in ProcessRegistry(home).records() if e.alive] == []
+        assert "stopped spark: java" in done.stdout
+        assert family.groups(home) == set()
         assert not any("java" in line for line in processes_of(home))
         again = one.run("lab = spark.session(workers=1); lab.spark.range(3).count()")
         assert again.error is None, again.error
         one.kill()
         wait_until_nothing_lives(home)
-    assert [e for e in ProcessRegistry(home).records() if e.alive] == []
+    assert family.groups(home) == set()
 
 
 def test_a_session_that_lost_its_jvm_is_begun_anew(home):

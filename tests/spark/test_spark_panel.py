@@ -20,7 +20,7 @@ from labkit.panel.reporters import NullReporter
 from labkit.runs import record as records
 from labkit.spark import panel as spark_panel
 from labkit.spark.panel import SparkPanel
-from labkit.system.process_registry import GROUP_VARIABLE, ProcessRegistry
+from labkit.system import family
 from labs import until
 
 
@@ -56,7 +56,7 @@ def panel_of(name: str) -> SparkPanel:
 
 
 def members(lab) -> list[psutil.Process]:
-    return ProcessRegistry(os.environ["LABKIT_HOME"]).members(lab.group_id)
+    return [one.process for one in family.running(lab.home, lab.group)]
 
 
 def ranks(lab) -> list[psutil.Process]:
@@ -85,10 +85,10 @@ def test_ranks_are_followed(distributor, lab, capsys):
                 optimizer.step()
         dist.barrier()  # a rank that left at once could close a connection that the other is still opening
         dist.destroy_process_group()
-        return {"loss": 0.5, "group": os.environ[GROUP_VARIABLE]}  # by which a session finds its ranks
+        return {"loss": 0.5, "group": os.environ[family.MARK]}  # by which a session finds its ranks
 
     with panel.watch(distributor):
-        assert distributor.run(train, 2) == {"loss": 0.5, "group": lab.group_id}
+        assert distributor.run(train, 2) == {"loss": 0.5, "group": lab.mark[family.MARK]}
     state = panel.state
     assert (state.status, state.world_size, len(state.workers)) == ("finished", 2, 2)
     assert state.metrics() == {"loss": 0.5} and {one.rows for one in state.workers.values()} == {64}
@@ -100,7 +100,7 @@ def test_ranks_are_followed(distributor, lab, capsys):
     assert sorted(state.prints) == ["[rank 0] hello from 0", "[rank 1] hello from 1"]
     log = Path(dict(panel.files())["printed by torchrun and the ranks"])
     assert "hello from 1" in log.read_text()
-    assert GROUP_VARIABLE not in os.environ
+    assert family.MARK not in os.environ
     assert ranks(lab) == []
 
 

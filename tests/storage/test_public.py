@@ -5,7 +5,7 @@ import pytest
 from pyarrow.fs import FileSelector, S3FileSystem
 
 from labkit import storage
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family
 
 
 def test_it_is_read_without_keys_and_not_written(tmp_path, monkeypatch):
@@ -21,5 +21,5 @@ def test_it_is_read_without_keys_and_not_written(tmp_path, monkeypatch):
         assert (public.folder / "open-data/numbers.parquet").exists()
     finally:
         public.stop()
-    assert ProcessRegistry(tmp_path).records() == []
+    assert not [one for one in family.running(tmp_path) if one.group != "supervisor"]
     assert not public.folder.exists()

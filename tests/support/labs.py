@@ -16,7 +16,7 @@ import pytest
 import ray
 
 from labkit import cluster, spark
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import supervision
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def home() -> Iterator[Path]:
             lab.stop()
         if (session := spark.current()) is not None:
             session.stop()
-        ProcessRegistry(folder).stop_all()
+        supervision.stop(folder)
         os.environ.clear()
         os.environ.update(before)
         shutil.rmtree(folder, ignore_errors=True)

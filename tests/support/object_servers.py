@@ -13,7 +13,7 @@ import psutil
 import web
 from labkit.settings import Settings
 from labkit.storage import store as storage
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family, supervision
 
 NAMED = {
     name: os.environ[name]
@@ -31,14 +31,13 @@ def embedded(home: Path) -> Iterator[storage.Store]:
     finally:
         for handle in list(storage._handles):
             handle.stop()
-        ProcessRegistry(home).stop_all()
+        supervision.stop(home)
 
 
 def process(store: storage.Store) -> psutil.Process:
     """The process of an embedded server."""
-    records = ProcessRegistry(store._server.home).records(store._server.group)
-    (record,) = [record for record in records if record.role == "object server"]
-    return psutil.Process(record.pid)
+    (member,) = family.running(store._server.home, "store")
+    return member.process
 
 
 @contextlib.contextmanager

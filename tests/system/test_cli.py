@@ -3,15 +3,12 @@
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
-from labkit.system.process_registry import ProcessRegistry
-
-GROUP = f"cli-{os.getpid()}"  # no other test may stop its processes
-SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+from labkit.system import family, supervision
+from labs import runs
 
 
 @pytest.fixture
@@ -54,31 +51,29 @@ def test_doctor_says_no_secret(run, tmp_path):
 
 
 @pytest.mark.parametrize("in_use", [False, True])
-def test_stop_stops_what_is_recorded_and_nothing_else_and_warns_the_open_notebook(run, tmp_path, in_use):
-    registry = ProcessRegistry(tmp_path / "home")
-    ours = registry.start(SLEEP, role="a sleeper", group_id=GROUP, log=tmp_path / "log")
-    threading.Thread(target=ours.wait, daemon=True).start()  # a parent that waits: no zombie is left
-    other = subprocess.Popen(SLEEP, start_new_session=True)
+def test_stop_stops_what_the_lab_started_and_nothing_else_and_warns_the_open_notebook(run, tmp_path, in_use):
+    home = tmp_path / "home"
+    ours = supervision.start(home, ["sleep", "60"], group="one", log=tmp_path / "log")
+    other = subprocess.Popen(["sleep", "60"], start_new_session=True)
     if in_use:
-        registry.acquire(GROUP)  # this process is the notebook
+        supervision.use(home, "one")  # this process is the notebook
     try:
         done = run("stop")
         assert done.returncode == 0
         first, *more = done.stdout.splitlines()
-        assert first == f"stopped a sleeper (process {ours.pid})"
+        assert first == f"stopped one: sleep (process {ours.pid})"
         assert ["restart its kernel" in line for line in more] == [True] * in_use
-        assert ours.wait(timeout=5) != 0
-        assert other.poll() is None
-        assert registry.records() == []
+        assert not runs(ours.pid) and other.poll() is None
+        assert not family.running(home)
     finally:
         other.kill()
         other.wait()
-        registry.stop_all()
+        supervision.stop(home)
 
 
 def test_stop_without_a_lab_says_so(run, tmp_path):
     done = run("stop")
-    assert (done.returncode, done.stdout) == (0, "nothing of this lab is running\n")
+    assert (done.returncode, done.stdout) == (0, "nothing of this lab is running here\n")
     assert not list(tmp_path.iterdir())
 
 

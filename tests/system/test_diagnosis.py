@@ -10,11 +10,9 @@ import pytest
 
 from labkit import machine
 from labkit.settings import Settings
-from labkit.system import diagnosis, doctor
+from labkit.system import diagnosis, doctor, supervision
 from labkit.system.diagnosis import Diagnosis, Finding
-from labkit.system.process_registry import ProcessRegistry
 
-GROUP = f"doctor-{os.getpid()}"  # no other test may stop its processes
 GB = 1_000_000_000
 GOOD, BAD = Finding("cores", True, "2"), Finding("Chromium", False, "none", "apt-get install <chromium>")
 WORSE = Finding("disk", False, "full", "rm", blocking=True)
@@ -149,17 +147,16 @@ def test_a_misspelled_setting_is_found(look, monkeypatch):
 
 
 def test_leftovers_are_labs_whose_notebook_is_gone(look, home, tmp_path):
-    registry = ProcessRegistry(home)
     assert look("leftovers").ok
-    registry.start(["sleep", "60"], role="sleeper", group_id=GROUP, log=tmp_path / "log")
+    supervision.start(home, ["sleep", "60"], group="one", log=tmp_path / "log")
     try:
         finding = look("leftovers")
         assert finding.text == "1 processes of a lab whose notebook is gone" and not finding.blocking
         assert finding.fix == "python -m labkit stop"
-        registry.acquire(GROUP)
+        supervision.use(home, "one")
         assert look("leftovers").ok
     finally:
-        registry.stop_all()
+        supervision.stop(home)
 
 
 def test_looking_loads_nothing_heavy_and_makes_nothing(home, monkeypatch):

@@ -1,13 +1,13 @@
 """What the lab runs and where it listens, read off real processes."""
 
+import os
 import sys
 
 import psutil
 import pytest
 
 from labkit.errors import LabError
-from labkit.system import overview
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import overview, supervision
 from labs import until
 
 SERVER = """
@@ -23,22 +23,23 @@ PARENT = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import 
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """Starts a recorded Python process, and stops all of them at the end."""
+    """Starts a Python process of a node, whose program has this name, and stops all of them at the end."""
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path))
-    registry = ProcessRegistry(tmp_path)
 
-    def run(role, program, *arguments):
-        command = [sys.executable, "-c", program, *arguments]
-        return registry.start(command, role=role, group_id="lab-1", log=tmp_path / f"{role}.log")
+    def run(node, name, program, *arguments):
+        (tmp_path / f"{name}.py").write_text(program)
+        command = [sys.executable, str(tmp_path / f"{name}.py"), *arguments]
+        environment = {**os.environ, "LABKIT_NODE": node}
+        log = tmp_path / f"{name}.log"
+        return supervision.start(tmp_path, command, group="one", log=log, env=environment)
 
     yield run
-    registry.stop_all()
+    supervision.stop(tmp_path)
 
 
-def test_counts_processes_and_memory_of_each_program(tmp_path, start):
-    parent = start("head: dashboard", PARENT)
-    start("node-2: raylet", PARENT)
-    start("watchdog", "import time; time.sleep(60)")
+def test_counts_processes_and_memory_of_each_program(start):
+    parent = start("head", "dashboard", PARENT)
+    start("node-2", "raylet", PARENT)
     until(lambda: len(overview.processes().rows) == 4)
     until(lambda: psutil.Process(parent.pid).children())
     table = overview.processes()
@@ -46,17 +47,17 @@ def test_counts_processes_and_memory_of_each_program(tmp_path, start):
         ("head", "dashboard", 2),
         ("node-2", "raylet", 1),
         ("node-2", "worker", 1),
-        ("–", "watchdog", 1),
+        ("–", "supervisor", 1),
     ]
     assert all(megabytes > 0 and purpose for *_, megabytes, purpose in table.rows)
     assert table.line == f"5 processes, {sum(row[3] for row in table.rows)} MB"
 
 
 def test_says_from_where_a_port_is_reached(tmp_path, start):
-    start("head: dashboard", SERVER, "127.0.0.1")
-    start("head: raylet", SERVER, "0.0.0.0", "0.0.0.0")
-    logs = [tmp_path / "head: dashboard.log", tmp_path / "head: raylet.log"]
-    until(lambda: sum(len(log.read_text().split()) for log in logs) == 3)
+    start("head", "dashboard", SERVER, "127.0.0.1")
+    start("head", "raylet", SERVER, "0.0.0.0", "0.0.0.0")
+    logs = [tmp_path / "dashboard.log", tmp_path / "raylet.log"]
+    until(lambda: sum(len(log.read_text().split()) for log in logs if log.exists()) == 3)
     raylet, dashboard = overview.ports().rows
     assert dashboard == ("head", "dashboard", "this machine", logs[0].read_text().strip())
     assert raylet[:3] == ("head", "raylet", "the network")
@@ -66,7 +67,7 @@ def test_says_from_where_a_port_is_reached(tmp_path, start):
 def test_a_lab_that_runs_nothing_is_said_so(tmp_path, start):
     with pytest.raises(LabError, match="cluster.start"):
         overview.processes()
-    process = start("watchdog", "pass")
-    process.wait()
+    process = start("head", "raylet", "pass")
+    until(lambda: process.status() is not None)
     with pytest.raises(LabError):
         overview.ports()

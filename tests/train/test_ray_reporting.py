@@ -19,7 +19,7 @@ from ray.util import placement_group_table
 from labkit import runs
 from labkit.errors import LabError, RunFailed, RunStopped
 from labkit.panel.reporters import NullReporter
-from labkit.system.process_registry import ProcessRegistry
+from labkit.system import family
 from labkit.train import TrainPanel
 from labkit.train.callbacks import ReportCallback, first_failure
 from labs import idle, until
@@ -41,12 +41,12 @@ def panel(home):
 
 def _controllers(home):
     """Ray Train's controllers on the cluster of this home."""
-    recorded = {record.pid for record in ProcessRegistry(home).records()}
+    ours = {one.pid for one in family.running(home)}
     found = []
     for process in psutil.process_iter(["cmdline"]):
         with contextlib.suppress(psutil.Error):
             titled = "TrainController" in " ".join(process.info["cmdline"] or ())
-            if titled and recorded & {parent.pid for parent in process.parents()}:
+            if titled and ours & {parent.pid for parent in process.parents()}:
                 found.append(process)
     return found
 

@@ -1,8 +1,9 @@
 """A process that has done the imports of Ray's workers, and forks one for each that Ray starts.
 
-``python -P -m labkit.cluster.forkserver.server MODULE…``, started by `labkit.cluster.preload`. Its standard
-input is a Unix socket that listens. It starts before its node exists and imports what does not depend on Ray.
-Then the kernel connects and sends Ray's environment; all later connections are requests for a worker.
+``python -P -m labkit.cluster.forkserver.server KERNEL MODULE…``, started by `labkit.cluster.preload` for the
+process KERNEL. Its standard input is a Unix socket that listens. It starts before its node exists and imports
+what does not depend on Ray. Then the kernel connects and sends Ray's environment; all later connections are
+requests for a worker.
 
 Ray starts each worker as a new Python, and on two cores a short run spends most of its time on their imports.
 Here they are done once, and forks share them, as in `multiprocessing.forkserver` and Android's zygote.
@@ -17,6 +18,7 @@ import gc
 import importlib
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -60,15 +62,15 @@ class _Worker:
     client: socket.socket
 
 
-def serve(modules: list[str]) -> None:
-    """Import `modules`, then fork a worker for each request, until the process that started this has ended.
+def serve(kernel: int, modules: list[str]) -> None:
+    """Import `modules`, then fork a worker for each request, until the process `kernel` has ended.
 
     In a forked process this function does not return: that process becomes the worker.
 
     Args:
         modules: names to import. One that cannot be imported is reported in the log.
     """
-    owner, given = os.getppid(), dict(os.environ)
+    owner, given = os.pidfd_open(kernel), dict(os.environ)
     listener = socket.socket(fileno=os.dup(0))
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # number 0 stays taken
@@ -91,14 +93,18 @@ def serve(modules: list[str]) -> None:
 def _prepared(listener: socket.socket, owner: int) -> tuple[dict[str, str], str]:
     """Ray's environment, and the path of the socket: the kernel sends them once the node runs."""
     listener.settimeout(_OWNER_EVERY)
-    while os.getppid() == owner:
+    while not _has_ended(owner):
         with contextlib.suppress(TimeoutError):
             with listener.accept()[0] as kernel:
                 kernel.settimeout(_PATIENCE)
                 told = json.loads(kernel.recv(_MAX_MESSAGE))
             listener.settimeout(None)
             return told["environment"], told["path"]
-    sys.exit("the process that started this has ended")
+    sys.exit("the process that this was started for has ended")
+
+
+def _has_ended(pidfd: int) -> bool:
+    return bool(select.select([pidfd], [], [], 0)[0])
 
 
 def _import(modules: Iterable[str]) -> None:
@@ -133,7 +139,7 @@ class _Server:
     Args:
         listener: where they connect.
         given: the environment in which the modules were imported.
-        owner: pid of the kernel.
+        owner: a pidfd of the kernel.
         later: modules to import when no request has come for a while.
     """
 
@@ -149,7 +155,7 @@ class _Server:
         """The request, in a forked process; None in this one, when it is not needed any more."""
         idle = 10 * _IDLE
         # When its owner has ended, it stays for its workers: a detached actor outlives the kernel.
-        while os.getppid() == self._owner or self._workers:
+        while not _has_ended(self._owner) or self._workers:
             ready = self._selector.select(idle if self._later else _OWNER_EVERY)
             if not ready and self._later:
                 self._import_later()
@@ -285,4 +291,4 @@ def differing_variables(here: Mapping[str, str], there: Mapping[str, str]) -> li
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1:])
+    serve(int(sys.argv[1]), sys.argv[2:])

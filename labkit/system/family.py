@@ -1,0 +1,205 @@
+"""The processes that the lab runs for one home folder, on this machine or container.
+
+Each process that the lab starts has ``LABKIT_GROUP=GROUP@LAB`` in its environment. GROUP is what it belongs
+to, such as "cluster" or "store". LAB identifies the home folder and the host, because several machines and
+containers may share a home, and a pid means nothing on another one. Children inherit the mark. Where a
+program overwrites its environment (Ray's workers do) or gives its child another one, the parent or the POSIX
+session shows whose it is. So nothing has to be recorded, and no process is ever looked up by its name.
+"""
+
+import contextlib
+import functools
+import hashlib
+import os
+import shutil
+import stat
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from labkit import machine
+from labkit.errors import LabError
+from labkit.settings import NODE_NAME
+from labkit.system import process_info
+
+MARK = "LABKIT_GROUP"
+SUPERVISOR = "supervisor"  # the group of the supervisor, and of what it inherits and nothing else explains
+_SOCKET_LIMIT = 107 if sys.platform == "linux" else 103  # bytes of a Unix socket's path
+_SOCKET_TAIL = len("/abcdef/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A running process of the lab.
+
+    Attributes:
+        process: itself.
+        group: what it belongs to: "cluster", "store", "spark-…".
+        node: the cluster's node that it runs on, or "".
+        session: its POSIX session. A node's daemons have one in common.
+        origin: the process that it descends from within its group; for a daemon, itself.
+    """
+
+    process: psutil.Process
+    group: str
+    node: str
+    session: int
+    origin: psutil.Process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def alive(self) -> bool:
+        return not process_info.has_ended(self.process)
+
+    @property
+    def is_origin(self) -> bool:
+        """Whether it is a daemon, and not the child of one."""
+        return self.process == self.origin
+
+    @property
+    def program(self) -> str:
+        """The program of the daemon that it is or descends from, such as "raylet"."""
+        return process_info.program_name(self.origin)
+
+    @property
+    def role(self) -> str:
+        """Its node and program, such as "head: raylet"."""
+        return f"{self.node or self.group.partition('-')[0]}: {self.program}"
+
+
+def mark(home: Path, group: str) -> dict[str, str]:
+    """The environment variable of a process that belongs to `group`."""
+    return {MARK: f"{group}@{lab_id(home)}"}
+
+
+def lab_id(home: Path) -> str:
+    """Identifies a home folder on this host; "" if there is no such folder."""
+    with contextlib.suppress(OSError):
+        found = os.stat(home)  # the same one may be mounted at several paths
+        text = f"{machine.host_id()} {found.st_dev} {found.st_ino}"
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return ""
+
+
+def running(home: Path, group: str | None = None, node: str | None = None, *, lab: str = "") -> list[Member]:
+    """All running processes of a home on this host, or those of a group or node, oldest first.
+
+    Args:
+        lab: `lab_id` of the home, if that was removed.
+    """
+    lab = lab or lab_id(home)
+    seen = {process.pid: found for process in psutil.process_iter() if (found := _look(process))}
+    marks = {found.session: found.mark for found in seen.values() if found.mark and found.mark[1] == lab}
+
+    @functools.cache
+    def member(pid: int) -> Member | None:
+        if (found := seen.get(pid)) is None or (found.mark and found.mark[1] != lab):
+            return None
+        parent, about = member(found.parent), found.mark
+        if about is None and found.overwritten and found.session:
+            about = marks.get(found.session)
+        if about is None and parent is None:
+            return None
+        belongs, where = (about[0], about[2]) if about else (parent.group, parent.node)
+        inherited = parent is not None and parent.group == belongs != SUPERVISOR
+        origin = parent.origin if inherited else found.process
+        return Member(found.process, belongs, where, found.session, origin)
+
+    members = [one for pid in seen if lab and (one := member(pid)) is not None]
+    chosen = [one for one in members if group in (None, one.group) and node in (None, one.node)]
+    # Start times are in hundredths of a second; of two in the same one, the larger pid is the later.
+    return sorted(chosen, key=lambda one: (one.process.create_time(), one.pid))
+
+
+def groups(home: Path) -> set[str]:
+    """The groups of a home that have running processes, the supervisor's left out."""
+    return {one.group for one in running(home)} - {SUPERVISOR}
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A process of this machine; its mark is (group, lab, node)."""
+
+    process: psutil.Process
+    parent: int
+    session: int
+    mark: tuple[str, str, str] | None
+    overwritten: bool  # its environment
+
+
+def _look(process: psutil.Process) -> _Seen | None:
+    """What `running` needs to know of a process; None if it has ended or is another user's."""
+    with contextlib.suppress(psutil.Error, OSError), process.oneshot():
+        if process_info.has_ended(process):
+            return None
+        environment, mark = process.environ(), None
+        if text := environment.get(MARK):
+            group, _, lab = text.rpartition("@")
+            mark = group, lab, environment.get(NODE_NAME, "")
+        return _Seen(process, process.ppid(), os.getsid(process.pid), mark, not environment)
+    return None
+
+
+def end(
+    home: Path, group: str | None = None, node: str | None = None, *, lab: str = "", grace: float = 3.0
+) -> list[str]:
+    """Stop processes of a home, all but this one. Returns role and pid of the daemons among them.
+
+    First the process that started last in each session gets SIGTERM, because it depends on the others: a
+    raylet signs off at its GCS, and waits long for one that has ended. Then the rest get SIGTERM, and
+    what still runs after `grace` seconds gets SIGKILL. `lab` is as for `running`.
+    """
+    look = functools.partial(running, home, group, node, lab=lab)
+    if not (found := look()):
+        return []
+    daemons = [one for one in found if one.is_origin and one.pid != os.getpid()]
+    names = [f"{one.role} (process {one.pid})" for one in daemons]
+    last = {one.session: one.pid for one in daemons}.values()
+    members: dict[int, psutil.Process] = {}
+    folders: set[Path] = set()
+    for stage, patience in enumerate((grace, grace / 3, 0)):
+        # With what was started meanwhile. What is no longer found, since its parent has ended, stays in.
+        members |= {one.pid: one.process for one in (look() if stage else found)}
+        folders |= process_info.listening_folders([*members.values()])
+        chosen = [one for pid, one in members.items() if stage or pid in last]
+        process_info.terminate(chosen, grace=patience)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    return names
+
+
+def folder_of(home: Path) -> Path:
+    """Where the sockets of a home are on this host: in it, unless that path is too long or not ASCII."""
+    folder = home / "ray"
+    if not str(folder).isascii() or len(str(folder)) + _SOCKET_TAIL > _SOCKET_LIMIT:
+        digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:8]
+        folder = Path(f"/tmp/labkit-{os.getuid()}-{digest}")
+    # Ray opens its own folder to every user (mode 0777); the one around it protects it. Another machine or
+    # container with this home has another one.
+    return folder / machine.host_id()
+
+
+def make_folder(home: Path) -> Path:
+    """Create a home and `folder_of` it.
+
+    Raises:
+        LabError: other users may enter that.
+        OSError: it cannot be created.
+    """
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    own = folder_of(home)
+    folder = own.parent
+    with contextlib.suppress(FileExistsError):  # of a link to nowhere
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # In /tmp, a link may be a neighbour's.
+    found = folder.lstat() if folder.parent == Path("/tmp") else folder.stat()
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077 or not stat.S_ISDIR(found.st_mode):
+        fix = f"chmod 700 {folder}, or set LABKIT_HOME to a folder of yours"
+        raise LabError(f"use {folder} for sockets", "other users may enter it", fix)
+    own.mkdir(exist_ok=True)
+    return own

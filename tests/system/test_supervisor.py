@@ -1,0 +1,320 @@
+"""The supervisor: what it starts, keeps, ends and hands on, with real processes of a home of their own."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from labkit.errors import LabError
+from labkit.system import family, supervision
+from labs import processes_of, runs, until
+
+SLEEP = ["sleep", "120"]
+
+
+@pytest.fixture
+def home(monkeypatch):
+    folder = Path(tempfile.mkdtemp(prefix="lk"))
+    monkeypatch.setenv("LABKIT_HOME", str(folder))
+    yield folder
+    supervision.stop(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def start(home, tmp_path):
+    def start(command, group="one", **more):
+        return supervision.start(home, command, group=group, log=tmp_path / "log", **more)
+
+    return start
+
+
+def sleepers(home, group="one"):
+    return [one.pid for one in family.running(home, group) if one.process.name() == "sleep"]
+
+
+def supervisor_of(home):
+    (one,) = [one for one in family.running(home, family.SUPERVISOR) if one.program == "supervisor"]
+    return one.process
+
+
+# A user that is a process of its own.
+USER = """
+import os, sys, time
+from pathlib import Path
+from labkit.system import supervision
+home, keep, fork = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+supervision.use(home, "one", keep=keep)
+supervision.start(home, ["sleep", "120"], group="one", log=home / "log")
+if fork == "fork" and os.fork() == 0:
+    time.sleep(30)
+print("ready", flush=True)
+time.sleep(120)
+"""
+
+
+@pytest.fixture
+def user(home, tmp_path):
+    """Starts a process that uses the group "one", with a `sleep` in it."""
+    users = []
+
+    def user(keep=0.5, fork="", folder=tmp_path):
+        command = [sys.executable, "-P", "-c", USER, home, str(keep), fork]
+        users.append(subprocess.Popen(list(map(str, command)), cwd=folder, stdout=subprocess.PIPE, text=True))
+        assert users[-1].stdout.readline() == "ready\n"
+        return users[-1]
+
+    yield user
+    for one in users:
+        one.kill()
+        one.wait()
+        one.stdout.close()
+
+
+# -- starting ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_started_has_a_session_of_its_own_and_tells_its_status(start, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script = f"echo $WORD ${family.MARK}; pwd; cat; echo err >&2; exit 3"
+    (tmp_path / "input").write_text("given\n")
+    with open(tmp_path / "input") as given:
+        started = start(["sh", "-c", script], env={"WORD": "hello"}, stdin=given.fileno())
+    until(lambda: started.status() is not None)
+    assert started.status() == 3
+    said = (tmp_path / "log").read_text().splitlines()
+    assert said[0].startswith("hello one@") and said[1:] == [str(tmp_path), "given", "err"]
+    sleeper = start(SLEEP)
+    assert os.getsid(sleeper.pid) == sleeper.pid != os.getsid(0) and sleeper.status() is None
+    os.kill(sleeper.pid, signal.SIGKILL)
+    until(lambda: sleeper.status() == -signal.SIGKILL)
+    assert not psutil.pid_exists(sleeper.pid)  # no zombie stays
+
+
+def test_what_is_started_leaves_no_core_dump(start):
+    """A core dump has the memory in it, and so the keys."""
+    assert resource.prlimit(start(SLEEP).pid, resource.RLIMIT_CORE) == (0, 0)
+
+
+def test_what_cannot_be_started_is_an_error(home, start, tmp_path):
+    with pytest.raises(LabError, match="no-such-program"):
+        start(["/no-such-program"])
+    with pytest.raises(LabError, match="LABKIT_HOME"):
+        supervision.start(home, SLEEP, group="one", log=home / "ray" / "log" / "x" / ("y" * 300))
+    (tmp_path / "file").touch()
+    with pytest.raises(LabError, match="start the lab's supervisor"):
+        supervision.use(tmp_path / "file" / "home", "one")
+    assert family.groups(home) == set()
+
+
+def test_only_its_user_reaches_its_socket(home, start):
+    start(SLEEP)
+    path = family.folder_of(home) / "lab.sock"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("name", ["numbers.py", "select.py"])
+def test_a_file_of_the_readers_beside_the_notebook_does_not_break_it(home, user, tmp_path, name):
+    (tmp_path / name).write_text("raise SystemExit('I am not the standard library')")
+    user(folder=tmp_path)
+    assert sleepers(home)
+
+
+# -- stopping ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "sleep 120 & sleep 121 & wait",
+        "setsid sleep 120 & (setsid sleep 121 &) ; sleep 0.2",  # daemons, as of `ray start`
+        "(env -i setsid sleep 120 &) ; sleep 120",  # one without the mark
+        "trap '' TERM; sleep 120",  # one that does not want to end
+    ],
+)
+def test_stop_ends_all_of_a_group_and_nothing_else(home, start, tmp_path, script):
+    other = subprocess.Popen(SLEEP, start_new_session=True)
+    try:
+        kept, began = start(SLEEP, "another"), start(["sh", "-c", script])
+        until(
+            lambda: len(sleepers(home)) + len(sleepers(home, family.SUPERVISOR)) >= script.count("sleep 12")
+        )
+        mine = {one.pid for one in family.running(home)} - {kept.pid, supervisor_of(home).pid}
+        assert supervision.stop(home, "one") and not family.running(home, "one")
+        assert runs(kept.pid) and began.status() is not None
+        supervision.stop(home)
+        assert not any(map(runs, {*mine, kept.pid})) and not family.running(home)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_one_node_goes_and_the_others_stay(home, start):
+    pids = [start(SLEEP, env={"LABKIT_NODE": name}).pid for name in ("head", "node-2")]
+    assert [one.role for one in family.running(home, "one")] == ["head: sleep", "node-2: sleep"]
+    assert supervision.stop(home, "one", node="node-2") == [f"node-2: sleep (process {pids[1]})"]
+    assert [*map(runs, pids)] == [True, False]
+
+
+def test_the_last_one_started_is_asked_first(home, start, tmp_path):
+    """In a session, what was started later depends on what was started before: a raylet on its GCS."""
+    code = "import signal, sys, time\ndef end(*_): print(sys.argv[1], flush=True); sys.exit()\n"
+    code += "signal.signal(signal.SIGTERM, end); print('ready', flush=True); time.sleep(60)"
+    (tmp_path / "one.py").write_text(code)
+    one = f"{sys.executable} {tmp_path / 'one.py'}"
+    start(["sh", "-c", f"{one} first & sleep 0.3; {one} second & exit"])
+    until(lambda: (tmp_path / "log").read_text().count("ready") == 2)
+    supervision.stop(home, "one")
+    assert (tmp_path / "log").read_text().split()[2:] == ["second", "first"]
+
+
+def test_the_temporary_folder_of_a_terminated_process_goes_with_it(home, start, tmp_path):
+    """Ray's dashboard starts processes by `multiprocessing`, which cleans up only where a process exits."""
+    code = "from multiprocessing import connection; import time\n"
+    code += "one = connection.Listener(family='AF_UNIX'); print(one.address, flush=True); time.sleep(120)"
+    start([sys.executable, "-c", code], env={**os.environ, "TMPDIR": "/tmp"})
+    until(lambda: (tmp_path / "log").read_text())
+    folder = os.path.dirname((tmp_path / "log").read_text().strip())
+    assert folder.startswith("/tmp/pymp-") and os.path.exists(folder)
+    supervision.stop(home, "one")
+    assert not os.path.exists(folder)
+
+
+def test_a_process_of_another_lab_is_not_ours(home, start, tmp_path):
+    (tmp_path / "other").mkdir()
+    start(SLEEP)
+    other = supervision.start(tmp_path / "other", SLEEP, group="one", log=tmp_path / "log")
+    assert other.pid not in {one.pid for one in family.running(home)}
+    supervision.stop(home)
+    assert runs(other.pid)
+    supervision.stop(tmp_path / "other")
+    assert not runs(other.pid)
+
+
+# -- users ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fork", ["", "fork"])
+def test_a_killed_user_leaves_nothing_also_where_a_fork_of_it_lives(home, user, fork):
+    """A fork holds the sockets of its parent."""
+    one = user(fork=fork)
+    assert supervision.users(home) == {"one": [one.pid]}
+    one.kill()
+    one.wait()
+    until(lambda: not family.running(home), 20)  # also the supervisor
+
+
+def test_another_user_keeps_it_running(home, user):
+    one = user()
+    supervision.use(home, "one", keep=0.5)
+    one.kill()
+    one.wait()
+    until(lambda: supervision.users(home) == {"one": [os.getpid()]})
+    time.sleep(2)  # longer than it is kept
+    assert sleepers(home)
+    assert not supervision.leave(home, "one")
+    until(lambda: not sleepers(home))
+
+
+def test_leave_says_whether_others_use_it(home, user):
+    user(keep=60)
+    supervision.use(home, "one")
+    assert supervision.leave(home, "one") and sleepers(home)
+
+
+def test_a_removed_home_stops_the_lab(home, user):
+    """`rm -rf .labkit` while the lab runs: after that, only the supervisor knows of it."""
+    user(keep=60)
+    (pid,) = sleepers(home)
+    shutil.rmtree(home)
+    until(lambda: not runs(pid))
+    home.mkdir()
+
+
+# -- the end of the supervisor ----------------------------------------------------------------------------
+
+
+def test_a_killed_supervisor_is_replaced_and_its_processes_run_on(home, user):
+    one = user()
+    before, pids = supervisor_of(home), sleepers(home)
+    before.kill()
+    until(lambda: supervision.users(home) == {"one": [one.pid]}, 20)
+    assert supervisor_of(home) != before and sleepers(home) == pids
+    one.kill()
+    one.wait()
+    until(lambda: not family.running(home), 20)
+
+
+@pytest.mark.parametrize("way", ["killed", "frozen with its user"])
+def test_stop_without_a_supervisor_leaves_nothing(home, user, way):
+    one = user(keep=60)
+    if way == "killed":
+        one.kill()
+        one.wait()
+        supervisor_of(home).kill()
+    else:
+        supervisor_of(home).suspend()
+        supervisor_of(home).kill()
+    supervision.stop(home)
+    until(lambda: not family.running(home), 20)
+
+
+def test_of_two_that_start_at_once_one_stays(home, tmp_path):
+    folder = family.make_folder(home)
+    command = [sys.executable, "-P", supervision.supervisor.__file__, str(home), str(folder)]
+    environment = {**os.environ, **family.mark(home, family.SUPERVISOR)}
+    both = [subprocess.Popen(command, env=environment) for _ in range(2)]
+    supervision.use(home, "one")  # this may start a third one
+    until(lambda: len(family.running(home)) == 1)
+    assert supervision.users(home) == {"one": [os.getpid()]}
+    supervision.stop(home)
+    assert [one.wait(10) for one in both] == [0, 0]
+
+
+def test_one_of_another_version_is_named_and_can_be_stopped(home, start, monkeypatch):
+    start(SLEEP)
+    monkeypatch.setattr(supervision, "PROTOCOL", 0)
+    with pytest.raises(LabError, match="another version") as raised:
+        supervision.use(home, "two")
+    assert "labkit stop" in raised.value.fix
+    assert supervision.stop(home) and not family.running(home)
+
+
+# -- one home, two hosts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root makes namespaces")
+@pytest.mark.parametrize("space", [["--net"], ["--pid", "--fork", "--kill-child", "--mount-proc"]])
+def test_two_hosts_with_one_home_never_end_each_others(home, user, space):
+    """As two machines, or two containers."""
+    user(keep=60)
+    there = [*space, sys.executable, "-P", "-c"]
+    code = USER.replace("time.sleep(120)", "print(supervision.stop(home), flush=True)")
+    done = subprocess.run(
+        ["unshare", *there, code, home, "60", ""], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0 and "one: sleep" in done.stdout, done
+    assert len(sleepers(home)) == 1
+    beside = subprocess.Popen(["unshare", *there, USER, home, "0.5", ""], stdout=subprocess.PIPE, text=True)
+    try:
+        assert beside.stdout.readline() == "ready\n"
+        (pid,) = sleepers(home)
+        supervision.stop(home)
+        assert not runs(pid)
+        time.sleep(1.5)
+        assert any("sleep 120" in line for line in processes_of(home))  # that of the other host
+    finally:
+        beside.kill()
+        beside.wait()
+        beside.stdout.close()
+    until(lambda: not any("sleep 120" in line for line in processes_of(home)), 20)
