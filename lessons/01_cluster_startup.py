@@ -18,7 +18,7 @@
 
 # %% [markdown]
 # ## Start with Ray alone
-# One call starts a small cluster for this notebook. Without `"local"`, Ray would connect to the cluster that the variable `RAY_ADDRESS` names, if you have set it:
+# One call starts a small cluster for this notebook. Without `"local"`, it would connect to one that `RAY_ADDRESS` names:
 
 # %%
 import ray

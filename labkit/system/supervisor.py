@@ -31,7 +31,7 @@ from typing import BinaryIO
 
 PROTOCOL = 1  # raise it when a request changes
 SOCKET, LOCK = "lab.sock", "lab.lock"
-ENDED = b"ended\n"  # what users of a group are told when it was stopped
+ENDED = b"ended\n"  # what users of a group receive when it was stopped
 UNKNOWN = 256  # the exit status of what another supervisor started
 KEEP_SECONDS = 60.0  # without a user: a kernel may be restarting
 KEEP = "LABKIT_KEEP_SECONDS"  # the variable that shortens it, for tests
@@ -77,7 +77,7 @@ class Supervisor:
         self._statuses: dict[int, int] = {}
         self._children: dict[int, subprocess.Popen] = {}
         self._reaping = threading.Lock()
-        self._stopping = self._over = False  # it was told to stop everything; that is done
+        self._stopping = self._over = False  # it has to stop everything; that is done
         self._adoption = threading.Thread(target=self._adopt, daemon=True)
 
     def serve(self, listener: socket.socket) -> None:
@@ -206,7 +206,7 @@ class Supervisor:
         """Let a group run until the process `pid` ends or its connection is closed.
 
         Args:
-            again: the user had an earlier supervisor. If its group is gone, it is told so.
+            again: the user had an earlier supervisor. If its group is gone, it receives `ENDED`.
         """
         if again:
             self._adoption.join()

@@ -143,7 +143,7 @@ class Network:
         hidden = {str(Path.home()), str(ROOT), *([sys.prefix] if sys.prefix != sys.base_prefix else [])}
         variables = {
             "NAME": name,
-            "PIDS": str(10_000 * number),  # which nobody else in the network has
+            "PIDS": str(10_000 * number),  # which no other machine in the network has
             "PACKAGES": sysconfig.get_path("purelib"),
             "BASE": sys.base_prefix,
             "FOLDER": str(self.folder),

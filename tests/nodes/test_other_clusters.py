@@ -71,7 +71,7 @@ def three_machines(net: machines.Network, given: dict[str, str]) -> Cluster:
 
 
 def one_that_scales(net: machines.Network, given: dict[str, str]) -> Cluster:
-    """A head alone. Ray's fake autoscaler starts nodes of one CPU when something asks for them."""
+    """Only a head. Ray's fake autoscaler starts nodes of one CPU when something asks for them."""
     head = net.machine("head", own_pids=False, keeps="ray", **given)
     (net.folder / "ray" / "scaling.json").write_text(json.dumps(_scaling(f"{head.address}:6379")))
     start_ray(

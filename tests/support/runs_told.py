@@ -17,7 +17,7 @@ class Run:
         return self
 
     def step(self, at, *, epoch=0, step=0, seconds=0.0, waiting=0.0, **data):
-        """As hooks tell it: epochs are those of its process. `epochs` is how many the run has."""
+        """As hooks tell it: it counts the epochs of its process. `epochs` is how many the run has."""
         self.state.epochs = data.pop("epochs", self.state.epochs)
         counts = {"epoch": epoch, "step": step, "rows": step * 10, "seconds": seconds, "waiting": waiting}
         return self("step", at, **{**counts, "made": epoch * 10 + step, **data})

@@ -28,7 +28,7 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
-Deliver = Callable[[list[bytes]], Any]  # raises when nobody takes messages any more
+Deliver = Callable[[list[bytes]], Any]  # raises when no process takes messages any more
 
 _RETRY_AFTER = 5.0  # seconds before a sender that failed tries again
 _LOOK_EVERY = 5.0  # seconds between two looks at whether the kernel still listens, if nothing is sent

@@ -198,12 +198,12 @@ class Follower:
     # -- what a loop calls whose optimizer has no hooks, such as Keras's --------------------------------
 
     def begin_epoch(self, steps: int | None = None) -> None:
-        """An epoch begins, of so many steps if that is known."""
+        """An epoch begins, of `steps` steps if that is known."""
         self._open(None, perf_counter())
         self._epoch.length = steps
 
     def step(self, rows: int = 0, **metrics: Any) -> None:
-        """A step was made with so many rows; the metrics are numbers, read a few times a second."""
+        """A step of `rows` rows was made; the metrics are numbers, read a few times a second."""
         self._told = metrics
         if self._epoch is None:
             self._open(None, perf_counter())
