@@ -78,7 +78,7 @@ reference
 # shards, the layer computes, and the joined array is dropped. The backward pass does the same once more. A **reduce-scatter** then adds up the gradients and leaves each rank with the sum for its own shard, which is all that it needs for its update.
 
 # %% [markdown] tags=["prediction"]
-# **Predict.** In data parallel training a rank sends 2 (n − 1)/n of the weights in each step. How many times as much does it send with FSDP?
+# **Predict.** In data parallel training a rank sends 2 (n − 1)/n of the weights in each step. By what factor does FSDP change that?
 
 # %%
 from labkit.exercises import check, hint, predict, reveal
