@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import labkit
+from tests import tiers
 
 
 @pytest.fixture(scope="session")
@@ -97,7 +98,7 @@ def test_every_package_that_is_imported_is_declared(root, requirements):
     allowed = {canonicalize_name(name) for name in declared | near}
     providers = metadata.packages_distributions()
     for path in (root / "labkit").rglob("*.py"):
-        for name in _imported(path) - set(sys.stdlib_module_names) - {"labkit"}:
+        for name in _imported(path) - {*sys.stdlib_module_names, "labkit", *tiers.TENSORFLOW}:
             assert allowed & {canonicalize_name(provider) for provider in providers[name]}, f"{path}: {name}"
 
 

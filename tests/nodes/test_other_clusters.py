@@ -118,9 +118,9 @@ def _scaling(address: str) -> dict:
 
 # What starts each, the variables of its machines, and what they have besides Ray and torch.
 CLUSTERS = {
+    "scales by itself": (one_that_scales, {"RAY_AUTH_MODE": "disabled"}, ()),
     "token": (three_machines, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}, ()),
     "no authentication": (three_machines, {"RAY_AUTH_MODE": "disabled"}, ("s3fs",)),
-    "scales by itself": (one_that_scales, {"RAY_AUTH_MODE": "disabled"}, ()),
 }
 
 
@@ -142,6 +142,33 @@ def there(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with running(request.param) as there:
         there.kind = request.param
         yield there
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+import test_other_clusters as tests
+with tests.machines.network(Path(sys.argv[1])) as net:
+    tests.three_machines(net, {"RAY_AUTH_MODE": "disabled"})
+    print("up", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_when_a_test_is_ended(tmp_path, how):
+    """Not even by a kill: the first process of the network ends with the test's."""
+    mark = {"PYTHONPATH": os.pathsep.join([str(machines.ROOT), str(JOBS.parent)])}
+    holding = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], env=os.environ | mark, stdout=subprocess.PIPE, text=True
+    )
+    assert holding.stdout.readline() == "up\n"
+    begun = psutil.Process(holding.pid).children(recursive=True)
+    assert any("raylet" in one.name() for one in begun)
+    holding.send_signal(how)
+    holding.wait(30)
+    _, alive = psutil.wait_procs(begun, timeout=10)
+    assert alive == []
 
 
 @pytest.fixture(scope="module")
@@ -222,30 +249,3 @@ def test_a_ray_client_behind_nat(there):
     assert "first_event" in told or "they cannot reach 192.168.77.1" in told["silence"], told
     error = there.job("sweep", **options)["error"]
     assert "Ray client" in error[1] and "ray job submit" in error[2] and "JupyterLab" in error[2]
-
-
-HOLD = """
-import sys, time
-from pathlib import Path
-import test_other_clusters as tests
-with tests.machines.network(Path(sys.argv[1])) as net:
-    tests.three_machines(net, {"RAY_AUTH_MODE": "disabled"})
-    print("up", flush=True)
-    time.sleep(600)
-"""
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_is_left_when_a_test_is_ended(tmp_path, how):
-    """Not even by a kill: the first process of the network ends with the test's."""
-    mark = {"PYTHONPATH": os.pathsep.join([str(machines.ROOT), str(JOBS.parent)])}
-    holding = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], env=os.environ | mark, stdout=subprocess.PIPE, text=True
-    )
-    assert holding.stdout.readline() == "up\n"
-    begun = psutil.Process(holding.pid).children(recursive=True)
-    assert any("raylet" in one.name() for one in begun)
-    holding.send_signal(how)
-    holding.wait(30)
-    _, alive = psutil.wait_procs(begun, timeout=10)
-    assert alive == []
