@@ -78,11 +78,7 @@ reference
 # shards, the layer computes, and the joined array is dropped. The backward pass does the same once more. A **reduce-scatter** then adds up the gradients and leaves each rank with the sum for its own shard, which is all that it needs for its update.
 
 # %% [markdown] tags=["prediction"]
-<<<<<<< HEAD
-# **Predict.** In data parallel training a rank sends 2 (n − 1)/n of the weights in each step. By what factor does that grow with FSDP?
-=======
 # **Predict.** In data parallel training a rank sends 2 (n − 1)/n of the weights in each step. By what factor does FSDP change that?
->>>>>>> hand
 
 # %%
 from labkit.exercises import check, hint, predict, reveal
