@@ -73,7 +73,9 @@ class Member:
 
 
 def mark(home: Path, group: str) -> dict[str, str]:
-    """The environment variable of a process that belongs to `group`."""
+    """The environment variable of a process that belongs to `group`. The home is created if there is none."""
+    with contextlib.suppress(OSError):  # the supervisor's start says so
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
     return {MARK: f"{group}@{lab_id(home)}"}
 
 

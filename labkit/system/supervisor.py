@@ -132,10 +132,11 @@ class Supervisor:
 
     def _forget(self, name: str | None) -> None:
         if (group := self._groups.pop(name, None)) is not None:
-            for connection in group.users:
+            users = list(group.users)
+            for connection in users:
                 with contextlib.suppress(OSError):
                     connection.send(ENDED)
-            group.drop(list(group.users))
+            group.drop(users)
 
     def _reap(self) -> None:
         """Take the status of each child that has ended, also of those that it inherited."""
