@@ -42,7 +42,7 @@ class Mailbox:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        # Where this process is, since other nodes may be lost. With `soft` Ray puts it elsewhere all the same.
+        # Where this process is, since other nodes may be lost. With `soft` Ray may put it on one of those.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         actor = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(_keeper())
         self.address, self._on_event = Box(name), on_event
