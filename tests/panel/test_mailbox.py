@@ -9,6 +9,7 @@ import time
 import pytest
 import ray
 from ray import cloudpickle
+from ray.util import state
 
 from labkit.panel.tracking import mailbox
 from labkit.panel.tracking.channel import Sender
@@ -46,6 +47,12 @@ def test_events_of_several_workers_arrive_complete_and_in_order(box, heard):
     for who in "ab":
         assert [event["n"] for event in heard if event["who"] == who] == list(range(300))
     assert {event["who"] for event in heard} == {"a", "b"}
+
+
+def test_the_actor_is_where_the_kernel_is(lab, box):
+    """On any other node it would be lost with it."""
+    until(lambda: state.get_actor(box._actor._actor_id.hex()).node_id)
+    assert state.get_actor(box._actor._actor_id.hex()).node_id == ray.get_runtime_context().get_node_id()
 
 
 def test_an_actor_that_is_lost_is_replaced(box, heard, monkeypatch):

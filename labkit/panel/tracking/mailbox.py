@@ -42,8 +42,8 @@ class Mailbox:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        # Where this process is, since other nodes may be lost. If that one is lost, it starts on another.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        # Where this process is, since other nodes may be lost. With `soft` Ray may put it on one of those.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         actor = ray.remote(num_cpus=0, max_restarts=-1, scheduling_strategy=here)(_keeper())
         self.address, self._on_event = Box(name), on_event
         self._actor = actor.options(name=name).remote()
@@ -76,7 +76,7 @@ class Mailbox:
         while ray.is_initialized() and not self._closed.is_set():
             try:
                 messages = ray.get(self._actor.take.remote(_WAIT), timeout=_PATIENCE)
-            except Exception:  # it starts, or starts on another node
+            except Exception:  # it starts, or its process was killed and starts again
                 self._closed.wait(1.0)
                 continue
             for message in messages:
