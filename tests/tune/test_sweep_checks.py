@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from ray import tune
 from ray.train.torch import TorchTrainer
+from ray.tune.schedulers import PopulationBasedTraining
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from labkit.errors import LabError
@@ -73,6 +74,8 @@ def test_a_space_in_which_nothing_is_searched(refuse, space, samples, fact, fix)
         refuse(space=space, num_samples=samples)
     assert fact in refused.value.fact and fix in refused.value.fix
     refuse(space={}, search_alg=BasicVariantGenerator())  # which brings its own
+    changes = PopulationBasedTraining(hyperparam_mutations={"rate": [1, 2]})
+    refuse(space={"rate": 1}, num_samples=4, scheduler=changes)
 
 
 @pytest.mark.parametrize(
