@@ -227,9 +227,10 @@ def test_check_says_what_is_there(there):
         assert said["room"]["ok"] and "3 nodes; 4 of 4 CPUs" in said["room"]["text"]
         assert not said["object store"]["ok"]  # the lab's own is on this machine
     status, output = there.run("-m", "labkit", "check", there.address, LABKIT_S3_ENDPOINT="http://head:1")
-    assert status == 0 and "[FIX] home: 0 of" in output and "[FIX] object store: 0 of" in output
+    assert status == 0, output
+    assert "[FIX] home: 0 of" in output and "[FIX] object store: 0 of" in output, output
     why = "NoCredentialsError" if there.kind == "no authentication" else "No module named 's3fs'"
-    assert why in output
+    assert why in output, output
 
 
 @pytest.mark.parametrize("there", ["token"], indirect=True)
