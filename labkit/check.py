@@ -1,7 +1,8 @@
 """Can this machine train on that cluster? `python -m labkit check ADDRESS` asks, and changes nothing there.
 
 Each line is ``[OK]``, or ``[FIX]`` with what to change, as in the doctor's table. One small task on each node
-says what it has, connects to this process, as a worker does that has a panel, and to the object store.
+says what it has, and connects to the object store. What a worker reports to a panel goes through Ray, as the
+answers of these tasks do.
 """
 
 import tempfile
@@ -11,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from labkit import cluster
-from labkit.cluster import connection
 from labkit.cluster.capacity import Node
 from labkit.display.formatting import plural
 from labkit.errors import LabError
-from labkit.panel.tracking.channel import Address, Listener
 from labkit.settings import Settings
 from labkit.system.diagnosis import Diagnosis, Finding
 
@@ -51,20 +50,12 @@ def _look(there: cluster.Cluster) -> Iterator[Finding]:
     settings, nodes = Settings.from_env(), there.nodes
     free, total = ray.available_resources(), ray.cluster_resources()
     yield _room(nodes, free.get("CPU", 0), total.get("CPU", 0))
-    nodes, ours, heard = nodes[:_MOST_NODES], connection.own_address(), set[str]()
-    listener = Listener(lambda event: heard.add(event["node"]), host=ours)
-    try:
-        with tempfile.NamedTemporaryFile(dir=settings.make_home()) as file:
-            answers = _ask(nodes, listener.address, file.name, settings.s3_endpoint)
-        listener.drain(2.0)
-    finally:
-        listener.close()
+    nodes = nodes[:_MOST_NODES]
+    with tempfile.NamedTemporaryFile(dir=settings.make_home()) as file:
+        answers = _ask(nodes, file.name, settings.s3_endpoint)
     yield _nodes(nodes, answers)
     nodes = [node for node in nodes if "torch" in answers.get(node.id, {})]
-    deaf = [node.address for node in nodes if node.id not in heard]
-    fix = f"let the nodes connect to {ours}, or run the notebook in their network; runs work, but unseen"
-    yield Finding("panel", not deaf, _how_many("can send to a panel here", nodes, deaf), fix)
-    here = _probe()("", None, "", settings.s3_endpoint)
+    here = _probe()("", settings.s3_endpoint)
     yield _torch(nodes, answers, here["torch"])
     yield _home(str(settings.home), nodes, answers)
     yield _store(settings.s3_endpoint, nodes, answers, here["store"])
@@ -78,7 +69,7 @@ def _ask(nodes: list[Node], *given: Any) -> Answers:
 
     task = ray.remote(num_cpus=0, max_retries=0)(_probe())
     asked = {
-        task.options(scheduling_strategy=On(node.id, soft=False)).remote(node.id, *given): node.id
+        task.options(scheduling_strategy=On(node.id, soft=False)).remote(*given): node.id
         for node in nodes
     }
     done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_WITHIN)
@@ -92,22 +83,18 @@ def _ask(nodes: list[Node], *given: Any) -> Answers:
     return answers
 
 
-def _probe() -> Callable[[str, Address | None, str, str | None], dict[str, Any]]:
-    """What runs on a node: (its id, where a panel listens, a file, the store) -> what it has and reaches.
+def _probe() -> Callable[[str, str | None], dict[str, Any]]:
+    """What runs on a node: (a file, the store) -> what it has and reaches.
 
     A function in a function is pickled by value: this module imports what nodes need not have.
     """
 
-    def probe(node: str, panel: Address | None, file: str, store: str | None) -> dict[str, Any]:
+    def probe(file: str, store: str | None) -> dict[str, Any]:
         import os
         from importlib import metadata
 
-        if panel is not None:
-            from labkit.panel.tracking.channel import Sender
+        import labkit  # noqa: F401 - which the connection brings along
 
-            sender = Sender(panel)
-            sender.send({"kind": "worker", "node": node})
-            sender.flush(5.0)
         try:
             torch = metadata.version("torch").partition("+")[0]
         except metadata.PackageNotFoundError:

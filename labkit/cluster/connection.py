@@ -93,17 +93,6 @@ def read_token(file: Path | None = None) -> str | None:
     return None
 
 
-def own_address() -> str:
-    """Where workers reach this process: loopback, unless the cluster has nodes on other machines."""
-    import ray
-
-    if ray.is_initialized():
-        mine = ray.util.get_node_ip_address()
-        if any(node["Alive"] and node["NodeManagerAddress"] != mine for node in ray.nodes()):
-            return mine
-    return "127.0.0.1"
-
-
 def disconnect() -> None:
     """Disconnect from the cluster, and put the environment back, except where the reader has changed it."""
     if "ray" in sys.modules:

@@ -8,7 +8,6 @@ import base64
 import html
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from labkit.errors import LabError
@@ -22,20 +21,6 @@ _IMAGE = (  # twice its own size, so that pixels can be seen
     "display:block;width:56px;height:56px;margin:0 auto;border-radius:4px;"
     "image-rendering:pixelated;border:1px solid var(--jp-border-color2,#8886)"
 )
-
-
-@dataclass(frozen=True)
-class Picture:
-    """HTML that shows itself at the end of a cell; `name` is what a terminal shows."""
-
-    name: str
-    html: str
-
-    def __repr__(self) -> str:
-        return f"<{self.name}>"
-
-    def _repr_html_(self) -> str:
-        return self.html
 
 
 def gallery(images: Iterable["np.ndarray"], captions: Sequence[str]) -> str:

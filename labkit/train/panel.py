@@ -244,7 +244,7 @@ class TrainPanel(Panel):
     def _follow_checkpoints(self, known: dict[str, tuple[str, dict]]) -> None:
         """Take in what has changed in Ray's list of the run's checkpoints.
 
-        Ray has no callback for when a validation is over or timed out, or when it deletes a checkpoint.
+        Ray has no callback for a validation that is over or timed out, nor for a checkpoint that it deletes.
 
         Args:
             known: (status, metrics) by path.

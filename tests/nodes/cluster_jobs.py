@@ -79,16 +79,13 @@ def trainer_of(*, validates=False, pause=0.02):
 
 @contextlib.contextmanager
 def watching(panel):
-    """Note when the first event of a panel came, and what it said of workers that it does not hear."""
+    """Note when the first event of a panel came."""
     over = threading.Event()
 
     def look():
         while not over.wait(0.05):
             if panel.state.heard_at and "first_event" not in told:
                 told["first_event"] = round(panel.state.heard_at - panel.state.started_at, 1)
-            if getattr(panel.state, "silence", "") and "silence" not in told:
-                told["silence"] = panel.state.silence
-                told["silence_after"] = round(panel.state.elapsed(), 1)
 
     thread = threading.Thread(target=look)
     thread.start()

@@ -156,18 +156,18 @@ with tests.machines.network(Path(sys.argv[1])) as net:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_is_left_when_a_test_is_ended(tmp_path, how):
+def test_nothing_is_left_when_a_test_is_ended(how):
     """Not even by a kill: the first process of the network ends with the test's."""
-    mark = {"PYTHONPATH": os.pathsep.join([str(machines.ROOT), str(JOBS.parent)])}
-    holding = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], env=os.environ | mark, stdout=subprocess.PIPE, text=True
-    )
-    assert holding.stdout.readline() == "up\n"
-    begun = psutil.Process(holding.pid).children(recursive=True)
-    assert any("raylet" in one.name() for one in begun)
-    holding.send_signal(how)
-    holding.wait(30)
-    _, alive = psutil.wait_procs(begun, timeout=10)
+    paths = {"PYTHONPATH": os.pathsep.join([str(machines.ROOT), str(JOBS.parent)])}
+    with tempfile.TemporaryDirectory(prefix="lkn") as folder:  # the path of a socket is short
+        command = [sys.executable, "-c", HOLD, folder]
+        holding = subprocess.Popen(command, env=os.environ | paths, stdout=subprocess.PIPE, text=True)
+        assert holding.stdout.readline() == "up\n"
+        begun = psutil.Process(holding.pid).children(recursive=True)
+        assert any("raylet" in one.name() for one in begun)
+        holding.send_signal(how)
+        holding.wait(30)
+        _, alive = psutil.wait_procs(begun, timeout=30)
     assert alive == []
 
 
@@ -192,14 +192,14 @@ def test_a_training_under_a_panel(there, trained):
     assert trained["left"] == sorted({"RAY_CLIENT_MODE", *there.given})
 
 
+@pytest.mark.parametrize("there", ["token", "no authentication"], indirect=True)
 def test_a_rank_elsewhere_is_not_looked_for_among_the_processes_here(there, trained):
     """Its pid is another process here, and in containers it nearly always is."""
     assert trained["collide"] == [True, True]
-    if there.kind != "scales by itself":  # its nodes are on the head's machine
-        assert trained["explained"] == [
-            f"rank {rank}: its process {pid} is on another machine ({node})"
-            for rank, (node, pid, *_) in sorted(trained["workers"].items())
-        ]
+    assert trained["explained"] == [
+        f"rank {rank}: its process {pid} is on another machine ({node})"
+        for rank, (node, pid, *_) in sorted(trained["workers"].items())
+    ]
 
 
 def test_a_validation_and_a_sweep(there):
@@ -222,14 +222,15 @@ def test_check_says_what_is_there(there):
     status, output = there.run("-m", "labkit", "check", there.address, "--json", **home)
     said = {one["topic"]: one for one in json.loads(output)["findings"]}
     assert status == 0, output
-    assert [topic for topic in ("nodes", "panel", "torch", "home") if not said[topic]["ok"]] == []
+    assert [topic for topic in ("nodes", "torch", "home") if not said[topic]["ok"]] == []
     if there.kind != "scales by itself":
         assert said["room"]["ok"] and "3 nodes; 4 of 4 CPUs" in said["room"]["text"]
         assert not said["object store"]["ok"]  # the lab's own is on this machine
     status, output = there.run("-m", "labkit", "check", there.address, LABKIT_S3_ENDPOINT="http://head:1")
-    assert status == 0 and "[FIX] home: 0 of" in output and "[FIX] object store: 0 of" in output
+    assert status == 0, output
+    assert "[FIX] home: 0 of" in output and "[FIX] object store: 0 of" in output, output
     why = "NoCredentialsError" if there.kind == "no authentication" else "No module named 's3fs'"
-    assert why in output
+    assert why in output, output
 
 
 @pytest.mark.parametrize("there", ["token"], indirect=True)
@@ -241,11 +242,11 @@ def test_a_wrong_token_is_one_line_with_a_fix(there):
 
 @pytest.mark.parametrize("there", ["no authentication"], indirect=True)
 def test_a_ray_client_behind_nat(there):
-    """No port of that notebook can be reached. The training runs, and its panel sees it, or says why not."""
+    """No port of that notebook can be reached. The training runs, and its panel sees it."""
     laptop = there.net.machine("laptop", nat=True)
     options = {"machine": laptop, "ADDRESS": f"ray://{there.head.address}:10001"}
     told = there.job("slowly", **options)
     assert told["status"] == "finished" and told["checkpoint"]
-    assert "first_event" in told or "they cannot reach 192.168.77.1" in told["silence"], told
+    assert told["first_event"] > 0
     error = there.job("sweep", **options)["error"]
     assert "Ray client" in error[1] and "ray job submit" in error[2] and "JupyterLab" in error[2]

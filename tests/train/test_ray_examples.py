@@ -109,7 +109,7 @@ def result(lab, home):
 LAB = {"cpus_per_node": 4}
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("example", [one for one in EXAMPLES if re.search("basic|logging|pbt_f", one)])
 def test_a_sweep_is_followed_and_its_results_stay(result, example):
     without, under = result(example, "none"), result(example, "panel")
@@ -117,7 +117,7 @@ def test_a_sweep_is_followed_and_its_results_stay(result, example):
     assert under["status"] == "finished" and under["trials"] == len(under["results"])
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_training_is_followed(result):
     under = result("train/examples/pytorch/torch_linear_example.py", "panel")
     assert (under["status"], under["epochs"]) == ("finished", 3)  # and 1000 rows: 2 workers, 4 a batch

@@ -163,23 +163,3 @@ def test_the_plain_script_of_lesson_03(lab, home, panel, root, monkeypatch, caps
     assert sum(worker.rows for worker in state.workers.values()) in (6 * 1437, 6 * 1436)
     assert {worker.made for worker in state.workers.values()} == {6 * 12}
     assert len(state.epoch_seconds) == 6 and len(state.history) == 6
-
-
-def test_workers_that_live_and_are_not_heard_are_told_with_the_reason(home, panel, monkeypatch):
-    monkeypatch.setattr("labkit.train.panel._PATIENCE", 0.2)
-    monkeypatch.setattr("labkit.train.panel._workers_live", lambda: True)
-    over = threading.Event()
-    watching = threading.Thread(target=panel._watch_for_hangs, args=[over])
-    try:
-        panel.state.start()
-        host, port, _ = panel.listen().address
-        watching.start()
-        until(lambda: panel.state.silence)
-        assert f"they cannot reach {host}:{port}" in panel.state.silence
-        assert panel.state.silence in dict(snapshot(panel.state, panel.state.now()).lines).values()
-        panel.receive({"kind": "worker", "run": panel.run_id, "workers": 2})
-        assert panel.state.silence == ""
-    finally:
-        over.set()
-        watching.join()
-        panel._listener.close()
