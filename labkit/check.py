@@ -69,8 +69,7 @@ def _ask(nodes: list[Node], *given: Any) -> Answers:
 
     task = ray.remote(num_cpus=0, max_retries=0)(_probe())
     asked = {
-        task.options(scheduling_strategy=On(node.id, soft=False)).remote(*given): node.id
-        for node in nodes
+        task.options(scheduling_strategy=On(node.id, soft=False)).remote(*given): node.id for node in nodes
     }
     done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_WITHIN)
     answers: Answers = {}

@@ -1,7 +1,6 @@
 """`panel.watch` and loops that know nothing of labkit."""
 
 import runpy
-import threading
 from types import SimpleNamespace
 
 import loops
@@ -15,11 +14,9 @@ from ray.train.torch import TorchTrainer, prepare_model
 
 from labkit import runs
 from labkit.errors import LabError
-from labkit.panel.drawing import snapshot
 from labkit.panel.reporters import NullReporter
 from labkit.panel.tracking import hooks
 from labkit.train import TrainPanel
-from labs import until
 
 LAB = {"cpus_per_node": 3}
 
