@@ -106,7 +106,7 @@ def test_a_slow_rank_slows_all_down_and_runs_on_afterwards(panel, fit):
     fault = faults.slow_rank(0, share=0.3, seconds=1.5).at(panel, epoch=1)
     fit()
     assert fault.wait(10).outcome == "made" and fault.noticed is None
-    for process in faults._recorded(panel):
+    for process in faults._running(panel):
         with contextlib.suppress(psutil.NoSuchProcess):  # Ray ends the workers of a finished run, now or soon
             assert process.status() != psutil.STATUS_STOPPED
 
@@ -163,7 +163,7 @@ def test_wrong_use_is_an_error(panel):
 
 def test_a_rank_on_another_machine_is_not_mistaken_for_a_local_process(panel, lab):
     """It has the pid of one of the lab's own processes here."""
-    pid = faults._recorded(panel)[0].pid
+    pid = faults._running(panel)[0].pid
     worker = SimpleNamespace(pid=pid, node="elsewhere")
     stand_in = SimpleNamespace(settings=panel.settings, state=SimpleNamespace(workers={0: worker}))
     with pytest.raises(LabError, match="on elsewhere is none that the lab started on this machine"):

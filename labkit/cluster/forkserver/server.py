@@ -194,6 +194,7 @@ class _Server:
                 one.client.close()
             for mine in (client, self._listener, self._selector):
                 mine.close()
+            os.close(self._owner)
             return request
         if pid is not None:
             worker = _Worker(pid, os.pidfd_open(pid), client)
