@@ -51,8 +51,9 @@ def test_events_of_several_workers_arrive_complete_and_in_order(box, heard):
 
 def test_the_actor_is_where_the_kernel_is(lab, box):
     """On any other node it would be lost with it."""
-    until(lambda: state.get_actor(box._actor._actor_id.hex()).node_id)
-    assert state.get_actor(box._actor._actor_id.hex()).node_id == ray.get_runtime_context().get_node_id()
+    here, actor = ray.get_runtime_context(), box._actor._actor_id.hex()
+    until(lambda: state.get_actor(actor, address=here.gcs_address).node_id)
+    assert state.get_actor(actor, address=here.gcs_address).node_id == here.get_node_id()
 
 
 def test_an_actor_that_is_lost_is_replaced(box, heard, monkeypatch):

@@ -28,11 +28,22 @@ class Box(NamedTuple):
     def connected(self) -> Iterator[Callable[[list[bytes]], Any]]:
         import ray
 
-        if os.getpid() != _PROCESS or not ray.is_initialized():
-            raise OSError("this process has no connection to Ray")
+        def put(messages: list[bytes]) -> None:
+            _require_connection()
+            # Not `ray.get`, which warns in an async actor, such as the controller of Ray Train.
+            actor.put.remote(messages).future().result(_PATIENCE)
+
+        _require_connection()
         actor = ray.get_actor(self.name)
-        # Not `ray.get`, which warns in an async actor, such as the controller of Ray Train.
-        yield lambda messages: actor.put.remote(messages).future().result(_PATIENCE)
+        yield put
+
+
+def _require_connection() -> None:
+    """Without one, any call of Ray would start a cluster."""
+    import ray
+
+    if os.getpid() != _PROCESS or not ray.is_initialized():
+        raise OSError("this process has no connection to Ray")
 
 
 class Mailbox:
@@ -56,7 +67,7 @@ class Mailbox:
 
         self._at_end.clear()
         self._hurry.set()
-        if ray.is_initialized():  # else any call of Ray would start a cluster
+        if ray.is_initialized():
             with contextlib.suppress(Exception):
                 self._actor.put.remote([_END])
                 self._at_end.wait(seconds)
