@@ -59,7 +59,8 @@ class Mailbox:
         self.address, self._on_event = Box(name), on_event
         self._actor = actor.options(name=name).remote()
         self._hurry, self._at_end, self._closed = (threading.Event() for _ in range(3))
-        threading.Thread(target=self._read, name="labkit-mailbox", daemon=True).start()
+        self._reader = threading.Thread(target=self._read, name="labkit-mailbox", daemon=True)
+        self._reader.start()
 
     def drain(self, seconds: float = 1.0) -> None:
         """Wait until everything that has arrived is passed on; at most `seconds`."""
@@ -79,7 +80,10 @@ class Mailbox:
         self._closed.set()
         if ray.is_initialized():
             with contextlib.suppress(Exception):  # of another cluster than this process has now
-                ray.kill(self._actor)
+                ray.kill(self._actor)  # which answers what the reader is waiting for
+        # Ray must not be shut down while a thread is in one of its calls.
+        if threading.current_thread() is not self._reader:
+            self._reader.join(_WAIT)
 
     def _read(self) -> None:
         import ray
