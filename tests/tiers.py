@@ -142,6 +142,10 @@ DEEP = {
     "other_clusters": (),
 }
 
+# Of the deep tests, those that only `make test-all` runs: five clusters in namespaces and Ray's own examples
+# take half an hour.
+NIGHT = ("other_clusters", "ray_examples")
+
 # What a change below these paths can break, riskiest first: modules of deep tests, "*" for all of them.
 _KILLS = ("kernel", "kills", "cluster", "connection", "supervisor", "fault_injection")
 _PANELS = (
@@ -211,13 +215,13 @@ def modules_for(changed: Iterable[str]) -> list[str]:
 def touched() -> list[str]:
     """pytest's options for the deep tests of what differs from the last commit that was tested completely.
 
-    Without such a commit, or if it is no ancestor of HEAD, these are all deep tests.
+    Without such a commit, or if it is no ancestor of HEAD, these are all deep tests but those of `NIGHT`.
     """
     tested = TESTED.read_text().strip() if TESTED.exists() else "none"
     if _git("merge-base", "--is-ancestor", tested, "HEAD").returncode:
-        return ["-m", "deep"]
+        return ["-m", "deep", "-k", " and ".join(f"not test_{module}.py" for module in NIGHT)]
     changed = _git("diff", "--name-only", tested, "HEAD").stdout.splitlines()
-    files = [f"test_{module}.py" for module in modules_for(changed)]
+    files = [f"test_{module}.py" for module in modules_for(changed) if module not in NIGHT]
     lessons = {Path(path).stem for path in changed if path.startswith(("lessons/", "notebooks/plain/"))}
     return ["-m", "deep", "-k", " or ".join([*files, *sorted(lessons)])] if files or lessons else []
 
