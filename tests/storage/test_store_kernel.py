@@ -32,7 +32,7 @@ with DataPanel("read") as panel:
     data = ray.data.read_parquet("lab/shards", filesystem=store.filesystem, override_num_blocks=24)
     for batch in data.map_batches(slow, batch_size=8).iter_batches(batch_size=64):
         print("a batch came")
-print("read", panel.rows, "rows")
+print("read", panel.state.rows, "rows")
 """
 
 
