@@ -180,7 +180,7 @@ class _Killer(threading.Thread):
         super().__init__(daemon=True)
         self._ready, self._after = ready, after
         self.at = 0.0
-        (self._pid,) = [one.pid for one in family.running(settings.home, "store")]
+        (self._pid,) = [one.pid for one in family.running(settings.home, family.STORE)]
         self.start()
 
     def run(self) -> None:

@@ -242,7 +242,7 @@ def freeze_store(store: "Store", *, seconds: float = 3.0) -> Fault:
     """Stop the embedded object store for a while: requests are neither answered nor refused."""
 
     def victims(panel: Panel | None) -> list[psutil.Process]:
-        found = [one.process for one in family.running(_home(panel), "store")]
+        found = [one.process for one in family.running(_home(panel), family.STORE)]
         if not found or not store.endpoint.startswith("http://127.0.0.1:"):
             fact = f"the lab did not start {store.endpoint} on this machine"
             raise LabError("freeze the store", fact, "use the embedded one: storage.start()")
@@ -292,7 +292,7 @@ def _running(panel: Panel | None) -> list[psutil.Process]:
     """All running processes of the cluster that the lab has started in the home of a run."""
     if panel is None:
         raise LabError("find the processes of a run", "no run was named", "arm it with fault.at(panel)")
-    return [one.process for one in family.running(_home(panel), "cluster")]
+    return [one.process for one in family.running(_home(panel), family.CLUSTER)]
 
 
 def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
@@ -309,7 +309,7 @@ def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
 
 
 def _nodes(panel: Panel | None) -> set[str]:
-    return {one.node for one in family.running(_home(panel), "cluster") if one.program == "raylet"}
+    return {one.node for one in family.running(_home(panel), family.CLUSTER) if one.program == "raylet"}
 
 
 def node_processes(panel: Panel | None, name: str) -> list[psutil.Process]:
@@ -320,7 +320,7 @@ def node_processes(panel: Panel | None, name: str) -> list[psutil.Process]:
         if name == "head":
             fact = "it is the head: the cluster would end"
         raise LabError(f"touch {name}", fact, f"name one of {', '.join(sorted(others))}, or lab.add_node()")
-    return [one.process for one in family.running(_home(panel), "cluster", name)]
+    return [one.process for one in family.running(_home(panel), family.CLUSTER, name)]
 
 
 def _send(processes: list[psutil.Process], number: int) -> str:

@@ -8,7 +8,7 @@ import sys
 from urllib.parse import urlsplit
 
 from labkit.settings import Settings
-from labkit.system import supervision
+from labkit.system import family, supervision
 
 _NONE = b"No cluster is running. Run cluster.start() in a notebook, then reload this page.\n"
 
@@ -16,7 +16,7 @@ _NONE = b"No cluster is running. Run cluster.start() in a notebook, then reload 
 async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """One connection: to the dashboard if there is one, or an answer that says what to do."""
     try:
-        facts = supervision.noted(Settings.from_env().home, "cluster", {"dashboard": str})
+        facts = supervision.noted(Settings.from_env().home, family.CLUSTER, {"dashboard": str})
         dashboard = urlsplit(facts["dashboard"])
         there = await asyncio.open_connection(dashboard.hostname, dashboard.port)
     except (KeyError, OSError):

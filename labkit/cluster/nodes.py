@@ -29,7 +29,7 @@ from labkit.machine import free_port
 from labkit.settings import NODE_NAME, Settings
 from labkit.system import family, process_info, supervision
 
-GROUP = "cluster"  # of its processes
+GROUP = family.CLUSTER
 OBJECT_STORE_BYTES = 400_000_000  # shared memory of a node; lessons pass far less through it
 START_TIMEOUT = 180  # seconds for one `ray start`; a cold disk needs 40, a machine with load 16 more than 90
 # A raylet ends if its dashboard agent, a Python program, hasn't started within 15 s (its log: "Timed out

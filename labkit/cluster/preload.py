@@ -20,7 +20,7 @@ import psutil
 from labkit.errors import LabError
 from labkit.files import atomic_path
 from labkit.settings import NODE_NAME
-from labkit.system import supervision
+from labkit.system import family, supervision
 
 # Ray, and what its libraries import of others. Those libraries come last: the server imports them when idle.
 _RAY = ("ray", "pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
@@ -134,7 +134,7 @@ class Preloader:
             self._servers[node] = supervision.start(
                 self._home,
                 [*command, *self._modules],
-                group="cluster",
+                group=family.CLUSTER,
                 log=self.log_of(node),
                 env={**given, NODE_NAME: node},
                 stdin=listener.fileno(),

@@ -7,7 +7,6 @@ Whatever the learner's code raises becomes `Wrong`, and a ``...`` that is still 
 """
 
 import contextlib
-import inspect
 import logging
 import signal
 import tempfile
@@ -71,23 +70,6 @@ def limited(seconds: float, stuck: str = "") -> Iterator[None]:
     if expired:
         reason = f". Likely: {stuck}" if stuck else ""
         raise Wrong(f"it was still running after {seconds:g} s, so it was stopped{reason}")
-
-
-@contextlib.contextmanager
-def reports_to(train_loop: Callable, report: Callable) -> Iterator[None]:
-    """`ray.train.report` is `report` in this block, also by a name under which the loop's module has it."""
-    import ray.train
-
-    original = ray.train.report
-    spaces = [vars(ray.train), getattr(inspect.unwrap(train_loop), "__globals__", {})]
-    names = [(space, name) for space in spaces for name, value in list(space.items()) if value is original]
-    for space, name in names:
-        space[name] = report
-    try:
-        yield
-    finally:
-        for space, name in names:
-            space[name] = original
 
 
 def folder_of_check() -> tempfile.TemporaryDirectory:
@@ -162,6 +144,8 @@ def returned(train_loop: Callable[[dict], Any], config: dict[str, Any] | None = 
 def _fit_here(run: Any, train_loop: Callable, folder: Path) -> tuple["Result", list]:
     """Ray's result, and the reports. Their checkpoints are copied: a loop often reports a temporary one."""
     import ray.train
+
+    from labkit.panel.tracking.hooks import reports_to
 
     reports, report = [], ray.train.report
 

@@ -30,7 +30,7 @@ from labkit.settings import OTHER_HOME, Settings
 from labkit.storage.client import read_keys, write_keys
 from labkit.system import family, process_info, supervision
 
-_GROUP = "store"
+_GROUP = family.STORE
 _ATTEMPT = "start the object server"
 _START_TIMEOUT = 30.0  # seconds; it takes 0.1, on a cold disk some
 _END_SECONDS = 3.0  # that a killed server keeps its lock at most

@@ -25,6 +25,7 @@ from labkit.settings import NODE_NAME
 from labkit.system import process_info
 
 MARK = "LABKIT_GROUP"
+CLUSTER, STORE = "cluster", "store"  # groups: the nodes with their fork servers, and the object server
 SUPERVISOR = "supervisor"  # the group of the supervisor, and of what it inherits and nothing else explains
 _SOCKET_LIMIT = 107 if sys.platform == "linux" else 103  # bytes of a Unix socket's path
 _SOCKET_TAIL = len("/abcdef/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_store.1")

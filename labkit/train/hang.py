@@ -93,7 +93,7 @@ def _is_here(node: str) -> bool:
     if lab is not None and not lab.is_ours:
         return False
     # Nodes of a cluster that the lab started have names of their own.
-    return bool(family.running(Settings.from_env().home, "cluster", node))
+    return bool(family.running(Settings.from_env().home, family.CLUSTER, node))
 
 
 def _look(worker: WorkerState) -> Waiting:

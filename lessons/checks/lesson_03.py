@@ -17,7 +17,8 @@ from labkit.exercises.answers import (
     is_blank,
 )
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import reports_to, run_loop
+from labkit.exercises.running import run_loop
+from labkit.panel.tracking.hooks import reports_to
 
 LESSON = Lesson("03", "Your loop on two workers")
 _ROWS, _BATCH = 96, 32  # of all workers together: three updates

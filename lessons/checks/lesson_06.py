@@ -7,7 +7,8 @@ from typing import Any
 
 from labkit.exercises.answers import Wrong, close_to, describe, expect_function, result_of, returns
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import learners_errors, reports_to, run_loop
+from labkit.exercises.running import learners_errors, run_loop
+from labkit.panel.tracking.hooks import reports_to
 
 LESSON = Lesson("06", "Asynchronous validation")
 

@@ -6,7 +6,8 @@ from typing import Any
 from labkit.exercises import answers
 from labkit.exercises.answers import Wrong, close_to, describe, expect_type, result_of
 from labkit.exercises.registry import Lesson
-from labkit.exercises.running import reports_to, returned, run_loop
+from labkit.exercises.running import returned, run_loop
+from labkit.panel.tracking.hooks import reports_to
 
 LESSON = Lesson("10", "Your own experiment")
 _EPOCHS, _CRASHES_AFTER, _NOISE = 4, 2, 5.0

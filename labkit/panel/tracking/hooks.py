@@ -502,13 +502,10 @@ class _Finder:
         return spec
 
 
-@contextlib.contextmanager
-def _reports(follower: Follower, tracker: Tracker, loop: Any) -> Iterator[None]:
-    ray_train = sys.modules.get("ray.train")
-    original = getattr(ray_train, "report", None)
+def _reports(follower: Follower, tracker: Tracker, loop: Any) -> contextlib.AbstractContextManager:
+    original = getattr(sys.modules.get("ray.train"), "report", None)
     if original is None or loop is None:
-        yield
-        return
+        return contextlib.nullcontext()
 
     @functools.wraps(original)
     def report(metrics: Any, checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -519,7 +516,15 @@ def _reports(follower: Follower, tracker: Tracker, loop: Any) -> Iterator[None]:
             follower.report(metrics)
         return result
 
-    spaces = [vars(ray_train), getattr(_function(loop), "__globals__", {})]
+    return reports_to(loop, report)
+
+
+@contextlib.contextmanager
+def reports_to(loop: Any, report: Callable) -> Iterator[None]:
+    """`ray.train.report` is `report` in this block, also by a name under which the loop's module has it."""
+    import ray.train
+
+    original, spaces = ray.train.report, [vars(ray.train), getattr(_function(loop), "__globals__", {})]
     names = [(space, name) for space in spaces for name, value in list(space.items()) if value is original]
     for space, name in names:
         space[name] = report
