@@ -63,10 +63,14 @@ except LabError as error:
 """
 CELL = """
 from labkit.panel import Panel
+from labkit.panel.tracking import hooks
 with Panel("one-process", epochs=3) as panel:
     for epoch in range(3):
-        for step in panel.steps(range(5), epoch=epoch, epochs=3):
-            panel.log(loss=1 / (epoch + 1))
+        hooks.current().begin_epoch(5)
+        for step in range(5):
+            hooks.current().step(10, loss=1 / (epoch + 1))
+        hooks.current().end_epoch()
+        panel.report({"loss": 1 / (epoch + 1)})
 """
 
 

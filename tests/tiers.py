@@ -217,13 +217,16 @@ def touched() -> list[str]:
 
     Without such a commit, or if it is no ancestor of HEAD, these are all deep tests but those of `NIGHT`.
     """
+    not_at_night = " and ".join(f"not test_{module}.py" for module in NIGHT)
     tested = TESTED.read_text().strip() if TESTED.exists() else "none"
     if _git("merge-base", "--is-ancestor", tested, "HEAD").returncode:
-        return ["-m", "deep", "-k", " and ".join(f"not test_{module}.py" for module in NIGHT)]
+        return ["-m", "deep", "-k", not_at_night]
     changed = _git("diff", "--name-only", tested, "HEAD").stdout.splitlines()
     files = [f"test_{module}.py" for module in modules_for(changed) if module not in NIGHT]
     lessons = {Path(path).stem for path in changed if path.startswith(("lessons/", "notebooks/plain/"))}
-    return ["-m", "deep", "-k", " or ".join([*files, *sorted(lessons)])] if files or lessons else []
+    # The names of lessons are in those of other tests, too.
+    wanted = " or ".join([*files, *sorted(lessons)])
+    return ["-m", "deep", "-k", f"({wanted}) and {not_at_night}"] if wanted else []
 
 
 def note_tested() -> str:

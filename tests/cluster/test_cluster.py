@@ -24,7 +24,7 @@ import ray
 from filelock import FileLock
 from ray.scripts import scripts as ray_scripts
 
-from labkit import cluster
+from labkit import __version__, cluster
 from labkit.cluster import connection, nodes
 from labkit.cluster.connection import check_reachable, read_token
 from labkit.errors import LabError, RunStopped
@@ -311,7 +311,7 @@ else:
 
 def test_who_connects_uses_the_cluster_and_never_stops_it(lab, home):
     done = python(CONNECT, lab.address, home / "ray-token", LABKIT_HOME=str(home / "other"))
-    assert "connected False 2 0." in done.stdout, done.stdout
+    assert f"connected False 2 {__version__}" in done.stdout, done.stdout
     assert "the lab did not start the cluster at" in done.stdout and "stopped)" in done.stdout
     assert len(lab.nodes) == 2
 

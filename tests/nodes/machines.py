@@ -141,13 +141,15 @@ class Network:
         given = {"HOME": "/root", "PATH": os.defpath, "LANG": "C.UTF-8", "RAY_USAGE_STATS_ENABLED": "0"}
         machine = Machine(self, name, f"{SUBNET}.{number}", given | environment)
         hidden = {str(Path.home()), str(ROOT), *([sys.prefix] if sys.prefix != sys.base_prefix else [])}
+        parents = tuple(f"{one}/" for one in hidden)
         variables = {
             "NAME": name,
             "PIDS": str(10_000 * number),  # which no other machine in the network has
             "PACKAGES": sysconfig.get_path("purelib"),
             "BASE": sys.base_prefix,
             "FOLDER": str(self.folder),
-            "HIDDEN": " ".join(sorted(hidden)),
+            # What lies in a hidden folder is hidden with it, and cannot be mounted on afterwards.
+            "HIDDEN": " ".join(sorted(one for one in hidden if not one.startswith(parents))),
             "KEPT": f"env shared {keeps}",
         }
         new = ("net", "mount", "uts", *(["pid"] if own_pids else []))
