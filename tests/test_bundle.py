@@ -73,7 +73,8 @@ def test_learners_get_all_lessons_and_no_solution(root, tmp_path, archive):
     assert zipped <= {*tracked.splitlines()}  # neither keys nor tokens nor runs: these are in no commit
     for name in zipped | packed:
         assert name in checks or not name.startswith("lessons/"), name
-        assert not name.startswith(("notebooks/solutions/", "docs/teaching/", "tests/")), name
+        assert not name.startswith(("notebooks/solutions/", "docs/teaching/", "docs/examples/")), name
+        assert not name.startswith("tests/"), name
 
 
 def test_a_learners_assistant_is_told_how_to_help(root, lab):

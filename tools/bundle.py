@@ -34,6 +34,7 @@ _KEPT_BACK = (
     "AGENTS.md",
     "notebooks/solutions/",
     "docs/teaching/",
+    "docs/examples/",
     "tests/",
     "conftest.py",
     ".github/",

@@ -148,7 +148,7 @@ class Network:
             "PACKAGES": sysconfig.get_path("purelib"),
             "BASE": sys.base_prefix,
             "FOLDER": str(self.folder),
-            # What lies in a hidden folder is hidden with it, and cannot be mounted on afterwards.
+            # A folder within a hidden one is hidden with it; a second mount there would fail.
             "HIDDEN": " ".join(sorted(one for one in hidden if not one.startswith(parents))),
             "KEPT": f"env shared {keeps}",
         }
