@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("chromium", "g++", "git", "make", "procps", "python3", "python3-dev", "python3-venv")
+PACKAGES = ("chromium", "g++", "git", "iproute2", "make", "procps", "python3", "python3-dev", "python3-venv")
 _SCRIPTS = Path("/usr/share/debootstrap/scripts")
 # What a program expects to find, and how this machine reaches a network.
 _BOUND = ("/proc", "/sys", "/dev", "/dev/pts", "/dev/shm", "/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs")
