@@ -40,7 +40,6 @@ SLOW = {
     *("torch_models", "panel", "mailbox", "spark", "spark_panel"),
     *(
         "object_server",
-        "public",
         "storage",
         "storage_ray",
         "store_faults",

@@ -5,23 +5,10 @@ from pyarrow.fs import FileSelector, FileType
 
 import object_servers
 from labkit.errors import LabError
-from labkit.storage.names import check_run_name
+from labkit.storage import check_run_name
 
-NAMES = [
-    "lr=0.1",
-    " a",
-    "größe 🚀",
-    "50%25",
-    "a+b&c=d",
-    "#1",
-    "a\\b'\"",
-    "a?b",
-    "*",
-    "**",
-    "a[b]",
-    "[!a]",
-    "a?versionId=3",
-]
+NAMES = ["lr=0.1", " a", "größe 🚀", "50%25", "a+b&c=d", "#1", "a\\b'\"", "a?b", "*", "**", "a[b]", "[!a]"]
+NAMES += ["a?versionId=3"]
 
 
 @pytest.fixture(scope="module", params=object_servers.KINDS)
@@ -71,23 +58,16 @@ def test_through_fsspec(store, neighbours, name, tmp_path):
     assert files.exists(place) and files.isdir(place) and files.cat(f"{place}/f") == b"1"
     files.get(place, str(tmp_path / "got"), recursive=True)
     files.get(f"{place}/f", str(tmp_path / "one"))
-    assert [path.name for path in (tmp_path / "got").iterdir()] == ["f"]
     assert (tmp_path / "one").read_text() == (tmp_path / "got" / "f").read_text() == "1"
     files.copy(place, f"{place}2", recursive=True)
+    files.copy(place, f"{place}2", recursive=True)  # as `cp`: into a folder that exists
     files.rm(place, recursive=True)
-    assert files.find(f"{place}2") == [f"{place}2/f"]
-    files.rm(f"{place}2/f")
+    assert files.find(f"{place}2") == [f"{place}2/{name}/f", f"{place}2/f"]
+    files.rm(files.find(f"{place}2"))
     assert files.find("lab/t") == neighbours
     assert files.glob("lab/t/a?b/d/*") == ["lab/t/axb/d/f"]  # here a pattern is one
-
-
-def test_a_folder_goes_into_one_that_exists(store, neighbours):
-    store.files.copy("lab/t/ab", "lab/t/b", recursive=True)
-    assert store.files.cat("lab/t/b/ab/d/f") == b"kept"
     with pytest.raises(FileNotFoundError):
-        store.files.copy("lab/t/none", "lab/t/b", recursive=True)
-    with pytest.raises(FileNotFoundError):
-        store.filesystem.delete_dir("lab/t/none")
+        files.copy("lab/t/none", place, recursive=True)
 
 
 @pytest.mark.parametrize("path", ["lab/t/../x", "s3://lab//x"])
@@ -107,19 +87,8 @@ def test_a_name_that_works():
     check_run_name("größe", only_ascii=False)  # Ray Tune
 
 
-@pytest.mark.parametrize(
-    ("name", "why", "instead"),
-    [
-        ("größe", "ASCII", "grosse"),
-        (3, "type int", "3"),
-        ("日本", "ASCII", "my-run"),
-        ("lr\n3", "control character", "lr-3"),
-        ("../up", "empty", "up"),
-        ("x" * 256, "too long", "x" * 255),
-    ],
-)
-def test_a_name_that_would_fail_after_the_start(name, why, instead):
-    with pytest.raises(LabError, match=why) as raised:
+@pytest.mark.parametrize("name", ["größe", 3, "日本", "lr\n3", "../up", "a//b", "", "x" * 256, "ab/" * 301])
+def test_a_name_that_would_fail_after_the_start(name):
+    with pytest.raises(LabError, match="ASCII.*255 bytes") as raised:
         check_run_name(name)
-    assert raised.value.fix == f"RunConfig(name={instead!r})"
-    check_run_name(instead)
+    check_run_name(raised.value.fix.removeprefix("RunConfig(name='").removesuffix("')"))
