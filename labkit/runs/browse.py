@@ -57,9 +57,6 @@ def table(
         last: only this many, the newest.
         columns: what to show instead.
         filters: columns and the values that they must have, such as ``name="03-torch"``.
-
-    Raises:
-        LabError: there is no such run, or no run has such a column.
     """
     found = select(home, last, **filters)
     if not columns or columns == "all":  # as in version 0.1.0
@@ -105,12 +102,7 @@ def latest(
 ) -> RunRecord:
     """Return the record of the newest run (with this name) that finished.
 
-    Args:
-        name, home, filters: as in `table`.
-        state: "finished", "failed", "stopped", "running" or "lost"; None for the newest run of all.
-
-    Raises:
-        LabError: there is no such run.
+    Another `state` is "failed", "stopped", "running" or "lost"; None for the newest run of all.
     """
     return select(home, 1, name=name, state=state, **filters)[0]
 
@@ -120,14 +112,7 @@ def best(
 ) -> RunRecord:
     """Return the record of the run whose last value of `metric` is the best; of equal ones, the newest.
 
-    Args:
-        metric: its name. Runs without it, or with NaN, don't count.
-        home, filters: as in `table`.
-        mode: "min" or "max": which is better.
-        state: as in `latest`.
-
-    Raises:
-        LabError: there is no such run, or none has a value.
+    `mode` is "min" or "max": which is better. Runs without the metric, or with NaN, don't count.
     """
     attempt = f"find the run with the best {metric}"
     if mode not in ("min", "max"):
@@ -143,11 +128,7 @@ def best(
 
 
 def get(run: str | RunRecord, home: Home = None) -> RunRecord:
-    """Return the record of the run with this id, as its file is now.
-
-    Raises:
-        LabError: there is no such run.
-    """
+    """Return the record of the run with this id, as its file is now."""
     if isinstance(run, RunRecord) and run.folder:
         return read(run.folder)
     return select(home, 1, run_id=run.run_id if isinstance(run, RunRecord) else str(run))[0]
@@ -183,11 +164,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def select(home: Home, last: int | None, **wanted: Any) -> list[RunRecord]:
-    """The newest `last` runs whose columns have one of the `wanted` values; a filter of None is none.
-
-    Raises:
-        LabError: there is no such run; it says what there is instead.
-    """
+    """The newest `last` runs whose columns have one of the `wanted` values; a filter of None is none."""
     home = Settings.from_env().home if home is None else Path(home)
     asked = {
         column: list(value) if isinstance(value, (list, tuple, set)) else [value]
@@ -219,11 +196,7 @@ def _metrics(found: Sequence[RunRecord]) -> list[str]:
 
 
 def tag(run: str | RunRecord, *tags: str, remove: bool = False, home: Home = None) -> list[str]:
-    """Add tags to a run, given by its id or its record, or remove them; return those that it has then.
-
-    Raises:
-        LabError: there is no such run, or its folder cannot be written to.
-    """
+    """Add tags to a run, given by its id or its record, or remove them; return those that it has then."""
     record, given = get(run, home), list(dict.fromkeys(map(str, tags)))
     kept = [one for one in record.tags if one not in given] + (given if not remove else [])
     _mark(replace(record, tags=kept))
@@ -231,7 +204,7 @@ def tag(run: str | RunRecord, *tags: str, remove: bool = False, home: Home = Non
 
 
 def note(run: str | RunRecord, text: str, *, home: Home = None) -> None:
-    """Write a note on a run, in place of an earlier one; errors belong to `tag`."""
+    """Write a note on a run, in place of an earlier one."""
     _mark(replace(get(run, home), note=str(text)))
 
 

@@ -41,9 +41,6 @@ def plot(
         metrics: one name or several. Default: loss and accuracy; for runs that report neither, their first
             two metrics.
         by: a column; runs with the same value in it have the same colour.
-
-    Raises:
-        LabError: there is no such run, or none of them reports one of `metrics`.
     """
     found = select(home, last, **filters)[::-1]  # the oldest first
     return draw(found, metrics, None if by is None else list(map(str, values_of(found, by))))
@@ -54,11 +51,7 @@ def draw(
     metrics: str | Sequence[str] | None = None,
     groups: Sequence[str] | None = None,
 ) -> "Figure":
-    """Draw these runs as `plot` does, in their order; `groups` has a name for each, and one look for a name.
-
-    Raises:
-        LabError: no run reports one of `metrics`.
-    """
+    """Draw these runs as `plot` does, in their order; runs of the same name in `groups` look the same."""
     expect_installed("plot runs", "matplotlib")
     import matplotlib.pyplot as plt
 
@@ -66,7 +59,7 @@ def draw(
     heights = [2.4] * bool(shown) + [0.9 + 0.32 * len(found)]
     mosaic = [list(range(len(shown)))] * bool(shown) + [["seconds"] * max(len(shown), 1)]
     legends = 0.5 + len(found) / 8  # inches
-    with plt.rc_context(figure_style()):
+    with plt.rc_context(figure_style() | {"text.parse_math": False}):  # a $ begins no formula
         figure, axes = plt.subplot_mosaic(
             mosaic, figsize=(8.5, sum(heights) + legends), height_ratios=heights, layout="constrained"
         )
@@ -90,8 +83,8 @@ def _names(found: Sequence[RunRecord]) -> list[str]:
 
 
 def _label(name: str) -> str:
-    """The name for matplotlib, which reads a $ as the start of a formula, and hides what starts with _."""
-    label = formatting.short(name).replace("$", r"\$")
+    """The name for matplotlib, whose legends leave out what starts with _."""
+    label = formatting.short(name)
     return " " + label if label.startswith("_") else label
 
 
@@ -123,7 +116,7 @@ def _draw_curves(axes: "Axes", found: Sequence[RunRecord], metric: str, labels: 
         look = looks[different.index(label) % len(looks)]
         named = label if labels.index(label) == place else None
         axes.plot(*zip(*points, strict=True) if points else ([], []), marker="o", label=named, **look)
-    axes.set(title=metric.replace("$", r"\$"), xlabel="epoch")
+    axes.set(title=metric, xlabel="epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
@@ -160,11 +153,7 @@ class Comparison:
 
 
 def compare(a: str | RunRecord, b: str | RunRecord, home: Home = None) -> Comparison:
-    """Compare two runs, given by their ids or their records. Code that only one of them has is a difference.
-
-    Raises:
-        LabError: there is no such run.
-    """
+    """Compare two runs, given by their ids or their records."""
     expect_installed("compare two runs", "pandas")
     import pandas
 

@@ -107,11 +107,7 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, *texts: str) -> "RunRecord":
-        """Read a record from JSON objects, where a later one counts more.
-
-        Raises:
-            ValueError, TypeError: they are not one.
-        """
+        """Read a record from JSON objects, where a later one counts more; raises ValueError or TypeError."""
         values: dict[str, Any] = {}
         for text in texts:
             values |= json.loads(text)
@@ -129,11 +125,7 @@ class RunRecord:
         return record
 
     def write(self, folder: Path | str) -> Path:
-        """Write ``run_record.json`` into `folder`, atomically, and return its path.
-
-        Raises:
-            LabError: the folder cannot be written to.
-        """
+        """Write ``run_record.json`` into `folder`, atomically, and return its path."""
         path = Path(folder) / FILE_NAME
         try:
             return atomic_write(path, self.to_json())
@@ -146,9 +138,6 @@ def read(path: Path | str) -> RunRecord:
     """Read the record at `path`, a file or a folder, with its tags and its note.
 
     A "running" one whose process is gone becomes "lost".
-
-    Raises:
-        LabError: there is no such file, or it is damaged.
     """
     path = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
     files = [path, *path.parent.glob(MARKS_NAME)]

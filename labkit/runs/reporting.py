@@ -58,9 +58,6 @@ def report(
             deviation of each metric. One run that diverged makes both of its group inf or nan.
         metrics: as in `plot`. In the table of groups, default: all.
         pictures: figures of your own.
-
-    Raises:
-        LabError: there is no such run, no run has `by`, none reports `metrics`, or the file can't be written.
     """
     found, attempt = select(home, last, **filters), f"write the report {path}"
     expect_installed(attempt, "pandas", "matplotlib")

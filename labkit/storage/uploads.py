@@ -22,12 +22,8 @@ _BATCH = 64  # objects in memory and on their way at once
 def upload(dataset: "Dataset", store: Store, bucket: str, *, prefix: str | None = None) -> str:
     """Send each image as one PNG object, ``LABEL/ROW.png``: a reader gets the label without another request.
 
-    Args:
-        bucket: is made if it does not exist.
-        prefix: of the keys; default: ``NAME/SPLIT`` of the data set.
-
-    Raises:
-        LabError: the store failed, or other objects are below the prefix already.
+    The bucket is made if it does not exist. The prefix of the keys is ``NAME/SPLIT`` of the data set unless
+    given; no other objects may be below it.
     """
     from labkit.display.images import png
 
@@ -40,10 +36,7 @@ def upload(dataset: "Dataset", store: Store, bucket: str, *, prefix: str | None 
 def upload_shards(
     dataset: "Dataset", store: Store, bucket: str, *, rows_per_shard: int = 512, prefix: str | None = None
 ) -> str:
-    """Send the same rows as Parquet objects of `rows_per_shard` rows each (the last may have fewer).
-
-    Args, Raises: as in `upload`; default of the prefix: ``NAME/SPLIT-shards``.
-    """
+    """Send the same rows as Parquet objects of `rows_per_shard` rows each; prefix ``NAME/SPLIT-shards``."""
     import pyarrow.parquet
 
     from labkit.datasets.images import PARQUET_OPTIONS
