@@ -44,8 +44,6 @@ SLOW = {
         "storage_ray",
         "store_faults",
         "store_kernel",
-        "store_names",
-        "uploads",
     ),
     *(
         "own_experiment",

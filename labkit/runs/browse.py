@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from labkit.errors import LabError, expect_installed
+from labkit.errors import LabError, expect_installed, expect_int
 from labkit.files import atomic_write
 from labkit.runs.record import MARKS_NAME, Home, RunRecord, find, number, read
 from labkit.settings import Settings
@@ -166,6 +166,8 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def select(home: Home, last: int | None, **wanted: Any) -> list[RunRecord]:
     """The newest `last` runs whose columns have one of the `wanted` values; a filter of None is none."""
     home = Settings.from_env().home if home is None else Path(home)
+    if last is not None:
+        expect_int("find runs", "last", last)
     asked = {
         column: list(value) if isinstance(value, (list, tuple, set)) else [value]
         for column, value in wanted.items()

@@ -94,6 +94,8 @@ def test_filters_take_any_column(home, three):
     assert "lr is 0.1, 0.2 " in caught.value.fact
     with pytest.raises(LabError, match=r"name='03-torhc'(.|\n)*name is '00-baseline', '03-torch'"):
         runs.latest("03-torhc")
+    with pytest.raises(LabError, match="last=0"):
+        runs.table(last=0)
     with pytest.raises(LabError, match="no run yet"):
         runs.table(home / "empty")
 

@@ -1,19 +1,29 @@
 """An object store: the same cases on every server, keys that are never shown, and faults in words."""
 
+import dataclasses
+import io
 import os
 import pickle
 import secrets
 import socket
 
+import numpy as np
+import pyarrow.parquet
 import pytest
+from PIL import Image
 from pyarrow.fs import FileSelector, FileType
 
 import labs
 import object_servers
-from labkit import storage
+from labkit import datasets, storage
 from labkit.errors import LabError
 from labkit.settings import Settings
+from labkit.storage import check_run_name, upload, upload_shards
 from labkit.storage.client import ObjectFiles, arrow
+
+# As people give them.
+NAMES = ["lr=0.1", " a", "größe 🚀", "50%25", "a+b&c=d", "#1", "a\\b'\"", "a?b", "*", "**", "a[b]", "[!a]"]
+NAMES += ["a?versionId=3"]
 
 
 @pytest.fixture(scope="module", params=object_servers.KINDS)
@@ -32,6 +42,29 @@ def own(tmp_path_factory):
 def place(store):
     """A path of its own in the store."""
     return store.storage_path(f"test-{secrets.token_hex(4)}")
+
+
+@pytest.fixture
+def neighbours(store):
+    """Objects that the names match as patterns."""
+    kept = [f"lab/t/{name}/d/f" for name in ("axb", "ab", "b", "abc")]
+    store.files.pipe(dict.fromkeys(kept, b"kept"))
+    yield sorted(kept)
+    store.files.rm("lab", recursive=True)
+    store.bucket("lab")
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return datasets.load("digits", n=60)
+
+
+@pytest.fixture
+def bucket(store):
+    name = f"t-{secrets.token_hex(6)}"
+    yield name
+    if store.files.exists(name):
+        store.files.rm(name, recursive=True)
 
 
 def put(fs, path, content):
@@ -92,6 +125,125 @@ def test_keys_are_shown_nowhere_and_in_no_pickle(store, place, caplog):
     again = pickle.loads(pickled)
     put(store.filesystem, f"{place}/a", b"1")
     assert again.equals(store.filesystem) and get(again, f"{place}/a") == b"1"
+
+
+# -- names: each can be written, read, listed, copied, moved and deleted ---------------------------------
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_through_pyarrows_file_system(store, neighbours, name):
+    fs, place = store.filesystem, f"lab/t/{name}"
+    with fs.open_output_stream(f"{place}/d/f") as stream:
+        stream.write(b"1")
+    assert fs.open_input_stream(f"{place}/d/f").read() == b"1"
+    assert fs.get_file_info(place).type == FileType.Directory
+    assert fs.get_file_info(f"{place}/d/f").size == 1
+    listed = [one.path for one in fs.get_file_info(FileSelector(place, recursive=True))]
+    assert listed == [f"{place}/d", f"{place}/d/f"]
+    assert place in [one.path for one in fs.get_file_info(FileSelector("lab/t"))]
+    fs.copy_file(f"{place}/d/f", f"{place}/e/g{name}")
+    fs.move(f"{place}/e", f"{place}/h")
+    assert store.files.find(place) == sorted([f"{place}/d/f", f"{place}/h/g{name}"])
+    fs.move(f"{place}/h/g{name}", f"{place}/i{name}")
+    fs.delete_file(f"{place}/i{name}")
+    assert store.files.find(place) == [f"{place}/d/f"]
+    fs.delete_dir_contents(place)
+    assert store.files.find("lab/t") == neighbours
+    store.files.pipe_file(f"{place}/f", b"1")
+    fs.delete_dir(place)
+    assert store.files.find("lab/t") == neighbours
+
+
+@pytest.mark.parametrize("name", ["a?b", "**"])
+def test_through_fsspec(store, neighbours, name, tmp_path):
+    files, place = store.files, f"lab/t/{name}"
+    files.pipe_file(f"{place}/f", b"1")
+    assert files.exists(place) and files.isdir(place) and files.cat(f"{place}/f") == b"1"
+    files.get(place, str(tmp_path / "got"), recursive=True)
+    files.get(f"{place}/f", str(tmp_path / "one"))
+    assert (tmp_path / "one").read_text() == (tmp_path / "got" / "f").read_text() == "1"
+    files.copy(place, f"{place}2", recursive=True)
+    files.copy(place, f"{place}2", recursive=True)  # as `cp`: into a folder that exists
+    files.rm(place, recursive=True)
+    assert files.find(f"{place}2") == [f"{place}2/{name}/f", f"{place}2/f"]
+    files.rm(files.find(f"{place}2"))
+    assert files.find("lab/t") == neighbours
+    assert files.glob("lab/t/a?b/d/*") == ["lab/t/axb/d/f"]  # here a pattern is one
+    with pytest.raises(FileNotFoundError):
+        files.copy("lab/t/none", place, recursive=True)
+
+
+@pytest.mark.parametrize("path", ["lab/t/../x", "s3://lab//x"])
+def test_parts_that_http_takes_away_are_refused_at_once(store, path):
+    with pytest.raises(LabError, match='empty, "." or ".."') as raised:
+        store.files.pipe_file(path, b"1")
+    store.files.exists(raised.value.fix.strip("'"))
+    assert store.files.exists("s3://lab/") and store.files.exists("/lab/")
+
+
+def test_a_name_that_works():
+    for name in ("03-torch", "exp/lr=0.1 [a] 50%? *", "x" * 255, "..."):
+        check_run_name(name)
+    check_run_name("größe", only_ascii=False)  # Ray Tune
+
+
+@pytest.mark.parametrize("name", ["größe", 3, "日本", "lr\n3", "../up", "a//b", "", "x" * 256, "ab/" * 301])
+def test_a_name_that_would_fail_after_the_start(name):
+    with pytest.raises(LabError, match="ASCII.*255 bytes") as raised:
+        check_run_name(name)
+    check_run_name(raised.value.fix.removeprefix("RunConfig(name='").removesuffix("')"))
+
+
+# -- uploads: every object once, with the right content. test_store_faults.py kills the server ------------
+
+
+def test_each_image_is_a_png_with_its_label_in_the_key(store, bucket, digits):
+    path = upload(digits, store, bucket)
+    keys = sorted(store.files.find(path))
+    assert keys == sorted(
+        f"{bucket}/digits/train/{label}/{row:05}.png" for row, label in enumerate(digits.labels)
+    )
+    for key in keys[::13]:
+        image = np.array(Image.open(io.BytesIO(store.files.cat_file(key))))
+        assert np.array_equal(image, digits.images[int(key[-9:-4])])
+    body = store.files.cat_file(keys[0])
+    store.files.pipe_file(keys[0], body[:20])  # as after an upload that broke off
+    store.files.rm(keys[1])
+    assert upload(digits, store, bucket) == path and len(store.files.find(path)) == 60
+    assert store.files.cat_file(keys[0]) == body
+    store.files.pipe_file(f"{path}/stranger.txt", b"1")
+    with pytest.raises(LabError, match=r"1 other objects.*stranger\.txt") as caught:
+        upload(digits, store, bucket)
+    assert f'store.files.rm("{path}", recursive=True)' in caught.value.fix
+
+
+def test_shards_hold_the_same_rows(store, bucket, digits):
+    path = upload_shards(digits, store, bucket, rows_per_shard=25)
+    names = sorted(store.files.find(f"{bucket}/digits/train-shards"))
+    assert names == [f"{path}/part-{k:05}.parquet" for k in range(3)]
+    tables = [pyarrow.parquet.read_table(name, filesystem=store.filesystem) for name in names]
+    assert [table.num_rows for table in tables] == [25, 25, 10]
+    assert pyarrow.concat_tables(tables).equals(digits.to_arrow())
+
+
+def test_a_full_disk(tmp_path, digits):
+    """No file of the server's may grow larger than this, as under a quota."""
+    import resource
+
+    with object_servers.embedded(tmp_path / "home") as store:
+        resource.prlimit(object_servers.process(store).pid, resource.RLIMIT_FSIZE, (1 << 14, 1 << 14))
+        noise = np.random.default_rng(0).integers(0, 256, (60, 28, 28), dtype=np.uint8)
+        with pytest.raises(LabError, match="is its disk full") as caught:
+            upload_shards(dataclasses.replace(digits, images=noise), store, "lab")
+    assert str(tmp_path) in caught.value.fix
+
+
+def test_what_cannot_be_uploaded(store, digits):
+    for given in ((digits.images, store), (digits[:0], store), (digits, "digits")):
+        with pytest.raises(LabError, match="Dataset of images with rows and a Store"):
+            upload(*given, "lab")
+    with pytest.raises(LabError, match="rows_per_shard=.* is not a whole number"):
+        upload_shards(digits, store, "lab", rows_per_shard=0)
 
 
 # -- other processes ---------------------------------------------------------------------------------
