@@ -49,8 +49,8 @@ def table(
 ) -> "pandas.DataFrame":
     """One row per run, the newest first. Times are in seconds; ``epoch s`` is the median epoch.
 
-    Without `columns`, it has where and when each run was made, its speed, the settings (`RunRecord.config`)
-    that all of these runs have and that differ, and the first four metrics.
+    Without `columns`, it has what differs between these runs: when and how each was made, its speed, and the
+    settings (`RunRecord.config`) that all of them have; and the first four metrics.
 
     Args:
         home: the lab's home folder; default: from the settings.
@@ -69,20 +69,25 @@ def table(
 
 
 def overview(found: Sequence[RunRecord]) -> "pandas.DataFrame":
-    """The table of these runs, in their order, without columns that are empty."""
+    """The table of these runs, in their order: what identifies them, what differs, and their metrics."""
     shown = {column: [of(run) for run in found] for column, of in _COLUMNS.items()}
+    always = tuple(_COLUMNS) if len(found) == 1 else ("run", "id", "state")
+    shown = {column: values for column, values in shown.items() if column in always or _differ(values)}
     # A training may report "rows" and similar, which the table has already.
     metrics = [name for name in _metrics(found) if name not in _COLUMNS][:_METRICS_SHOWN]
     configs = [flat(run.config) for run in found]
     for name in (name for name in configs[0] if all(name in config for config in configs)):
         values = [config[name] for config in configs]
-        if len(set(map(repr, values))) > 1:
+        if _differ(values):
             shown[f"config {name}" if name in (*_COLUMNS, *metrics) else name] = values
     for name in metrics:
         values = [number(run.metrics.get(name)) for run in found]
         shown[name] = [value if value is None else round(value, 4) for value in values]
-    shown = {column: values for column, values in shown.items() if any(v is not None for v in values)}
-    return _frame(shown)
+    return _frame({name: values for name, values in shown.items() if any(v is not None for v in values)})
+
+
+def _differ(values: Sequence[Any]) -> bool:
+    return len(set(map(repr, values))) > 1
 
 
 def _frame(columns: dict[str, list]) -> "pandas.DataFrame":

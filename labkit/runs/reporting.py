@@ -70,10 +70,7 @@ def report(
     if groups:
         asked = [metrics] if isinstance(metrics, str) else list(metrics or [])
         parts += _table(f"By {by}", _means(found, groups, by, asked), index=False)
-    frame = overview(found)
-    if len(found) > 1:
-        frame = frame[[c for c in frame if c in ("id", "state") or frame[c].map(repr).nunique() > 1]]
-    parts += _table("Runs", frame, index=False)
+    parts += _table("Runs", overview(found), index=False)
     figure = draw(found[::-1], metrics, groups and groups[::-1])  # the oldest first
     parts.append(_picture(figure, "curves of the runs, and where their seconds went"))
     parts += _table("Equal in all runs", _common(found), header=False)
