@@ -78,7 +78,7 @@ class ObjectFiles(s3fs.S3FileSystem):
             where = {"CreateBucketConfiguration": {"LocationConstraint": _region()}}
             try:
                 self.call_s3("create_bucket", Bucket=name, **(where if _region() != _DEFAULT_REGION else {}))
-            except FileExistsError:  # another process was faster, or somebody else has it
+            except FileExistsError:  # another process was faster, or another user has it
                 self.call_s3("list_objects_v2", Bucket=name, MaxKeys=1)
 
     # -- names are literal ---------------------------------------------------------------------------
