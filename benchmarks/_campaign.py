@@ -38,7 +38,6 @@ from benchmarks import _campaign_runs as runs
 from labkit import cluster, faults, storage
 from labkit.errors import LabError
 from labkit.settings import Settings
-from labkit.storage.client import read_keys
 from labkit.system import family
 
 _TRAIN = ("kill rank", "freeze rank", "slow rank", "freeze store", "kill controller")
@@ -93,7 +92,7 @@ class World:
 
     def __init__(self, lab: cluster.Cluster, store: storage.Store, home: Path) -> None:
         self.lab, self.store, self.home = lab, store, home
-        self.secrets = [read_keys(store.keys)[1], (home / "ray-token").read_text().strip()]
+        self.secrets = [store.read_keys()[1], (home / "ray-token").read_text().strip()]
 
     @classmethod
     @contextlib.contextmanager

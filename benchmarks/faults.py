@@ -65,10 +65,10 @@ def kill_in_an_upload(rng: random.Random, settings: Settings) -> str:
         killer.join()
     store = storage.start(settings=settings)
     _all_there(store, committed)
-    done = upload(images, store, "faults", prefix=prefix)
-    if len(store.files.find(f"faults/{prefix}")) != done.objects or done.objects != len(images):
-        raise Lost(f"after the second upload not everything is there: {done!r}")
-    store.files.rm(f"faults/{prefix}", recursive=True)
+    path = upload(images, store, "faults", prefix=prefix)
+    if len(store.files.find(path)) != len(images):
+        raise Lost("after the second upload not everything is there")
+    store.files.rm(path, recursive=True)
     return (
         f"killed after {wait_for} of {len(images)} objects, told {told - killer.at:.1f} s later;"
         f" the {len(committed)} that were committed were there, and a second upload sent all"

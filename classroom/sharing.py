@@ -193,7 +193,7 @@ def _write_keys(place: str) -> None:
     settings = Settings.from_env()
     settings.make_home()
     if "://" in place and settings.s3_access_key and settings.s3_secret_key:
-        from labkit.storage.client import write_keys
+        from labkit.storage.server import write_keys
 
         write_keys(keys_file(), settings.s3_access_key, settings.s3_secret_key)
 

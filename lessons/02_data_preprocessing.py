@@ -65,7 +65,7 @@ table.schema()
 
 # %%
 public = storage.start_public({"open-data/digits.parquet": digits.to_arrow()})
-no_keys = S3FileSystem(endpoint_override=public.endpoint, anonymous=True)
+no_keys = S3FileSystem(endpoint_override=public, anonymous=True)
 ray.data.read_parquet("s3://open-data/digits.parquet", filesystem=no_keys).count()
 
 # %% tags=["claim"]
@@ -522,6 +522,5 @@ if decode_or_note(names[0], good) is not None:  # your function is there
 # The next lesson trains a model on two workers.
 
 # %%
-public.stop()
 store.stop()
 lab.stop()

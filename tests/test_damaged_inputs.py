@@ -20,7 +20,7 @@ from PIL import Image
 from labkit import datasets, runs
 from labkit.errors import LabError
 from labkit.runs.record import RunRecord, folder_of
-from labkit.storage.client import read_keys, write_keys
+from labkit.storage.server import read_keys, write_keys
 from labkit.system import family, supervision
 
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "25"))

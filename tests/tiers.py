@@ -40,13 +40,10 @@ SLOW = {
     *("torch_models", "panel", "mailbox", "spark", "spark_panel"),
     *(
         "object_server",
-        "public",
         "storage",
         "storage_ray",
         "store_faults",
         "store_kernel",
-        "store_names",
-        "uploads",
     ),
     *(
         "own_experiment",

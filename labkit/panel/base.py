@@ -24,8 +24,7 @@ from labkit.errors import LabError, RunStopped
 from labkit.panel.drawing import Snapshot, snapshot
 from labkit.panel.reporters import NullReporter, choose
 from labkit.panel.run import Run, record_of
-from labkit.runs.origin import git_commit, source_of
-from labkit.runs.record import FILE_NAME, RunRecord
+from labkit.runs.record import FILE_NAME, RunRecord, git_commit, source_of
 from labkit.settings import Settings
 
 _PAUSE = 0.2  # seconds between two drawings

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from labkit.runs.record import RunRecord, find
 
-_SESSIONS = ("ray/*/session_2*", "spark/spark-*")  # with their logs
+_SESSIONS = ("ray/*/session_2*", "spark/spark-*", "public/public-*")  # with their logs
 
 
 def old_folders(home: Path, seconds: float) -> dict[Path, int]:

@@ -1,8 +1,6 @@
 """A figure of runs, with their curves and their seconds, and what differs between two of them."""
 
-import base64
 import difflib
-import io
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,15 +18,10 @@ if TYPE_CHECKING:  # takes a second to import
     from matplotlib.figure import Figure
 
 _PARTS = ("start", "data", "training", "between epochs", "rest", "restart")  # of `RunRecord.seconds`
-_DRAWN_UNASKED = 2  # metrics of runs that report neither loss nor accuracy
-_LINE_WIDTH = 110  # characters that fit next to each other
 _LARGEST = 1e300  # matplotlib multiplies the ends of an axis
-# In this order. What differs between any two runs (ids, times of day, paths) is not compared.
-_COMPARED = (
-    *("name", "engine", "state", "error", "workers", "scaling", "dataset", "rows", "data_fingerprint"),
-    *("seed", "config", "commit", "versions", "host", "metrics", "epochs", "seconds_total"),
-    *("rows_per_second", "waiting_share", "checkpoints", "tags", "note"),
-)
+# These differ between any two runs, or follow from others.
+_NOT_COMPARED = {"run_id", "started_at", "process", "code", "storage_path", "checkpoint", "folder", "extra"}
+_NOT_COMPARED |= {"history", "seconds", "seconds_per_epoch", "seconds_to_start"}
 
 
 def plot(
@@ -48,9 +41,6 @@ def plot(
         metrics: one name or several. Default: loss and accuracy; for runs that report neither, their first
             two metrics.
         by: a column; runs with the same value in it have the same colour.
-
-    Raises:
-        LabError: there is no such run, or none of them reports one of `metrics`.
     """
     found = select(home, last, **filters)[::-1]  # the oldest first
     return draw(found, metrics, None if by is None else list(map(str, values_of(found, by))))
@@ -61,58 +51,40 @@ def draw(
     metrics: str | Sequence[str] | None = None,
     groups: Sequence[str] | None = None,
 ) -> "Figure":
-    """Draw these runs as `plot` does, in their order; `groups` has a name for each, and one look for a name.
-
-    Raises:
-        LabError: no run reports one of `metrics`.
-    """
+    """Draw these runs as `plot` does, in their order; runs of the same name in `groups` look the same."""
     expect_installed("plot runs", "matplotlib")
     import matplotlib.pyplot as plt
 
-    labels = [_plain(formatting.short(group)) for group in groups] if groups else _labels(found)
-    shown, look = _shown(found, metrics), groups or range(len(found))
+    labels, shown = list(map(_label, groups or _names(found))), _shown(found, metrics)
     heights = [2.4] * bool(shown) + [0.9 + 0.32 * len(found)]
-    columns = max(1, min(3, _LINE_WIDTH // (max(map(len, labels)) + 8)))
-    legends = 0.25 * (len(found) / columns + 1)  # inches
     mosaic = [list(range(len(shown)))] * bool(shown) + [["seconds"] * max(len(shown), 1)]
-    with plt.rc_context(figure_style()):
+    legends = 0.5 + len(found) / 8  # inches
+    with plt.rc_context(figure_style() | {"text.parse_math": False}):  # a $ begins no formula
         figure, axes = plt.subplot_mosaic(
             mosaic, figsize=(8.5, sum(heights) + legends), height_ratios=heights, layout="constrained"
         )
         plt.close(figure)
         for place, metric in enumerate(shown):
-            _draw_curves(axes[place], found, metric, look)
+            _draw_curves(axes[place], found, metric, labels)
         if shown and len(found) > 1:
-            lines = axes[0].get_lines()
-            first = [place for place, group in enumerate(look) if group not in look[:place]]
-            entries = [lines[place] for place in first], [labels[place] for place in first]
-            figure.legend(*entries, loc="outside upper left", ncols=columns)
+            figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
         _draw_seconds(axes["seconds"], found, labels)
         figure.legend(handles=axes["seconds"].containers, loc="outside lower left", ncols=len(_PARTS))
     return figure
 
 
-def data_uri(figure: "Figure") -> str:
-    """The figure as an SVG for the ``src`` of an ``<img>``, where nothing in it can run."""
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="svg")
-    return f"data:image/svg+xml;base64,{base64.b64encode(drawn.getvalue()).decode()}"
+def _names(found: Sequence[RunRecord]) -> list[str]:
+    """The name of each run and, where several have it, when it started."""
+    times = Counter(run.name for run in found)
+    return [
+        formatting.short(run.name, 22) + (f" · {run.started:%H:%M:%S}" if times[run.name] > 1 else "")
+        for run in found
+    ]
 
 
-def _labels(found: Sequence[RunRecord]) -> list[str]:
-    """The name of each run and, where names are not enough to tell them apart, its time and its engine."""
-    names, engines = Counter(run.name for run in found), {run.engine for run in found}
-    labels = []
-    for run in found:
-        when = f" · {run.started:%H:%M:%S}" if names[run.name] > 1 else ""
-        engine = f" · {run.engine}" if len(engines) > 1 else ""
-        labels.append(_plain(f"{formatting.short(run.name, 22)}{when}{engine}"))
-    return labels
-
-
-def _plain(label: str) -> str:
-    """The label for matplotlib, which reads a $ as the start of a formula, and hides what starts with _."""
-    label = label.replace("$", r"\$")
+def _label(name: str) -> str:
+    """The name for matplotlib, whose legends leave out what starts with _."""
+    label = formatting.short(name)
     return " " + label if label.startswith("_") else label
 
 
@@ -121,7 +93,7 @@ def _shown(found: Sequence[RunRecord], metrics: str | Sequence[str] | None) -> l
     pairs = (pair for run in found for entry in run.history for pair in entry.items())
     reported = list(dict.fromkeys(name for name, v in pairs if name != "epoch" and number(v) is not None))
     if metrics is None:
-        return [name for name in ("loss", "accuracy") if name in reported] or reported[:_DRAWN_UNASKED]
+        return [name for name in ("loss", "accuracy") if name in reported] or reported[:2]
     asked = [metrics] if isinstance(metrics, str) else list(metrics)
     if unknown := [metric for metric in asked if metric not in reported]:
         fact = f"the runs report {', '.join(reported) or 'no metrics at all'}"
@@ -130,19 +102,21 @@ def _shown(found: Sequence[RunRecord], metrics: str | Sequence[str] | None) -> l
     return asked
 
 
-def _draw_curves(axes: "Axes", found: Sequence[RunRecord], metric: str, groups: Sequence) -> None:
-    """The metric of each run; the lines of a group look the same."""
+def _draw_curves(axes: "Axes", found: Sequence[RunRecord], metric: str, labels: list[str]) -> None:
+    """The metric of each run; lines with the same label look the same."""
     from matplotlib import rcParams
     from matplotlib.ticker import MaxNLocator
 
-    looks, places = rcParams["axes.prop_cycle"].by_key(), list(dict.fromkeys(groups))
-    for run, group in zip(found, groups, strict=True):
-        entries = [(entry.get("epoch", place), entry.get(metric)) for place, entry in enumerate(run.history)]
+    looks = list(rcParams["axes.prop_cycle"])
+    different = list(dict.fromkeys(labels))
+    for place, (run, label) in enumerate(zip(found, labels, strict=True)):
+        entries = [(entry.get("epoch", n), entry.get(metric)) for n, entry in enumerate(run.history)]
         points = [(_drawn(epoch), _drawn(value)) for epoch, value in entries]
         points = [(epoch + 1, value) for epoch, value in points if epoch is not None and value is not None]
-        look = {key: values[places.index(group) % len(values)] for key, values in looks.items()}
-        axes.plot([epoch for epoch, _ in points], [value for _, value in points], marker="o", **look)
-    axes.set(title=metric.replace("$", r"\$"), xlabel="epoch")
+        look = looks[different.index(label) % len(looks)]
+        named = label if labels.index(label) == place else None
+        axes.plot(*zip(*points, strict=True) if points else ([], []), marker="o", label=named, **look)
+    axes.set(title=metric, xlabel="epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
@@ -163,46 +137,32 @@ def _draw_seconds(axes: "Axes", found: Sequence[RunRecord], labels: list[str]) -
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found. Displays itself: the table, the difference of the code, and the figure."""
+    """What `compare` found. Displays itself: the table, and the difference of the code."""
 
-    a: RunRecord
-    b: RunRecord
     table: "pandas.DataFrame"  # a row for each field that differs ("config.lr"), with a column for each run
     code: str  # a unified diff of the training functions; "" if they are equal
-
-    @property
-    def figure(self) -> "Figure":
-        """The curves of both, and where their seconds went."""
-        return draw([self.a, self.b])
 
     def _repr_html_(self) -> str:
         from markupsafe import escape
 
         # It may scroll, which the keyboard can do only where the focus is.
-        code = f'<pre tabindex="0">{escape(self.code or "The code is equal.")}</pre>'
-        picture = f'<img alt="curves of both runs" src="{data_uri(self.figure)}">'
-        return f"{self.table.to_html()}{code}{picture}"
+        return f'{self.table.to_html()}<pre tabindex="0">{escape(self.code or "The code is equal.")}</pre>'
 
     def __repr__(self) -> str:
         return f"{self.table}\n\n{self.code or 'The code is equal.'}"
 
 
 def compare(a: str | RunRecord, b: str | RunRecord, home: Home = None) -> Comparison:
-    """Compare two runs, given by their ids or their records. Code that only one of them has is a difference.
-
-    Raises:
-        LabError: there is no such run.
-    """
+    """Compare two runs, given by their ids or their records."""
     expect_installed("compare two runs", "pandas")
     import pandas
 
-    one, other = get(a, home), get(b, home)
-    left, right = (flat({name: getattr(run, name) for name in _COMPARED}) for run in (one, other))
+    pair = get(a, home), get(b, home)
+    left, right = (flat({n: v for n, v in vars(run).items() if n not in _NOT_COMPARED}) for run in pair)
     # As texts: NaN equals NaN then.
-    names = [name for name in {**left, **right} if repr(left.get(name)) != repr(right.get(name))]
-    names.sort(key=lambda name: _COMPARED.index(name.partition(".")[0]))
-    rows = [(left.get(name), right.get(name)) for name in names]
-    table = pandas.DataFrame(rows, index=names, columns=[one.run_id, other.run_id], dtype=object)
-    lines = (run.code.splitlines() for run in (one, other))
-    code = "\n".join(difflib.unified_diff(*lines, one.run_id, other.run_id, lineterm=""))
-    return Comparison(one, other, table, code)
+    rows = {name: (left.get(name), right.get(name)) for name in left | right}
+    rows = {name: values for name, values in rows.items() if repr(values[0]) != repr(values[1])}
+    ids = [run.run_id for run in pair]
+    table = pandas.DataFrame(list(rows.values()), index=list(rows), columns=ids, dtype=object)
+    lines = (run.code.splitlines() for run in pair)
+    return Comparison(table, "\n".join(difflib.unified_diff(*lines, *ids, lineterm="")))

@@ -11,14 +11,18 @@ versions of the lab can be read: unknown fields are ignored, and missing ones ta
 """
 
 import contextlib
+import functools
 import hashlib
+import inspect
 import json
 import os
 import platform
 import re
 import reprlib
+import subprocess
+import textwrap
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +31,7 @@ from typing import Any
 from labkit.display.formatting import without_credentials
 from labkit.errors import LabError
 from labkit.files import atomic_write
+from labkit.system.process_info import ProcessIdentity
 
 Home = Path | str | None  # the lab's home folder; None: from the settings
 FILE_NAME = "run_record.json"
@@ -96,17 +101,13 @@ class RunRecord:
 
     def to_json(self) -> str:
         """Return the record as JSON, with Python's ``NaN`` and ``Infinity``."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "folder"}
+        values = {name: value for name, value in vars(self).items() if name != "folder"}
         values |= {name: _setting(values[name]) for name in (*_GIVEN, "seed")}
         return json.dumps(values, indent=1, default=_plain)
 
     @classmethod
     def from_json(cls, *texts: str) -> "RunRecord":
-        """Read a record from JSON objects, where a later one counts more.
-
-        Raises:
-            ValueError, TypeError: they are not one.
-        """
+        """Read a record from JSON objects, where a later one counts more; raises ValueError or TypeError."""
         values: dict[str, Any] = {}
         for text in texts:
             values |= json.loads(text)
@@ -124,11 +125,7 @@ class RunRecord:
         return record
 
     def write(self, folder: Path | str) -> Path:
-        """Write ``run_record.json`` into `folder`, atomically, and return its path.
-
-        Raises:
-            LabError: the folder cannot be written to.
-        """
+        """Write ``run_record.json`` into `folder`, atomically, and return its path."""
         path = Path(folder) / FILE_NAME
         try:
             return atomic_write(path, self.to_json())
@@ -141,9 +138,6 @@ def read(path: Path | str) -> RunRecord:
     """Read the record at `path`, a file or a folder, with its tags and its note.
 
     A "running" one whose process is gone becomes "lost".
-
-    Raises:
-        LabError: there is no such file, or it is damaged.
     """
     path = Path(path) / FILE_NAME if Path(path).is_dir() else Path(path)
     files = [path, *path.parent.glob(MARKS_NAME)]
@@ -156,31 +150,19 @@ def read(path: Path | str) -> RunRecord:
     return replace(record, folder=str(path.parent), state="lost" if lost else record.state)
 
 
-def find(home: Path | str, *, names: Iterable[str] | None = None) -> list[RunRecord]:
-    """Read the records below ``home/runs``, newest run first. A damaged one is skipped with a warning.
-
-    Args:
-        names: only runs with one of these names; the folders of others are not read.
-    """
-    names = None if names is None else set(map(str, names))
-    folders = (Path(home) / "runs").glob("*") if names is None else {folder_of(home, name) for name in names}
+def find(home: Path | str) -> list[RunRecord]:
+    """Read the records below ``home/runs``, newest run first. A damaged one is skipped with a warning."""
     found = []
-    for path in (path for folder in folders for path in folder.glob(f"*/{FILE_NAME}")):
+    for path in Path(home).glob(f"runs/*/*/{FILE_NAME}"):
         try:
-            record = read(path)
+            found.append(read(path))
         except LabError as error:
             warnings.warn(f"skipped {path}: {error.fact}", stacklevel=2)
-        else:
-            if names is None or record.name in names:  # two names may share a folder
-                found.append(record)
     return sorted(found, key=lambda record: (record.started, record.run_id), reverse=True)
 
 
-def folder_of(home: Path | str, name: str, run_id: str = "") -> Path:
-    """Return the folder of a run's record or, without `run_id`, of all runs with this name.
-
-    A name may be any text: characters that could lead out of ``runs`` are replaced, and a long name is cut.
-    """
+def folder_of(home: Path | str, name: str, run_id: str) -> Path:
+    """The folder of a run's record. Of a name, what could lead out of ``runs`` is replaced, and it is cut."""
     return Path(home) / "runs" / (re.sub(r"[^\w.-]+", "-", name)[:80].strip(".-") or "run") / run_id
 
 
@@ -194,28 +176,52 @@ def number(value: Any) -> float | None:
         return None
 
 
+# -- where a run comes from -----------------------------------------------------------------------------
+
+
+def source_of(code: Any) -> str:
+    """The text of a function, a frame, or a class's methods; "" if Python doesn't have its text.
+
+    Python reads the file of an imported function when it is asked, so it has what was saved last.
+    """
+    while isinstance(code, functools.partial):
+        code = code.func
+    # `inspect` looks for a notebook's class in a file, and finds none; its functions have their text.
+    methods = [one for one in vars(code).values() if inspect.isfunction(one)] if inspect.isclass(code) else []
+    # What is built in, typed at a prompt or an object has no text.
+    with contextlib.suppress(OSError, TypeError, SyntaxError):
+        return textwrap.dedent("".join(inspect.getsource(inspect.unwrap(one)) for one in methods or [code]))
+    return ""
+
+
+def git_commit() -> str | None:
+    """The commit that is checked out here, without later changes; None outside of a repository."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        command = ["git", "rev-parse", "--verify", "--quiet", "HEAD"]
+        return subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True, timeout=5).strip()
+    return None
+
+
 def this_process() -> dict[str, Any]:
     """Identify this process (pids are reused, so by its start time as well) and its machine."""
-    from labkit.system.process_info import ProcessIdentity
-
     return {**asdict(ProcessIdentity.of(os.getpid())), "machine": _machine()}
 
 
 def _may_live(process: dict[str, Any]) -> bool:
     """Whether the process of a run may still be running. Those of other machines can't be looked up."""
-    from labkit.system.process_info import ProcessIdentity
-
     if process.get("machine") not in (None, _machine()):
         return True
     with contextlib.suppress(LookupError, TypeError, ValueError, OverflowError):  # damaged
-        identity = {name: process[name] for name in ("pid", "created", "boot")}
-        return ProcessIdentity(**identity).alive
+        return ProcessIdentity(**{name: process[name] for name in ("pid", "created", "boot")}).alive
     return False
 
 
 def _machine() -> str:
     """Distinguishes machines that share a home folder, without giving the machine's name."""
     return hashlib.sha256(platform.node().encode()).hexdigest()[:12]
+
+
+# -- values as JSON has them ----------------------------------------------------------------------------
 
 
 def _plain(value: Any) -> Any:

@@ -1,23 +1,26 @@
 """A report of runs, to hand in: one HTML file that needs nothing else, and runs no code."""
 
+import base64
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from labkit.display import formatting
+from labkit.display.formatting import UNKNOWN
 from labkit.errors import LabError, expect_installed
 from labkit.files import atomic_write
-from labkit.runs import figures
 from labkit.runs.browse import flat, overview, select, values_of
+from labkit.runs.figures import draw
 from labkit.runs.record import Home, RunRecord, number
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-_ALWAYS = ["id", "state"]  # columns of the table, also where they are equal in all runs
+_ORIGIN = ("engine", "workers", "dataset", "rows", "data_fingerprint", "epochs", "seed", "config", "versions")
+_ORIGIN += ("host",)  # what is said once, where it is equal in all runs
 _PAGE = Markup("""<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width"><title>{title}</title><style>
 :root{{color-scheme:light dark}}
@@ -45,8 +48,8 @@ def report(
 ) -> Path:
     """Write a page about runs to `path`, and return it: what was asked, what came out, and where from.
 
-    It has the text, the pictures, a table of the runs with what differs between them, their curves, what is
-    equal in all of them, their code, and the versions and the commit they ran with.
+    It has the text, the pictures, the table of the runs, their curves, what is equal in all of them, their
+    code, and the versions and the commit they ran with.
 
     Args:
         home, last, filters: which runs, as in `table`.
@@ -55,29 +58,22 @@ def report(
             deviation of each metric. One run that diverged makes both of its group inf or nan.
         metrics: as in `plot`. In the table of groups, default: all.
         pictures: figures of your own.
-
-    Raises:
-        LabError: there is no such run, no run has `by`, none reports `metrics`, or the file can't be written.
     """
-    found = select(home, last, **filters)[::-1]  # the oldest first
-    attempt = f"write the report {path}"
+    found, attempt = select(home, last, **filters), f"write the report {path}"
     expect_installed(attempt, "pandas", "matplotlib")
     groups = None if by is None else values_of(found, by)
-    if groups is not None and all(value is None for value in groups):
+    if groups is not None and not any(value is not None for value in groups):
         raise LabError(attempt, f"no run has {by!r}", "by= takes a setting, or a column of runs.table()")
     groups = groups and list(map(str, groups))
     parts = [Markup("<p>{}</p>").format(paragraph) for paragraph in text.split("\n\n") if paragraph.strip()]
     parts += [_picture(picture, "") for picture in pictures]
     if groups:
         asked = [metrics] if isinstance(metrics, str) else list(metrics or [])
-        parts += _table(f"By {by}", _groups(found, groups, by, asked), index=False)
-    frame = overview(found[::-1], everything=True).drop(columns="checkpoint", errors="ignore").map(_cell)
-    equal = [name for name in frame if name not in _ALWAYS and frame[name].nunique() == 1]
-    parts += _table("Runs", frame[_ALWAYS + [c for c in frame if c not in [*_ALWAYS, *equal]]], index=False)
-    parts.append(
-        _picture(figures.draw(found, metrics, groups), "curves of the runs, and where their seconds went")
-    )
-    parts += _table("Equal in all runs", _common(found, dict(frame[equal].iloc[0])), header=False)
+        parts += _table(f"By {by}", _means(found, groups, by, asked), index=False)
+    parts += _table("Runs", overview(found), index=False)
+    figure = draw(found[::-1], metrics, groups and groups[::-1])  # the oldest first
+    parts.append(_picture(figure, "curves of the runs, and where their seconds went"))
+    parts += _table("Equal in all runs", _common(found), header=False)
     for code in dict.fromkeys(run.code for run in found):
         ids = [run.run_id for run in found if run.code == code]
         heading = f"Code of {'all runs' if len(ids) == len(found) else ', '.join(ids)}"
@@ -89,7 +85,7 @@ def report(
         raise LabError(attempt, str(error), "name a file that you can write to") from error
 
 
-def _groups(
+def _means(
     found: Sequence[RunRecord], groups: Sequence[str], by: str, metrics: Sequence[str]
 ) -> "pandas.DataFrame":
     """The mean and the standard deviation of each metric in the runs of a group that finished and have it."""
@@ -103,27 +99,20 @@ def _groups(
             values = [number(run.metrics.get(metric)) for run in mine if run.state == "finished"]
             if values := [value for value in values if value is not None]:
                 with numpy.errstate(all="ignore"):  # of runs that diverged
-                    mean, spread = numpy.mean(values), numpy.std(values, ddof=1) if len(values) > 1 else None
-                shown = formatting.UNKNOWN if spread is None else f"{spread:.4g}"
-                rows.append((name, metric, len(values), f"{mean:.4g}", shown))
+                    spread = f"{numpy.std(values, ddof=1):.4g}" if len(values) > 1 else UNKNOWN
+                    rows.append((name, metric, len(values), f"{numpy.mean(values):.4g}", spread))
     return pandas.DataFrame(rows, columns=[by, "metric", "runs", "mean", "standard deviation"])
 
 
-def _common(found: Sequence[RunRecord], shown: dict[str, str]) -> "pandas.DataFrame":
-    """What is equal in all runs: `shown`, settings, versions and the like; and the commit."""
+def _common(found: Sequence[RunRecord]) -> "pandas.DataFrame":
+    """Settings, versions and the like that are equal in all runs, and the commits."""
     import pandas
 
-    names = ("config", "versions", "host", "seed", "data_fingerprint")
-    each = [flat({name: getattr(run, name) for name in names}) for run in found]
-    common = {name: v for name, v in each[0].items() if all(repr(one.get(name)) == repr(v) for one in each)}
-    commits = ", ".join(dict.fromkeys(run.commit or "none" for run in found))
-    note = " (changes that were not committed are not recorded)" if any(run.commit for run in found) else ""
-    rows = shown | {name: _cell(value) for name, value in common.items()} | {"commit": commits + note}
-    return pandas.Series(rows, dtype=object).to_frame()
-
-
-def _cell(value: Any) -> str:
-    return formatting.UNKNOWN if value is None or str(value) in ("nan", "<NA>") else str(value)
+    each = [flat({name: getattr(run, name) for name in _ORIGIN}) for run in found]
+    equal = {name: v for name, v in each[0].items() if all(repr(one.get(name)) == repr(v) for one in each)}
+    shown = {name: str(value) for name, value in equal.items() if value is not None}
+    shown["commit"] = ", ".join(dict.fromkeys(run.commit or "none" for run in found))
+    return pandas.Series(shown, dtype=object).to_frame()
 
 
 def _table(heading: str, frame: "pandas.DataFrame", **options: Any) -> list[Markup]:
@@ -131,8 +120,15 @@ def _table(heading: str, frame: "pandas.DataFrame", **options: Any) -> list[Mark
     import pandas
 
     with pandas.option_context("display.max_colwidth", None):
-        return [Markup("<h2>{}</h2>").format(heading), Markup(frame.to_html(border=0, **options))]
+        return [
+            Markup("<h2>{}</h2>").format(heading),
+            Markup(frame.to_html(border=0, na_rep=UNKNOWN, **options)),
+        ]
 
 
 def _picture(figure: "Figure", words: str) -> Markup:
-    return Markup('<p><img alt="{}" src="{}"></p>').format(words, figures.data_uri(figure))
+    """The figure as an SVG in the ``src`` of an ``<img>``, where nothing in it can run."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="svg")
+    source = f"data:image/svg+xml;base64,{base64.b64encode(drawn.getvalue()).decode()}"
+    return Markup('<p><img alt="{}" src="{}"></p>').format(words, source)

@@ -8,15 +8,12 @@
 s3fs and pyarrow (a second of CPU) are imported when a store is first used.
 """
 
-from labkit.storage.explain import hint_for
-from labkit.storage.names import check_run_name
-from labkit.storage.store import PublicStore, Store, connect, start, start_public
-from labkit.storage.uploads import Uploaded, upload, upload_shards
+from labkit.storage.server import start_public
+from labkit.storage.store import Store, check_run_name, connect, hint_for, start
+from labkit.storage.uploads import upload, upload_shards
 
 __all__ = [
-    "PublicStore",
     "Store",
-    "Uploaded",
     "check_run_name",
     "connect",
     "hint_for",

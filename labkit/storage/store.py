@@ -1,9 +1,5 @@
 """A handle on an object store: the embedded S3 server, or any other endpoint.
 
-    store = storage.start()                  # or the store that LABKIT_S3_ENDPOINT names
-    ray.data.read_images(store.storage_path("digits", "train"), filesystem=store.filesystem)
-    RunConfig(name="03", storage_path=store.storage_path("runs"), storage_filesystem=store.filesystem)
-
 The keys are in no code, output or pickle. Workers on this machine read them from a file of mode 0600, workers
 elsewhere from their environment (``LABKIT_S3_ACCESS_KEY`` and ``LABKIT_S3_SECRET_KEY``, or AWS's own ways).
 """
@@ -16,43 +12,44 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labkit import interrupts, machine
-from labkit.display import cards
+from labkit import interrupts
 from labkit.display.formatting import without_credentials
 from labkit.errors import LabError, expect_installed
 from labkit.settings import Settings
-from labkit.storage import explain
-from labkit.system import supervision
+from labkit.storage import server
 
 if TYPE_CHECKING:  # s3fs and pyarrow take a second to import
     import pyarrow.fs
 
     from labkit.storage.client import ObjectFiles
-    from labkit.storage.server import Server
 
+_KEYS = "check LABKIT_S3_ACCESS_KEY and LABKIT_S3_SECRET_KEY on every node: are they of this store?"
+_RIGHT = "ask who runs the store for the right to do that, or name another bucket: bucket=…"
+_WAY = "is it http:// or https://? Own certificate: export AWS_CA_BUNDLE=…; no proxy: export no_proxy=HOST"
+_FIXES = {  # for S3's codes, and for exceptions of botocore
+    **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch", "NoCredentialsError"), _KEYS),
+    **dict.fromkeys(("AccessDenied", "403", "BucketAlreadyExists"), _RIGHT),
+    **dict.fromkeys(("ProxyConnectionError", "SSLError"), _WAY),
+    "NoSuchBucket": 'store.bucket("…") makes one, or name one that exists',
+    "RequestTimeTooSkewed": "set the clock of this machine or of the store: timedatectl set-ntp true",
+}
 _handles: list["Store"] = []  # of this process on embedded servers; a server stops with its last handle
 
 
+@dataclass(eq=False, repr=False)
 class Store:
-    """A handle on an object store. Displays itself; in a ``with`` statement it stops at the end of the block.
+    """A handle on an object store; in a ``with`` statement it stops at the end of the block."""
 
-    Attributes:
-        endpoint: its URL.
-        home_bucket: the bucket that `storage_path` starts with.
-        keys: the file with its keys; None if botocore finds keys by itself.
-    """
-
-    def __init__(
-        self, endpoint: str, keys: Path | None, home_bucket: str, server: "Server | None" = None
-    ) -> None:
-        self.endpoint, self.keys, self.home_bucket = endpoint, keys, home_bucket
-        self._server, self._running = server, True
-        explain.endpoints.add(endpoint)
+    endpoint: str  # its URL
+    keys: Path | None  # the file with its keys; None if botocore finds keys by itself
+    home_bucket: str  # that `storage_path` starts with
+    home: Path | None = None  # whose embedded server it is; None for a store that the lab did not start
+    running: bool = True  # until `stop`
 
     @functools.cached_property
     def files(self) -> "ObjectFiles":
@@ -67,21 +64,11 @@ class Store:
         return arrow(self.files)
 
     def read_keys(self) -> tuple[str | None, str | None]:
-        """(access key, secret key), for another client; (None, None) if clients find keys by themselves.
-
-        Raises:
-            LabError: the file with the keys is damaged.
-        """
-        from labkit.storage.client import read_keys
-
-        return read_keys(self.keys) if self.keys is not None else (None, None)
+        """(access key, secret key), for another client; (None, None) if clients find keys by themselves."""
+        return server.read_keys(self.keys) if self.keys is not None else (None, None)
 
     def bucket(self, name: str) -> str:
-        """Create the bucket `name` unless it exists, and return the name.
-
-        Raises:
-            LabError: it cannot be created.
-        """
+        """Create the bucket `name` unless it exists, and return the name."""
         with self.explained(f"make the bucket {name!r}"):
             self.files.make_bucket(name)
         return name
@@ -91,35 +78,32 @@ class Store:
         return "/".join((self.home_bucket, *parts))
 
     @contextlib.contextmanager
-    def explained(self, attempt: str, then: str = "") -> Iterator[None]:
-        """Raise what fails in this block as a LabError that names the store; `then` follows its fix."""
-        again = "are endpoint and port right, and does the store run there?"
-        if self._server is not None:
-            again = f"storage.start() starts it again on the same data; its log is {self._server.log}"
+    def explained(self, attempt: str) -> Iterator[None]:
+        """Raise what fails in this block as a LabError that names the store."""
         try:
             yield
         except LabError:
             raise
         except Exception as error:
-            fact, fix = explain.explain(error, self.endpoint, again)
-            if self._server is not None and explain.code_of(error) in ("InternalError", "500"):
-                fact, fix = self._server.full_disk() or (fact, fix)
-            raise LabError(attempt, fact, fix + then) from error
+            fix = "are endpoint and port right, and does the store run there?"
+            if self.home is not None:
+                fix = f"is its disk full? Its log is {server.log_of(self.home)}. "
+                fix += "If it doesn't run, storage.start() starts it again on the same data"
+            raise LabError(attempt, *_explain(error, self.endpoint, fix)) from error
 
     def stop(self) -> None:
         """Leave the store. The embedded server stops with its last handle in any process; its data stay."""
-        if not self._running:
+        if not self.running:
             return
         with interrupts.stoppable("store.stop()", left="The store has been left all the same"):
-            self._running = False
+            self.running = False
             atexit.unregister(self.stop)
-            if self._server is None:
-                if self.keys is not None:
-                    shutil.rmtree(self.keys.parent, ignore_errors=True)  # of `connect`
-                return
-            _handles.remove(self)
-            if all(handle._server != self._server for handle in _handles):
-                self._server.leave()
+            if self.home is None and self.keys is not None:
+                shutil.rmtree(self.keys.parent, ignore_errors=True)  # of `connect`
+            elif self.home is not None:
+                _handles.remove(self)
+                if all(handle.endpoint != self.endpoint for handle in _handles):
+                    server.leave(self.home)
 
     def __enter__(self) -> "Store":
         return self
@@ -128,15 +112,8 @@ class Store:
         self.stop()
 
     def __repr__(self) -> str:
-        status = f"bucket {self.home_bucket!r}" if self._running else "stopped"
+        status = f"bucket {self.home_bucket!r}" if self.running else "stopped"
         return f"Store({without_credentials(self.endpoint)}, {status})"
-
-    def _repr_html_(self) -> str:
-        whose = "not started by the lab" if self._server is None else "the lab's own, rclone"
-        dim = f"{without_credentials(self.endpoint)} · {whose} · keys ••••"
-        gone = self._server is not None and not self._server.alive
-        status = "stopped" if not self._running else ("bad", "not running") if gone else ("ok", "in use")
-        return cards.card("Object store", status, cards.text(f"bucket: {self.home_bucket}"), dim=dim)
 
     def _files(self, **options: Any) -> "ObjectFiles":
         from labkit.storage.client import ObjectFiles
@@ -160,14 +137,8 @@ class Store:
 def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
     """Start the embedded object store, or return the one that runs already.
 
-    If ``LABKIT_S3_ENDPOINT`` names a store, that one is used, and nothing is started.
-
-    Args:
-        bucket: the store's home bucket, which is made if it does not exist.
-
-    Raises:
-        LabError: no server could be started, or it cannot be used.
-        RunStopped: the reader interrupted; nothing is left running.
+    If ``LABKIT_S3_ENDPOINT`` names a store, that one is used, and nothing is started. `bucket` is the store's
+    home bucket, which is made if it does not exist.
     """
     expect_installed("start the object store", "s3fs", "pyarrow")
     settings = Settings.given(settings)
@@ -176,13 +147,12 @@ def start(*, bucket: str = "lab", settings: Settings | None = None) -> Store:
     store: Store | None = None
     undo = interrupts.stoppable("the start of the object store", undo=lambda: store and store.stop())
     with undo as check:
-        from labkit.storage import server as object_server  # a second of imports, which an interrupt may meet
-
-        server = object_server.start(settings, check)
+        home = settings.make_home()
+        endpoint, keys = server.start(home, check)
         for handle in _handles:
-            if handle._server == server and handle.home_bucket == bucket:
+            if (handle.home, handle.endpoint, handle.home_bucket) == (home, endpoint, bucket):
                 return handle
-        store = Store(server.endpoint, server.keys, bucket, server)
+        store = Store(endpoint, keys, bucket, home)
         _handles.append(store)
         check()
         store._check_access()
@@ -203,34 +173,30 @@ def connect(
     """Use an object store that runs already (MinIO, AWS, …). It is never stopped from here.
 
     The keys are kept in a file of mode 0600 until this process ends, for the workers on this machine.
-    Without keys here and in the settings, those that AWS's own tools find are used.
+    Without keys here and in the settings, those that AWS's own tools find are used. A store that cannot be
+    used is refused within seconds.
 
     Args:
         endpoint, access_key, secret_key: default: ``LABKIT_S3_ENDPOINT`` and so on.
-        bucket: the store's home bucket, which is made if it does not exist.
-
-    Raises:
-        LabError: the store cannot be used; known within seconds.
+        bucket: as for `start`.
     """
-    expect_installed("connect to an object store", "s3fs", "pyarrow")
+    attempt = "connect to an object store"
+    expect_installed(attempt, "s3fs", "pyarrow")
     settings = Settings.given(settings)
     url = str(endpoint or settings.s3_endpoint or "").rstrip("/")
     shown = without_credentials(url)
     if not re.fullmatch(r"https?://[^\s/?#]+", url):
         fix = 'storage.connect("http://host:9000"), or export LABKIT_S3_ENDPOINT=http://host:9000'
-        raise LabError("connect to an object store", f"the endpoint is {shown!r}, which is not a URL", fix)
+        raise LabError(attempt, f"the endpoint is {shown!r}, which is not a URL", fix)
     if access_key is None and secret_key is None:
         access_key, secret_key = settings.s3_access_key, settings.s3_secret_key
     if bool(access_key) != bool(secret_key):  # the given one would be ignored, and AWS's own pair used
         fix = f"give both or none: storage.connect({shown!r}, access_key, secret_key)"
-        raise LabError("connect to an object store", "one of the two keys is missing", fix)
+        raise LabError(attempt, "one of the two keys is missing", fix)
     keys = None
-    if access_key:
-        from labkit.storage.client import write_keys
-
-        keys = write_keys(
-            Path(tempfile.mkdtemp(prefix="labkit-keys-")) / "credentials", access_key, secret_key
-        )
+    if access_key and secret_key:
+        keys = Path(tempfile.mkdtemp(prefix="labkit-keys-")) / "credentials"
+        server.write_keys(keys, access_key, secret_key)
     store = Store(url, keys, bucket)
     atexit.register(store.stop)
     left = "This process is not connected to it"
@@ -239,46 +205,47 @@ def connect(
     return store
 
 
-@dataclass(frozen=True)
-class PublicStore:
-    """A running server; `endpoint` is its URL."""
+def _explain(error: BaseException, endpoint: str, otherwise: str) -> tuple[str, str]:
+    """(fact, fix) of an error of s3fs or botocore, by S3's code or the exception's name."""
+    chain, link = list[BaseException](), error
+    while link is not None:
+        chain.append(link)
+        link = link.__cause__ or link.__context__
+    responses = [getattr(link, "response", None) for link in chain]
+    codes = [str(one["Error"].get("Code")) for one in responses if isinstance(one, dict) and "Error" in one]
+    names = [*codes, *(kind.__name__ for link in chain for kind in type(link).__mro__)]
+    for name in names:
+        if name in _FIXES:
+            return f"{without_credentials(endpoint)} refused it: {name}", _FIXES[name]
+    return without_credentials(f"{endpoint}: {names[0]}: {error}")[:300], otherwise
 
-    endpoint: str
-    folder: Path
-    home: Path
-    group: str
 
-    def stop(self) -> None:
-        """Stop it, and delete what it served."""
-        supervision.stop(self.home, self.group)
-        shutil.rmtree(self.folder, ignore_errors=True)
+def hint_for(text: str) -> str | None:
+    """What to do about an error text from a worker, where botocore says that a store here did not answer."""
+    if "endpoint URL" not in text or "//127.0.0.1:" not in text:
+        return None
+    return (
+        "the object store does not answer. storage.start() starts the lab's own again, on the same data; "
+        "a run of the same name then goes on from its last checkpoint"
+    )
 
 
-def start_public(tables: Mapping[str, Any], settings: Settings | None = None) -> PublicStore:
-    """Serve Arrow tables as Parquet objects ``bucket/key``, like a public bucket: to be read, without keys.
+def bad_part(path: str) -> bool:
+    """Whether a part is empty, "." or "..": HTTP clients take these away, and ask for another object."""
+    return not {"", ".", ".."}.isdisjoint(path.split("/"))
 
-    It is a second server, ``rclone serve s3 --read-only`` on 127.0.0.1, which ends with this process at the
-    latest. It serves a folder of its own: every user of this machine can read what is in it.
 
-    Raises:
-        LabError: rclone is not installed, or it does not start.
+def check_run_name(name: str, *, only_ascii: bool = True) -> None:
+    """Refuse the name of a run that would fail after its start: it becomes a path in the store.
+
+    Ray Train's controller encodes it as ASCII, too; Ray Tune does not.
     """
-    attempt = "start a public object server"
-    expect_installed(attempt, "s3fs", "pyarrow")
-    import pyarrow.parquet
-
-    from labkit.storage.server import serve  # which loads s3fs
-
-    if (program := machine.rclone()) is None:
-        raise LabError(attempt, "rclone is not installed", "make setup")
-    home, group = Settings.given(settings).make_home(), f"public-{secrets.token_hex(4)}"
-    folder, log, port = home / "objects" / group, home / "objects" / "public.log", machine.free_port()
-    public = PublicStore(f"http://127.0.0.1:{port}", folder, home, group)
-    for name, table in tables.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        pyarrow.parquet.write_table(table, folder / name)
-    command = [program, "serve", "s3", "--read-only", str(folder)]
-    if not serve(command, port, log, home=home, group=group, keep=1):
-        public.stop()
-        raise LabError(attempt, "it does not listen", f"its log is {log}")
-    return public
+    text = str(name)
+    fits = isinstance(name, str) and name.isprintable() and (name.isascii() or not only_ascii)
+    # Of a file name most disks have 255 bytes. Of a key S3 has 1,024, and checkpoints add folders and files.
+    parts = [len(part.encode(errors="replace")) for part in text.split("/")]
+    if not fits or bad_part(text) or max(parts) > 255 or sum(parts) > 600:
+        fact = f"a name has printable {'ASCII ' * only_ascii}characters, and between slashes no part is "
+        fact += 'empty, "." or "..", or has more than 255 bytes (600 in all)'
+        possible = re.sub(r"[^a-zA-Z0-9_=.-]+", "-", text)[:255].strip("-.") or "my-run"
+        raise LabError(f"start a run with the name {name!r:.80}", fact, f"RunConfig(name={possible!r})")

@@ -7,7 +7,6 @@ import pytest
 import classroom
 import object_servers
 from labkit.errors import LabError
-from labkit.storage.client import read_keys
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +19,7 @@ def store(tmp_path_factory):
 def place(store, tmp_path, monkeypatch):
     """A new bucket, a home of a learner, and the keys in the environment."""
     monkeypatch.setenv("LABKIT_HOME", str(tmp_path / "home"))
-    for name, key in zip(("ACCESS", "SECRET"), read_keys(store.keys), strict=True):
+    for name, key in zip(("ACCESS", "SECRET"), store.read_keys(), strict=True):
         monkeypatch.setenv(f"LABKIT_S3_{name}_KEY", key)
     return (
         f"{store.endpoint}/{store.bucket(f'class-{tmp_path.name[-8:]}'.strip('-_').replace('_', '-'))}/today"
@@ -34,7 +33,7 @@ def page(place, tmp_path):
 def test_a_class_in_a_bucket(store, place, tmp_path, monkeypatch):
     assert "0 learners" in page(place, tmp_path)
     shown = classroom.join(f"{place}/", "ann")
-    access, secret = read_keys(store.keys)
+    access, secret = store.read_keys()
     assert secret not in repr(shown) and access not in repr(shown)
     keys = tmp_path / "home" / "class-keys"
     assert keys.stat().st_mode & 0o777 == 0o600

