@@ -24,8 +24,7 @@ class LabError(Exception):
     """
 
     def __init__(self, attempt: str, fact: str, fix: str) -> None:
-        # Exception keeps its arguments in args, so the error can be pickled between processes.
-        super().__init__(attempt, fact, fix)
+        super().__init__(attempt, fact, fix)  # with its arguments in args, it can be pickled
         self.attempt, self.fact, self.fix = attempt, fact, fix
 
     def __str__(self) -> str:
@@ -58,8 +57,9 @@ def expect_int(attempt: str, name: str, value: object, *, least: int = 1) -> Non
 
 
 def expect_installed(attempt: str, *modules: str) -> None:
-    """Raise a `LabError` that says how to install them, unless all modules are there. Nothing is imported."""
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    if missing:
-        fact = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
-        raise LabError(attempt, fact, f"{sys.executable} -m pip install 'labkit[lessons]'")
+    """Raise a `LabError` with the command that installs them, unless all `modules` are installed."""
+    missing = next((name for name in modules if importlib.util.find_spec(name) is None), None)
+    if missing is not None:
+        raise LabError(
+            attempt, f"{missing} is not installed", f"{sys.executable} -m pip install 'labkit[lessons]'"
+        )

@@ -15,7 +15,7 @@ def atomic_path(path: Path | str, *, mode: int | None = None) -> Iterator[Path]:
 
     The temporary file is in the same folder, which is created if it is missing. Its name starts with a dot,
     so that readers of a folder ignore it, and ends like `path`, so that writers recognize the format. It
-    can't be guessed, so no link can wait there.
+    can't be guessed, so nobody can put a link there.
 
     Args:
         mode: permissions of the file, set before anything is written (default: as the umask says).
@@ -53,7 +53,7 @@ def private_file(path: Path | str, content: str) -> bool:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        if not path.is_file():  # it is the folder's name that is taken
+        if not path.is_file():
             raise
         return False
     try:
@@ -78,7 +78,6 @@ def json_object(text: str | bytes, kinds: Mapping[str, type] | None = None) -> d
     if not isinstance(values, dict):
         raise ValueError(f"it is no object but a {type(values).__name__}")
     for name, kind in (kinds or {}).items():
-        kind = (int, float) if kind is float else kind
-        if name in values and not isinstance(values[name], kind):
+        if not isinstance(values.get(name, kind()), kind):
             raise ValueError(f"its {name} is {values[name]!r:.80}, and {kind} is expected")
     return values

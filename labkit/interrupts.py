@@ -27,21 +27,19 @@ def held() -> Iterator[Callable[[], None]]:
     Yields `check`: call it in every loop that waits. In threads that get no signals, and in programs that
     ignore SIGINT, the handler stays unchanged. So it does where the block has set another one.
     """
-    first: float | None = None  # when the first interrupt came
-    raised = False
+    came: float | None = None
 
     def check() -> None:
-        nonlocal raised
-        if first is not None and not raised:
-            raised = True
+        nonlocal came
+        if came is not None:
+            came = None
             raise KeyboardInterrupt
 
     def note(*_: object) -> None:
-        nonlocal first
-        if first is None:
-            first = time.monotonic()
-        elif time.monotonic() - first > _INSIST:
+        nonlocal came
+        if came is not None and time.monotonic() - came > _INSIST:
             check()
+        came = came or time.monotonic()
 
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT) if in_main else signal.SIG_IGN
@@ -83,13 +81,7 @@ def stoppable(
 
 
 @contextlib.contextmanager
-def alone(
-    path: Path,
-    *,
-    seconds: float,
-    check: Callable[[], None],
-    attempt: str,
-) -> Iterator[None]:
+def alone(path: Path, *, seconds: float, check: Callable[[], None], attempt: str) -> Iterator[None]:
     """Hold a lock file: one process of a home starts something; the others wait, and then find it.
 
     Raises:

@@ -33,11 +33,8 @@ _ENGINES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
 def cores() -> float:
     """Cores that this process may use: the fewer of its affinity and its container's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for folder in _cgroups():
-        quota, _, period = _read(folder / "cpu.max").partition(" ")  # "150000 100000", or "max 100000"
-        if quota.isdigit() and period.isdigit():
-            allowed = min(allowed, int(quota) / int(period))
-    return float(allowed)
+    quotas = [re.match(r"(\d+) (\d+)", _read(folder / "cpu.max")) for folder in _cgroups()]
+    return min([float(allowed), *(int(one[1]) / int(one[2]) for one in quotas if one)])
 
 
 def memory() -> tuple[int, int]:

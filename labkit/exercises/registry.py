@@ -23,8 +23,9 @@ from pathlib import Path
 from types import ModuleType
 
 from labkit.errors import LabError
-from labkit.exercises.running import LIMIT
 from labkit.settings import CHECKOUT
+
+_LIMIT = 10.0  # seconds of a check that names no others
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Lesson:
     exercises: list[Exercise] = field(default_factory=list)
 
     def exercise(
-        self, heading: str, *hints: str, seconds: float = LIMIT, stuck: str = ""
+        self, heading: str, *hints: str, seconds: float = _LIMIT, stuck: str = ""
     ) -> Callable[[Callable], Callable]:
         """Make the decorated function the check of an exercise.
 
@@ -69,10 +70,10 @@ class Lesson:
 
 @cache  # the checks stay the same in a notebook that changes its working folder
 def root() -> Path:
-    """Return the folder that has ``lessons/checks`` and ``notebooks``; without one, raise a `LabError`.
+    """The folder that has ``lessons/checks`` and ``notebooks``: the checkout that labkit is imported from.
 
-    It is the checkout that labkit is imported from. If labkit is installed without the lessons, it is the
-    folder around the ``notebooks`` folder in which this kernel runs.
+    If labkit is installed without the lessons, it is the folder around the ``notebooks`` folder in which this
+    kernel runs. Without either, a `LabError` says what to do.
     """
     here = Path.cwd()
     around = [folder.parent for folder in (here, *here.parents) if folder.name == "notebooks"]
@@ -87,13 +88,13 @@ def root() -> Path:
 
 
 def lessons() -> tuple[Lesson, ...]:
-    """Return all lessons that have exercises, by number."""
+    """All lessons that have exercises, by number."""
     paths = sorted((root() / "lessons" / "checks").glob("lesson_[0-9]*.py"))
     return tuple(_load(path).LESSON for path in paths)
 
 
 def load(number: str) -> ModuleType:
-    """Return the module with the checks of a lesson, such as "03"."""
+    """The module with the checks of a lesson, such as "03"."""
     return _load(root() / "lessons" / "checks" / f"lesson_{number}.py")
 
 
@@ -108,7 +109,7 @@ def _load(path: Path) -> ModuleType:
 
 
 def find(id: str) -> Exercise:
-    """Return the exercise `id`; if there is none, raise a `LabError` that names similar ones."""
+    """The exercise `id`; if there is none, a `LabError` names similar ones."""
     known = {exercise.id: exercise for lesson in lessons() for exercise in lesson.exercises}
     text = str(id)[:40]
     if text in known:

@@ -11,7 +11,7 @@ import pytest
 import ray.cloudpickle
 
 import labkit
-from labkit.exercises import lessons, registry
+from labkit.exercises import registry
 
 CHECK = """
 from labkit.exercises.answers import close_to
@@ -58,8 +58,6 @@ def run(code, *, site, cwd, input=None):
 
 
 def test_no_check_is_left_in_sys_modules():
-    assert [lesson.number for lesson in lessons()][:2] == ["00", "01"]
-    assert registry.load("03") is registry.load("03")
     loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     assert registry.load("03").__file__ not in loaded
 

@@ -87,7 +87,7 @@ def test_a_killed_rank_is_replaced_and_the_card_says_what_that_cost(panel, fit):
     assert fault.wait(10).outcome == "made"
     epoch, step = fault.moment
     assert (epoch, step) >= (1, 6)
-    assert 0 <= fault.noticed < fault.standstill
+    assert 0 < fault.noticed <= fault.standstill
     # Rank 0 may have made one step more before it waited for the dead one.
     assert step <= fault.repeated <= step + 2
     assert panel.state.workers.restarts == 1
@@ -166,7 +166,7 @@ def test_a_rank_on_another_machine_is_not_mistaken_for_a_local_process(panel, la
     pid = faults._running(panel)[0].pid
     worker = SimpleNamespace(pid=pid, node="elsewhere")
     stand_in = SimpleNamespace(settings=panel.settings, state=SimpleNamespace(workers={0: worker}))
-    with pytest.raises(LabError, match="on elsewhere is none that the lab started on this machine"):
+    with pytest.raises(LabError, match="no process of it on this machine; this run has the ranks 0 on elsewhere"):
         faults._rank(stand_in, 0)
     worker.node = lab.nodes[0].name
     assert [process.pid for process in faults._rank(stand_in, 0)] == [pid]
