@@ -74,11 +74,7 @@ class Fault:
     _thread: threading.Thread | None = None
 
     def at(self, panel: Panel, *, epoch: int = 0, step: int = 0) -> Self:
-        """Arm it: it is made when rank 0 of the panel's next run is at `step` of `epoch`, both from 0.
-
-        Raises:
-            LabError: the panel is not one of a training run, or the fault was armed before.
-        """
+        """Arm it: it is made when rank 0 of the panel's next run is at `step` of `epoch`, both from 0."""
         if not isinstance(panel, Panel) or self._thread is not None:
             fact = "it was armed before" if self._thread else f"{panel!r} has no epochs and no ranks"
             fix = "make a new one; during a sweep or a pipeline, call its now() in a thread of its own"

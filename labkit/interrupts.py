@@ -24,8 +24,8 @@ _INSIST = 5.0  # seconds after the first interrupt from which another one raises
 def held() -> Iterator[Callable[[], None]]:
     """Hold interrupts back: one that comes in the block is raised by its next `check`, or at its end.
 
-    Yields `check`: call it in every loop that waits. In threads that get no signals, and in programs that
-    ignore SIGINT, the handler stays unchanged. So it does where the block has set another one.
+    Yields `check`: call it in every loop that waits. In other threads, and where SIGINT is ignored, nothing
+    changes.
     """
     came: float | None = None
 
@@ -60,14 +60,7 @@ def stoppable(
     """Let an interrupt end the block at its next `check`, undo it, and raise one calm line.
 
     Yields `check`, as `held` does. `undo` runs after every error in the block, and further interrupts do not
-    cut it short.
-
-    Args:
-        what: what is stopped, such as "the start of the cluster".
-        left: what is true afterwards, as a sentence.
-
-    Raises:
-        RunStopped: the reader interrupted.
+    cut it short. `left` is a sentence about what is true afterwards.
     """
     try:
         with held() as check:
@@ -82,11 +75,7 @@ def stoppable(
 
 @contextlib.contextmanager
 def alone(path: Path, *, seconds: float, check: Callable[[], None], attempt: str) -> Iterator[None]:
-    """Hold a lock file: one process of a home starts something; the others wait, and then find it.
-
-    Raises:
-        LabError: another process held it for `seconds`.
-    """
+    """Hold a lock file: one process of a home starts something; the others wait, and then find it."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, timeout=seconds)

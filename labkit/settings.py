@@ -32,11 +32,7 @@ _PLACE = f"{_URL}|(?!.*://).*"
 
 
 def default_home() -> Path:
-    """``.labkit`` in the checkout, or in the user's home folder if the checkout is read-only.
-
-    It depends on where the package is, not on the current folder: a kernel runs in ``notebooks/`` and
-    ``python -m labkit stop`` in the root, and both must find the same lab.
-    """
+    """``.labkit`` in the checkout, whatever the current folder, or in the user's home if it is read-only."""
     if (CHECKOUT / "pyproject.toml").is_file() and os.access(CHECKOUT, os.W_OK):
         return CHECKOUT / ".labkit"
     return _path("~/.labkit")
@@ -79,11 +75,7 @@ class Settings:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> "Settings":
-        """Read the settings from `env` (default: the environment of this process).
-
-        Raises:
-            LabError: a variable has a value that cannot be used.
-        """
+        """Read the settings from `env` (default: os.environ); a `LabError` says which value can't be used."""
         from labkit import machine  # psutil takes longer than all else of `import labkit`
 
         env = os.environ if env is None else env
@@ -104,11 +96,7 @@ class Settings:
         return cls.from_env() if settings is None else settings
 
     def make_home(self) -> Path:
-        """Create the home folder if it is missing, and return it.
-
-        Raises:
-            LabError: the folder cannot be created or written to.
-        """
+        """Create the home folder if it is missing, and return it; a `LabError` if it can't be written to."""
         try:
             self.home.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.home):

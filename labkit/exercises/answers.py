@@ -32,7 +32,7 @@ class NotAttempted(Exception):  # noqa: N818
 
 
 def is_blank(answer: Any) -> bool:
-    """True if `answer` is ``...``, a function whose body is ``...``, or a list or dict with ``...`` in it."""
+    """Whether it is ``...``, a function whose body is ``...``, or a list or dict with ``...`` in it."""
     if isinstance(answer, (Mapping, list, tuple)):
         return any(item is ... for item in (answer.values() if isinstance(answer, Mapping) else answer))
     code = getattr(answer, "__code__", None)

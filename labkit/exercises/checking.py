@@ -65,9 +65,6 @@ def check(id: str, *answers: Any) -> Verdict:
 
     An answer of ``...`` or None is *not attempted*. Any other wrong answer is *not yet*, even if looking at
     it raises: a check gives a verdict and no traceback. A check that takes too long is stopped.
-
-    Raises:
-        LabError: there is no such exercise; or it is not solved and ``LABKIT_CHECK=strict``.
     """
     exercise = registry.find(id)
     verdict = _judge(exercise, answers)
@@ -117,15 +114,9 @@ def _judge(exercise: Exercise, answers: tuple) -> Verdict:
 
 
 def predict(id: str, guess: Any = ..., *, choices: Sequence[str] = ()) -> None:
-    """Keep what you expect: a number, or one of `choices`. Without a guess, nothing is kept.
+    """Keep what you expect in the cell `id` ("03-a"): a number, or one of `choices`.
 
-    In JupyterLab the choices are shown as buttons, for the mouse or the keyboard (Tab and Enter).
-
-    Args:
-        id: the lesson and a letter: "03-a".
-
-    Raises:
-        LabError: the id is none, or the guess is neither a number nor one of the choices.
+    Without a guess nothing is kept; JupyterLab then shows the choices as buttons.
     """
     _require_id(id)
     asked = " or ".join(map(repr, choices)) if choices else "a number"
@@ -140,7 +131,7 @@ def predict(id: str, guess: Any = ..., *, choices: Sequence[str] = ()) -> None:
 
 
 def reveal(id: str, answer: Any) -> None:
-    """Print what it was, next to what was predicted. Call it in the cell that answers the prediction `id`."""
+    """Print what it was, next to what was predicted, in the cell that answers the prediction `id`."""
     _require_id(id)
     answer = answer.item() if hasattr(answer, "item") else answer  # numpy and torch
     guess = kept.load("predictions").get(id, {}).get("guess")

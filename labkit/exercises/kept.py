@@ -45,8 +45,8 @@ def keep(section: str, id: str, value: Any, merge: Callable[[Any, Any], Any] = l
 def update(change: Callable[[dict[str, Any]], None]) -> str:
     """Read the file, let `change` edit its content, and write it; several kernels may do so at once.
 
-    A damaged file is moved to ``exercises.unreadable``. A file that can't be read for another reason (a
-    network drive that is gone for a moment) is left alone. Returns why nothing was kept, or nothing.
+    A damaged file is moved to ``exercises.unreadable``; one that can't be read for another reason (a network
+    drive that is gone for a moment) is left alone. Returns why nothing was kept, or nothing.
     """
     from filelock import FileLock
 

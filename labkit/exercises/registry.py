@@ -51,10 +51,9 @@ class Lesson:
     def exercise(
         self, heading: str, *hints: str, seconds: float = _LIMIT, stuck: str = ""
     ) -> Callable[[Callable], Callable]:
-        """Make the decorated function the check of an exercise.
+        """Make the decorated function the check of an exercise, with a heading as in the notebook.
 
         Args:
-            heading: as in the notebook: "03-2 · Same model, one process".
             hints: three, from a nudge to nearly the answer, with `code` in backticks.
             seconds: after which the check is stopped. Name it for a check that runs an engine.
             stuck: what is likely wrong with an answer that is not done by then, as a clause.
@@ -70,11 +69,7 @@ class Lesson:
 
 @cache  # the checks stay the same in a notebook that changes its working folder
 def root() -> Path:
-    """The folder that has ``lessons/checks`` and ``notebooks``: the checkout that labkit is imported from.
-
-    If labkit is installed without the lessons, it is the folder around the ``notebooks`` folder in which this
-    kernel runs. Without either, a `LabError` says what to do.
-    """
+    """The folder with ``lessons/checks``: the checkout, or the one around this kernel's ``notebooks``."""
     here = Path.cwd()
     around = [folder.parent for folder in (here, *here.parents) if folder.name == "notebooks"]
     for folder in (CHECKOUT, here, *around):

@@ -34,10 +34,7 @@ _folders: list[tempfile.TemporaryDirectory] = []  # removed at the end of this p
 def limited(seconds: float, stuck: str = "") -> Iterator[None]:
     """Interrupt the block after some `seconds`, as Ctrl-C would: engines then stop what they have started.
 
-    Only a main thread can be interrupted; in another one there is no limit.
-
-    Raises:
-        Wrong: the block was interrupted; `stuck` says what the likely mistake is.
+    That is `Wrong`, with the likely mistake, `stuck`. In other threads, there is no limit.
     """
     main = threading.main_thread()
     if threading.current_thread() is not main:
@@ -157,10 +154,9 @@ def _fit_here(run: Any, train_loop: Callable, folder: Path) -> tuple["Result", l
 
 @contextlib.contextmanager
 def learners_errors(name: str, remarks: Mapping[str, str] = _NO_REMARKS) -> Iterator[None]:
-    """Engines run quietly in this block, and what the learner's code raises becomes a verdict.
+    """Engines run quietly in this block, and what the learner's code, `name`, raises becomes a verdict.
 
     Args:
-        name: of the code, as in the lesson.
         remarks: what to say, by a part of what is raised, in place of it: a likely mistake.
     """
     try:
