@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import psutil
@@ -221,10 +220,10 @@ def kill_controller() -> Fault:
     """Kill the process that directs the run's workers. `fit()` raises, and nothing repeats it."""
 
     def victims(panel: Panel | None) -> list[psutil.Process]:
-        for process in _running(panel):
+        for one in _running(panel):
             with contextlib.suppress(psutil.Error):
-                if "TrainController" in " ".join(process.cmdline()):
-                    return [process]
+                if "TrainController" in " ".join(one.process.cmdline()):
+                    return [one.process]
         raise LabError("kill the controller", "none runs here", "use a trainer of Ray Train")
 
     return _kill("kill the controller", victims)
@@ -234,7 +233,7 @@ def freeze_store(store: "Store", *, seconds: float = 3.0) -> Fault:
     """Stop the embedded object store for a while: requests are neither answered nor refused."""
 
     def victims(panel: Panel | None) -> list[psutil.Process]:
-        found = [one.process for one in family.running(_home(panel), family.STORE)]
+        found = [one.process for one in _running(panel, family.STORE)]
         if not found or not store.endpoint.startswith("http://127.0.0.1:"):
             fact = f"the lab did not start {store.endpoint} on this machine"
             raise LabError("freeze the store", fact, "use the embedded one: storage.start()")
@@ -279,40 +278,33 @@ def _ticks(seconds: float) -> _Action:
         yield ""
 
 
-def _home(panel: Panel | None) -> Path:
-    """That of the run; of this process, where a fault is made without a run."""
-    return (Settings.from_env() if panel is None else panel.settings).home
-
-
-def _running(panel: Panel | None) -> list[psutil.Process]:
-    """All running processes of the cluster that the lab has started in the home of a run."""
-    if panel is None:
-        raise LabError("find the processes of a run", "no run was named", "arm it with fault.at(panel)")
-    return [one.process for one in family.running(_home(panel), family.CLUSTER)]
+def _running(
+    panel: Panel | None, group: str = family.CLUSTER, node: str | None = None
+) -> list[family.Member]:
+    """What the lab has started and runs in the home of a run; without one, in that of this process."""
+    return family.running((Settings.from_env() if panel is None else panel.settings).home, group, node)
 
 
 def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
-    processes, worker = _running(panel), panel.state.workers.get(rank)
+    if panel is None:
+        raise LabError(f"touch rank {rank}", "no run was named", "arm it with fault.at(panel)")
+    workers = panel.state.workers
     # On another machine, the same pid is another process.
-    pid = worker.pid if worker is not None and worker.node in _nodes(panel) else None
-    if found := [process for process in processes if process.pid == pid]:
+    where = [(one.pid, one.node) for number, one in workers.items() if number == rank]
+    if found := [one.process for one in _running(panel) if (one.pid, one.node) in where]:
         return found
-    ranks = ", ".join(f"{one} on {worker.node}" for one, worker in sorted(panel.state.workers.items()))
+    ranks = ", ".join(f"{number} on {one.node}" for number, one in sorted(workers.items()))
     fact = f"the lab has started no process of it on this machine; this run has the ranks {ranks}"
     raise LabError(f"touch rank {rank}", fact, "name one that runs here, on a cluster of cluster.start()")
 
 
-def _nodes(panel: Panel | None) -> set[str]:
-    return {one.node for one in family.running(_home(panel), family.CLUSTER) if one.program == "raylet"}
-
-
 def node_processes(panel: Panel | None, name: str) -> list[psutil.Process]:
     """All processes of a node that the lab has started, and that is not the head."""
-    others = _nodes(panel) - {"head"}
+    others = {one.node for one in _running(panel)} - {"", "head"}
     if name not in others:
         fact = "the cluster would end" if name == "head" else "the lab has started no such node"
         raise LabError(f"touch {name}", fact, f"name one of {', '.join(sorted(others))}, or lab.add_node()")
-    return [one.process for one in family.running(_home(panel), family.CLUSTER, name)]
+    return [one.process for one in _running(panel, node=name)]
 
 
 def _send(processes: list[psutil.Process], number: int) -> str:
