@@ -183,9 +183,9 @@ def _freeze_node(name: str, seconds: float) -> faults.Fault:
     return faults.freeze(f"freeze {name}", lambda panel: faults.node_processes(panel, name), seconds)
 
 
-def _kill_this_process(_: Any) -> str:
+def _kill_this_process(_: Any) -> Iterator[str]:
     os.kill(os.getpid(), signal.SIGKILL)
-    return "never seen"
+    yield "never seen"
 
 
 def again(start: Callable[[], Any]) -> Any:

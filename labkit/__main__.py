@@ -32,23 +32,22 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m labkit", description=labkit.__doc__.partition("\n")[0])
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name, run in (("doctor", _doctor), ("check", _check), ("stop", _stop), ("home", _home)):
-        command = commands.add_parser(name, help=run.__doc__, description=run.__doc__)
-        command.set_defaults(run=run)
-        if run in (_doctor, _check):
-            command.add_argument("--json", action="store_true", help="for programs")
-        if run is _check:
-            command.add_argument("address", metavar="ADDRESS", help="host:port of its head")
-            command.add_argument("--token-file", help="default: where Ray looks for a token")
-    # With another prefix for options, `--help` and all others are arguments that are passed on.
-    command = commands.add_parser("class", help=_class.__doc__, add_help=False, prefix_chars="\0")
-    command.set_defaults(run=_class)
-    command.add_argument("arguments", nargs="*")
-    command = commands.add_parser("clean", help=_clean.__doc__, description=_clean.__doc__)
-    command.set_defaults(run=_clean)
+    command = {}
+    for run in (_doctor, _check, _stop, _clean, _home):
+        name = run.__name__.strip("_")
+        command[name] = commands.add_parser(name, help=run.__doc__, description=run.__doc__)
+        command[name].set_defaults(run=run)
+    for name in ("doctor", "check"):
+        command[name].add_argument("--json", action="store_true", help="for programs")
+    command["check"].add_argument("address", metavar="ADDRESS", help="host:port of its head")
+    command["check"].add_argument("--token-file", help="default: where Ray looks for a token")
     age = "for how long nothing was written into it, as in 7d or 12h; default: 7d"
-    command.add_argument("--older", metavar="AGE", type=_seconds, default="7d", help=age)
-    command.add_argument("--yes", action="store_true", help="remove it without a question")
+    command["clean"].add_argument("--older", metavar="AGE", type=_seconds, default="7d", help=age)
+    command["clean"].add_argument("--yes", action="store_true", help="remove it without a question")
+    # With another prefix for options, `--help` and all others are arguments that are passed on.
+    old = commands.add_parser("class", help=_class.__doc__, add_help=False, prefix_chars="\0")
+    old.set_defaults(run=_class)
+    old.add_argument("arguments", nargs="*")
     return parser
 
 
@@ -80,13 +79,9 @@ def _stop(_: argparse.Namespace) -> int:
     home = Settings.from_env().home
     in_use = any(supervision.users(home).values())
     stopped = supervision.stop(home)
-    for one in stopped:
-        print(f"stopped {one}")
-    if in_use:
-        # Ray ends a process a minute after it has lost its head node, and its variables are lost.
+    print("\n".join(f"stopped {one}" for one in stopped) or "nothing of this lab is running here")
+    if in_use:  # Ray ends a process a minute after it has lost its head node, and its variables are lost
         print("a notebook was using it: restart its kernel now, or Ray ends the kernel within a minute")
-    if not stopped:
-        print("nothing of this lab is running here")
     return 0
 
 

@@ -21,7 +21,9 @@ from labkit.system.diagnosis import Diagnosis, Finding
 _WITHIN = 20.0  # seconds for all nodes; the first task of a node starts a Python there
 _MOST_NODES = 32  # that are asked
 
-Answers = dict[str, dict[str, Any]]  # by a node's id: what it says of itself, or what its task raised
+_VERDICTS = ("What the lab starts can run there", "Something is missing for a run there")
+
+Answers = list[tuple[str, dict[str, Any]]]  # a node's address, and what it says of itself or its task raised
 
 
 def check(address: str, *, token_file: Path | str | None = None) -> Diagnosis:
@@ -30,16 +32,15 @@ def check(address: str, *, token_file: Path | str | None = None) -> Diagnosis:
     Args:
         address, token_file: as for `cluster.connect`.
     """
-    verdicts = ("What the lab starts can run there", "Something is missing for a run there")
     began = time.monotonic()
     try:
         there = cluster.connect(address, token_file=token_file)
     except LabError as error:
-        return Diagnosis((Finding("connection", False, error.fact, error.fix, blocking=True),), *verdicts)
+        return Diagnosis((Finding("connection", False, error.fact, error.fix, blocking=True),), *_VERDICTS)
     try:
         took = time.monotonic() - began
         text = f"{there.address} answered in {took:.1f} s, with this machine's Ray and Python"
-        return Diagnosis((Finding("connection", True, text), *_look(there)), *verdicts)
+        return Diagnosis((Finding("connection", True, text), *_look(there)), *_VERDICTS)
     finally:
         there.stop()  # which only disconnects: the lab did not start it
 
@@ -49,36 +50,33 @@ def _look(there: cluster.Cluster) -> Iterator[Finding]:
 
     settings, nodes = Settings.from_env(), there.nodes
     free, total = ray.available_resources(), ray.cluster_resources()
-    yield _room(nodes, free.get("CPU", 0), total.get("CPU", 0))
-    nodes = nodes[:_MOST_NODES]
+    text = f"{plural(len(nodes), 'node')}; {free.get('CPU', 0):g} of {total.get('CPU', 0):g} CPUs are free"
+    fix = "wait for the jobs that run there (`ray list jobs`), or let its autoscaler add nodes"
+    yield Finding("room", free.get("CPU", 0) >= 1, text, fix)
     with tempfile.NamedTemporaryFile(dir=settings.make_home()) as file:
-        answers = _ask(nodes, file.name, settings.s3_endpoint)
-    yield _nodes(nodes, answers)
-    nodes = [node for node in nodes if "torch" in answers.get(node.id, {})]
-    here = _probe()("", settings.s3_endpoint)
-    yield _torch(nodes, answers, here["torch"])
-    yield _home(str(settings.home), nodes, answers)
-    yield _store(settings.s3_endpoint, nodes, answers, here["store"])
-    yield _gpus(free.get("GPU", 0), total.get("GPU", 0), settings.use_gpu)
+        answers = _ask(nodes[:_MOST_NODES], file.name, settings.s3_endpoint)
+    yield from compare(answers, settings, _probe()("", settings.s3_endpoint))
+    if gpus := total.get("GPU", 0):
+        text = f"{free.get('GPU', 0):g} of {gpus:g} are free"
+        text += "" if settings.use_gpu else "; the lessons don't use them"
+        fix = "export LABKIT_GPU=1, and LABKIT_WORKERS to the number of workers"
+        yield Finding("GPUs", settings.use_gpu, text, fix)
 
 
 def _ask(nodes: list[Node], *given: Any) -> Answers:
-    """What the nodes say that answer in time."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 
     task = ray.remote(num_cpus=0, max_retries=0)(_probe())
-    asked = {
-        task.options(scheduling_strategy=On(node.id, soft=False)).remote(*given): node.id for node in nodes
-    }
-    done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_WITHIN)
-    answers: Answers = {}
-    for reference in done:
+    asked = [task.options(scheduling_strategy=On(node.id, soft=False)).remote(*given) for node in nodes]
+    answers, end = Answers(), time.monotonic() + _WITHIN
+    for node, one in zip(nodes, asked, strict=True):
         try:
-            answers[asked[reference]] = ray.get(reference)
-        except ray.exceptions.RayError as error:  # the node died, or has no room for a Python
+            answer = ray.get(one, timeout=max(end - time.monotonic(), 0))
+        except ray.exceptions.RayError as error:  # too late; the node died, or has no room for a Python
             said = str(getattr(error, "cause", error)).strip() or type(error).__name__
-            answers[asked[reference]] = {"raised": said.splitlines()[-1][:200]}
+            answer = {"raised": said.splitlines()[-1][:200]}
+        answers.append((node.address, answer))
     return answers
 
 
@@ -116,60 +114,33 @@ def _probe() -> Callable[[str, str | None], dict[str, Any]]:
     return probe
 
 
-def _room(nodes: list[Node], free: float, cpus: float) -> Finding:
-    text = f"{plural(len(nodes), 'node')}; {free:g} of {cpus:g} CPUs are free"
-    fix = "wait for the jobs that run there (`ray list jobs`), or let its autoscaler add nodes"
-    return Finding("room", free >= 1, text, fix)
-
-
-def _nodes(nodes: list[Node], answers: Answers) -> Finding:
-    """Whether they run a task, and with labkit, which the connection brings along."""
-    silent = [node.address for node in nodes if "torch" not in answers.get(node.id, {})]
-    text = _how_many("answered a task", nodes, silent)
-    if raised := sorted({answer["raised"] for answer in answers.values() if "raised" in answer}):
-        text += f": {'; '.join(raised)}"
+def compare(answers: Answers, settings: Settings, here: dict[str, Any]) -> Iterator[Finding]:
+    """What the nodes say, next to what this machine says of itself (`here`)."""
+    silent = [(node, answer["raised"]) for node, answer in answers if "raised" in answer]
     fix = "look at that node: `ray status` on the head, and its logs in /tmp/ray/session_latest/logs"
-    return Finding("nodes", not silent, text, fix, blocking=True)
-
-
-def _gpus(free: float, gpus: float, used: bool) -> Finding:
-    if not gpus:
-        return Finding("GPUs", True, "none")
-    text = f"{free:g} of {gpus:g} are free" + ("" if used else "; the lessons don't use them")
-    return Finding("GPUs", used, text, "export LABKIT_GPU=1, and LABKIT_WORKERS to the number of workers")
-
-
-def _torch(nodes: list[Node], answers: Answers, here: str) -> Finding:
-    found = {f"{one.address}: {answers[one.id]['torch']}" for one in nodes}
-    others = {text for text in found if not text.endswith(f": {here}")}
-    text = f"{here}, as here" if not others else f"here {here}; {', '.join(sorted(others))}"
+    yield _found("nodes", "answered a task", answers, silent, fix, blocking=True)
+    answers = [(node, answer) for node, answer in answers if "raised" not in answer]
+    others = [(node, answer["torch"]) for node, answer in answers if answer["torch"] != here["torch"]]
     fix = "install the same version on all nodes: pip install -c constraints.txt torch"
-    return Finding("torch", not others, text, fix)
-
-
-def _home(home: str, nodes: list[Node], answers: Answers) -> Finding:
-    """Lesson 05 and checks keep there what workers write."""
-    others = [node.address for node in nodes if not answers[node.id]["home"]]
+    yield _found("torch", f"have {here['torch']}, as here", answers, others, fix)
+    # Lesson 05 and checks keep in the home what workers write.
+    others = [(node, "") for node, answer in answers if not answer["home"]]
     fix = "export LABKIT_HOME=/a/folder/on/a/disk/that/all/nodes/share"
-    return Finding("home", not others, _how_many(f"see the folder {home}", nodes, others), fix)
-
-
-def _store(endpoint: str | None, nodes: list[Node], answers: Answers, here: str) -> Finding:
-    """Whether the lab's store works from this machine (`here`: why not) and from the nodes."""
-    if endpoint is None:
+    yield _found("home", f"see the folder {settings.home}", answers, others, fix)
+    if settings.s3_endpoint is None:
         text = "the lab's own store listens on this machine alone, and other nodes can't reach it"
         fix = "export LABKIT_S3_ENDPOINT=https://host:9000 (and its keys), or pass a bucket as storage_path"
-        return Finding("object store", len({node.address for node in nodes}) <= 1, text, fix)
-    problems = {node.address: answers[node.id]["store"] for node in nodes if answers[node.id]["store"]}
-    cut_off = list(problems)
-    if here:
-        problems["this machine"] = here
-    text = _how_many("can use it", nodes, cut_off)
-    text += "".join(f"; {where}: {problem}" for where, problem in list(problems.items())[:2])
+        yield Finding("object store", len({node for node, _ in answers}) <= 1, text, fix)
+        return
+    asked = [*answers, ("this machine", here)]
+    others = [(node, answer["store"]) for node, answer in asked if answer["store"]]
     fix = "on every node: pip install s3fs, LABKIT_S3_ACCESS_KEY and _SECRET_KEY before its `ray start`, and "
-    return Finding("object store", not problems, text, fix + "a network in which that name and port answer")
+    fix += "a network in which that name and port answer"
+    yield _found("object store", "can use it", asked, others, fix)
 
 
-def _how_many(what: str, nodes: list[Node], others: list[str]) -> str:
-    text = f"{len(nodes) - len(others)} of {len(nodes)} {what}"
-    return f"{text}; not {', '.join(others)}" if others else text
+def _found(topic: str, what: str, answers: Answers, others: list, fix: str, **options: Any) -> Finding:
+    """``1 of 2 see the folder; not 10.0.0.2``, and why those others don't, where that is known."""
+    text = f"{len(answers) - len(others)} of {len(answers)} {what}"
+    listed = ", ".join(f"{node}: {why}" if why else node for node, why in others)
+    return Finding(topic, not others, f"{text}; not {listed}" if listed else text, fix, **options)

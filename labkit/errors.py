@@ -1,10 +1,6 @@
 """The lab's errors: each says what was attempted, the fact that stopped it, and the fix.
 
-    >>> raise LabError(
-    ...     "start a run with 4 workers of 1 CPU each",
-    ...     "the cluster has 2 CPUs, and Ray would wait forever",
-    ...     "set num_workers to 2, or lab.add_node(cpus=2)",
-    ... )
+    raise LabError("start 4 workers", "the cluster has 2 CPUs", "num_workers=2, or lab.add_node(cpus=2)")
 
 A notebook shows these three lines and no traceback: the cause is in the reader's call, not in the lab.
 """
@@ -15,17 +11,10 @@ import sys
 
 
 class LabError(Exception):
-    """What the lab could not do, why, and what to do about it.
-
-    Args:
-        attempt: what was being done, as a verb phrase ("start a second node").
-        fact: what stopped it, with the numbers.
-        fix: what the reader can do, with the exact command if there is one.
-    """
+    """What could not be done (a verb phrase), what stopped it, with numbers, and how to fix it."""
 
     def __init__(self, attempt: str, fact: str, fix: str) -> None:
-        # Exception keeps its arguments in args, so the error can be pickled between processes.
-        super().__init__(attempt, fact, fix)
+        super().__init__(attempt, fact, fix)  # with its arguments in args, it can be pickled
         self.attempt, self.fact, self.fix = attempt, fact, fix
 
     def __str__(self) -> str:
@@ -58,8 +47,9 @@ def expect_int(attempt: str, name: str, value: object, *, least: int = 1) -> Non
 
 
 def expect_installed(attempt: str, *modules: str) -> None:
-    """Raise a `LabError` that says how to install them, unless all modules are there. Nothing is imported."""
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    if missing:
-        fact = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
-        raise LabError(attempt, fact, f"{sys.executable} -m pip install 'labkit[lessons]'")
+    """Raise a `LabError` with the command that installs them, unless all `modules` are installed."""
+    missing = next((name for name in modules if importlib.util.find_spec(name) is None), None)
+    if missing is not None:
+        raise LabError(
+            attempt, f"{missing} is not installed", f"{sys.executable} -m pip install 'labkit[lessons]'"
+        )

@@ -15,9 +15,8 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import psutil
@@ -40,6 +39,7 @@ __all__ = [
 _EVERY = 0.02  # seconds between two looks
 _PERIOD = 0.1  # seconds in which a slowed process runs once and stops once
 _STEPS_AGAIN = 5  # events of rank 0 after which training goes on; one or two may still have been on their way
+_Action = Generator[str, None, None]
 _Victims = Callable[[Panel | None], list[psutil.Process]]
 
 
@@ -49,21 +49,20 @@ class Fault:
 
     Attributes:
         name: what it breaks, such as "kill rank 1".
-        make: does it, for the panel of a run or for None, and returns what was done.
-        seconds: after which `undo` is called; until then `during`, again and again.
+        act: breaks it, for the panel of a run or for None, and yields what was done; then it may go on for a
+            while, with a short ``yield ""`` again and again, and undo it in its ``finally``.
+        kills: whether it kills workers, so that a run goes on with new ones, or ends.
         outcome: "not armed", "armed", "made", "refused" (`did` says why) or "missed" (no run came there).
         did: what was done, to which process; or why it was refused.
         moment: (epoch, step) of rank 0 at that time, both from 0.
-        noticed: seconds until the panel heard of a failure; None if there was none.
-        standstill: seconds without a step of rank 0, from its last step before the fault to the next one.
+        noticed: seconds until the panel heard of a failure, or of a new process; None if of neither.
+        standstill: seconds without a step of rank 0; after a kill, all of them from the kill on.
         repeated: steps that rank 0 trained a second time, because they came after the last checkpoint.
     """
 
     name: str
-    make: Callable[[Panel | None], str]
-    seconds: float = 0.0
-    during: Callable[[], None] = lambda: None
-    undo: Callable[[], None] = lambda: None
+    act: Callable[[Panel | None], _Action]
+    kills: bool = False
     outcome: str = "not armed"
     did: str = ""
     moment: tuple[int, int] | None = None
@@ -74,14 +73,11 @@ class Fault:
     _thread: threading.Thread | None = None
 
     def at(self, panel: Panel, *, epoch: int = 0, step: int = 0) -> Self:
-        """Arm it: it is made when rank 0 of the panel's next run is at `step` of `epoch`, both from 0.
-
-        Raises:
-            LabError: the panel is not one of a training run, or the fault was armed before.
-        """
-        if not isinstance(panel, Panel):
-            fix = "fault.now() in a thread of its own, while the sweep or the pipeline runs"
-            raise LabError(f"arm the fault {self.name!r}", f"{panel!r} has no epochs and no ranks", fix)
+        """Arm it: it is made when rank 0 of the panel's next run is at `step` of `epoch`, both from 0."""
+        if not isinstance(panel, Panel) or self._thread is not None:
+            fact = "it was armed before" if self._thread else f"{panel!r} has no epochs and no ranks"
+            fix = "make a new one; during a sweep or a pipeline, call its now() in a thread of its own"
+            raise LabError(f"arm the fault {self.name!r}", fact, fix)
         return self._arm(panel, (epoch, step))
 
     def now(self) -> Self:
@@ -89,8 +85,6 @@ class Fault:
         return self._arm(None, (0, 0)).wait()
 
     def _arm(self, panel: Panel | None, moment: tuple[int, int]) -> Self:
-        if self._thread is not None:
-            raise LabError(f"arm the fault {self.name!r}", "it was armed before", "make a new one")
         self.outcome, self._panel = "armed", panel
         # In a thread of its own, because fit() keeps the cell's.
         self._thread = threading.Thread(target=self._run, args=[moment], name="labkit-fault", daemon=True)
@@ -112,29 +106,23 @@ class Fault:
         return str(cards.card(f"Fault: {self.name}", (kind, self.outcome), table))
 
     def _rows(self) -> list[tuple[str, str]]:
-        rows = [
-            ("done", self.did or None, str),
-            ("at", self.moment, lambda at: f"epoch {at[0] + 1}, step {at[1]}"),
-            ("noticed after", self.noticed, duration),
-            ("no step for", self.standstill, duration),
-            ("steps trained twice", self.repeated, str),
-        ]
-        return [(what, words(value)) for what, value, words in rows if value is not None]
+        at = f"epoch {self.moment[0] + 1}, step {self.moment[1]}" if self.moment else ""
+        times = {"noticed after": self.noticed, "no step for": self.standstill}
+        rows = {"done": self.did, "at": at, **{what: duration(one) for what, one in times.items() if one}}
+        rows["steps trained twice"] = "" if self.repeated is None else str(self.repeated)
+        return [(what, words) for what, words in rows.items() if words]
 
     def _run(self, moment: tuple[int, int]) -> None:
         if not self._reached(moment):
             self.outcome = "missed"
             return
-        before, failures = self._position(), len(self._panel.state.failures) if self._panel else 0
-        self.moment = before[1:] if before else None
+        action = self.act(self._panel)
         try:
-            self.did = self.make(self._panel)
-            self.outcome = "made"
-            self._follow(failures, before)
+            self._follow(action)
         except (LabError, psutil.Error, OSError) as error:
             self.outcome, self.did = "refused", str(error)
         finally:
-            self.undo()
+            action.close()
 
     def _reached(self, moment: tuple[int, int]) -> bool:
         """Wait for the moment; False if the run ended before."""
@@ -148,27 +136,29 @@ class Fault:
             time.sleep(_EVERY)
         return False
 
-    def _follow(self, failures: int, position: tuple[int, int, int] | None) -> None:
-        """Undo it when the time has come, and look until rank 0 makes steps again, or the run is over."""
-        made = advanced = now = time.monotonic()
-        state, undone, steps = self._panel.state if self._panel else None, False, 0
-        repeated = state.repeated if state else 0
-        while not undone or (state and steps < _STEPS_AGAIN and not state.over):
-            self.during()
+    def _follow(self, action: _Action) -> None:
+        """Make it, and look until it is undone and rank 0 makes steps again, or the run is over."""
+        state, position, steps, undone = self._panel and self._panel.state, self._position(), 0, False
+        failures, repeated = (len(state.failures), state.repeated) if state else (0, 0)
+        self.moment = position and position[1:]
+        self.did, self.outcome = next(action), "made"
+        made = moved = time.monotonic()
+        while not (undone and (not state or state.over or steps >= _STEPS_AGAIN)):
+            undone = next(action, None) is None or bool(state and state.over)
             time.sleep(_EVERY)
-            now = time.monotonic()
-            if not undone and (now - made >= self.seconds or (state and state.over)):
-                self.undo()
-                undone = True
-            if state and self.noticed is None and len(state.failures) > failures:
+            now, here = time.monotonic(), self._position()
+            is_new = bool(here and position and here[0] != position[0])
+            if state and self.noticed is None and (is_new or len(state.failures) > failures):
                 self.noticed = now - made
-            here = self._position()
-            if here is not None and here != position:
-                self.standstill = max(self.standstill or 0.0, now - advanced)
-                if position is not None and here[0] != position[0]:
-                    self.repeated = state.repeated - repeated
+            if is_new:
+                # Steps from before a kill may arrive late, so the time since the latest of them says little.
+                self.standstill = now - (made if self.kills else moved)
+                self.repeated, steps = state.repeated - repeated, _STEPS_AGAIN
+            elif here not in (None, position) and self.noticed is None and not self.kills:
+                self.standstill = max(self.standstill or 0.0, now - moved)
                 steps += undone
-                position, advanced = here, now
+            if here not in (None, position):
+                position, moved = here, now
 
     def _position(self) -> tuple[int, int, int] | None:
         """pid, epoch and step of rank 0; before its first batch it is not in an epoch."""
@@ -178,7 +168,7 @@ class Fault:
 
 def kill_rank(rank: int) -> Fault:
     """Kill the process of one rank (SIGKILL), as the kernel does when memory runs out."""
-    return kill(f"kill rank {rank}", lambda panel: _rank(panel, rank))
+    return _kill(f"kill rank {rank}", lambda panel: _rank(panel, rank))
 
 
 def freeze_rank(rank: int, *, seconds: float = 3.0) -> Fault:
@@ -195,7 +185,7 @@ def slow_rank(rank: int, *, share: float = 0.5, seconds: float = 5.0) -> Fault:
 
 def kill_node(name: str) -> Fault:
     """Kill all processes of a node (SIGKILL), as if its plug were pulled. The head is refused."""
-    return kill(f"kill {name}", lambda panel: node_processes(panel, name))
+    return _kill(f"kill {name}", lambda panel: node_processes(panel, name))
 
 
 def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
@@ -204,7 +194,7 @@ def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
     A loop sees the notice by `ray.train.get_preemption_info()`. Ray moves the workers at the deadline.
     """
 
-    def make(panel: Panel | None) -> str:
+    def act(panel: Panel | None) -> _Action:
         # What `ray drain-node` does; the command takes seconds to import Ray, often the whole deadline.
         from ray._raylet import GcsClient
         from ray.core.generated.autoscaler_pb2 import DRAIN_NODE_REASON_PREEMPTION
@@ -220,29 +210,30 @@ def drain_node(name: str, *, deadline: float = 10.0) -> Fault:
         accepted, why = client.drain_node(found[0], DRAIN_NODE_REASON_PREEMPTION, "labkit.faults", ends)
         if not accepted:
             raise LabError(f"drain {name}", f"Ray refused: {why}", "see the head's logs, in lab.log_dir")
-        return f"a preemption notice: {deadline:g} s left"
+        yield f"a preemption notice: {deadline:g} s left"
+        yield from _ticks(deadline)
 
-    return Fault(f"drain {name}", make, seconds=deadline)
+    return Fault(f"drain {name}", act)
 
 
 def kill_controller() -> Fault:
     """Kill the process that directs the run's workers. `fit()` raises, and nothing repeats it."""
 
     def victims(panel: Panel | None) -> list[psutil.Process]:
-        for process in _running(panel):
+        for one in _running(panel):
             with contextlib.suppress(psutil.Error):
-                if "TrainController" in " ".join(process.cmdline()):
-                    return [process]
+                if "TrainController" in " ".join(one.process.cmdline()):
+                    return [one.process]
         raise LabError("kill the controller", "none runs here", "use a trainer of Ray Train")
 
-    return kill("kill the controller", victims)
+    return _kill("kill the controller", victims)
 
 
 def freeze_store(store: "Store", *, seconds: float = 3.0) -> Fault:
     """Stop the embedded object store for a while: requests are neither answered nor refused."""
 
     def victims(panel: Panel | None) -> list[psutil.Process]:
-        found = [one.process for one in family.running(_home(panel), family.STORE)]
+        found = [one.process for one in _running(panel, family.STORE)]
         if not found or not store.endpoint.startswith("http://127.0.0.1:"):
             fact = f"the lab did not start {store.endpoint} on this machine"
             raise LabError("freeze the store", fact, "use the embedded one: storage.start()")
@@ -251,76 +242,69 @@ def freeze_store(store: "Store", *, seconds: float = 3.0) -> Fault:
     return freeze("freeze the store", victims, seconds)
 
 
-def kill(name: str, victims: _Victims) -> Fault:
+def _kill(name: str, victims: _Victims) -> Fault:
     """A fault that kills what `victims` finds."""
 
-    def make(panel: Panel | None) -> str:
-        return f"SIGKILL to {_send(victims(panel), signal.SIGKILL)}"
+    def act(panel: Panel | None) -> _Action:
+        yield f"SIGKILL to {_send(victims(panel), signal.SIGKILL)}"
 
-    return Fault(name, make)
+    return Fault(name, act, kills=True)
 
 
 def freeze(name: str, victims: _Victims, seconds: float, share: float = 0.0) -> Fault:
     """A fault that stops what `victims` finds for `seconds`; with a `share`, it runs for part of them."""
-    frozen: list[psutil.Process] = []
 
-    def make(panel: Panel | None) -> str:
-        frozen.extend(victims(panel))
-        partly = f", which runs {share:.0%} of it" if share else ""
-        return f"SIGSTOP to {_send(frozen, signal.SIGSTOP)} for {seconds:g} s{partly}"
-
-    def during() -> None:
-        if share:
+    def act(panel: Panel | None) -> _Action:
+        frozen = victims(panel)
+        try:
+            partly = f", which runs {share:.0%} of it" if share else ""
+            yield f"SIGSTOP to {_send(frozen, signal.SIGSTOP)} for {seconds:g} s{partly}"
+            for tick in _ticks(seconds):
+                if share:
+                    _send(frozen, signal.SIGCONT)
+                    time.sleep(_PERIOD * share)
+                    _send(frozen, signal.SIGSTOP)
+                    time.sleep(_PERIOD * (1 - share))
+                yield tick
+        finally:
             _send(frozen, signal.SIGCONT)
-            time.sleep(_PERIOD * share)
-            _send(frozen, signal.SIGSTOP)
-            time.sleep(_PERIOD * (1 - share))
 
-    def undo() -> None:
-        _send(frozen, signal.SIGCONT)
-        frozen.clear()
-
-    return Fault(name, make, seconds, during, undo)
+    return Fault(name, act)
 
 
-def _home(panel: Panel | None) -> Path:
-    """That of the run; of this process, where a fault is made without a run."""
-    return (Settings.from_env() if panel is None else panel.settings).home
+def _ticks(seconds: float) -> _Action:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        yield ""
 
 
-def _running(panel: Panel | None) -> list[psutil.Process]:
-    """All running processes of the cluster that the lab has started in the home of a run."""
-    if panel is None:
-        raise LabError("find the processes of a run", "no run was named", "arm it with fault.at(panel)")
-    return [one.process for one in family.running(_home(panel), family.CLUSTER)]
+def _running(
+    panel: Panel | None, group: str = family.CLUSTER, node: str | None = None
+) -> list[family.Member]:
+    """What the lab has started and runs in the home of a run; without one, in that of this process."""
+    return family.running((Settings.from_env() if panel is None else panel.settings).home, group, node)
 
 
 def _rank(panel: Panel | None, rank: int) -> list[psutil.Process]:
-    processes, attempt = _running(panel), f"touch rank {rank}"
-    worker = panel.state.workers.get(rank)
-    if worker is None:
-        known = ", ".join(map(str, sorted(panel.state.workers)))
-        raise LabError(attempt, f"this run has the ranks {known}", "name one of them")
-    found = [process for process in processes if process.pid == worker.pid]
-    if found and worker.node in _nodes(panel):  # on another machine, the same pid is another process
+    if panel is None:
+        raise LabError(f"touch rank {rank}", "no run was named", "arm it with fault.at(panel)")
+    workers = panel.state.workers
+    # On another machine, the same pid is another process.
+    where = [(one.pid, one.node) for number, one in workers.items() if number == rank]
+    if found := [one.process for one in _running(panel) if (one.pid, one.node) in where]:
         return found
-    fact = f"its process {worker.pid} on {worker.node} is none that the lab started on this machine"
-    raise LabError(attempt, fact, "use a cluster that cluster.start() has started here")
-
-
-def _nodes(panel: Panel | None) -> set[str]:
-    return {one.node for one in family.running(_home(panel), family.CLUSTER) if one.program == "raylet"}
+    ranks = ", ".join(f"{number} on {one.node}" for number, one in sorted(workers.items()))
+    fact = f"the lab has started no process of it on this machine; this run has the ranks {ranks}"
+    raise LabError(f"touch rank {rank}", fact, "name one that runs here, on a cluster of cluster.start()")
 
 
 def node_processes(panel: Panel | None, name: str) -> list[psutil.Process]:
     """All processes of a node that the lab has started, and that is not the head."""
-    others = _nodes(panel) - {"head"}
+    others = {one.node for one in _running(panel)} - {"", "head"}
     if name not in others:
-        fact = "the lab has started no such node"
-        if name == "head":
-            fact = "it is the head: the cluster would end"
+        fact = "the cluster would end" if name == "head" else "the lab has started no such node"
         raise LabError(f"touch {name}", fact, f"name one of {', '.join(sorted(others))}, or lab.add_node()")
-    return [one.process for one in family.running(_home(panel), family.CLUSTER, name)]
+    return [one.process for one in _running(panel, node=name)]
 
 
 def _send(processes: list[psutil.Process], number: int) -> str:

@@ -13,13 +13,10 @@ from typing import Any
 def atomic_path(path: Path | str, *, mode: int | None = None) -> Iterator[Path]:
     """Give a path to write to. It replaces `path` when the block ends; if the block raises, nothing changes.
 
-    The temporary file is in the same folder, which is created if it is missing. Its name starts with a dot,
-    so that readers of a folder ignore it, and ends like `path`, so that writers recognize the format. It
-    can't be guessed, so no link can wait there.
-
-    Args:
-        mode: permissions of the file, set before anything is written (default: as the umask says).
+    Folders that are missing are created. `mode` are the file's permissions, set before anything is written.
     """
+    # The name starts with a dot, so that readers of the folder ignore it, and ends like `path`, so that
+    # writers recognize the format. It can't be guessed, so nobody can put a link there.
     path = Path(path)
     partial = path.with_name(f".part-{secrets.token_hex(8)}-{path.name}")
     try:
@@ -44,16 +41,13 @@ def atomic_write(path: Path | str, content: str | bytes, *, mode: int | None = N
 
 
 def private_file(path: Path | str, content: str) -> bool:
-    """Create a file that only its owner can read (mode 0600), and return whether it was created.
-
-    A file that exists already is left unchanged. Of several processes that try at once, one creates it.
-    """
+    """Create a file that only its owner can read; False if there is one, which is left unchanged."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        if not path.is_file():  # it is the folder's name that is taken
+        if not path.is_file():
             raise
         return False
     try:
@@ -66,11 +60,7 @@ def private_file(path: Path | str, content: str) -> bool:
 
 
 def json_object(text: str | bytes, kinds: Mapping[str, type] | None = None) -> dict[str, Any]:
-    """The JSON object in `text`; `kinds` are the types of its values, each of which may be missing.
-
-    Raises:
-        ValueError: it is damaged, nested too deeply, no object, or has a value of another type.
-    """
+    """The JSON object in `text`; a ValueError says that it is damaged, or a value is not of its kind."""
     try:
         values = json.loads(text)
     except RecursionError:
@@ -78,7 +68,6 @@ def json_object(text: str | bytes, kinds: Mapping[str, type] | None = None) -> d
     if not isinstance(values, dict):
         raise ValueError(f"it is no object but a {type(values).__name__}")
     for name, kind in (kinds or {}).items():
-        kind = (int, float) if kind is float else kind
-        if name in values and not isinstance(values[name], kind):
+        if not isinstance(values.get(name, kind()), kind):
             raise ValueError(f"its {name} is {values[name]!r:.80}, and {kind} is expected")
     return values

@@ -24,24 +24,22 @@ _INSIST = 5.0  # seconds after the first interrupt from which another one raises
 def held() -> Iterator[Callable[[], None]]:
     """Hold interrupts back: one that comes in the block is raised by its next `check`, or at its end.
 
-    Yields `check`: call it in every loop that waits. In threads that get no signals, and in programs that
-    ignore SIGINT, the handler stays unchanged. So it does where the block has set another one.
+    Yields `check`: call it in every loop that waits. In other threads, and where SIGINT is ignored, nothing
+    changes.
     """
-    first: float | None = None  # when the first interrupt came
-    raised = False
+    came: float | None = None
 
     def check() -> None:
-        nonlocal raised
-        if first is not None and not raised:
-            raised = True
+        nonlocal came
+        if came is not None:
+            came = None
             raise KeyboardInterrupt
 
     def note(*_: object) -> None:
-        nonlocal first
-        if first is None:
-            first = time.monotonic()
-        elif time.monotonic() - first > _INSIST:
+        nonlocal came
+        if came is not None and time.monotonic() - came > _INSIST:
             check()
+        came = came or time.monotonic()
 
     in_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT) if in_main else signal.SIG_IGN
@@ -62,14 +60,7 @@ def stoppable(
     """Let an interrupt end the block at its next `check`, undo it, and raise one calm line.
 
     Yields `check`, as `held` does. `undo` runs after every error in the block, and further interrupts do not
-    cut it short.
-
-    Args:
-        what: what is stopped, such as "the start of the cluster".
-        left: what is true afterwards, as a sentence.
-
-    Raises:
-        RunStopped: the reader interrupted.
+    cut it short. `left` is a sentence about what is true afterwards.
     """
     try:
         with held() as check:
@@ -83,18 +74,8 @@ def stoppable(
 
 
 @contextlib.contextmanager
-def alone(
-    path: Path,
-    *,
-    seconds: float,
-    check: Callable[[], None],
-    attempt: str,
-) -> Iterator[None]:
-    """Hold a lock file: one process of a home starts something; the others wait, and then find it.
-
-    Raises:
-        LabError: another process held it for `seconds`.
-    """
+def alone(path: Path, *, seconds: float, check: Callable[[], None], attempt: str) -> Iterator[None]:
+    """Hold a lock file: one process of a home starts something; the others wait, and then find it."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, timeout=seconds)

@@ -25,7 +25,8 @@ from typing import Any
 import psutil
 
 LOOPBACK_UP = "sudo ip link set lo up; sudo ip addr add 127.0.0.1/8 dev lo"
-_PORTS = range(20_000, 32_000)  # of servers; Linux begins at 32768 with those of outgoing connections
+# A server takes its port seconds later. Linux gives those from 32768 on to outgoing connections meanwhile.
+_PORTS = range(20_000, 32_000)
 _CGROUP = Path("/sys/fs/cgroup")
 _ENGINES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
 
@@ -33,11 +34,8 @@ _ENGINES = ("labkit", "ray", "torch", "tensorflow", "tf-keras", "pyspark")
 def cores() -> float:
     """Cores that this process may use: the fewer of its affinity and its container's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for folder in _cgroups():
-        quota, _, period = _read(folder / "cpu.max").partition(" ")  # "150000 100000", or "max 100000"
-        if quota.isdigit() and period.isdigit():
-            allowed = min(allowed, int(quota) / int(period))
-    return float(allowed)
+    quotas = [re.match(r"(\d+) (\d+)", _read(folder / "cpu.max")) for folder in _cgroups()]
+    return min([float(allowed), *(int(one[1]) / int(one[2]) for one in quotas if one)])
 
 
 def memory() -> tuple[int, int]:
@@ -106,11 +104,7 @@ def loopback_problem() -> str:
 
 
 def free_port(wanted: int = 0) -> int:
-    """A port of loopback that is free: `wanted` if possible, else one at random.
-
-    A server takes it a second or two later. So it is none of those that systems give to outgoing connections,
-    of which there are hundreds meanwhile.
-    """
+    """A port of loopback that is free: `wanted` if possible, else one at random."""
     # Not by the generator that a notebook has seeded: each of its starts would try the same ports.
     tried = random.SystemRandom().sample(_PORTS, 20)
     for port in [wanted, *tried] if wanted else tried:
@@ -151,8 +145,8 @@ def this_host() -> dict[str, Any]:
 def host_id() -> str:
     """Identifies the machine or container that this process is on: six characters, others after each boot.
 
-    Several machines may share a home folder, and so may several containers of one machine. A process can be
-    looked up, signalled and reached on loopback only from the same boot, pid namespace and network namespace.
+    Several of them may share a home. A process can be signalled and reached on loopback only from the same
+    boot, pid namespace and network namespace.
     """
     spaces = []
     with contextlib.suppress(OSError):

@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,94 +24,68 @@ NODE_NAME = "LABKIT_NODE"  # set on each node that the lab starts; elsewhere the
 OTHER_HOME = "export LABKIT_HOME=/path/of/a/folder/that/you/can/write"
 DATASETS = ("digits", "mnist", "fashion_mnist", "rendered")
 
+_PANELS = {name: name for name in ("auto", "widgets", "text", "none")}
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True}
 _FLAGS |= {"0": False, "false": False, "no": False, "off": False}
-_URL = r"https?://[^/\s]+\S*"
-# {setting: (its variable, {text: value} or a pattern, what the pattern allows)}
-_RULES: dict[str, tuple] = {
-    "small": ("LABKIT_SMALL", _FLAGS),
-    "dataset": ("LABKIT_DATASET", {name: name for name in DATASETS}),
-    "home": ("LABKIT_HOME", ".+", "the path of a folder"),
-    "num_workers": ("LABKIT_WORKERS", "[1-9][0-9]{0,8}", "a whole number from 1"),
-    "use_gpu": ("LABKIT_GPU", {"auto": None, **_FLAGS}),
-    "preload": ("LABKIT_PRELOAD", _FLAGS),
-    "panel": ("LABKIT_PANEL", {name: name for name in ("auto", "widgets", "text", "none")}),
-    "hang_after": ("LABKIT_HANG_AFTER", "[0-9]{1,9}", "a whole number of seconds, 0 for never"),
-    "mirror": ("LABKIT_MIRROR", f"{_URL}|(?!.*://).*", "an http address or the path of a folder"),
-    "check_strict": ("LABKIT_CHECK", {"strict": True, **_FLAGS}),
-    "ray_address": ("RAY_ADDRESS", ".+", "the address of a cluster"),
-    "s3_endpoint": ("LABKIT_S3_ENDPOINT", _URL, "an address as in http://127.0.0.1:9000"),
-    "s3_access_key": ("LABKIT_S3_ACCESS_KEY", ".+", "a string"),
-    "s3_secret_key": ("LABKIT_S3_SECRET_KEY", ".+", "a string"),
-}
-VARIABLES = {name: variable for name, (variable, *_) in _RULES.items()}
+_URL, _EXAMPLE = r"https?://[^/\s]+\S*", "an address as in http://127.0.0.1:9000"
+_PLACE = f"{_URL}|(?!.*://).*"
 
 
 def default_home() -> Path:
-    """``.labkit`` in the checkout, or in the user's home folder if the checkout is read-only.
-
-    It depends on where the package is, not on the current folder: a kernel runs in ``notebooks/`` and
-    ``python -m labkit stop`` in the root, and both must find the same lab.
-    """
+    """``.labkit`` in the checkout, whatever the current folder, or in the user's home if it is read-only."""
     if (CHECKOUT / "pyproject.toml").is_file() and os.access(CHECKOUT, os.W_OK):
         return CHECKOUT / ".labkit"
-    return Path(os.path.expanduser("~/.labkit")).absolute()
+    return _path("~/.labkit")
+
+
+def _path(text: str) -> Path:
+    return Path(os.path.expanduser(text)).absolute()
+
+
+def _setting(
+    variable: str, default: Any, rule: Mapping[str, Any] | str, allowed: str = "", *, secret: bool = False
+) -> Any:
+    """A field with its variable, whose text is a key of `rule` or matches it; `allowed` says what that is."""
+    allowed = allowed or f"one of {', '.join(rule)}"
+    about = {"variable": variable, "rule": rule, "allowed": allowed}
+    return field(default=default, repr=not secret, metadata=about)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All settings of the lab; docs/settings.md says more about each. `VARIABLES` has their variables."""
+    """All settings of the lab, as docs/settings.md explains them; `VARIABLES` has their variables."""
 
-    small: bool = False  # small sizes, so that each lesson ends within minutes on 2 cores
-    dataset: str = "digits"  # that lessons load
-    home: Path = field(default_factory=default_home)  # of runs, objects, sockets and logs
-    num_workers: int = 2  # that a lesson starts; from the environment: one per GPU of this machine, or 2
-    use_gpu: bool = False  # whether each worker requests a GPU; "auto" looks at this machine
-    preload: bool = True  # whether workers of the lab's own cluster are forked with their imports done
-    panel: str = "auto"
-    hang_after: int = 30  # seconds without a step after which the panel shows what ranks wait for; 0: never
-    mirror: str | None = field(default=None, repr=False)  # of the data sets; it may have a password in it
-    check_strict: bool = False  # whether a failed exercise check raises
-    ray_address: str | None = None  # an existing cluster to use instead of starting one
-    s3_endpoint: str | None = field(default=None, repr=False)  # a store to use instead of the embedded one
-    s3_access_key: str | None = field(default=None, repr=False)
-    s3_secret_key: str | None = field(default=None, repr=False)
+    small: bool = _setting("LABKIT_SMALL", False, _FLAGS)
+    dataset: str = _setting("LABKIT_DATASET", "digits", {name: name for name in DATASETS})
+    home: Path = _setting("LABKIT_HOME", None, ".+", "the path of a folder")
+    num_workers: int = _setting("LABKIT_WORKERS", 2, "[1-9][0-9]{0,8}", "a whole number from 1")
+    use_gpu: bool = _setting("LABKIT_GPU", False, {"auto": None, **_FLAGS})
+    preload: bool = _setting("LABKIT_PRELOAD", True, _FLAGS)
+    panel: str = _setting("LABKIT_PANEL", "auto", _PANELS)
+    hang_after: int = _setting("LABKIT_HANG_AFTER", 30, "[0-9]{1,9}", "whole seconds, or 0 for never")
+    mirror: str | None = _setting("LABKIT_MIRROR", None, _PLACE, "an http address or a folder", secret=True)
+    check_strict: bool = _setting("LABKIT_CHECK", False, {"strict": True, **_FLAGS})
+    ray_address: str | None = _setting("RAY_ADDRESS", None, ".+", "the address of a cluster")
+    s3_endpoint: str | None = _setting("LABKIT_S3_ENDPOINT", None, _URL, _EXAMPLE, secret=True)
+    s3_access_key: str | None = _setting("LABKIT_S3_ACCESS_KEY", None, ".+", "a text", secret=True)
+    s3_secret_key: str | None = _setting("LABKIT_S3_SECRET_KEY", None, ".+", "a text", secret=True)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "home", Path(self.home))  # it may be a text
+        object.__setattr__(self, "home", Path(self.home or default_home()))  # it may be a text
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> "Settings":
-        """Read the settings from `env` (default: the environment of this process).
-
-        Raises:
-            LabError: a variable has a value that cannot be used.
-        """
+        """Read the settings from `env` (default: os.environ); a `LabError` says which value can't be used."""
         from labkit import machine  # psutil takes longer than all else of `import labkit`
 
         env = os.environ if env is None else env
-        texts = {name: str(env.get(variable, "")).strip() for name, variable in VARIABLES.items()}
-        values = {name: cls._value(name, text) for name, text in texts.items() if text}
+        texts = {one: str(env.get(one.metadata["variable"], "")).strip() for one in fields(cls)}
+        values = {one.name: _value(one, text) for one, text in texts.items() if text}
         gpus = 0 if values.get("use_gpu") is False else machine.visible_gpus()
         if values.get("use_gpu") is None:
             values["use_gpu"] = gpus > 0
         values.setdefault("num_workers", gpus or 2)  # without a GPU here, a cluster has them
         return cls(**values)
-
-    @classmethod
-    def _value(cls, name: str, text: str) -> Any:
-        (variable, rule, *allowed), about = _RULES[name], cls.__dataclass_fields__[name]
-        if isinstance(rule, Mapping):
-            if text.lower() in rule:
-                return rule[text.lower()]
-            allowed = [f"one of {', '.join(rule)}"]
-        elif re.fullmatch(rule, text, re.DOTALL):
-            path = Path(os.path.expanduser(text)).absolute()
-            return path if about.type is Path else int(text) if about.type is int else text
-        shown = repr(text)[:200] if about.repr else "a text that is not shown"  # as in a repr
-        fix = f"change it, or unset {variable}; docs/settings.md lists all settings"
-        fact = f"its value is {shown}, and it can be {allowed[0]}"
-        raise LabError(f"use the setting {name} ({variable})", fact, fix)
 
     @classmethod
     def given(cls, settings: "Settings | None") -> "Settings":
@@ -122,11 +96,7 @@ class Settings:
         return cls.from_env() if settings is None else settings
 
     def make_home(self) -> Path:
-        """Create the home folder if it is missing, and return it.
-
-        Raises:
-            LabError: the folder cannot be created or written to.
-        """
+        """Create the home folder if it is missing, and return it; a `LabError` if it can't be written to."""
         try:
             self.home.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.home):
@@ -134,6 +104,22 @@ class Settings:
         except (OSError, ValueError) as error:
             fact = f"{str(self.home)[:200]}: {getattr(error, 'strerror', None) or error}"
             raise LabError("use the lab's home folder", fact, OTHER_HOME) from None
+
+
+VARIABLES: dict[str, str] = {one.name: one.metadata["variable"] for one in fields(Settings)}
+
+
+def _value(setting: Field, text: str) -> Any:
+    """The value of a variable's text."""
+    variable, rule, allowed = (setting.metadata[name] for name in ("variable", "rule", "allowed"))
+    if isinstance(rule, Mapping) and text.lower() in rule:
+        return rule[text.lower()]
+    if isinstance(rule, str) and re.fullmatch(rule, text, re.DOTALL):
+        return {Path: _path, int: int}.get(setting.type, str)(text)
+    shown = repr(text)[:200] if setting.repr else "a text that is not shown"  # as in a repr
+    fix = f"change it, or unset {variable}; docs/settings.md lists all settings"
+    fact = f"its value is {shown}, and it can be {allowed}"
+    raise LabError(f"use the setting {setting.name} ({variable})", fact, fix)
 
 
 @contextlib.contextmanager

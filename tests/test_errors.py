@@ -1,39 +1,24 @@
 """Errors say what was tried, what stopped it and what to do, wherever they are shown."""
 
-import copy
 import pickle
 import subprocess
 import sys
 
 import pytest
 
-from labkit import errors
-from labkit.errors import LabError, RunStopped
+from labkit.errors import LabError, RunFailed, RunStopped
 
-KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type)]
 PARTS = ("start 4 workers", "the cluster has 2 CPUs", "lower num_workers to 2")
 
 
-def test_three_lines_and_one_for_a_stop():
-    assert str(LabError(*PARTS)) == (
-        "could not start 4 workers\n  because the cluster has 2 CPUs\n  fix: lower num_workers to 2"
-    )
-    stopped = RunStopped("03-torch", "stopped by you after 00:12", "The CPUs are free again")
-    assert str(stopped) == "03-torch: stopped by you after 00:12. The CPUs are free again"
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [LabError, RunFailed, RunStopped])
 def test_each_survives_its_way_between_processes(kind):
-    error = kind(*PARTS)
-    for again in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
-        assert type(again) is kind and str(again) == str(error)
-        assert (again.attempt, again.fact, again.fix) == PARTS
-    assert isinstance(error, LabError) and isinstance(error, Exception)
-    assert all(part in repr(error) for part in PARTS)
-    assert kind.__doc__
+    again = pickle.loads(pickle.dumps(kind(*PARTS)))
+    assert type(again) is kind and (again.attempt, again.fact, again.fix) == PARTS
+    assert isinstance(again, LabError) and all(part in str(again) for part in PARTS)
 
 
-def test_a_notebook_shows_these_lines_and_no_traceback(tmp_path):
+def test_a_notebook_shows_three_lines_or_one_and_no_traceback(tmp_path):
     """As IPython does it, in a process of its own."""
     code = """
 from IPython.core.interactiveshell import InteractiveShell

@@ -47,9 +47,7 @@ def test_every_variable_is_read_and_blank_ones_are_defaults(tmp_path):
         ("LABKIT_WORKERS", "0"),
         ("LABKIT_WORKERS", "²"),
         ("LABKIT_WORKERS", "9" * 5000),
-        ("LABKIT_GPU", "2"),
         ("LABKIT_PANEL", "3d"),
-        ("LABKIT_CHECK", "lax"),
         ("LABKIT_S3_ENDPOINT", "s3://me:secret@bucket"),
         ("LABKIT_MIRROR", "ftp://me:secret@school.example"),
     ],
@@ -80,7 +78,7 @@ def test_the_lab_lives_in_the_checkout_unless_it_cannot_be_written(monkeypatch, 
     assert default_home() == Path("/home/me/.labkit")
 
 
-@pytest.mark.parametrize("place", ["file", "file/below", "/proc/nope", "x" * 300])
+@pytest.mark.parametrize("place", ["file/below", "/proc/nope", "x" * 300])
 def test_a_home_that_cannot_be_used(tmp_path, place):
     (tmp_path / "file").touch()
     with pytest.raises(LabError) as caught:

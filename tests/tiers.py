@@ -89,7 +89,6 @@ DEEP = {
     ),
     "fault_injection": ("test_a_killed_rank_is_replaced", "test_what_cannot_be_made", "test_wrong_use"),
     "campaign": (),
-    "recovery": (),
     "hang": (),
     # of each engine one real run with its panel, and one Stop
     "ray_reporting": (
@@ -169,7 +168,7 @@ TOUCHED = {
     "labkit/tune/": ("sweep_panel", "sweep_restore", "sweep_browser"),
     "labkit/spark/": ("spark", "spark_panel"),
     "labkit/storage/": ("storage_ray", "store_faults", "store_kernel", "class_bucket"),
-    "labkit/faults.py": ("fault_injection", "campaign", "recovery"),
+    "labkit/faults.py": ("fault_injection", "campaign"),
     "labkit/interrupts.py": ("kernel", "benchmarks"),
     "labkit/models/": ("keras_settings", "tensorflow"),
     "labkit/exercises/": (
@@ -186,7 +185,7 @@ TOUCHED = {
     "labkit/datasets/": ("damaged_inputs", "plain", "storage_ray"),
     "datasets/": ("plain", "bundle"),
     "benchmarks/_engines/": ("comparison", "launch"),
-    "benchmarks/": ("benchmarks", "campaign", "recovery"),
+    "benchmarks/": ("benchmarks", "campaign"),
     "tools/": ("bundle", "additions", "slides"),
     "docs/api.md": ("additions",),
     "tools/website.py": ("website",),

@@ -1,12 +1,10 @@
-"""Cards and tables as HTML: handles, lists and figures have the look of panels.
+"""Cards and tables as HTML. Everything that is not `Markup` already is escaped.
 
     >>> card("Object store", "running", text("2 buckets"), dim="http://127.0.0.1:9000")
 
-Everything that is not `Markup` already is escaped. The style sheet is part of each card and not of a kernel
-or a notebook: cells are run again, deleted and copied one by one, and an export has outputs but no kernel.
-It uses only JupyterLab's own CSS variables, each with a fallback that is legible on white and on black. Its
-green, orange and red are too pale for text on white or too dark on black, so some of the text's own colour
-is mixed in. Nothing moves by itself, so there is nothing to stop for people who prefer reduced motion.
+The style sheet is part of each card: cells are run again, deleted and copied one by one, and an export has
+no kernel. It uses only JupyterLab's own CSS variables, each with a fallback that is legible on white and on
+black. JupyterLab's green, orange and red are not, so some of the text's own colour is mixed in.
 """
 
 from collections.abc import Iterable, Sequence

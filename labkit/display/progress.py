@@ -1,4 +1,4 @@
-"""One line that shows how far a long wait is, and nothing for a short one.
+"""One line that shows how long something takes and how far it is; a short wait has none.
 
 with Waiting("rendering digits", unit="images") as line:
     for done in range(0, total, 1024):
@@ -7,6 +7,7 @@ with Waiting("rendering digits", unit="images") as line:
 """
 
 import sys
+import threading
 import time
 from typing import Any, Self
 
@@ -14,32 +15,38 @@ _DELAY = 2.0  # seconds; a shorter wait needs no line
 
 
 class Waiting:
-    """Shows what is waited for, how much is done and how long it took. In a log the line comes rarely."""
+    """Counts the seconds of its block, in a thread: the block may be busy. In a log the line comes rarely."""
 
-    def __init__(self, what: str, *, unit: str) -> None:
-        self._what, self._unit, self._total = what, unit, 0
-        live = sys.stdout.isatty() or "ipykernel" in type(sys.stdout).__module__
-        self._every = 0.5 if live else 30.0
-        self._began = time.monotonic()
-        self._next = self._began + _DELAY
+    def __init__(self, what: str, *, unit: str = "") -> None:
+        self._what, self._unit, self._done, self._total = what, unit, 0, 0
+        self._over, self._began = threading.Event(), time.monotonic()
+        self._thread = threading.Thread(target=self._count, name="labkit-waiting", daemon=True)
 
     def __call__(self, done: int, total: int) -> None:
-        """Report that `done` of `total` units are done. The line is written when it is time."""
-        self._total = total
-        if (now := time.monotonic()) >= self._next:
-            self._next = now + self._every
-            self._write(done)
+        """`done` of `total` units are done."""
+        self._done, self._total = done, total
 
-    def _write(self, done: int) -> None:
-        seconds = time.monotonic() - self._began
-        sys.stdout.write(f"\r{self._what} · {done} of {self._total} {self._unit} · {seconds:.0f} s")
-        sys.stdout.flush()
+    def _count(self) -> None:
+        live = sys.stdout.isatty() or "ipykernel" in type(sys.stdout).__module__
+        pause = _DELAY
+        while not self._over.wait(pause):
+            self._write()
+            pause = 0.5 if live else 30.0
+
+    def _write(self) -> None:
+        far = f" · {self._done} of {self._total} {self._unit}" if self._total else ""
+        print(f"\r{self._what}{far} · {time.monotonic() - self._began:.0f} s", end="", flush=True)
 
     def __enter__(self) -> Self:
+        self._thread.start()
         return self
 
     def __exit__(self, kind: Any, *error: Any) -> None:
-        if self._next > self._began + _DELAY:  # there is a line
-            if kind is None:
-                self._write(self._total)  # the last call came before the last unit was done
-            sys.stdout.write("\n")
+        self._over.set()
+        self._thread.join()
+        if time.monotonic() - self._began > _DELAY:
+            self._done = (
+                self._total if kind is None else self._done
+            )  # the last call came before the last unit
+            self._write()
+            print()

@@ -1,33 +1,24 @@
 """Check an answer and ask for a hint; predict what comes out, and see what came out.
 
-    >>> check("03-2", global_batch)
-    03-2 solved · Same model, one process
-    >>> hint("03-2")
-    Hint 1 of 3 for 03-2: What does every worker hold after `backward()`? (More: hint("03-2") again)
-    >>> predict("03-a", 2)
-    03-a · you say 2
-    >>> reveal("03-a", 0.7)
-    03-a · you said 2, it was 0.7: more than a factor of two off
-
 With ``LABKIT_CHECK=strict`` every verdict but *solved* raises: this is how the tests run the solutions.
 A prediction that is left alone (``predict("03-a")`` or with ``...``) costs nothing.
 """
 
-import contextlib
 import html
-import inspect
-import itertools
 import math
 import re
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from labkit.display.cards import Table
+from markupsafe import Markup
+
+from labkit.display import cards
 from labkit.display.formatting import number as shown
+from labkit.display.formatting import short
+from labkit.display.progress import Waiting
 from labkit.errors import LabError
 from labkit.exercises import kept, registry, sections
 from labkit.exercises.answers import NotAttempted, Wrong, describe, is_blank
@@ -35,14 +26,7 @@ from labkit.exercises.registry import Exercise
 from labkit.exercises.running import limited
 from labkit.settings import Settings
 
-# A mark and a colour for each state. JupyterLab's colours are mixed with the text's own, since they are too
-# pale on white or too dark on black.
-_MIXED = "color-mix(in srgb,var({}) 70%,currentColor)"
-_STATES = {
-    "solved": ("✓", _MIXED.format("--jp-success-color1,#2e7d4f")),
-    "not yet": ("✕", _MIXED.format("--jp-error-color1,#c62828")),
-    "not attempted": ("○", "var(--jp-content-font-color2,#666)"),
-}
+_MARKS = {"solved": ("ok", "✓"), "not yet": ("bad", "✕"), "not attempted": ("dim", "○")}
 _RIGHT, _CLOSE = 0.1, 2.0  # a prediction is right within 10 %, close within a factor of two
 _COUNTED = 100  # smaller whole numbers are counts: they are right or wrong
 _REMARKS = {"off": "more than a factor of two off", "wrong": "no"}
@@ -52,7 +36,7 @@ _hints_given: dict[str, int] = {}  # of this kernel: a notebook that is run agai
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found, in one line; true if the exercise is solved. `state` is one of `_STATES`."""
+    """What a check found, or a hint: true if `state`, one of `_MARKS` or "hint 1 of 3", is *solved*."""
 
     id: str
     state: str
@@ -65,26 +49,15 @@ class Verdict:
         return f"{self.id} {self.state} · {self.message}"
 
     def _repr_html_(self) -> str:
-        mark, colour = _STATES[self.state]
-        head = f"<b style='color:{colour}'>{mark} {self.id} {self.state}</b>"
-        return f"<div>{head} · {_html(self.message)}</div>"
+        kind, sign = _MARKS.get(self.state, ("now", ""))
+        words = cards.mark(kind, f"{sign} {self.id} {self.state}".strip())
+        return Markup(cards.STYLE) + cards.part(Markup("<b>{}</b> · ").format(words), _html(self.message))
 
 
-@dataclass(frozen=True)
-class Hint:
-    """One of the three hints of an exercise."""
-
-    id: str
-    tier: int
-    text: str
-
-    def __repr__(self) -> str:
-        more = f'More: `hint("{self.id}")` again'
-        last = "This is the last one; the solution is in `notebooks/solutions`, or with your teacher"
-        return f"Hint {self.tier} of 3 for {self.id}: {self.text} ({more if self.tier < 3 else last})"
-
-    def _repr_html_(self) -> str:
-        return f"<div>{_html(repr(self))}</div>"
+def _html(text: str) -> Markup:
+    """Markdown's `code` and *emphasis* as HTML."""
+    code = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
+    return Markup(re.sub(r"(?<!\w)\*(\S[^*<>]*)(?<!\s)\*(?!\w)", r"<em>\1</em>", code))
 
 
 def check(id: str, *answers: Any) -> Verdict:
@@ -92,9 +65,6 @@ def check(id: str, *answers: Any) -> Verdict:
 
     An answer of ``...`` or None is *not attempted*. Any other wrong answer is *not yet*, even if looking at
     it raises: a check gives a verdict and no traceback. A check that takes too long is stopped.
-
-    Raises:
-        LabError: there is no such exercise; or it is not solved and ``LABKIT_CHECK=strict``.
     """
     exercise = registry.find(id)
     verdict = _judge(exercise, answers)
@@ -109,29 +79,30 @@ def check(id: str, *answers: Any) -> Verdict:
     return Verdict(id, verdict.state, verdict.message + problem)
 
 
-def hint(id: str) -> Hint:
-    """Return the next hint of the exercise `id`: the first, the second, the third, then the first again.
-
-    Raises:
-        LabError: there is no such exercise.
-    """
+def hint(id: str) -> Verdict:
+    """Return the next hint of the exercise `id`: the first, the second, the third, then the first again."""
     exercise = registry.find(id)
     tier = _hints_given[id] = _hints_given.get(id, 0) % 3 + 1
     kept.keep("hints", id, tier, merge=max)
     sections.attend()
-    return Hint(id, tier, exercise.hints[tier - 1])
+    last = "this is the last one; the solution is in `notebooks/solutions`, or with your teacher"
+    more = f'more: `hint("{id}")` again' if tier < 3 else last
+    return Verdict(id, f"hint {tier} of 3", f"{exercise.hints[tier - 1]} ({more})")
 
 
 def _judge(exercise: Exercise, answers: tuple) -> Verdict:
+    what = f"{exercise.id} · running your answer, at most {exercise.seconds:g} s"
     try:
-        with _sign_of_life(exercise), limited(exercise.seconds, exercise.stuck):
-            _ask(exercise, answers)
+        if not answers or any(is_blank(answer) or answer is None for answer in answers):
+            raise NotAttempted
+        with Waiting(what), limited(exercise.seconds, exercise.stuck):
+            exercise.check(*answers)
     except NotAttempted:
         state, message = "not attempted", "put your answer where the `...` is"
     except Wrong as error:
-        state, message = "not yet", _line(error)
+        state, message = "not yet", short(str(error), 300).rstrip(".")
     except (Exception, SystemExit) as error:
-        raised = f"looking at it raised {type(error).__name__}: {_line(error)}"
+        raised = f"looking at it raised {type(error).__name__}: {short(str(error), 300).rstrip('.')}"
         state, message = "not yet", f"your answer is {', '.join(map(describe, answers))}, and {raised}"
     else:
         return Verdict(exercise.id, "solved", exercise.title)
@@ -139,63 +110,13 @@ def _judge(exercise: Exercise, answers: tuple) -> Verdict:
     return Verdict(exercise.id, state, f'{message}{end} `hint("{exercise.id}")` helps')
 
 
-@contextlib.contextmanager
-def _sign_of_life(exercise: Exercise) -> Iterator[None]:
-    """In this block a line counts the seconds, from the second one on."""
-    over = threading.Event()
-
-    def count() -> None:
-        for seconds in itertools.count(2, 2):
-            if over.wait(2):
-                return
-            line = f"{exercise.id} · running your answer: {seconds} s of at most {exercise.seconds:g}"
-            print(f"\r{line}", end="", flush=True)
-
-    thread = threading.Thread(target=count, name="labkit-check", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def _ask(exercise: Exercise, answers: tuple) -> None:
-    if not answers or any(is_blank(answer) or answer is None for answer in answers):
-        raise NotAttempted
-    signature = inspect.signature(exercise.check)
-    try:
-        signature.bind(*answers)
-    except TypeError as error:
-        wanted = ", ".join(signature.parameters)
-        raise Wrong(f"the check takes {wanted}, and you passed {len(answers)}") from error
-    exercise.check(*answers)
-
-
-def _line(error: BaseException) -> str:
-    text = " ".join(str(error).split()).rstrip(".")
-    return text if len(text) <= 300 else text[:299] + "…"
-
-
-def _html(text: str) -> str:
-    """Markdown's `code` and *emphasis* as HTML."""
-    code = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
-    return re.sub(r"(?<!\w)\*(\S[^*<>]*)(?<!\s)\*(?!\w)", r"<em>\1</em>", code)
-
-
 # -- predictions ------------------------------------------------------------------------------------
 
 
 def predict(id: str, guess: Any = ..., *, choices: Sequence[str] = ()) -> None:
-    """Keep what you expect: a number, or one of `choices`. Without a guess, nothing is kept.
+    """Keep what you expect in the cell `id` ("03-a"): a number, or one of `choices`.
 
-    In JupyterLab the choices are shown as buttons, for the mouse or the keyboard (Tab and Enter).
-
-    Args:
-        id: the lesson and a letter: "03-a".
-
-    Raises:
-        LabError: the id is none, or the guess is neither a number nor one of the choices.
+    Without a guess nothing is kept; JupyterLab then shows the choices as buttons.
     """
     _require_id(id)
     asked = " or ".join(map(repr, choices)) if choices else "a number"
@@ -210,11 +131,7 @@ def predict(id: str, guess: Any = ..., *, choices: Sequence[str] = ()) -> None:
 
 
 def reveal(id: str, answer: Any) -> None:
-    """Print what it was, next to what was predicted. Call it in the cell that answers the prediction `id`.
-
-    Raises:
-        LabError: the id is none.
-    """
+    """Print what it was, next to what was predicted, in the cell that answers the prediction `id`."""
     _require_id(id)
     answer = answer.item() if hasattr(answer, "item") else answer  # numpy and torch
     guess = kept.load("predictions").get(id, {}).get("guess")
@@ -226,29 +143,32 @@ def reveal(id: str, answer: Any) -> None:
     print(f"{id} · you said {shown(guess)}, it was {shown(answer)}: {_REMARKS.get(verdict, verdict)}")
 
 
-def predictions(lesson: str = "") -> Table:
+def predictions(lesson: str = "") -> cards.Table:
     """List what you predicted in a lesson ("03") or in all, what it was, and how many were right."""
-    found = sorted(kept.load("predictions").items())
-    mine = [(id, one) for id, one in found if lesson in ("", id.partition("-")[0]) and "answer" in one]
+    mine = [(id, one) for id, one in _predicted(lesson) if "answer" in one]
     rows = [(id, shown(one["guess"]), shown(one["answer"]), one["verdict"]) for id, one in mine]
     verdicts = [row[-1] for row in rows]
     line = f"{verdicts.count('right')} of {len(rows)} right, {verdicts.count('close')} close"
-    return Table(("", "you said", "it was", ""), rows, line if rows else "nothing was predicted here")
+    return cards.Table(("", "you said", "it was", ""), rows, line if rows else "nothing was predicted here")
 
 
-def progress_table() -> Table:
+def progress_table() -> cards.Table:
     """List all lessons, their exercises, which of them are solved, and how many predictions were right."""
-    lessons, solved, predicted = registry.lessons(), kept.load("solved"), kept.load("predictions")
+    lessons, solved, rows = registry.lessons(), kept.load("solved"), []
     count = max(len(lesson.exercises) for lesson in lessons)
-    rows = []
     for lesson in lessons:
         done = [one.id in solved for one in lesson.exercises]
         cells = ["✓ solved" if one else "open" for one in done] + ["–"] * (count - len(done))
-        mine = (one for id, one in predicted.items() if id.partition("-")[0] == lesson.number)
-        found = [one["verdict"] for one in mine if "verdict" in one]  # others were not revealed yet
+        # One without a verdict was not revealed yet.
+        found = [one["verdict"] for _, one in _predicted(lesson.number) if "verdict" in one]
         guessed = f"{found.count('right')} of {len(found)}" if found else "–"
         rows.append((f"{lesson.number} {lesson.title}", *cells, f"{sum(done)} of {len(done)}", guessed))
-    return Table(("lesson", *map(str, range(1, count + 1)), "solved", "predicted"), rows)
+    return cards.Table(("lesson", *map(str, range(1, count + 1)), "solved", "predicted"), rows)
+
+
+def _predicted(lesson: str) -> list[tuple[str, dict[str, Any]]]:
+    found = sorted(kept.load("predictions").items())
+    return [(id, one) for id, one in found if lesson in ("", id.partition("-")[0])]
 
 
 def _keep(id: str, guess: Any, **found: Any) -> str:

@@ -25,24 +25,19 @@ _ENTRIES = {"solved": str, "hints": int, "predictions": dict, "minutes": dict}  
 
 
 def load(section: str) -> dict[str, Any]:
-    """Return the entries of a section by id, without damaged ones; of a file that can't be read, none."""
+    """Return the entries of a section by id; of a file that can't be read, none."""
     try:
-        entries = _read(Settings.from_env().home / "exercises.json").get(section, {})
+        return _read(_path()).get(section, {})
     except (OSError, ValueError):
         return {}
-    return {id: one for id, one in entries.items() if isinstance(one, _ENTRIES[section])}
 
 
 def keep(section: str, id: str, value: Any, merge: Callable[[Any, Any], Any] = lambda new, old: new) -> str:
-    """Keep `value` in a section; if there is a value already, `merge` makes one out of the two.
-
-    Returns what `update` returns.
-    """
+    """Keep `value` in a section, or what `merge` makes of it and the value that is there; see `update`."""
 
     def change(content: dict[str, Any]) -> None:
         entries = content.setdefault(section, {})
-        old = entries.get(id)
-        entries[id] = merge(value, old) if isinstance(old, _ENTRIES[section]) else value
+        entries[id] = merge(value, entries[id]) if id in entries else value
 
     return update(change)
 
@@ -50,12 +45,12 @@ def keep(section: str, id: str, value: Any, merge: Callable[[Any, Any], Any] = l
 def update(change: Callable[[dict[str, Any]], None]) -> str:
     """Read the file, let `change` edit its content, and write it; several kernels may do so at once.
 
-    A damaged file is moved to ``exercises.unreadable``. A file that can't be read for another reason (a
-    network drive that is gone for a moment) is left alone. Returns why nothing was kept, or nothing.
+    A damaged file is moved to ``exercises.unreadable``; one that can't be read for another reason (a network
+    drive that is gone for a moment) is left alone. Returns why nothing was kept, or nothing.
     """
     from filelock import FileLock
 
-    path = Settings.from_env().home / "exercises.json"
+    path = _path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # A separate lock file: exercises.json is replaced, and a lock on a replaced file locks nothing.
@@ -72,9 +67,17 @@ def update(change: Callable[[dict[str, Any]], None]) -> str:
     return ""
 
 
+def _path() -> Path:
+    return Settings.from_env().home / "exercises.json"
+
+
 def _read(path: Path) -> dict[str, Any]:
-    """Return the content of the file, {} if there is none; a ValueError says that it is damaged."""
+    """The content of the file, without entries of a wrong type; a ValueError says that it is damaged."""
     try:
-        return json_object(path.read_bytes(), dict.fromkeys(_ENTRIES, dict))
+        content = json_object(path.read_bytes(), dict.fromkeys(_ENTRIES, dict))
     except FileNotFoundError:
         return {}
+    for section in _ENTRIES.keys() & content:
+        entries = content[section].items()
+        content[section] = {id: one for id, one in entries if isinstance(one, _ENTRIES[section])}
+    return content

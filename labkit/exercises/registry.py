@@ -23,8 +23,9 @@ from pathlib import Path
 from types import ModuleType
 
 from labkit.errors import LabError
-from labkit.exercises.running import LIMIT
 from labkit.settings import CHECKOUT
+
+_LIMIT = 10.0  # seconds of a check that names no others
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,11 @@ class Lesson:
     exercises: list[Exercise] = field(default_factory=list)
 
     def exercise(
-        self, heading: str, *hints: str, seconds: float = LIMIT, stuck: str = ""
+        self, heading: str, *hints: str, seconds: float = _LIMIT, stuck: str = ""
     ) -> Callable[[Callable], Callable]:
-        """Make the decorated function the check of an exercise.
+        """Make the decorated function the check of an exercise, with a heading as in the notebook.
 
         Args:
-            heading: as in the notebook: "03-2 · Same model, one process".
             hints: three, from a nudge to nearly the answer, with `code` in backticks.
             seconds: after which the check is stopped. Name it for a check that runs an engine.
             stuck: what is likely wrong with an answer that is not done by then, as a clause.
@@ -69,11 +69,7 @@ class Lesson:
 
 @cache  # the checks stay the same in a notebook that changes its working folder
 def root() -> Path:
-    """Return the folder that has ``lessons/checks`` and ``notebooks``; without one, raise a `LabError`.
-
-    It is the checkout that labkit is imported from. If labkit is installed without the lessons, it is the
-    folder around the ``notebooks`` folder in which this kernel runs.
-    """
+    """The folder with ``lessons/checks``: the checkout, or the one around this kernel's ``notebooks``."""
     here = Path.cwd()
     around = [folder.parent for folder in (here, *here.parents) if folder.name == "notebooks"]
     for folder in (CHECKOUT, here, *around):
@@ -87,13 +83,13 @@ def root() -> Path:
 
 
 def lessons() -> tuple[Lesson, ...]:
-    """Return all lessons that have exercises, by number."""
+    """All lessons that have exercises, by number."""
     paths = sorted((root() / "lessons" / "checks").glob("lesson_[0-9]*.py"))
     return tuple(_load(path).LESSON for path in paths)
 
 
 def load(number: str) -> ModuleType:
-    """Return the module with the checks of a lesson, such as "03"."""
+    """The module with the checks of a lesson, such as "03"."""
     return _load(root() / "lessons" / "checks" / f"lesson_{number}.py")
 
 
@@ -108,7 +104,7 @@ def _load(path: Path) -> ModuleType:
 
 
 def find(id: str) -> Exercise:
-    """Return the exercise `id`; if there is none, raise a `LabError` that names similar ones."""
+    """The exercise `id`; if there is none, a `LabError` names similar ones."""
     known = {exercise.id: exercise for lesson in lessons() for exercise in lesson.exercises}
     text = str(id)[:40]
     if text in known:

@@ -11,7 +11,6 @@ import logging
 import signal
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -22,13 +21,12 @@ from labkit.exercises.answers import NotAttempted, Wrong, expect_function
 from labkit.settings import Settings, logs_held_back
 
 if TYPE_CHECKING:
-    from ray.data import Dataset
     from ray.train import Checkpoint, Result
 
     from labkit.storage import Store
 
-LIMIT = 10.0  # seconds, for a check that does not name another
 _AGAIN = 5.0  # code that catches the first interrupt gets another one after this many seconds
+_NO_REMARKS: Mapping[str, str] = MappingProxyType({})
 _folders: list[tempfile.TemporaryDirectory] = []  # removed at the end of this process
 
 
@@ -36,38 +34,40 @@ _folders: list[tempfile.TemporaryDirectory] = []  # removed at the end of this p
 def limited(seconds: float, stuck: str = "") -> Iterator[None]:
     """Interrupt the block after some `seconds`, as Ctrl-C would: engines then stop what they have started.
 
-    Only a main thread can be interrupted; in another one there is no limit.
-
-    Raises:
-        Wrong: the block was interrupted; `stuck` says what the likely mistake is.
+    That is `Wrong`, with the likely mistake, `stuck`. In other threads, there is no limit.
     """
-    if threading.current_thread() is not threading.main_thread():
+    main = threading.main_thread()
+    if threading.current_thread() is not main:
         yield
         return
-    expired = False
+    over, expired = threading.Event(), threading.Event()
 
-    def expire(*_: Any) -> None:
-        nonlocal expired
-        expired = True
-        signal.raise_signal(signal.SIGINT)
+    def watch() -> None:
+        pause = seconds
+        while not over.wait(pause):
+            expired.set()
+            signal.pthread_kill(main.ident, signal.SIGINT)  # a real signal also ends a call that waits
+            pause = _AGAIN
+
+    def interrupt(*_: Any) -> None:
+        if not over.is_set():
+            raise KeyboardInterrupt
 
     # A fit() from before may have left its handler, which would stop a run that has ended.
-    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
-    alarm, began = signal.signal(signal.SIGALRM, expire), time.monotonic()
-    left, again = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
+    before = signal.signal(signal.SIGINT, interrupt)
+    watcher = threading.Thread(target=watch, name="labkit-limit", daemon=True)
+    watcher.start()
     try:
         yield
     except BaseException as error:
-        if not expired:
+        if not expired.is_set():
             raise
         error.__traceback__ = None  # its frames would keep what they have started alive
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, alarm)
-        signal.signal(signal.SIGINT, interrupt)
-        if left:  # a timer of the caller, such as that of a test
-            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), 0.001), again)
-    if expired:
+        over.set()
+        watcher.join()
+        signal.signal(signal.SIGINT, before)
+    if expired.is_set():
         reason = f". Likely: {stuck}" if stuck else ""
         raise Wrong(f"it was still running after {seconds:g} s, so it was stopped{reason}")
 
@@ -85,32 +85,25 @@ def run_loop(
     name: str = "train_loop",
     num_workers: int = 0,
     trainer: Callable | None = None,
-    datasets: Mapping[str, "Dataset"] | None = None,
     store: "Store | None" = None,
     max_failures: int = 0,
-    remarks: Mapping[str, str] = MappingProxyType({}),
+    remarks: Mapping[str, str] = _NO_REMARKS,
     **run_config: Any,
 ) -> tuple["Result", list[tuple[dict[str, Any], "Checkpoint | None"]]]:
     """Run a learner's training loop with Ray Train.
 
     Args:
-        name: of the loop, as in the lesson.
+        name, remarks: as `learners_errors` takes them.
         num_workers: on the cluster that is connected; with 0 it runs in this process, without a cluster.
         trainer: what makes the trainer; default: TorchTrainer.
         store: for the checkpoints; default: a temporary folder in the lab's home.
-        max_failures: how often Ray starts the loop again after it has failed.
-        remarks: what to say, by a part of what is raised, in place of it: a likely mistake.
         run_config: further options of Ray's ``RunConfig``.
 
     Returns:
         Ray's result, and (metrics, checkpoint) of the reports: with 0 workers all of them, otherwise those
         with a checkpoint.
-
-    Raises:
-        NotAttempted: a ``...`` is still in the loop.
-        Wrong: the loop is not a function, or it raises.
     """
-    import ray.train
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
 
     if trainer is None:
         from ray.train.torch import TorchTrainer as trainer
@@ -121,14 +114,13 @@ def run_loop(
     where: dict[str, Any] = {"storage_path": str(folder)}
     if store is not None:
         where = {"storage_path": store.storage_path("checks"), "storage_filesystem": store.filesystem}
-    failures = ray.train.FailureConfig(max_failures=max_failures)
+    failures = FailureConfig(max_failures=max_failures)
     with learners_errors(name, remarks):
         run = trainer(
             train_loop,
             train_loop_config=config or {},
-            scaling_config=ray.train.ScalingConfig(num_workers=num_workers),
-            run_config=ray.train.RunConfig(failure_config=failures, **where, **run_config),
-            datasets=dict(datasets or {}),
+            scaling_config=ScalingConfig(num_workers=num_workers),
+            run_config=RunConfig(failure_config=failures, **where, **run_config),
         )
         if not num_workers:
             return _fit_here(run, train_loop, folder)
@@ -161,10 +153,11 @@ def _fit_here(run: Any, train_loop: Callable, folder: Path) -> tuple["Result", l
 
 
 @contextlib.contextmanager
-def learners_errors(name: str, remarks: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
-    """Engines run quietly in this block, and what the learner's code raises becomes a verdict.
+def learners_errors(name: str, remarks: Mapping[str, str] = _NO_REMARKS) -> Iterator[None]:
+    """Engines run quietly in this block, and what the learner's code, `name`, raises becomes a verdict.
 
-    `remarks` are as for `run_loop`.
+    Args:
+        remarks: what to say, by a part of what is raised, in place of it: a likely mistake.
     """
     try:
         with logs_held_back(logging.WARNING):

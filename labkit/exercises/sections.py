@@ -67,22 +67,19 @@ class _Attendance:
             if section != self._section:
                 self._section, self._since = section, before
             if section:
-                spent = min(max(ended - before, 0), _IDLE) / 60
-                spent = round(minutes.get(section, {}).get("minutes", 0) + spent, 2)
-                minutes[section] = {"minutes": spent, "from": self._since, "to": ended}
+                spent = minutes.get(section, {}).get("minutes", 0) + min(max(ended - before, 0), _IDLE) / 60
+                minutes[section] = {"minutes": round(spent, 2), "from": self._since, "to": ended}
         content.update(found)
 
     def _share(self) -> None:
         """Start the process that shares the file. One that has failed would fail again."""
-        if self._sharing is not None and self._sharing.poll() != 0:
-            return
-        # The process ends when its input does, which this kernel's end closes. With -P no file of the
-        # notebook's folder can take the place of one of Python's modules.
-        command = [sys.executable, "-P", "-m", "classroom", "share"]
-        with open(Settings.from_env().home / "class-problem", "w") as problem:
-            self._sharing = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=problem
-            )
+        if self._sharing is None or self._sharing.poll() == 0:
+            # It ends when its input does, which this kernel's end closes. With -P no file of the notebook's
+            # folder can take the place of one of Python's modules.
+            command = [sys.executable, "-P", "-m", "classroom", "share"]
+            with open(Settings.from_env().home / "class-problem", "w") as problem:
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": problem}
+                self._sharing = subprocess.Popen(command, **pipes)
 
 
 _attendance = cache(_Attendance)  # one for this kernel
@@ -115,12 +112,11 @@ def _section_of() -> dict[str, str]:
 
 def _latest_runs() -> dict[str, dict[str, float]]:
     """Workers and rows/s of the latest finished run of each name that begins like a lesson ("03-")."""
-    records = Settings.from_env().home.glob("runs/[0-9][0-9]*-*/*/run_record.json")
-    found = {}
+    records, found = Settings.from_env().home.glob("runs/[0-9][0-9]*-*/*/run_record.json"), {}
     for path in sorted(records, key=lambda path: path.stat().st_mtime):
         with contextlib.suppress(ValueError, AttributeError, KeyError, TypeError):  # damaged
             record = json.loads(path.read_text(encoding="utf-8"))
-            if record.get("state") == "finished" and (rate := record.get("rows_per_second")):
+            if record["state"] == "finished" and (rate := record["rows_per_second"]):
                 found[record["name"]] = {"workers": record.get("workers") or 1, "rows/s": round(rate, 1)}
     return found
 

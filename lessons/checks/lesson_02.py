@@ -10,12 +10,10 @@ from labkit.exercises.answers import (
     NotAttempted,
     Wrong,
     array_of,
-    change_is,
     describe,
     expect_type,
     is_blank,
     result_of,
-    same_array,
 )
 from labkit.exercises.registry import Lesson
 from labkit.exercises.running import learners_errors
@@ -143,7 +141,23 @@ def _change(change: Any) -> None:
         "memory for a block": ("less", "a block has a tenth of the rows"),
         "how often the table is loaded": ("same", "the one actor loads it once, however many blocks it gets"),
     }
-    change_is(change, right)
+    if not isinstance(change, dict):
+        raise Wrong(f"your answer is {describe(change)}, and the dict with four answers is expected")
+    for name, (wanted, why) in right.items():
+        given = change.get(name)
+        if given not in ("less", "same", "more"):
+            raise Wrong(f'{name!r} is {describe(given)}; write "less", "same" or "more"')
+        if given != wanted:
+            raise Wrong(f"{name}: {given!r} is not right, because {why}")
+
+
+def same_array(answer: Any, expected: Any, *, what: str) -> None:
+    """Require an array of the shape and, nearly, the values of `expected`."""
+    expected = np.asarray(expected)
+    array = array_of(answer, shape=expected.shape, what=what)
+    off = ~np.isclose(array, expected, equal_nan=True)
+    if off.any():
+        raise Wrong(f"{what} has the right shape, and {off.sum()} of its {off.size} values differ")
 
 
 def _row_of(function: Any, name: str, payload: bytes, what: str) -> dict[str, Any]:

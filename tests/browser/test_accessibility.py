@@ -15,7 +15,7 @@ from labkit import datasets, runs
 from labkit.data import ExecutionRun, OperatorState
 from labkit.display import Timeline, cards
 from labkit.display.images import gallery
-from labkit.exercises.checking import Hint, Verdict
+from labkit.exercises.checking import Verdict
 from labkit.panel.drawing import snapshot
 from labkit.runs.record import RunRecord, folder_of
 from labkit.system.diagnosis import Diagnosis, Finding
@@ -93,9 +93,9 @@ def shown(home):
         "a sweep": live_and_over(sweep(), T0 + 30),
         "an execution": live_and_over(execution(), T0 + 30),
         "verdicts": [
-            Verdict("03-1", state, EVIL)._repr_html_() for state in ("solved", "not yet", "not attempted")
+            Verdict("03-1", state, EVIL)._repr_html_()
+            for state in ("solved", "not yet", "not attempted", "hint 1 of 3")
         ],
-        "a hint": [Hint("03-1", 1, EVIL)._repr_html_()],
         "the doctor": [Diagnosis((Finding(EVIL, False, EVIL, EVIL), Finding("x", True, EVIL)))._repr_html_()],
         "a table": [cards.Table((EVIL, "x"), [(EVIL, 1)], EVIL)._repr_html_()],
         "a timeline": [Timeline([{"node": EVIL, "pid": 7, "begin": 0.0, "end": 1.0}])._repr_html_()],

@@ -19,4 +19,4 @@ def test_the_page_holds_the_very_pixels_and_captions_are_text():
     assert np.array_equal(shown, IMAGES)
     assert "<script>" not in page
     assert page.count("&lt;script&gt;") == 2  # under the picture, and for those who do not see it
-    assert 'alt="a &quot;bag&quot;"' in page
+    assert 'alt="a &#34;bag&#34;"' in page

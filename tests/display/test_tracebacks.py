@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import labkit
 from labkit.display import tracebacks
 from labkit.display.tracebacks import shorten, shorten_text
 from labkit.panel import Panel
@@ -55,10 +54,9 @@ def test_frames_of_libraries_and_of_the_lab_go():
 
 def test_frames_of_a_copy_of_the_lab_go():
     """On a cluster that runs elsewhere, Ray unpacks the copy of labkit that it was sent."""
-    package = Path(labkit.__file__).parent
     shipped = Path("/tmp/ray/session_1/runtime_resources/py_modules_files/_ray_pkg_1/labkit")
-    for file in package.rglob("*.py"):  # subpackages too
-        text = printed(("/home/me/loop.py", 3, "loop"), (shipped / file.relative_to(package), 88, "inner"))
+    for file in ("settings.py", "panel/tracking/hooks.py"):  # subpackages too
+        text = printed(("/home/me/loop.py", 3, "loop"), (shipped / file, 88, "inner"))
         assert shorten_text(text).splitlines() == ["loop, loop.py, line 3", "ValueError: x"]
 
 

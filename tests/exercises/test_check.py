@@ -1,4 +1,4 @@
-"""Checks, hints and the progress table, as a learner meets them."""
+"""Checks, hints, predictions and their tables, as a learner meets them."""
 
 import json
 import re
@@ -7,9 +7,20 @@ import time
 import numpy as np
 import pytest
 
+from labkit.display import progress
 from labkit.errors import LabError
-from labkit.exercises import Lesson, check, checking, hint, predict, progress_table, registry, reveal
-from labkit.exercises.answers import close_to, result_of, same_array
+from labkit.exercises import (
+    Lesson,
+    check,
+    checking,
+    hint,
+    predict,
+    predictions,
+    progress_table,
+    registry,
+    reveal,
+)
+from labkit.exercises.answers import close_to, result_of
 
 HINTS = ("Look at `backward()`, *first*", "<b>more</b>", "64 + 64")
 
@@ -20,12 +31,12 @@ def lessons(monkeypatch):
 
     @numbers.exercise("90-1 · The global batch", *HINTS)
     def _(n):
+        time.sleep(0.1 if n == "slow" else 0)
         close_to(n, 128, mistakes={64: "ONE worker's"})
 
     @numbers.exercise("90-2 · Scale images", *HINTS)
     def _(function):
-        images = np.array([[0, 255]], np.uint8)
-        same_array(result_of(function, images), images / 255, what="what your function returns")
+        close_to(result_of(function, np.array([255]))[0], 1, what="the first")
 
     @numbers.exercise("90-3 · Two answers", *HINTS)
     def _(a, b):
@@ -33,7 +44,6 @@ def lessons(monkeypatch):
 
     @odd.exercise("91-1 · One answer", *HINTS)
     def _(a):
-        time.sleep(2.2 if a == "slow" else 0)
         close_to(a, 3)
 
     monkeypatch.setattr(registry, "lessons", lambda: (numbers, odd))
@@ -53,19 +63,18 @@ def test_not_yet_says_what_was_found_and_keeps_what_was_solved(home):
     assert "90-1" in solved(home)
 
 
-def test_a_check_that_takes_longer_counts_the_seconds(capsys):
-    check("91-1", 3)
+def test_a_check_that_takes_longer_counts_the_seconds(capsys, monkeypatch):
+    check("90-1", 3)
     assert capsys.readouterr().out == ""
-    check("91-1", "slow")
-    assert "91-1 · running your answer: 2 s of at most 10" in capsys.readouterr().out
+    monkeypatch.setattr(progress, "_DELAY", 0.05)
+    check("90-1", "slow")
+    assert "90-1 · running your answer, at most 10 s · 0 s" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("answers", [(), (...,), (None,), ([...],), (1, ...)])
 def test_not_attempted_is_no_error(answers, home):
     for id in ("90-1", "90-3"):
-        verdict = check(id, *answers)
-        assert not verdict
-        assert verdict.state == "not attempted"
+        assert check(id, *answers).state == "not attempted"
     assert solved(home) == {}
 
 
@@ -100,26 +109,23 @@ def test_strict_raises_for_all_but_solved(monkeypatch):
 def test_a_home_that_cannot_be_written_to_costs_no_verdict(home, monkeypatch):
     (home / "file").touch()
     monkeypatch.setenv("LABKIT_HOME", str(home / "file"))
-    verdict = check("90-1", 128)
-    assert verdict
-    assert "not kept" in repr(verdict)
+    assert check("90-1", 128) and "not kept" in repr(check("90-1", 128))
 
 
 def test_html_says_it_in_words_and_escapes_what_it_quotes():
     assert ">✓ 90-1 solved<" in check("90-1", 128)._repr_html_()
     shown = check("90-1", "<script>alert(1)</script>")._repr_html_()
-    assert "90-1 not yet" in shown
-    assert "<script" not in shown
+    assert "90-1 not yet" in shown and "<script" not in shown
     assert "<code>hint(&quot;90-1&quot;)</code>" in shown
 
 
 def test_hints_come_one_after_the_other():
-    first, second, third, again = (hint("90-1") for _ in range(4))
-    assert [one.tier for one in (first, second, third, again)] == [1, 2, 3, 1]
-    assert hint("90-2").tier == 1  # each exercise has its own
-    assert "Look at `backward()`, *first*" in repr(first) and "notebooks/solutions" in repr(third)
-    assert "<code>backward()</code>, <em>first</em>" in first._repr_html_()
-    assert "&lt;b&gt;more" in second._repr_html_()
+    hints = [hint("90-1") for _ in range(4)]
+    assert [one.state for one in hints] == [f"hint {tier} of 3" for tier in (1, 2, 3, 1)]
+    assert hint("90-2").state == "hint 1 of 3"  # each exercise has its own
+    assert HINTS[0] in repr(hints[0]) and "notebooks/solutions" in repr(hints[2])
+    assert "<code>backward()</code>, <em>first</em>" in hints[0]._repr_html_()
+    assert "&lt;b&gt;more" in hints[1]._repr_html_()
 
 
 def test_the_progress_table():
@@ -137,3 +143,61 @@ def test_the_progress_table():
         ["91 Odd ones", "open", "–", "–", "0 of 1", "–"],
     ]
     assert "Numbers &amp; &lt;things&gt;" in progress_table()._repr_html_()
+
+
+# -- predictions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nothing", [(), (...,), (None,)])
+def test_a_prediction_that_is_left_alone_costs_nothing(nothing, home, capsys):
+    predict("03-a", *nothing)
+    predict("03-b", *nothing, choices=["one", "both"])
+    reveal("03-a", 0.7)
+    assert capsys.readouterr().out.splitlines() == [
+        "03-a · a number, in place of `...`; or go on without",
+        "03-b · 'one' or 'both', in place of `...`; or go on without",
+        "03-a · it was 0.700",
+    ]
+    assert list(home.iterdir()) == [] and "nothing was predicted" in repr(predictions("03"))
+
+
+@pytest.mark.parametrize(
+    ("guess", "answer", "remark"),
+    [
+        (2, 0.7, "you said 2, it was 0.700: more than a factor of two off"),
+        (0.72, np.float32(0.7), "right"),
+        (1, 0.7, "close"),
+        (-1, 1.0, "more than a factor of two off"),
+        (6, 12, "no"),  # a count
+        (128, 100, "close"),
+        ("both", "one", "you said both, it was one: no"),
+    ],
+)
+def test_a_prediction_is_compared_with_what_came_out(guess, answer, remark, capsys):
+    predict("03-a", guess, choices=["one", "both"] if isinstance(guess, str) else ())
+    reveal("03-a", answer)
+    assert capsys.readouterr().out.splitlines()[1].endswith(remark)
+
+
+def test_what_is_no_prediction_is_refused(home):
+    for guess in ("2", float("nan"), [1]):
+        with pytest.raises(LabError, match="03-a"):
+            predict("03-a", guess)
+        with pytest.raises(LabError, match="'one' or 'both'"):
+            predict("03-a", guess, choices=["one", "both"])
+    for id in ("03-1", 3):
+        for use in (lambda id=id: predict(id), lambda id=id: reveal(id, 1)):
+            with pytest.raises(LabError, match="such as .03-a"):
+                use()
+    assert list(home.iterdir()) == []
+
+
+def test_the_table_counts_what_was_answered():
+    for id, guess in (("03-a", 10), ("03-b", 15), ("03b-a", 10), ("03-c", 99)):
+        predict(id, guess)
+        if id != "03-c":
+            reveal(id, 10.0)
+    assert predictions("03").line == "1 of 2 right, 1 close"
+    assert predictions().line == "2 of 3 right, 1 close"
+    predict("03-b", 10)  # a new guess has no answer yet
+    assert predictions("03").line == "1 of 1 right, 0 close"

@@ -3,11 +3,9 @@
 import ast
 import re
 from inspect import signature
-from pathlib import Path
 
 import pytest
 
-import lesson as lesson_source
 from labkit.errors import LabError
 from labkit.exercises import check, hint, lessons
 from labkit.settings import CHECKOUT
@@ -40,12 +38,6 @@ def test_each_exercise_is_in_its_lesson_has_hints_and_may_be_left_alone(number, 
     assert f'check("{exercise.id}", ' in text
     assert len([one for one in exercise.hints if one.strip()]) == len(exercise.hints) == 3
     assert check(exercise.id, *(... for _ in signature(exercise.check).parameters)).state == "not attempted"
-
-
-def test_the_second_half_of_a_lesson_has_a_number_of_its_own():
-    assert lesson_source.number(Path("lessons/03b_checkpoints.py")) == "03b"
-    assert lesson_source.number(Path("notebooks/03_torch_trainer.ipynb")) == "03"
-    assert lesson_source.NAME.fullmatch("03b_checkpoints") and lesson_source.NAME.fullmatch("tour")
 
 
 def test_a_check_that_runs_no_engine_waits_for_none():

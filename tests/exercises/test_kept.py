@@ -65,9 +65,15 @@ def test_a_file_of_version_0_1_0_is_read(path):
 def test_a_damaged_file_is_moved_aside(path, text):
     path.write_text(text, encoding="latin-1")
     assert "0 of 4" in repr(progress_table())
-    assert kept.keep("solved", "03-1", "then") == ""
-    assert content(path)["solved"] == {"03-1": "then"}
+    assert kept.keep("solved", "03-1", "then") == "" and content(path)["solved"] == {"03-1": "then"}
     assert path.with_suffix(".unreadable").read_text(encoding="latin-1") == text
+
+
+def test_an_entry_of_a_wrong_type_counts_as_none(path):
+    path.write_text(json.dumps({"hints": {"03-1": "two", "03-2": 1}, "predictions": {"03-a": 3}}))
+    reveal("03-a", 1)
+    hint("03-1")
+    assert content(path)["hints"] == {"03-1": 1, "03-2": 1}
 
 
 KERNEL = """

@@ -1,36 +1,13 @@
-"""What a check runs on the cluster: loops, batches, sweeps and tasks; and a limit that frees the CPUs."""
+"""What a check runs on the cluster: loops, sweeps and tasks; and a limit that frees the CPUs."""
 
 import pytest
 import ray.train
 from ray import tune
-from ray.data import ActorPoolStrategy
 
 from labkit.exercises import registry
 from labkit.exercises.answers import NotAttempted, Wrong
 from labkit.exercises.running import limited, run_loop
 from labs import idle
-
-mapped, in_a_task = registry.load("02").mapped, registry.load("06").in_a_task
-run_tuner = registry.load("05").run_tuner
-ROWS = [{"x": 1}, {"x": 2}]
-
-
-@pytest.fixture
-def tripled():
-    """A class as a notebook has it: pickled with its code, since no process could import it."""
-
-    class Tripled:
-        def __call__(self, batch):
-            return {"x": batch["x"] * 3}
-
-    return Tripled
-
-
-def test_a_function_and_a_class_map_batches(lab, tripled):
-    assert mapped(lambda batch: {"x": batch["x"] * 2}, ROWS, batch_size=1) == [{"x": 2}, {"x": 4}]
-    assert mapped(tripled, ROWS, compute=ActorPoolStrategy(size=1)) == [{"x": 3}, {"x": 6}]
-    with pytest.raises(NotAttempted):
-        mapped(lambda batch: ..., ROWS)
 
 
 def test_a_loop_on_two_workers(lab):
@@ -46,7 +23,7 @@ def test_a_loop_on_two_workers(lab):
         run_loop(loop, {"n": 7}, num_workers=1)
 
 
-def test_a_rank_that_waits_is_stopped_and_its_cpus_are_free_again(lab, tripled):
+def test_a_rank_that_waits_is_stopped_and_its_cpus_are_free_again(lab):
     def waits(config):
         if ray.train.get_context().get_world_rank() == 0:
             ray.train.report({})
@@ -54,27 +31,23 @@ def test_a_rank_that_waits_is_stopped_and_its_cpus_are_free_again(lab, tripled):
     with pytest.raises(Wrong, match="Likely: rank 1 never reports"), limited(12, "rank 1 never reports"):
         run_loop(waits, num_workers=2)
     assert idle(lab)
-    assert mapped(tripled(), ROWS[:1]) == [{"x": 3}]  # the next check works
-
-
-def make(trainable, space, tmp_path, **options):
-    run, config = tune.RunConfig(storage_path=str(tmp_path)), tune.TuneConfig(**options)
-    return tune.Tuner(trainable, param_space=space, tune_config=config, run_config=run)
-
-
-GRID = {"lr": tune.grid_search([0.1, 0.5])}
+    assert run_loop(lambda config: 7, num_workers=2)[0].return_value == 7  # the next check works
 
 
 def test_a_sweep_that_cannot_work_or_is_unfinished(lab, tmp_path):
-    trainable = tune.with_resources(lambda config: {"loss": config["lr"]}, {"CPU": 640})
+    def run(trainable):
+        space = {"lr": tune.grid_search([0.1, 0.5])}
+        folder = tune.RunConfig(storage_path=str(tmp_path))
+        registry.load("05").run_tuner(tune.Tuner(trainable, param_space=space, run_config=folder), "it")
+
     with pytest.raises(Wrong, match="no trial would ever start"):
-        run_tuner(make(trainable, GRID, tmp_path), "it")
+        run(tune.with_resources(lambda config: {"loss": config["lr"]}, {"CPU": 640}))
     with pytest.raises(NotAttempted):
-        run_tuner(make(lambda config: tune.report({"loss": ... + config["lr"]}), GRID, tmp_path), "it")
+        run(lambda config: tune.report({"loss": ... + config["lr"]}))
 
 
 def test_a_function_runs_in_a_task(lab):
-    data = bytes(2_000_000)
+    in_a_task, data = registry.load("06").in_a_task, bytes(2_000_000)
 
     def fails():
         raise KeyError("label")
