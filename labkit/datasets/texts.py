@@ -109,7 +109,7 @@ class _Tokens:
 
     def __init__(self, tokenizer: Any, attempt: str) -> None:
         tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
-        if not hasattr(tokenizer, "no_truncation"):
+        if isinstance(tokenizer, type) or not hasattr(tokenizer, "no_truncation"):
             fix = "pass tokenizers.Tokenizer.from_file('tokenizer.json'), or leave it out for bytes"
             raise LabError(attempt, f"the tokenizer is {tokenizer!r:.60}", fix)
         pads = filter(None, map(tokenizer.token_to_id, _PADS))

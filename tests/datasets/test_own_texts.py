@@ -98,7 +98,8 @@ def test_each_token_is_smaller_than_the_vocabulary(tmp_path):
     assert own.vocabulary == 55 and own.y.max() == 54
     of_transformers = type("OfTransformers", (), {"backend_tokenizer": tokenizer()})()
     assert from_text(path, length=16, tokenizer=of_transformers).x[0, 0] == 4
-    assert "the tokenizer is 'gpt2'" in refused(path, tokenizer="gpt2").fact
+    for wrong in ("gpt2", Tokenizer, str.split):
+        assert "the tokenizer is " in refused(path, tokenizer=wrong).fact
 
 
 def test_a_short_text_is_filled_up_with_the_tokenizers_padding():
