@@ -22,7 +22,7 @@ PACKAGE_ROOT = Path(__file__).resolve().parent
 CHECKOUT = PACKAGE_ROOT.parent  # the folder that has the package, in a checkout
 NODE_NAME = "LABKIT_NODE"  # set on each node that the lab starts; elsewhere the host's name is used
 OTHER_HOME = "export LABKIT_HOME=/path/of/a/folder/that/you/can/write"
-DATASETS = ("digits", "mnist", "fashion_mnist", "rendered")
+DATASETS = ("digits", "mnist", "rendered")
 
 _PANELS = {name: name for name in ("auto", "widgets", "text", "none")}
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True}

@@ -36,7 +36,7 @@ SLOW = {
     *("data_progress", "catalog", "data_page", "own_folders", "own_tables", "own_texts"),
     *("comparison", "launch", "lesson_01", "lesson_02", "lesson_03", "lesson_03b", "lesson_08", "lesson_10"),
     *("running_cluster", "checks_elsewhere", "campaign", "fault_injection"),
-    *("keras_models", "keras_settings"),
+    "keras_models",
     *("torch_models", "panel", "mailbox", "spark", "spark_panel"),
     *(
         "object_server",
@@ -127,7 +127,7 @@ DEEP = {
     "bundle": (),
     "grading": (),
     "own_experiment": (),
-    "keras_settings": (),
+    "keras_models": ("test_the_network", "test_steps_rows", "test_a_model_of_one_worker"),
     "damaged_inputs": (),
     "additions": (),
     "benchmarks": (),
@@ -170,7 +170,7 @@ TOUCHED = {
     "labkit/storage/": ("storage_ray", "store_faults", "store_kernel", "class_bucket"),
     "labkit/faults.py": ("fault_injection", "campaign"),
     "labkit/interrupts.py": ("kernel", "benchmarks"),
-    "labkit/models/": ("keras_settings", "tensorflow"),
+    "labkit/models/": ("keras_models", "tensorflow"),
     "labkit/exercises/": (
         "lesson_03",
         "lesson_03b",

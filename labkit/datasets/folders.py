@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from labkit import machine
-from labkit.datasets.own import OwnData, check_split
-from labkit.datasets.tables import SYSTEM, visible
+from labkit.datasets.own import OwnData, check_split, files_below, visible
 from labkit.errors import LabError, expect_installed
 
 _SPLITS = {"train", "training", "trainval", "trn", "test", "testing", "tst", "val", "valid", "validation"}
@@ -27,66 +26,57 @@ def from_folder(
 ) -> OwnData:
     """Read images from one folder per class, with all folders below it.
 
-    Every visible file must be an image that Pillow opens, whatever its name; hidden files and what systems
-    leave in folders are passed over. The result is grey if all images are, else in colour. Transparent parts
-    are white, and images are turned as their EXIF data say.
+    Every visible file must be an image that Pillow opens, whatever its name. The result is grey if all images
+    are, else in colour. Transparent parts are white, and images are turned as their EXIF data say.
 
     Args:
         path: the folder of the classes.
         size: (height, width) that each image is scaled to, whatever its aspect ratio; default: that of the
             first, which all must have.
         test, seed: as in `OwnData`; the order of the rows depends on the seed, too.
-
-    Raises:
-        LabError: there is no folder, its folders are splits, a file isn't an image, images differ in size
-            and there is no `size`, or they don't fit into memory.
     """
     folder, attempt = Path(path).expanduser(), f"load images from {path}"
     expect_installed(attempt, "PIL")
     check_split(test, seed)
-    if size is not None:
-        if np.shape(size) != (2,) or np.asarray(size).dtype.kind not in "iu" or min(size) < 1:
-            raise LabError(attempt, f"size={size!r} is no height and width", "for example size=(32, 48)")
-        size = int(size[0]), int(size[1])
-    files = _files(folder, attempt)
-    labels = [file.relative_to(folder).parts[0] for file in files]
-    x, classes = _array(_read(files, size, attempt)), sorted(set(labels))
-    y = np.array([classes.index(label) for label in labels], np.int64)
-    order = np.random.default_rng((seed, 1)).permutation(len(files))
-    about = {"name": folder.resolve().name, "kind": "images", "task": "classification"}
-    return OwnData(**about, classes=tuple(classes), x=x[order], y=y[order], test=test, seed=seed)
+    numbers = np.asarray((1, 1) if size is None else size)
+    if numbers.shape != (2,) or numbers.dtype.kind not in "iu" or numbers.min() < 1:
+        raise LabError(attempt, f"size={size!r} is no height and width", "for example size=(32, 48)")
+    classes = _classes(folder, attempt)
+    x = _read([file for files in classes.values() for file in files], size, attempt)
+    y = np.repeat(np.arange(len(classes)), [len(files) for files in classes.values()])
+    rows, about = np.random.default_rng((seed, 1)).permutation(len(y)), {"test": test, "seed": seed}
+    about |= {"name": folder.resolve().name, "kind": "images", "task": "classification"}
+    return OwnData(**about, classes=tuple(classes), x=x[rows], y=y[rows])
 
 
-def _files(folder: Path, attempt: str) -> list[Path]:
-    """The images below the folder of the classes, in order."""
+def _classes(folder: Path, attempt: str) -> dict[str, list[Path]]:
+    """The images of each class, in order."""
     if not folder.is_dir():
         raise LabError(attempt, "there is no such folder", "pass the folder that has one folder per class")
-    files = visible(folder, attempt)
-    if alone := [file for file in files if file.parent == folder]:
+    folders = [one for one in visible(folder) if one.is_dir()]
+    if alone := [one for one in visible(folder) if one not in folders]:
         fact = f"{alone[0]} is in no class folder"
         raise LabError(attempt, fact, "move it into the folder of its class, or elsewhere")
-    below = {one for parent in {file.parent for file in files} for one in (parent, *parent.parents)}
-    for parent in (folder, *sorted(one for one in below if folder in one.parents)):
+    classes = {one.name: files_below(one, attempt, (folder.resolve(),)) for one in folders}
+    parents = {parent for files in classes.values() for file in files for parent in file.parents}
+    for parent in (folder, *sorted(one for one in parents if folder in one.parents)):
         _refuse_splits(parent, attempt)
-    classes = [one for one in folder.iterdir() if one.is_dir() and not SYSTEM.fullmatch(one.name)]
     if len(classes) < 2:
-        fact = f"its only folder is {classes[0].name}" if classes else "it has no folder"
+        fact = f"its only folder is {folders[0].name}" if folders else "it has no folder"
         fix = "put the images of each class into a folder of its own"
-        fix += "".join(f"; or, if it has the classes, from_folder({str(one)!r})" for one in classes)
+        fix += "".join(f"; or, if it has the classes, from_folder({str(one)!r})" for one in folders)
         raise LabError(attempt, fact, fix)
-    if empty := [one.name for one in classes if one not in below]:
+    if empty := [name for name, files in classes.items() if not files]:
         raise LabError(attempt, f"{empty[0]} has no image", "put images into it, or remove it")
-    if len({unicodedata.normalize("NFC", one.name).strip() for one in classes}) < len(classes):
-        fact = (
-            f"two of its folders have the same name, written in two ways: {sorted(map(str, classes))!r:.200}"
-        )
+    if len({unicodedata.normalize("NFC", name).strip() for name in classes}) < len(classes):
+        fact = f"two of its folders have the same name, written in two ways: {list(classes)!r:.200}"
         raise LabError(attempt, fact, "move the images of that class into one folder")
-    return files
+    return classes
 
 
 def _refuse_splits(folder: Path, attempt: str) -> None:
     """Raise a `LabError` if the folders in it are splits: seg_train and seg_test, but not train and bus."""
-    names = sorted(one.name for one in folder.iterdir() if one.is_dir() and not SYSTEM.fullmatch(one.name))
+    names = [one.name for one in visible(folder) if one.is_dir()]
     splits: dict[str, set[str]] = {}  # "seg": {"train", "test"}
     for name in names:
         words = re.findall("[a-z]+", re.sub("([a-z])([A-Z])", r"\1 \2", name).lower())  # also of trainingSet
@@ -94,14 +84,14 @@ def _refuse_splits(folder: Path, attempt: str) -> None:
         found = [word for word in words if word in _SPLITS]
         rest = " ".join(word for word in words if word not in _SPLITS | _FILLERS)
         splits.setdefault(rest if found else name, set()).update(found[:1])
-    if any(len(found) > 1 for found in splits.values()) or (splits.keys() == {""} and splits[""]):
+    if any(len(found) > 1 for found in splits.values()) or splits.keys() == {""}:
         one = folder / next((name for name in names if "train" in name.lower()), names[0])
         fact = f"{', '.join(names[:6])} in {folder} have the names of splits, not of classes"
         fix = f"read one of them: from_folder({str(one)!r}); or move all images into one folder per class"
         raise LabError(attempt, fact, fix)
 
 
-def _read(files: list[Path], size: tuple | None, attempt: str) -> list[np.ndarray]:
+def _read(files: list[Path], size: tuple | None, attempt: str) -> np.ndarray:
     """All images, of the same size; one error names the first five files that are none."""
     from labkit.display.progress import Waiting
 
@@ -125,12 +115,12 @@ def _read(files: list[Path], size: tuple | None, attempt: str) -> list[np.ndarra
             line(number, len(files))
     if wrong:
         counted = "1 file isn't an image" if len(wrong) == 1 else f"{len(wrong):,} files aren't images"
-        listed = "".join(wrong[:5]) + "\n    …" * (len(wrong) > 5)
+        fact = f"{counted} that Pillow can read:{''.join(wrong[:5])}" + "\n    …" * (len(wrong) > 5)
         fix = (
             "repair what is damaged, save huge ones smaller and other formats as PNG, move the rest elsewhere"
         )
-        raise LabError(attempt, f"{counted} that Pillow can read:{listed}", fix)
-    return images
+        raise LabError(attempt, fact, fix)
+    return _array(images)
 
 
 def _pixels(file: Path, size: tuple | None) -> np.ndarray:
@@ -141,7 +131,7 @@ def _pixels(file: Path, size: tuple | None) -> np.ndarray:
     from PIL import Image, ImageOps
 
     with Image.open(file) as image:
-        if size:
+        if size is not None:
             image.draft(None, (max(size), max(size)))  # JPEG: read an eighth of the pixels if that's enough
         image.load()
         with contextlib.suppress(Exception):  # EXIF data that can't be read
@@ -151,7 +141,7 @@ def _pixels(file: Path, size: tuple | None) -> np.ndarray:
             image = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
         image = image.convert(mode)
-        return np.asarray(image.resize(size[::-1]) if size else image)
+        return np.asarray(image if size is None else image.resize((int(size[1]), int(size[0]))))
 
 
 def _array(images: list[np.ndarray]) -> np.ndarray:
@@ -159,7 +149,8 @@ def _array(images: list[np.ndarray]) -> np.ndarray:
 
     All images of more than 8 bits are divided by the same number, so they stay comparable.
     """
-    brightest = max([np.nan_to_num(image).max() for image in images if image.dtype != np.uint8], default=0)
+    deep = [image for image in images if image.dtype != np.uint8]
+    brightest = max([np.nan_to_num(image).max() for image in deep], default=0)
     white = 2.0 ** np.ceil(np.log2(max(brightest, 0) + 1)) - 1 or 1  # 1, 255, 1023, 4095, …
     x = np.empty((len(images), *images[0].shape[:2], 3), np.uint8)
     for row, image in zip(x, images, strict=True):

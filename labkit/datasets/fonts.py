@@ -15,7 +15,7 @@ import numpy as np
 
 SPLITS = ("train", "test")  # sets of one seed that have nothing in common
 _SIDE = 28  # pixels
-_DIGIT_HEIGHT = 20  # pixels, before scaling; the same as in MNIST
+_DIGIT_HEIGHT = 20  # pixels, before scaling, as in MNIST
 _FINE = 8  # glyphs are drawn this many times finer than the images
 _GLYPH = _SIDE * _FINE  # side of a glyph's picture
 _AT_ONCE = 128  # images per numpy call: arrays of 400 kB, which stay in a core's cache
@@ -39,11 +39,7 @@ _FONTS = (
 
 
 def render(n: int, *, seed: int = 0, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
-    """Draw the first `n` digits of `seed` and `split`.
-
-    Returns:
-        images uint8 [n, 28, 28], white on black, and labels int64 [n].
-    """
+    """The first `n` digits of `seed` and `split`: uint8 [n, 28, 28], white on black, and labels int64 [n]."""
     images = np.empty((n, _SIDE, _SIDE), np.uint8)
     kinds, noise = (np.random.default_rng((seed, SPLITS.index(split), stream)) for stream in (0, 1))
     rolls = kinds.random((n, 9), np.float32)

@@ -1,12 +1,7 @@
 """Labelled images as one class, which becomes an Arrow table or a Parquet file.
 
-    >>> data = Dataset(images, labels, name="digits", split="train", classes=tuple("0123456789"))
-    >>> data
-    <Dataset digits, train: 1,437 images of 28×28, 10 classes>
-    >>> data.to_arrow().schema          # image: uint8 tensor [28, 28], label: int64
-
-The image column is Arrow's own ``fixed_shape_tensor``, because Ray Data reads it as uint8 [n, 28, 28]
-batches, for numpy and torch alike. Columns of lists would arrive as objects or flat.
+>>> Dataset(images, labels, name="digits", split="train", classes=tuple("0123456789"))
+<Dataset digits, train: 1,437 images of 28×28, 10 classes>
 """
 
 import dataclasses
@@ -40,16 +35,9 @@ PARQUET_OPTIONS: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Images and their labels.
+    """Images (uint8 [n, height, width], 0 is black) and labels (int64 [n], indices into `classes`).
 
-    Attributes:
-        images: uint8 [n, height, width], 0 is black.
-        labels: int64 [n], each an index into `classes`.
-        name, split: where they come from ("digits", "train").
-        classes: names of the classes.
-
-    Raises:
-        LabError: the arrays have another shape or type, or a label is not a class.
+    Other arrays are a `LabError`. `name` and `split` say where they come from ("digits", "train").
     """
 
     images: np.ndarray
@@ -60,15 +48,13 @@ class Dataset:
 
     def __post_init__(self) -> None:
         images, labels = np.asarray(self.images), np.asarray(self.labels)
-        shapes = images.ndim == 3 and labels.shape == images.shape[:1]
-        types = images.dtype == np.uint8 and labels.dtype == np.int64
-        if not (shapes and types and images is self.images and labels is self.labels):
-            fact = f"the images are {images.dtype} {list(images.shape)}"
-            fact += f", the labels are {labels.dtype} {list(labels.shape)}"
-        elif len(labels) and not 0 <= labels.min() <= labels.max() < len(self.classes):
+        fact = f"the images are {images.dtype} {list(images.shape)}, "
+        fact += f"the labels are {labels.dtype} {list(labels.shape)}"
+        right = images is self.images and labels is self.labels and labels.shape == images.shape[:1]
+        if right and images.ndim == 3 and (images.dtype, labels.dtype) == (np.uint8, np.int64):
+            if not len(labels) or 0 <= labels.min() <= labels.max() < len(self.classes):
+                return
             fact = f"labels go from {labels.min()} to {labels.max()}, with {len(self.classes)} classes"
-        else:
-            return
         fix = "pass images as a numpy array uint8 [n, height, width] and labels as int64 [n], from 0 on"
         raise LabError(f"use the data set {self.name}", fact, fix)
 
@@ -77,7 +63,7 @@ class Dataset:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Equal for equal images and labels: 12 digits of a hash of them."""
+        """12 digits of a hash of images and labels."""
         return fingerprint(str(self.images.shape), self.images, self.labels)
 
     def __getitem__(self, which: Any) -> Any:
@@ -96,7 +82,7 @@ class Dataset:
         return f"<div>{html.escape(repr(self)[1:-1])}</div>{gallery(self.images[:_SHOWN], captions)}"
 
     def to_arrow(self) -> "pyarrow.Table":
-        """Return a table for ``ray.data.from_arrow``. It shares the arrays' memory."""
+        """Return a table for ``ray.data.from_arrow``: an image as a uint8 tensor, its label as int64."""
         import pyarrow
 
         return pyarrow.table({"image": column(self.images), "label": self.labels})
@@ -113,13 +99,8 @@ class Dataset:
 def read_rows(path: str, filesystem: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Read the images (uint8 [n, height, width]) and labels (int64 [n]) of the Parquet files at `path`.
 
-    Args:
-        path: a file, or a folder of files, with the columns of `Dataset.to_arrow`.
-        filesystem: pyarrow's, where the path is (default: this machine).
-
-    Raises:
-        LabError: the files are damaged or have other columns.
-        OSError: there is no such file, or it may not be read.
+    It is a file or a folder of files that `Dataset.to_parquet` or an upload wrote, on this machine or on
+    pyarrow's `filesystem`. Damaged files and other columns are a `LabError`, a missing file is an OSError.
     """
     import pyarrow.parquet
 
@@ -145,7 +126,7 @@ def fingerprint(about: str, *arrays: np.ndarray) -> str:
 
 
 def column(values: np.ndarray) -> "pyarrow.Array":
-    """An Arrow column; Ray Data reads one of several dimensions as arrays of that shape."""
+    """An Arrow column. Ray Data reads tensors as arrays of that shape, and would read lists as objects."""
     import pyarrow
 
     if values.ndim == 1:

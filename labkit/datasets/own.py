@@ -1,15 +1,16 @@
-"""Data of your own: rows of ``x`` and ``y`` in memory, and how they are split.
-
-`from_folder`, `from_table` and `from_text` make it. Whether a row is for testing depends only on `seed` and
-on the row's position, so every run has the same split.
-"""
+"""Data of your own: rows of ``x`` and ``y`` in memory with their split, and the files that they come from."""
 
 import functools
+import gzip
 import html
 import numbers
+import os
+import re
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,10 +19,16 @@ from labkit.display.images import gallery
 from labkit.errors import LabError, expect_int
 
 if TYPE_CHECKING:
-    import pyarrow.fs
+    import pyarrow
 
 _SHOWN = 8  # rows in the display
-_FILE_ROWS, _FILE_BYTES = 4096, 64 << 20  # of a Parquet file, at most
+UTF16 = (b"\xff\xfe", b"\xfe\xff")  # its byte order marks
+# What systems and programs leave in folders: a Mac, Windows, Synology, QNAP, Office, Spark.
+_SYSTEM = re.compile(
+    r"\..*|~\$.*|@\w.*|\$[a-z].*|#(recycle|snapshot)|(eh)?thumbs.*\.db|desktop\.ini|icon\r|lost\+found"
+    r"|system volume information|recycler|__macosx|network trash folder|_success|_(common_)?metadata",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -34,12 +41,10 @@ class OwnData:
             [columns], "tokens" int64 [length].
         task: "classification" (``y`` is int64, an index into `classes`), "regression" (``y`` is float32) or
             "language" (``y`` is int64 [length]: for each token of ``x``, the one that follows).
-        x, y: all rows.
-        columns: of "numbers", their names; a category has one per value, "colour=red".
-        classes: their names; empty if the task has none.
-        vocabulary: of "tokens": every token is smaller than this number.
-        test: the probability with which a row is for testing, from 0 up to but not including 1.
-        seed: decides which rows these are.
+        columns: the names of "numbers"; a category has one per value, "colour=red".
+        vocabulary: every one of "tokens" is smaller than this number.
+        test: the probability with which a row is for testing, below 1. `seed` decides which rows these are,
+            so every run has the same split.
         text: of "tokens", returns the text of a row of ``x``.
     """
 
@@ -68,11 +73,7 @@ class OwnData:
         return fingerprint(repr((*given, float(self.test), int(self.seed))), self.x, self.y)
 
     def load(self, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows of "train" or "test" as arrays ``x`` and ``y``.
-
-        Raises:
-            LabError: there is no such split, or it has no row.
-        """
+        """Return the rows of "train" or "test" as arrays ``x`` and ``y``; a `LabError` if there are none."""
         attempt = f"load the split {split!r} of {self.name}"
         if split not in ("train", "test"):
             raise LabError(attempt, "there is no split of this name", "use 'train' or 'test'")
@@ -84,34 +85,12 @@ class OwnData:
             raise LabError(attempt, fact, "use more rows, or another test= or seed=")
         return self.x[rows], self.y[rows]
 
-    def write(self, path: str, *, filesystem: "pyarrow.fs.FileSystem | None" = None) -> dict[str, int]:
-        """Write Parquet files below ``path/train`` and ``path/test``, and return the number of rows of each.
+    def to_arrow(self, split: str) -> "pyarrow.Table":
+        """The rows of a split as a table with the columns x and y, for files or ``ray.data.from_arrow``."""
+        import pyarrow
 
-        Args:
-            path: a folder, or ``bucket/prefix`` of a store; `Store.bucket` makes a bucket.
-            filesystem: where the path is (default: this machine).
-
-        Raises:
-            LabError: the folder isn't empty.
-        """
-        import pyarrow.fs
-        import pyarrow.parquet
-
-        files = pyarrow.fs.LocalFileSystem() if filesystem is None else filesystem
-        if files.get_file_info(pyarrow.fs.FileSelector(path, recursive=True, allow_not_found=True)):
-            raise LabError(f"write {self.name}", f"{path} is not empty", "use another folder")
-        count = min(_FILE_ROWS, max(1, _FILE_BYTES // max(1, self.x[0].nbytes)))
-        written = {"train": 0, "test": 0}
-        for split in ("train", "test") if self.test else ("train",):
-            x, y = self.load(split)
-            files.create_dir(f"{path}/{split}")
-            for first in range(0, len(y), count):
-                rows = slice(first, first + count)
-                table = pyarrow.table({"x": column(x[rows]), "y": column(y[rows])})
-                file = f"{path}/{split}/part-{first // count:05}.parquet"
-                pyarrow.parquet.write_table(table, file, filesystem=files, compression="zstd")
-            written[split] = len(y)
-        return written
+        x, y = map(column, self.load(split))
+        return pyarrow.table({"x": x, "y": y})
 
     def __repr__(self) -> str:
         what = {
@@ -125,20 +104,17 @@ class OwnData:
     def _repr_html_(self) -> str:
         import pandas
 
-        x, y = self.x[:_SHOWN], self.y[:_SHOWN]
-        titles = [self.classes[label] for label in y] if self.classes else list(map(_start, y))
+        x, y = self.x[:_SHOWN], self.y[:_SHOWN].tolist()
+        titles = [self.classes[label] for label in y] if self.classes else y
         if self.kind == "images":
             sample = gallery(x, titles)
         else:
-            texts = {"text": map(self.text, x), "x": map(_start, x)} if self.kind == "tokens" else None
-            rows = pandas.DataFrame(texts) if texts else pandas.DataFrame(x, columns=self.columns)
+            rows = pandas.DataFrame(x, columns=self.columns or None)
+            if self.kind == "tokens":
+                rows = pandas.DataFrame({"text": map(self.text, x), "tokens": x.tolist()})
             rows.insert(rows.shape[1], "y", titles, allow_duplicates=True)  # a column may be "y"
             sample = rows.to_html(index=False)
         return f"<div>{html.escape(repr(self)[1:-1])}</div>{sample}"
-
-
-def _start(values: np.ndarray) -> str:
-    return " ".join(map(str, np.ravel(values)[:6])) + " …" * (np.size(values) > 6)
 
 
 def check_split(test: object, seed: object) -> None:
@@ -147,3 +123,68 @@ def check_split(test: object, seed: object) -> None:
     if isinstance(test, bool) or not isinstance(test, numbers.Real) or not 0 <= test < 1:
         raise LabError(attempt, f"test is {test!r}", "pass the share of the rows for testing: test=0.2")
     expect_int(attempt, "seed", seed, least=0)
+
+
+# -- files -------------------------------------------------------------------------------------------------
+
+
+def visible(folder: Path) -> list[Path]:
+    """What is directly in a folder, in order, without what systems and programs leave there."""
+    return sorted(one for one in folder.iterdir() if not _SYSTEM.fullmatch(one.name))
+
+
+def files_below(folder: Path, attempt: str, above: tuple[Path, ...] = ()) -> list[Path]:
+    """All visible files below a folder, in order. Links are followed."""
+    found, above = [], (*above, folder.resolve())
+    for one in visible(folder):
+        if not (one.is_dir() or one.is_file()) or one.resolve() in above:
+            fact = f"{one} is no file, or a link to nothing or to a folder that it is in"
+            raise LabError(attempt, fact, "remove it")
+        found += files_below(one, attempt, above) if one.is_dir() else [one]
+    return found
+
+
+def files_of(source: Any, suffixes: tuple[str, ...], attempt: str) -> tuple[str, list[Path]]:
+    """The name of the first file or folder, and all files, whose names end with one of `suffixes`."""
+    given, files = source if isinstance(source, (list, tuple)) else [source], []
+    if not given or not all(isinstance(one, (str, Path)) for one in given):
+        fix = "pass a file, a folder, a list of files or a pandas.DataFrame, such as source.to_pandas()"
+        raise LabError(attempt, f"the source is of type {type(source).__name__}", fix)
+    for path in (Path(os.path.expanduser(one)) for one in given):
+        if not os.path.exists(path):  # False for a text that is too long for a path
+            raise LabError(attempt, f"there is no file or folder {str(path)[:200]}", "check the path")
+        below = files_below(path, attempt) if path.is_dir() else [path]
+        if any("=" in str(file.relative_to(path).parent) for file in below):
+            fact = f"{path} is partitioned: the names of its folders are values"
+            raise LabError(attempt, fact, f"pass pandas.read_parquet({str(path)!r})")
+        files += [file for file in below if not _SYSTEM.fullmatch(file.name)]
+    if not files:
+        raise LabError(attempt, f"there is no file in {given[0]}", f"add one that ends with {suffixes[0]}")
+    if wrong := [file for file in files if not file.name.lower().endswith(suffixes)]:
+        fact = f"the name of {wrong[0]} doesn't end with {' or '.join(suffixes)}"
+        fix = f"move it elsewhere; or, if it is a table, pass {_pandas_code(wrong[0])}"
+        raise LabError(attempt, fact, fix)
+    first = Path(os.path.expanduser(given[0])).resolve()
+    return first.name if first.is_dir() else Path(first.name.removesuffix(".gz")).stem, files
+
+
+def _pandas_code(file: Path, encoding: str = "utf-8") -> str:
+    """The call that reads a table which the lab doesn't read, for the fix of an error."""
+    if file.suffix.lower() in (".xls", ".xlsx", ".ods"):
+        return f"pandas.read_excel({str(file)!r})"
+    return f"pandas.read_csv({str(file)!r}, encoding={encoding!r}, sep=None, engine='python')"
+
+
+def text_of(file: Path, attempt: str) -> str:
+    """The text of a file, packed or not: UTF-8, or UTF-16 with a byte order mark."""
+    try:
+        content = file.read_bytes()
+        content = gzip.decompress(content) if file.suffix.lower() == ".gz" else content
+        return content.decode("utf-16" if content[:2] in UTF16 else "utf-8-sig")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        fix = "repair it, or leave it out"
+        if isinstance(error, UnicodeDecodeError):
+            fix = "save it as UTF-8, or leave it out; if it is a table in another encoding, pass "
+            encodings = {0: "utf-16-be", 1: "utf-16-le"}  # without a mark
+            fix += _pandas_code(file, encodings.get(content[:2].find(0), "latin-1"))
+        raise LabError(attempt, f"{file} can't be read: {error}", fix) from None

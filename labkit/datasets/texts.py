@@ -7,25 +7,24 @@
 """
 
 import copy
-from collections.abc import Sequence
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from labkit.datasets import tables
-from labkit.datasets.own import OwnData
+from labkit.datasets.own import OwnData, files_of, text_of
 from labkit.errors import LabError, expect_int
 
 if TYPE_CHECKING:
     import pandas
-    import pyarrow
 
 _PADS = ("[PAD]", "<pad>", "<|pad|>", "<PAD>", "[pad]")
 
 
 def from_text(
-    source: "str | Path | Sequence[str | Path] | pandas.DataFrame | pyarrow.Table",
+    source: Any,
     *,
     length: int,
     target: str | None = None,
@@ -45,57 +44,52 @@ def from_text(
         tokenizer: a ``tokenizers.Tokenizer``; default: each byte of the text is a token, 256 in all. It runs
             without truncation, padding and special tokens.
         test, seed: as in `OwnData`.
-
-    Raises:
-        LabError: a file or column is missing, isn't UTF-8 or is empty, or there are too few tokens for a row.
     """
     attempt = f"load the text {str(source)[:200] if isinstance(source, (str, Path)) else 'of a table'}"
     expect_int(attempt, "length", length)
     tokens = _Bytes() if tokenizer is None else _Tokens(tokenizer, attempt)
-    first = source[0] if isinstance(source, (list, tuple)) and source else source
-    is_text = isinstance(first, (str, Path)) and not str(first).lower().endswith(tables.TABLES)
-    if target is None and is_text:
-        suffixes = (".txt",) if Path(first).expanduser().is_dir() else ("",)
-        name, files = tables.files_of(source, suffixes, attempt)
-        texts = [tables.text_of(file, attempt) for file in files]
-    else:
-        name, table = tables.read_table(source, attempt)
-        texts = _texts(table, str(column), attempt)
-    about = {"name": name, "kind": "tokens", "vocabulary": tokens.vocabulary, "text": tokens.text}
+    about = {"kind": "tokens", "vocabulary": tokens.vocabulary, "text": tokens.text}
     about |= {"test": test, "seed": seed}
     if target is None:
-        texts = texts if is_text else [f"{text}\n" for text in texts]
-        x, y = _next_tokens(tokens, texts, length, attempt)
-        return OwnData(task="language", x=x, y=y, **about)
-    tables.require([str(target)], table, attempt)
-    classes, y = tables.classes_of(str(target), table[str(target)].tolist(), attempt)
+        name, texts = _whole_texts(source, str(column), attempt)
+        found = np.concatenate([tokens.of(text.replace("\r\n", "\n").replace("\r", "\n")) for text in texts])
+        ends = (len(found) - 1) // length * length
+        if ends < 1:
+            fact = f"{len(found):,} tokens are fewer than a row of {length:,} and the one after it"
+            raise LabError(attempt, fact, "pass a smaller length=, or more text")
+        x, y = found[:ends].reshape(-1, length), found[1 : ends + 1].reshape(-1, length)
+        return OwnData(name=name, task="language", x=x, y=y, **about)
+    name, table = tables.read_table(source, attempt)
+    texts = _column(table, str(column), attempt)
+    goal = tables.cells_of(str(target), table, attempt)
+    classes, y = tables.classes_of(str(target), goal, attempt)
     x = np.full((len(y), length), tokens.pad, np.int64)
     for row, text in zip(x, texts, strict=True):
         found = tokens.of(text)[:length]
         row[: len(found)] = found
-    return OwnData(task="classification", classes=classes, x=x, y=y, **about)
+    return OwnData(name=name, task="classification", classes=classes, x=x, y=y, **about)
 
 
-def _texts(table: "pandas.DataFrame", column: str, attempt: str) -> list[str]:
+def _whole_texts(source: Any, column: str, attempt: str) -> tuple[str, list[str]]:
+    """The name and the texts of files, or the texts of a table as lines."""
+    first = source[0] if isinstance(source, (list, tuple)) and source else source
+    if not isinstance(first, (str, Path)) or str(first).lower().endswith(tables.TABLES):
+        name, table = tables.read_table(source, attempt)
+        return name, [f"{text}\n" for text in _column(table, column, attempt)]
+    suffixes = (".txt",) if os.path.isdir(os.path.expanduser(first)) else ("",)
+    name, files = files_of(source, suffixes, attempt)
+    return name, [text_of(file, attempt) for file in files]
+
+
+def _column(table: "pandas.DataFrame", column: str, attempt: str) -> list[str]:
     """The column with the texts; none may be empty or something else."""
-    tables.require([column], table, attempt)
+    tables.cells_of(column, table, attempt)  # refuses a column that isn't there
     texts = table[column].tolist()
     if others := [cell for cell in texts if not isinstance(cell, str)]:
         fact = f"{column!r} has cells of type {type(others[0]).__name__}, such as {others[0]!r:.40}"
         raise LabError(attempt, fact, "pass column= with the name of a column of texts")
     tables.refuse_empty(column, texts, attempt)
     return texts
-
-
-def _next_tokens(tokens: Any, texts: list[str], length: int, attempt: str) -> tuple[np.ndarray, np.ndarray]:
-    """x and y int64 [n, length] of one long text; y is a token ahead."""
-    texts = [text.replace("\r\n", "\n").replace("\r", "\n") for text in texts]
-    found = np.concatenate([tokens.of(text) for text in texts])
-    ends = (len(found) - 1) // length * length
-    if ends < 1:
-        fact = f"{len(found):,} tokens are fewer than a row of {length:,} and the one after it"
-        raise LabError(attempt, fact, "pass a smaller length=, or more text")
-    return found[:ends].reshape(-1, length), found[1 : ends + 1].reshape(-1, length)
 
 
 class _Bytes:
@@ -115,7 +109,7 @@ class _Tokens:
 
     def __init__(self, tokenizer: Any, attempt: str) -> None:
         tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
-        if not hasattr(tokenizer, "no_truncation"):
+        if isinstance(tokenizer, type) or not hasattr(tokenizer, "no_truncation"):
             fix = "pass tokenizers.Tokenizer.from_file('tokenizer.json'), or leave it out for bytes"
             raise LabError(attempt, f"the tokenizer is {tokenizer!r:.60}", fix)
         pads = filter(None, map(tokenizer.token_to_id, _PADS))

@@ -62,11 +62,7 @@ def _with_weights(model: nn.Sequential, seed: int | None) -> nn.Sequential:
 
 
 def to_input(images: Any) -> torch.Tensor:
-    """Convert uint8 images (array or tensor) to float32 in 0..1, of the same shape and on the same device.
-
-    Raises:
-        LabError: the images are not uint8.
-    """
+    """Convert uint8 images (array or tensor) to float32 in 0..1; a `LabError` for other types."""
     tensor = images if isinstance(images, torch.Tensor) else torch.tensor(images)
     if tensor.dtype != torch.uint8:
         raise not_uint8(str(tensor.dtype).removeprefix("torch."))
@@ -81,11 +77,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def parameter_distance(a: nn.Module | Mapping, b: nn.Module | Mapping) -> float:
     """The largest absolute difference between two models' weights: 0.0 where they are equal, NaN for a NaN.
 
-    Args:
-        a, b: models, wrapped or not, or their ``state_dict()``.
-
-    Raises:
-        LabError: they do not have the same weights by name and shape.
+    `a` and `b` are models, wrapped or not, or their ``state_dict()``. Other names or shapes are a `LabError`.
     """
     first, second = (one if isinstance(one, Mapping) else unwrapped(one).state_dict() for one in (a, b))
     shapes = [{name: tuple(weight.shape) for name, weight in one.items()} for one in (first, second)]
@@ -111,9 +103,6 @@ def train_epoch(
 
     Returns:
         loss and accuracy (means over this worker's rows, each before its batch's update), rows, seconds.
-
-    Raises:
-        LabError: there was no batch.
     """
     started, device = time.perf_counter(), next(model.parameters()).device
     model.train()

@@ -1,4 +1,4 @@
-"""The data sets by their names: what ships, what is drawn, samples, and requests that are refused."""
+"""The data sets by their names: what ships, what is drawn, samples, and where the shipped files are found."""
 
 import hashlib
 import os
@@ -30,15 +30,12 @@ def test_the_digits_ship():
     x, y = (data.images.reshape(len(data), -1) / 255 for data in (train, test))
     nearest = ((y**2).sum(1)[:, None] + (x**2).sum(1) - 2 * y @ x.T).argmin(axis=1)
     assert (train.labels[nearest] == test.labels).mean() > 0.97
+    readme, content = (SHIPPED / "README.md").read_text(), (SHIPPED / "digits.parquet").read_bytes()
+    assert hashlib.sha256(content).hexdigest() in readme and f"{len(content):,} bytes" in readme
+    assert "CC BY 4.0" in readme and len(content) < 1_000_000
 
 
-def test_the_readme_tells_the_checksum_and_the_licence():
-    readme = (SHIPPED / "README.md").read_text()
-    content = (SHIPPED / "digits.parquet").read_bytes()
-    assert hashlib.sha256(content).hexdigest() in readme
-    assert f"{len(content):,} bytes" in readme
-    assert "CC BY 4.0" in readme
-    assert len(content) < 1_000_000
+# -- where the shipped files are found ---------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -52,43 +49,37 @@ def copy(tmp_path_factory) -> Path:
     return folder
 
 
-def run(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", code]
-    variables = {**os.environ, **env}
+def run(code: str, folder: Path, *options: str, **env: str) -> subprocess.CompletedProcess:
+    command, variables = [sys.executable, *options, "-c", code], {**os.environ, **env}
     return subprocess.run(command, env=variables, cwd=folder, capture_output=True, text=True, timeout=120)
 
 
 def test_an_installed_package_has_the_data(copy, tmp_path):
     """Not from the checkout: a wheel is built offline, unpacked and used."""
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "."]
-    subprocess.run(
-        [*command, "--wheel-dir", tmp_path], cwd=copy, check=True, capture_output=True, timeout=120
-    )
-    (wheel,) = tmp_path.glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    names = {path.name for path in (tmp_path / "site" / "labkit" / "datasets" / "files").iterdir()}
-    assert names == {path.name for path in SHIPPED.iterdir() if path.suffix not in (".py", "")}
+    command += ["--wheel-dir", tmp_path]
+    subprocess.run(command, cwd=copy, check=True, capture_output=True, timeout=120)
+    zipfile.ZipFile(*tmp_path.glob("*.whl")).extractall(tmp_path / "site")
+    files = tmp_path / "site" / "labkit" / "datasets" / "files"
+    shipped = {path.name for path in SHIPPED.iterdir() if path.suffix not in (".py", "")}
+    assert {path.name for path in files.iterdir()} == shipped
     assert not (tmp_path / "site" / "datasets").exists()  # that would be Hugging Face's
-    code = "from labkit.datasets import load, shipped; print(load('digits', 'test'), shipped('README.md'))"
+    code = (
+        "from labkit.datasets import load, shipped; print(len(load('digits', 'test')), shipped('README.md'))"
+    )
     said = run(code, tmp_path, PYTHONPATH=str(tmp_path / "site"))
-    place = tmp_path / "site" / "labkit" / "datasets" / "files" / "README.md"
-    assert said.stdout == f"<Dataset digits, test: 360 images of 28×28, 10 classes> {place}\n", said.stderr[
-        -2000:
-    ]
+    assert said.stdout == f"360 {files / 'README.md'}\n", said.stderr[-2000:]
 
 
 def test_an_editable_install_has_the_data(copy, tmp_path):
     build = f"from setuptools import build_meta; build_meta.build_editable({str(tmp_path)!r})"
-    subprocess.run([sys.executable, "-c", build], cwd=copy, check=True, capture_output=True, timeout=120)
-    (wheel,) = tmp_path.glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    assert run(build, copy).returncode == 0
+    zipfile.ZipFile(*tmp_path.glob("*.whl")).extractall(tmp_path / "site")
     place, others = str(tmp_path / "site"), str(Path(np.__file__).parents[1])
     code = f"import site, sys; sys.path[:0] = [{place!r}, {others!r}]; site.addsitedir({place!r}); "
     code += "from labkit.datasets import load, shipped; "
     code += "print(len(load('digits')), shipped('digits.parquet'))"
-    command = [sys.executable, "-S", "-c", code]
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = run(code, tmp_path, "-S", PYTHONPATH="")
     assert done.stdout == f"1437 {copy / 'datasets' / 'digits.parquet'}\n", done.stderr[-2000:]
 
 
@@ -113,6 +104,9 @@ def test_hugging_faces_datasets_is_the_package_and_not_the_folder():
     assert "datasets" in project["optional-dependencies"]["recipes"]
 
 
+# -- rows --------------------------------------------------------------------------------------------------
+
+
 def test_small_mode_bounds_every_set():
     small = Settings(small=True)
     assert len(load("rendered", settings=small)) == 1500
@@ -133,10 +127,8 @@ def test_digits_from_fonts_are_the_same_for_a_seed_and_can_be_learned():
 
 
 def test_a_sample_is_drawn_by_its_seed():
-    whole = load("digits")
+    whole = {image.tobytes() for image in load("digits").images}
     some, more, other = load("digits", n=50), load("digits", n=100), load("digits", n=50, seed=1)
-    assert np.array_equal(some.images, more.images[:50])
-    assert not np.array_equal(some.images, other.images)
-    assert len({image.tobytes() for image in more.images}) == 100
-    assert {image.tobytes() for image in more.images} <= {image.tobytes() for image in whole.images}
-    assert len(load("digits", n=1437)) == 1437
+    assert np.array_equal(some.images, more.images[:50]) and not np.array_equal(some.images, other.images)
+    found = {image.tobytes() for image in more.images}
+    assert len(found) == 100 and found <= whole and len(load("digits", n=1437)) == 1437

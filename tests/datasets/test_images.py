@@ -11,27 +11,19 @@ from labkit.errors import LabError
 TEN = tuple("0123456789")
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 28, 28), dtype=np.uint8)
 LABELS = np.arange(40) % 10
+DATA = Dataset(IMAGES, LABELS, "tiny", "train", TEN)
 
 
-@pytest.fixture
-def data():
-    return Dataset(IMAGES, LABELS, "tiny", "train", TEN)
-
-
-def test_it_says_what_it_is(data):
-    assert repr(data) == "<Dataset tiny, train: 40 images of 28×28, 10 classes>"
-    assert repr(data[:1]) == "<Dataset tiny, train: 1 image of 28×28, 10 classes>"
-    page = data._repr_html_()
+def test_what_it_shows_and_its_rows():
+    assert repr(DATA[:1]) == "<Dataset tiny, train: 1 image of 28×28, 10 classes>"
+    page = DATA._repr_html_()
     assert page.count("<img") == 10 and "40 images" in page
     assert "<b>" not in Dataset(IMAGES, LABELS, "<b>", "train", TEN)._repr_html_()
-
-
-def test_rows_and_parts(data):
-    image, label = data[13]
+    image, label = DATA[13]
     assert np.array_equal(image, IMAGES[13]) and label == 3
-    assert data[data.labels == 3].labels.tolist() == [3, 3, 3, 3]
-    assert np.array_equal(data[[5, 1]].images, IMAGES[[5, 1]])
-    assert np.array_equal(pickle.loads(pickle.dumps(data)).images, IMAGES)
+    assert DATA[DATA.labels == 3].labels.tolist() == [3, 3, 3, 3]
+    assert np.array_equal(DATA[[5, 1]].images, IMAGES[[5, 1]])
+    assert np.array_equal(pickle.loads(pickle.dumps(DATA)).images, IMAGES)
 
 
 @pytest.mark.parametrize(
@@ -49,19 +41,17 @@ def test_other_arrays_are_refused(images, labels, fact):
     assert fact in caught.value.fact
 
 
-def test_parquet_and_back(data, tmp_path):
-    paths = [
-        data[:25].to_parquet(tmp_path / "new" / "a.parquet"),
-        data[25:].to_parquet(tmp_path / "new" / "b.parquet"),
-    ]
+def test_parquet_and_back(tmp_path):
+    paths = [DATA[:25].to_parquet(tmp_path / "new" / "a.parquet")]
+    paths += [DATA[25:].to_parquet(tmp_path / "new" / "b.parquet")]
     images, labels = read_rows(str(tmp_path / "new"))
     assert np.array_equal(images, IMAGES) and np.array_equal(labels, LABELS)
     images[0] = labels[0] = 0  # torch wants arrays that can be written
     assert sorted((tmp_path / "new").iterdir()) == paths
 
 
-def test_damaged_files_are_refused(data, tmp_path):
-    path = data.to_parquet(tmp_path / "x.parquet")
+def test_damaged_files_are_refused(tmp_path):
+    path = DATA.to_parquet(tmp_path / "x.parquet")
     whole = path.read_bytes()
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 1

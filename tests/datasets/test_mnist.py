@@ -1,4 +1,4 @@
-"""MNIST and its like: downloaded once, from the first address that has the right file, or from a mirror."""
+"""MNIST: downloaded once, from the first address that has the right file, or from a mirror."""
 
 import gzip
 import hashlib
@@ -15,23 +15,15 @@ from web import file_server
 
 RANDOM = np.random.default_rng(0)
 ARRAYS = {
-    "train": (RANDOM.integers(0, 256, (30, 28, 28), np.uint8), np.arange(30, dtype=np.uint8) % 10),
-    "test": (RANDOM.integers(0, 256, (12, 28, 28), np.uint8), np.arange(12, dtype=np.uint8) % 10),
+    split: (RANDOM.integers(0, 256, (n, 28, 28), np.uint8), np.arange(n, dtype=np.uint8) % 10)
+    for split, n in (("train", 30), ("test", 12))
 }
+FIRST = "train-images-idx3-ubyte.gz"
 
 
 def idx(values):
     head = struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape)
     return gzip.compress(head + values.tobytes(), mtime=0)
-
-
-def as_mnist(monkeypatch, addresses=()):
-    """Let the data set `mnist` be `ARRAYS`; returns its files by their names."""
-    packed = [idx(array) for split in ("train", "test") for array in ARRAYS[split]]
-    sha256 = tuple(hashlib.sha256(content).hexdigest() for content in packed)
-    monkeypatch.setitem(catalog.ADDRESSES, "mnist", addresses)
-    monkeypatch.setitem(catalog.SHA256, "mnist", sha256)
-    return dict(zip(catalog.FILES, packed, strict=True))
 
 
 @pytest.fixture
@@ -40,11 +32,19 @@ def settings(tmp_path):
 
 
 @pytest.fixture
-def server(monkeypatch):
+def files(monkeypatch):
+    """Let `ARRAYS` be MNIST; returns its files by their names."""
+    packed = dict(zip(catalog.MNIST, map(idx, (*ARRAYS["train"], *ARRAYS["test"])), strict=True))
+    for name, content in packed.items():
+        monkeypatch.setitem(catalog.MNIST, name, hashlib.sha256(content).hexdigest())
+    return packed
+
+
+@pytest.fixture
+def server(files, monkeypatch):
     with file_server() as running:
-        files = as_mnist(
-            monkeypatch, addresses=("http://127.0.0.1:9", f"{running.url}/no", f"{running.url}/set")
-        )
+        addresses = ("http://127.0.0.1:9", f"{running.url}/no", f"{running.url}/set")
+        monkeypatch.setattr(catalog, "ADDRESSES", addresses)
         running.files = {f"set/{name}": content for name, content in files.items()}
         yield running
 
@@ -64,47 +64,40 @@ def test_it_is_downloaded_once_from_the_first_address_that_has_it(server, settin
             data.images[0] = 0  # torch wants arrays that can be written
     asked = [path for path in server.requests if path.startswith("set/")]
     assert sorted(asked) == sorted(server.files)
-    assert {path.name for path in (settings.home / "datasets" / "mnist").iterdir()} == {*catalog.FILES}
+    assert {path.name for path in (settings.home / "datasets" / "mnist").iterdir()} == {*catalog.MNIST}
 
 
 def test_no_address_has_it(server, settings):
     server.files.clear()
     error = refused(settings)
-    assert error.attempt == "fetch train-images-idx3-ubyte.gz of mnist"
+    assert error.attempt == f"fetch {FIRST} of mnist"
     assert "http://127.0.0.1:9: ConnectionError" in error.fact
     assert f"{server.url}/set: HTTPError: 404" in error.fact
-    path = settings.home / "datasets/mnist/train-images-idx3-ubyte.gz"
-    sha256 = catalog.SHA256["mnist"][0]
-    for help_with in ("LABKIT_MIRROR", sha256, str(path), "LABKIT_DATASET=digits"):
+    path = settings.home / "datasets" / "mnist" / FIRST
+    for help_with in ("LABKIT_MIRROR", catalog.MNIST[FIRST], str(path), "LABKIT_DATASET=digits"):
         assert help_with in error.fix
 
 
 @pytest.mark.parametrize(
     ("body", "announced", "fact"),
-    [
-        (b"<html>please log in</html>", None, "hash"),
-        (b"x" * 100, 1000, "IncompleteRead"),
-    ],
+    [(b"<html>please log in</html>", None, "hash"), (b"x" * 100, 1000, "IncompleteRead")],
 )
 def test_other_bytes_are_not_kept(server, settings, body, announced, fact):
-    name = "set/train-images-idx3-ubyte.gz"
+    name = f"set/{FIRST}"
     right, server.files[name] = server.files[name], body
-    if announced:
-        server.announced[name] = announced
+    server.announced = {name: announced} if announced else {}
     assert fact in refused(settings).fact
     assert list((settings.home / "datasets" / "mnist").iterdir()) == []
     server.files[name], server.announced = right, {}
     assert len(load("mnist", settings=settings)) == 30
 
 
-def test_a_folder_can_be_the_mirror(monkeypatch, settings, tmp_path):
-    stick = tmp_path / "stick" / "mnist"
-    stick.mkdir(parents=True)
-    settings = replace(settings, mirror=str(stick.parent))
-    files = as_mnist(monkeypatch)
+def test_a_folder_can_be_the_mirror(files, settings, tmp_path):
+    (tmp_path / "stick" / "mnist").mkdir(parents=True)
+    settings = replace(settings, mirror=str(tmp_path / "stick"))
     assert "No such file" in refused(settings).fact
     for name, content in files.items():
-        (stick / name).write_bytes(content)
+        (tmp_path / "stick" / "mnist" / name).write_bytes(content)
     assert len(load("mnist", settings=settings)) == 30
 
 

@@ -1,4 +1,4 @@
-"""What all data of your own have: a split, a fingerprint, files for Ray Data."""
+"""What all data of your own have: a split, a fingerprint, a table for Ray Data."""
 
 import pickle
 
@@ -7,7 +7,7 @@ import pandas
 import pyarrow.parquet
 import pytest
 
-from labkit.datasets import from_table, own
+from labkit.datasets import from_table
 from labkit.errors import LabError
 
 VALUES = np.random.default_rng(0).random(10_000)
@@ -35,19 +35,11 @@ def test_equal_data_have_equal_fingerprints():
     assert len(found | {first}) == 7
 
 
-def test_written_files_have_each_row_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(own, "_FILE_BYTES", 4 * 3000)  # files of large rows have fewer of them
+def test_a_split_as_a_file(tmp_path):
     data = from_table(TABLE, target="price")
-    for split in data.write(str(tmp_path / "out")):
-        files = sorted((tmp_path / "out" / split).iterdir())
-        tables = [pyarrow.parquet.read_table(file) for file in files]
-        assert max(table.num_rows for table in tables) <= 3000
-        found = np.concatenate([table["x"].combine_chunks().to_numpy_ndarray() for table in tables])
-        np.testing.assert_array_equal(found, data.load(split)[0])
-        found = np.concatenate([table["y"].to_numpy() for table in tables])
-        np.testing.assert_array_equal(found, data.load(split)[1])
-    with pytest.raises(LabError, match="is not empty"):
-        data.write(str(tmp_path / "out"))
+    pyarrow.parquet.write_table(data.to_arrow("test"), tmp_path / "test.parquet")
+    table, (x, y) = pyarrow.parquet.read_table(tmp_path / "test.parquet").combine_chunks(), data.load("test")
+    assert np.array_equal(table["x"].chunk(0).to_numpy_ndarray(), x) and np.array_equal(table["y"], y)
 
 
 def test_what_cannot_be_split():

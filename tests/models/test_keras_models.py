@@ -1,6 +1,9 @@
-"""Keras: torch's weights and answers, and a panel that follows `fit`."""
+"""Keras: torch's weights and answers, and a panel that follows `fit`; with Keras 3, and with Keras 2."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,20 +14,19 @@ from labkit import runs
 from labkit.errors import LabError
 from labkit.models import keras as keras_models
 from labkit.models import torch as torch_models
-from labkit.models.keras.callback import PanelCallback
 from labkit.panel import Panel
 from labkit.panel.reporters import NullReporter
 
-IMAGES = np.random.default_rng(0).integers(0, 256, (7, 28, 28), dtype=np.uint8)
-X = np.random.default_rng(0).random((50, 28, 28), dtype=np.float32)
-Y = np.arange(50) % 10
+RANDOM = np.random.default_rng(0)
+X, Y = RANDOM.random((50, 28, 28), dtype=np.float32), np.arange(50) % 10
 
 
-def test_answers_as_the_torch_model_of_that_seed():
+def test_the_network_of_that_seed_answers_as_torchs():
+    images = RANDOM.integers(0, 256, (7, 28, 28), dtype=np.uint8)
     ours, theirs = keras_models.mlp(seed=4), torch_models.mlp(seed=4)
     with torch.no_grad():
-        expected = theirs(torch_models.to_input(IMAGES)).numpy()
-    np.testing.assert_allclose(ours(keras_models.to_input(IMAGES)).numpy(), expected, atol=2e-6)
+        expected = theirs(torch_models.to_input(images)).numpy()
+    np.testing.assert_allclose(ours(keras_models.to_input(images)).numpy(), expected, atol=2e-6)
     with pytest.raises(LabError, match="float32"):
         keras_models.to_input(X)
 
@@ -63,7 +65,8 @@ def of_unknown_number():
 
 @pytest.mark.parametrize("rows", [of_unknown_number, counted])
 def test_steps_rows_and_epochs_are_counted(panel, model, rows):
-    follow = PanelCallback(rows_per_step=20, report={"loss": "loss", "accuracy": "val_accuracy"})
+    names = {"loss": "loss", "accuracy": "val_accuracy"}
+    follow = keras_models.PanelCallback(rows_per_step=20, report=names)
     options = {"validation_data": (X[:10], Y[:10]), "validation_freq": 2, "verbose": 0}
     with panel:
         model.fit(rows(), epochs=2, callbacks=[follow], **options)
@@ -77,9 +80,17 @@ def test_steps_rows_and_epochs_are_counted(panel, model, rows):
     assert (record.state, len(record.seconds_per_epoch)) == ("finished", 2)
 
 
-def test_a_model_of_one_worker_is_refused_in_two(panel, model, monkeypatch):
+def test_a_model_of_one_worker_is_refused_in_two(model, monkeypatch):
     cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
     with pytest.raises(LabError, match="outside of the strategy's scope") as caught:
-        model.fit(counted(), verbose=0, callbacks=[PanelCallback()])
+        model.fit(counted(), verbose=0, callbacks=[keras_models.PanelCallback()])
     assert "with strategy.scope()" in caught.value.fix
+
+
+def test_all_of_it_works_with_keras_2(root):
+    """In this process it is tested with Keras 3. What is followed in lesson 04 is Keras 2."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", "not keras_2"]
+    environment = {**os.environ, **keras_models.KERAS_2}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout[-3000:]

@@ -36,11 +36,15 @@ class PanelCallback(tf.keras.callbacks.Callback):
 
     def __init__(self, *, rows_per_step: int = 1, report: dict[str, str] | None = None) -> None:
         super().__init__()
-        self._rows_per_step, self._report = rows_per_step, report
+        self._rows_per_step, self._report = rows_per_step, report or {}
         self._panel: Any = None  # the `Follower` of the loop that calls `fit`
 
     def on_train_begin(self, logs: _Logs = None) -> None:
-        _refuse_a_model_of_its_own(self.model)
+        workers = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).get("worker", [0])
+        if self.model.distribute_strategy.num_replicas_in_sync < len(workers):
+            fact = "it was built outside of the strategy's scope: every worker would train a model of its own"
+            fix = "with strategy.scope(): model = …; model.compile(…)"
+            raise LabError(f"train one model in {len(workers)} workers", fact, fix)
         hooks = sys.modules.get("labkit.panel.tracking.hooks")  # where a panel follows, it is imported
         self._panel = None if hooks is None else hooks.current()
 
@@ -59,10 +63,9 @@ class PanelCallback(tf.keras.callbacks.Callback):
             self._panel.end_epoch()  # what follows is `fit`'s validation
 
     def on_epoch_end(self, epoch: int, logs: _Logs = None) -> None:
-        if self._panel is None:
-            return
-        self._panel.end_epoch()
-        if self._report:
+        if self._panel is not None:
+            self._panel.end_epoch()
+        if self._panel is not None and self._report:
             # Without validation data, or with `validation_freq=2`, an epoch has no val_accuracy.
             metrics = {name: logs[theirs] for name, theirs in self._report.items() if theirs in (logs or {})}
             self._panel.report({"epoch": epoch, **metrics})
@@ -76,12 +79,3 @@ def _added_up(model: Any) -> int:
     """
     method = getattr(model, "distribute_reduction_method", None)  # private; Keras 3 has none
     return model.distribute_strategy.num_replicas_in_sync if method in ("auto", "sum") else 1
-
-
-def _refuse_a_model_of_its_own(model: Any) -> None:
-    """Refuse a model that was built outside the scope: each worker would train its own, without an error."""
-    workers = len(json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).get("worker", [0]))
-    if model.distribute_strategy.num_replicas_in_sync < workers:
-        fact = "it was built outside of the strategy's scope: every worker would train a model of its own"
-        fix = "with strategy.scope(): model = …; model.compile(…)"
-        raise LabError(f"train one model in {workers} workers", fact, fix)
