@@ -94,14 +94,10 @@ def test_what_is_started_has_a_session_of_its_own_and_tells_its_status(start, tm
     assert said[0].startswith("hello one@") and said[1:] == [str(tmp_path), "given", "err"]
     sleeper = start(SLEEP)
     assert os.getsid(sleeper.pid) == sleeper.pid != os.getsid(0) and sleeper.status() is None
+    assert resource.prlimit(sleeper.pid, resource.RLIMIT_CORE) == (0, 0)  # it would have keys in it
     os.kill(sleeper.pid, signal.SIGKILL)
     until(lambda: sleeper.status() == -signal.SIGKILL)
     assert not psutil.pid_exists(sleeper.pid)  # no zombie stays
-
-
-def test_what_is_started_leaves_no_core_dump(start):
-    """A core dump has the memory in it, and so the keys."""
-    assert resource.prlimit(start(SLEEP).pid, resource.RLIMIT_CORE) == (0, 0)
 
 
 def test_what_cannot_be_started_is_an_error(home, start, tmp_path):
@@ -178,18 +174,6 @@ def test_the_last_one_started_is_asked_first(home, start, tmp_path):
     assert (tmp_path / "log").read_text().split()[2:] == ["second", "first"]
 
 
-def test_the_temporary_folder_of_a_terminated_process_goes_with_it(home, start, tmp_path):
-    """Ray's dashboard starts processes by `multiprocessing`, which cleans up only where a process exits."""
-    code = "from multiprocessing import connection; import time\n"
-    code += "one = connection.Listener(family='AF_UNIX'); print(one.address, flush=True); time.sleep(120)"
-    start([sys.executable, "-c", code], env={**os.environ, "TMPDIR": "/tmp"})
-    until(lambda: (tmp_path / "log").read_text())
-    folder = os.path.dirname((tmp_path / "log").read_text().strip())
-    assert folder.startswith("/tmp/pymp-") and os.path.exists(folder)
-    supervision.stop(home, "one")
-    assert not os.path.exists(folder)
-
-
 def test_a_process_of_another_lab_is_not_ours(home, start, tmp_path):
     (tmp_path / "other").mkdir()
     start(SLEEP)
@@ -222,14 +206,14 @@ def test_another_user_keeps_it_running(home, user):
     until(lambda: supervision.users(home) == {"one": [os.getpid()]})
     time.sleep(2)  # longer than it is kept
     assert sleepers(home)
+    two = user(keep=60)
+    assert supervision.leave(home, "one")  # the other one uses it
+    two.kill()
+    two.wait()
+    supervision.use(home, "one", keep=0.5)
+    until(lambda: supervision.users(home) == {"one": [os.getpid()]})
     assert not supervision.leave(home, "one")
     until(lambda: not sleepers(home))
-
-
-def test_leave_says_whether_others_use_it(home, user):
-    user(keep=60)
-    supervision.use(home, "one")
-    assert supervision.leave(home, "one") and sleepers(home)
 
 
 def test_a_removed_home_stops_the_lab(home, user):
