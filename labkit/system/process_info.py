@@ -28,18 +28,16 @@ class ProcessIdentity:
         """The process that has `pid` now. If there is none, the identity is one that is not alive."""
         boot, created = Path("/proc/sys/kernel/random/boot_id"), 0.0
         with contextlib.suppress(psutil.Error, ValueError, OverflowError):
-            # psutil adds the time of the boot, which moves with the clock.
-            created = psutil.Process(pid).create_time() - psutil.boot_time()
+            if not has_ended(process := psutil.Process(pid)):
+                # psutil adds the time of the boot, which moves with the clock.
+                created = process.create_time() - psutil.boot_time()
         return cls(pid=pid, created=created, boot=boot.read_text().strip() if boot.exists() else "")
 
     @property
     def alive(self) -> bool:
         """Whether this very process still runs. A zombie does not."""
         now = ProcessIdentity.of(self.pid)
-        with contextlib.suppress(psutil.Error):
-            same = self.boot == now.boot and abs(now.created - self.created) < 0.1
-            return same and not has_ended(psutil.Process(self.pid))
-        return False
+        return now.created > 0 and self.boot == now.boot and abs(now.created - self.created) < 0.1
 
 
 def get_env(process: psutil.Process, name: str) -> str | None:

@@ -118,9 +118,9 @@ def test_only_its_user_reaches_its_socket(home, start):
     assert path.parent.parent.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("name", ["numbers.py", "select.py"])
-def test_a_file_of_the_readers_beside_the_notebook_does_not_break_it(home, user, tmp_path, name):
-    (tmp_path / name).write_text("raise SystemExit('I am not the standard library')")
+def test_a_file_of_the_readers_beside_the_notebook_does_not_break_it(home, user, tmp_path):
+    for name in ("numbers.py", "select.py"):
+        (tmp_path / name).write_text("raise SystemExit('I am not the standard library')")
     user(folder=tmp_path)
     assert sleepers(home)
 
@@ -160,18 +160,6 @@ def test_one_node_goes_and_the_others_stay(home, start):
     assert [one.role for one in family.running(home, "one")] == ["head: sleep", "node-2: sleep"]
     assert supervision.stop(home, "one", node="node-2") == [f"node-2: sleep (process {pids[1]})"]
     assert [*map(runs, pids)] == [True, False]
-
-
-def test_the_last_one_started_is_asked_first(home, start, tmp_path):
-    """In a session, what was started later depends on what was started before: a raylet on its GCS."""
-    code = "import signal, sys, time\ndef end(*_): print(sys.argv[1], flush=True); sys.exit()\n"
-    code += "signal.signal(signal.SIGTERM, end); print('ready', flush=True); time.sleep(60)"
-    (tmp_path / "one.py").write_text(code)
-    one = f"{sys.executable} {tmp_path / 'one.py'}"
-    start(["sh", "-c", f"{one} first & sleep 0.3; {one} second & exit"])
-    until(lambda: (tmp_path / "log").read_text().count("ready") == 2)
-    supervision.stop(home, "one")
-    assert (tmp_path / "log").read_text().split()[2:] == ["second", "first"]
 
 
 def test_a_process_of_another_lab_is_not_ours(home, start, tmp_path):
