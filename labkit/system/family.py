@@ -53,6 +53,10 @@ class Member:
         return self.process.pid
 
     @property
+    def alive(self) -> bool:
+        return process_info.is_alive(self.process)
+
+    @property
     def is_origin(self) -> bool:
         """Whether it is a daemon, and not the child of one."""
         return self.process == self.origin
