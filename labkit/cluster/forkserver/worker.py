@@ -64,7 +64,7 @@ def become(request: Request) -> NoReturn:
 
 
 def _end_with(client: socket.socket) -> None:
-    """Whoever ends the client means this worker. It never writes again: what can be read is its end."""
+    """End this worker when its client has ended. That never writes again: what can be read is its end."""
     client.settimeout(None)
     with contextlib.suppress(OSError):
         client.recv(1)
