@@ -95,6 +95,7 @@ TEXTS = {
     "_private/services.py": nodes._PORT_TAKEN[1],
     "dashboard/http_server_head.py": nodes._PORT_TAKEN[2],
     "_private/workers/setup_worker.py": "exec_worker",
+    "data/_internal/logging.py": "RAY_DATA_LOG_LEVEL",
 }
 # What a running pipeline's operators measure.
 MEASURES = (

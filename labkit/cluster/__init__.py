@@ -52,9 +52,9 @@ def start(
         cpus_per_node: logical CPUs of each. Default: together enough for the settings' workers and one more
             for Ray Data, and at least the machine's cores.
         object_store_bytes: shared memory of the head.
-        preload: what workers find imported, so that they start in a fraction of the time: "torch",
-            "tensorflow", or a list of module names; an empty list: Ray starts them as always. It counts
-            when this process connects; a cluster that is connected already is not changed.
+        preload: what workers find imported, so that they start in a fraction of the time: "torch" or
+            "tensorflow"; an empty list: Ray starts them as always. It counts when this process connects; a
+            cluster that is connected already is not changed.
 
     Raises:
         LabError: a node did not start, or an argument has a value that cannot work.
@@ -81,15 +81,48 @@ def start(
                 if running is None:
                     each = math.ceil(max(machine.cores(), settings.num_workers + 1) / (nodes or 1))
                     return _start(launcher, nodes or 1, cpus_per_node or each, object_store_bytes, check)
-    if running.is_ours:
-        have = [node.cpus for node in running.nodes]
-        if (nodes or len(have)) != len(have) or any(cpus != (cpus_per_node or cpus) for cpus in have):
-            warnings.warn(
-                f"a cluster with {len(have)} node{'s' * (len(have) > 1)}, {sum(have):g} CPUs runs already "
-                "and is used; to get another one: lab.add_node() or lab.remove_node(), or lab.stop() first",
-                stacklevel=2,
-            )
+    have = [node.cpus for node in running.nodes]
+    other = (nodes or len(have)) != len(have) or any(cpus != (cpus_per_node or cpus) for cpus in have)
+    if other and running.is_ours:
+        warnings.warn(
+            f"a cluster with {len(have)} node{'s' * (len(have) > 1)}, {sum(have):g} CPUs runs already "
+            "and is used; to get another one: lab.add_node() or lab.remove_node(), or lab.stop() first",
+            stacklevel=2,
+        )
     return running
+
+
+def _find(launcher: NodeLauncher) -> Cluster | None:
+    """The cluster of this home that an earlier kernel left running, or None."""
+    if launcher.find():
+        try:
+            return _use(Cluster(launcher.address, launcher=launcher))
+        except BaseException as error:
+            launcher.release()
+            if type(error) is not LabError or launcher.is_in_use:
+                raise  # another notebook may be training there
+            launcher.stop()  # it was ending anyway
+    return None
+
+
+def _start(
+    launcher: NodeLauncher, nodes: int, cpus: int, object_store_bytes: int, check: Callable[[], None]
+) -> Cluster:
+    """Start the head, connect to it, and start the other nodes."""
+    try:
+        with Waiting("starting the cluster", unit="nodes") as waiting:
+            about = {"cpus": cpus, "object_store_bytes": object_store_bytes}
+            launcher.start_head(**about, on_wait=lambda: (check(), waiting(0, 1)))
+            cluster = _use(Cluster(launcher.address, launcher=launcher))
+        for _ in range(1, nodes):
+            cluster.add_node(cpus=cpus)
+    except BaseException:
+        # Also after an interrupt: half a cluster is of no use.
+        connection.disconnect()
+        launcher.release()
+        launcher.stop()
+        raise
+    return cluster
 
 
 def connect(address: str, *, token_file: Path | str | None = None) -> Cluster:
@@ -139,51 +172,6 @@ def peek() -> Cluster | None:
     return _current
 
 
-def _reconnect(running: Cluster) -> None:
-    """Connect again if the reader has called `ray.shutdown`."""
-    import ray
-
-    if not ray.is_initialized():
-        running.connect()
-
-
-def _find(launcher: NodeLauncher) -> Cluster | None:
-    """The cluster of this home that an earlier kernel left running, or None."""
-    if launcher.find():
-        try:
-            return _use(Cluster(launcher.address, launcher=launcher))
-        except BaseException as error:
-            launcher.release()
-            if type(error) is not LabError or launcher.is_in_use:
-                raise  # another notebook may be training there
-            launcher.stop()  # it was ending anyway
-    return None
-
-
-def _start(
-    launcher: NodeLauncher, nodes: int, cpus: int, object_store_bytes: int, check: Callable[[], None]
-) -> Cluster:
-    """Start the head, connect to it, and start the other nodes."""
-    try:
-        with Waiting("starting the cluster", unit="nodes") as waiting:
-
-            def on_wait() -> None:
-                check()
-                waiting(0, 1)
-
-            launcher.start_head(cpus=cpus, object_store_bytes=object_store_bytes, on_wait=on_wait)
-            cluster = _use(Cluster(launcher.address, launcher=launcher))
-        for _ in range(1, nodes):
-            cluster.add_node(cpus=cpus)
-    except BaseException:
-        # Also after an interrupt: half a cluster is of no use.
-        connection.disconnect()
-        launcher.release()
-        launcher.stop()
-        raise
-    return cluster
-
-
 def _use(cluster: Cluster) -> Cluster:
     """Connect to a cluster, which then is the current one."""
     global _current
@@ -193,6 +181,14 @@ def _use(cluster: Cluster) -> Cluster:
     if cluster.is_ours and "ipykernel" not in sys.modules:
         atexit.register(cluster.stop)
     return cluster
+
+
+def _reconnect(running: Cluster) -> None:
+    """Connect again if the reader has called `ray.shutdown`."""
+    import ray
+
+    if not ray.is_initialized():
+        running.connect()
 
 
 def _stop_current() -> None:

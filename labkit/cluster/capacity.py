@@ -45,7 +45,7 @@ def check_worker_capacity(
     data: bool = False,
     ours: bool = False,
 ) -> None:
-    """See `Cluster.check_capacity`; `ours` is as in `refuse`."""
+    """See `Cluster.check_capacity`; `ours` is as in `_refuse`."""
     expect_int("start workers", "workers", workers)
     each = f"{cpus_per_worker:g} CPU" + (f" and {gpus_per_worker:g} GPU" if gpus_per_worker else "")
     attempt = f"start {workers} worker{'s' * (workers != 1)} with {each} each"
@@ -55,13 +55,18 @@ def check_worker_capacity(
         has = ", ".join(f"{n.name} {n.cpus:g} CPU" + (f" {n.gpus:g} GPU" if n.gpus else "") for n in nodes)
         fact = f"the cluster has room for {places} of them ({has or 'no node'})"
         fix = f"num_workers={places}, or {more}" if places else f"ask for less per worker, or {more}"
-        refuse(attempt, fact, fix, ours=ours)
+        _refuse(attempt, fact, fix, ours=ours)
         return
     used, cpus = workers * cpus_per_worker, sum(node.cpus for node in nodes)
     if data and cpus - used < 1:
         fact = f"they would use {used:g} of {cpus:g} CPUs, and the data pipeline needs one itself"
         fix = f"one worker fewer, resources_per_worker={{'CPU': 0.5}}, or {more}"
-        refuse(f"{attempt}, fed by Ray Data", fact, fix, ours=ours)
+        _refuse(f"{attempt}, fed by Ray Data", fact, fix, ours=ours)
+
+
+def _places(node: Node, cpus: float, gpus: float) -> int:
+    wanted = [(have, each) for have, each in ((node.cpus, cpus), (node.gpus, gpus)) if each]
+    return min((math.floor(have / each + 1e-9) for have, each in wanted), default=10**6)
 
 
 def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str, ours: bool = True) -> None:
@@ -69,13 +74,13 @@ def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str,
 
     Args:
         options: of ``ray.remote``: num_cpus (default 1), num_gpus, resources. Labels are ignored.
-        ours: as in `refuse`.
+        ours: as in `_refuse`.
 
     Raises:
         LabError: with what the task asks for, and what the nodes have.
     """
-    wanted = {"CPU": options.get("num_cpus", 1) or 0, "GPU": options.get("num_gpus", 0) or 0}
-    wanted.update(options.get("resources") or {})
+    wanted = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus")}
+    wanted |= options.get("resources") or {}
     wanted = {name: amount for name, amount in wanted.items() if amount}
     if any(all(n.resources.get(name, 0) >= amount for name, amount in wanted.items()) for n in nodes):
         return
@@ -83,10 +88,10 @@ def check_task_fits(nodes: list[Node], options: dict[str, Any], *, attempt: str,
     has = "; ".join(f"{n.name} " + ", ".join(f"{n.resources.get(w, 0):g} {w}" for w in wanted) for n in nodes)
     fact = f"each needs {asked} of one node, and no node has that ({has})"
     fix = "ask for less, or add a node that has it, as in lab.add_node(cpus=1, resources={…})"
-    refuse(attempt, fact, fix, ours=ours)
+    _refuse(attempt, fact, fix, ours=ours)
 
 
-def refuse(attempt: str, fact: str, fix: str, *, ours: bool) -> None:
+def _refuse(attempt: str, fact: str, fix: str, *, ours: bool) -> None:
     """Raise a LabError for what has no room on the nodes that are there; or only warn.
 
     Args:
@@ -97,8 +102,3 @@ def refuse(attempt: str, fact: str, fix: str, *, ours: bool) -> None:
         raise LabError(attempt, f"{fact}, and Ray would wait forever", fix)
     text = f"{fact}. Unless an autoscaler or a person may add nodes, Ray waits forever: {fix}"
     warnings.warn(f"{attempt}: {text}", stacklevel=2)
-
-
-def _places(node: Node, cpus: float, gpus: float) -> int:
-    wanted = [(have, each) for have, each in ((node.cpus, cpus), (node.gpus, gpus)) if each]
-    return min((math.floor(have / each + 1e-9) for have, each in wanted), default=10**6)

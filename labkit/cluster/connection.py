@@ -14,11 +14,12 @@ from labkit.cluster import ray_data_log
 from labkit.errors import LabError
 from labkit.settings import PACKAGE_ROOT
 
-# What the lab sets for Ray, in the nodes and in the kernel; each is a documented setting.
+# What the lab sets for Ray, in the nodes and in the kernel.
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # silent, and no waiting for a network that is not there
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",  # seconds between a controller's looks at its workers, not 2
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",  # the panel shows progress; Ray Data would print lines
+    "RAY_DATA_LOG_LEVEL": "WARNING",  # the same; `ray_data_log`
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1",  # on macOS, Ray starts only one node without it
 }
 # A call without effect to the head's server, and to its server for Ray clients.
@@ -75,22 +76,11 @@ def refuse_another_session(attempt: str) -> None:
     To end it would end a local cluster, with all actors and objects.
     """
     if "ray" in sys.modules:
-        import ray
+        import ray  # another thread may not be done with it
 
         if ray.is_initialized():
             fact = "this process has a Ray session of its own, by ray.init() or by a first call of Ray"
             raise LabError(attempt, fact, "ray.shutdown() ends it and what runs in it; then try again")
-
-
-def read_token(file: Path | None = None) -> str | None:
-    """The token in `file`; by default the one that Ray takes, in its order. None if there is none."""
-    if file is None:
-        if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
-            return token
-        file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    with contextlib.suppress(OSError):
-        return file.read_text().strip() or None
-    return None
 
 
 def disconnect() -> None:
@@ -149,6 +139,17 @@ def _reread_environment() -> None:
         AuthenticationTokenLoader.instance().reset_cache()
 
 
+def read_token(file: Path | None = None) -> str | None:
+    """The token in `file`; by default the one that Ray takes, in its order. None if there is none."""
+    if file is None:
+        if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
+            return token
+        file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    with contextlib.suppress(OSError):
+        return file.read_text().strip() or None
+    return None
+
+
 def check_reachable(address: str, token: str | None) -> bool | None:
     """Ask the cluster at ``host:port`` or ``ray://host:port`` for a sign of life.
 
@@ -161,9 +162,9 @@ def check_reachable(address: str, token: str | None) -> bool | None:
     Raises:
         LabError: nothing answers there, or it refuses the token.
     """
-    host = address.removeprefix("ray://")
+    host, unknown = address.removeprefix("ray://"), True if token else None
     if ":" not in host or "/" in host or os.environ.get("RAY_USE_TLS") == "1":
-        return True if token else None
+        return unknown
     status, details = _ask(address, None)
     wants_token = status == "UNAUTHENTICATED"
     if wants_token and token:
@@ -177,7 +178,7 @@ def check_reachable(address: str, token: str | None) -> bool | None:
         fix = "check the address with `ray status` on its head, and that the port is reachable from here"
         raise LabError(attempt, f"nothing answers there ({details})", fix)
     # Any other status is left to Ray: another version of it may have renamed the call.
-    return wants_token if wants_token or not status else True if token else None
+    return wants_token if wants_token or not status else unknown
 
 
 def _ask(address: str, token: str | None) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from labkit import interrupts
 from labkit.cluster import connection
 from labkit.cluster.capacity import Node, check_worker_capacity
-from labkit.cluster.nodes import NodeLauncher, shell_commands
+from labkit.cluster.nodes import NodeLauncher
 from labkit.display import cards
 from labkit.display.formatting import size
 from labkit.display.progress import Waiting
@@ -36,10 +36,8 @@ class Cluster:
         self, address: str, *, token_file: Path | None = None, launcher: NodeLauncher | None = None
     ) -> None:
         self.address, self.dashboard_url = address, launcher.dashboard_url if launcher else None
-        self._token_file, self._launcher = (
-            token_file,
-            launcher,
-        )  # no launcher: the lab did not start this cluster
+        self._token_file = token_file
+        self._launcher = launcher  # None: the lab did not start this cluster
         self._running = False
         self._disconnecting = threading.Lock()
 
@@ -58,10 +56,10 @@ class Cluster:
     @property
     def nodes(self) -> list[Node]:
         """The nodes that are alive, head first."""
-        return [node for node in self.all_nodes() if node.alive]
+        return [node for node in self._all_nodes() if node.alive]
 
-    def all_nodes(self) -> list[Node]:
-        """The nodes that Ray knows, including those that it lost."""
+    def _all_nodes(self) -> list[Node]:
+        """With those that Ray has lost, which come last."""
         self._require_running("list the nodes")
         import ray
 
@@ -106,8 +104,8 @@ class Cluster:
         if not again:
             threading.Thread(target=self._watch_head, name="labkit-head", daemon=True).start()
         if launcher is not None:
-            if again:
-                launcher.stop_preloading()  # a fork server is for one connection
+            if again and launcher.preloader is not None:
+                launcher.preloader.stop()
             launcher.preload(node.name for node in self.nodes)
 
     def add_node(self, *, cpus: int | None = None, resources: dict[str, float] | None = None) -> Node:
@@ -122,7 +120,7 @@ class Cluster:
             RunStopped: the reader interrupted; the node is gone again.
         """
         launcher = self._require_ours("add a node")
-        known = self.all_nodes()
+        known = self._all_nodes()
         cpus = int(known[0].cpus) if cpus is None else cpus
         expect_int("add a node", "cpus", cpus, least=0)
         names = {node.name for node in known}
@@ -137,9 +135,8 @@ class Cluster:
             for node in known:
                 if not node.alive:  # its raylet ended by itself, and has left something behind
                     launcher.stop_node(node.name)
-            launcher.start_node(name=name, cpus=cpus, resources=resources, on_wait=on_wait)
-            fact = "its processes run, but the head does not list it"
-            self._wait_for(lambda: name in [node.name for node in self.nodes], f"add {name}", fact, on_wait)
+            launcher.start_node(name, cpus=cpus, resources=resources, on_wait=on_wait)
+            self._wait_for(name, True, on_wait)
             launcher.preload([name])
         return next(node for node in self.nodes if node.name == name)
 
@@ -159,15 +156,20 @@ class Cluster:
         left = f"The processes of {name} have ended"
         with interrupts.stoppable(f"the removal of {name}", left=left) as check:
             launcher.stop_node(name)
-            fact = "its processes have ended, but the head still lists it"
-            self._wait_for(lambda: name not in [n.name for n in self.nodes], f"remove {name}", fact, check)
+            self._wait_for(name, False, check)
 
-    def _wait_for(
-        self, condition: Callable[[], bool], attempt: str, fact: str, on_wait: Callable[[], None]
-    ) -> None:
-        """Wait until `condition` holds; `on_wait` is called several times a second."""
-        if not interrupts.wait_until(condition, seconds=_NOTICED_WITHIN, check=on_wait):
+    def _wait_for(self, name: str, there: bool, on_wait: Callable[[], None]) -> None:
+        """Wait until the head lists a node, or no longer; `on_wait` is called several times a second."""
+
+        def noticed() -> bool:
+            return (name in [node.name for node in self.nodes]) == there
+
+        if not interrupts.wait_until(noticed, seconds=_NOTICED_WITHIN, check=on_wait):
+            fact = "its processes run, but the head does not list it"
+            if not there:
+                fact = "its processes have ended, but the head still lists it"
             fix = f"look into {self.log_dir}/gcs_server.out, then lab.stop() and start again"
+            attempt = f"{'add' if there else 'remove'} {name}"
             raise LabError(attempt, f"{fact} after {_NOTICED_WITHIN} s", fix)
 
     def stop(self) -> None:
@@ -228,10 +230,6 @@ class Cluster:
         each = {"cpus_per_worker": cpus_per_worker, "gpus_per_worker": gpus_per_worker}
         check_worker_capacity(self.nodes, workers=workers, data=data, ours=self.is_ours, **each)
 
-    def commands(self, *, head_ip: str = "HEAD_IP") -> str:
-        """The shell commands that start such a cluster on real machines, to copy and paste."""
-        return shell_commands(head_ip)
-
     # -- how it displays itself ---------------------------------------------------------------------
 
     def __repr__(self) -> str:
@@ -243,7 +241,7 @@ class Cluster:
         if not self.is_running:
             return str(cards.card("Ray cluster", ("dim", "stopped")))
         rows = []
-        for node in self.all_nodes():
+        for node in self._all_nodes():
             state = "✓ alive" if node.alive else "✕ lost"
             store = size(node.resources.get("object_store_memory", 0))
             rows.append((node.name, state, f"{node.cpus:g}", f"{node.gpus:g}", store, node.address))
@@ -251,8 +249,8 @@ class Cluster:
         where = Markup("{} · {}").format(self.address, origin)
         if self.dashboard_url:
             where += Markup(' · <a href="{}" target="_blank">dashboard</a>').format(self.dashboard_url)
-        why = self._launcher.not_forked(node.name for node in self.nodes) if self._launcher else ""
-        if why:
+        preloader = self._launcher.preloader if self._launcher else None
+        if why := preloader.not_forked(node.name for node in self.nodes) if preloader else "":
             where += f" · some workers start slowly, as new Pythons ({why})"
         table = cards.table(("node", "state", "CPUs", "GPUs", "object store", "address"), rows)
         return str(cards.card("Ray cluster", ("ok", "running"), cards.rule(table), dim=where))
@@ -266,8 +264,9 @@ class Cluster:
     def _require_running(self, attempt: str) -> None:
         if not self.is_running:
             gone = "its processes are gone: `labkit stop` ended them, or they died"
-            fact = gone if self._running else "this cluster was stopped"
-            raise LabError(attempt, fact, "lab = cluster.start()")
+            fact = gone if self._running else "this notebook has left it, or it was stopped"
+            again = "start()" if self.is_ours else f"connect({self.address!r})"
+            raise LabError(attempt, fact, f"lab = cluster.{again}")
 
     def _require_ours(self, attempt: str) -> NodeLauncher:
         self._require_running(attempt)

@@ -1,17 +1,11 @@
-"""Nodes of a cluster on this machine: the `ray start` commands, and the launcher that runs them.
-
-Nothing here imports ray to start a node: a command line starts it that a reader could type
-(`Cluster.commands`).
-"""
+"""Nodes of a cluster on this machine: the `ray start` commands, and the launcher that runs them."""
 
 import contextlib
-import functools
 import importlib
 import json
 import os
 import re
 import secrets
-import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -20,8 +14,7 @@ from pathlib import Path
 import psutil
 
 from labkit.cluster import connection
-from labkit.cluster.forkserver.worker import REFUSED, UNFIT
-from labkit.cluster.preload import Preloader
+from labkit.cluster.preload import Modules, Preloader
 from labkit.errors import LabError
 from labkit.files import private_file
 from labkit.interrupts import alone, wait_until
@@ -63,22 +56,25 @@ class NodeLauncher:
 
     Args:
         settings: its home has the token, and usually Ray's folder.
-        modules: what the fork servers import; empty: Ray starts its workers by itself.
+        modules: what the fork servers import; None: Ray starts its workers by itself.
 
     Attributes:
         token: the file with its authentication token.
         folder: Ray's folder for sockets and logs.
+        preloader: the fork servers; None where Ray starts its workers by itself.
         address, dashboard_url: of the cluster, once its head runs.
     """
 
     address = dashboard_url = ""
 
-    def __init__(self, settings: Settings, modules: Iterable[str]) -> None:
+    def __init__(self, settings: Settings, modules: Modules | None) -> None:
         self._home = settings.home
         self.token = settings.home / "ray-token"
         private_file(self.token, secrets.token_hex(32))  # at its first use
         self.folder = family.make_folder(settings.home)
-        self._modules = list(modules) if settings.preload else []
+        self.preloader = None
+        if settings.preload and modules and Preloader.is_possible():
+            self.preloader = Preloader(self._home, self.folder, modules)
         self._head: list[psutil.Process] = []
 
     def alone(self, check: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
@@ -86,17 +82,11 @@ class NodeLauncher:
         path, seconds = self.folder / "starting", 2 * START_TIMEOUT
         return alone(path, seconds=seconds, check=check, attempt="start a cluster")
 
-    @functools.cached_property
-    def _preloader(self) -> Preloader | None:
-        if not self._modules or not Preloader.is_possible():
-            return None
-        return Preloader(self._home, self.folder, self._modules)
-
     def connect(self) -> None:
         """Become one of the cluster's users, and connect this process to it."""
         # In this order: another kernel that stops meanwhile lets the cluster run.
         supervision.use(self._home, GROUP)
-        executable = self._preloader.py_executable if self._preloader is not None else None
+        executable = self.preloader.py_executable if self.preloader is not None else None
         connection.connect(self.address, token_file=self.token, ours=True, py_executable=executable)
 
     def find(self) -> bool:
@@ -111,10 +101,12 @@ class NodeLauncher:
         return False
 
     def _find_head(self) -> None:
-        found = {
-            one.program: one.process for one in family.running(self._home, GROUP, "head") if one.is_origin
-        }
-        self._head = [found[name] for name in _HEAD if name in found]
+        members = [one for one in family.running(self._home, GROUP, "head") if one.is_origin]
+        self._head = [one.process for one in members if one.program in _HEAD]
+
+    def has_head(self) -> bool:
+        """Whether the processes that the head can't do without are running."""
+        return len(self._head) == len(_HEAD) and all(map(process_info.is_alive, self._head))
 
     def start_head(self, *, cpus: int, object_store_bytes: int, on_wait: Callable[[], object]) -> None:
         """Start the head. `on_wait` is called several times a second."""
@@ -125,14 +117,19 @@ class NodeLauncher:
         threading.Thread(target=importlib.import_module, args=("ray",), daemon=True).start()
         ports: list[int] = []
 
-        def command() -> list[str]:
+        def options() -> list[str]:
             ports[:] = free_port(), free_port(), free_port()
-            # Without --include-dashboard a head starts that has no dashboard, for want of its port.
-            others = [f"--temp-dir={self.folder}", f"--ray-client-server-port={ports[2]}"]
-            others.append("--include-dashboard=true")
-            return [*_head_command("head", *ports[:2]), *others, *_local_options(cpus, object_store_bytes)]
+            return [
+                "--head",
+                f"--port={ports[0]}",
+                "--dashboard-host=127.0.0.1",
+                f"--dashboard-port={ports[1]}",
+                "--include-dashboard=true",  # else a head starts without one, for want of its port
+                f"--ray-client-server-port={ports[2]}",
+                f"--temp-dir={self.folder}",
+            ]
 
-        output = self._run(command, "head", on_wait)
+        output = self._start("head", options, cpus, object_store_bytes, on_wait)
         found = re.search(r"Local node IP: (\S+)", re.sub(r"\x1b\[[\d;]*m", "", output))  # without colours
         if found is None:
             fact = "`ray start` did not print its address"
@@ -142,26 +139,31 @@ class NodeLauncher:
         supervision.note(self._home, GROUP, {"address": self.address, "dashboard": self.dashboard_url})
 
     def start_node(
-        self,
-        *,
-        name: str,
-        cpus: int,
-        resources: dict[str, float] | None = None,
-        on_wait: Callable[[], object],
+        self, name: str, *, cpus: int, resources: dict[str, float] | None, on_wait: Callable[[], object]
     ) -> None:
-        command = [*_node_command(self.address, name), *_local_options(cpus, OBJECT_STORE_BYTES)]
-        # The head's reads the logs of all nodes of this machine: a second one costs 0.7 s of CPU, and would
-        # send each line twice.
-        command.append("--include-log-monitor=false")
-        if resources:
-            command.append(f"--resources={json.dumps(resources)}")
-        self._run(lambda: command, name, on_wait)
+        # The head's monitor reads the logs of all nodes of this machine: a second one costs 0.7 s of CPU, and
+        # would send each line twice.
+        options = [f"--address={self.address}", "--include-log-monitor=false"]
+        options.append(f"--resources={json.dumps(resources or {})}")
+        self._start(name, lambda: options, cpus, OBJECT_STORE_BYTES, on_wait)
 
-    def _run(self, command: Callable[[], list[str]], name: str, on_wait: Callable[[], object]) -> str:
+    def _start(
+        self,
+        name: str,
+        options: Callable[[], list[str]],
+        cpus: int,
+        object_store_bytes: int,
+        on_wait: Callable[[], object],
+    ) -> str:
         """Start a node, again if the machine was too busy or a port was taken; return what it printed."""
         log = self.folder / f"start-{name}.log"
         for _ in range(_ATTEMPTS):
-            output, status = self._start(command(), name, log, on_wait)
+            command = [*options(), f"--node-name={name}", f"--num-cpus={cpus}"]
+            command += [f"--object-store-memory={object_store_bytes}"]
+            # Several nodes, and several clusters, on one machine.
+            command += ["--min-worker-port=0", "--max-worker-port=0"]
+            command += [f"--dashboard-agent-listen-port={free_port()}"]
+            output, status = self._run(name, command, log, on_wait)
             if not status:
                 return output
             self.stop_node(name)
@@ -172,8 +174,8 @@ class NodeLauncher:
         fact = "its dashboard did not start" if _NO_DASHBOARD in output else f"`ray start` failed: {last}"
         raise LabError(f"start {name}", fact, f"read all of it in {log}")
 
-    def _start(
-        self, command: list[str], name: str, log: Path, on_wait: Callable[[], object]
+    def _run(
+        self, name: str, options: list[str], log: Path, on_wait: Callable[[], object]
     ) -> tuple[str, int]:
         """Run one `ray start` while its fork server imports; returns what it printed, and its status."""
         log.unlink(missing_ok=True)
@@ -182,12 +184,12 @@ class NodeLauncher:
             env.pop(other, None)
         env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token), NODE_NAME: name}
         python = None
-        if self._preloader is not None:
+        if self.preloader is not None:
             env |= _FORKED
-            self._preloader.prepare(name, env)
-            python = self._preloader.make_launcher()
-        program = [sys.executable, "-P", "-c", _PROGRAM, str(python or sys.executable)]
-        process = supervision.start(self._home, [*program, *command[1:]], group=GROUP, log=log, env=env)
+            self.preloader.prepare(name, env)
+            python = self.preloader.make_launcher()
+        command = [sys.executable, "-P", "-c", _PROGRAM, str(python or sys.executable), "start", *options]
+        process = supervision.start(self._home, command, group=GROUP, log=log, env=env)
         if not wait_until(lambda: process.status() is not None, seconds=START_TIMEOUT, check=on_wait):
             fix = f"look into {log}; python -m labkit doctor reports what the machine lacks"
             raise LabError(f"start {name}", f"`ray start` takes more than {START_TIMEOUT} s", fix)
@@ -195,39 +197,21 @@ class NodeLauncher:
 
     def preload(self, nodes: Iterable[str]) -> None:
         """Let the fork servers of these nodes fork the workers of this process's connection."""
-        if self._preloader is not None:
+        if self.preloader is not None:
             import ray
 
             job_id, wanted = ray.get_runtime_context().get_job_id(), set(nodes)
             for one in family.running(self._home, GROUP):
                 if one.is_origin and one.program == "raylet" and one.node in wanted:
-                    self._preloader.serve(one.node, one.process, job_id=job_id)
-
-    def not_forked(self, nodes: Iterable[str]) -> str:
-        """Why workers of this connection were started as new Pythons; empty if all of them were forked."""
-        if self._preloader is None:
-            return ""
-        lines = []
-        for node in nodes:
-            with contextlib.suppress(OSError):
-                lines += self._preloader.log_of(node).read_text(errors="replace").splitlines()
-        return next((line for line in reversed(lines) if line.startswith((REFUSED, UNFIT))), "")
-
-    def has_head(self) -> bool:
-        """Whether the processes that the head can't do without are running."""
-        return len(self._head) == len(_HEAD) and all(map(process_info.is_alive, self._head))
+                    self.preloader.serve(one.node, one.process, job_id=job_id)
 
     def stop_node(self, name: str) -> None:
         supervision.stop(self._home, GROUP, node=name)
 
-    def stop_preloading(self) -> None:
-        """Stop the fork servers: each is for one connection. The workers that they forked go on."""
-        if self._preloader is not None:
-            self._preloader.stop()
-
     def release(self) -> None:
         """End this process's use of the cluster."""
-        self.stop_preloading()
+        if self.preloader is not None:
+            self.preloader.stop()
         supervision.leave(self._home, GROUP)
 
     @property
@@ -236,43 +220,3 @@ class NodeLauncher:
 
     def stop(self) -> None:
         supervision.stop(self._home, GROUP)
-
-
-# -- commands -------------------------------------------------------------------------------------------
-
-
-def _head_command(name: str, port: int, dashboard_port: int) -> list[str]:
-    command = ["ray", "start", "--head", f"--node-name={name}", f"--port={port}"]
-    return [*command, "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard_port}"]
-
-
-def _node_command(address: str, name: str) -> list[str]:
-    return ["ray", "start", f"--address={address}", f"--node-name={name}"]
-
-
-def _local_options(cpus: int, object_store_bytes: int) -> list[str]:
-    """Options for several nodes, and several clusters, on one machine."""
-    return [
-        f"--num-cpus={cpus}",
-        f"--object-store-memory={object_store_bytes}",
-        "--min-worker-port=0",  # `ray start` refuses one of these two without the other
-        "--max-worker-port=0",
-        f"--dashboard-agent-listen-port={free_port()}",
-    ]
-
-
-def shell_commands(ip: str) -> str:
-    """The shell commands that start a cluster on several machines; `ip` is the head's address."""
-    return f"""\
-# on every machine: the same token, readable by you alone
-ray get-auth-token --generate && chmod 600 ~/.ray/auth_token
-# (then copy the file to the other machines)
-export RAY_AUTH_MODE=token
-# on the first machine
-{shlex.join(_head_command("head", 6379, 8265))}
-# on each other machine
-{shlex.join(_node_command(f"{ip}:6379", "node-2"))}
-# in the notebook, on any of them
-lab = cluster.connect("{ip}:6379")
-# when you are done, on every machine
-ray stop"""

@@ -10,61 +10,50 @@ import shlex
 import socket
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 
+from labkit.cluster.forkserver.worker import REFUSED, UNFIT
 from labkit.errors import LabError
-from labkit.files import atomic_path
+from labkit.files import atomic_write
 from labkit.settings import NODE_NAME
 from labkit.system import family, supervision
 
-# Ray, and what its libraries import of others. Those libraries come last: the server imports them when idle.
-_RAY = ("ray", "pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
-_RAY += ("aiobotocore.session", "s3fs", "PIL.Image")
-# torch._dynamo is what the first optimizer of a process imports, with sympy: 1.6 s, more than torch itself.
-TORCH = (*_RAY, "torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
-TORCH += ("ray.train.torch", "ray.data", "ray.tune", "torch._dynamo")
-TENSORFLOW = (*_RAY, "tensorflow", "tf_keras", "ray.train.tensorflow", "ray.data", "ray.tune")
-_LISTS = {"torch": TORCH, "tensorflow": TENSORFLOW}
-_PACKAGES = {"site-packages", "dist-packages"}
+Modules = tuple[Sequence[str], Sequence[str], Sequence[str]]
+
+_LIBRARIES = ("pandas", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet", "pydantic", "requests", "rich")
+_LIBRARIES += ("aiobotocore.session", "s3fs", "PIL.Image")  # what Ray's own libraries import of others
+_TORCH = ("torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data")
+# What a server imports: before there is a node, which Ray can't do; then; and when no request has come for a
+# while. torch._dynamo is what the first optimizer of a process imports, with sympy: 1.6 s, more than torch.
+MODULES: dict[str, Modules] = {
+    "torch": (
+        (*_LIBRARIES, *_TORCH),
+        ("ray",),
+        ("ray.train.torch", "ray.data", "ray.tune", "torch._dynamo"),
+    ),
+    "tensorflow": (
+        (*_LIBRARIES, "tensorflow", "tf_keras"),
+        ("ray",),
+        ("ray.train.tensorflow", "ray.data", "ray.tune"),
+    ),
+}
 
 
-def modules_of(preload: str | Sequence[str]) -> tuple[str, ...]:
-    """The modules that ``cluster.start(preload=…)`` names.
-
-    Of ``a.b.c`` only the package ``a`` is looked for. The fork server's log has what else it cannot import.
+def modules_of(preload: str | Sequence[str]) -> Modules | None:
+    """The modules that ``cluster.start(preload=…)`` names; None for none.
 
     Raises:
-        LabError: it isn't a list, a package is missing or not installed: workers would not see an edit.
+        LabError: it has another value. Workers import all other modules by themselves.
     """
-    attempt = "import modules ahead for the workers"
-    fix = 'preload="torch", preload="tensorflow", a list such as ["torch", "pandas"], or [] for none'
-    if isinstance(preload, str):
-        if preload in _LISTS:
-            return _LISTS[preload]
-        raise LabError(attempt, f"preload={preload!r} is not the name of a list of modules", fix)
-    try:
-        modules = tuple(preload)
-        found = {module: find_spec(module.partition(".")[0]) for module in modules}
-    except (TypeError, AttributeError, ValueError):
-        raise LabError(attempt, f"preload={preload!r} is not a list of module names", fix) from None
-    if missing := [module for module, spec in found.items() if spec is None]:
-        raise LabError(attempt, f"there is no module {', '.join(missing)} here", fix)
-    if own := [module for module, spec in found.items() if not _is_installed(spec.origin)]:
-        fact = f"{', '.join(own)} is not an installed package, and workers would not notice an edit"
-        raise LabError(attempt, fact, "leave it out of the list: workers import it by themselves")
-    return modules
-
-
-def _is_installed(origin: str | None) -> bool:
-    if origin in ("built-in", "frozen"):
-        return True
-    path = Path(origin or "")
-    return bool(_PACKAGES & {*path.parts}) or path.is_relative_to(sysconfig.get_path("stdlib"))
+    if not preload:
+        return None
+    if isinstance(preload, str) and preload in MODULES:
+        return MODULES[preload]
+    fact, fix = f"preload={preload!r} is not known", 'preload="torch", preload="tensorflow", or [] for none'
+    raise LabError("import modules ahead for the workers", fact, fix)
 
 
 class Preloader:
@@ -76,10 +65,9 @@ class Preloader:
         modules: what they import.
     """
 
-    def __init__(self, home: Path, folder: Path, modules: Iterable[str]) -> None:
-        self._home, self._modules, self._folder = home, list(modules), folder
-        self._servers: dict[str, int] = {}  # pids, by the names of their nodes
-        self._sockets: dict[str, Path] = {}
+    def __init__(self, home: Path, folder: Path, modules: Modules) -> None:
+        self._home, self._modules, self._folder = home, modules, folder
+        self._servers: dict[str, tuple[int, Path]] = {}  # (pid, socket), by the names of their nodes
 
     @staticmethod
     def is_possible() -> bool:
@@ -105,8 +93,7 @@ class Preloader:
         path = self._folder / "python"
         lines = ["#!/bin/sh", 'case "$1" in', f'*/setup_worker.py) exec {self.py_executable} "$@" ;;', "esac"]
         lines.append(f'exec {shlex.quote(sys.executable)} "$@"\n')
-        with atomic_path(path, mode=0o700) as partial:
-            partial.write_text("\n".join(lines))
+        atomic_write(path, "\n".join(lines), mode=0o700)
         try:
             subprocess.run([path, "-I", "-S", "-c", ""], check=True)
         except (OSError, subprocess.CalledProcessError):
@@ -123,22 +110,18 @@ class Preloader:
         given = {k: v for k, v in environment.items() if not k.startswith("RAY_")}
         if environment.get("RAY_LD_PRELOAD_ON_WORKERS") != "1":
             given.pop("LD_PRELOAD", None)
-        path = self._sockets[node] = self._folder / f"fork-{node}-{os.getpid()}"
-        for old in (path, self.log_of(node)):
+        path, log = self._folder / f"fork-{node}-{os.getpid()}", self._log_of(node)
+        for old in (path, log):
             old.unlink(missing_ok=True)
+        command = [sys.executable, "-P", "-m", "labkit.cluster.forkserver.server", str(os.getpid())]
+        command.append(json.dumps(self._modules))
+        about = {"group": family.CLUSTER, "log": log, "env": {**given, NODE_NAME: node}}
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(str(path))
             path.chmod(0o600)
             listener.listen(128)  # requests during the imports wait for their end
-            command = [sys.executable, "-P", "-m", "labkit.cluster.forkserver.server", str(os.getpid())]
-            self._servers[node] = supervision.start(
-                self._home,
-                [*command, *self._modules],
-                group=family.CLUSTER,
-                log=self.log_of(node),
-                env={**given, NODE_NAME: node},
-                stdin=listener.fileno(),
-            ).pid
+            started = supervision.start(self._home, command, stdin=listener.fileno(), **about)
+        self._servers[node] = started.pid, path
 
     def serve(self, node: str, raylet: psutil.Process, *, job_id: str) -> None:
         """Let a node's server fork the workers of a job. Workers that start while it imports wait for it.
@@ -156,22 +139,30 @@ class Preloader:
             rays = {k: v for k, v in environment.items() if k.startswith("RAY_")}
             rays |= {"RAY_JOB_ID": job_id, "RAY_RAYLET_PID": str(raylet.pid)}
             path = self._folder / f"fork-{job_id}-{raylet.pid}"  # where the clients look
+            pid, prepared = self._servers[node]
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-                server.connect(str(self._sockets[node]))
+                server.connect(str(prepared))
                 server.send(json.dumps({"environment": rays, "path": str(path)}).encode())
-            self._sockets[node] = self._sockets[node].rename(path)
+            self._servers[node] = pid, prepared.rename(path)
 
-    def log_of(self, node: str) -> Path:
+    def not_forked(self, nodes: Iterable[str]) -> str:
+        """Why workers of this connection were started as new Pythons; empty if all of them were forked."""
+        lines = []
+        for node in nodes:
+            with contextlib.suppress(OSError):
+                lines += self._log_of(node).read_text(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if line.startswith((REFUSED, UNFIT))), "")
+
+    def _log_of(self, node: str) -> Path:
         """What the server of a node could not import, and which requests it refused."""
         return self._folder / f"forkserver-{node}.log"
 
     def stop(self) -> None:
-        """End the servers. The workers that they forked go on."""
-        for pid in self._servers.values():
+        """End the servers: each is for one connection. The workers that they forked go on."""
+        for pid, path in self._servers.values():
             with contextlib.suppress(psutil.Error):
                 server = psutil.Process(pid)
                 server.terminate()
                 server.wait(timeout=3)
-        for path in self._sockets.values():
             path.unlink(missing_ok=True)
-        self._servers.clear(), self._sockets.clear()
+        self._servers.clear()

@@ -71,8 +71,7 @@ class Diagnosis:
         if not self.ok:
             return f"{self.bad}: fix the lines with [FIX]."
         todo = sum(not finding.ok for finding in self.findings)
-        more = f"; {todo} line{'s' if todo > 1 else ''} could be better" if todo else ""
-        return f"{self.good}{more}."
+        return self.good + (f"; {todo} line{'s' if todo > 1 else ''} could be better." if todo else ".")
 
     def as_json(self) -> str:
         """One JSON object: ``ok`` and ``findings``, each with the fields of a `Finding`."""
@@ -83,14 +82,13 @@ class Diagnosis:
 
     def _repr_html_(self) -> str:
         kind = "ok" if all(finding.ok for finding in self.findings) else "wait" if self.ok else "bad"
-        table = cards.table(("", "topic", "found"), map(_row, self.findings))
+        rows = []
+        for one in self.findings:
+            mark = cards.mark("ok", "[OK]") if one.ok else cards.mark("bad", "[FIX]")
+            fix = cards.NOTHING if one.ok else Markup("<br><code>{}</code>").format(one.fix)
+            rows.append((mark, one.topic, Markup("{}{}").format(one.text, fix)))
+        table = cards.table(("", "topic", "found"), rows)
         return str(cards.card("Doctor", (kind, self.verdict), cards.rule(table)))
-
-
-def _row(finding: Finding) -> tuple[str, str, str]:
-    mark = cards.mark("ok", "[OK]") if finding.ok else cards.mark("bad", "[FIX]")
-    fix = cards.NOTHING if finding.ok else Markup("<br><code>{}</code>").format(finding.fix)
-    return mark, finding.topic, Markup("{}{}").format(finding.text, fix)
 
 
 def doctor(settings: Settings | None = None) -> Diagnosis:
@@ -105,22 +103,11 @@ def doctor(settings: Settings | None = None) -> Diagnosis:
     except LabError as error:
         findings.append(Finding("settings", False, error.fact, error.fix, blocking=True))
         settings = Settings(home=CHECKOUT / ".labkit")  # so that the other checks can go on
-    for check in (
-        _settings,
-        _python,
-        _packages,
-        _machine,
-        _loopback,
-        _shared_memory,
-        _home,
-        _gpu,
-        _object_store,
-    ):
-        findings.extend(check(settings))
-    return Diagnosis((*findings, _leftovers(settings)))
+    checks = (_variables, _packages, _machine, _home, _gpu, _object_store, _leftovers)
+    return Diagnosis((*findings, *(finding for check in checks for finding in check(settings))))
 
 
-def _settings(_: Settings) -> Iterator[Finding]:
+def _variables(_: Settings) -> Iterator[Finding]:
     """A misspelled variable would be ignored in silence."""
     known = (*VARIABLES.values(), NODE_NAME, family.MARK, KEEP)  # the lab and its tests set the last three
     for name in sorted(name for name in os.environ if name.startswith("LABKIT_") and name not in known):
@@ -128,13 +115,10 @@ def _settings(_: Settings) -> Iterator[Finding]:
         yield Finding("settings", False, f"the lab knows no setting {name}", fix)
 
 
-def _python(_: Settings) -> Iterator[Finding]:
+def _packages(_: Settings) -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
     good = (3, 11) <= sys.version_info[:2] < (3, 15)
     yield Finding("Python", good, version, "make setup PYTHON=python3.11", blocking=True)
-
-
-def _packages(_: Settings) -> Iterator[Finding]:
     missing = [name for name in _required() if _version(name) is None]
     text = f"missing: {', '.join(missing)}" if missing else "all are installed"
     yield Finding("packages", not missing, text, _INSTALL, blocking=True)
@@ -146,16 +130,9 @@ def _machine(_: Settings) -> Iterator[Finding]:
     fix = "close other programs, or give the container or the virtual machine 2 cores and 4 GB"
     # A cluster with two workers that have imported torch uses between 2 and 3 GB.
     yield Finding("machine", cores >= 2 and available >= 3 * _GB, text, fix, blocking=total < 3 * _GB)
-
-
-def _loopback(_: Settings) -> Iterator[Finding]:
-    """All of the lab's processes talk to one another over it. Where it works, there is nothing to say."""
-    if problem := machine.loopback_problem():
+    if problem := machine.loopback_problem():  # all of the lab's processes talk to one another over it
         text = f"127.0.0.1 cannot be used: {problem}"
         yield Finding("loopback", False, text, machine.LOOPBACK_UP, blocking=True)
-
-
-def _shared_memory(_: Settings) -> Iterator[Finding]:
     if (free := machine.shared_memory()) is not None:
         text = f"{free / _GB:.1f} GB free in /dev/shm"
         if free < 0.5 * _GB:
@@ -181,12 +158,13 @@ def _home(settings: Settings) -> Iterator[Finding]:
 
 
 def _gpu(settings: Settings) -> Iterator[Finding]:
-    text, fix = "none; the lessons need none", "install the CUDA build of torch (see docs/troubleshooting.md)"
-    cpu_build = (_version("torch") or "").endswith("+cpu")
-    if names := machine.gpus():
+    names, text = machine.gpus(), "none; the lessons need none"
+    cpu_build = bool(names) and (_version("torch") or "").endswith("+cpu")
+    if names:
         use = "but torch is the build for CPUs" if cpu_build else "used" if settings.use_gpu else "not used"
         text = f"{len(names)} × {names[0]}, {use}"
-    yield Finding("GPU", not names or not cpu_build, text, f"{fix}, or export LABKIT_GPU=0")
+    fix = "install the CUDA build of torch (see docs/troubleshooting.md), or export LABKIT_GPU=0"
+    yield Finding("GPU", not cpu_build, text, fix)
 
 
 def _object_store(settings: Settings) -> Iterator[Finding]:
@@ -199,11 +177,11 @@ def _object_store(settings: Settings) -> Iterator[Finding]:
     yield Finding("object store", bool(settings.s3_endpoint or found), text, fix, blocking=True)
 
 
-def _leftovers(settings: Settings) -> Finding:
+def _leftovers(settings: Settings) -> Iterator[Finding]:
     used = {group for group, pids in supervision.users(settings.home).items() if pids} | {family.SUPERVISOR}
     lost = sum(one.group not in used for one in family.running(settings.home))
     text = f"{lost} processes of a lab whose notebook is gone" if lost else "none"
-    return Finding("leftovers", lost == 0, text, "python -m labkit stop")
+    yield Finding("leftovers", lost == 0, text, "python -m labkit stop")
 
 
 def _required() -> list[str]:
@@ -216,12 +194,8 @@ def _required() -> list[str]:
         found = map(Requirement, metadata.requires("labkit") or [])
     except metadata.PackageNotFoundError:
         return []
-    extras = ("", *_EXTRAS)
-    return [
-        one.name
-        for one in found
-        if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in extras)
-    ]
+    extras = [{"extra": extra} for extra in ("", *_EXTRAS)]
+    return [one.name for one in found if not one.marker or any(map(one.marker.evaluate, extras))]
 
 
 def _version(name: str) -> str | None:

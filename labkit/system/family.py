@@ -11,7 +11,6 @@ import contextlib
 import functools
 import hashlib
 import os
-import shutil
 import stat
 import sys
 from dataclasses import dataclass
@@ -55,7 +54,7 @@ class Member:
 
     @property
     def alive(self) -> bool:
-        return not process_info.has_ended(self.process)
+        return process_info.is_alive(self.process)
 
     @property
     def is_origin(self) -> bool:
@@ -95,57 +94,51 @@ def running(home: Path, group: str | None = None, node: str | None = None, *, la
     Args:
         lab: `lab_id` of the home, if that was removed.
     """
-    lab = lab or lab_id(home)
-    seen = {process.pid: found for process in psutil.process_iter() if (found := _look(process))}
-    marks = {found.session: found.mark for found in seen.values() if found.mark and found.mark[1] == lab}
+    if not (lab := lab or lab_id(home)):
+        return []
+    seen: dict[int, tuple] = {}  # (process, parent, session, environment) by pid
+    for process in psutil.process_iter():
+        # Those that have ended, or are another user's, are none of ours.
+        with contextlib.suppress(psutil.Error, OSError), process.oneshot():
+            if not process_info.has_ended(process):
+                about = process.ppid(), os.getsid(process.pid), process.environ()
+                seen[process.pid] = (process, *about)
+    of_session = {session: m for _, _, session, env in seen.values() if (m := _mark(env)) and m[1] == lab}
 
     @functools.cache
     def member(pid: int) -> Member | None:
-        if (found := seen.get(pid)) is None or (found.mark and found.mark[1] != lab):
+        if pid not in seen:
             return None
-        parent, about = member(found.parent), found.mark
-        if about is None and found.overwritten and found.session:
-            about = marks.get(found.session)
-        if about is None and parent is None:
+        process, parent_pid, session, environment = seen[pid]
+        found = _mark(environment)
+        if found and found[1] != lab:
             return None
-        belongs, where = (about[0], about[2]) if about else (parent.group, parent.node)
+        if not environment and session:  # it was overwritten
+            found = of_session.get(session)
+        parent = member(parent_pid)
+        if found is None and parent is None:
+            return None
+        belongs, _, where = found or (parent.group, lab, parent.node)
         inherited = parent is not None and parent.group == belongs != SUPERVISOR
-        origin = parent.origin if inherited else found.process
-        return Member(found.process, belongs, where, found.session, origin)
+        return Member(process, belongs, where, session, parent.origin if inherited else process)
 
-    members = [one for pid in seen if lab and (one := member(pid)) is not None]
+    members = [one for pid in seen if (one := member(pid)) is not None]
     chosen = [one for one in members if group in (None, one.group) and node in (None, one.node)]
     # Start times are in hundredths of a second; of two in the same one, the larger pid is the later.
     return sorted(chosen, key=lambda one: (one.process.create_time(), one.pid))
 
 
+def _mark(environment: dict[str, str]) -> tuple[str, str, str] | None:
+    """(group, lab, node) of a process that has this environment; None without a mark."""
+    if not (text := environment.get(MARK)):
+        return None
+    group, _, lab = text.rpartition("@")
+    return group, lab, environment.get(NODE_NAME, "")
+
+
 def groups(home: Path) -> set[str]:
     """The groups of a home that have running processes, the supervisor's left out."""
     return {one.group for one in running(home)} - {SUPERVISOR}
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """A process of this machine; its mark is (group, lab, node)."""
-
-    process: psutil.Process
-    parent: int
-    session: int
-    mark: tuple[str, str, str] | None
-    overwritten: bool  # its environment
-
-
-def _look(process: psutil.Process) -> _Seen | None:
-    """What `running` needs to know of a process; None if it has ended or is another user's."""
-    with contextlib.suppress(psutil.Error, OSError), process.oneshot():
-        if process_info.has_ended(process):
-            return None
-        environment, mark = process.environ(), None
-        if text := environment.get(MARK):
-            group, _, lab = text.rpartition("@")
-            mark = group, lab, environment.get(NODE_NAME, "")
-        return _Seen(process, process.ppid(), os.getsid(process.pid), mark, not environment)
-    return None
 
 
 def end(
@@ -157,22 +150,17 @@ def end(
     raylet signs off at its GCS, and waits long for one that has ended. Then the rest get SIGTERM, and
     what still runs after `grace` seconds gets SIGKILL. `lab` is as for `running`.
     """
-    look = functools.partial(running, home, group, node, lab=lab)
-    if not (found := look()):
+    if not (found := running(home, group, node, lab=lab)):
         return []
     daemons = [one for one in found if one.is_origin and one.pid != os.getpid()]
     names = [f"{one.role} (process {one.pid})" for one in daemons]
-    last = {one.session: one.pid for one in daemons}.values()
-    members: dict[int, psutil.Process] = {}
-    folders: set[Path] = set()
-    for stage, patience in enumerate((grace, grace / 3, 0)):
+    last = {one.session: one.process for one in daemons}
+    process_info.terminate([*last.values()], grace=grace)
+    members = {one.process for one in found}
+    for patience in (grace / 3, 0):
         # With what was started meanwhile. What is no longer found, since its parent has ended, stays in.
-        members |= {one.pid: one.process for one in (look() if stage else found)}
-        folders |= process_info.listening_folders([*members.values()])
-        chosen = [one for pid, one in members.items() if stage or pid in last]
-        process_info.terminate(chosen, grace=patience)
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+        members |= {one.process for one in running(home, group, node, lab=lab)}
+        process_info.terminate([*members], grace=patience)
     return names
 
 

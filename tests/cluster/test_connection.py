@@ -72,6 +72,9 @@ def test_a_token_is_found_where_ray_looks_and_in_its_order(user, serve, monkeypa
     address = serve(TOKEN)
     with pytest.raises(LabError, match="refused the token: none was found"):
         check_reachable(address, read_token())
+    with pytest.raises(LabError, match="nothing answers there") as refused:
+        check_reachable(f"127.0.0.1:{free_port()}", None)
+    assert "ray status" in refused.value.fix
     for way in ("~/.ray/auth_token", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_TOKEN"):
         give(user, way, TOKEN, monkeypatch)
         assert check_reachable(address, read_token()) is True
@@ -131,6 +134,7 @@ def test_a_cluster_of_a_plain_ray_start_is_used(home, tmp_path, way):
     ]
     command += ["--min-worker-port=0", "--max-worker-port=0", "--object-store-memory=80000000"]
     environment = {**os.environ, **auth, "HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
+    supervision.use(tmp_path, "plain")  # on a busy machine it takes longer than it would be kept
     head = supervision.start(
         tmp_path, [sys.executable, *command], group="plain", log=tmp_path / "log", env=environment
     )

@@ -26,14 +26,17 @@ class Worker:
 
     def about(self):
         torch = sys.modules.get("torch")
-        return {
-            "parent": os.getppid(),
-            "pid": os.getpid(),
-            "loaded": torch is not None,
-            "threads": torch.get_num_threads() if torch else None,
-            "node": os.environ["LABKIT_NODE"],
-            "number": ray.get_runtime_context().get_actor_id(),
-        }
+        threads = torch.get_num_threads() if torch else None
+        return {"parent": os.getppid(), "pid": os.getpid(), "loaded": torch is not None, "threads": threads}
+
+    def ids(self):
+        """In threads, too: Ray names a task after the thread that submits it."""
+        found = [ray.ObjectRef.from_random().hex()]
+        for _ in range(2):
+            thread = threading.Thread(target=lambda: found.append(ray.ObjectRef.from_random().hex()))
+            thread.start()
+            thread.join()
+        return found
 
 
 def servers(home):
@@ -49,39 +52,36 @@ def about(**options):
         ray.kill(worker)
 
 
-def test_each_node_has_a_server_that_forks_its_workers(home, lab):
+def clients_of(server):
+    return [p for p in server.children() if any("forkserver/client.py" in part for part in p.cmdline())]
+
+
+def test_each_node_has_a_server_that_forks_its_workers_and_what_prepares_them(home, lab):
     found = servers(home)
     assert set(found) == {"head", "node-2"}
     for name in found:
         (node,) = (node for node in lab.nodes if node.name == name)
-        told = about(num_cpus=1, label_selector={"ray.io/node-id": node.id})
+        worker = Worker.options(label_selector={"ray.io/node-id": node.id}).remote()
+        told = ray.get(worker.about.remote(), timeout=90)
         said = (lab._launcher.folder / f"forkserver-{name}.log").read_text()
         assert told["parent"] == found[name] and told["loaded"], said
+        # Ray starts a Python for each, which imports all of ray before it becomes the worker.
+        assert clients_of(psutil.Process(found[name])), said
+        ray.kill(worker)
 
 
-def test_workers_draw_ids_of_their_own(lab):
-    """In threads, too: Ray names a task after the thread that submits it."""
-
-    @ray.remote(num_cpus=0)
-    class Drawer:
-        def ids(self):
-            found = [ray.ObjectRef.from_random().hex()]
-            for _ in range(2):
-                thread = threading.Thread(target=lambda: found.append(ray.ObjectRef.from_random().hex()))
-                thread.start()
-                thread.join()
-            return found
-
-    actors = [Drawer.remote() for _ in range(4)]
+def test_workers_draw_ids_of_their_own_count_once_and_have_their_cpus_as_threads(home, lab):
+    actors = [Worker.options(num_cpus=0).remote() for _ in range(4)]
     found = [one for ids in ray.get([actor.ids.remote() for actor in actors], timeout=90) for one in ids]
     assert len(set(found)) == len(found) == 12
+    rows = {(row[0], row[1]): row for row in inventory.processes().rows}
+    assert rows["head", "forkserver"][2] == 1
+    counted = sum(row[2] for (_, name), row in rows.items() if name == "worker")
+    children = sum(len(psutil.Process(pid).children()) for pid in servers(home).values())
+    assert 4 <= counted < 2 * children + 4  # not each of them and its client, too
     for actor in actors:
         ray.kill(actor)
-
-
-@pytest.mark.parametrize("cpus", [1, 2])
-def test_torch_has_as_many_threads_as_the_worker_has_cpus(lab, cpus):
-    assert about(num_cpus=cpus)["threads"] == cpus
+    assert [about(num_cpus=cpus)["threads"] for cpus in (1, 2)] == [1, 2]
 
 
 def test_a_variable_for_one_task_takes_a_new_python_and_the_card_says_so(lab):
@@ -111,60 +111,40 @@ def test_rays_own_tools_ask_this_cluster_in_a_worker(lab, tmp_path):
     assert ray.get(task.remote(), timeout=90) == {"head", "node-2"}
 
 
-def test_a_worker_counts_once_and_on_its_node(home, lab):
-    workers = [Worker.remote() for _ in range(2)]
-    ray.get([worker.about.remote() for worker in workers], timeout=90)
-    rows = {(row[0], row[1]): row for row in inventory.processes().rows}
-    assert ("head", "forkserver") in rows and rows["head", "forkserver"][2] == 1
-    pids = {told["pid"] for told in ray.get([worker.about.remote() for worker in workers])}
-    counted = sum(row[2] for (_, name), row in rows.items() if name == "worker")
-    children = [psutil.Process(pid).children() for pid in servers(home).values()]
-    assert pids <= {child.pid for group in children for child in group}
-    assert counted < 2 * sum(map(len, children)) + 4  # not each of them and its client, too
-    for worker in workers:
-        ray.kill(worker)
+WITHOUT = """
+import ray
+from labkit import cluster
+lab = cluster.start()
+print(lab.address)
+print(ray.get(ray.remote(lambda: __import__("sys").argv[0]).remote()), lab._launcher.preloader)
+lab.stop()
+"""
 
 
 def test_a_server_that_was_killed_costs_time_and_nothing_else(home, lab):
     for pid in servers(home).values():
         os.kill(pid, signal.SIGKILL)
-    told = about(num_cpus=1)
-    assert not told["loaded"]
-    # Another notebook finds the cluster, and does not take it for a broken one.
-    other = python("from labkit import cluster; lab = cluster.start(); print(lab.address); lab.stop()")
-    assert other.stdout.splitlines()[0] == lab.address, other.stdout
+    assert not about(num_cpus=1)["loaded"]
+    # Another notebook finds the cluster, and does not take it for a broken one. It may do without a server.
+    address, told, *_ = python(WITHOUT, LABKIT_PRELOAD="0").stdout.splitlines()
+    assert address == lab.address and told.endswith("default_worker.py None")
     assert len(lab.nodes) == 2
 
 
-def test_a_new_connection_gets_new_servers(home, lab):
+def test_a_new_connection_gets_new_servers_and_a_lost_node_takes_its_own_along(home, lab):
     ray.shutdown()
     assert cluster.start() is lab
     assert set(servers(home)) == {"head", "node-2"}
     assert about(num_cpus=1)["loaded"]
-
-
-def test_a_node_that_is_lost_takes_its_server_along(home, lab):
     server = servers(home)["node-2"]
     lab.remove_node("node-2")
     assert not runs(server)
-    assert set(servers(home)) == {"head"}
     node = lab.add_node(cpus=2)
     assert set(servers(home)) == {"head", node.name}
 
 
-def test_what_prepares_a_worker_is_forked_as_well(home, lab):
-    """Ray starts a Python for it, which imports all of ray before it becomes the worker."""
-    worker = Worker.remote()
-    pid = ray.get(worker.about.remote(), timeout=90)["pid"]
-    server = psutil.Process(pid).parent()
-    assert server.pid in servers(home).values()
-    clients = [p for p in server.children() if any("forkserver/client.py" in part for part in p.cmdline())]
-    assert clients, [p.cmdline() for p in server.children()]
-    ray.kill(worker)
-
-
 def test_the_launcher_is_python_for_all_else_and_is_left_out_where_no_program_may_run(tmp_path, monkeypatch):
-    preloader = preload.Preloader(tmp_path, tmp_path, ["ray"])
+    preloader = preload.Preloader(tmp_path, tmp_path, ([], [], []))
     launcher = preloader.make_launcher()
     assert launcher.parent == tmp_path and launcher.stat().st_mode & 0o777 == 0o700
     code = "import sys; print(sys.executable, sys.argv[1:])"
@@ -178,34 +158,15 @@ def test_the_launcher_is_python_for_all_else_and_is_left_out_where_no_program_ma
     assert preloader.make_launcher() is None
 
 
-WITHOUT = """
-import ray
-from labkit import cluster
-lab = cluster.start()
-print(ray.get(ray.remote(lambda: __import__("sys").argv[0]).remote()), lab._launcher._preloader)
-ray.shutdown()
-"""
-
-
-def test_it_can_be_switched_off(lab):
-    """As Ray does it by itself, in the same cluster."""
-    told = python(WITHOUT, LABKIT_PRELOAD="0").stdout.splitlines()[-2:]
-    assert any(line.endswith("default_worker.py None") for line in told), told
-
-
-def test_a_module_that_may_be_edited_is_not_imported_ahead(tmp_path, monkeypatch):
+def test_only_modules_that_nobody_edits_are_imported_ahead():
     """After an edit, forked workers would have the old code, and workers on a cluster the new one."""
-    (tmp_path / "my_model.py").write_text("")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(LabError, match="my_model is not an installed package"):
-        preload.modules_of(["numpy", "my_model"])
-    assert preload.modules_of(["numpy", "json", "sys", "ray.train"]) == ("numpy", "json", "sys", "ray.train")
-    for wrong in ("torhc", 7, ["no_such_module"]):
-        with pytest.raises(LabError):
+    assert preload.modules_of([]) is None
+    for wrong in ("torhc", 7, ["my_model"]):
+        with pytest.raises(LabError, match="is not known"):
             preload.modules_of(wrong)
 
 
-def test_what_a_fork_takes_over_is_one_thread(tmp_path):
+def test_what_a_fork_takes_over_is_one_thread():
     """A lock that another thread held at the fork would be held forever. jemalloc takes care of its own."""
     code = (
         "import importlib, os, sys\n"
@@ -213,7 +174,8 @@ def test_what_a_fork_takes_over_is_one_thread(tmp_path):
         "for task in os.listdir('/proc/self/task'):\n"
         "    print('thread', open(f'/proc/self/task/{task}/comm').read().strip())"
     )
-    imported = python(code, *preload.TENSORFLOW, OMP_NUM_THREADS="1")  # `lab` preloads torch's list
+    modules = sum(preload.MODULES["tensorflow"], ())  # `lab` preloads torch's
+    imported = python(code, *modules, OMP_NUM_THREADS="1")
     assert imported.returncode == 0, imported.stdout
     threads = [line for line in imported.stdout.splitlines() if line.startswith("thread ")]
     assert set(threads) <= {"thread python", "thread jemalloc_bg_thd"}, threads

@@ -41,21 +41,12 @@ def test_a_diagnosis_in_words_and_as_a_table():
     lines = str(Diagnosis((GOOD, BAD))).splitlines()
     assert lines[1:3] == ["[FIX] Chromium: none", "      apt-get install <chromium>"]
     assert lines[-1] == "All lessons can run here; 1 line could be better."
+    assert Diagnosis((GOOD, BAD)).ok and not Diagnosis((GOOD, WORSE)).ok  # what blocks a lesson fails
+    assert "cannot" in Diagnosis((WORSE,)).verdict
     html = Diagnosis((GOOD, BAD))._repr_html_()
     assert html.count("<tr>") == 3  # its head, too
     assert "[OK]" in html and "[FIX]" in html  # words, not colour alone
     assert "&lt;chromium&gt;" in html and "<chromium>" not in html
-
-
-def test_only_what_blocks_a_lesson_fails():
-    assert Diagnosis((GOOD, BAD)).ok
-    assert not Diagnosis((GOOD, WORSE)).ok
-    assert "cannot" in Diagnosis((WORSE,)).verdict
-
-
-def test_every_fix_is_said():
-    for finding in doctor().findings:
-        assert finding.text and (finding.ok or finding.fix)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +108,6 @@ def test_gpus(look, monkeypatch):
 
 
 def test_packages(look, monkeypatch):
-    assert look("packages").text == "all are installed"
     assert {"ray", "torch", "jupyterlab", "pyspark", "psutil"} <= set(diagnosis._required())
     assert "pytest" not in diagnosis._required()
     monkeypatch.setattr(diagnosis, "_required", lambda: ["ray", "no-such-package"])

@@ -64,10 +64,14 @@ def test_says_from_where_a_port_is_reached(tmp_path, start):
     assert set(raylet[3].split(", ")) == set(logs[1].read_text().split())
 
 
-def test_a_lab_that_runs_nothing_is_said_so(tmp_path, start):
+def test_a_lab_that_runs_nothing_says_what_to_do(start, monkeypatch):
     with pytest.raises(LabError, match="cluster.start"):
         overview.processes()
     process = start("head", "raylet", "pass")
     until(lambda: process.status() is not None)
     with pytest.raises(LabError):
         overview.ports()
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.7:6379")  # a start would only connect to that cluster
+    with pytest.raises(LabError, match="not started by it") as raised:
+        overview.processes()
+    assert "cluster.start" not in raised.value.fix and "ray.nodes()" in raised.value.fix

@@ -1,12 +1,13 @@
 """What Ray runs in place of python: asks the fork server for a worker, or becomes that python itself.
 
 ``python -I -S client.py SOCKETS SCRIPT ARGUMENT…``. It imports only some modules of the standard library, and
-so runs within a hundredth of a second.
+so runs within a hundredth of a second. It stays as long as its worker lives: ending one ends the other.
 """
 
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -15,7 +16,7 @@ _TIMEOUT = 120  # seconds for the server's imports, on a cold disk
 
 
 def _request_worker(path: str, argv: list[str]) -> tuple[socket.socket, int] | None:
-    """A connection and the pid of the forked worker; None if the server cannot or will not fork one."""
+    """A connection to the forked worker, and its pid; None if the server cannot or will not fork one."""
     request = {
         "argv": argv,
         "environment": dict(os.environ),
@@ -33,13 +34,13 @@ def _request_worker(path: str, argv: list[str]) -> tuple[socket.socket, int] | N
 
 
 def main() -> None:
-    """Wait for the forked worker and exit as it does; without one, become the python that Ray wanted."""
+    """Wait for the end of the forked worker; without one, become the python that Ray wanted."""
     sockets, *argv = sys.argv[1:]  # the name of a socket ends with the job and the raylet's pid
     job, raylet = os.environ.get("RAY_JOB_ID", ""), os.environ.get("RAY_RAYLET_PID", "")
     answer = _request_worker(f"{sockets}-{job}-{raylet}", argv)
     if answer is None:
         os.execv(sys.executable, [sys.executable, *argv])
-    connection, pid = answer
+    _connection, pid = answer  # the worker ends with the connection
 
     def forward(number: int, _: object) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -47,15 +48,8 @@ def main() -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, forward)
-    connection.settimeout(None)
-    status = 0  # if the server was killed: its worker lives on without either
-    with contextlib.suppress(OSError, ValueError):
-        status = int(connection.recv(64))
-    if status < 0:  # a signal ended the worker
-        if -status not in (signal.SIGKILL, signal.SIGSTOP):
-            signal.signal(-status, signal.SIG_DFL)
-        os.kill(os.getpid(), -status)
-    sys.exit(status)
+    with contextlib.suppress(ProcessLookupError):  # it has ended
+        select.select([os.pidfd_open(pid)], [], [])
 
 
 if __name__ == "__main__":

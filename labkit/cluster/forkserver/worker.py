@@ -7,6 +7,8 @@ import gc
 import os
 import random
 import runpy
+import signal
+import socket
 import sys
 import threading
 import traceback
@@ -23,6 +25,7 @@ class Request:
 
     Attributes:
         streams: descriptors of its standard input, output and error.
+        client: a connection to the process that Ray has started.
     """
 
     argv: list[str]
@@ -30,6 +33,7 @@ class Request:
     folder: str
     niceness: int
     streams: list[int]
+    client: socket.socket
 
 
 def become(request: Request) -> NoReturn:
@@ -39,7 +43,11 @@ def become(request: Request) -> NoReturn:
     for number, stream in enumerate(request.streams):
         os.dup2(stream, number)
         os.close(stream)
-    _set_oom_score(request.environment)
+    # When memory runs out, Linux should end workers first. Ray sets this score for the process that it has
+    # started, which is the client, and that uses no memory.
+    score = request.environment.get("RAY_worker_oom_score_adjustment", "1000")  # Ray's default
+    with contextlib.suppress(OSError):  # a container may forbid it
+        Path("/proc/self/oom_score_adj").write_text(score)
     os.nice(max(request.niceness - os.getpriority(os.PRIO_PROCESS, 0), 0))
     os.chdir(request.folder)
     os.environ.clear()
@@ -49,9 +57,18 @@ def become(request: Request) -> NoReturn:
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed()
     sys.addaudithook(_set_threads)
+    threading.Thread(target=_end_with, args=[request.client], name="labkit-client", daemon=True).start()
     sys.argv = list(request.argv)
     sys.path.insert(0, os.path.dirname(os.path.abspath(sys.argv[0])))
     _exit(_run(sys.argv[0]))
+
+
+def _end_with(client: socket.socket) -> None:
+    """End this worker when its client has ended. That never writes again: what can be read is its end."""
+    client.settimeout(None)
+    with contextlib.suppress(OSError):
+        client.recv(1)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _run(script: str) -> int:
@@ -73,23 +90,13 @@ def _exit(status: int) -> NoReturn:
 
     `multiprocessing` does the same. Threads are waited for and atexit functions called as usual.
     """
-    for finish in (getattr(threading, "_shutdown", None), getattr(atexit, "_run_exitfuncs", None)):
+    for finish in (threading._shutdown, atexit._run_exitfuncs):
         with contextlib.suppress(BaseException):
             finish()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
     os._exit(status & 0xFF)
-
-
-def _set_oom_score(environment: dict[str, str]) -> None:
-    """When memory runs out, let Linux end workers first, as the raylet does with each process it starts.
-
-    What the raylet has started is the client. Linux would choose one of those, which use no memory.
-    """
-    score = environment.get("RAY_worker_oom_score_adjustment", "1000")  # Ray's default
-    with contextlib.suppress(OSError):  # a container may forbid it
-        Path("/proc/self/oom_score_adj").write_text(score)
 
 
 def _set_threads(event: str, args: tuple) -> None:
