@@ -218,9 +218,11 @@ def test_nothing_is_left_of_a_sender_that_has_nothing_to_send(listener, heard, m
     assert left() is None
 
 
-@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
-def test_ipv6(heard):
-    with contextlib.closing(Listener(heard.append, host="::1")) as listener:
+@pytest.mark.parametrize("host", ["::1", "localhost"])
+def test_ipv6_and_names(heard, host):
+    if host == "::1" and not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with contextlib.closing(Listener(heard.append, host=host)) as listener:
         Sender(listener.address).send({"n": 1})
         assert arrived(heard, 1) == [{"n": 1}]
 

@@ -15,6 +15,8 @@ import contextlib
 import json
 import operator
 import os
+import queue
+import socket
 import threading
 import time
 from collections import deque
@@ -22,11 +24,8 @@ from collections.abc import Callable, Iterator
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
-Deliver = Callable[[list[bytes]], Any]  # raises when no process takes messages any more
-
 _RETRY_AFTER = 5.0  # seconds before a sender that failed tries again
-_KEEP_OPEN = 5.0  # seconds without an event after which a sender hangs up
-_PAUSE = 0.02  # seconds between two looks at what there is to send
+_KEEP_OPEN = 5.0  # seconds without an event after which a sender hangs up: processes are used again
 _QUEUE_SIZE = 1000  # messages; the oldest are dropped
 _MAX_MESSAGE = 1 << 18  # bytes
 _LINGER = 2000  # milliseconds that the end of a connection waits for its last messages to leave
@@ -53,22 +52,23 @@ class Sender:
         if message is None or (event.get("kind") == "print" and len(self._unsent) > _QUEUE_SIZE // 2):
             return
         self._unsent.append(message)
-        if time.monotonic() >= self._silent_until:
-            self._start()
+        if self._wake.empty():
+            self._wake.put(None)
+        self._start()
 
     def flush(self, seconds: float = _FLUSH_TIMEOUT) -> bool:
         """Send everything and hang up, within `seconds`; whether that was possible."""
         self._hurries = True
-        try:
-            if (thread := self._thread) is not None:
-                thread.join(seconds)
-            return self._thread is None and not self._unsent
-        finally:
-            self._hurries = False
+        self._wake.put(None)
+        if (thread := self._thread) is not None:
+            thread.join(seconds)
+        self._hurries = False
+        return self._thread is None and not self._unsent
 
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._unsent: deque[bytes] = deque(maxlen=_QUEUE_SIZE)
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._hurries = False
@@ -76,7 +76,8 @@ class Sender:
 
     def _start(self) -> None:
         # A signal handler may interrupt this and send something itself, so no lock is waited for.
-        if self._thread is None and self._starting.acquire(blocking=False):
+        idle = self._thread is None and time.monotonic() >= self._silent_until
+        if idle and self._starting.acquire(blocking=False):
             try:
                 self._thread = threading.Thread(target=self._work, name="labkit-sender", daemon=True)
                 self._thread.start()
@@ -84,26 +85,23 @@ class Sender:
                 self._starting.release()
 
     def _work(self) -> None:
-        """Send until that fails, or there is nothing to send for a while: Ray and Spark reuse processes."""
+        """Send until that fails, `flush` asks for the end, or there is nothing to send for a while."""
         # Unlike atexit, this also runs at the end of a process that multiprocessing has forked.
         at_exit, batch = Finalize(None, self.flush, exitpriority=10), list[bytes]()
         try:
-            with self._address.connected() as deliver:
-                until = time.monotonic() + _KEEP_OPEN
-                while self._unsent or (time.monotonic() < until and not self._hurries):
+            with contextlib.suppress(queue.Empty), self._address.connected() as deliver:
+                while self._unsent or not self._hurries:
+                    self._wake.get(timeout=_KEEP_OPEN)
                     batch = [self._unsent.popleft() for _ in range(len(self._unsent))]
-                    if batch:
-                        deliver(batch)
-                        batch, until = [], time.monotonic() + _KEEP_OPEN
-                    else:
-                        time.sleep(_PAUSE)
+                    deliver(batch)
+                    batch = []
         except Exception:
             self._unsent = deque([*batch, *self._unsent], _QUEUE_SIZE)
             self._silent_until = time.monotonic() + _RETRY_AFTER
         at_exit.cancel()
         self._thread = None
-        if self._unsent and time.monotonic() >= self._silent_until:
-            self._start()  # for an event that came when this thread was about to end
+        if self._unsent:
+            self._start()  # an event came when this thread was about to end
 
 
 def _message(event: dict[str, Any]) -> bytes | None:
@@ -133,20 +131,16 @@ class Address(NamedTuple):
         return f"Address({self.url})"
 
     @contextlib.contextmanager
-    def connected(self) -> Iterator[Deliver]:
+    def connected(self) -> Iterator[Callable[[list[bytes]], Any]]:
+        """Yields what sends messages."""
         import zmq
 
-        with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
-            socket.ipv6, socket.linger, socket.sndhwm = True, _LINGER, 100
-            socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
-            socket.curve_serverkey = self.key.encode()
-            socket.connect(self.url)
-
-            def deliver(messages: list[bytes]) -> None:
-                for message in messages:
-                    socket.send(message)
-
-            yield deliver
+        with zmq.Context() as context, context.socket(zmq.PUSH) as push:
+            push.ipv6, push.linger, push.sndhwm = True, _LINGER, 100
+            push.curve_publickey, push.curve_secretkey = zmq.curve_keypair()
+            push.curve_serverkey = self.key.encode()
+            push.connect(self.url)
+            yield lambda messages: [push.send(message) for message in messages]
 
 
 class Listener:
@@ -154,7 +148,7 @@ class Listener:
 
     Args:
         on_event: called with each JSON object. What it raises is the end of that event only.
-        host: the address to bind, IPv4 or IPv6; loopback unless workers run on other machines.
+        host: the address or the name to bind, IPv4 or IPv6; loopback unless workers run on other machines.
 
     Raises:
         OSError: this machine has no such address.
@@ -163,13 +157,14 @@ class Listener:
     def __init__(self, on_event: Callable[[dict[str, Any]], None], *, host: str = "127.0.0.1") -> None:
         import zmq
 
+        family, *_, (number, *_) = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         public, secret = zmq.curve_keypair()
         self._context, self._over = zmq.Context(), threading.Event()
         self._socket = self._context.socket(zmq.PULL)
-        self._socket.ipv6, self._socket.maxmsgsize = ":" in host, _MAX_MESSAGE
+        self._socket.ipv6, self._socket.maxmsgsize = family == socket.AF_INET6, _MAX_MESSAGE
         self._socket.curve_server, self._socket.curve_secretkey = True, secret
         try:
-            self._socket.bind(f"tcp://{f'[{host}]' if ':' in host else host}:*")
+            self._socket.bind(f"tcp://{f'[{number}]' if self._socket.ipv6 else number}:*")
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise OSError(error.errno, str(error)) from None

@@ -113,8 +113,8 @@ class Follower:
 
     # -- what the hooks call -------------------------------------------------------------------------
 
-    def iterate(self, original: Callable[[Any], Any], loader: Any, *, watched: bool = False) -> Any:
-        """``iter(loader)``. A generator has no class to hook: it is handed on `watched`."""
+    def iterate(self, original: Callable, loader: Any, wrap: Callable = lambda iterator: iterator) -> Any:
+        """``iter(loader)``."""
         if not self._sees() or self._inside:
             return original(loader)
         if not self._loading:
@@ -122,14 +122,17 @@ class Follower:
             self._tracker.emit("phase", name="loading")
         began, self._inside = perf_counter(), True
         try:
-            iterator = original(loader)
+            iterator = wrap(original(loader))
         finally:
             self._inside = False
-        iterator = Watched(iterator) if watched else iterator
         self._latest = self._passes[iterator] = Pass(loader, iterator, perf_counter() - began)
         return iterator
 
-    def draw(self, original: Callable[[Any], Any], iterator: Any) -> Any:
+    def generate(self, original: Callable, loader: Any) -> Any:
+        """``iter(loader)`` of one that gives a generator, which has no class to hook."""
+        return self.iterate(original, loader, Watched)
+
+    def draw(self, original: Callable, iterator: Any) -> Any:
         """``next(iterator)``."""
         if self._inside or not self._sees():
             return original(iterator)
@@ -163,16 +166,16 @@ class Follower:
             self._optimizer = None
             self._stepped()
 
-    def backward(self, loss: Any) -> None:
-        if not self._sees() or self._scaled:
-            return
+    def backward(self, original: Callable, loss: Any, *args: Any, **kwargs: Any) -> Any:
         # A DTensor may have to ask all ranks for its value: only a tensor of this process is read.
-        if type(loss) is sys.modules["torch"].Tensor and loss.numel() == 1:
-            self._loss = loss.detach()
+        if self._sees() and not self._scaled and type(loss) is sys.modules["torch"].Tensor:
+            self._loss = loss.detach() if loss.numel() == 1 else self._loss
+        return original(loss, *args, **kwargs)
 
-    def scaled(self, scaler: Any) -> None:
+    def scale(self, original: Callable, scaler: Any, *args: Any, **kwargs: Any) -> Any:
         """A `GradScaler` multiplies the loss by a factor of its own."""
         self._scaled = self._scaled or scaler.is_enabled()
+        return original(scaler, *args, **kwargs)
 
     def reporting(self, metrics: Any, checkpoint: Any) -> None:
         """The loop calls ``ray.train.report``."""
@@ -342,12 +345,23 @@ class Follower:
         if name == _OPTIMIZERS:
             self._undo.callback(module.register_optimizer_step_pre_hook(self.before_step).remove)
             self._undo.callback(module.register_optimizer_step_post_hook(self.after_step).remove)
-        for owner, attribute, make in _HOOKS[name]:
+        for owner, attribute, hook in _HOOKS[name]:
             if (cls := getattr(module, owner, None)) is not None:
-                original = vars(cls)[attribute]
-                replacement = functools.wraps(original)(make(self, original))
-                setattr(cls, attribute, replacement)
-                self._undo.callback(_put_back, cls, attribute, replacement, original)
+                self._replace(cls, attribute, hook)
+
+    def _replace(self, cls: type, name: str, hook: Callable) -> None:
+        original = vars(cls)[name]
+
+        @functools.wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return hook(self, original, *args, **kwargs)
+
+        def put_back() -> None:
+            if vars(cls).get(name) is replacement:  # else other code has replaced it since
+                setattr(cls, name, original)
+
+        setattr(cls, name, replacement)
+        self._undo.callback(put_back)
 
     def leave(self) -> None:
         """Take all hooks away: the loop is over."""
@@ -415,49 +429,22 @@ def current() -> Follower | None:
 
 # -- the places -------------------------------------------------------------------------------------------
 
-_Make = Callable[["Follower", Callable], Callable]  # from what is there, what replaces it
-
-
-def _iterate(*, watched: bool) -> _Make:
-    return lambda follower, original: lambda self: follower.iterate(original, self, watched=watched)
-
-
-def _draw(follower: Follower, original: Callable) -> Callable:
-    return lambda self: follower.draw(original, self)
-
-
-def _first(observe: Callable[[Follower, Any], None]) -> _Make:
-    def make(follower: Follower, original: Callable) -> Callable:
-        def replacement(self: Any, *args: Any, **kwargs: Any) -> Any:
-            observe(follower, self)
-            return original(self, *args, **kwargs)
-
-        return replacement
-
-    return make
-
-
 _OPTIMIZERS = "torch.optim.optimizer"  # has hooks of its own
-_HOOKS: dict[str, list[tuple[str, str, _Make]]] = {
+_HOOKS: dict[str, list[tuple[str, str, Callable]]] = {
     _OPTIMIZERS: [],
-    "torch._tensor": [("Tensor", "backward", _first(Follower.backward))],
-    "torch.amp.grad_scaler": [("GradScaler", "scale", _first(Follower.scaled))],
+    "torch._tensor": [("Tensor", "backward", Follower.backward)],
+    "torch.amp.grad_scaler": [("GradScaler", "scale", Follower.scale)],
     "torch.utils.data.dataloader": [
-        ("DataLoader", "__iter__", _iterate(watched=False)),
-        ("_BaseDataLoaderIter", "__next__", _draw),
+        ("DataLoader", "__iter__", Follower.iterate),
+        ("_BaseDataLoaderIter", "__next__", Follower.draw),
     ],
-    "ray.train.torch.train_loop_utils": [("_WrappedDataLoader", "__iter__", _iterate(watched=True))],
-    "ray.data.iterator": [("_IterableFromIterator", "__iter__", _iterate(watched=True))],
+    "ray.train.torch.train_loop_utils": [("_WrappedDataLoader", "__iter__", Follower.generate)],
+    "ray.data.iterator": [("_IterableFromIterator", "__iter__", Follower.generate)],
     "accelerate.data_loader": [
-        ("DataLoaderShard", "__iter__", _iterate(watched=True)),
-        ("DataLoaderDispatcher", "__iter__", _iterate(watched=True)),
+        ("DataLoaderShard", "__iter__", Follower.generate),
+        ("DataLoaderDispatcher", "__iter__", Follower.generate),
     ],
 }
-
-
-def _put_back(cls: type, name: str, replacement: Any, original: Any) -> None:
-    if vars(cls).get(name) is replacement:  # else other code has replaced it since
-        setattr(cls, name, original)
 
 
 class _Finder:
