@@ -209,7 +209,7 @@ def test_a_forked_process_opens_its_own_connection(sender, heard):
 def test_nothing_is_left_of_a_sender_that_has_nothing_to_send(listener, heard, monkeypatch):
     monkeypatch.setattr(channel, "_KEEP_OPEN", 0.05)
     senders = [Sender(listener.address)]
-    for n in (1, 2):  # and it begins again
+    for n in (1, 2):  # and it starts again
         senders[0].send({"n": n})
         arrived(heard, n)
         until(lambda: senders[0]._thread is None)
